@@ -10,6 +10,8 @@ import sqlite3
 import sys
 import threading
 import traceback
+from array import array
+from typing import Any
 
 import pytest
 import trio
@@ -18,10 +20,13 @@ from tests.envs.scripted import Scripted, calls, one, running
 from trio_envserve.core.errors import ConfigError
 from trio_envserve.core.values import encode
 from trio_envserve.envs import classes, load
+from trio_envserve.envs.interface import EnvironmentUnavailable
 from trio_envserve.envs.methods import ObjectThread, TrioMethods
+from trio_envserve.envs.rewards import ScorerFailed
 from trio_envserve.envs.tagged import tagged, without
+from trio_envserve.evals.records import scores_of
 from trio_envserve.models.interface import Completion, ModelError
-from trio_envserve.worker.failures import EnvironmentFailure
+from trio_envserve.worker.failures import EnvironmentFailure, code_of
 
 
 class IncrementEnv:
@@ -667,7 +672,8 @@ class Quiz:
 
 
 async def test_a_conversation_without_tools():
-    result, model = await one(Quiz, ["blue", "blue", "red", "red"], "Say", word="blue")
+    said = ["blue", "blue", "red", "red"]
+    result, model = await one(Quiz, said, "Say", word="blue", reward_unfinished="ask")
     assert (result["reward"], result["stop"], result["rewards"]) == (2.0, "max_turns", {"right": 2})
     assert model.asked[0] == [
         {"role": "system", "content": "Be brief."},
@@ -695,9 +701,59 @@ async def test_many_opened_tags_take_no_quadratic_time():
 
 
 async def test_the_last_answers_tools_are_called():
-    result, _ = await one(RowEnv, [calls(("increment", {"step": 1}))], {"prompt": "1", "target": 3},
-                          max_turns=3)  # fmt: skip
+    given = {"prompt": "1", "target": 3}
+    script = [calls(("increment", {"step": 1}))]
+    result, _ = await one(RowEnv, script, given, max_turns=3, reward_unfinished="ask")
     assert (result["reward"], result["stop"]) == (1.0, "max_turns")
+
+
+UNFINISHED: dict[Any, dict[str, Any]] = {
+    # reward_unfinished: what of the result
+    None: {
+        "no_reward": "the rollout was not finished: max_turns (2) answers were given "
+        "(see reward_unfinished)"
+    },
+    0: {"reward": 0.0},
+    -1.5: {"reward": -1.5},
+    "ask": {"reward": 1.0},
+}
+
+
+@pytest.mark.parametrize("way", ["argument", "attribute"])
+@pytest.mark.parametrize("given", UNFINISHED)
+async def test_rollout_whose_turns_ran_out_has_the_reward_that_its_author_says(given, way):
+    """It was asked for its reward as if it had been played to its end."""
+    script = [calls(("increment", {"step": 1}))]
+    kind: type = RowEnv
+    args = {"max_turns": 2, "reward_unfinished": given}
+    if way == "attribute":
+        kind, args = type("Unfinished", (RowEnv,), args), {}
+    result, _ = await one(kind, script, {"prompt": "1", "target": 2}, **args)
+    kept = ("reward", "no_reward")
+    assert {key: result[key] for key in kept if key in result} == UNFINISHED[given]
+    assert result["stop"] == "max_turns"
+    assert scores_of(result)[0] == UNFINISHED[given].get("reward")
+
+
+async def test_segments_of_a_rollout_without_a_reward_have_none():
+    given = Completion("?", prompt_ids=array("i", [1, 2]), response_ids=array("i", [3]))
+    result, _ = await one(Quiz, [given], max_turns=1)
+    assert [segment.reward for segment in result["segments"]] == [None]
+    encode(result)
+
+
+async def test_get_reward_that_raises_is_a_scorer_that_failed():
+    class Scored(IncrementEnv):
+        def get_reward(self) -> float:
+            return 1 / 0
+
+    with pytest.raises(EnvironmentFailure) as caught:
+        await one(Scored, ["."])
+    failed = caught.value.exception
+    assert isinstance(failed, ScorerFailed)
+    assert failed.code == "scorer-failed"
+    assert str(failed) == "get_reward() raised ZeroDivisionError: division by zero"
+    assert isinstance(failed.__cause__, ZeroDivisionError)
 
 
 async def test_an_answer_that_was_cut_off_says_so():
@@ -804,6 +860,9 @@ def made(**members):
         (made(max_turns="3"), {}, "max_turns must be an integer >= 1, not '3'"),
         (made(), {"tool_timeout_s": float("nan")}, "tool_timeout_s must be a number > 0"),
         (made(), {"system": 3}, "system must be text, not 3"),
+        (made(), {"reward_unfinished": "sum"}, "reward_unfinished must be a number, or"),
+        (made(), {"reward_unfinished": True}, "reward_unfinished must be a number, or"),
+        (made(), {"reward_unfinished": float("nan")}, "reward_unfinished must be a number, or"),
         (made(backend="gevent"), {}, "backend must be one of trio, thread, asyncio"),
         (made(main_thread=1), {}, "main_thread must be True or False, not 1"),
         (made(main_thread=True, backend="asyncio"), {}, "its coroutines run on trio, not on"),
@@ -1210,3 +1269,30 @@ def test_attributes_named_like_tools_are_tools():
     found = load(Named)
     assert (found.rerun, found.backend) == (False, "trio")
     assert list(found.environment.tools) == ["backend", "main_thread", "rerun"]
+
+
+@pytest.mark.parametrize("where", ["reset", "tool", "reward"])
+async def test_environment_that_says_it_is_not_its_fault_fails_with_that_code(where):
+    """A tool's was told the model, and a reward's was put down to the scorer."""
+
+    class Down:
+        def reset(self):
+            self.down("reset")
+            return "?"
+
+        def ask(self) -> str:
+            """Ask the sandbox."""
+            self.down("tool")
+            return ""
+
+        def get_reward(self):
+            self.down("reward")
+
+        def down(self, here: str) -> None:
+            """Raise."""
+            if here == where:
+                raise EnvironmentUnavailable("the sandboxes are down")
+
+    with pytest.raises(EnvironmentFailure) as caught:
+        await one(Down, [calls(("ask", {})), "."])
+    assert code_of(caught.value.exception) == "environment-unavailable"

@@ -6,6 +6,8 @@ import re
 import sys
 
 import pytest
+from hypothesis import given, settings
+from hypothesis.strategies import integers
 
 from tests.envs.scripted import Scripted, one, running
 from trio_envserve.core.errors import ConfigError
@@ -56,7 +58,7 @@ async def test_a_hundred_walks_are_rewarded_as_they_went(library):
         said.append(action)
         return f"From 0 I go on. <action>{action}</action> is number {turn + 7}."
 
-    args = {"is_slippery": False, "max_turns": 20}
+    args = {"is_slippery": False, "max_turns": 20, "reward_unfinished": "ask"}
     rewards = []
     async with running("gymnasium:FrozenLake-v1", Scripted([step]), args) as run:
         for seed in range(100):
@@ -91,11 +93,73 @@ async def test_answers_that_are_no_actions_are_told_and_counted(library):
         "invalid", "steps", "terminated",
     )  # fmt: skip
     assert result["state"] == {"invalid": 4, "steps": 0, "terminated": False}
-    assert result["reward"] == 0.0
+    assert result["stop"] == "max_invalid"
     told = [asked[-1]["content"] for asked in model.asked[1:]]
     assert told[0].startswith("This is no action: it has no number. Answer with one action")
     assert told[1].startswith("This is no action: 7 is not in Discrete(4). ")
     assert told[2].startswith("This is no action: it has no number.")
+
+
+GIVEN_UP = {
+    # what the model says, after which stop, and why there is no reward
+    "max_invalid": (["[0.5]", "I give up"], "too many answers were no moves"),
+    "max_turns": (["[0.5]"], "max_turns (5) answers were given"),
+}
+
+
+@pytest.mark.parametrize("stop", GIVEN_UP)
+async def test_giving_up_is_never_better_than_playing(library, stop):
+    """The sum so far was the reward: -2 for giving up, -115 for playing on."""
+    said, why = GIVEN_UP[stop]
+    result, _ = await one("gymnasium:Pendulum-v1", said, {"seed": 4}, "rewards", max_turns=5)
+    assert (result["stop"], result.get("reward")) == (stop, None)
+    assert result["no_reward"] == f"the game was not finished: {why} (see reward_unfinished)"
+    for unfinished, reward in [(-2000, -2000.0), ("ask", sum(result["state"]["rewards"]))]:
+        args = {"max_turns": 5, "reward_unfinished": unfinished}
+        other, _ = await one("gymnasium:Pendulum-v1", said, {"seed": 4}, **args)
+        assert (other["reward"], other["stop"]) == (reward, stop)
+
+
+TEN = [
+    "FrozenLake", "Taxi", "Blackjack", "CliffWalking", "CartPole", "Acrobot", "MountainCar",
+    "MountainCarContinuous", "Pendulum", "LunarLander",
+]  # fmt: skip
+
+
+def numbers(action):
+    return action.tolist() if hasattr(action, "tolist") else action
+
+
+@pytest.mark.parametrize("name", TEN)
+@settings(max_examples=1, deadline=None)
+@given(seed=integers(0, 1 << 31), mistakes=integers(0, 3))
+async def test_rewards_are_those_of_the_librarys_own_loop(name, seed, mistakes):
+    library = pytest.importorskip("gymnasium")
+    # The newest: of the others the library warns.
+    name = max(known for known in library.registry if re.fullmatch(rf"{name}-v\d", known))
+    try:
+        env = library.make(name)
+    except library.error.DependencyNotInstalled as missing:
+        pytest.skip(str(missing))
+    env.reset(seed=seed)
+    env.action_space.seed(seed)
+    played, rewards, done, cut = [], [], False, False
+    # At random the cliff takes thousands of steps; nothing else has no limit.
+    way = iter([UP] * (1 + seed % 3) + [RIGHT] * 11 + [DOWN] * 3)
+    here = {UP: 0, RIGHT: 1, DOWN: 2} if name.startswith("Cliff") else {}
+    while not (done or cut):
+        played.append(here[next(way)] if here else env.action_space.sample())
+        _, reward, done, cut, _ = env.step(played[-1])
+        rewards.append(float(reward))
+        done = bool(done)
+    env.close()
+    said = ["I don't know"] * mistakes
+    said += [f"<action>{json.dumps(numbers(action))}</action>" for action in played]
+    args = {} if env.spec.max_episode_steps else {"max_turns": len(said)}
+    result, _ = await one(f"gymnasium:{name}", said, {"seed": seed}, "rewards", **args)
+    assert result["state"]["rewards"] == rewards
+    assert result["reward"] == sum(rewards)
+    assert result["stop"] == ("answer" if done else "truncated")
 
 
 async def test_offline_the_oracle_follows_the_inputs_actions(library):

@@ -201,7 +201,7 @@ async def test_gymnasium(results_of):
 
     said = Said(answer)
     inputs = [{"seed": seed} for seed in range(ROLLOUTS)]
-    args = {"is_slippery": False, "max_turns": 12}
+    args = {"is_slippery": False, "max_turns": 12, "reward_unfinished": "ask"}
     async with results_of("gymnasium:FrozenLake-v1", inputs, said, args, ["steps"]) as results:
         said.judge(results)
         for result in results:

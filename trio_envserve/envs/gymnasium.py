@@ -19,16 +19,17 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, final
+from typing import Any, Literal, final
 
 from .. import foreign
 from ..core.errors import ConfigError
 from .classes import ClassEnvironment
 from .specs import attribute
 from .tagged import tagged
-from .tool_loop import LoopOptions
+from .tool_loop import Game, LoopOptions
 
 MAX_TURNS = 100
+"""Answers in an episode of an environment without a limit of its own."""
 
 _INTEGER = re.compile(r"(?<![\w.])-?\d{1,18}(?![\w]|\.\d)")
 _ARRAY = re.compile(r"\[[^\[\]]*\]")
@@ -46,9 +47,10 @@ def make(
     *,
     to_text: str | Callable[[Any, Any], str] | None = None,
     to_action: str | Callable[[str, Any], Any] | None = None,
-    max_turns: int = MAX_TURNS,
+    max_turns: int | None = None,
     max_invalid: int = 3,
     system: str = "",
+    reward_unfinished: float | Literal["ask"] | None = None,
     rerun: bool = True,
     **options: Any,
 ) -> ClassEnvironment:
@@ -56,15 +58,19 @@ def make(
 
     ``to_text(observation, env)`` makes the text of an observation, ``to_action(text,
     env)`` an action, with ``ValueError`` for a text that is none; both may be named as
-    ``package.module:function``.  An episode ends after ``max_turns`` answers, or with more
-    than ``max_invalid`` answers that are no actions.  ``options`` go to
+    ``package.module:function``.  An episode ends after ``max_turns`` answers (by default as
+    many as the environment's own limit of steps and ``max_invalid`` allow, or 100), or with
+    more than ``max_invalid`` answers that are no actions.  ``options`` go to
     ``gymnasium.make``.  ``rerun`` is True by default: an episode changes nothing but
     itself.
 
     An input is ``{"seed": int, "options": {...}, "actions": [...]}``, all optional: seed
     and options of the reset, and the answers of the model ``oracle``, which else plays at
     random.  A result has the sum of the rewards as ``reward``, and in ``state`` also
-    ``steps``, ``rewards``, ``invalid``, ``terminated`` and ``truncated``.
+    ``steps``, ``rewards``, ``invalid``, ``terminated`` and ``truncated``.  ``stop`` is
+    ``answer``, or ``truncated`` if the environment's own limit ended the episode.  One that
+    was not finished has no reward but ``reward_unfinished`` (``"ask"``: the sum so far), and
+    ``stop`` is ``max_turns`` or ``max_invalid``.
 
     Raises :class:`ConfigError` for an unknown id, a wrong option, or if the library is not
     installed.
@@ -79,19 +85,25 @@ def make(
         spec.close()
         options = {**options, **({"render_mode": "ansi"} if "ansi" in modes else {})}
     env = _tried(environment_id, lambda: library.make(environment_id, **options))
+    limit = getattr(env.spec, "max_episode_steps", None)
     env.close()
+    if max_turns is None:
+        max_turns = limit + max_invalid if isinstance(limit, int) else MAX_TURNS
     args = {
         "make": lambda: library.make(environment_id, **options),
         "max_invalid": max_invalid,
         **rules,
     }
-    loop = LoopOptions(max_turns=max_turns, system=system)
+    loop = LoopOptions(max_turns=max_turns, system=system, reward_unfinished=reward_unfinished)
     return ClassEnvironment(Episode, f"gymnasium:{environment_id}", args, loop, rerun=rerun)
 
 
 @final
-class Episode:
+class Episode(Game):
     """One episode; see :func:`make`."""
+
+    max_reward = None
+    """The oracle plays at random."""
 
     def __init__(
         self,
@@ -142,6 +154,11 @@ class Episode:
     def get_reward(self) -> float:
         """The sum of the rewards."""
         return sum(self._rewards, start=0.0)
+
+    def _ended(self) -> str:
+        if self._terminated or self._truncated:
+            return "answer" if self._terminated else "truncated"
+        return "max_invalid" if self._invalid > self._max_invalid else ""
 
     def oracle(self) -> Iterator[str]:
         """The input's actions, or random ones."""

@@ -20,6 +20,17 @@ from typing import Any
 
 from .. import foreign
 
+
+class ScorerFailed(Exception):
+    """What computes a reward has raised, so there is none; the cause is what it raised."""
+
+    code = "scorer-failed"
+
+    def __init__(self, scorer: str, error: BaseException) -> None:
+        said = foreign.text(error)
+        super().__init__(f"{scorer} raised {type(error).__name__}{f': {said}' if said else ''}")
+
+
 REWARD = "reward"
 """The entry of named numbers that is the reward, where there is one."""
 

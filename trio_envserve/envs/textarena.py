@@ -30,7 +30,7 @@ from ..core.errors import ConfigError
 from .classes import ClassEnvironment
 from .specs import attribute
 from .tagged import without
-from .tool_loop import LoopOptions
+from .tool_loop import Game, LoopOptions
 
 MAX_TURNS = 100
 
@@ -49,6 +49,7 @@ def make(
     opponent: str | list[str] | Callable[[str, random.Random], str] = "random",
     max_turns: int = MAX_TURNS,
     system: str = "",
+    reward_unfinished: float | None = None,
     rerun: bool = True,
     **options: Any,
 ) -> ClassEnvironment:
@@ -62,8 +63,8 @@ def make(
 
     An input is ``{"seed": int, "player": int, "opponent": [...], "actions": [...]}``, all
     optional; ``actions`` are the answers of the model ``oracle``, which else plays at
-    random.  A result has the game's reward for the player as ``reward``, and none if the
-    game has not ended; ``state`` also has ``done``, ``rewards`` and ``info``.
+    random.  A result has the game's reward for the player as ``reward``; if the game has not
+    ended, ``reward_unfinished`` or none; ``state`` also has ``done``, ``rewards`` and ``info``.
 
     Raises :class:`ConfigError` for an unknown game, a wrong option, or if the library is
     not installed.
@@ -84,13 +85,16 @@ def make(
     }
     if type(player) is not int or not 0 <= player < args["num_players"]:
         raise ConfigError(f"player must be one of 0 to {args['num_players'] - 1}, not {player!r}")
-    loop = LoopOptions(max_turns=max_turns, system=system)
-    return ClassEnvironment(Game, f"textarena:{game}", args, loop, rerun=rerun)
+    loop = LoopOptions(max_turns=max_turns, system=system, reward_unfinished=reward_unfinished)
+    return ClassEnvironment(Match, f"textarena:{game}", args, loop, rerun=rerun)
 
 
 @final
-class Game:
+class Match(Game):
     """One game; see :func:`make`."""
+
+    max_reward = None
+    """The oracle plays at random."""
 
     def __init__(
         self,
@@ -136,12 +140,17 @@ class Game:
 
     def next_message(self, text: str) -> str | None:
         """Make the model's move, and those of the others."""
+        if self._done:
+            return None  # it was over before the model's first move
         self._step(without(text, "think").strip())
         return self._until_our_turn()
 
     def get_reward(self) -> Any:
         """The game's reward for the player; None if it has not ended."""
         return None if self._rewards is None else self._rewards.get(self._player)
+
+    def _ended(self) -> str:
+        return "answer" if self._done else ""
 
     def oracle(self) -> Iterator[str]:
         """The input's actions, or random ones."""

@@ -1,6 +1,9 @@
 """The loop of a rollout with tools: the model asks for tools, and is told what they return.
 
 The docstring of :mod:`.classes` has the methods that the loop calls, and the result.
+
+Giving up is never better than playing.  A rollout whose turns ran out, and a game that was
+not played to its end, have no reward, unless ``reward_unfinished`` says which.
 """
 
 from __future__ import annotations
@@ -8,11 +11,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, final
+from types import MappingProxyType
+from typing import Any, Literal, final
 
 from .. import foreign
-from ..core.errors import ConfigError
+from ..core.errors import ConfigError, EnvServeError
 from ..models.interface import Completion, ContextFull, ToolCall
 from ..models.tokens import segments
 from .conversation import (
@@ -29,7 +34,7 @@ from .conversation import (
 from .interface import Rollout
 from .methods import Methods, StillRunning, Then, TookTooLong, same
 from .responses import messages_of
-from .rewards import number_of, numbers_of, reward_of_named
+from .rewards import ScorerFailed, number_of, numbers_of, reward_of_named
 from .tools import Tool, WrongArguments, near
 
 CALLS_PER_ANSWER = 32
@@ -61,6 +66,9 @@ class LoopOptions:
     """How long a tool may take."""
     system: str = ""
     """The system message, if it is not empty."""
+    reward_unfinished: float | Literal["ask"] | None = None
+    """The reward of a rollout that was not finished: a number, none, or with ``"ask"`` that
+    which ``get_reward`` returns all the same."""
 
     def __post_init__(self) -> None:
         if type(self.max_turns) is not int or self.max_turns < 1:
@@ -70,6 +78,36 @@ class LoopOptions:
             raise ConfigError(f"tool_timeout_s must be a number > 0, not {seconds!r}")
         if not isinstance(self.system, str):
             raise ConfigError(f"system must be text, not {self.system!r}")
+        given = self.reward_unfinished
+        if given not in (None, "ask") and not (
+            type(given) in (int, float) and math.isfinite(given)  # type: ignore[arg-type]  # seen
+        ):
+            raise ConfigError(
+                'reward_unfinished must be a number, or "ask" to ask get_reward() all the same, '
+                f"not {given!r}"
+            )
+
+
+class Game:
+    """The base of classes that say themselves whether they were played to their end."""
+
+    def _ended(self) -> str:
+        """``answer`` or ``truncated`` at the end of the game; ``max_invalid`` if that many
+        answers were no moves; empty while the game goes on."""
+        raise NotImplementedError
+
+
+_AT_ITS_END = ("answer", "truncated")
+"""What a game says that was played to its end."""
+
+_WHY_UNFINISHED: Mapping[str, str] = MappingProxyType(
+    {
+        "max_turns": "max_turns ({max_turns}) answers were given",
+        "max_invalid": "too many answers were no moves",
+        "context": "the model's context is full",
+    }
+)
+"""Why a rollout was not finished, by its ``stop``; in the case of a game also others."""
 
 
 @final
@@ -112,7 +150,15 @@ class ToolLoop:
         prompt = encodable(self._messages)
         script = _script(await self._own("oracle"))
         stop = await self._converse(script)
-        reward = await self._reward()
+        is_finished = stop != "max_turns"
+        if isinstance(self._made, Game):
+            ended = await self._value(self._made._ended)
+            is_finished = ended in _AT_ITS_END
+            stop = stop if ended in ("", "answer") else ended
+        if is_finished or self._options.reward_unfinished == "ask":
+            reward = await self._reward()
+        else:
+            reward = self._unfinished(stop)
         tokens = segments(self._completions, reward.get("reward"))
         more = await self._own("rollout_state")
         return {
@@ -212,14 +258,29 @@ class ToolLoop:
         if isinstance(error, StillRunning):
             return told(f"{tool.name} was not called: an earlier call has not ended yet"), True
         text = foreign.text(error) or ""
-        if not isinstance(error, Exception) or any(sign in text for sign in _WRONG_PLACE):
+        is_ours = isinstance(error, EnvServeError) or not isinstance(error, Exception)
+        if is_ours or any(sign in text for sign in _WRONG_PLACE):
             raise error  # an exit, say: no matter between the tool and the model
         return told(text or type(error).__name__), True
+
+    def _unfinished(self, stop: str) -> dict[str, Any]:
+        """The reward of a rollout that was not finished."""
+        reward = self._options.reward_unfinished
+        if reward is not None:
+            return {"reward": float(reward)}
+        what = "game" if isinstance(self._made, Game) else "rollout"
+        why = _WHY_UNFINISHED.get(stop, stop).format(max_turns=self._options.max_turns)
+        return {"no_reward": f"the {what} was not finished: {why} (see reward_unfinished)"}
 
     async def _reward(self) -> dict[str, Any]:
         if not hasattr(self._made, "get_reward"):
             return {"no_reward": f"{self._name} has no get_reward()"}
-        value = await self._value(self._made.get_reward)
+        try:
+            value = await self._value(self._made.get_reward)
+        except EnvServeError:
+            raise  # of this package: it says itself whose fault it is
+        except Exception as error:  # whatever the author's code raises
+            raise ScorerFailed("get_reward()", error) from error
         number = number_of(value)
         if number is not None:
             return {"reward": number}
