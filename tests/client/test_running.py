@@ -9,6 +9,7 @@ import trio
 
 from tests.memory import pair, virtual
 from trio_envserve import Client, Rollout, ServerNotReady
+from trio_envserve.core import client_handlers, messages
 
 
 class Waiting:
@@ -67,3 +68,20 @@ async def test_a_server_that_is_asked_for_too_many_pages_is_asked_again(
         busy = 1_000_000
         with pytest.raises(ServerNotReady, match="too many"):
             await client.list_running(timeout_s=1.0)
+
+
+@virtual
+@pytest.mark.parametrize("question", ["list_running", "list_keys", "stats", "stack"])
+async def test_a_question_that_the_server_does_not_know_was_asked_again_without_end(
+    monkeypatch: pytest.MonkeyPatch, question: str
+) -> None:
+    kinds = [messages.AskRunning, messages.AskKeys, messages.AskStats, messages.AskStack]
+    for kind in kinds:
+        monkeypatch.delitem(client_handlers._HANDLERS, kind)
+    async with pair(Waiting()) as (server, client):
+        await client.wait_ready()
+        arguments = (1,) if question == "stack" else ()
+        with pytest.raises(ServerNotReady, match=r"the server refuses it as malformed .Ask"):
+            await getattr(client, question)(*arguments)
+        assert server.stats().malformed == 1
+        assert await client.run_rollout("short") == "done"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import cbor2
 import pytest
 
 from trio_envserve.core import error_records, messages
 from trio_envserve.core.client import ClientCore
-from trio_envserve.core.client_effects import Answer, ToServer
+from trio_envserve.core.client_effects import Answer, QuestionRefused, ToServer
 from trio_envserve.core.client_inputs import (
+    CallKey,
     CallSubmitted,
     ClientClosed,
     ClientTick,
@@ -18,8 +20,9 @@ from trio_envserve.core.client_inputs import (
     OutcomeReceived,
     ServerMessage,
 )
-from trio_envserve.core.errors import ErrorInfo
+from trio_envserve.core.errors import ErrorInfo, ProtocolError
 from trio_envserve.core.health import Health
+from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
 from trio_envserve.core.limits import WireLimits
 from trio_envserve.core.router_inputs import CloseAsked
 from trio_envserve.core.terms import Status, Verdict
@@ -261,3 +264,100 @@ def test_a_stopping_error_of_something_that_ran_is_an_answer() -> None:
     effects = client.take(ServerMessage([messages.encode(outcome), body], 0.3))
     answers = [effect for effect in effects if isinstance(effect, Answer)]
     assert [answer.call for answer in answers] == [7]
+
+
+# -- refused as malformed ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [cls for cls in messages.KINDS if cls is not messages.Error])
+@pytest.mark.parametrize("how", ["{0} with 5 fields, not 6", "{0}.digest is not bytes", "kind"])
+def test_the_text_of_a_refusal_says_which_message_it_is_about(kind: Any, how: str):
+    text = f"unknown kind {messages.KINDS[kind]}" if how == "kind" else how.format(kind.__name__)
+    assert messages.refused_class(text) is kind
+
+
+@pytest.mark.parametrize("text", ["", "header of 9 bytes, 8 allowed", "what?", "unknown kind 99"])
+def test_a_refusal_that_names_no_message_is_about_none(text: str):
+    assert messages.refused_class(text) is None
+
+
+def test_texts_of_refusals_begin_with_the_message():
+    for cls in messages.KINDS:
+        if cls in (messages.Hello, messages.WorkerHello):
+            continue
+        with pytest.raises(ProtocolError) as caught:
+            messages.decode(cbor2.dumps([messages.KINDS[cls], *[None] * 30]), most_bytes=1000)
+        assert messages.refused_class(str(caught.value)) is cls
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_a_request_that_is_refused_as_malformed_was_sent_again_without_end(keyed: bool):
+    """A server whose requests have another field, under a version of the same number."""
+    pair = Pair()
+    pair.lose = lambda message: isinstance(message, messages.Request | messages.KeyedRequest)
+    name = KeyName(b"default", b"k")
+    asks = CallKey(KeyAct.ASK, name, input_digest(b"body", None)) if keyed else None
+    pair.submit(key=asks)
+    kind = "KeyedRequest" if keyed else "Request"
+    hear(pair, messages.Error(1, "malformed", f"{kind} with 7 fields, not 6"))
+    assert pair.answers == []  # it may be about another one: the server says which it lacks
+    pair.advance(1.5)
+    assert verdict(pair) == ("malformed", Verdict.DID_NOT_RUN)
+    assert f"{kind} with 7 fields, not 6" in pair.failure().message
+    sent = len(pair.sent)
+    pair.advance(5.0)
+    assert not {"Request", "KeyedRequest"} & {*kinds(pair.sent[sent:])}
+    assert pair.client.calls.retransmitted == 0
+
+
+@pytest.mark.parametrize("text", ["Sync with 7 fields, not 6", "KeyedRequest.digest is not bytes"])
+def test_a_lost_request_is_sent_again_whatever_else_is_refused(text: str):
+    pair = Pair()
+    pair.lose = lambda message: isinstance(message, messages.Request)
+    pair.submit()
+    hear(pair, messages.Error(1, "malformed", text))
+    pair.lose = lambda message: False
+    pair.advance(1.5)
+    assert len(pair.runs) == 1
+
+
+def test_a_request_that_was_sent_after_another_one_was_refused_is_sent_again():
+    pair = Pair()
+    hear(pair, messages.Error(1, "malformed", "Request with 7 fields, not 6"))
+    pair.lose = lambda message: isinstance(message, messages.Request)
+    pair.submit()
+    pair.lose = lambda message: False
+    pair.advance(1.5)
+    assert len(pair.runs) == 1
+
+
+def test_an_answer_that_is_late_ends_no_call_as_malformed():
+    """The server was asked before the request was sent."""
+    pair = Pair()
+    pair.submit()
+    hear(pair, messages.Error(1, "malformed", "Request with 7 fields, not 6"))
+    hear(pair, messages.Synced(session_id(pair), 0, [0, 1], pair.router.status()))
+    assert pair.answers == []
+
+
+def test_a_hello_that_is_refused_as_malformed_ends_calls_that_wait_and_those_to_come():
+    pair = Pair(ready=False, welcomed=False)
+    pair.submit()
+    hear(pair, messages.Error(1, "malformed", "Hello with 4 fields, not 5"))
+    assert verdict(pair) == ("malformed", Verdict.DID_NOT_RUN)
+    assert "the versions of this package" in pair.failure().message
+    pair.submit()
+    assert len(pair.answers) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [("AskStack.number is not uint", messages.AskStack), ("unknown kind 10", messages.AskRunning)],
+)
+def test_whoever_asks_is_told_that_the_question_is_refused(text: str, kind: type):
+    pair = Pair()
+    given = ServerMessage((messages.encode(messages.Error(1, "malformed", text)),), pair.now_s)
+    pair.give_client(given)
+    refused, *_ = [each for each in pair.client_said() if isinstance(each, QuestionRefused)]
+    assert refused.question is kind
+    assert text in refused.text

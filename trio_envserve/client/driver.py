@@ -23,6 +23,7 @@ from ..core.client_effects import (
     Answer,
     ClientEffect,
     Fail,
+    QuestionRefused,
     Reconnect,
     Say,
     SayNote,
@@ -69,6 +70,18 @@ OnNote: TypeAlias = Callable[[Note], object]
 
 
 @final
+class _Question:
+    """A question that was asked and not answered yet."""
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+        self.ended = trio.Event()
+        self.answer: Body | None = None
+        self.refused = ""
+        """The reason why the server takes none of this kind."""
+
+
+@final
 class Driver:
     """One core, its connection, and who waits for its calls."""
 
@@ -90,7 +103,7 @@ class Driver:
         """Whether calls have spans, if this process keeps traces."""
         self._spans: dict[int, tracing.Span] = {}
         """Of the calls that have not ended."""
-        self._asked: dict[int, tuple[trio.Event, list[Body]]] = {}
+        self._asked: dict[int, _Question] = {}
         self._next_ask = 0
         self.changed = trio.lowlevel.ParkingLot()
         """Woken whenever something was carried out."""
@@ -162,23 +175,26 @@ class Driver:
 
     async def ask(self, question: Callable[[int], messages.Message], limit_s: float) -> Body:
         """The server's answer to a question that needs no session, made with the number
-        given; encoded.  ServerNotReady without one."""
+        given; encoded.  ServerNotReady without one, and at once if it is refused as malformed."""
         probe, self._next_ask = self._next_ask, self._next_ask + 1
-        event, box = self._asked[probe] = trio.Event(), []
+        message = question(probe)
+        asked = self._asked[probe] = _Question(type(message))
         try:
             with trio.move_on_after(limit_s):
-                while not box:
+                while asked.answer is None:
                     if self.core.closed:
                         raise ServerNotReady("the client was closed")
+                    if asked.refused:
+                        raise ServerNotReady(asked.refused)
                     if self._socket is not None:
-                        self._socket.send_nowait((messages.encode(question(probe)),))
+                        self._socket.send_nowait((messages.encode(message),))
                     with trio.move_on_after(self.core.limits.ping_s):
-                        await event.wait()
+                        await asked.ended.wait()
         finally:
             del self._asked[probe]
-        if not box:
+        if asked.answer is None:
             raise ServerNotReady(f"no answer after {limit_s:g} s: {self.health().reason}")
-        return box[0]
+        return asked.answer
 
     # -- tasks ----------------------------------------------------------------
 
@@ -276,8 +292,13 @@ class Driver:
                 case Statistics(probe, body):
                     asked = self._asked.get(probe)
                     if asked is not None:
-                        asked[1].append(body)
-                        asked[0].set()
+                        asked.answer = body
+                        asked.ended.set()
+                case QuestionRefused(kind, text):
+                    for asked in self._asked.values():
+                        if asked.kind is kind:
+                            asked.refused = text
+                            asked.ended.set()
                 case Reconnect():
                     if self._socket is not None:
                         self._socket.reconnect()

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, Unpack, final
 import trio
 
 from ..core import values
-from ..core.errors import ConfigError, NotEncodable
+from ..core.errors import NotEncodable
 from ..core.notes import Note
 from ..net import unwrap_single
-from .options import Asked, CallOptions, checked
+from .options import Asked, CallOptions, checked, natural
 from .outcome import Outcome
 
 if TYPE_CHECKING:
@@ -41,8 +41,7 @@ DECODED_AHEAD = 2
 
 def check_in_flight(in_flight: object) -> None:
     """ConfigError unless it is a number of calls."""
-    if not isinstance(in_flight, int) or isinstance(in_flight, bool) or in_flight < 1:
-        raise ConfigError(f"in_flight must be a number >= 1, not {in_flight!r}")
+    natural("in_flight", in_flight, least=1)
 
 
 @asynccontextmanager

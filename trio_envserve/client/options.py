@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
 
@@ -133,6 +134,8 @@ def checked(
 ) -> Asked:  # fmt: skip
     """Input and options as they go to the server; ConfigError if one is wrong."""
     columns = _columns(state_columns)
+    if max_retries:  # anything else that is no number is refused with the others
+        max_retries = natural("max_retries", max_retries)
     form = _form(kind, model, model_name, sampling_args, max_retries, columns)
     if kind == "group":
         check_members(input)
@@ -141,8 +144,9 @@ def checked(
     on_terms = rerun is not None or max_executions is not None or timeout_s is not None
     if not on_terms and traceparent is None:
         return Asked(form, input, _NO_TERMS, name)
-    if rerun is not None or max_executions is not None:
-        _check(rerun, max_executions)
+    _checked_rerun(rerun)
+    if max_executions is not None:
+        max_executions = natural("max_executions", max_executions, least=1)
     if traceparent is not None and not is_traceparent(traceparent):
         raise ConfigError(f"traceparent must be one of version 00, not {traceparent!r:.100}")
     terms = Terms(rerun, max_executions, seconds(timeout_s), None, traceparent)
@@ -219,12 +223,29 @@ def _name(what: str, text: str) -> bytes:
     return name
 
 
-def _check(rerun: bool | None, max_executions: int | None) -> None:
+def natural(name: str, value: Any, least: int = 0) -> int:
+    """A whole number of any kind that the wire has.  ConfigError for anything else."""
+    try:
+        number = -1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = -1
+    if not least <= number < MAX_UINT:
+        shown = _shown(value)
+        raise ConfigError(f"{name} must be a number >= {least} and below 2**63, not {shown}")
+    return number
+
+
+def _shown(value: Any) -> str:
+    """A wrong value, for people.  Its own code, and a number of very many digits, may fail."""
+    try:
+        return f"{value!r:.100}"
+    except Exception as error:  # it is the caller's code, or int's bound on digits
+        return f"a {type(value).__name__} ({type(error).__name__})"
+
+
+def _checked_rerun(rerun: Any) -> None:
     if rerun is not None and not isinstance(rerun, bool):
-        raise ConfigError(f"rerun must be True, False or None, not {rerun!r}")
-    whole = isinstance(max_executions, int) and not isinstance(max_executions, bool)
-    if max_executions is not None and not (whole and 1 <= max_executions < MAX_UINT):
-        raise ConfigError(f"max_executions must be a number >= 1, not {max_executions!r}")
+        raise ConfigError(f"rerun must be True, False or None, not {_shown(rerun)}")
 
 
 def seconds(timeout_s: Any) -> float | None:
@@ -240,7 +261,7 @@ def seconds(timeout_s: Any) -> float | None:
     except (TypeError, ValueError):
         seconds = -1.0
     if not seconds > 0:
-        raise ConfigError(f"timeout_s must be a positive number, not {timeout_s!r}")
+        raise ConfigError(f"timeout_s must be a positive number, not {_shown(timeout_s)}")
     return seconds
 
 

@@ -14,7 +14,7 @@ import trio
 from ..core import messages, values
 from ..core.errors import ProtocolError, ServerNotReady
 from ..core.pages import KeyPage, RunningPage
-from .options import key_name
+from .options import key_name, natural
 
 if TYPE_CHECKING:
     from .shell import Client
@@ -27,6 +27,7 @@ P = TypeVar("P", KeyPage, RunningPage)
 
 async def keys(client: Client, namespace: str | None, first: int, limit_s: float) -> KeyPage:
     """A page of keys, from the generation with this number on."""
+    first = natural("first", first)
     name = b"" if namespace is None else key_name("any", namespace).namespace
     question = partial(messages.AskKeys, namespace=name, first=first)
     return await _page(client, question, KeyPage.of, first, limit_s)
@@ -34,15 +35,17 @@ async def keys(client: Client, namespace: str | None, first: int, limit_s: float
 
 async def running(client: Client, first: int, limit_s: float) -> RunningPage:
     """A page of what runs, from the execution with this number on."""
+    first = natural("first", first)
     question = partial(messages.AskRunning, first=first)
     return await _page(client, question, RunningPage.of, first, limit_s)
 
 
 async def stack(client: Client, number: int, limit_s: float) -> str | None:
     """The stack of the execution with this number; None if it does not run."""
+    question = partial(messages.AskStack, number=natural("number", number))
     with trio.move_on_after(limit_s):
         while True:
-            record = await client._driver.ask(partial(messages.AskStack, number=number), limit_s)
+            record = await client._driver.ask(question, limit_s)
             told = values.decode(record, limits=client._wire)
             match told:
                 case {"state": "told", "text": str(text)}:

@@ -42,7 +42,7 @@ from . import keys, pages
 from .driver import Driver, Ended, OnDelta, OnNote
 from .keys import KeyEnded
 from .many import open_many
-from .options import DEFAULT_NAMESPACE, Asked, CallOptions, Encoded, Terms, checked
+from .options import DEFAULT_NAMESPACE, Asked, CallOptions, Encoded, Terms, checked, seconds
 from .outcome import Outcome
 
 Arrays = Literal["auto", "numpy", "torch"]
@@ -362,7 +362,8 @@ class Client:
         return ServerStats.of(values.decode(record, limits=self._wire))
 
     def _limit_s(self, timeout_s: float | None) -> float:
-        return self._driver.core.limits.start_s if timeout_s is None else timeout_s
+        limit_s = 0.0 if timeout_s == 0 else seconds(timeout_s)
+        return self._driver.core.limits.start_s if limit_s is None else limit_s
 
     def counters(self) -> ClientCounters:
         """The client's own counters."""

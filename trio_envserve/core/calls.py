@@ -54,6 +54,9 @@ class Call:
     """The request, with its body; the same in each transmission."""
     sent_probe: int = 0
     """The last probe sent before its latest transmission."""
+    refusals_before: int = 0
+    """The number of messages like its request that the server had refused as malformed before
+    its latest transmission."""
     held_until_s: float = 0.0
     cancel_until_s: float = 0.0
     may_have_run: bool = False

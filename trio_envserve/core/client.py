@@ -19,6 +19,9 @@ cancels and acknowledgements.
 A session the server does not know is *lost*.  Only if the server says that
 nothing of it runs any more may a call with consent be issued again, in a new
 session, with what is left of its allowance (:func:`~.calls.grant`).
+
+What the server refuses as malformed is never sent again: the server speaks another wire, or
+something on the way spoils it, and neither changes by itself.
 """
 
 from __future__ import annotations
@@ -47,6 +50,7 @@ from .client_effects import (
     Answer,
     ClientEffect,
     Fail,
+    QuestionRefused,
     Reconnect,
     Say,
     SayNote,
@@ -86,6 +90,9 @@ class ClientCore:
         self.refusal: ErrorInfo | None = None
         """Why there will be no session, should the server never change."""
         self._refused_text = ""
+        self._malformed: dict[type, tuple[int, str]] = {}
+        """How many messages of each class the server has refused as malformed, and why the last
+        one."""
         self._out: list[ClientEffect] = []
 
     def take(self, given: inputs.ClientInput) -> list[ClientEffect]:
@@ -151,6 +158,7 @@ class ClientCore:
             match do:
                 case CallAction.TRANSMIT:
                     what.sent_probe = self.pings.probe
+                    what.refusals_before, _ = self._refusals(what)
                     if self.link.connected:
                         self._out.append(ToServer(what.request, what.body))
                 case CallAction.ANSWER:
@@ -258,7 +266,12 @@ class ClientCore:
         # Walked by what is pending: what the server names may be anything.
         for sequence, call in list(session.calls.items()) if missing else ():
             if sequence in missing:
-                self._step(call, CallInput.MISSING, now_s, synced.probe)
+                refusals, why = self._refusals(call)
+                if refusals > call.refusals_before and synced.probe > call.sent_probe:
+                    error = info("malformed", Verdict.DID_NOT_RUN, _another_wire(why))
+                    self._step(call, CallInput.REFUSED, now_s, error)
+                else:
+                    self._step(call, CallInput.MISSING, now_s, synced.probe)
 
     def _welcome(self, welcome: messages.Welcome, now_s: float) -> None:
         if not self.closed and self.pings.welcomed(welcome, now_s):
@@ -310,10 +323,22 @@ class ClientCore:
         if error.text != self._refused_text:
             self._report("error", f"the server refuses: {error.text}")
         self._refused_text = self.link.trouble = error.text
-        if error.code == "foreign-version" and self.sessions.current is None:
-            self.refusal = info(error.code, Verdict.DID_NOT_RUN, error.text)
+        refused: Any = messages.Hello
+        text = error.text
+        if error.code == "malformed":
+            refused, text = messages.refused_class(error.text), _another_wire(error.text)
+            count, _ = self._malformed.get(refused, (0, ""))
+            self._malformed[refused] = count + 1, error.text
+        if refused in _QUESTIONS:
+            self._out.append(QuestionRefused(refused, text))
+        is_hello = refused is messages.Hello and error.code in ("foreign-version", "malformed")
+        if is_hello and self.sessions.current is None:
+            self.refusal = info(error.code, Verdict.DID_NOT_RUN, text)
             for call in list(self.calls.queue.values()):
                 self._step(call, CallInput.REFUSED, now_s, self.refusal)
+
+    def _refusals(self, call: Call) -> tuple[int, str]:
+        return self._malformed.get(type(call.request), (0, ""))
 
     # -- time -----------------------------------------------------------------
 
@@ -412,6 +437,16 @@ class ClientCore:
 
     def _report(self, level: str, text: str) -> None:
         self._out.append(Report(level, text))
+
+
+_QUESTIONS = (messages.AskStats, messages.AskKeys, messages.AskRunning, messages.AskStack)
+
+
+def _another_wire(why: str) -> str:
+    return (
+        f"the server refuses it as malformed ({why}): server and client have the versions of this "
+        "package that fit together only if these are the same"
+    )
 
 
 _INPUTS: dict[type, Callable[..., None]] = {

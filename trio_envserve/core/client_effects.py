@@ -68,9 +68,18 @@ class Statistics(NamedTuple):
     body: Body
 
 
+class QuestionRefused(NamedTuple):
+    """The server takes no question of this class: it is not to be sent again."""
+
+    question: type
+    text: str
+
+
 class Reconnect(NamedTuple):
     """Give the connection up and make a new one: nothing is answered on it."""
 
 
-ClientEffect: TypeAlias = ToServer | Answer | Say | SayNote | Fail | Statistics | Reconnect | Report
+ClientEffect: TypeAlias = (
+    ToServer | Answer | Say | SayNote | Fail | Statistics | QuestionRefused | Reconnect | Report
+)
 """Everything that a client can have done."""

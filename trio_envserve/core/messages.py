@@ -27,6 +27,7 @@ each other politely: the kind and version of :class:`Hello` and of
 from __future__ import annotations
 
 import operator
+import re
 import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -94,7 +95,8 @@ __all__ = [
     "Missing", "Notes", "Outcome", "Refused", "Request", "Retire", "Running", "Stack", "Start",
     "Statement", "Stats", "Stop", "Sync", "Synced", "Unknown", "Welcome", "WorkerBroken",
     "WorkerDelta", "WorkerHello", "WorkerNotes", "WorkerOutcome", "decode", "encode",
-    "encode_record", "in_batches", "is_status", "one_by_one", "read", "rows_claimed",
+    "encode_record", "in_batches", "is_status", "one_by_one", "read", "refused_class",
+    "rows_claimed",
 ]  # fmt: skip
 
 Message: TypeAlias = (
@@ -366,6 +368,16 @@ def _wrong_field(cls: Any, fields: list[Any]) -> ProtocolError:
 
 class ForeignVersion(ProtocolError):
     """The peer speaks another major version."""
+
+
+def refused_class(text: str) -> Any:
+    """The class of the messages that a :class:`ProtocolError` of :func:`read` with this text is
+    about; None if it does not say that."""
+    found = re.match(r"unknown kind (\d{1,3})|(\w+)", text)
+    if found is None:
+        return None
+    kind = -1 if found[1] is None else int(found[1])
+    return next((cls for cls, n in KINDS.items() if n == kind or cls.__name__ == found[2]), None)
 
 
 def encode_record(record: dict[str, Any]) -> bytes:

@@ -321,6 +321,7 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out(_CONSTANT, "limits", "wire"),
         **_out(_CLOCK, "_scan_at_s"),
         **_out(_PEOPLE, "_refused_text"),
+        **_out("nothing is malformed here", "_malformed"),
         **_out("empty between steps", "_out"),
         "_flush_at_s": Rule(_CLOCK, _is_set),
         "refusal": Rule(_PEOPLE, lambda core, info, form: info and info.code),
@@ -362,6 +363,7 @@ RULES: dict[type, dict[str, Rule]] = {
     Call: {
         **_out(_CLOCK, "asked_s", "held_until_s", "cancel_until_s"),
         **_out("a function of its id, number and options", "request"),
+        **_out("nothing is malformed here", "refusals_before"),
         "session": Rule("in the form of the client", lambda call, of, form: of and of.id),
         "sent_probe": Rule(
             "compared with answers only, once it was sent",
