@@ -28,17 +28,19 @@ PACKAGE = "trio_envserve"
 WORDS = {"core.terms", "core.limits", "core.errors"}
 MAY_IMPORT: dict[str, set[str]] = {
     "core": set(),
-    "tracing": set(),
-    "logs": {"tracing"},
+    "redaction": set(),
+    "tracing": {"redaction"},
+    "logs": {"redaction", "tracing"},
     "foreign": set(),
     "otlp": set(),
     "pages": set(),
     "json_values": {"foreign"},
     "net": {"core.strict_cbor", *WORDS},
-    "models": WORDS | {"core.durations", "foreign", "tracing"},
-    "envs": WORDS | {"core.values", "core.notes", "models", "foreign", "tracing"},
+    "models": WORDS | {"redaction", "core.durations", "foreign", "tracing"},
+    "envs": WORDS | {"redaction", "core.values", "core.notes", "models", "foreign", "tracing"},
     "worker": {
-        "core", "core.values", "net", "models", "envs", "logs", "foreign", "tracing", "otlp",
+        "core", "core.values", "net", "models", "envs", "logs", "foreign", "redaction",
+        "tracing", "otlp",
     },
     "host": {"core", "net", "envs", "worker"},
     "server": {"core", "net", "models", "envs", "worker", "host", "logs", "tracing"},
@@ -58,7 +60,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": {
         "core", "core.values", "net", "models", "envs", "worker", "host", "server", "client",
         "doors", "evals", "testing", "lab", "launchers", "logs", "foreign", "json_values",
-        "tracing", "otlp", "pages",
+        "redaction", "tracing", "otlp", "pages",
     },
 }  # fmt: skip
 

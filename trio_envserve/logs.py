@@ -31,6 +31,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, final
 
+from .redaction import hide_named, redacted
 from .tracing import here
 
 WAITING_BYTES = 8 << 20
@@ -84,8 +85,8 @@ class Writer:
         self._told = told
 
     def put(self, text: str) -> None:
-        """Queue a text, unchanged."""
-        data = text.encode("utf-8", "backslashreplace")
+        """Queue a text, without secrets."""
+        data = redacted(text).encode("utf-8", "backslashreplace")
         if self._forked:
             self._write(data)
             return
@@ -234,6 +235,7 @@ def configure(setup: LogSetup, who: str) -> None:
 
     Raises OSError if the file cannot be opened.
     """
+    hide_named()
     writer = take_stderr(as_json=setup.json)
     if setup.directory:
         file = log_file(setup, who)

@@ -31,6 +31,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
+from .redaction import redacted
+
 if TYPE_CHECKING:
     from opentelemetry import trace as api
 
@@ -191,8 +193,9 @@ def _bounded(attributes: Attributes) -> dict[str, str | bool | int | float]:
 
 
 def _text(text: str, most: int) -> str:
-    """At most so much of it, and nothing that cannot be sent: that would cost others."""
-    return text[:most].encode("utf-8", "replace").decode()
+    """At most so much of it, without secrets, and nothing that cannot be sent: that would cost
+    others."""
+    return redacted(text)[:most].encode("utf-8", "replace").decode()
 
 
 def _context_of(traceparent: str) -> Any:

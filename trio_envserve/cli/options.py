@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
 
+from .. import redaction
 from ..core.errors import ConfigError
 from ..core.limits import MIB, KeyLimits, ServerLimits
 from ..core.worker_range import WorkerRange, most_of
@@ -274,11 +277,42 @@ def logs_of(given: Mapping[str, Any]) -> LogSetup:
 LEVELS = click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False)
 
 
+def _hide_secrets(context: click.Context, option: click.Parameter, names: Sequence[str]) -> None:
+    """Name the variables to workers, which inherit this process's."""
+    if not names:
+        return
+    before = os.environ.get(redaction.VARIABLE)
+    for name in names:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):  # not shown: it may be the value
+            raise click.BadParameter("--secret-env takes the name of an environment variable")
+        size = len(os.environ.get(name, "").strip())
+        if size < redaction.LEAST_CHARACTERS:
+            why = "is not set here" if not size else "is too short to be hidden"
+            click.echo(f"trio-envserve: warning: --secret-env {name}: it {why}", err=True)
+    os.environ[redaction.VARIABLE] = ",".join(filter(None, (before, *names)))
+    redaction.hide_named()
+
+    def restore() -> None:
+        if before is None:
+            os.environ.pop(redaction.VARIABLE, None)
+        else:
+            os.environ[redaction.VARIABLE] = before
+
+    context.call_on_close(restore)
+
+
 def log_options(level: str, files: str = "server.log and worker-SLOT.log") -> Callable[[Any], Any]:
     """Options for logging, with the verb's default level and its files."""
     return decorate(
         [
             click.option("--log-level", type=LEVELS, default=level, show_default=True),
+            click.option(
+                "--secret-env", multiple=True, metavar="NAME", expose_value=False,
+                callback=_hide_secrets,
+                help="Show the value of this environment variable as $NAME in errors, notes, "
+                "logs, stacks and spans. The keys of endpoints (key_env) are always shown so. "
+                "Repeatable.",
+            ),
             click.option("--log-json", is_flag=True, help="Log JSON lines."),
             click.option(
                 "--log-dir", default="", metavar="DIR",

@@ -35,6 +35,7 @@ import trio
 
 from ..core.errors import ConfigError
 from ..core.limits import MIB
+from ..redaction import hide
 from .conversation import encodable
 from .interface import Rollout
 
@@ -100,6 +101,8 @@ def from_url(
         raise ConfigError(f"max_answer_bytes must be an integer >= 1, not {max_answer_bytes!r}")
     if key_env is not None and not os.environ.get(str(key_env)):
         raise ConfigError(f"the environment variable {key_env} has no key")
+    if key_env is not None:
+        hide((str(key_env),))
     return HttpService(url, timeout_s, max_answer_bytes, key_env, rerun)
 
 

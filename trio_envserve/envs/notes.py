@@ -8,6 +8,7 @@ from typing import final
 
 from ..core import notes
 from ..core.notes import Note
+from ..redaction import redacted
 
 
 @final
@@ -40,7 +41,7 @@ class RolloutNotes:
 
     def __call__(self, **fields: str | int | float | bool | None) -> None:
         """Write a note, in place of the one before."""
-        encoded = notes.encode({**self._added, **fields})
+        encoded = _encoded({**self._added, **fields})
         self._own = fields
         if self._keep is not None:
             self._keep(encoded)
@@ -52,4 +53,13 @@ class RolloutNotes:
         self._added = {name: value for name, value in added.items() if value is not None}
         if self._keep is not None:
             with suppress(TypeError, ValueError):
-                self._keep(notes.encode({**self._added, **self._own}))
+                self._keep(_encoded({**self._added, **self._own}))
+
+
+def _encoded(note: Note) -> bytes:
+    return notes.encode(
+        {
+            name: redacted(str.__str__(value)) if isinstance(value, str) else value
+            for name, value in note.items()
+        }
+    )

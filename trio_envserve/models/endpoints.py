@@ -5,7 +5,7 @@ Theory of operation
 A request names its model by a URL or by a name.  The name travels, and nothing else: the
 worker looks it up in a TOML file of its own machine, which has the URL and the *name* of
 the environment variable with the key.  The worker reads the variable itself.  So a key is
-in no request, no file and no log.
+in no request, no file and no log: from then on it is hidden in texts (:mod:`..redaction`).
 
 The file is the one that ``TRIO_ENVSERVE_ENDPOINTS`` names, or ``endpoints.toml`` in the
 working directory.  Workers inherit both from their server.  A URL in a request is used
@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 
 from ..core.errors import ConfigError
 from ..core.limits import MIB
+from ..redaction import hide
 
 FILE_VARIABLE = "TRIO_ENVSERVE_ENDPOINTS"
 """The environment variable with the path of the file."""
@@ -83,6 +84,8 @@ class Endpoint:
             raise ConfigError("key_env takes the name of an environment variable, not the key")
         if self.keep not in KEEPS:
             raise ConfigError(f"keep is one of {', '.join(KEEPS)}, not {self.keep!r:.80}")
+        if self.key_env:
+            hide((self.key_env,))
         if self.concurrency < 1 or self.retries < 0:
             raise ConfigError("concurrency must be at least 1, retries at least 0")
 

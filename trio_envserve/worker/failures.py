@@ -14,7 +14,8 @@ and bounded, and are read from the interpreter, whatever the class claims.  The 
 (:func:`log`) gets that copy.
 
 For the wire, :func:`describe_exception` turns any exception into three strings that can
-always be encoded.  Lone surrogates are escaped, and long texts lose their middle
+always be encoded, without secrets (:mod:`~trio_envserve.redaction`).  Lone surrogates are
+escaped, and long texts lose their middle
 (:data:`MESSAGE_CHARS`, :data:`TRACEBACK_CHARS`), because the two ends of a traceback say
 most.
 """
@@ -29,6 +30,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, final
 
 from .. import foreign
 from ..core.endings import RAISED
+from ..redaction import redacted
 from .tracebacks import has_own_frames, own_frames
 
 Stage: TypeAlias = Literal["rollout", "group", "setup", "teardown"]
@@ -312,7 +314,7 @@ def _bounded(tb: TracebackType | None) -> tuple[TracebackType | None, int]:
 
 
 def _fit(text: str, limit_chars: int) -> str:
-    escaped = _cut(text, limit_chars).encode("utf-8", "backslashreplace").decode()
+    escaped = _cut(redacted(text), limit_chars).encode("utf-8", "backslashreplace").decode()
     return _cut(escaped, limit_chars)  # escapes are longer than the characters
 
 

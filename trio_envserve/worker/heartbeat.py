@@ -118,7 +118,10 @@ class HeartbeatThread:
 
     def _loop_stack(self) -> str:
         """Where the loop's thread stands."""
-        return "".join(traceback.format_stack(sys._current_frames().get(self._loop_thread)))
+        from ..redaction import redacted
+
+        frames = traceback.format_stack(sys._current_frames().get(self._loop_thread))
+        return redacted("".join(frames))
 
 
 def _request_stack(root: trio.lowlevel.Task, request: str, loop_thread: int | None) -> str:

@@ -17,6 +17,7 @@ from .. import foreign
 from ..core import values
 from ..core.errors import ConfigError
 from ..envs.loading import load
+from ..redaction import hide_named
 from .failures import describe_exception, described_cause
 from .heartbeat import die_with_parent
 
@@ -25,6 +26,7 @@ def main() -> NoReturn:
     """Make the inputs."""
     wanted = json.load(sys.stdin)
     die_with_parent(wanted["parent"])
+    hide_named()
     sys.path[:] = [*wanted["path"], *sys.path]
     answer = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what the environment prints is not the answer

@@ -27,10 +27,11 @@ from .. import foreign
 from ..core import error_records, values
 from ..core.errors import ConfigError, ErrorInfo
 from ..core.limits import KIB, WireLimits
-from ..core.terms import Body, Incarnation, SentBody, Status, Verdict
+from ..core.terms import Body, Incarnation, Joined, SentBody, Status, Verdict
 from ..envs.cutting import smaller
 from ..envs.request import RolloutRequest
 from ..envs.turns import Threads
+from ..redaction import found_in
 from .failures import EnvironmentFailure, code_of, describe_exception, described_cause, log
 from .runners import Runner
 
@@ -56,6 +57,8 @@ class OutcomeMaker:
         self._incarnation = incarnation
         self._wire = wire
         self._threads = Threads()
+        self._said: set[str] = set()
+        """Secrets that were found in results, and said."""
 
     def decoded_at_once(self, body: Body) -> foreign.CodeResult | None:
         """The request; None if it is a large one."""
@@ -150,6 +153,10 @@ class OutcomeMaker:
             told = _not_encodable(encoded.error)
             return self._error("outcome-not-encodable", told, began_s, Verdict.RAN_AND_FAILED)
         payload: SentBody = encoded.value
+        for name in found_in(payload.pieces if isinstance(payload, Joined) else [payload]):
+            if name not in self._said:
+                self._said.add(name)
+                log(logging.WARNING, "a result holds the value of $%s, and is not changed", name)
         if len(payload) > self._wire.message_bytes:
             text = f"the outcome has {len(payload)} bytes, and {self._limit()}. Return less"
             return self._error(

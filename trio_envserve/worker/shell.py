@@ -19,6 +19,7 @@ import contextvars
 import logging
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, final
 
@@ -51,7 +52,9 @@ from ..core.worker_inputs import (
     SetUpFailed,
 )
 from ..envs.loading import LoadedEnvironment
+from ..models.endpoints import endpoints_file, read_endpoints
 from ..net import MessageStream
+from ..redaction import hide_named
 from . import forks
 from .deltas import Deltas
 from .execution_tasks import ExecutionTasks
@@ -61,6 +64,14 @@ from .outcomes import LargeValue, Outcome, OutcomeMaker, described
 from .parking import Parking
 from .runners import Runner, open_runner
 from .stacks import REQUEST
+
+
+def _hide_secrets() -> None:
+    """Hide the secrets that variables and the file of endpoints name, before any text is made."""
+    hide_named()
+    with suppress(ConfigError):  # a file that is wrong is told when a model is asked
+        if os.path.exists(endpoints_file()):
+            read_endpoints()
 
 
 async def run_worker(
@@ -79,6 +90,7 @@ async def run_worker(
     ``load`` makes the environment; ``touch`` is called in each turn of the lag
     sampler (the heartbeat thread watches it).
     """
+    _hide_secrets()
     core = WorkerCore(
         incarnation, header_bytes=wire.header_bytes, announce_bytes=limits.announce_bytes,
         most_held_bytes=limits.held_bytes,

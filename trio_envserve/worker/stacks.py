@@ -16,6 +16,8 @@ from typing import Any
 
 import trio
 
+from ..redaction import redacted
+
 REQUEST = "request "
 """How the name of an execution's task begins."""
 
@@ -37,10 +39,11 @@ FRAMES_MOST = 20
 
 def describe_requests(task: trio.lowlevel.Task) -> str:
     """The stack of each execution below this task, and of the tasks that they have started."""
-    return "".join(
+    texts = (
         f"{each.name} stands here:\n{_stacks(each)}"
         for each in _below(task) if each.name.startswith(REQUEST)
     )  # fmt: skip
+    return redacted("".join(texts))
 
 
 def request_name() -> str:
@@ -83,7 +86,10 @@ def describe_request(root: trio.lowlevel.Task, request: str, loop_thread: int | 
         parts += of_asyncio
         loops = _of_threads(ASYNCIO_THREAD)
         parts += [f"the loop of asyncio stands here:\n{stack}" for stack in loops]
-    return "\n".join(parts) or f"{name} has no task here: it has not begun, or it has ended\n"
+    return (
+        redacted("\n".join(parts))
+        or f"{name} has no task here: it has not begun, or it has ended\n"
+    )
 
 
 def _tree(task: trio.lowlevel.Task) -> str:
