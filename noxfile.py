@@ -194,6 +194,20 @@ def ray(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", "-m", "slow", "tests/launchers", *session.posargs)
 
 
+@nox.session(python="3.11")
+def training(session: nox.Session) -> None:
+    """A tiny model learns, by TRL and by a loop, while workers and server are killed; and TRL's
+    own types take what the adapter makes.  Not by default: torch is large.
+
+    ``PIP_FIND_LINKS`` may name a folder with wheels of torch for processors, which are small.
+    """
+    install(session, "test")
+    session.install("torch==2.13.0", "transformers>=5.24", "trl==1.16.0")
+    chosen = ["tests/examples/test_training.py", "tests/trainers"]
+    env = {"OMP_NUM_THREADS": "1"}
+    session.run("python", "-m", "pytest", "-m", "slow or not slow", *chosen, env=env)
+
+
 @nox.session
 def verifiers_newest(session: nox.Session) -> None:
     """The client of the newest verifiers at the door.  Not by default: it is large, and red as
@@ -366,7 +380,7 @@ def nightly(session: nox.Session) -> None:
     session.run("trio-envserve", "explore", "--config", "keys-nightly", "--json")
     session.run("trio-envserve", "explore", "--config", "keys-disk-nightly", "--json")
     names = ("tests-3.12", "tests-3.13", "slow", "browser", "soak", "kills", "repeat")
-    for name in (*names, "verifiers", "verifiers_newest", "ray"):
+    for name in (*names, "verifiers", "verifiers_newest", "ray", "training-3.11"):
         session.notify(name)
     session.notify("nemo_gym-3.12")
     session.notify("mutation", posargs=["dedup", "request_table", "shells"])

@@ -1,4 +1,4 @@
-"""The tiny model: a Llama of some thirty thousand random weights, made on the spot."""
+"""The tiny model: a Llama of some twenty thousand random weights, made on the spot."""
 
 from __future__ import annotations
 

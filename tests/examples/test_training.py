@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -158,6 +159,12 @@ def test_recorded_runs_are_what_the_page_says():
         )
         assert row in page
         assert run["minutes"] < 10
+
+
+def test_commands_of_the_page_are_those_of_the_tests():
+    page = RECORD.with_suffix(".md").read_text()
+    commands = re.findall(r"^python (.*)$", page, re.MULTILINE)
+    assert commands == ["with_trl.py", "loop.py", f"loop.py --policy table --steps {STEPS}"]
 
 
 # -- with torch: `nox -s training` --------------------------------------------------

@@ -1,0 +1,128 @@
+"""The adapter in TRL itself, on a processor.  For the session ``training`` of nox."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tests.trainers import made
+from trio_envserve import Outcome, PlainClient
+from trio_envserve.trainers import trl as adapter
+
+EXAMPLE = Path(__file__).resolve().parent.parent.parent / "examples" / "training"
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("default"),  # of the libraries
+]
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The module of the example that makes the model."""
+    pytest.importorskip("trl")
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    yield importlib.import_module("torch_policy")
+    for name in ("torch_policy", "vocabulary"):
+        sys.modules.pop(name, None)
+
+
+class Client:
+    """A client whose rollouts have these outcomes, again and again."""
+
+    def __init__(self, outcomes: list[Outcome]) -> None:
+        self._outcomes = outcomes
+
+    @contextmanager
+    def run_many(self, inputs: Any, **options: Any) -> Iterator[Iterator[tuple[int, Outcome]]]:
+        yield (
+            (index, self._outcomes[index % len(self._outcomes)]) for index, _ in enumerate(inputs)
+        )
+
+    def wait_ready(self, timeout_s: float) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+FORKED = made.answered(1.0, made.segment(1), made.segment(4, tokens=2), made.segment(7, tokens=1))
+GROUP = [FORKED, made.answered(0.0), made.failed(), made.without_answer(0.5)]
+"""Rewards 1, 0 and 0.5 count.  All tokens are words of the tiny model."""
+
+
+def test_grpo_trainer_leaves_failed_rollouts_out(tiny: Any, tmp_path: Path):
+    import torch
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer
+
+    model = tiny.tiny_model(1)
+    before = [each.clone() for each in model.parameters()]
+    trainer = GRPOTrainer(
+        model=model,
+        processing_class=tiny.tokenizer(),
+        train_dataset=Dataset.from_dict({"prompt": [[{"role": "user", "content": "1"}]]}),
+        rollout_func=adapter.RolloutFunc(
+            "tcp://x", client=cast(PlainClient, Client(GROUP)), model="policy"
+        ),
+        reward_funcs=adapter.rollout_reward,
+        args=GRPOConfig(
+            output_dir=str(tmp_path), use_cpu=True, bf16=False, per_device_train_batch_size=4,
+            num_generations=4, max_steps=1, learning_rate=0.1, report_to=[], save_strategy="no",
+            logging_steps=1,
+        ),
+    )  # fmt: skip
+    trainer.train()
+    logged = trainer.state.log_history[0]
+    assert logged["reward"] == pytest.approx(0.5), "of three rollouts, not of four"
+    assert logged["reward_std"] == pytest.approx(0.5)
+    assert logged["rollouts/failed"] == 0.25
+    assert logged["rollouts/masked"] == 0.5
+    assert logged["rollouts/forked"] == 0.25
+    assert math.isfinite(logged["grad_norm"])
+    assert logged["grad_norm"] > 0
+    assert all(torch.isfinite(each).all() for each in model.parameters())
+    changed = zip(before, model.parameters(), strict=True)
+    assert any(not torch.equal(old, new) for old, new in changed)
+
+
+def test_async_grpo_trainer_packs_the_rows_of_the_worker(
+    tiny: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """Its queue, its planner and its packer.  The forward pass after them needs a graphics
+    card: its attention has no other form."""
+    from trl.experimental.async_grpo import async_grpo_trainer as theirs
+
+    monkeypatch.setattr(adapter, "PlainClient", lambda *_, **__: Client(GROUP))
+    dataset = [{"prompt": [{"role": "user", "content": "1"}]}]
+    worker = adapter.RolloutWorker(
+        "tcp://x", dataset, model="policy", num_generations=4, queue_size=16
+    )
+    wanted = theirs.RolloutWorkerProtocol
+    for name in [*wanted.__annotations__, "start", "stop", "update_model_version", "check_health"]:
+        assert hasattr(worker, name)
+    metrics: Any = defaultdict(list)
+    rows = theirs.RolloutQueueDataset(
+        worker.rollout_buffer, lambda: 1, worker.check_health, 60.0, metrics, max_staleness=0
+    )
+    worker.update_model_version(1)
+    worker.start()
+    planned = theirs.FixedCountBatcher(rows, num_processes=1, microbatch_size=4)
+    packer = theirs.DataCollatorForRollout(pad_token_id=0, metrics=metrics)
+    batch = packer([next(iter(planned))])
+    worker.stop()
+    # Three segments of the rollout with reward 1, and the one with reward 0; the mean is 0.5.
+    advantages = batch["advantages"][0].tolist()  # one for each sampled token
+    assert advantages == pytest.approx([1.0] * 4 + [-1.0] * 2, rel=1e-4)
+    assert metrics["reward"] == [pytest.approx(0.75)]
+    assert metrics["sample/staleness_max"] == [0.0] * 4
+    assert packer.groups_trained == {0}
