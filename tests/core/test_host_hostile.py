@@ -19,6 +19,7 @@ from trio_envserve.core.host_messages import (
     encode,
 )
 from trio_envserve.core.limits import WireLimits
+from trio_envserve.core.router_inputs import Exited, WorkerMessage
 
 from .host_rig import BEAT, EPOCH, SERVES, Link, about, joined
 from .test_host_pool_hostile import JUNK
@@ -116,5 +117,9 @@ def test_what_a_worker_sends_wrong_holds_up_nobody(frames):
     said = (link.alive[b"w0-1"], b"client", b"header", b"payload")
     link.host.said(b"w0-1", said)
     link.settle()
-    assert tuple(link.inputs[-1].frames[1:]) == said
+    came = [tuple(each.frames[1:]) for each in link.inputs if isinstance(each, WorkerMessage)]
+    assert came[-1] == said
     assert any("worker w0-1 sent a malformed message" in text for text in link.logged)
+    # It stayed, and its calls waited for ever: the router never heard of the message.
+    [ended] = [each for each in link.inputs if isinstance(each, Exited)]
+    assert (ended.worker, ended.how) == (b"w0-1", "it sent a malformed message")

@@ -71,7 +71,7 @@ def test_g9_each_says_what_is_known(outcome, made, code, verdict, status):
     [(0, "environment-broken", Verdict.DID_NOT_RUN), (1, "worker-lost", Verdict.MAY_HAVE_RUN)],
 )
 def test_g9_a_broken_environment_did_not_run_unless_a_worker_had_it(executions, code, verdict):
-    outcome = outcomes.broken("Traceback ...\nValueError: no key")
+    outcome = outcomes.broken("ValueError: no key", "Traceback ...\nValueError: no key")
     _, info = read(outcome(entry(WAITING, executions=executions)))
     assert (info.code, info.verdict, info.executions) == (code, verdict, executions)
     assert "cannot be set up: ValueError: no key" in info.message
@@ -160,3 +160,25 @@ def test_an_outcome_larger_than_its_client_takes_is_an_error(size_bytes: int, fi
         error = error_records.decode(bytes(sent.frames[1]))
         assert (error.code, error.verdict) == ("outcome-too-large", Verdict.RAN_AND_FAILED)
         assert "1001 bytes" in error.message
+
+
+# -- a reason of several lines -----------------------------------------------------
+# An exception whose message had several lines, as NLTK's LookupError has, arrived as
+# "the environment cannot be set up: )", for the last line stood for the whole.
+
+
+@pytest.mark.parametrize(
+    ("why", "shown"),
+    [
+        (
+            "LookupError: \n****\n  Resource words not found.\n  Searched in:\n    - '~/x'\n***\n)",
+            "LookupError: Resource words not found. Searched in: - '~/x'",
+        ),
+        ("ValueError: no key", "ValueError: no key"),
+        ("OSError: " + "x" * 2000, "OSError: " + "x" * 591 + " ..."),
+        ("\n\n)\n", ""),
+    ],
+)
+def test_the_reason_of_several_lines_is_said_and_not_its_last_line(why, shown):
+    _, info = read(outcomes.broken(why, "Traceback")(entry(WAITING)))
+    assert info.message == f"the environment cannot be set up: {shown}"

@@ -72,6 +72,29 @@ def test_a_call_that_waits_ends_as_soon_as_every_worker_says_so():
     assert pair.router.cache.queued_count == 0
 
 
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("broken", "cannot be set up: LookupError: words are missing"),
+        (messages.UNLOADABLE, "cannot be set up: words are missing"),
+    ],
+)
+def test_a_call_is_told_the_exception_that_broke_the_set_up(code: str, expected: str):
+    pair = opened(broken_after=1, restart_pause_s=1.0, restart_pause_max_s=1.0)
+    call = pair.submit()
+    info = ErrorInfo(
+        code, Verdict.DID_NOT_RUN, "\n***\nwords are missing\n)", type="LookupError",
+        traceback="Traceback ...\nLookupError: \n***\nwords are missing\n)",
+    )  # fmt: skip
+    core = pair.workers[b"w0-1"]
+    assert isinstance(core, WorkerCore)
+    pair.work(b"w0-1", core.take(SetUpFailed(info)))
+    pair.die(b"w0-1")
+    pair.advance(0.1)
+    assert expected in errors(pair)[call].message
+    assert "words are missing" in errors(pair)[call].traceback
+
+
 def test_a_later_call_ends_at_once():
     pair = opened()
     fail_to_set_up(pair, b"w0-1")

@@ -6,6 +6,8 @@ from typing import Any
 
 import cbor2
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.regressions.bench import System, is_outcome
 from trio_envserve.core import messages
@@ -133,29 +135,119 @@ def test_a_row_that_says_what_cannot_be_harms_no_other():
     assert [(each.call, bytes(each.body)) for each in answers] == [(0, b"0"), (2, b"2")]
     assert (pair.router.malformed, pair.router.workforce.strays) == (2, 1)
     assert [*pair.router.workforce.workers[WORKER].live] == [1]
-    assert "dispatch 1 is of another request" in pair.reports[-2].text
+    texts = [each.text for each in pair.reports]
+    assert sum("is of another request" in text for text in texts) == 2  # and why it is ended
 
 
 # -- malformed ----------------------------------------------------------------
+# A rollout changed a library in its worker, whose headers were junk from then on.  The router
+# counted them, the worker stayed ready, and its callers, and all that were sent to it later,
+# waited for ever.
 
 
-def test_malformed_messages_of_a_worker_change_nothing():
+def junk(pair: Pair) -> dict[str, tuple[bytes, ...]]:
+    """What is no message, under a worker's name, by what is wrong with it."""
+    life, outcome = pair.workers[WORKER].incarnation, messages.encode(worker_outcome(pair))
+    beat = messages.encode(messages.Beat(1, [], {}))
+
+    def of(**changed: Any) -> tuple[bytes, ...]:
+        return (WORKER, life, b"c", messages.encode(worker_outcome(pair, **changed)), b"p")
+
+    return {
+        "nothing": (WORKER,),
+        "no header": (WORKER, life),
+        "another name of it": (WORKER, b"junk", beat),
+        "a spoilt header": (WORKER, life, b"\xff"),
+        "a header cut short": (WORKER, life, beat[:-1]),
+        "an unknown kind": (WORKER, life, cbor2.dumps([PROTOCOL_VERSION, 200, 1])),
+        "an outcome without a body": (WORKER, life, outcome),
+        "a beat with a body": (WORKER, life, b"c", beat, b"body"),
+        "a client's message": (WORKER, life, messages.encode(messages.Goodbye(identifier(1)))),
+        "another request of the session": of(sequence=9),
+        "another session": of(session=identifier(9)),
+        "an unknown status": of(status=9),
+        "notes of other dispatches": (
+            WORKER, life, messages.encode(messages.WorkerNotes([0, 2], [b"\xa0"]))
+        ),
+    }  # fmt: skip
+
+
+JUNK = tuple(junk(running()))
+
+
+@pytest.mark.parametrize("kind", JUNK)
+def test_g9_a_worker_whose_messages_are_malformed_is_ended_and_nobody_waits(kind: str):
     pair = running()
-    life = pair.workers[WORKER].incarnation
-    outcome = messages.encode(worker_outcome(pair))
-    for frames in (
-        (WORKER, life), (WORKER, life, b"\xff"), (WORKER, life, outcome),
-        (WORKER, life, b"c", messages.encode(messages.Beat(1, [], {})), b"body"),
-        (WORKER, life, messages.encode(messages.Goodbye(identifier(1)))),
-        (WORKER, life, b"c", messages.encode(worker_outcome(pair, sequence=9)), b"p"),
-        (WORKER, life, b"c", messages.encode(worker_outcome(pair, session=identifier(9))), b"p"),
-        (WORKER, life, b"c", messages.encode(worker_outcome(pair, status=9)), b"p"),
-    ):  # fmt: skip
+    pair.give(WorkerMessage(junk(pair)[kind], pair.now_s))
+    pair.settle()
+    assert pair.router.malformed == 1
+    [kill] = pair.kills
+    assert (kill.worker, kill.why.startswith("it sent a malformed message")) == (WORKER, True)
+    assert pair.answers == []  # a kill is no proof (G1)
+    pair.submit()
+    assert len(pair.runs) == 1  # nothing goes to who is about to die
+    pair.die(WORKER)
+    assert (pair.failure().code, pair.failure().verdict) == ("worker-lost", Verdict.MAY_HAVE_RUN)
+    pair.end()
+    assert pair.last().call == 1
+
+
+def test_a_worker_that_speaks_junk_on_is_killed_once():
+    pair = running()
+    for frames in junk(pair).values():
         pair.give(WorkerMessage(frames, pair.now_s))
     pair.settle()
-    assert (pair.router.malformed, pair.answers) == (8, [])
-    pair.end()
+    assert (pair.router.malformed, len(pair.kills)) == (len(JUNK), 1)
+    pair.end()  # what it had said well before it is reaped counts (G4)
     assert len(pair.answers) == 1
+
+
+def test_junk_before_the_hello_counts_as_a_start_that_failed():
+    pair = Pair(ready=False, server={"broken_after": 1, "restart_pause_max_s": 0.1})
+    pair.give(PoolOpened((), pair.now_s))
+    pair.settle()
+    call = pair.submit()
+    frames = (WORKER, pair.workers[WORKER].incarnation, b"junk")
+    pair.give(WorkerMessage(frames, pair.now_s))
+    pair.settle()
+    pair.die(WORKER)
+    assert "malformed message" in pair.failure().message
+    assert pair.last().call == call
+
+
+spoilt = st.builds(
+    lambda message, at, bits: (
+        lambda whole: whole[: at % len(whole)] + bytes([bits]) + whole[at % len(whole) + 1 :]
+    )(messages.encode(message)),
+    st.sampled_from([
+        messages.Beat(1, [0, 1], {"running": 1}), messages.WorkerHello(1, 1, "env", False),
+        messages.Missing([0, 1]), messages.Announced(identifier(1), 0, 0, 5),
+        WorkerOutcome(identifier(1), 0, 0, 0, 1.0), messages.WorkerNotes([0, 1], [b"\xa0"]),
+    ]),
+    st.integers(0, 1000), st.integers(0, 255),
+)  # fmt: skip
+frame = st.binary(max_size=40) | spoilt
+
+
+@given(st.lists(st.lists(frame, max_size=4), min_size=1, max_size=4))
+def test_g9_no_junk_of_a_worker_leaves_a_call_waiting(said: list[list[bytes]]):
+    """Whatever it says, it is ended, or the router has understood it and it goes on."""
+    pair = Pair(rerun=True)
+    pair.submit(b"neighbour", max_executions=2)
+    life = pair.workers[WORKER].incarnation
+    for frames in said:
+        pair.give(WorkerMessage((WORKER, life, *frames), pair.now_s))
+    pair.settle()
+    assert bool(pair.kills) == bool(pair.router.malformed)
+    if pair.kills:
+        pair.die(WORKER)
+        pair.advance(1.0)
+    pair.submit(b"later")
+    for run in list(pair.runs):
+        if run[0] in pair.workers:
+            pair.end(run)
+    pair.beat()
+    assert {each.call for each in pair.answers} == {0, 1}
 
 
 # -- outcomes and repairs -----------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core.errors import short_type
 from ..evals.histogram import bar
-from ..evals.plain import plain_line
+from ..evals.plain import headline, plain_line
 from ..evals.records import usage_words
 from ..evals.tally import PERCENTILES
 from .render import Table
@@ -117,7 +117,7 @@ def _which(one: Mapping[str, Any]) -> tuple[str, ...]:
     what = ""
     if error is not None:
         what = f"{short_type(error['type']) or error['class']}: {error['message']}"
-    message = plain_line(what.strip().split("\n")[0], _MESSAGE)
+    message = plain_line(headline(what), _MESSAGE)
     worker = plain_line(one["worker"], _WORKER)
     return str(one["index"]), str(one["repeat"]), shown(one["duration_s"]), worker, message
 

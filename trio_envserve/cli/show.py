@@ -16,7 +16,7 @@ import trio
 
 from ..core.errors import ConfigError
 from ..evals.page import Line, page
-from ..evals.plain import plain_line
+from ..evals.plain import headline, plain_line
 from ..evals.reading import Entry, Overview, chosen, overview, record_at
 from ..evals.run import check
 from .common import OK, Result, Stop, epilog, put, run_verb
@@ -176,7 +176,7 @@ def list_table(file: str, found: Overview, entries: Sequence[Entry]) -> Table:
         error = "" if failure is None else f"{failure.type or failure.kind}: {failure.message}"
         rows.append(
             (str(number), str(result.index), str(result.repeat), shown(result.reward),
-             shown(result.duration_s), plain_line(error.strip().split("\n")[0], 60))
+             shown(result.duration_s), plain_line(headline(error), 60))
         )  # fmt: skip
     columns = ("number", "input", "repeat", "reward", "seconds", "error")
     return Table(title, columns, rows, left=(0, 5))

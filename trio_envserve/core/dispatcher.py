@@ -326,7 +326,8 @@ class Dispatcher:
 
     def broken(self) -> Outcome:
         """The outcome of a request that waits for a worker while there can be none."""
-        return outcomes.broken(self.pool.broken)
+        pool = self.pool
+        return outcomes.broken(pool.broken_because or pool.broken, pool.broken)
 
     def saved(self) -> None:
         """More of the journal is safe: what waited for that is done."""

@@ -299,12 +299,14 @@ class Host:
 
     def said(self, worker: bytes, frames: Sequence[Body]) -> None:
         """A message of a worker: its incarnation, a header, and more.  One that the link could
-        not carry, or the router would not take, would keep back all that come after it."""
+        not carry, or the router would not take, would keep back all that come after it: it is
+        dropped, and its worker is ended, which might never report what it runs."""
         # The rest is for what stands beside it.
         most_bytes = max(self._wire.header_bytes * 7 // 8, BATCH_BYTES)
         if len(frames) not in (2, 4) or sum(map(len, frames[:3])) > most_bytes:
             name = worker.decode("ascii", "replace")
             self.out.append(Say("warning", f"worker {name} sent a malformed message"))
+            self.out.append(KillWorker(worker, "it sent a malformed message"))
             return
         header = frames[len(frames) // 2]
         item = Item(What.SAID, worker, tuple(frames))

@@ -13,7 +13,11 @@ from . import error_records, messages
 from .errors import ErrorInfo
 from .executions import Worker
 from .requests import OUTCOME_BYTES, Entry, RequestState, RetainedOutcome
-from .terms import ID_BYTES, Status, Verdict, quick
+from .terms import ID_BYTES, Status, Verdict, gist, quick
+
+REASON_CHARS = 600
+"""Most characters of the reason why an environment is broken, in a message; the traceback
+beside it has more."""
 
 _outcome = quick(messages.Outcome)
 
@@ -87,19 +91,21 @@ def stopping(entry: Entry) -> RetainedOutcome:
     return _error(entry, "stopping", Verdict.DID_NOT_RUN, text, Status.ERROR)
 
 
-def broken(why: str) -> Callable[[Entry], RetainedOutcome]:
-    """The environment is broken, and the request is not running."""
-    last = why.strip().rpartition("\n")[2]
+def broken(why: str, traceback: str) -> Callable[[Entry], RetainedOutcome]:
+    """The environment is broken, and the request is not running.  ``why``: the exception's
+    type and message, which may have several lines."""
+    reason = gist(why, REASON_CHARS)
 
     def outcome(entry: Entry) -> RetainedOutcome:
         code, verdict = "environment-broken", Verdict.DID_NOT_RUN
-        text = f"the environment cannot be set up: {last}"
+        text = f"the environment cannot be set up: {reason}"
         if entry.executions:
             text = f"its worker died, and {text}"
             code, verdict = "worker-lost", Verdict.MAY_HAVE_RUN
         info = ErrorInfo(
-            code=code, verdict=verdict, message=text, traceback=why, executions=entry.executions
-        )
+            code=code, verdict=verdict, message=text, traceback=traceback,
+            executions=entry.executions,
+        )  # fmt: skip
         return _kept(entry, info, Status.ERROR)
 
     return outcome

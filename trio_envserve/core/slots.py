@@ -128,6 +128,8 @@ class Pool:
         self.broken: str = ""
         """The end of the traceback of the last set-up that failed, until one
         succeeds.  It goes into each answer to a sync, so it is short."""
+        self.broken_because = ""
+        """The exception of that set-up, type and message, if its worker has said it."""
         self._tally: Tally | None = None
         """None if it may have changed.  With hundreds of hosts making it for each sync would
         cost more than all else that is done for that."""
@@ -163,12 +165,14 @@ class Pool:
         return effects
 
     def set_up_failed(
-        self, life: Life, traceback: str, *, unloadable: bool = False
+        self, life: Life, traceback: str, because: str = "", *, unloadable: bool = False
     ) -> list[PoolEffect]:
         """The environment raised while it was set up; the process will exit.
-        ``unloadable``: another start would do no better."""
+        ``because``: the exception's type and message.  ``unloadable``: another start would do no
+        better."""
         if life.phase is Phase.STARTING:  # else it is late, and its slot may be another's
             self.broken = traceback[-BROKEN_CHARACTERS:] or "it gave no reason"
+            self.broken_because = because[:BROKEN_CHARACTERS]
             self.slots[life.slot].unloadable = unloadable
             self.reported = True
         text = f"worker {life.name}: the environment failed to set up\n{traceback}"

@@ -126,6 +126,13 @@ def worker_name(worker: bytes, host: str) -> str:
     return f"{name}@{host}" if host else name
 
 
+def gist(text: str, most_chars: int) -> str:
+    """A text of several lines on one, without the lines in which no word stands."""
+    lines = (" ".join(line.split()) for line in text.splitlines())
+    said = " ".join(line for line in lines if any(map(str.isalnum, line)))
+    return said if len(said) <= most_chars else f"{said[:most_chars]} ..."
+
+
 def one_line(text: str, most_bytes: int) -> str:
     """A peer's text as it may stand in a log or a title: printable, and short."""
     printable = "".join(char if char.isprintable() else "?" for char in text[:most_bytes])

@@ -19,7 +19,7 @@ router as :class:`~.heard.ExecutionEnded`.  When a worker must go is decided in
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import messages, outcomes
@@ -48,7 +48,7 @@ from .requests import RetainedOutcome
 from .router_effects import Lost
 from .router_inputs import WorkerBack
 from .slots import Pool
-from .terms import Body, Status, one_line
+from .terms import ID_BYTES, Body, Status, one_line
 from .turnover import Turnover
 from .worker_history import WorkerHistory
 
@@ -95,21 +95,34 @@ class Workforce:
     def message(self, frames: Sequence[Body], now_s: float) -> Sequence[Heard]:
         """A message from a worker: id, incarnation, then a header, or for an outcome and
         a delta client id, header and payload.  ProtocolError if malformed."""
-        if len(frames) not in (3, 5):
-            raise ProtocolError(f"{len(frames)} frames from a worker, 3 or 5 expected")
         life = self.pool.lives.get(bytes(frames[0]))
-        if life is None or life.incarnation != frames[1]:
+        spoken_as = frames[1] if len(frames) > 1 else b""
+        if life is None or (spoken_as != life.incarnation and len(spoken_as) == ID_BYTES):
             self.fenced += 1
             return []
         try:
-            said = frames[2:] if len(frames) == 3 else frames[3:]
-            rows = messages.read(said, most_bytes=self.header_bytes)
+            if spoken_as != life.incarnation or len(frames) not in (3, 5):
+                raise ProtocolError(f"{len(frames)} frames from a worker, 3 or 5 expected")
+            return self._message(life, frames, now_s)
         except ForeignVersion as error:  # it will never be ready: say so now
             text = f"worker {life.name}: {error}"
             self.out += self.pool.set_up_failed(life, text, unloadable=True)
-            self.out += self.pool.step(life, LifeInput.KILL, now_s, str(error))
-            self.refresh(now_s)
+            self._distrust(life, str(error), now_s)
             raise
+        except ProtocolError as error:
+            self._distrust(life, f"it sent a malformed message: {error}", now_s)
+            raise
+
+    def _distrust(self, life: Life, why: str, now_s: float) -> None:
+        """End a worker whose words cannot be understood: a rollout may have changed what its
+        process speaks with, and then nothing that it runs is ever reported (G9)."""
+        if not life.leaving:
+            self.out += self.pool.step(life, LifeInput.KILL, now_s, why)
+            self.refresh(now_s)
+
+    def _message(self, life: Life, frames: Sequence[Body], now_s: float) -> Sequence[Heard]:
+        said = frames[2:] if len(frames) == 3 else frames[3:]
+        rows = messages.read(said, most_bytes=self.header_bytes)
         message, body = rows[0]
         match message:
             case WorkerOutcome():
@@ -119,9 +132,7 @@ class Workforce:
             case WorkerHello():
                 self._hello(life, message, now_s)
             case WorkerBroken():
-                text = str(message.error.get("traceback") or message.error.get("message"))
-                unloadable = message.error.get("code") == messages.UNLOADABLE
-                self.out += self.pool.set_up_failed(life, text, unloadable=unloadable)
+                self._broken(life, message.error)
             case Beat():
                 self._beat(life, message)
             case Missing():
@@ -143,6 +154,14 @@ class Workforce:
             worker = self._enlist(life, hello, now_s)
         if worker is not None:
             self.state(worker)
+
+    def _broken(self, life: Life, error: Mapping[str, Any]) -> None:
+        because, kind = str(error.get("message") or ""), error.get("type")
+        traceback = str(error.get("traceback") or because)
+        unloadable = error.get("code") == messages.UNLOADABLE  # a text of this package's own
+        if kind and not unloadable:
+            because = f"{kind}: {because}"
+        self.out += self.pool.set_up_failed(life, traceback, because, unloadable=unloadable)
 
     def _enlist(self, life: Life, hello: WorkerHello, now_s: float) -> Worker:
         # Every client is told its name with every answer to a ping: a short one.
@@ -243,6 +262,7 @@ class Workforce:
                 heard.append(self._outcome(worker, outcome, payload, now_s))
             except ProtocolError as error:  # the other outcomes are none the worse
                 heard.append(Wrong(str(error)))
+                self._distrust(life, f"it sent a malformed message: {error}", now_s)
         return heard
 
     def _outcome(

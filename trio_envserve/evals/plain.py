@@ -28,6 +28,15 @@ def plain_line(text: str, most: int | None = None) -> str:
     return plain_text(text).replace("\n", "\\n").replace("\t", " ")
 
 
+def headline(text: str) -> str:
+    """The first line of a message in which a word stands.  One that ends with a colon has the
+    next one behind it: some libraries begin a message with a line end and a ruler."""
+    lines = [line.strip() for line in text.splitlines() if any(map(str.isalnum, line))]
+    if len(lines) > 1 and lines[0].endswith(":"):
+        return f"{lines[0]} {lines[1]}"
+    return lines[0] if lines else text.strip()
+
+
 def _escaped(found: re.Match[str]) -> str:
     code = ord(found[0])
     if code < 0x100:

@@ -25,6 +25,11 @@ from typing import Any
 import trio
 
 from ..core.errors import ConfigError
+from ..core.terms import gist
+
+_LINES, _SAID_CHARS = 5, 400
+"""How much is shown of what an interpreter says that cannot run: its last lines, since the
+reason is often followed by a stack."""
 
 ASK_S = 60.0
 """An interpreter that has not answered by then is not one."""
@@ -100,7 +105,8 @@ async def _ask(python: str, version: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         found["python"].split(".")
     except (ValueError, IndexError, TypeError, KeyError, AttributeError):
-        said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-_LINES:]
+        said = gist("\n".join(last), _SAID_CHARS)
         raise ConfigError(
             f"worker_python: {python} is not a Python: {said or 'no answer'}"
         ) from None

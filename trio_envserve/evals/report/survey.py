@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ..comparison import Comparison, as_record
 from ..files import Check, nothing
 from ..page import plain_value
-from ..plain import plain_line
+from ..plain import headline, plain_line
 from ..reading import Entry, overview
 from ..records import Name, RolloutResult, usage_words
 from ..table import is_table
@@ -99,8 +99,8 @@ def _columns(found: Survey) -> dict[str, Sequence[Any]]:
 def _error(one: RolloutResult) -> str:
     if one.failure is None:
         return ""
-    first = one.failure.message.strip().split("\n")[0]
-    return plain_line(f"{one.failure.type or one.failure.kind}: {first}", _ERROR_CHARS)
+    what = f"{one.failure.type or one.failure.kind}: {one.failure.message.strip()}"
+    return plain_line(headline(what), _ERROR_CHARS)
 
 
 def _tokens(one: RolloutResult) -> float | None:
