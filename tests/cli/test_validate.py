@@ -42,7 +42,36 @@ FOUND = {
     ),
     "right answers that earn nothing": (
         "async def run_rollout(self, rollout): return {'reward': 0}",
-        "rewards", "warning", "right answers (the model oracle) earn nothing",
+        "oracle", "failed", "2 of 2 right answers (the model oracle) earn less than 1, the least 0",
+    ),
+    "right answers that earn too little": (
+        "async def run_rollout(self, rollout): return {'reward': 0.45}",
+        "oracle", "failed", "earn less than 1, the least 0.45",
+    ),
+    "right answers that earn as much as there is": (
+        "max_reward = 0.45\n"
+        "    async def run_rollout(self, rollout): return {'reward': 0.45}",
+        "oracle", "ok", "earn 0.45 or more",
+    ),
+    "a most reward that is none": (
+        "max_reward = 'high'", "oracle", "failed", "max_reward must be a number, or None",
+    ),
+    "something that rollouts share": (
+        "async def run_rollout(self, rollout):\n"
+        "        self.x = rollout.input['x']\n"
+        "        await trio.sleep(0.01)\n"
+        "        return {'reward': float(self.x == rollout.input['x'])}",
+        "at once", "failed", "earn another reward with 8 at once: input",
+    ),
+    "rollouts that fail at once only": (
+        "running = 0\n"
+        "    async def run_rollout(self, rollout):\n"
+        "        type(self).running += 1\n"
+        "        assert self.running == 1\n"
+        "        await trio.sleep(0.01)\n"
+        "        type(self).running -= 1\n"
+        "        return {'reward': 1}",
+        "at once", "failed", "of 8 rollouts failed with 8 at once, and none alone: input",
     ),
     "a reward that is true": (
         "async def run_rollout(self, rollout): return {'reward': True}",
@@ -253,6 +282,44 @@ async def test_a_class_that_needs_no_input_is_not_told_of_a_seed(tmp_path: Path)
     (found,) = [each for each in done.last["checks"] if each["check"] == "inputs"]
     assert found["finding"] == "ok", found
     assert found["text"] == "a rollout needs no input, and has no seed"
+
+
+CLASS = """
+import signal
+
+class Scored:
+    def reset(self):
+        return "Say yes."
+    def next_message(self, text):
+        self.said = text
+    def get_reward(self):
+        try:  # as a library does that has a time limit by SIGALRM
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            return float(self.said == "yes")
+        except Exception:
+            return 0.0
+    def oracle(self):
+        return ["yes"]
+
+class InMain(Scored):
+    main_thread = True
+"""
+
+
+async def test_signals_in_a_thread_are_found_though_an_except_hides_them(tmp_path: Path):
+    """A right answer scored 0.0 without a word."""
+    (tmp_path / "scored.py").write_text(CLASS)
+    done = await run(tmp_path, "validate", "scored.py:Scored", "--json")
+    assert done.code == 1
+    (found,) = of(done.last, "signals")
+    assert found["finding"] == "failed"
+    assert "say main_thread = True on the class" in found["text"]
+    assert "scored.py:11, in get_reward" in found["text"]
+    assert of(done.last, "oracle")[0]["finding"] == "failed"
+    done = await run(tmp_path, "validate", "scored.py:InMain", "--json")
+    assert done.code == 0, done.last
+    assert of(done.last, "signals") == []
+    assert "main thread, one rollout at a time" in of(done.last, "load")[0]["text"]
 
 
 async def test_an_interrupt_ends_it_and_its_process(tmp_path: Path):

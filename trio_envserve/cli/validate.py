@@ -103,6 +103,9 @@ def validate(
       event loop       no rollout holds it, so that others can run
       results          they can be encoded, and are not too large
       rewards          they are numbers: not text, not NaN
+      oracle           right answers earn max_reward, an attribute of ENV (1)
+      at once          with eight at once they earn what they earn alone
+      signals          no handler of signals is set in a thread
       cancelling       a rollout that is cancelled while it asks its model ends soon
       left behind      rollouts leave no tasks, threads, children or descriptors
       teardown         it raises nothing

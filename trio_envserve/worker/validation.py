@@ -9,7 +9,11 @@ the parent sees which check does not end, and ends the process.
 
 The environment runs as in a worker, on a :class:`~.runners.Runner`.  The same inputs run
 twice, and what is there after the second time and was not after the first is left behind:
-what an environment opens once, at its first rollout, is not counted.
+what an environment opens once, at its first rollout, is not counted.  They run a third time,
+eight at once, and earn what they have earned one after the other.
+
+Code that sets a handler of signals in a thread is refused by Python, and where an ``except``
+hides that, a right answer earns nothing.  So each such attempt is noted.
 """
 
 from __future__ import annotations
@@ -21,7 +25,10 @@ import gc
 import inspect
 import json
 import logging
+import signal
 import sys
+import threading
+import traceback
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NoReturn, final
@@ -29,6 +36,7 @@ from typing import Any, NoReturn, final
 import trio
 
 from ..core.errors import ConfigError
+from ..envs.classes import ClassEnvironment
 from ..envs.interface import Rollout
 from ..envs.loading import LoadedEnvironment, load
 from ..envs.request import RolloutRequest
@@ -38,13 +46,17 @@ from .failures import EnvironmentFailure, describe_exception, described_cause
 from .findings import Findings, Level, told
 from .leftovers import Snapshot, snapshot
 from .runners import Runner, open_runner
-from .validation_values import check_inputs, check_results, check_rewards
+from .tracebacks import is_ours
+from .validation_values import check_inputs, check_results, check_rewards, reward_in
 
 HELD_S = 0.2
 """A loop that is held for longer is worth a warning."""
 
 SETTLE_S = 2.0
 """Leftovers of a rollout may take so long to go."""
+
+AT_ONCE = 8
+"""Rollouts that run at once, to be compared with one after the other."""
 
 _NEVER = "never"
 
@@ -88,10 +100,33 @@ class NeverModel:
 
 
 @final
+class SignalWatch:
+    """Notes where handlers of signals are set in a thread, which Python refuses."""
+
+    def __init__(self) -> None:
+        self.places: list[str] = []
+        self._set = signal.signal
+
+    def begin(self) -> None:
+        """Watch from now on, in the whole process."""
+        signal.signal = self._signal  # type: ignore[assignment]  # for code that is loaded later
+
+    def _signal(self, number: Any, handler: Any) -> Any:
+        if threading.current_thread() is not threading.main_thread():
+            frames = [each for each in traceback.extract_stack()[:-1] if not is_ours(each.filename)]
+            last = frames[-1] if frames else None
+            self.places.append(f"{last.filename}:{last.lineno}, in {last.name}" if last else "?")
+        return self._set(number, handler)
+
+
+@final
 class Validation:
     """One environment under validation."""
 
-    def __init__(self, wanted: Wanted, findings: Findings) -> None:
+    def __init__(
+        self, wanted: Wanted, findings: Findings, signals: SignalWatch | None = None
+    ) -> None:
+        self._signals = signals or SignalWatch()
         self._wanted = wanted
         self._findings = findings
         self._say = findings.say
@@ -102,6 +137,8 @@ class Validation:
         self._held_s = 0.0
         """How long the loop was held at most."""
         self._values: list[Any] = []
+        self._twice: list[tuple[Any, Any]] = []
+        """For each input, what its two rollouts returned that ran alone."""
         self._asyncio_tasks: Counter[str] = Counter()
         """The leftovers on the environment's asyncio loop after the last rollout."""
 
@@ -115,6 +152,8 @@ class Validation:
             return
         kind = {"trio": "a coroutine function on trio", "asyncio": "on asyncio"}
         how = kind.get(environment.backend, "a plain function, in threads")
+        if isinstance(environment.environment, ClassEnvironment):
+            how = _about_class(environment.environment)
         self._say("load", "ok", f"{environment.name} is found and made; it runs as {how}")
         inputs = self._inputs(environment)
         if inputs is not None:
@@ -163,7 +202,10 @@ class Validation:
                     self._say("setup", "ok", "setup() ran")
                 if await self._rollouts(runner, inputs):
                     check_results(self._findings, self._values)
-                    check_rewards(self._findings, self._values, self._model)
+                    most = getattr(environment.environment, "max_reward", 1.0)
+                    check_rewards(self._findings, self._values, self._model, most)
+                    await self._at_once(runner, inputs)
+                    self._check_signals(environment)
                     await self._cancel(runner, inputs[0])
                 self._findings.begin("teardown")
         except EnvironmentFailure as failure:
@@ -197,12 +239,74 @@ class Validation:
         else:
             self._say("event loop", "ok", f"never held for more than {self._held_s * 1e3:.0f} ms")
         self._findings.begin("left behind")
-        before = await self._settled(None)
+        before, first = await self._settled(None), self._values
         worked = await self._batch(runner, inputs)
         if worked:
+            self._twice = list(zip(first, self._values, strict=True))
             after = await self._settled(before)
             self._left(before, after, len(inputs), f"{len(inputs)} rollouts")
         return worked
+
+    async def _at_once(self, runner: Runner, inputs: list[Any]) -> None:
+        """Run the inputs eight at once, and compare with what they earned before."""
+        self._findings.begin("at once")
+        alone = [(reward_in(first), reward_in(second)) for first, second in self._twice]
+        numbers = [number % len(inputs) for number in range(max(len(inputs), AT_ONCE))]
+        failed: list[tuple[int, BaseException]] = []
+        other: list[str] = []
+        places = trio.CapacityLimiter(AT_ONCE)
+
+        async def run(number: int) -> None:
+            async with places:
+                try:
+                    request = self._request(inputs[number])
+                    value = await runner.run(request, request_id=f"validate-at-once-{number}")
+                except (EnvironmentFailure, ConfigError) as error:
+                    failed.append((number, error))
+                    return
+            before, again = alone[number]
+            if before == again != reward_in(value):
+                other.append(f"input {number} earns {before} alone and {reward_in(value)} so")
+
+        async with trio.open_nursery() as nursery:
+            for number in numbers:
+                nursery.start_soon(run, number)
+        if failed:
+            number, error = failed[0]
+            about = describe_exception(error)
+            text = f"{len(failed)} of {len(numbers)} rollouts failed with {AT_ONCE} at once, and"
+            text += f" none alone: input {number}: {about.type}: {about.message}"
+            self._say("at once", "failed", f"{text} ({self._why(about.message)})", about.traceback)
+        elif other:
+            text = f"{len(other)} of {len(numbers)} rollouts earn another reward"
+            text = f"{text} with {AT_ONCE} at once: {other[0]} ({self._why('')})"
+            self._say("at once", "failed", text)
+        elif any(first != second for first, second in alone):
+            text = "rewards differ from run to run: nothing to compare"
+            self._say("at once", "ok", f"{AT_ONCE} ran at once, and none failed; {text}")
+        else:
+            text = f"with {AT_ONCE} at once they earn what they earn alone"
+            self._say("at once", "ok", text)
+
+    def _why(self, message: str) -> str:
+        """The likely reason for a difference between alone and at once."""
+        if self._signals.places or "signal" in message:
+            return "signals work in the main thread only"
+        if "thread" in message:
+            return "it is used in another thread than it was made in"
+        return "they share something: the environment, a global, a file, a port"
+
+    def _check_signals(self, environment: LoadedEnvironment) -> None:
+        if not self._signals.places:
+            return
+        advice = "an async def run_rollout runs in the main thread"
+        if isinstance(environment.environment, ClassEnvironment):
+            advice = "say main_thread = True on the class"
+        self._say(
+            "signals", "failed",
+            f"a handler of signals was set in a thread, which Python refuses; an except may hide "
+            f"it, and a right answer then earns nothing: {advice} ({self._signals.places[0]})",
+        )  # fmt: skip
 
     async def _batch(self, runner: Runner, inputs: list[Any]) -> bool:
         """Run all inputs, one after the other; False, said, if one fails."""
@@ -312,6 +416,14 @@ class _Heard(logging.Handler):
         self.warnings.append(record.getMessage())
 
 
+def _about_class(environment: ClassEnvironment) -> str:
+    """How the objects of a class run, and what of them the model can call."""
+    tools = ", ".join(environment.tools) or "none"
+    where = "the main thread, one rollout at a time" if environment.main_thread else "threads"
+    loop = "asyncio" if environment.backend == "asyncio" else "trio"
+    return f"a class: its plain methods in {where}, its coroutines on {loop} (tools: {tools})"
+
+
 def _name_of(task: asyncio.Task[Any]) -> str:
     return getattr(task.get_coro(), "__qualname__", "") or task.get_name()
 
@@ -321,6 +433,8 @@ def main() -> NoReturn:
     wanted = Wanted(**json.load(sys.stdin))
     sys.path[:] = [*wanted.path, *sys.path] if wanted.keep_path else wanted.path
     faulthandler.enable()
+    signals = SignalWatch()
+    signals.begin()
     with told() as findings:
-        trio.run(Validation(wanted, findings).run)
+        trio.run(Validation(wanted, findings, signals).run)
         findings.end()  # threads that were left behind do not hold it up

@@ -81,8 +81,16 @@ def check_results(findings: Findings, results: Sequence[Any]) -> None:
         findings.say("results", "ok", f"all can be encoded; the largest has {largest} bytes")
 
 
-def check_rewards(findings: Findings, results: Sequence[Any], model: str) -> None:
-    """Whether each result has a reward that an evaluation counts."""
+def reward_in(result: Any) -> float | None:
+    """The reward of a result; None if it has none that is a number."""
+    return number_of(result.get("reward") if isinstance(result, Mapping) else result)
+
+
+def check_rewards(
+    findings: Findings, results: Sequence[Any], model: str, most: object = 1.0
+) -> None:
+    """Whether each result has a reward that an evaluation counts, and whether right answers
+    earn ``most``, the attribute ``max_reward`` of the environment (None: nobody knows)."""
     findings.begin("rewards")
     numbers: list[float] = []
     problems: Counter[str] = Counter()
@@ -98,11 +106,27 @@ def check_rewards(findings: Findings, results: Sequence[Any], model: str) -> Non
     if numbers and not problems:
         mean = sum(numbers) / len(numbers)
         text = f"all are numbers, from {min(numbers):g} to {max(numbers):g}, mean {mean:.3g}"
-        if model == "oracle" and mean <= 0:
-            text += "; right answers (the model oracle) earn nothing"
-            findings.say("rewards", "warning", text)
-        else:
-            findings.say("rewards", "ok", text)
+        findings.say("rewards", "ok", text)
+    if model == "oracle" and numbers and most is not None:
+        _check_oracle(findings, numbers, most)
+
+
+def _check_oracle(findings: Findings, numbers: Sequence[float], most: object) -> None:
+    full = number_of(most)
+    if full is None:
+        text = f"max_reward must be a number, or None, not {most!r}"
+        findings.say("oracle", "failed", text)
+        return
+    short = [number for number in numbers if not number >= full - 1e-9]
+    if short:
+        findings.say(
+            "oracle", "failed",
+            f"{len(short)} of {len(numbers)} right answers (the model oracle) earn less than "
+            f"{full:g}, the least {min(short):g}: the oracle or the reward is wrong, or the "
+            "environment says max_reward, or max_reward = None",
+        )  # fmt: skip
+    else:
+        findings.say("oracle", "ok", f"right answers (the model oracle) earn {full:g} or more")
 
 
 def _reward_problem(value: Any) -> str:
