@@ -75,7 +75,6 @@ AGAIN = (Stage.QUEUED, [CallAction.TELL_NEXT])
 LATER = (Stage.QUEUED, [CallAction.STOPPING, CallAction.TELL_NEXT])
 TRANSMITTED = (Stage.SENT, [CallAction.TRANSMIT])
 GIVEN = (Stage.ANSWERED, [CallAction.ANSWER])
-ASKED = (Stage.EXPIRED, [CallAction.ASK])
 
 # What follows in each stage, and the stage after; None: it cannot be.
 EXPECTED: dict[CallInput, tuple[Any, ...]] = {
@@ -89,7 +88,7 @@ EXPECTED: dict[CallInput, tuple[Any, ...]] = {
     CallInput.OUTCOME: (None, GIVEN, GIVEN, ANSWERED),
     CallInput.RECEIVED: (None, None, None, (GONE, [CallAction.TELL_SOON])),
     CallInput.CANCEL: ((GONE, []), DROPPED, DROPPED, DROPPED),
-    CallInput.LIMIT: (UNSENT, ASKED, EXPIRED, ANSWERED),
+    CallInput.LIMIT: (UNSENT, EXPIRED, EXPIRED, ANSWERED),
     CallInput.TIME: (QUEUED, SENT, EXPIRED, ANSWERED),
     CallInput.CANCELLED: (None, SENT, FAILED, ANSWERED),
     CallInput.PROVEN: (None, AGAIN, FAILED, ANSWERED),
@@ -191,10 +190,27 @@ def test_g9_an_answer_that_it_did_not_run_is_no_answer_after_a_loss():
 
 def test_g9_an_expired_call_asks_with_each_ping_and_ends_without_an_answer():
     calls, _, call = made(Stage.EXPIRED)
-    asked = [dos(calls.step(call, CallInput.TIME, now_s)) for now_s in (0.9, 1.0, 1.9, 2.0)]
-    assert asked == [[], [CallAction.ASK], [], [CallAction.ASK]]
+    moments_s = (0.9, 1.9, 2.0, 2.9, 3.0)  # for limit_word_s it waits for the server's own word
+    asked = [dos(calls.step(call, CallInput.TIME, now_s)) for now_s in moments_s]
+    assert asked == [[], [], [CallAction.ASK], [], [CallAction.ASK]]
     effects = calls.step(call, CallInput.LIMIT, 5.0)
     assert error(effects) == ("no-answer", Verdict.MAY_HAVE_RUN)
+
+
+@pytest.mark.parametrize(("limit_s", "held"), [(9.0, True), (None, False)])
+def test_limit_that_the_server_does_not_know_is_asked_about_at_once(limit_s, held):
+    calls, _, call = made(Stage.SENT, limit_s=limit_s)
+    if held:
+        calls.step(call, CallInput.HOLD, 0.0, 3.0)
+    assert dos(calls.step(call, CallInput.LIMIT, 0.0)) == [CallAction.ASK]
+
+
+def test_limit_is_told_to_the_server_as_what_is_left_of_it():
+    calls, session, call = made(Stage.QUEUED)
+    calls.step(call, CallInput.SEND, 4.0, session)
+    assert isinstance(call.request, Request)
+    assert call.request.deadline_s == 5.0
+    assert (call.left_s(10.0), made(Stage.QUEUED, limit_s=None)[2].left_s(1.0)) == (0.0, None)
 
 
 def test_what_may_be_under_way_or_is_held_is_not_transmitted_again():

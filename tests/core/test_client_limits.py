@@ -94,7 +94,7 @@ def test_g9_a_limit_that_passes_before_the_dispatch_did_not_run():
     pair.submit(limit_s=2.0)
     pair.router.dispatcher.deadlines.heap.clear()
     pair.lose = lambda message: False
-    pair.advance(2.5)
+    pair.advance(4.5)
     assert verdict(pair) == ("never-started", Verdict.DID_NOT_RUN)
     pair.end()
     assert len(pair.runs) == 1
@@ -105,8 +105,42 @@ def test_g9_a_limit_that_passes_after_the_dispatch_may_have_run():
     pair.submit(limit_s=2.0)
     pair.router.dispatcher.deadlines.heap.clear()
     pair.advance(2.5)
+    assert pair.answers == []
+    pair.advance(2.0)
     assert verdict(pair) == ("no-answer", Verdict.MAY_HAVE_RUN)
     assert pair.cancels == [(b"w0-1", 0)]
+
+
+@pytest.mark.parametrize("waited_s", [0.0, 0.7, 1.9])
+def test_limit_of_what_runs_was_told_as_may_have_run_by_whichever_clock_was_first(waited_s: float):
+    """The client cancelled at its limit, and so before the server could say that it had stopped
+    the execution.  A call that waited for room had told its server the whole limit."""
+    pair = Pair(server={"window": 1})
+    pair.submit()
+    pair.submit(limit_s=2.0)
+    pair.beat()
+    pair.advance(waited_s)
+    pair.end(pair.runs[0])
+    pair.receive(0)
+    pair.beat()
+    pair.answers.clear()
+    pair.lose = lambda message: isinstance(message, messages.Outcome)  # the first time
+    pair.advance(2.0 - waited_s + 0.1)
+    assert pair.answers == []
+    pair.lose = lambda message: False
+    pair.advance(1.5)
+    assert verdict(pair) == ("deadline", Verdict.RAN_AND_FAILED)
+    assert "Cancel" not in kinds(pair.sent)
+
+
+def test_limit_of_a_call_that_the_server_refuses_for_now_is_asked_about_at_once():
+    pair = Pair(server={"queue": 1, "worker_capacity": 1})
+    pair.submit()
+    pair.submit()
+    pair.submit(limit_s=1.0)
+    assert list(pair.client.calls.held) == [2]
+    pair.advance(1.5)
+    assert verdict(pair) == ("never-started", Verdict.DID_NOT_RUN)
 
 
 def test_g9_a_limit_that_passes_without_an_answer_may_have_run():
@@ -303,7 +337,7 @@ def test_a_call_goes_on_waiting_for_the_word_on_whether_it_ran():
     pair.submit(limit_s=1.0)
     pair.router.dispatcher.deadlines.heap.clear()  # the server's own word on it is another matter
     pair.lose = lambda message: isinstance(message, Cancelled)
-    pair.advance(1.5)
+    pair.advance(3.5)
     assert pair.client.calls.live[1].stage is Stage.EXPIRED
     held = [message for message in pair.sent if isinstance(message, Cancel)]
     suspend(pair)

@@ -99,14 +99,16 @@ def of_key(call: Call, error: ErrorInfo) -> ErrorInfo:
     return dataclasses.replace(error, message=text)
 
 
-def keyed_request(call: Call, session: ClientSession, caller: CallerToken) -> messages.KeyedRequest:
+def keyed_request(
+    call: Call, session: ClientSession, caller: CallerToken, now_s: float
+) -> messages.KeyedRequest:
     """How a call asks for its key.  The allowance is the key's: it is not divided here, but
     by the server, in the same way."""
     assert call.key is not None
     act, (namespace, key), digest, tag = call.key
     earlier = call.earlier if call.may_have_run else None
     return _keyed_request((
-        session.id, call.sequence, digest, call.rerun, call.most, call.limit_s,
+        session.id, call.sequence, digest, call.rerun, call.most, call.left_s(now_s),
         caller, act, namespace, key, tag, earlier, call.proven, call.traceparent,
     ))  # fmt: skip
 

@@ -155,11 +155,11 @@ def _send(calls: Calls, call: Call, now_s: float, session: ClientSession) -> Eff
         # The client gives no number twice: another request under this id has another one.
         digest = call.number.to_bytes(ID_BYTES, "big")
         call.request = messages.Request(
-            session.id, call.sequence, digest, call.rerun, call.granted, call.limit_s,
-            call.traceparent,
+            session.id, call.sequence, digest, call.rerun, call.granted,
+            call.left_s(now_s), call.traceparent,
         )  # fmt: skip
     else:
-        call.request = keyed_request(call, session, calls.caller)
+        call.request = keyed_request(call, session, calls.caller, now_s)
         session.waiting_for_keys += call.waits_for_key
     return ((CallAction.TRANSMIT, call),)
 
@@ -239,12 +239,20 @@ def _give_up(calls: Calls, call: Call, now_s: float, unsent: Unsent) -> Effects:
 
 
 def _expire(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
-    """The limit has passed: ask the server whether the request ever ran."""
+    """The limit has passed.  The server has the limit, too, and says what it has stopped, so
+    it is asked whether the request ever ran only after a moment: a cancel that came before its
+    word would make of what ran and failed what may have run.  A request that it did not take,
+    or that has no limit, is asked for at once."""
     call.stage = Stage.EXPIRED
     calls.timed[call.number] = call
+    knows = call.limit_s is not None and call.number not in calls.held
     _release(calls, call)
-    call.cancel_until_s = now_s + calls.limits.cancel_answer_s
-    return _ask(calls, call, now_s)
+    limits = calls.limits
+    call.cancel_until_s = now_s + limits.cancel_answer_s
+    if not knows:
+        return _ask(calls, call, now_s)
+    call.held_until_s = now_s + min(limits.limit_word_s, limits.cancel_answer_s / 2)
+    return ()
 
 
 def _wait(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:

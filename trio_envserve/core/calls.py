@@ -77,6 +77,12 @@ class Call:
     proven: bool = True
     """Whether of all lost sessions nothing runs any more."""
 
+    def left_s(self, now_s: float) -> float | None:
+        """The rest of its limit, which the server counts from when it has the request."""
+        if self.limit_s is None:
+            return None
+        return max(0.0, self.asked_s + self.limit_s - now_s)
+
 
 @dataclasses.dataclass(slots=True, eq=False)
 class ClientSession:

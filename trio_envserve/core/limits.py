@@ -340,6 +340,11 @@ class ClientLimits(_Checked):
     cancel_answer_s: float = limit(
         5.0, "after a call's limit, how long to wait for the server's word on whether it ran"
     )
+    limit_word_s: float = limit(
+        2.0,
+        "of that, how long the server is not asked, since it stops the execution itself and says "
+        "so; at most half of it",
+    )
     max_executions: int = limit(
         4, "executions of a call that consents to a rerun: three, and one after a server's loss"
     )
