@@ -29,11 +29,10 @@ WAIT_S = 1500
 @pytest.fixture
 def example(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Imports a module of the example by its name."""
-    before = set(sys.modules)
     monkeypatch.syspath_prepend(str(EXAMPLE))
     yield importlib.import_module
-    for name in set(sys.modules) - before:
-        del sys.modules[name]
+    for path in EXAMPLE.glob("*.py"):
+        sys.modules.pop(path.stem, None)
 
 
 def trained(program: str, folder: Path, *options: str) -> dict[str, Any]:

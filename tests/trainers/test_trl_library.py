@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import inspect
 import math
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
@@ -17,7 +20,9 @@ from tests.trainers import made
 from trio_envserve import Outcome, PlainClient
 from trio_envserve.trainers import trl as adapter
 
-EXAMPLE = Path(__file__).resolve().parent.parent.parent / "examples" / "training"
+ROOT = Path(__file__).resolve().parent.parent.parent
+EXAMPLE = ROOT / "examples" / "training"
+PAGE = ROOT / "docs" / "train-with-trl.md"
 
 pytestmark = [
     pytest.mark.slow,
@@ -32,8 +37,37 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
     monkeypatch.syspath_prepend(str(EXAMPLE))
     yield importlib.import_module("torch_policy")
-    for name in ("torch_policy", "vocabulary"):
-        sys.modules.pop(name, None)
+    for path in EXAMPLE.glob("*.py"):
+        sys.modules.pop(path.stem, None)
+
+
+def called(page: str) -> list[ast.Call]:
+    """The calls in the programs of a page."""
+    programs = re.findall(r"^```python\n(from datasets.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert programs
+    nodes = (node for program in programs for node in ast.walk(ast.parse(program)))
+    return [node for node in nodes if isinstance(node, ast.Call)]
+
+
+def test_configurations_of_the_page_are_taken_by_trl():
+    """As far as names go: a model to run them on is too large for a test."""
+    pytest.importorskip("trl")
+    from trl import GRPOConfig, GRPOTrainer
+    from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
+
+    kinds: dict[str, Any] = {
+        "GRPOConfig": GRPOConfig, "GRPOTrainer": GRPOTrainer, "AsyncGRPOConfig": AsyncGRPOConfig,
+        "AsyncGRPOTrainer": AsyncGRPOTrainer, "RolloutFunc": adapter.RolloutFunc,
+        "RolloutWorker": adapter.RolloutWorker,
+    }  # fmt: skip
+    seen = set()
+    for call in called(PAGE.read_text(encoding="utf-8")):
+        name = call.func.id if isinstance(call.func, ast.Name) else ""
+        if name in kinds:
+            named = {str(each.arg): None for each in call.keywords}
+            inspect.signature(kinds[name]).bind(*call.args, **named)
+            seen.add(name)
+    assert seen == set(kinds)
 
 
 class Client:
