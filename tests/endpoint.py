@@ -154,10 +154,10 @@ class Endpoint:
             data += event.get("body", b"")
             more = event.get("more_body", False)
         ask = Ask(len(self.asks), headers, json.loads(data or b"{}"))
-        self.asks.append(ask)
-        answer = Status(404)
+        answer: Answer = Status(404)
         if scope["path"].endswith("/chat/completions"):
-            answer = self._answer(ask)  # type: ignore[assignment]  # any answer
+            self.asks.append(ask)
+            answer = self._answer(ask)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_watch, receive, ask, nursery.cancel_scope)
             await self._give(scope, ask, answer, send)

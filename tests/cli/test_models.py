@@ -7,6 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from tests.cli.commands import run
+from tests.connections import held_port
+from trio_envserve.cli.common import NOT_STARTED
 from trio_envserve.cli.models import check_model, model_options
 from trio_envserve.models.endpoints import FILE_VARIABLE
 
@@ -29,6 +31,22 @@ async def test_a_model_that_cannot_be_asked_is_wrong_usage(options, told, tmp_pa
     ran = await run(tmp_path, "eval", "arithmetic", "-n", "1", *options)
     assert ran.code == 2
     assert told in ran.err
+    ran.check_no_traceback()
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("named", [False, True])
+async def test_eval_asked_a_model_that_nobody_serves_for_two_minutes(named, tmp_path):
+    """It showed 0/20 done, 0 errors."""
+    with held_port() as port:
+        url = f"http://127.0.0.1:{port}/v1"
+        (tmp_path / "endpoints.toml").write_text(f'[mine]\nurl = "{url}"\n')
+        model = "mine" if named else url
+        ran = await run(tmp_path, "eval", "arithmetic", "-n", "20", "--model", model)
+    assert ran.code == NOT_STARTED
+    assert f"the model {url} did not answer: ConnectError" in ran.err
+    assert "nothing was asked for. Start the model, or give its address by --model" in ran.err
+    assert "done, " not in ran.err
     ran.check_no_traceback()
 
 

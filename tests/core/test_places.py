@@ -23,6 +23,17 @@ def test_who_waits_in_trio_stands_where_the_author_wrote_it():
     assert place(stack) == 'File "/home/late.py", line 7, in step'
 
 
+def test_who_waits_for_an_answer_over_http_stands_where_the_author_asked():
+    """It was a line of the HTTP library."""
+    libraries = "/v/lib/python3.11/site-packages"
+    stack = (
+        "tasks of trio:\n" + frame("/home/env.py", 7, "run_rollout")
+        + frame(f"{libraries}/httpx2/_client.py", 2, "send")
+        + frame(f"{libraries}/httpcore2/_async/http11.py", 3, "_receive_event")
+    )  # fmt: skip
+    assert place(stack) == 'File "/home/env.py", line 7, in run_rollout'
+
+
 def test_who_holds_the_loop_stands_where_the_loop_stands():
     held = frame("/home/late.py", 7, "environment") + frame("/home/late.py", 11, "holds")
     stack = (

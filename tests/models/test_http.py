@@ -4,6 +4,7 @@ import array
 import contextlib
 import json
 import random
+import re
 import socket
 import ssl
 
@@ -17,6 +18,7 @@ from trio_envserve.core.errors import ConfigError
 from trio_envserve.models import ModelError, http, open_models, patience
 from trio_envserve.models.endpoints import Endpoint as Where
 from trio_envserve.models.http import HttpModel
+from trio_envserve.models.interface import Asker
 
 HELLO = [{"role": "user", "content": "hello"}]
 HANG_S = 300.0
@@ -186,9 +188,10 @@ async def test_retries_are_bounded_and_told():
     assert len(endpoint.asks) == 4
 
 
-async def test_an_endpoint_that_is_down_for_a_while_is_waited_for(caplog):
+async def test_an_endpoint_that_is_down_for_a_while_is_waited_for(caplog, monkeypatch):
     with held_port() as port:
         # It is asked as often as it takes a busy machine to start one.
+        monkeypatch.setattr(patience, "FIRST_ANSWER_S", HANG_S)
         model = HttpModel(Where(url=f"http://127.0.0.1:{port}/v1", retries=10_000), "mine")
         answers = []
 
@@ -448,3 +451,94 @@ async def test_an_answer_without_end_is_bounded(monkeypatch):
             for stream in (False, True):
                 with pytest.raises(ModelError, match="larger than 1000 bytes"):
                     await ask(models.get(url), stream=stream)
+
+
+def asker(rollout="r1", told=None):
+    return Asker(rollout, "r1", 0, 2, (told if told is not None else []).append)
+
+
+async def ask_for(model, rollout="r1", told=None):
+    view = model.for_rollout(asker(rollout, told))
+    return await view.complete(HELLO, name="m", sampling_args={})
+
+
+async def test_headers_have_the_fields_of_the_rollout():
+    endpoint = scripted(Reply("x"))
+    headers = {"X-Session-ID": "s-{rollout}.{attempt}", "X-Plain": "p"}
+    with trio.fail_after(HANG_S):
+        async with serve(endpoint) as url:
+            model = HttpModel(Where(url=url, headers=headers), "mine")
+            await ask_for(model, "r1/3")
+            await ask(model)  # of no rollout
+            await closed(model)
+    seen = [(each.headers.get("x-session-id"), each.headers["x-plain"]) for each in endpoint.asks]
+    assert seen == [("s-r1/3.2", "p"), (None, "p")]
+
+
+async def test_a_rollout_keeps_to_one_of_several_addresses():
+    endpoints = [scripted(Reply("x")) for _ in range(3)]
+    with trio.fail_after(HANG_S):
+        async with contextlib.AsyncExitStack() as stack:
+            urls = [await stack.enter_async_context(serve(each)) for each in endpoints]
+            model = HttpModel(Where(urls=urls, headers={"x-rollout": "{rollout}"}), "mine")
+            for _ in range(3):
+                for number in range(20):
+                    await ask_for(model, f"rollout-{number}")
+            await closed(model)
+    asked = [{seen.headers["x-rollout"] for seen in each.asks} for each in endpoints]
+    assert sum(map(len, asked)) == 20  # none at two of them
+    assert all(asked)  # and each has some
+
+
+async def test_a_rollout_goes_on_to_the_next_address_if_one_is_gone():
+    endpoint = scripted(Reply("x"))
+    with held_port() as port, trio.fail_after(HANG_S):
+        gone = f"http://127.0.0.1:{port}/v1"
+        async with serve(endpoint) as url:
+            model = HttpModel(Where(urls=[gone, url]), "mine")
+            answers = [await ask_for(model, f"rollout-{number}") for number in range(20)]
+            await closed(model)
+    # The one that is gone is asked once, and is the last choice after that.
+    assert sorted(answer.requests for answer in answers) == [1] * 19 + [2]
+
+
+async def test_an_endpoint_that_never_answered_was_asked_for_two_minutes(monkeypatch):
+    monkeypatch.setattr(patience, "FIRST_ANSWER_S", 0.0)
+    with held_port() as port, trio.fail_after(HANG_S):
+        model = HttpModel(Where(url=f"http://127.0.0.1:{port}/v1"), "mine")
+        with pytest.raises(ModelError) as caught:
+            await ask(model)
+        assert caught.value.requests == 1
+        assert f"is it running, at http://127.0.0.1:{port}/v1" in str(caught.value)
+        assert "the model http" in await model.unreachable()
+        # Once it has answered, it has all its patience.
+        async with serve(scripted(Status(404)), port=port):
+            assert await model.unreachable() == ""
+            with pytest.raises(ModelError, match="answered 404"):
+                await ask(model)
+        monkeypatch.setattr(patience, "pause_s", lambda *args: 0.0)
+        with pytest.raises(ModelError, match=r"did not answer.*11 requests"):
+            await ask(model)
+        await closed(model)
+
+
+async def test_a_rollout_says_how_long_it_waits(monkeypatch):
+    monkeypatch.setattr(http, "WAIT_TOLD_S", 0.0)
+    told: list[str | None] = []
+    wait = trio.Event()
+    endpoint = Endpoint(lambda ask: Status(503) if ask.number == 0 else Reply("x", until=wait))
+    with trio.fail_after(HANG_S):
+        async with serve(endpoint) as url:
+            model = HttpModel(Where(url=url), "mine")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ask_for, model, "r1", told)
+                while not endpoint.waiting or len(endpoint.asks) < 2:
+                    await trio.sleep(0.01)
+                model.tell_waits()
+                wait.set()
+            model.tell_waits()
+            await closed(model)
+    said, over = told
+    assert over is None
+    assert said is not None
+    assert re.fullmatch(r"for the model, \d+\.\d s, second try", said)

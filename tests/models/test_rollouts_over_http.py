@@ -1,6 +1,7 @@
 """Rollouts of every backend that ask a model over HTTP."""
 
 import json
+import re
 from functools import partial
 
 import pytest
@@ -9,6 +10,9 @@ import trio
 from tests.cli.commands import run as run_command
 from tests.endpoint import Cut, Endpoint, Reply, Status, serve
 from trio_envserve import open_client, open_server
+from trio_envserve.cli.live import _waits
+from trio_envserve.cli.render import tables_text
+from trio_envserve.cli.slow import oldest, slow_table
 from trio_envserve.cli.status import status_tables
 from trio_envserve.envs import RolloutRequest, load
 from trio_envserve.models import ContextFull, ModelError
@@ -278,3 +282,29 @@ async def test_two_hundred_rollouts_cancelled_by_their_client_close_their_reques
             print(f"closed 200 requests within {trio.current_time() - cancelled_s:.2f} s")
     assert all(seen.closed for seen in endpoint.asks)
     assert len(endpoint.asks) == 200
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("shape", ["arithmetic", "tests.models.test_rollouts_over_http:InThread"])
+async def test_where_a_rollout_stood_was_a_line_of_the_http_library(shape):
+    wait = trio.Event()
+    endpoint = Endpoint(lambda ask: Reply("1", until=wait))
+    async with serve(endpoint) as url, open_server(shape, workers=1) as server:
+        async with open_client(server.address) as client, trio.open_nursery() as nursery:
+            call = partial(client.run_rollout, {"index": 0}, model=url, model_name="m")
+            nursery.start_soon(call)
+            with trio.fail_after(HANG_S):
+                while "waits" not in repr(slow := await oldest(client, 1)):
+                    await trio.sleep(0.05)
+            (row,) = slow["running"]
+            assert re.fullmatch(r"waits for the model, \d+\.\d s", row["line"])
+            shown = tables_text([slow_table(slow)])
+            assert row["line"] in shown
+            assert "waits=" not in shown
+            assert (await _waits(client)).startswith("for the model, ")
+            wait.set()
+
+
+class InThread:
+    def run_rollout(self, rollout):
+        return rollout.ask_sync([{"role": "user", "content": "?"}]).text

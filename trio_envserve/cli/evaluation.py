@@ -53,6 +53,7 @@ from .common import (
 )
 from .inputs_elsewhere import inputs_under
 from .live import shown
+from .models import check_reached
 from .named_runs import caller_of, check_server, conflict_text
 from .options import asked_curve
 from .output import Output
@@ -138,6 +139,8 @@ def _leaves(group: BaseExceptionGroup[ServerNotClosed]) -> Iterator[ServerNotClo
 
 
 async def _with_server(options: Options, stop: Stop, state: _State) -> None:
+    if not options.address and not state.output.told():
+        await check_reached(options.call["model"])
     async with _server(options, stop) as server:
         address = options.address or (server.address if server else "")
         limits = ClientLimits(start_s=options.wait_s, recovery_s=options.wait_s)

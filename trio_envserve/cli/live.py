@@ -17,6 +17,7 @@ from typing import Any, TextIO
 import trio
 
 from ..client import Client
+from ..client.places import WAITS
 from ..core.errors import EnvServeError
 from ..core.status import ServerStats
 from ..evals.histogram import bar, histogram, sparkline
@@ -44,6 +45,8 @@ class Seen:
     """The number of rollouts on each worker; empty while nothing is known."""
     usage: dict[str, float] = dataclasses.field(default_factory=dict)
     """The totals of its model calls since then."""
+    waits: str = ""
+    """What its oldest rollout that waits is waiting for."""
 
     def take(self, stats: ServerStats) -> None:
         """Take what it says now."""
@@ -65,7 +68,7 @@ async def shown(
             seen = Seen(before.model_usage)
             nursery.start_soon(_keep_drawing, evaluation, client, title, seen, stream)
         else:
-            nursery.start_soon(_keep_saying, evaluation, stream)
+            nursery.start_soon(_keep_saying, evaluation, client, stream)
         try:
             yield
         finally:
@@ -74,10 +77,20 @@ async def shown(
         print(progress_line(evaluation), file=stream, flush=True)
 
 
-async def _keep_saying(evaluation: Evaluation, stream: TextIO) -> None:
+async def _keep_saying(evaluation: Evaluation, client: Client, stream: TextIO) -> None:
     while True:
         await trio.sleep(PLAIN_EVERY_S)
-        print(progress_line(evaluation), file=stream, flush=True)
+        waits = await _waits(client)
+        print(progress_line(evaluation, waits), file=stream, flush=True)
+
+
+async def _waits(client: Client) -> str:
+    """What the oldest rollout that waits is waiting for; empty if none is known."""
+    try:
+        page = await client.list_running(timeout_s=ASKED_EVERY_S)
+    except EnvServeError:
+        return ""  # the server does not answer
+    return next((f"{row.note[WAITS]}" for row in page.running if row.note.get(WAITS)), "")
 
 
 async def _keep_drawing(
@@ -98,13 +111,14 @@ async def _keep_asking(client: Client, seen: Seen) -> None:
     while True:
         try:
             seen.take(await client.stats(ASKED_EVERY_S))
+            seen.waits = await _waits(client)
         except EnvServeError:
-            seen.running = {}  # it does not answer
+            seen.running, seen.waits = {}, ""  # it does not answer
         await trio.sleep(ASKED_EVERY_S)
 
 
-def progress_line(evaluation: Evaluation) -> str:
-    """How far it is, on one line."""
+def progress_line(evaluation: Evaluation, waits: str = "") -> str:
+    """How far it is, and what its oldest rollout waits for, on one line."""
     progress, tally = evaluation.progress, evaluation.tally
     mean = tally.reward_sum / tally.reward_count if tally.reward_count else None
     reward = "" if mean is None else f", mean reward {mean:.4g}"
@@ -112,6 +126,7 @@ def progress_line(evaluation: Evaluation) -> str:
     return (
         f"eval: {progress.done}/{progress.total} done, {tally.errors} errors{reward}, "
         f"{progress.rate:.1f}/s, {progress.seconds:.1f} s{left}"
+        f"{plain_line(f'; waits {waits}') if waits else ''}"
     )
 
 
@@ -140,6 +155,8 @@ def view(evaluation: Evaluation, seen: Seen, title: str) -> Any:
     if seen.usage.get("prompt_tokens") or seen.usage.get("completion_tokens"):
         tokens = tokens_words(seen.usage, progress.seconds)
         about.add_row(Text("tokens", "bold"), Text(tokens))
+    if seen.waits:
+        about.add_row(Text("waits", "bold"), Text(plain_line(seen.waits)))
     if tally.errors:
         causes = ", ".join(f"{cause} {n}" for cause, n in tally.by_cause.most_common() if n)
         about.add_row(Text("errors", "bold red"), Text(f"{tally.errors}: {causes}", "red"))

@@ -16,7 +16,8 @@ import click
 
 from ..core.errors import ConfigError
 from ..models.endpoints import FILE_VARIABLE, read_endpoints
-from ..models.registry import check_endpoint
+from ..models.registry import check_endpoint, open_models
+from .common import NOT_STARTED, CommandError
 
 _GIVEN = "trio_envserve.endpoints"
 
@@ -83,4 +84,20 @@ def check_model(model: str, address: str) -> None:
     elif _GIVEN in click.get_current_context().meta:
         raise ConfigError(
             "--endpoints is for eval's own server; with --address give it to `serve` there"
+        )
+
+
+async def check_reached(model: str) -> None:
+    """Raise :class:`CommandError` if nothing is there to answer for the model, from here."""
+    if not model.startswith(("http://", "https://")) and model not in read_endpoints():
+        return
+    from ..models.http import HttpModel
+
+    async with open_models() as models:
+        client = models.get(model)
+        why = await client.unreachable() if isinstance(client, HttpModel) else ""
+    if why:
+        raise CommandError(
+            f"{why}; nothing was asked for. Start the model, or give its address by --model",
+            NOT_STARTED,
         )

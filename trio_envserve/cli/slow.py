@@ -9,7 +9,7 @@ from typing import Any
 
 from ..client import Client
 from ..client.options import DEFAULT_NAMESPACE
-from ..client.places import places
+from ..client.places import WAITS, places
 from ..core.pages import RunningPage, RunningRollout
 from .keys import duration
 from .render import Table
@@ -63,7 +63,7 @@ def slow_table(slow: dict[str, Any]) -> Table:
 
 def _row(row: dict[str, Any], typical: str) -> tuple[str, ...]:
     executions = row["state"] if row["executions"] is None else str(row["executions"])
-    note = " ".join(f"{field}={value}" for field, value in row["note"].items())
+    note = " ".join(f"{name}={value}" for name, value in row["note"].items() if name != WAITS)
     frames = [line.strip() for line in row["where"].splitlines() if line.strip()]
     blocked = [line for line in frames if line.startswith("File ")]
     where = row.get("line") or (blocked or frames or [""])[-1]

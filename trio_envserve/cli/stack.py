@@ -8,6 +8,7 @@ import click
 import trio
 
 from ..client import Client
+from ..client.places import WAITS
 from ..core.errors import ServerNotReady
 from ..core.pages import RunningRollout
 from ..evals.plain import plain_line
@@ -72,6 +73,8 @@ def stack(
                     )
                 if not as_json:
                     put(f"{key} has run on worker {row.worker} for {row.age_s:.1f} s")
+                    if row.note.get(WAITS):
+                        put(plain_line(f"it waits {row.note[WAITS]}"))
                     put("\n".join(plain_line(line) for line in text.splitlines()))
                 about: dict[str, Any] = {
                     "key": row.key, "namespace": row.namespace, "request": row.request,

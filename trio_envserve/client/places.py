@@ -1,4 +1,7 @@
-"""The places where the oldest rollouts stand, each by one line."""
+"""The places where the oldest rollouts stand, each by one line.
+
+One that waits for its model says so in its note; of others the workers say the line.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,9 @@ from ..core.places import place
 if TYPE_CHECKING:
     from .shell import Client
 
+WAITS = "waits"
+"""The field of a note that says what a rollout waits for."""
+
 YOUNG_S = 0.5
 """Younger rollouts are not asked about: there may be thousands of those a second."""
 
@@ -21,9 +27,9 @@ YOUNG_S = 0.5
 async def places(
     client: Client, rows: Sequence[RunningRollout], *, most: int, timeout_s: float
 ) -> dict[int, str]:
-    """The lines of the first ``most`` of these that have run for a while, by their numbers.
-    A worker that does not say it in time has none."""
-    found: dict[int, str] = {}
+    """The lines of the first ``most`` of these that have run for a while, and of all that
+    wait, by their numbers.  A worker that does not say it in time has none."""
+    found = {row.number: f"waits {row.note[WAITS]}" for row in rows if row.note.get(WAITS)}
 
     async def ask(number: int) -> None:
         try:
@@ -33,5 +39,6 @@ async def places(
 
     async with trio.open_nursery() as nursery:
         for row in [each for each in rows if each.age_s >= YOUNG_S][:most]:
-            nursery.start_soon(ask, row.number)
+            if row.number not in found:
+                nursery.start_soon(ask, row.number)
     return found

@@ -13,7 +13,7 @@ _FRAME = re.compile(
     r'^[ \t]*File "(?P<path>[^"\n]*)", line \d{1,9}, in (?P<name>.*)$', re.MULTILINE
 )
 _OTHERS = re.compile(
-    r"/site-packages/(?:trio|outcome|anyio|sniffio)/"
+    r"/site-packages/(?:trio|outcome|anyio|sniffio|httpx2?|httpcore2?|h11)/"
     r"|/trio_envserve/(?:client|core|foreign|host|models|net|server|tracing|worker)\b"
     r"|/lib/python3\.\d+/(?!site-packages/)|^<"
 )

@@ -23,8 +23,9 @@ class RolloutNotes:
     1 KiB.  Raises TypeError or ValueError for what cannot be written.
 
     What the code has not said itself, what it calls adds: ``turn`` and ``tokens`` (model
-    calls, and what they took so far), ``tool`` (while one is called), ``attempt`` (from the
-    second on), ``member`` (of a group, which has one note in all).
+    calls, and what they took so far), ``tool`` (while one is called), ``waits`` (for what,
+    after a second: ``for the model, 3.2 s, second try``), ``attempt`` (from the second on),
+    ``member`` (of a group, which has one note in all).
     """
 
     def __init__(

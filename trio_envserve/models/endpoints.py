@@ -35,6 +35,17 @@ DEFAULT_FILE = "endpoints.toml"
 
 MAX_FILE_BYTES = 1 * MIB
 
+HEADER_FIELDS = ("rollout", "request", "member", "attempt")
+"""Fields of the rollout that may stand in a header, as ``{rollout}``."""
+
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_OWN_HEADERS = frozenset(
+    {
+        "accept-encoding", "connection", "content-length", "content-type", "host", "traceparent",
+        "transfer-encoding",
+    }
+)  # fmt: skip
+
 KEEPS = ("tools", "always", "never")
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -45,8 +56,11 @@ _KEY_FIELDS = frozenset({"key", "api_key", "apikey", "token", "secret"})
 class Endpoint:
     """An OpenAI-compatible endpoint.  Raises :class:`ConfigError` if a field is wrong."""
 
-    url: str
+    url: str = ""
     """The address up to, and without, ``/chat/completions``."""
+    urls: Sequence[str] = ()
+    """Several addresses of one model, in the place of ``url``: each rollout keeps to one, and
+    goes on to the next if it cannot be connected."""
     model: str = ""
     """The model's name there, for requests that have none."""
     key_env: str = ""
@@ -55,6 +69,8 @@ class Endpoint:
     """Certificates to trust (PEM), instead of the system's."""
     body: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Fields of each request; sampling arguments come before them."""
+    headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Further headers of each request, in whose values :data:`HEADER_FIELDS` may stand."""
     stream: bool = False
     """Whether answers are streamed; ``first_token_s`` is only for those."""
     keep: str = "tools"
@@ -78,7 +94,13 @@ class Endpoint:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             _check_type(field.name, getattr(self, field.name), field.default)
-        object.__setattr__(self, "url", _checked_url(self.url))
+        if bool(self.url) == bool(self.urls):
+            raise ConfigError("an endpoint has a url, or a list of urls")
+        urls = tuple(map(_checked_url, self.urls or (self.url,)))
+        object.__setattr__(self, "urls", urls)
+        object.__setattr__(self, "url", urls[0])
+        for header, value in self.headers.items():
+            _check_header(header, value)
         if self.key_env and not _VARIABLE.fullmatch(self.key_env):
             # Not shown: it may be the key.
             raise ConfigError("key_env takes the name of an environment variable, not the key")
@@ -161,7 +183,7 @@ def _endpoint(source: str, name: str, table: object) -> Endpoint:
             )
         if field not in known:
             raise ConfigError(f"{where} has no field {field!r}{near(field, known)}")
-    if "url" not in table:
+    if "url" not in table and "urls" not in table:
         raise ConfigError(f"{where} needs a url")
     try:
         return Endpoint(**table)
@@ -180,9 +202,9 @@ def near(name: str, known: Iterable[str]) -> str:
 def _check_type(name: str, value: object, default: object) -> None:
     # url has no default, and is text.
     kind = type(default) if isinstance(default, bool | int | float) else str
-    if name == "body":
+    if name in ("body", "headers"):
         if not isinstance(value, Mapping):
-            raise ConfigError("body must be a table")
+            raise ConfigError(f"{name} must be a table")
         return
     if isinstance(default, tuple):
         listed = isinstance(value, list | tuple)
@@ -195,6 +217,22 @@ def _check_type(name: str, value: object, default: object) -> None:
         raise ConfigError(f"{name} must be of type {kind.__name__}, not {type(value).__name__}")
     if isinstance(value, float) and not (0 < value < math.inf):
         raise ConfigError(f"{name} must be greater than 0")
+
+
+def _check_header(name: str, value: object) -> None:
+    if not _HEADER_NAME.fullmatch(name):
+        raise ConfigError(f"headers: {name!r:.80} is no name of a header")
+    if name.lower() == "authorization":
+        raise ConfigError("headers: authorization is made of the key: see key_env")
+    if name.lower() in _OWN_HEADERS:
+        raise ConfigError(f"headers: {name} is set by this package")
+    if not isinstance(value, str) or not value.isascii() or not value.isprintable():
+        raise ConfigError(f"headers: the value of {name} must be printable ASCII text")
+    for field in re.findall(r"\{([^{}]*)\}?|\}", value):
+        if f"{{{field}}}" not in value or field not in HEADER_FIELDS:
+            raise ConfigError(
+                f"headers: {name} has the unknown field {{{field}}}{near(field, HEADER_FIELDS)}"
+            )
 
 
 def _checked_url(url: str) -> str:

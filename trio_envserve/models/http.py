@@ -10,6 +10,10 @@ two requests it holds no place.
 The pool is made of parts, since the library looks at every connection of its pool for each
 request: at 1,000 connections that is most of what a call costs.
 
+An endpoint with several addresses has one for each rollout, chosen by a hash of its id, whose
+engine has the rollout's prompts in its cache.  An address that cannot be connected is the last
+choice for a while.
+
 Cancelling the calling scope closes the connection of its request at once, by which the
 endpoint knows that nobody wants the answer.
 
@@ -26,6 +30,7 @@ import math
 import random
 import ssl
 import time
+import zlib
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, final
 
@@ -35,8 +40,8 @@ from ..core.errors import ConfigError
 from ..core.limits import MIB
 from ..tracing import here
 from . import chat, patience
-from .endpoints import Endpoint
-from .interface import Completion, Messages, ModelError
+from .endpoints import HEADER_FIELDS, Endpoint
+from .interface import Asker, Completion, Messages, Model, ModelError, RolloutModel
 from .patience import Failure, failure_of_status
 
 if TYPE_CHECKING:
@@ -72,8 +77,20 @@ IDLE_S = 4.0
 most of these endpoints, closes it."""
 
 
+AWAY_S = 10.0
+"""How long an address that could not be connected is the last choice of all."""
+
+PROBE_S = 5.0
+"""How long an address may take to be connected when it is only looked for."""
+
+WAIT_TOLD_S = 1.0
+"""A rollout that has waited for less does not say so."""
+
+_TRIES = "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"
+
+
 @final
-class HttpModel:
+class HttpModel(RolloutModel):
     """A model at an endpoint.  ``label`` is its name in messages.
 
     Raises :class:`ConfigError` if the extra is missing, or the key is.
@@ -95,6 +112,22 @@ class HttpModel:
         self._pool: list[_Part] = []
         self._untold = 0
         self._tell_at_s = -math.inf
+        self._away_until_s: dict[str, float] = {}
+        """Addresses that could not be connected."""
+        self._answered = False
+        """Whether it has ever answered, with whatever status."""
+        self._first_asked_s = math.inf
+        self._waits: dict[int, _Wait] = {}
+
+    def for_rollout(self, asker: Asker) -> Model:
+        """The model for one attempt of a rollout: with its headers, its address, its note."""
+        return _ForRollout(self, asker)
+
+    def tell_waits(self) -> None:
+        """Tell rollouts that wait how long they have."""
+        now_s = trio.current_time()
+        for wait in self._waits.values():
+            wait.tell(now_s)
 
     async def complete(
         self,
@@ -106,25 +139,98 @@ class HttpModel:
     ) -> Completion:
         """The endpoint's answer.  Raises :class:`ModelError`, which says what it answered
         and how often it was asked."""
+        return await self._complete(messages, name, sampling_args, None)
+
+    async def _complete(
+        self, messages: Messages, name: str, sampling_args: Mapping[str, Any], asker: Asker | None
+    ) -> Completion:
         request = chat.request_body(self._endpoint, messages, name, sampling_args)
         if not self._pool:
             await self._open()
-        requests = 0
+        wait = _Wait(asker, trio.current_time())
+        self._waits[id(wait)] = wait
+        try:
+            return await self._ask_on(request, wait)
+        finally:
+            del self._waits[id(wait)]
+            wait.over()
+
+    async def _ask_on(self, request: chat.Request, wait: _Wait) -> Completion:
+        """Send the request until it is answered, or must not be sent again."""
+        asker = wait.asker
+        urls, headers = self._urls(asker), _headers(self._endpoint, asker)
+        requests = untried = 0
         while True:
+            untried = untried or len(urls)
+            url = urls[-untried]
+            untried -= 1
             async with self._places:
                 requests += 1
+                wait.requests = requests
                 part = min(self._pool, key=_busy)
                 part.busy += 1
                 try:
-                    answer = await self._ask(part.client, request)
+                    answer = await self._ask(part.client, request, url, headers)
                 finally:
                     part.busy -= 1
             if isinstance(answer, Completion):
                 return dataclasses.replace(answer, requests=requests)
+            pause_s = patience.pause_s(requests, answer, self._jitter.random())
+            if answer.unconnected:
+                self._away_until_s[url] = trio.current_time() + AWAY_S
+                if untried:
+                    pause_s = 0.0  # the next address may be there
+                elif not self._answered and pause_s > self._first_left_s():
+                    hint = f"; it has never answered: is it running, at {url} as workers see it?"
+                    answer = dataclasses.replace(answer, text=answer.text + hint, again=False)
+            else:
+                untried = 0
+                urls = [url, *(other for other in urls if other != url)]
             if not answer.again or requests > self._endpoint.retries:
                 raise self._error(answer, requests)
             self._tell(answer)
-            await trio.sleep(patience.pause_s(requests, answer, self._jitter.random()))
+            await trio.sleep(pause_s)
+
+    def _urls(self, asker: Asker | None) -> list[str]:
+        """The addresses in the order of a rollout's choice."""
+        urls = list(self._endpoint.urls)
+        if len(urls) > 1:
+            chosen = self._jitter.randrange(len(urls))
+            if asker is not None:
+                # hash() differs from process to process, crc32 does not.
+                chosen = zlib.crc32(asker.rollout.encode()) % len(urls)
+            urls = urls[chosen:] + urls[:chosen]
+            now_s = trio.current_time()
+            urls.sort(key=lambda url: self._away_until_s.get(url, -math.inf) > now_s)
+        return urls
+
+    def _first_left_s(self) -> float:
+        """How long an endpoint that has never answered is still asked."""
+        now_s = trio.current_time()
+        self._first_asked_s = min(self._first_asked_s, now_s)
+        return self._first_asked_s + patience.FIRST_ANSWER_S - now_s
+
+    async def unreachable(self) -> str:
+        """Why no address of the endpoint can be connected; empty if one can, whatever it
+        answers.  It takes at most :data:`PROBE_S` for each."""
+        import httpx2
+
+        if not self._pool:
+            await self._open()
+        why = ""
+        for url in self._endpoint.urls:
+            client = self._pool[0].client
+            asked = client.build_request("GET", f"{url}/models", timeout=httpx2.Timeout(PROBE_S))
+            try:
+                response = await client.send(asked, stream=True)
+                await response.aclose()
+            except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+                why = why or f"the model {url} {self._told(_unanswered(error))}"
+                continue
+            except httpx2.HTTPError:
+                pass  # something is there
+            return ""
+        return why
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -136,7 +242,9 @@ class HttpModel:
             if not self._pool:
                 self._pool = await trio.to_thread.run_sync(_make_pool, self._endpoint, self._key)
 
-    async def _ask(self, client: httpx2.AsyncClient, request: chat.Request) -> Completion | Failure:
+    async def _ask(
+        self, client: httpx2.AsyncClient, request: chat.Request, url: str, headers: dict[str, str]
+    ) -> Completion | Failure:
         """One request to its end."""
         import httpx2
 
@@ -144,7 +252,7 @@ class HttpModel:
         first_s = limits.first_token_s if request.stream else math.inf
         try:
             with trio.move_on_after(limits.whole_s), trio.move_on_after(first_s) as first:
-                return await self._exchange(client, request, first)
+                return await self._exchange(client, request, url, headers, first)
         except (httpx2.NetworkError, httpx2.RemoteProtocolError, httpx2.ConnectTimeout) as error:
             return _unanswered(error)
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
@@ -156,17 +264,27 @@ class HttpModel:
         return Failure(f"did not end its answer within {limits.whole_s:g} s", again=False)
 
     async def _exchange(
-        self, client: httpx2.AsyncClient, request: chat.Request, first: trio.CancelScope
-    ) -> Completion | Failure:
-        url = f"{self._endpoint.url}/chat/completions"
+        self, client: httpx2.AsyncClient, request: chat.Request, url: str,
+        headers: dict[str, str], first: trio.CancelScope,
+    ) -> Completion | Failure:  # fmt: skip
+        import httpx2
+
         span = here()
-        headers = None if span is None else {"traceparent": span}
-        asked = client.build_request("POST", url, content=request.body, headers=headers)
+        if span is not None:
+            headers = {**headers, "traceparent": span}
+        connect_s = self._endpoint.connect_s
+        if not self._answered:
+            connect_s = min(connect_s, max(self._first_left_s(), 1.0))
+        asked = client.build_request(
+            "POST", f"{url}/chat/completions", content=request.body, headers=headers,
+            timeout=httpx2.Timeout(None, connect=connect_s),
+        )  # fmt: skip
         response = await client.send(asked, stream=True)
+        self._answered = True
         try:
             if response.status_code != 200:
                 failure = await _refused(response)
-                hint = self._hint(response.status_code, request)
+                hint = self._hint(response.status_code, request, url)
                 return dataclasses.replace(failure, text=f"{failure.text}{hint}")
             if "text/event-stream" in response.headers.get("content-type", ""):
                 return await self._streamed(response, first)
@@ -186,12 +304,12 @@ class HttpModel:
         await _read(response, MAX_STREAM_BYTES, take)
         return reader.completion()
 
-    def _hint(self, status: int, request: chat.Request) -> str:
+    def _hint(self, status: int, request: chat.Request, url: str) -> str:
         """The usual cause of a status."""
         if status in (400, 404, 422) and not request.named:
             return " (the request names no model: --model-name, or model_name)"
-        if status == 404 and not self._endpoint.url.endswith("/v1"):
-            asked = f"{self._endpoint.url}/chat/completions"
+        if status == 404 and not url.endswith("/v1"):
+            asked = f"{url}/chat/completions"
             return f" (it was asked at {asked}; most addresses end with /v1)"
         return ""
 
@@ -222,6 +340,68 @@ class HttpModel:
 
     def _hidden(self, text: str) -> str:
         return text.replace(self._key, "[key]") if self._key else text
+
+
+@final
+class _ForRollout:
+    """A model for one attempt of a rollout."""
+
+    def __init__(self, model: HttpModel, asker: Asker) -> None:
+        self._model = model
+        self._asker = asker
+
+    async def complete(
+        self,
+        messages: Messages,
+        *,
+        name: str,
+        sampling_args: Mapping[str, Any],
+        reference: str | None = None,
+    ) -> Completion:
+        """As :meth:`HttpModel.complete`."""
+        return await self._model._complete(messages, name, sampling_args, self._asker)
+
+    async def aclose(self) -> None:
+        """Nothing: the worker owns the model."""
+
+
+@final
+@dataclasses.dataclass(slots=True)
+class _Wait:
+    """A call under way."""
+
+    asker: Asker | None
+    since_s: float
+    requests: int = 1
+    tell_at_s: float = -math.inf
+    told: bool = False
+
+    def tell(self, now_s: float) -> None:
+        """Tell the asker, seldom for one that has waited for long."""
+        age_s = now_s - self.since_s
+        if self.asker is None or age_s < WAIT_TOLD_S or now_s < self.tell_at_s:
+            return
+        self.told, self.tell_at_s = True, now_s + age_s / 10
+        tries = self.requests - 2
+        more = "" if tries < 0 else f", {_TRIES[tries]} try" if tries < len(_TRIES) else ""
+        more = more or (f", try {self.requests}" if tries >= 0 else "")
+        self.asker.waits(f"for the model, {age_s:.1f} s{more}")
+
+    def over(self) -> None:
+        if self.asker is not None and self.told:
+            self.asker.waits(None)
+
+
+def _headers(endpoint: Endpoint, asker: Asker | None) -> dict[str, str]:
+    """The endpoint's headers for a rollout; without one, those that have no fields."""
+    found = {}
+    for name, value in endpoint.headers.items():
+        if asker is not None:
+            for field in HEADER_FIELDS:
+                value = value.replace(f"{{{field}}}", str(getattr(asker, field)))
+        if "{" not in value:
+            found[name] = value
+    return found
 
 
 @final
@@ -312,7 +492,10 @@ def _unanswered(error: Exception) -> Failure:
             return Failure(f"has a certificate that is not trusted: {cause}", again=False)
         if isinstance(cause, ssl.SSLError) and cause.reason in _NO_TLS:
             return Failure("speaks no TLS: its address begins with http://", again=False)
-    return Failure(f"did not answer: {_said(error)}", again=True)
+    import httpx2
+
+    unconnected = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
+    return Failure(f"did not answer: {_said(error)}", again=True, unconnected=unconnected)
 
 
 def _said(error: Exception) -> str:

@@ -15,7 +15,7 @@ import array
 import base64
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from ..core.errors import EnvServeError
@@ -185,6 +185,31 @@ class Model(Protocol):
     async def aclose(self) -> None:
         """Close the connections.  Called once, when no call is under way."""
         ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Asker:
+    """The rollout that asks a model."""
+
+    rollout: str
+    """Names the rollout: the request's id, and the number of a member of a group."""
+    request: str
+    member: int
+    attempt: int
+    waits: Callable[[str | None], object]
+    """Takes what the rollout waits for, such as ``for the model, 3.2 s, second try``; None when
+    it does not wait any more."""
+
+
+class RolloutModel:
+    """Base of models that want to know which rollout asks them."""
+
+    def for_rollout(self, asker: Asker) -> Model:
+        """The model for one attempt of a rollout."""
+        raise NotImplementedError
+
+    def tell_waits(self) -> None:
+        """Called with each beat of the worker: tell askers that wait how long they have."""
 
 
 @runtime_checkable

@@ -12,7 +12,8 @@ end the call, and so does a conversation that does not fit into the context
 
 The pauses double from half a second to half a minute, each with jitter; ten of them last
 at least 75 s.  ``Retry-After`` replaces a pause, and nobody comes sooner than it says.  An
-endpoint that asks for more than two minutes has refused.
+endpoint that asks for more than two minutes has refused.  One that has never answered is most
+likely not there: while it cannot be connected it has :data:`FIRST_ANSWER_S` in all.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from .interface import ContextFull, ModelAborted, ModelError
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
 LONGEST_RETRY_AFTER_S = 120.0
+FIRST_ANSWER_S = 9.0
+"""Time for an endpoint that has never answered, from the first request to it."""
 
 _COME_AGAIN = frozenset({408, 429, 502, 503, 504})
 
@@ -79,6 +82,8 @@ class Failure:
     status: int | None = None
     code: str = ""
     """The endpoint's own code of the error."""
+    unconnected: bool = False
+    """There was no connection."""
 
 
 def failure_of_error(text: str, codes: Sequence[str], status: int | None) -> Failure:

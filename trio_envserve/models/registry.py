@@ -26,7 +26,7 @@ import trio
 from .. import foreign
 from ..core.errors import ConfigError
 from .endpoints import Endpoint, endpoints_file, near, read_endpoints
-from .interface import Model
+from .interface import Model, RolloutModel
 from .offline import OracleModel, RandomModel
 
 _log = logging.getLogger("trio_envserve.models")
@@ -97,6 +97,12 @@ class Models:
             raise _not_made(endpoint, made.error) from made.error
         client = self._clients[endpoint] = cast(Model, made.value)
         return client
+
+    def tell_waits(self) -> None:
+        """Called with each beat of the worker: rollouts say what they wait for."""
+        for client in self._clients.values():
+            if isinstance(client, RolloutModel):
+                client.tell_waits()
 
     async def _aclose(self) -> None:
         clients, self._clients, self._closed = self._clients, {}, True

@@ -31,6 +31,7 @@ value is a list in the order of the inputs, of ``{"ok": True, "value": v}`` and
 from __future__ import annotations
 
 import copy
+import functools
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -46,7 +47,7 @@ from ..envs.loading import LoadedEnvironment
 from ..envs.notes import RolloutNotes
 from ..envs.request import RolloutRequest
 from ..foreign import CodeResult
-from ..models.interface import Model
+from ..models.interface import Asker, Model, RolloutModel
 from ..models.registry import Models, open_models
 from ..models.usage import ModelUsage
 from .backends import CodeBackend, open_backend
@@ -88,6 +89,10 @@ class Runner:
         if self._env.run_group is not None:
             return self._attempts(_GroupCode(self._env.run_group, job), here=here)
         return self._members(job)
+
+    def tell_waits(self) -> None:
+        """Called with each beat: notes of rollouts say how long they wait for their model."""
+        self._models.tell_waits()
 
     async def _members(self, job: _Job) -> list[dict[str, Any]]:
         """The members of a group, concurrently, each with attempts of its own."""
@@ -258,9 +263,14 @@ class _Job:
         sampling_args = dict(request.sampling_args)
         if attempt <= request.max_retries:  # another attempt may follow
             given, sampling_args = copy.deepcopy((given, sampling_args))
+        note, model = self._notes(member, attempt), self._model
+        if isinstance(model, RolloutModel):
+            name = self._request_id if alone else f"{self._request_id}/{member}"
+            waits = functools.partial(_waits, note)
+            model = model.for_rollout(Asker(name, self._request_id, member, attempt, waits))
         return Rollout(
             input=given,
-            model=context.adapt(self._model),
+            model=context.adapt(model),
             model_name=request.model_name,
             sampling_args=sampling_args,
             state_columns=request.state_columns,
@@ -271,7 +281,7 @@ class _Job:
             endpoint=request.endpoint,
             usage=ModelUsage(self._usage),
             delta=_delta(self._said if alone else None),
-            note=self._notes(member, attempt),
+            note=note,
             _trace=self._trace,
         )
 
@@ -281,6 +291,10 @@ class _Job:
         if self.request.kind == "group":
             always["member"] = member
         return RolloutNotes(self._noted, **always)
+
+
+def _waits(note: RolloutNotes, text: str | None) -> None:
+    note.add(waits=text)
 
 
 def _delta(said: Callable[[bytes], None] | None) -> Callable[[bytes], None]:

@@ -205,6 +205,7 @@ class _Shell:
                 environment = self._environment
                 ready = EnvironmentReady(os.getpid(), environment.name, environment.rerun)
                 self._do(self._core.take(ready))
+            self._runner.tell_waits()
             for _ in range(len(self._noted)):
                 self._do(self._core.take(NoteMade(*self._noted.popitem())))
             self._do(self._core.take(BeatDue(self._stats())))

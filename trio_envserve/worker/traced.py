@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import Any, final
 
 from .. import tracing
-from ..models.interface import Completion, Messages, Model
+from ..models.interface import Asker, Completion, Messages, Model, RolloutModel
 
 
 @final
-class TracedModel:
+class TracedModel(RolloutModel):
     """The model of one execution.  Its calls are made on the trio loop, as any model's;
     what stands in for it in a thread is around it."""
 
@@ -22,6 +22,12 @@ class TracedModel:
         self._model = model
         self._trace = trace
         self._endpoint = endpoint
+
+    def for_rollout(self, asker: Asker) -> Model:
+        """The model for one attempt of a rollout."""
+        if not isinstance(self._model, RolloutModel):
+            return self
+        return TracedModel(self._model.for_rollout(asker), self._trace, self._endpoint)
 
     async def complete(
         self, messages: Messages, *, name: str, sampling_args: Mapping[str, Any],

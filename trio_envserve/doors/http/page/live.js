@@ -9,7 +9,7 @@
   const bytes = (n) => n < 1e6 ? `${(n / 1024).toFixed(0)} KiB` : `${(n / 1048576).toFixed(0)} MiB`;
   const nameOf = (row) => row.key == null ? row.request
     : row.namespace === "default" ? row.key : `${row.key}  (${row.namespace})`;
-  const noteOf = (row) => Object.entries(row.note).map(([k, v]) => `${k}=${v}`).join(" ");
+  const noteOf = (row) => Object.entries(row.note).filter(([k]) => k !== "waits").map(([k, v]) => `${k}=${v}`).join(" ");
 
   // -- charts ------------------------------------------------------------------
   const clock = (at_s) => new Date(at_s * 1000).toTimeString().slice(0, 8);
