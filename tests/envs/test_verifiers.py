@@ -10,6 +10,7 @@ import random
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -18,7 +19,7 @@ from tests.cli.commands import run as run_command
 from tests.endpoint import Endpoint, Reply, serve
 from trio_envserve import RolloutFailed, open_client, open_server
 from trio_envserve.core.errors import ConfigError
-from trio_envserve.envs import load
+from trio_envserve.envs import load, verifiers
 from trio_envserve.envs.check import check_spec
 
 PYTHON = os.environ.get("TRIO_ENVSERVE_VERIFIERS_PYTHON", "")
@@ -76,6 +77,45 @@ def test_another_version_is_refused(monkeypatch):
 def test_the_check_of_a_name_needs_no_library(monkeypatch):
     monkeypatch.setitem(sys.modules, "verifiers", None)
     check_spec("verifiers:sums")
+
+
+class Message:
+    def __init__(self, text):
+        self.text = text
+
+    def model_dump(self, **options):
+        return {"role": "assistant", "content": self.text}
+
+
+def trace(number, reward):
+    """What is read of a trace of the library."""
+    rewards = {} if reward is None else {"right": SimpleNamespace(value=reward), "other": None}
+    said = [SimpleNamespace(sampled=sampled, message=Message(str(number))) for sampled in (0, 1)]
+    return SimpleNamespace(
+        id=number, rewards=rewards, reward=reward, metrics={"turns": number, "none": None},
+        nodes=said,
+    )  # fmt: skip
+
+
+def test_reward_of_each_of_several_traces_stays_with_its_completion():
+    """The reward was their mean, and the completion that of the last one."""
+    result = verifiers._result([trace(1, 1.0), trace(2, 0.0), trace(3, None)])
+    assert "reward" not in result
+    assert "completion" not in result
+    assert result["no_reward"].startswith("the episode has 3 traces, each with a reward of its own")
+    said = [each["completion"] for each in result["traces"]]
+    assert said == [[{"role": "assistant", "content": str(number)}] for number in (1, 2, 3)]
+    assert [each.get("reward") for each in result["traces"]] == [1.0, 0.0, None]
+    assert [each["id"] for each in result["traces"]] == ["1", "2", "3"]
+
+
+def test_one_trace_is_the_result():
+    assert verifiers._result([trace(1, 0.5)]) == {
+        "reward": 0.5, "rewards": {"right": 0.5}, "metrics": {"turns": 1.0},
+        "completion": [{"role": "assistant", "content": "1"}],
+    }  # fmt: skip
+    assert verifiers._result([trace(1, None)])["no_reward"] == "the library has scored nothing"
+    assert verifiers._result([])["no_reward"] == "the episode has no trace"
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 from .. import foreign
@@ -56,7 +56,9 @@ class Verifiers:
     An input is ``{"index": i}``, a task of the taskset, or ``{"task": {...}}``, a task's
     data.  The model is that of the request, which must be an endpoint over HTTP.  A
     result has ``reward``, ``rewards`` by name and weighted, ``completion``, ``metrics``, and
-    in ``state`` ``episode`` (the library's record) and ``deltas``.
+    in ``state`` ``episode`` (the library's record) and ``deltas``.  An episode of several
+    traces has these for each of them, in ``traces``, and no reward of its own: a reward
+    belongs to one completion.
 
     The input of a run of the library's own client is ``{"wire": "verifiers-0.4", "run":
     bytes}``; its result has in ``state`` ``deltas``, ``reply``, and ``traces``, the ids of
@@ -141,8 +143,7 @@ class Verifiers:
         _check(episode)
         columns = rollout.state_columns
         return {
-            **_scores(episode),
-            "completion": _completion(episode),
+            **_result(episode.traces),
             "state": {
                 "deltas": deltas,
                 "episode": dump(episode) if "episode" in columns else None,
@@ -273,32 +274,34 @@ def _check(episode: Any) -> None:
     raise failed
 
 
-def _scores(episode: Any) -> dict[str, Any]:
-    """Reward and metrics: of the one trace, or the means of several."""
-    traces = episode.traces
-    scored = [trace for trace in traces if any(each is not None for each in trace.rewards.values())]
-    if not scored:
+def _result(traces: Sequence[Any]) -> dict[str, Any]:
+    """Reward and completion: of the one trace, or of each of several."""
+    if len(traces) > 1:
+        why = f"the episode has {len(traces)} traces, each with a reward of its own: see traces"
+        each = [{"id": str(trace.id), **_scores(trace), **_completion(trace)} for trace in traces]
+        return {"no_reward": why, "traces": each}
+    if not traces:
+        return {"no_reward": "the episode has no trace", "metrics": {}, "completion": []}
+    return {**_scores(traces[0]), **_completion(traces[0])}
+
+
+def _scores(trace: Any) -> dict[str, Any]:
+    """Reward and metrics of a trace."""
+    rewards = {name: each.value for name, each in trace.rewards.items() if each is not None}
+    if not rewards:
         return {"no_reward": "the library has scored nothing", "metrics": {}}
-    rewards: dict[str, float] = {}
-    metrics: dict[str, float] = {}
-    for trace in scored:
-        for name, reward in trace.rewards.items():
-            if reward is not None:
-                rewards[name] = rewards.get(name, 0.0) + reward.value / len(scored)
-        for name, metric in trace.metrics.items():
-            if metric is not None:
-                metrics[name] = metrics.get(name, 0.0) + float(metric) / len(scored)
-    reward = sum(float(trace.reward) for trace in scored) / len(scored)
-    return {"reward": reward, "rewards": rewards, "metrics": metrics}
+    metrics = {name: float(each) for name, each in trace.metrics.items() if each is not None}
+    return {"reward": float(trace.reward), "rewards": rewards, "metrics": metrics}
 
 
-def _completion(episode: Any) -> list[Any]:
-    """The messages of the last trace, from the model's first on."""
-    nodes = episode.traces[-1].nodes if episode.traces else []
+def _completion(trace: Any) -> dict[str, Any]:
+    """The messages of a trace, from the model's first on."""
     messages = [
-        (node.sampled, node.message.model_dump(mode="json", exclude_none=True)) for node in nodes
+        (node.sampled, node.message.model_dump(mode="json", exclude_none=True))
+        for node in trace.nodes
     ]
-    return [message for _, message in itertools.dropwhile(lambda each: not each[0], messages)]
+    own = itertools.dropwhile(lambda each: not each[0], messages)
+    return {"completion": [message for _, message in own]}
 
 
 def _library() -> Any:
