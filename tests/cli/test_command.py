@@ -262,7 +262,7 @@ async def test_status_of_nobody(tmp_path: Path):
         done = await run(tmp_path, "status", address, "--json")
     assert (done.code, done.last["exit"]) == (3, 3)
     assert f"nothing listens at {address}" in done.err
-    assert "Give another address as ADDRESS" in done.err
+    assert "Give another address with --address" in done.err
     assert len(done.err.splitlines()) == 1, "the reason was said twice"
     done.check_no_traceback()
 
@@ -474,7 +474,7 @@ WRONG_USAGE = [
     (["serve", "--wrokers", "2"], "--wrokers"),
     (["serve", "--workers", "many"], "many"),
     (["eval"], "ENV"),
-    (["stack"], "ADDRESS"),
+    (["stack"], "KEY"),
 ]
 
 

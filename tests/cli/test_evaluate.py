@@ -219,13 +219,20 @@ async def test_one_rate_in_all_that_is_said(tmp_path: Path):
     assert said[1] == shown[1]
 
 
-async def test_a_summary_is_titled_with_the_environment_that_was_served(tmp_path: Path):
-    """It was the one that made the inputs."""
+async def test_a_server_that_runs_another_environment_is_not_asked(tmp_path: Path):
+    """It ran the inputs of one environment in another, and said so in a line among others."""
     echo(tmp_path)
+    (tmp_path / "inputs.jsonl").write_text('{"index": 0}\n{"index": 1}\n')
     async with served(tmp_path) as (_, address):
         done = await run(tmp_path, "eval", "echo:Echo", "-n", "3", "--address", address)
-    assert "the inputs are those of Echo, and the server runs arithmetic" in done.err
-    assert done.out.startswith("arithmetic, model oracle")
+        assert done.code == 3
+        assert "runs arithmetic, not echo:Echo (Echo): nothing was asked for" in done.err
+        # Who brings inputs need not have the environment; the summary has the server's.
+        inputs = ("--inputs", "inputs.jsonl", "--address", address)
+        done = await run(tmp_path, "eval", "echo:Echo", *inputs)
+        assert done.code == 0
+        assert "runs arithmetic, and gets the inputs of the file" in done.err
+        assert done.out.startswith("arithmetic, model oracle")
 
 
 LIMITED = """

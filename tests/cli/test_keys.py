@@ -172,15 +172,34 @@ async def test_no_server_there_is_told_at_once(tmp_path: Path, verb: str):
     found.check_no_traceback()
 
 
-@pytest.mark.parametrize("verb", ["keys", "attach", "cancel", "forget"])
-async def test_an_address_in_the_place_of_a_key_is_refused(tmp_path: Path, verb: str):
-    # `status` takes it there; a cancel would be remembered at the server of the default address.
-    found = await run(tmp_path, verb, "tcp://127.0.0.1:9", "--wait-s", "0.5")
+NOWHERE = "tcp://127.0.0.1:9"
+
+
+@pytest.mark.parametrize("given", [["--address", NOWHERE], [f"--address={NOWHERE}"], [NOWHERE]])
+@pytest.mark.parametrize(
+    ("verb", "words"),
+    [
+        ("keys", []), ("keys", ["run"]), ("attach", ["one"]), ("cancel", ["one", "two"]),
+        ("forget", ["one"]), ("status", []), ("top", []), ("stack", ["one"]),
+    ],
+)  # fmt: skip
+async def test_an_address_is_taken_with_and_without_its_option(
+    tmp_path: Path, verb: str, words: list[str], given: list[str]
+):
+    for arguments in ([*given, *words], [*words, *given]):
+        found = await run(tmp_path, verb, *arguments, "--wait-s", "0.1")
+        assert found.code == 3
+        assert f"no answer from {NOWHERE}" in found.err
+
+
+async def test_a_key_that_looks_like_an_address_needs_the_option(tmp_path: Path):
+    found = await run(tmp_path, "cancel", NOWHERE, "tcp://127.0.0.1:8")
     assert found.code == 2
-    assert "is an address, not a key: give it as --address tcp://127.0.0.1:9" in found.err
-    # A key may look like an address where it is clear which server is meant.
-    nowhere = ("--address", "tcp://127.0.0.1:9", "--wait-s", "0.5")
-    found = await run(tmp_path, verb, "tcp://127.0.0.1:9", *nowhere)
+    assert f"two addresses: {NOWHERE} and tcp://127.0.0.1:8" in found.err
+    found = await run(tmp_path, "cancel", NOWHERE)
+    assert found.code == 2
+    assert "Missing argument 'KEY...'" in found.err
+    found = await run(tmp_path, "cancel", "tcp://a:8", "--address", NOWHERE, "--wait-s", "0.1")
     assert found.code == 3
 
 

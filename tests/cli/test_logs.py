@@ -286,6 +286,7 @@ async def test_what_is_written_past_python_is_json_too(tmp_path: Path) -> None:
         (("serve", "--workers", "many"), "a number or a range such as 2..64, not 'many'"),
         (("serve", "--no-such-option"), "No such option"),
         (("serv",), "no command"),
+        (("run",), "no command 'run'; did you mean eval or serve?"),
         (("serve", "missing:factory"), "missing"),
         (("serve", "broken:broken"), "on purpose"),
         (("serve", "--bind", "tcp://127.0.0.1:{port}"), "in use"),

@@ -43,12 +43,12 @@ async def test_what_eval_wrote_becomes_a_page_beside_it(tmp_path: Path):
 async def test_the_differences_to_another_file_are_in_the_page(tmp_path: Path):
     written(tmp_path / "before.jsonl", [result(n, 0.25) for n in range(4)])
     written(tmp_path / "after.jsonl", [result(n, 0.75) for n in range(4)])
-    ask = ("report", "after.jsonl", "--compare", "before.jsonl", "-o", "page.html")
+    ask = ("report", "before.jsonl", "--compare", "after.jsonl", "-o", "page.html")
     done = await run(tmp_path, *ask)
     assert done.code == 0, done.err
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert '"rewards":{"mean":0.5,' in page
-    assert '"file":"before.jsonl"' in page
+    assert '"file":"after.jsonl"' in page
 
 
 async def test_text_is_cut_unless_the_whole_is_asked_for(tmp_path: Path):

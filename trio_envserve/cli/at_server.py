@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import final
 
 import click
 import trio
-from click.core import ParameterSource
 
 from ..client import Client, open_client
 from ..client.options import DEFAULT_NAMESPACE
@@ -24,8 +24,38 @@ address_option = click.option(
     help="The address of the server.",
 )  # fmt: skip
 
-address_argument = click.argument("address", metavar="[ADDRESS]", default=DEFAULT_ADDRESS)
-"""The same for verbs that name nothing else."""
+_SCHEMES = ("tcp://", "ipc://")
+
+
+@final
+class AtServer(click.Command):
+    """A verb that asks a server: its address may stand behind --address, or as a word of its
+    own in any place.  Where --address is given, each other word is what the verb asks for, as
+    a key may look like an address."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Move a bare address behind its option."""
+        own = args[: args.index("--")] if "--" in args else args
+        if not any(word.partition("=")[0] == "--address" for word in own):
+            places = [place for place, word in enumerate(own) if word.startswith(_SCHEMES)]
+            if len(places) > 1:
+                ctx.fail(f"two addresses: {own[places[0]]} and {own[places[1]]}")
+            for place in places:
+                args = ["--address", args[place], *args[:place], *args[place + 1 :]]
+        # What names nothing else takes any word as its address, to say what one looks like.
+        ctx.allow_extra_args = not any(isinstance(each, click.Argument) for each in self.params)
+        left = super().parse_args(ctx, args)
+        if left:
+            ctx.params["address"], *left = left
+            ctx.args[:] = left
+        if left:
+            ctx.fail(f"got unexpected extra argument ({left[0]})")
+        return left
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """The usage, which the address ends."""
+        return [*super().collect_usage_pieces(ctx), "[ADDRESS]"]
+
 
 wait_option = click.option(
     "--wait-s", type=click.FloatRange(min=0, min_open=True), default=3.0, show_default=True,
@@ -49,20 +79,6 @@ def leave_out_warnings() -> None:
         logger.addHandler(errors)
 
 
-def refuse_addresses(*keys: str) -> None:
-    """Refuse an address in the place of a key.  Raises UsageError.
-
-    ``status`` and ``top`` take the address there, and a command that took it for a key
-    would be carried out at another server, the one at the default address.
-    """
-    source = click.get_current_context().get_parameter_source("address")
-    if source is not ParameterSource.DEFAULT:
-        return
-    for key in keys:
-        if key.startswith(("tcp://", "ipc://")):
-            raise click.UsageError(f"{key} is an address, not a key: give it as --address {key}")
-
-
 @asynccontextmanager
 async def reached(
     address: str, transport: Transport, wait_s: float, name: str
@@ -82,13 +98,10 @@ async def reached(
 
 def no_answer(address: str, wait_s: float, why: str) -> str:
     """The message about a server that has not answered."""
-    params = click.get_current_context().command.params
-    by_option = any(p.name == "address" and isinstance(p, click.Option) for p in params)
-    how = "with --address" if by_option else "as ADDRESS"
     why = why or "the server is ready, but does not answer this"
     return (
-        f"no answer from {address} after {wait_s:g} s: {why}. Give another address {how}, or wait "
-        "longer with --wait-s"
+        f"no answer from {address} after {wait_s:g} s: {why}. Give another address with "
+        "--address, or wait longer with --wait-s"
     )
 
 

@@ -13,7 +13,7 @@ from ..client import Client, Outcome
 from ..core.errors import NoAnswer, RanAndFailed, UnknownKey, WorkerLost
 from ..json_values import jsonable
 from ..net import Transport
-from .at_server import namespace_option, reached, refuse_addresses, server_options
+from .at_server import AtServer, namespace_option, reached, server_options
 from .common import (
     NO_OUTCOME,
     NO_SERVER,
@@ -32,13 +32,14 @@ from .waiting import tell_health
 
 
 @click.command(
+    cls=AtServer,
     epilog=epilog(
         {
             NOT_STARTED: NO_SERVER,
             ROLLOUT_ERRORS: "the outcome is an error, or nothing is known under KEY",
             NO_OUTCOME: "no outcome within --timeout",
         }
-    )
+    ),
 )
 @click.argument("key")
 @namespace_option
@@ -65,7 +66,6 @@ def attach(
     The value is printed as JSON. With --json the object has `ok`, `value` or `error`
     (with `code` and `verdict`), `worker`, `executions` and `duration_s`.
     """  # noqa: D301  # click wants the character itself
-    refuse_addresses(key)
 
     async def main(stop: Stop) -> Result:
         outcome: Outcome | None = None

@@ -11,7 +11,7 @@ import trio
 from ..client import Client, KeyEnded
 from ..core.errors import CallError
 from ..net import Transport
-from .at_server import namespace_option, reached, refuse_addresses, refused, server_options
+from .at_server import AtServer, namespace_option, reached, refused, server_options
 from .common import NO_SERVER, NOT_STARTED, OK, ROLLOUT_ERRORS, Result, Stop, epilog, put, run_verb
 from .options import json_option
 
@@ -30,7 +30,7 @@ class _At(NamedTuple):
     transport: Transport
 
 
-@click.command(epilog=epilog({NOT_STARTED: NO_SERVER, ROLLOUT_ERRORS: NOT_DONE}))
+@click.command(cls=AtServer, epilog=epilog({NOT_STARTED: NO_SERVER, ROLLOUT_ERRORS: NOT_DONE}))
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 @namespace_option
 @server_options
@@ -48,7 +48,6 @@ def cancel(
     Example:
       trio-envserve cancel run-8/step-12/7
     """  # noqa: D301  # click wants the character itself
-    refuse_addresses(*keys)
 
     async def end(client: Client, key: str) -> KeyEnded:
         return await client.cancel_key(key, namespace=namespace, timeout_s=ANSWER_S)
@@ -59,7 +58,7 @@ def cancel(
     )
 
 
-@click.command(epilog=epilog({NOT_STARTED: NO_SERVER, ROLLOUT_ERRORS: NOT_DONE}))
+@click.command(cls=AtServer, epilog=epilog({NOT_STARTED: NO_SERVER, ROLLOUT_ERRORS: NOT_DONE}))
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 @namespace_option
 @server_options
@@ -76,7 +75,6 @@ def forget(
     Example:
       trio-envserve forget run-8/step-12/7 run-8/step-12/8
     """  # noqa: D301  # click wants the character itself
-    refuse_addresses(*keys)
 
     async def end(client: Client, key: str) -> KeyEnded:
         return await client.forget(key, namespace=namespace, timeout_s=ANSWER_S)

@@ -134,7 +134,7 @@ from .results import summary_tables
     "--output", "--out", default="", metavar="FILE",
     help="Write results to FILE as they come, one JSON object a line; - for standard "
     "output. FILE.parquet becomes a table at the end (extra table). A file with results of "
-    "the same evaluation is gone on with. Without this option there is only the summary.",
+    "the same evaluation is continued. Without this option only the summary is printed.",
 )  # fmt: skip
 @click.option(
     "--resume", default="", metavar="FILE",
@@ -142,8 +142,8 @@ from .results import summary_tables
 )  # fmt: skip
 @click.option(
     "--retry-errors", is_flag=True,
-    help="When a file is gone on with, run what ended in errors again, too (with --run, under "
-    "another key). Otherwise only what never ran is.",
+    help="When a file is continued, also run rollouts again that ended in errors (with --run, "
+    "under another key). By default only missing rollouts run.",
 )  # fmt: skip
 @click.option(
     "--run", "run_name", metavar="NAME",
@@ -219,7 +219,7 @@ def evaluate(
             raise ConfigError("--output and --resume both name the file of results: give one")
         file = output or resume
         if retry_errors and not file:
-            raise ConfigError("--retry-errors is for a file that is gone on with: give --output")
+            raise ConfigError("--retry-errors is for a file that is continued: give --output")
         count = 1 if workers is None else workers
         server = {} if address else {
             **serving_args(given, count), "keys": own_key_limits(given["limits"], run_name),

@@ -7,7 +7,7 @@ ready.  The server is a running one, or this command's own in this process, whos
 workers end with it.  Each outcome is written before it is counted
 (:mod:`trio_envserve.evals.run`).  The first signal cancels all pending rollouts, on the
 server too; the summary has those that came before.  A file that has results of the same
-evaluation already is gone on with: what it has is counted, and the rest is asked for.
+evaluation already is continued: its results are counted, and the missing ones are asked for.
 """
 
 from __future__ import annotations
@@ -332,11 +332,23 @@ def _ask_inputs(options: Options, n: int) -> _Prepared:
     return _Prepared(inputs, environment.name)
 
 
+def _check_served(options: Options, name: str, served: str) -> None:
+    """CommandError if the server there runs another environment than the one that was named."""
+    if name and name != served:
+        raise CommandError(
+            f"the server at {options.address} runs {served}, not {options.environment} ({name}): "
+            f"nothing was asked for. Name what it runs, give its --address, or give inputs for it "
+            f"(--inputs FILE)", NOT_STARTED,
+        )  # fmt: skip
+    if not name and served not in (options.environment, options.environment.rpartition(":")[2]):
+        say(f"the server at {options.address} runs {served}, and gets the inputs of the file")
+
+
 async def _run(options: Options, client: Client, prepared: _Prepared, state: _State) -> None:
     stats = await client.stats()
     state.served = stats.environment
-    if options.address and prepared.name and prepared.name != state.served:
-        say(f"the inputs are those of {prepared.name}, and the server runs {state.served}")
+    if options.address and state.served:
+        _check_served(options, prepared.name, state.served)
     plan = Plan(prepared.inputs, options.slice.start, options.repeat, options.grouped)
     tally = Tally(passed_from=options.passed_from)
     keys = None

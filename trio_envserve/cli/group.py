@@ -43,7 +43,7 @@ VERBS = {
     "attach": Verb("attach", "attach", "Wait for the outcome of a key."),
     "cancel": Verb("end_key", "cancel", "Cancel the work of a key."),
     "forget": Verb("end_key", "forget", "Drop a key and its outcome."),
-    "journal": Verb("journal", "journal", "Show or mend the journal of a server."),
+    "journal": Verb("journal", "journal", "Show or repair the journal of a server."),
     "curve": Verb("curve", "curve", "Make, show and revoke the keys of a server's clients."),
     "replay": Verb("replay", "replay", "Replay a recorded server, step by step."),
     "run-with": Verb("run_with", "run_with", "Run a command while an environment is served."),
@@ -55,6 +55,17 @@ VERBS = {
     "siege": Verb("siege", "siege", "Attack a server and a client with raw sockets."),
     "bench": Verb("bench", "bench", "Compare the speed with a plain loop and another server."),
 }
+
+
+OTHER_WORDS: dict[str, tuple[str, ...]] = {
+    "run": ("eval", "serve"), "start": ("serve",), "server": ("serve",), "test": ("validate",),
+    "check": ("validate",), "ps": ("status", "top"), "list": ("keys", "status"),
+    "logs": ("top", "status"), "kill": ("cancel",), "stop": ("cancel",), "delete": ("forget",),
+    "rm": ("forget",), "new": ("init",), "create": ("init",), "diff": ("compare",),
+    "view": ("show", "report"), "html": ("report",), "wait": ("attach",), "proxy": ("door",),
+    "http": ("door",), "evaluate": ("eval",),
+}  # fmt: skip
+"""Verbs that others call so, with ours."""
 
 
 @final
@@ -73,7 +84,8 @@ class LazyGroup(click.Group):
         """The verb.  Raises UsageError, with the near names, if there is none."""
         verb = self._verbs.get(cmd_name)
         if verb is None:
-            near = difflib.get_close_matches(cmd_name, self._verbs, n=2)
+            meant = [name for name in OTHER_WORDS.get(cmd_name, ()) if name in self._verbs]
+            near = meant or difflib.get_close_matches(cmd_name, self._verbs, n=2)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
             ctx.fail(f"no command {cmd_name!r}{hint}")
         module = importlib.import_module(f"trio_envserve.cli.{verb.module}")

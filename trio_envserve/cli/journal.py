@@ -70,7 +70,7 @@ def journal(
     folder: Path, action: str, what: str, namespace: str, everywhere: bool, repair: bool,
     as_json: bool,
 ) -> int:  # fmt: skip
-    """Show or mend the journal in DIR (of serve --journal).
+    """Show or repair the journal in DIR (of serve --journal).
 
     \b
     Examples:

@@ -11,7 +11,7 @@ import trio
 from ..client import Client
 from ..core.pages import KeyPage, KnownKey
 from ..net import Transport
-from .at_server import namespace_option, reached, refuse_addresses, server_options
+from .at_server import AtServer, namespace_option, reached, server_options
 from .common import NO_SERVER, NOT_STARTED, OK, Result, Stop, epilog, put, run_verb, say
 from .options import json_option
 from .render import Table, show_tables
@@ -20,7 +20,7 @@ MOST = 1000
 _COLUMNS = "key", "state", "waiters", "age", "left", "bytes", "namespace"
 
 
-@click.command(epilog=epilog({NOT_STARTED: NO_SERVER}))
+@click.command(cls=AtServer, epilog=epilog({NOT_STARTED: NO_SERVER}))
 @click.argument("prefix", default="")
 @namespace_option
 @click.option("--all", "everywhere", is_flag=True, help="Show the keys of all namespaces.")
@@ -61,7 +61,6 @@ def keys(
     With --json the object has the same fields in full, and `next`, which is null
     unless there are more keys than --most.
     """  # noqa: D301  # click wants the character itself
-    refuse_addresses(prefix)
 
     async def main(stop: Stop) -> Result:
         found: dict[str, Any] = {}

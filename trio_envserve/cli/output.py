@@ -1,4 +1,4 @@
-"""The file that ``eval`` writes: opened, gone on with, and made a table at the end."""
+"""The file that ``eval`` writes: opened, continued, and made a table at the end."""
 
 from __future__ import annotations
 

@@ -27,7 +27,8 @@ from .options import json_option
 )  # fmt: skip
 @click.option(
     "--compare", "other", default="", metavar="OTHER",
-    help="Show the differences to another file of results of the same inputs: FILE minus OTHER.",
+    help="Show the differences to another file of results of the same inputs: OTHER minus FILE, as "
+    "`compare FILE OTHER` has them.",
 )  # fmt: skip
 @click.option(
     "--pass-reward", "passed_from", type=float, default=1.0, show_default=True, metavar="REWARD",
@@ -43,7 +44,7 @@ def report(
     \b
     Examples:
       trio-envserve report results.jsonl
-      trio-envserve report after.jsonl --compare before.jsonl -o after.html
+      trio-envserve report before.jsonl --compare after.jsonl -o both.html
       trio-envserve report results.parquet --whole
 
     The page has the summary, the rewards, a timeline of the workers, and every rollout to
@@ -57,7 +58,7 @@ def report(
         most = None if whole else most_chars(len(found.entries))
         data = page_data(found, passed_from=passed_from, most=most)
         if other:
-            compared = compare(overview(other, check).entries, found.entries, shown=None)
+            compared = compare(found.entries, overview(other, check).entries, shown=None)
             data["compared"] = compared_data(other, compared)
         try:
             return found, most, write_report(path, found, data, most, check)

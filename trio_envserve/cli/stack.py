@@ -13,7 +13,7 @@ from ..core.errors import ServerNotReady
 from ..core.pages import RunningRollout
 from ..evals.plain import plain_line
 from ..net import Transport
-from .at_server import namespace_option, reached, wait_option
+from .at_server import AtServer, namespace_option, reached, server_options
 from .common import (
     NO_SERVER,
     NOT_STARTED,
@@ -26,25 +26,24 @@ from .common import (
     put,
     run_verb,
 )
-from .options import client_options, json_option
+from .options import json_option
 
 ANSWER_S = 10.0
 """How long the worker may take."""
 
 
 @click.command(
+    cls=AtServer,
     epilog=epilog(
         {NOT_STARTED: NO_SERVER, ROLLOUT_ERRORS: "nothing runs under KEY, or its worker is silent"}
-    )
+    ),
 )
-@click.argument("address", metavar="ADDRESS")
 @click.argument("key", metavar="KEY")
 @namespace_option
-@wait_option
-@client_options
+@server_options
 @json_option
 def stack(
-    address: str, key: str, namespace: str, wait_s: float, transport: Transport, as_json: bool
+    key: str, namespace: str, address: str, wait_s: float, transport: Transport, as_json: bool
 ) -> int:
     """Show where the code of the rollout under KEY stands, at the server at ADDRESS.
 
@@ -56,7 +55,7 @@ def stack(
     \b
     Examples:
       trio-envserve status tcp://127.0.0.1:5555 --slow 5
-      trio-envserve stack tcp://127.0.0.1:5555 run-8/step-12/7
+      trio-envserve stack run-8/step-12/7 tcp://127.0.0.1:5555
     """  # noqa: D301  # click wants the character itself
 
     async def main(stop: Stop) -> Result:

@@ -12,7 +12,7 @@ import trio
 from ..client import Client, open_client
 from ..core.health import ServerStatus
 from ..net import Transport
-from .at_server import address_argument, leave_out_warnings, no_answer
+from .at_server import AtServer, address_option, leave_out_warnings, no_answer
 from .common import (
     AT_ONCE,
     NO_SERVER,
@@ -33,15 +33,16 @@ from .slow import oldest, slow_table
 
 
 @click.command(
+    cls=AtServer,
     epilog=epilog(
         {
             OK: "the server answered; with --ready: a worker is ready, and it takes new work",
             AT_ONCE: "with --ready: it is starting, silent, broken or stopping; the line says why",
             NOT_STARTED: NO_SERVER,
         }
-    )
+    ),
 )
-@address_argument
+@address_option
 @click.option(
     "--ready", is_flag=True,
     help="For probes: say in a line whether the server is ready, and end with the exit code.",

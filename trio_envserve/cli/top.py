@@ -14,7 +14,7 @@ from ..client import Client
 from ..core.errors import EnvServeError
 from ..evals.histogram import sparkline
 from ..net import Transport
-from .at_server import address_argument, reached, wait_option
+from .at_server import AtServer, address_option, reached, wait_option
 from .common import NO_SERVER, NOT_STARTED, OK, Result, Stop, emit, epilog, put, run_verb
 from .keys import duration
 from .options import client_options, json_option
@@ -29,8 +29,8 @@ HISTORY = 60
 DEATHS = 5
 
 
-@click.command(epilog=epilog({NOT_STARTED: NO_SERVER}))
-@address_argument
+@click.command(cls=AtServer, epilog=epilog({NOT_STARTED: NO_SERVER}))
+@address_option
 @click.option(
     "--rows", type=click.IntRange(min=1, max=100), default=10, show_default=True, metavar="N",
     help="Show the N slowest rollouts.",

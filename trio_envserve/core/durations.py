@@ -58,13 +58,13 @@ class Durations:
                 self.counts[bucket] += int(plausible(count))
 
     def to_record(self) -> dict[str, float]:
-        """The counts that are not nought, by the bound of their bucket, and the sum."""
+        """The counts other than zero, by the bound of their bucket, and the sum."""
         counts = zip(_BUCKETS, self.counts, strict=True)
         return {SUM: self.sum_s, **{name: count for name, count in counts if count}}
 
 
 def plausible(number: object) -> float:
-    """A number of a peer, if it can be a count or a sum; else nought."""
+    """A number of a peer, if it can be a count or a sum; else zero."""
     if type(number) not in (int, float):
         return 0
     assert isinstance(number, (int, float))

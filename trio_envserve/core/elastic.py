@@ -44,7 +44,7 @@ class Need(NamedTuple):
     """Requests that wait for a worker."""
     oldest_s: float
     """How long that one has waited which waits longest of those that a worker could take;
-    nought while another worker would not help."""
+    zero while another worker would not help."""
 
 
 class Sizing:

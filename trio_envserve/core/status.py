@@ -258,9 +258,8 @@ class ServerStats(StatusRecord):
     """The limits of what is counted here, by the name of that field; ``pending`` is of one
     worker."""
     waits: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """How long requests waited until they were dispatched: how many took at most so many
-    seconds, and more than the bound before, by that bound; and ``sum_s``.  Without those
-    that are nought."""
+    """How long requests waited until they were dispatched: counts by their upper bound in
+    seconds (zero counts are omitted), and ``sum_s``."""
     runs: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """How long executions took from their dispatch until their workers reported them."""
     model_calls: Mapping[str, float] = dataclasses.field(default_factory=dict)

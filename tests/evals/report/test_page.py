@@ -35,7 +35,7 @@ async def shown(
     data = page_data(found, passed_from=1.0, most=most)
     if before:
         other = written(folder / "before.jsonl", before)
-        compared = compare(overview(other).entries, found.entries, shown=None)
+        compared = compare(found.entries, overview(other).entries, shown=None)
         data["compared"] = compared_data(other, compared)
     page = folder / "r.html"
     write_report(str(page), found, data, most)
@@ -210,10 +210,10 @@ async def test_the_differences_are_shown_and_their_inputs_open(tmp_path: Path):
         )
         await browser.run("document.querySelectorAll('#changed button')[1].click()")
         name = await text(browser, "one-name")
-    assert "was 0.5 there, and is 0.5 here" in said
+    assert "is 0.5 here, and 0.5 there" in said
     assert "1 inputs of the same number differ" in said
-    assert means.startswith("reward-0.125-0.")
-    assert changed == ["00.50-0.5", "10.50.25-0.25", "30.50.750.25"]
+    assert means.startswith("reward0.125-0.")
+    assert changed == ["000.50.5", "10.250.50.25", "30.750.5-0.25"]
     assert name == "input 1, repeat 0"
 
 

@@ -34,7 +34,7 @@ class Kind(NamedTuple):
     """The next step for the caller."""
 
 
-_MEND = "Mend the request, and send it again."
+_MEND = "Fix the request and send it again."
 _LATER = "Nothing was started: send it again after the time in Retry-After."
 _ASK_AGAIN = "Asking again runs it anew; nothing of the first run is known to be left."
 _MAY_TWICE = "Asking again may run it twice."
@@ -86,7 +86,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "server-unreachable": Kind(503, "The server cannot be reached", _LATER),
     "stopping": Kind(503, "The server stops", _LATER),
     "environment-broken": Kind(
-        503, "The environment cannot be set up", "Mend the environment; then send it again."
+        503, "The environment cannot be set up", "Fix the environment, then send the request again."
     ),
     # calls that ran, and failed
     "rollout-failed": Kind(500, "The environment raised", _ASK_AGAIN),
@@ -108,11 +108,11 @@ KINDS: Final[Mapping[str, Kind]] = {
         500, "Its execution was stopped at execution_s", "Give it more time. " + _ASK_AGAIN
     ),
     "outcome-not-encodable": Kind(
-        500, "The environment's result has no encoding", "Mend the environment."
+        500, "The environment's result has no encoding", "Fix the environment."
     ),
     "outcome-not-decodable": Kind(500, "The outcome could not be read", _ASK_AGAIN),
     "no-reward": Kind(
-        500, "The environment's result has no reward", "Mend the environment: for POST /run it "
+        500, "The environment's result has no reward", "Fix the environment: for POST /run it "
         "returns a mapping with a reward.",
     ),
     "outcome-too-large": Kind(500, "The outcome is too large", "Let the environment return less."),

@@ -83,9 +83,9 @@
     if (!c) return;
     $("compared").hidden = false;
     put($("h-compared"), `Compared with ${c.file}`);
-    const left = [[c.other_inputs, "inputs of the same number differ"], [c.only_second, "inputs are only here"], [c.only_first, "inputs are only there"]]
+    const left = [[c.other_inputs, "inputs of the same number differ"], [c.only_first, "inputs are only here"], [c.only_second, "inputs are only there"]]
       .filter(([n]) => n).map(([n, words]) => `${whole(n)} ${words}`);
-    put($("compared-said"), `The mean reward was ${figure(c.first.mean)} there, and is ${figure(c.second.mean)} here. Differences are here minus there, input by input`
+    put($("compared-said"), `The mean reward is ${figure(c.first.mean)} here, and ${figure(c.second.mean)} there. Differences are there minus here, input by input`
       + (left.length ? `; left out: ${left.join(", ")}.` : "."));
     put($("interval"), `${Math.round(c.confidence * 100)}% interval`, "n");
     rows($("means"), [{ name: "reward", ...c.rewards }, ...c.metrics], (each) => each.name, () => tableRow(7), (row, each) =>

@@ -76,7 +76,7 @@
   // -- what there is to see ----------------------------------------------------
   function showBounds(v) {
     const tiles = ["waiting", "running", "kept", "kept_bytes", "held_bytes", "sessions", "keys"];
-    const texts = { kept: "outcomes kept", kept_bytes: "bytes of these", held_bytes: "inputs held", sessions: "clients" };
+    const texts = { kept: "outcomes kept", kept_bytes: "bytes of kept outcomes", held_bytes: "inputs held", sessions: "clients" };
     rows($("bounds"), tiles, (name) => name, () => {
       const tile = document.createElement("div");
       tile.className = "tile";
