@@ -15,7 +15,7 @@ from trio_envserve.core.errors import ConfigError
 from trio_envserve.core.values import encode
 from trio_envserve.envs import RolloutRequest, load
 from trio_envserve.envs.check import check_spec
-from trio_envserve.worker.failures import EnvironmentFailure
+from trio_envserve.worker.failures import EnvironmentFailure, code_of
 from trio_envserve.worker.runners import open_runner
 
 
@@ -120,7 +120,8 @@ async def test_a_key_is_read_from_the_environment(monkeypatch):
     [
         ((500, b"Traceback ..."), "ServiceFailed: .* answered with status 500: Traceback"),
         ((302, b""), r"ServiceFailed: .* answered with status 302: \(nothing\)"),
-        ((429, b"later"), "ServiceNotReached: The rollout did not run: .* refused it for now"),
+        ((429, b"later"), "ServiceUnavailable: The rollout did not run: .* refused it for now"),
+        ((503, b""), r"ServiceDown: .* answered with status 503: \(nothing\)"),
         ((200, b"<html>"), "ServiceFailed: .* answered with what is not JSON .*: <html>"),
         ((200, b""), "ServiceFailed: .* is not JSON"),
         ((200, b'{"reward": 1'), "ServiceFailed: .* is not JSON"),
@@ -162,6 +163,21 @@ async def test_a_service_that_is_not_there_did_not_run_it_and_is_tried_again():
             ) as failed:
                 await run({}, max_retries=1)
     assert failed.value.attempts == 2
+    assert code_of(failed.value) == "environment-unavailable"
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(429, "environment-unavailable"), (502, "environment-unavailable"),
+     (503, "environment-unavailable"), (504, "environment-unavailable"),
+     (500, "rollout-failed"), (404, "rollout-failed")],
+)  # fmt: skip
+async def test_service_that_is_down_is_no_fault_of_the_environment(status, code):
+    async with serve(lambda given: (status, b"no")) as (_, url):
+        async with running(url) as run:
+            with pytest.raises(EnvironmentFailure) as failed:
+                await run({})
+    assert code_of(failed.value) == code
 
 
 @asynccontextmanager

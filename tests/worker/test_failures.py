@@ -398,6 +398,8 @@ CODES = [
     (Down("no", retry_after_s=5), "environment-unavailable"),
     (NeverStarted("of a call that the environment made"), "rollout-failed"),
     (KeyboardInterrupt(), "rollout-failed"),
+    (ConnectionRefusedError("no"), "environment-unavailable"),
+    (TimeoutError("no"), "rollout-failed"),
     (ExceptionGroup("", [ModelError("a"), ExceptionGroup("", [ModelError("b")])]),
      "model-unavailable"),
     (ExceptionGroup("", [ModelError("a"), ValueError("b")]), "rollout-failed"),

@@ -7,9 +7,13 @@ A retry is never a second run here either, so what is known of a rollout that fa
 said by the exception:
 
 :class:`ServiceNotReached`
+    it did not run: its input cannot be sent.
+:class:`ServiceUnavailable`, an :class:`.EnvironmentUnavailable`
     it did not run: no connection, or the service refused it for now (status 429).
 :class:`ServiceFailed`
     the service has answered that it failed, or something that is no result.
+:class:`ServiceDown`, a :class:`ServiceFailed` and an :class:`.EnvironmentUnavailable`
+    a proxy has answered in its place that it is down (502, 503, 504).
 :class:`ServiceLost`
     it may have run: the connection was lost, or the time was up, after the input, or some
     of it, was sent.  It is not sent again, even if the request allows for retries: a
@@ -37,7 +41,7 @@ from ..core.errors import ConfigError
 from ..core.limits import MIB
 from ..redaction import hide
 from .conversation import encodable
-from .interface import Rollout
+from .interface import EnvironmentUnavailable, Rollout
 
 if TYPE_CHECKING:
     import httpx2
@@ -50,6 +54,8 @@ _ERROR_BYTES = 2_000
 _LARGE_BYTES = 64 * 1024
 """Answers of more are read in a thread."""
 
+_DOWN = (502, 503, 504)
+
 _REMEMBERED = 10_000
 """Most rollouts that are remembered as lost; a worker runs fewer at once."""
 
@@ -58,8 +64,16 @@ class ServiceNotReached(Exception):
     """The rollout did not run."""
 
 
+class ServiceUnavailable(ServiceNotReached, EnvironmentUnavailable):
+    """The rollout did not run, since the service is down or has no room."""
+
+
 class ServiceFailed(Exception):
     """The service has answered, and gave no result."""
+
+
+class ServiceDown(ServiceFailed, EnvironmentUnavailable):
+    """Something before the service has answered that it is down (502, 503, 504)."""
 
 
 class ServiceLost(Exception):
@@ -170,7 +184,7 @@ class HttpService:
             httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError,
             httpx2.UnsupportedProtocol, httpx2.LocalProtocolError,
         ) as error:  # fmt: skip
-            raise ServiceNotReached(
+            raise ServiceUnavailable(
                 f"The rollout did not run: {self._url} was not reached ({_told(error)})."
             ) from error
         except httpx2.HTTPError as error:
@@ -192,11 +206,13 @@ class HttpService:
             await response.aclose()  # noqa: ASYNC102  # httpx2 shields what it must
         status = response.status_code
         if status == 429:
-            raise ServiceNotReached(
-                f"The rollout did not run: {self._url} refused it for now (status 429)."
+            raise ServiceUnavailable(
+                f"The rollout did not run: {self._url} refused it for now (status 429).",
+                retry_after_s=_seconds(response.headers.get("retry-after")),
             )
         if not 200 <= status < 300:
-            raise ServiceFailed(f"{self._url} answered with status {status}: {_shown(content)}")
+            kind = ServiceDown if status in _DOWN else ServiceFailed
+            raise kind(f"{self._url} answered with status {status}: {_shown(content)}")
         if not whole:
             raise ServiceFailed(f"{self._url} answered with more than {bound} bytes")
         if len(content) > _LARGE_BYTES:
@@ -246,6 +262,12 @@ async def _read(response: httpx2.Response, most_bytes: int) -> tuple[bytes, bool
             if len(content) > most_bytes:
                 reading.cancel()
     return bytes(content), len(content) <= most_bytes
+
+
+def _seconds(retry_after: str | None) -> float | None:
+    """The value of Retry-After, if it is a number of seconds."""
+    number = (retry_after or "").strip()
+    return float(number) if number.isascii() and number.isdigit() and len(number) < 10 else None
 
 
 def _shown(content: bytes) -> str:

@@ -111,7 +111,8 @@ def code_of(exc: BaseException) -> str:
 
     An :class:`EnvironmentFailure` has that of its exception, and a group the one that all its
     leaves have.  Only classes of this package say a code; it is read from the classes
-    themselves, so no code of the exception runs.  Never raises.
+    themselves, so no code of the exception runs.  A ``ConnectionError`` that nobody caught is
+    one of a peer that is down: ``environment-unavailable``.  Never raises.
     """
     if type(exc) is EnvironmentFailure:
         exc = exc.exception
@@ -129,7 +130,7 @@ def _code_of_class(kind: type[BaseException]) -> str:
         module, code = found.get("__module__"), found.get("code")
         if type(module) is str and module.startswith("trio_envserve.") and type(code) is str:
             return code if code in RAISED else "rollout-failed"
-    return "rollout-failed"
+    return "environment-unavailable" if issubclass(kind, ConnectionError) else "rollout-failed"
 
 
 def described_cause(exc: BaseException) -> str:
