@@ -255,6 +255,44 @@ def nemo_gym(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", "-m", "slow", "tests/doors/http", env=env)
 
 
+TRAINERS = {
+    "verl": "verl==0.9.1 TransferQueue>=0.1.10 cachetools uvicorn fastapi",
+    "skyrl": "skyrl==0.3.0 skyrl-gym ray omegaconf loguru aiohttp torchdata jaxtyping",
+}
+"""The packages of the trainers, and what they import without saying so."""
+TRAINERS_SOURCE = {
+    "slime": ("https://github.com/THUDM/slime", "624b824a898ab0ec1fcb4d373004c7f3852bf515"),
+    "miles": ("https://github.com/radixark/miles", "31f1ca961a94cb860cec3b2dea34ec332bfa8f76"),
+}
+"""Those that are no packages.  What is used of them imports what verl needs, too."""
+TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
+
+
+@nox.session(python="3.11")
+def trainers(session: nox.Session) -> None:
+    """What the adapters make, in the hands of verl, slime, miles and SkyRL, each in an
+    environment of its own.  Not by default: they are large."""
+    install(session, "test")
+    env = {}
+    for name, packages in TRAINERS.items():
+        python = new_python(session, name)
+        pip = (python, "-m", "pip", "install", "-q")
+        # First, and from there: others would bring the one for graphics cards.
+        session.run(*pip, "torch==2.13.0", "--index-url", TORCH_INDEX, external=True)
+        wanted = ["torch==2.13.0", "-e", ".", *packages.split()]
+        session.run(*pip, "--extra-index-url", TORCH_INDEX, *wanted, external=True)
+        env[f"TRIO_ENVSERVE_{name.upper()}_PYTHON"] = python
+    for name, (url, commit) in TRAINERS_SOURCE.items():
+        source = Path(session.create_tmp()).resolve() / f"{name}-source"
+        if not source.exists():
+            session.run("git", "clone", "-q", url, str(source), external=True)
+        session.run("git", "-C", str(source), "checkout", "-q", commit, external=True)
+        env[f"TRIO_ENVSERVE_{name.upper()}_PYTHON"] = env["TRIO_ENVSERVE_VERL_PYTHON"]
+        env[f"TRIO_ENVSERVE_{name.upper()}_SOURCE"] = str(source)
+    chosen = ["-m", "slow or not slow", "tests/trainers"]
+    session.run("python", "-m", "pytest", *chosen, *session.posargs, env=env)
+
+
 @nox.session
 def mutation(session: nox.Session) -> None:
     """Every small change of the dedup cache is caught.  Not by default: it takes minutes.
@@ -383,6 +421,7 @@ def nightly(session: nox.Session) -> None:
     for name in (*names, "verifiers", "verifiers_newest", "ray", "training-3.11"):
         session.notify(name)
     session.notify("nemo_gym-3.12")
+    session.notify("trainers-3.11")
     session.notify("mutation", posargs=["dedup", "request_table", "shells"])
     session.notify("siege", posargs=["--minutes", "120"])
 

@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclasses.dataclass
 class Sample:
-    """As in slime 0.3.1 and miles 0.1.0."""
+    """As in slime and miles at the commits that ``forms.SLIME`` names."""
 
     class Status(enum.Enum):
         PENDING = "pending"

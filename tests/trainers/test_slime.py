@@ -28,8 +28,8 @@ def asked_at(address: str, **more: Any) -> Any:
     return arguments(trio_envserve_address=address, trio_envserve_model="oracle", **more)
 
 
-def batch(args: Any, **options: Any) -> list[list[Any]]:
-    """The samples of all groups, a list for each rollout."""
+def batch(args: Any, **options: Any) -> list[Any]:
+    """What comes of each rollout of all groups."""
 
     async def run() -> list[Any]:
         samples = [
@@ -41,13 +41,13 @@ def batch(args: Any, **options: Any) -> list[list[Any]]:
         calls = [slime.generate(args, sample, params, **options) for sample in samples]
         return await asyncio.gather(*calls)
 
-    return [each if isinstance(each, list) else [each] for each in asyncio.run(run())]
+    return asyncio.run(run())
 
 
 def test_rewards_of_slime_are_over_rollouts(address: str):
     args = asked_at(address)
     rollouts = batch(args)
-    assert [len(each) for each in rollouts[:5]] == [1, 3, 1, 1, 3]
+    assert [len(each) for each in rollouts[:5]] == [1, 3, 1, 1, 3], "lists also of one"
     samples = [sample for each in rollouts for sample in each]
     raw, trained = slime.rewards(args, samples)
     assert raw == [sample.reward for sample in samples]
@@ -66,7 +66,7 @@ def test_rewards_of_slime_are_over_rollouts(address: str):
 
 def test_rollout_is_one_sample_in_an_evaluation(address: str):
     rollouts = batch(asked_at(address), evaluation=True)
-    assert {len(each) for each in rollouts} == {1}
+    assert {type(each) for each in rollouts} == {Sample}
 
 
 def test_environment_is_asked_with_the_row_and_the_sampling_parameters(address: str):
@@ -141,3 +141,13 @@ def test_rewards_without_normalization_are_those_of_the_samples():
     good = Sample(index=0, group_index=0, reward=1.0)
     removed = Sample(index=1, group_index=0, reward=0.5, remove_sample=True)
     assert slime.rewards(args, [good, removed]) == ([1.0, 0.5], [1.0, 0.0])
+
+
+def test_filter_of_groups_looks_at_rollouts_that_count(address: str):
+    rollouts = batch(asked_at(address))
+    groups = [rollouts[4 * n : 4 * n + 4] for n in range(len(made.BATCH))]
+    kept = [slime.differing_rewards(arguments(), group) for group in groups]
+    assert dict(zip(made.BATCH, kept, strict=True)) == {
+        "mixed": True, "forked": True, "flawed": True, "unfinished": True, "lost": False,
+    }  # fmt: skip
+    assert not slime.differing_rewards(arguments(), [rollouts[0], rollouts[2]])

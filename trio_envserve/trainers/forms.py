@@ -37,7 +37,7 @@ VERL_EXTRA: Mapping[str, type] = {
 }
 """Those of its ``extra_fields``: an output without them ends the step."""
 
-SLIME = "slime 0.3.1 and miles 0.1.0"
+SLIME = "slime 624b824 and miles 31f1ca9, after 0.3.1 and 0.1.0"
 SLIME_SAMPLE: Mapping[str, type] = {
     "tokens": list,
     "response_length": int,

@@ -7,8 +7,8 @@
 
 Theory of operation
 -------------------
-Both hand ``generate`` a ``Sample`` for each rollout and take one back, or a list of them, one
-for each segment, with one ``rollout_id``.  A group must have all its members, so a failed one
+Both hand ``generate`` a ``Sample`` for each rollout and take back a list of them, one for each
+segment, with one ``rollout_id``.  A group must have all its members, so a failed one
 comes back as a placeholder that is marked to be removed (its mask is 0).  Both would count
 its reward all the same, and slime counts each segment of a forked rollout, over the whole
 batch; ``rewards`` has the baselines over rollouts.
@@ -41,10 +41,11 @@ CENTRED = (*SCALED, "reinforce_plus_plus_baseline")
 async def generate(
     args: Any, sample: Any, sampling_params: Mapping[str, Any], evaluation: bool = False
 ) -> Any:
-    """The sample, or one for each segment, of a rollout.
+    """A list of the samples of a rollout, one for each segment.  It is a list also of one:
+    both flatten a batch as its first rollout is.
 
-    In an evaluation, which has no mask and counts samples, always one; a failed rollout has
-    the reward 0.0 there, and is logged.
+    In an evaluation, which has no mask and counts samples, it is one sample; a failed rollout
+    has the reward 0.0 there, and is logged.
     """
     settings = _settings(args)
     if not evaluation:
@@ -59,7 +60,7 @@ async def generate(
         sampling_params=sampling_params,
     )
     made = [_copied(sample, fields) for fields in slime_samples(read, sample.index)]
-    return made[-1] if evaluation or len(made) == 1 else made
+    return made[-1] if evaluation else made
 
 
 def rewards(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
@@ -81,6 +82,13 @@ def rewards(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]
         width = std + EPSILON if scaled else 1.0
         trained.append((reward - mean) / width if _counts(sample) else 0.0)
     return raw, trained
+
+
+def differing_rewards(args: Any, samples: Sequence[Any], **_: Any) -> bool:
+    """Whether the rollouts of a group that count have different rewards: a filter for
+    ``--dynamic-sampling-filter-path``.  slime's own takes no rollouts of several samples."""
+    flat = [s for each in samples for s in (each if isinstance(each, list) else [each])]
+    return len({sample.get_reward_value(args) for sample in flat if _counts(sample)}) > 1
 
 
 def _settings(args: Any) -> CallSettings:

@@ -1,0 +1,94 @@
+"""SkyRL's own validators, metrics and advantages over what its generator gives.
+
+Run by the interpreter of an environment with skyrl; prints what came of each group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import typing
+from typing import Any
+
+if sys.version_info < (3, 12):
+    # Its types are pydantic's, which takes no ``typing.TypedDict`` before 3.12.
+    import typing_extensions
+
+    typing.TypedDict = typing_extensions.TypedDict
+
+import numpy as np
+import torch
+from skyrl.backends.skyrl_train.utils import ppo_utils
+from skyrl.train.config import SkyRLTrainConfig
+from skyrl.train.dataset.preprocess import compute_prompt_mini_batch_boundaries
+from skyrl.train.generators.base import TrajectoryID
+from skyrl.train.generators.utils import (
+    concatenate_generator_outputs,
+    get_metrics_from_generator_output,
+)
+from skyrl.train.utils.trainer_utils import validate_generator_output
+
+from trio_envserve.trainers.skyrl import Generator, engine_settings
+
+
+def batch_of(batch: Any, **sampling: Any) -> dict[str, Any]:
+    rows = [(name, n, case) for name, cases in batch.items() for n, case in enumerate(cases)]
+    return {
+        "prompts": [[{"role": "user", "content": "?"}]] * len(rows),
+        "env_classes": ["none"] * len(rows),
+        "env_extras": [{"case": case} for _, _, case in rows],
+        "sampling_params": {"max_generate_length": 8, **sampling},
+        "trajectory_ids": [TrajectoryID(name, n) for name, n, _ in rows],
+        "batch_metadata": None,
+    }
+
+
+def advantages(output: Any) -> dict[str, list[float]]:
+    """The advantages that SkyRL computes from the last row of each trajectory."""
+    lasts = [n for n, last in enumerate(output["is_last_step"]) if last]
+    width = max(len(output["response_ids"][n]) for n in lasts)
+    rewards, mask = torch.zeros(len(lasts), width), torch.zeros(len(lasts), width)
+    for row, n in enumerate(lasts):
+        rewards[row, len(output["response_ids"][n]) - 1] = output["rewards"][n]
+        mask[row, : len(output["response_ids"][n])] = 1
+    ids = [output["trajectory_ids"][n] for n in lasts]
+    found, _ = ppo_utils.compute_grpo_outcome_advantage(
+        rewards, mask, np.array([each.instance_id for each in ids]), grpo_norm_by_std=False
+    )
+    return {each.to_string(): row[0].item() for each, row in zip(ids, found, strict=True)}
+
+
+async def main(address: str, batch: Any) -> None:
+    overrides = ["generator.step_wise_trajectories=true"]
+    cfg = SkyRLTrainConfig.from_cli_overrides(overrides)
+    generator = Generator(cfg.generator, address=address, model="oracle", timeout_s=60)
+    asked = batch_of(batch, logprobs=1)
+    output = await generator.generate(asked)
+    validate_generator_output(len(asked["prompts"]), output, step_wise=True)
+    uids = [each.instance_id for each in output["trajectory_ids"]]
+    compute_prompt_mini_batch_boundaries(uids, 1, len(batch), True, 4)
+    halves = [dict(list(batch.items())[:2]), dict(list(batch.items())[2:])]
+    joined = concatenate_generator_outputs(
+        [await generator.generate(batch_of(half, logprobs=1)) for half in halves], step_wise=True
+    )
+    plain = await generator.generate(batch_of(batch, logprobs=None))
+    validate_generator_output(len(asked["prompts"]), plain, step_wise=True)
+    get_metrics_from_generator_output(output, uids)
+    try:
+        Generator(SkyRLTrainConfig.from_cli_overrides([]).generator, address=address)
+    except ValueError as error:
+        refused = str(error)
+    made = {
+        "advantages": advantages(output),
+        "rows": len(output["response_ids"]),
+        "joined": joined["response_ids"] == output["response_ids"],
+        "logprobs": [output["rollout_logprobs"] is not None, plain["rollout_logprobs"] is not None],
+        "metrics": output["rollout_metrics"],
+        "refused": refused,
+        "engine": engine_settings("http://10.0.0.1:8080/", "tiny/model", {}),
+    }
+    print("RESULT " + json.dumps(made))
+
+
+asyncio.run(main(sys.argv[1], json.loads(sys.argv[2])))

@@ -1,0 +1,110 @@
+"""What the adapters make, held against the trainers' own types, checks and advantages.
+
+Each trainer has an interpreter of its own, in an environment that ``nox -s trainers`` makes;
+the variables name them, and without one its test is skipped.  Those of slime and miles, which
+are no packages, are for a folder with their source, and all that this imports.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.client.faces import TrioThread
+from tests.trainers import made
+from trio_envserve import open_server
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
+ROOT = Path(__file__).parent.parent.parent
+PROGRAMS = Path(__file__).with_name("programs")
+HANG_S = 600
+
+REWARDS: dict[str, list[float | None]] = {
+    "mixed": [1.0, 0.0, None, 0.0],
+    "forked": [1.0, 0.0, 0.0, 0.0],
+    "flawed": [1.0, 0.0, 1.0, 1.0],
+    "unfinished": [None, 1.0, 0.0, 1.0],
+}
+EXPECTED = {
+    f"{group}_{number}": reward - made.MEANS[group]
+    for group, rewards in REWARDS.items()
+    for number, reward in enumerate(rewards)
+    if reward is not None
+}
+"""The advantages of the rollouts that count, without division by the standard deviation."""
+
+UNTRAINED = {"flawed_0", "flawed_1", "flawed_2", "unfinished_3"}
+"""Those of which no token is trained on: their reward counts all the same."""
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with TrioThread() as thread:
+        with thread.opened(open_server(made.Cases(), workers=0)) as server:
+            yield server.address
+
+
+def run(trainer: str, program: str, *arguments: str) -> dict[str, Any]:
+    """What the program prints under the interpreter of a trainer."""
+    python = os.environ.get(f"TRIO_ENVSERVE_{trainer.upper()}_PYTHON")
+    if not python:
+        pytest.skip(f"no interpreter with {trainer}: nox -s trainers")
+    source = os.environ.get(f"TRIO_ENVSERVE_{trainer.upper()}_SOURCE", "")
+    command = [python, "-W", "ignore", str(PROGRAMS / program), *arguments, json.dumps(made.BATCH)]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), source]))}
+    ran = subprocess.run(
+        command, env=env, capture_output=True, text=True, check=False, timeout=HANG_S
+    )
+    lines = [each for each in ran.stdout.splitlines() if each.startswith("RESULT ")]
+    assert lines, f"{ran.stdout[-3000:]}\n{ran.stderr[-6000:]}"
+    result: dict[str, Any] = json.loads(lines[-1].removeprefix("RESULT "))
+    return result
+
+
+def test_verl_takes_the_outputs_and_has_the_advantages_of_rollouts(address: str):
+    found = run("verl", "verl_program.py", address)
+    by_rollout: dict[str, set[float]] = {}
+    for key, advantages in found["advantages"].items():
+        by_rollout.setdefault(key.rpartition("_")[0], set()).update(map(float, advantages))
+    # A token that is not trained on has none, whatever the rollout's is.
+    wanted = {k: 0.0 if k in UNTRAINED else value for k, value in EXPECTED.items()}
+    assert {key: sum(values - {0.0}) for key, values in by_rollout.items()} == pytest.approx(
+        wanted, abs=1e-6
+    )
+    assert found["advantages"].keys() >= {"forked_0_0", "forked_0_1", "forked_0_2"}
+    assert found["rows"] == len(EXPECTED)
+    assert len(found["errors"]) == 20 - len(EXPECTED)
+    assert all("set trainer.use_v1=true" in each for each in found["errors"])
+    assert found["engine"] == {
+        "model": "http://10.0.0.1:8001/v1",
+        "model_name": "tiny/model",
+        "sampling": {"return_token_ids": True, "logprobs": True},
+    }
+
+
+def test_skyrl_takes_the_rows_and_has_the_advantages_of_rollouts(address: str):
+    found = run("skyrl", "skyrl_program.py", address)
+    assert found["advantages"] == pytest.approx({**EXPECTED, "lost_0": 0.0}, abs=1e-6)
+    assert (found["rows"], found["joined"], found["logprobs"]) == (19, True, [True, False])
+    assert found["metrics"] == {
+        "trio_envserve/rollouts": 20,
+        "trio_envserve/left_out": 6,
+        "trio_envserve/masked_segments": 4,
+    }
+    assert "set generator.step_wise_trajectories=true" in found["refused"]
+    assert found["engine"]["model"] == "http://10.0.0.1:8080/v1"
+
+
+@pytest.mark.parametrize("trainer", ["slime", "miles"])
+def test_slime_takes_the_samples_and_has_the_advantages_of_rollouts(trainer: str, address: str):
+    found = run(trainer, "slime_program.py", trainer, address)
+    assert found["advantages"] == pytest.approx(EXPECTED, abs=1e-6)
+    assert found["rows"] == 24
+    assert found["statuses"] == ["completed", "failed", "truncated"]
