@@ -11,8 +11,9 @@ from typing import Any, cast
 
 import pytest
 
+from tests.client.faces import TrioThread
 from tests.trainers import made
-from trio_envserve import Outcome, PlainClient
+from trio_envserve import Outcome, PlainClient, open_server
 from trio_envserve.trainers import trl
 from trio_envserve.trainers.samples import NO_LOGPROBS, NO_TOKENS
 from trio_envserve.trainers.trl import NothingToTrain, RolloutFunc, RolloutWorker, rollout_reward
@@ -279,6 +280,40 @@ def test_worker_stops_while_its_queue_is_full(monkeypatch: pytest.MonkeyPatch):
     worker = worker_on(monkeypatch, client, queue_size=1)
     assert worker.rollout_buffer.get(timeout=60).group_id == 0
     worker.stop()
+    worker.check_health(60)
+
+
+# -- with a real server -------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with TrioThread() as thread:
+        with thread.opened(open_server(made.Cases(), workers=0)) as server:
+            yield server.address
+
+
+@pytest.mark.real
+def test_rollout_func_gets_rows_from_a_server(address: str):
+    func = RolloutFunc(address, model="oracle")
+    for _ in range(2):  # by one client
+        rows = func([{"case": "good"}] * 3, trainer())
+        assert rows["env_mask"] != [[0]] * 3
+        assert None not in rows["rollout_reward"]
+
+
+@pytest.mark.real
+@pytest.mark.usefixtures("sample_type")
+def test_worker_gets_rows_from_a_server_until_it_is_stopped(address: str):
+    dataset = [{"case": "good"}]
+    worker = RolloutWorker(address, dataset, model="oracle", num_generations=2, queue_size=4)
+    worker.start()
+    groups = [worker.rollout_buffer.get(timeout=60).group_id for _ in range(20)]
+    assert groups == sorted(groups)
+    thread = worker._thread
+    assert thread is not None
+    worker.stop()  # while it waits for room, and rollouts run
+    assert not thread.is_alive()
     worker.check_health(60)
 
 
