@@ -63,10 +63,12 @@ def _figures(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows += [
         ("seconds", f"{summary['seconds']:.2f}"),
         ("rollouts per second", f"{summary['rate']:.1f}"),
-        ("retransmitted", str(retries["retransmitted"])),
-        ("issued again after a lost server", str(retries["reissued"])),
-        ("executed more than once, by consent", str(retries["rerun"])),
     ]
+    again = {
+        "retransmitted": "retransmitted", "reissued": "issued again after a lost server",
+        "rerun": "executed more than once, by consent",
+    }  # fmt: skip
+    rows += [(words, str(retries[name])) for name, words in again.items() if retries[name]]
     return [(plain_line(name, _NAME), value) for name, value in rows]
 
 

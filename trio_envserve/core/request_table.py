@@ -125,7 +125,7 @@ def place(cache: DedupCache, session: Session, entry: Entry) -> None:
     session.held_bytes += size
     cache.queued_count += 1
     session.queued_count += 1
-    cache.counters.entered += 1
+    cache.counters.entered += not session.own  # the work of a key was entered with its request
     if session.owner is not None:
         session.owner.unfinished += 1
 
@@ -186,7 +186,7 @@ def _finish_new(
 def _finish_waiting(
     cache: DedupCache, session: Session, sequence: int, entry: Entry, arg: Any
 ) -> Effects:
-    cache.counters.cancelled += 1
+    cache.counters.cancelled += entry.key is None  # else that of its work is counted
     _queue(cache, session, -1)
     _remove(cache, session, entry)
     return (_out(entry),)
@@ -247,7 +247,6 @@ def _answer(
 ) -> Effects:
     """The work of its key has an outcome.  It goes on taking its place in the queue until
     it is finished, since nothing of its own has run (G8)."""
-    cache.counters.completed += 1
     cache.queued_count -= 1
     session.queued_count -= 1
     _keep(cache, session, entry, kept)
@@ -323,7 +322,7 @@ def drop_body(cache: DedupCache, session: Session, entry: Entry) -> None:
 
 def _remove(cache: DedupCache, session: Session, entry: Entry) -> None:
     """FINISHED: only the sequence is remembered."""
-    cache.counters.finished += 1
+    cache.counters.finished += not session.own
     entry.state = _FINISHED
     if not session.own:
         session.finished.add(entry.id.sequence)

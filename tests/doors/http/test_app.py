@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 import trio
 
 from tests.doors.http.door import asking, httpx2, open_door, raw
-from trio_envserve import CallOptions, open_server
+from trio_envserve import CallOptions, Client, open_server
+from trio_envserve.core.health import Health, ServerHealth, ServerStatus
+from trio_envserve.core.status import ServerStats
 from trio_envserve.core.terms import Verdict
 from trio_envserve.doors.http import open_http_door
 from trio_envserve.doors.http.bodies import Codec
@@ -425,3 +428,24 @@ async def test_a_mistake_of_the_door_is_told_without_its_inside(
             await client.post("/v1/batches", json={"inputs": [0]})
         assert (await client.get("/livez")).status_code == 200
     assert "a secret" in caplog.text
+
+
+async def test_status_said_ready_before_the_door_did(monkeypatch: pytest.MonkeyPatch):
+    """The door hears it with its client's next ping, up to a second later."""
+    async with open_door(echo) as door, asking(door) as client:
+        unheard = ServerHealth(Health.STARTING, "no worker is ready yet")
+        monkeypatch.setattr(Client, "health", lambda _: unheard)
+        assert (await client.get("/readyz")).json() == {"status": "ready"}
+        answer = await client.post("/v1/rollouts", json={"input": 1})
+        assert (answer.status_code, answer.json()["value"]) == (200, 1)
+
+        ask = Client.stats
+
+        async def starting(self: Client, timeout_s: float | None = None) -> ServerStats:
+            found = await ask(self, timeout_s)
+            return dataclasses.replace(found, status=ServerStatus.STARTING)
+
+        monkeypatch.setattr(Client, "stats", starting)
+        assert (await client.get("/readyz")).status_code == 503
+        answer = await client.post("/v1/rollouts", json={"input": 1})
+        assert (answer.status_code, answer.json()["code"]) == (503, "not-ready")

@@ -26,7 +26,7 @@ from ...client import Client, Outcome
 from ...client.options import Encoded, checked
 from ...client.shell import run_encoded
 from ...core.errors import CallError, ConfigError
-from ...core.health import Health
+from ...core.health import Health, ServerStatus
 from ...net import unwrap_single
 from .answers import later, line, problem_for, record, refuse
 from .batches import Feed
@@ -61,6 +61,9 @@ from .unread import Unread
 
 _log = logging.getLogger("trio_envserve.http")
 
+READY_S: Final = 0.5
+"""The most that a probe waits for the server's word."""
+
 _OPEN: Final = ("/livez", "/readyz", "/")
 """Paths for probes and browsers, which carry no token, and say nothing of what runs."""
 
@@ -87,6 +90,7 @@ class HttpApp:
         self._rooms = Rooms(limits.calls, limits.namespace_share)
         self._share = Share(limits.bodies_bytes)
         self._runs = Runs(client, keyed, codec, self._rooms, self._share, limits, runs)
+        self._asks_ready = trio.Lock()
         self._scrapes = Scrapes(client, limits, self._counts)
         self._stragglers = Stragglers(client, limits)
         self._answers: Counter[int] = Counter()
@@ -173,10 +177,23 @@ class HttpApp:
         await exchange.answer(200, JSON, to_json({"status": "alive"}))
 
     async def _readyz(self, exchange: Exchange) -> None:
-        if self._client.health().health is Health.HEALTHY:
+        if await self._is_ready():
             await exchange.answer(200, JSON, to_json({"status": "ready"}))
         else:  # why, says the log, or an answer to who may ask for more
             raise Problem("not-ready", "no worker is ready", LATER)
+
+    async def _is_ready(self) -> bool:
+        """Whether a worker is ready, as ``status --ready`` says it.  The server is asked if it
+        did not say so last; it says it only with the next ping."""
+        if self._client.health().health is Health.HEALTHY:
+            return True
+        with trio.move_on_after(READY_S):
+            async with self._asks_ready:  # whoever else asks needs no token
+                if self._client.health().health is Health.HEALTHY:
+                    return True
+                stats = await self._scrapes.stats()
+                return stats is not None and stats.status is ServerStatus.READY
+        return False
 
     async def _openapi(self, exchange: Exchange) -> None:
         await exchange.answer(200, JSON, to_json(document()))
@@ -184,7 +201,7 @@ class HttpApp:
     # -- calls ----------------------------------------------------------------
 
     async def _rollout(self, exchange: Exchange) -> None:
-        named = self._check_call(exchange)
+        named = await self._check_call(exchange)
         media = accepted(exchange.headers, (JSON, CBOR))
         with ExitStack() as held:
             body = await self._body(exchange, held)
@@ -193,7 +210,7 @@ class HttpApp:
             del body
             if named is None:
                 self._rooms.take(1, held)
-                self._check_ready()
+                await self._check_ready()
                 run = partial(run_encoded, self._client, asked)
                 outcome = await exchange.unless_hung_up(run)
             else:
@@ -228,7 +245,7 @@ class HttpApp:
         call, named = self._keyed.find(identity), identity.named
         if call is None:
             self._rooms.take(1, held, named.namespace)
-            self._check_ready()
+            await self._check_ready()
             call = self._keyed.start(identity, asked, held.pop_all())
         wait_s = asynchronous(exchange.headers, self._limits.wait_s)
         if wait_s is not None:
@@ -243,7 +260,7 @@ class HttpApp:
         return await self._codec.write(record(outcome, kind), media)
 
     async def _batch(self, exchange: Exchange) -> None:
-        named = self._check_call(exchange)
+        named = await self._check_call(exchange)
         accepted(exchange.headers, (LINES, "application/jsonl", JSON))
         with ExitStack() as held:
             body = await self._body(exchange, held)
@@ -264,7 +281,7 @@ class HttpApp:
             except ConfigError as error:
                 raise Problem("bad-request", str(error)) from None
             self._rooms.take(in_flight, held, "" if named is None else named.namespace)
-            self._check_ready()
+            await self._check_ready()
             feed = Feed(self._client, inputs, in_flight, fields)
             if named is None:
                 await exchange.unless_hung_up(lambda: self._fed(exchange, feed))
@@ -321,7 +338,7 @@ class HttpApp:
 
     # -- before a call --------------------------------------------------------
 
-    def _check_call(self, exchange: Exchange) -> Named | None:
+    async def _check_call(self, exchange: Exchange) -> Named | None:
         """The key that a request for calls names, if it does."""
         query = read_query(exchange.query, ("namespace",))
         key = key_of_header(exchange.headers)
@@ -333,12 +350,12 @@ class HttpApp:
             return Named(key, namespace_of(query))
         # Before the body is read; and again when the calls are made.
         self._rooms.check(1)
-        self._check_ready()
+        await self._check_ready()
         return None
 
-    def _check_ready(self) -> None:
-        health = self._client.health()
-        if health.health is not Health.HEALTHY:
+    async def _check_ready(self) -> None:
+        if not await self._is_ready():
+            health = self._client.health()
             raise Problem("not-ready", health.reason or health.health.value, LATER)
 
     async def _body(self, exchange: Exchange, held: ExitStack) -> bytes:

@@ -6,7 +6,7 @@ While anybody looks, one task asks the server once a second, and makes one *view
 a line of JSON of at most :data:`VIEW_BYTES`, the same bytes for all.  Each viewer's own task
 sends the newest view whenever it is ready for one; so who reads slowly gets fewer, and who reads
 nothing is cut off by the connection's limit (``write_s``).  A view says all there is: none
-depends on the one before.
+depends on the one before, but for the percentiles of the last half minute.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, final
@@ -22,6 +23,7 @@ import trio
 
 from ...client import Client
 from ...client.places import places
+from ...core.durations import Durations
 from ...core.errors import EnvServeError
 from ...core.pages import RunningPage
 from ...core.status import ServerStats
@@ -45,6 +47,8 @@ NO_LINES: Final[Mapping[int, str]] = {}
 HOSTS_MOST: Final = 64
 PAST_HOSTS: Final = 8
 WORKERS_MOST: Final = 256
+LATENCY_VIEWS: Final = 30
+"""Number of views over which the percentiles of the chart are."""
 TEXT_CHARACTERS: Final = 400
 """Of a note's value, a reason or a stack."""
 
@@ -61,6 +65,7 @@ class Live:
         self._viewers = 0
         self._view = b""
         self._lines: Mapping[int, str] = {}
+        self._latency = Latency()
         self._number = 0
         """Of the view."""
         self._wanted = trio.Event()
@@ -111,13 +116,17 @@ class Live:
         while True:
             if not self._viewers:
                 self._wanted, self._view = trio.Event(), b""
+                self._latency = Latency()
                 await self._wanted.wait()
             began_s = trio.current_time()
             seen = await self._ask()
             workers = 0 if seen[0] is None else len(seen[0].per_worker)
             await self._turns.take(workers * SCRAPED_WORKER_US + SLOW_ROWS * RUNNING_US)
             self._number += 1
-            self._view = event(view(*seen, tokens=self._tokens, lines=self._lines), self._number)
+            made = view(*seen, tokens=self._tokens, lines=self._lines)
+            if seen[0] is not None:
+                made["latency"] = self._latency.add(seen[0])
+            self._view = event(made, self._number)
             self._changed.unpark_all()
             await trio.sleep_until(began_s + EVERY_S)
 
@@ -177,7 +186,6 @@ def view(
             **stats.failures, "model": usage.get("failed", 0), "refused": cache.refused_for_now,
             "cancelled": cache.cancelled,
         },
-        "waits": dict(stats.waits), "runs": dict(stats.runs), "models": dict(stats.model_calls),
         "router_lag_s": _number(stats.more.get("router_lag_p99_s")),
         "hosts": [
             {**dataclasses.asdict(each), "why": _cut(each.why)} for each in stats.hosts[:HOSTS_MOST]
@@ -212,6 +220,31 @@ def view(
         ],
         "total": page.total, "typical_s": page.typical_s,
     }  # fmt: skip
+
+
+@final
+class Latency:
+    """Percentiles of how long rollouts took and waited lately, for the chart."""
+
+    def __init__(self) -> None:
+        self._before: deque[tuple[Durations, Durations]] = deque(maxlen=LATENCY_VIEWS)
+        self._epoch = ""
+
+    def add(self, stats: ServerStats) -> dict[str, float | None]:
+        """The percentiles since the oldest of the last views, in seconds; None where nothing
+        ended, or began, since."""
+        runs, waits = Durations(), Durations()
+        runs.take(stats.runs)
+        waits.take(stats.waits)
+        if stats.epoch != self._epoch:
+            self._before.clear()
+        self._epoch = stats.epoch
+        first_runs, first_waits = self._before[0] if self._before else (runs, waits)
+        self._before.append((runs, waits))
+        return {
+            "p50": runs.quantile(0.5, first_runs), "p99": runs.quantile(0.99, first_runs),
+            "wait_p99": waits.quantile(0.99, first_waits),
+        }  # fmt: skip
 
 
 def event(view: dict[str, Any], number: int) -> bytes:

@@ -40,14 +40,15 @@ class Scrapes:
         if exposition is None:
             text = "the metrics need an extra: pip install 'trio-envserve[metrics]'"
             raise Problem("extra-missing", text)
-        stats = await exchange.unless_hung_up(self._stats)
+        stats = await exchange.unless_hung_up(self.stats)
         workers = 0 if stats is None else len(stats.per_worker)
         await exchange.take_turn(SCRAPE_US + workers * SCRAPED_WORKER_US)
         accept = b", ".join(exchange.headers.get(b"accept", ())).decode("latin-1")
         media, body = exposition.write(Seen(self._counts(), stats), accept)
         await exchange.answer(200, media, body)
 
-    async def _stats(self) -> ServerStats | None:
+    async def stats(self) -> ServerStats | None:
+        """The server's statistics; None if it does not answer in time."""
         try:
             return await self._client.stats(self._limits.scrape_s)
         except EnvServeError:

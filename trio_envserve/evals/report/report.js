@@ -7,6 +7,10 @@
   // -- words -------------------------------------------------------------------
   const figure = (n) => n == null ? "–" : typeof n !== "number" ? n
     : n && (Math.abs(n) < 1e-4 || Math.abs(n) >= 1e9) ? n.toExponential(2) : String(Number(n.toPrecision(4)));
+  const withError = (mean, error) => { // as many digits as the error has one of
+    const digits = error > 0 ? Math.min(10, Math.max(0, -Math.floor(Math.log10(error)))) : 4;
+    return `${Number(mean).toFixed(digits)} ± ${Number(error).toFixed(digits)}`;
+  };
   const whole = (n) => n == null ? "–" : n.toLocaleString("en");
   const percent = `${Math.round(summary.reward.confidence * 100)}% interval`;
   const clock = (at_s, digits) => new Date(at_s * 1000).toTimeString().slice(0, 8)
@@ -28,7 +32,7 @@
     put($("alarm"), told.join("\n"), "alarm");
     $("alarm").hidden = !told.length;
     const tiles = [
-      ["mean reward", reward.std_error == null ? figure(reward.mean) : `${figure(reward.mean)} ± ${figure(reward.std_error)}`,
+      ["mean reward", reward.std_error == null ? figure(reward.mean) : withError(reward.mean, reward.std_error),
         reward.low == null ? `of ${reward.inputs} inputs` : `${percent}: ${figure(reward.low)} to ${figure(reward.high)}, ${whole(reward.inputs)} inputs`],
       ["results", whole(summary.results), `${whole(summary.errors)} errors`],
       ["execution", seconds(summary.duration_s.p50), `p50; the p99 is ${seconds(summary.duration_s.p99)}`],

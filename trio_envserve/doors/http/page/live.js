@@ -44,32 +44,17 @@
   let fitting = 0;
   addEventListener("resize", () => { cancelAnimationFrame(fitting); fitting = requestAnimationFrame(fitAll); });
 
-  // Of counts in buckets: the bound below which the part q of what came between two views is.
-  function quantile(now, then, q) {
-    const bounds = Object.keys(now).filter((name) => name !== "sum_s").sort((a, b) => Number(a) - Number(b));
-    const counts = bounds.map((name) => now[name] - (then[name] || 0));
-    const total = counts.reduce((sum, n) => sum + n, 0);
-    if (total <= 0) return null;
-    let left = q * total;
-    for (let n = 0; n < bounds.length; n++) {
-      left -= counts[n];
-      if (left <= 0) return bounds[n] === "inf" ? 3600 : Number(bounds[n]);
-    }
-    return null;
-  }
   const failed = (v) => (v.failures.raised || 0) + (v.failures.lost || 0) + (v.failures.deadline || 0);
 
   function draw(v) {
     if (before.length && before[0].epoch !== v.epoch) before = [];
-    const last = before[before.length - 1], first = before[0];
+    const last = before[before.length - 1];
     const took = last ? Math.max(v.at_s - last.at_s, 0.1) : 0;
     const rate = (f) => last ? Math.max(0, f(v) - f(last)) / took : null;
     charts.rates.add(v.at_s, [rate((x) => x.counts.completed), rate(failed)]);
     charts.queue.add(v.at_s, [v.now.waiting, v.now.running]);
-    charts.latency.add(v.at_s, first
-      ? [quantile(v.runs, first.runs, 0.5), quantile(v.runs, first.runs, 0.99), quantile(v.waits, first.waits, 0.99)]
-      : [null, null, null]);
-    before.push({ at_s: v.at_s, epoch: v.epoch, counts: v.counts, failures: v.failures, runs: v.runs, waits: v.waits });
+    charts.latency.add(v.at_s, [v.latency.p50, v.latency.p99, v.latency.wait_p99]);
+    before.push({ at_s: v.at_s, epoch: v.epoch, counts: v.counts, failures: v.failures });
     if (before.length > WINDOW) before.shift();
   }
 
