@@ -9,6 +9,7 @@ leave the router is collected in :attr:`Dispatcher.out`, in order.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -257,9 +258,10 @@ class Dispatcher:
         if cache.queued_count or queue.reserving:
             queue.resume(self._share_left)
             pausing, awake_s = workforce.pausing, self.clock.awake_s
+            most = self._most_at_once()
             while (
                 queue.may_pick and not pausing.holds(awake_s)
-                and (chosen := queue.pick(workforce.workers.values(), self._share_left))
+                and (chosen := queue.pick(workforce.workers.values(), self._share_left, most))
             ):  # fmt: skip
                 entry, worker = chosen
                 session = cache.sessions[entry.id.session]
@@ -276,13 +278,20 @@ class Dispatcher:
             self.out += workforce.out
             workforce.out.clear()
 
+    def _most_at_once(self) -> float:
+        """Number of executions that a worker may have now, so that those that still start find
+        their share of what is there."""
+        if not self.pool.spreads(self.clock.awake_s):
+            return math.inf
+        return -(-(self.workforce.live_count() + len(self.queue)) // max(1, self.pool.wanted))
+
     def resize(self) -> None:
         """Decide how many workers there are to be, where that may change."""
         if self.pool.parts:
             self.out += self.elastic.tick(self.clock.awake_s, self._need())
 
     def _need(self) -> Need:
-        is_held = bool(self.workforce.pausing.why)
+        is_held = bool(self.workforce.pausing.why) or self.pool.spreads(self.clock.awake_s)
         return Need(
             sum(worker.running for worker in self.workforce.workers.values()),
             len(self.queue),

@@ -21,6 +21,7 @@ from itertools import takewhile
 from .messages import Dispatch, Fetch, Statement
 from .ranges import Ranges
 from .requests import Entry, Session
+from .spoilt import Results
 from .terms import Incarnation, worker_name
 
 
@@ -99,6 +100,9 @@ class Worker:
     host: str = ""
     """The name of its host; empty for one of this machine."""
     site: Site = dataclasses.field(default_factory=Site)
+    results: Results = dataclasses.field(default_factory=Results)
+    suspect: bool = False
+    """Whether it fails and others do not (:mod:`.spoilt`): it gets one at a time."""
 
     @property
     def name(self) -> str:
@@ -107,7 +111,9 @@ class Worker:
 
     def is_lighter(self, other: Worker) -> bool:
         """Whether the next dispatch should rather go here: to the machine that has less to
-        do, and there to the worker that has."""
+        do, and there to the worker that has.  A suspect comes last."""
+        if self.suspect is not other.suspect:
+            return other.suspect
         site, theirs = self.site, other.site
         if site is theirs:
             return self.running < other.running
@@ -117,7 +123,8 @@ class Worker:
 
     def open(self) -> bool:
         """Whether an ordinary dispatch may go here."""
-        room = self.running < self.capacity  # first: it is what is most often missing
+        # First what is most often missing.
+        room = self.running < (1 if self.suspect else self.capacity)
         return room and self.accepting and self.duty is Duty.ANY and self.has_numbers()
 
     def has_numbers(self) -> bool:

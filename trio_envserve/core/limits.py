@@ -224,6 +224,16 @@ class ServerLimits(_Checked):
     teardown_s: float = limit(
         5.0, "an environment's teardown is cancelled then; the worker exits all the same"
     )
+    spread_s: float = limit(
+        5.0,
+        "once the first worker is ready, those that still start are left their share of the "
+        "work for so long: else it would take everything",
+    )
+    spoilt_after: int = limit(
+        8,
+        "a worker with so many failures in a row is drained and replaced if others do not fail; "
+        "fewer may be chance",
+    )
     recycle_executions: int | None = limit(
         None, "a worker is replaced after so many executions (drained first); None: never"
     )

@@ -126,6 +126,8 @@ def _ready(pool: Pool, life: Life, now_s: float, arg: None) -> Sequence[PoolEffe
     life.ready_s = life.heard_s = now_s
     slot = pool.slots[life.slot]
     slot.failed_starts, slot.unloadable, slot.awaited = 0, False, False
+    if not pool.was_ready:
+        pool.spread_until_s = now_s + pool.limits.spread_s
     pool.broken, pool.broken_because, pool.was_ready = "", "", True
     took_s = now_s - life.born_s
     return (Report("info", f"worker {life.name} (pid {life.pid}) ready after {took_s:.1f} s"),)

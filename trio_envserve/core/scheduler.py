@@ -25,6 +25,7 @@ skipped until it has room again; no worker is reserved for them meanwhile.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Collection
 from itertools import islice
@@ -89,10 +90,12 @@ class Scheduler:
                 self._lines[session] = self._paused.pop(session)
 
     def pick(
-        self, workers: Collection[Worker], share_left: Callable[[SessionId], bool]
-    ) -> tuple[Entry, Worker] | None:
+        self, workers: Collection[Worker], share_left: Callable[[SessionId], bool],
+        most: float = math.inf,
+    ) -> tuple[Entry, Worker] | None:  # fmt: skip
         """The next dispatch, taken out of the queue, or None if nothing can go.
-        Call it until then: so a group of suspects is dispatched at once."""
+        Call it until then: so a group of suspects is dispatched at once.  ``most``: a worker
+        with as many executions gets none but suspects."""
         if self._suspects or self.reserving:
             chosen = self._pick_suspect(workers, share_left)
             if chosen is not None:
@@ -101,6 +104,8 @@ class Scheduler:
             return None
         worker: Worker | None = None
         for each in workers:
+            if each.running >= most:
+                continue
             if (worker is None or each.is_lighter(worker)) and each.open():
                 worker = each
         if worker is None:

@@ -17,6 +17,7 @@ that is not free yet, say), until the pause between two starts is as long as it 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -123,6 +124,8 @@ class Pool:
         self.restarts = 0
         self.was_ready = False
         """Whether any worker was ever ready."""
+        self.spread_until_s = -math.inf
+        """Until then who still starts is left its share of the work."""
         self.reported = False
         """Whether a worker itself has said that it cannot set up the environment."""
         self.broken: str = ""
@@ -265,6 +268,12 @@ class Pool:
     def accepts(self, life: Life) -> bool:
         """Whether it may get new work as far as its health goes."""
         return life.phase is Phase.READY and not (life.silent or life.blocked or life.held)
+
+    def spreads(self, now_s: float) -> bool:
+        """Whether who still starts is to be left its share of the work."""
+        return now_s < self.spread_until_s and any(
+            slot.life is not None and slot.life.phase is Phase.STARTING for slot in self.slots
+        )
 
     def ready_count(self) -> int:
         """Workers that answered hello and were not told to exit.  One that drains

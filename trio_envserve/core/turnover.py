@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from . import messages
+from . import messages, spoilt
 from .executions import Worker
 from .limits import ServerLimits
 from .lives import Life, LifeInput, Phase
@@ -19,6 +19,8 @@ class Turnover:
         self._pool = pool
         self._workers = workers
         self._limits = limits
+        self._failing = False
+        """Whether some worker has as many failures in a row as make it suspect."""
 
     def check(self, now_s: float) -> list[RouterEffect]:
         """Drain, retire or kill those whose time has come."""
@@ -46,6 +48,29 @@ class Turnover:
             effects.append(ToWorker(worker.id, worker.incarnation, messages.Retire()))
             effects.append(Report("info", f"worker {worker.name} retires: {life.why}"))
             effects += self._pool.step(life, LifeInput.DRAINED, now_s, life.why)
+        return effects
+
+    def reported(self, worker: Worker, failed: bool, now_s: float) -> list[RouterEffect]:
+        """One of its executions has failed, or has a result: decide anew who is suspect, and
+        drain who is spoilt."""
+        most = self._limits.spoilt_after
+        worker.results.add(failed)
+        was_failing, everyone = self._failing, self._workers.values()
+        self._failing = worker.results.failures >= most or (
+            was_failing and any(each.results.failures >= most for each in everyone)
+        )
+        if not (self._failing or was_failing):
+            return []
+        effects: list[RouterEffect] = []
+        for each in everyone:
+            each.suspect = spoilt.is_suspect(each, everyone, most)
+            life = self._pool.lives[each.id]
+            if life.phase is Phase.READY and spoilt.is_spoilt(each, everyone, most):
+                why = f"its last {most} executions failed, and those of other workers did not"
+                text = f"worker {each.name} gets no more work: {why}"
+                effects += [Report("warning", text)]
+                effects += self._pool.step(life, LifeInput.RETIRE, now_s, why)
+                self.refresh_one(each, now_s)
         return effects
 
     def refresh(self, now_s: float) -> None:

@@ -48,6 +48,7 @@ from .requests import RetainedOutcome
 from .router_effects import Lost
 from .router_inputs import WorkerBack
 from .slots import Pool
+from .spoilt import has_failed
 from .terms import ID_BYTES, Body, Status, one_line
 from .turnover import Turnover
 from .worker_history import WorkerHistory
@@ -285,6 +286,9 @@ class Workforce:
         if duration_s is not None and status != Status.CANCELLED:
             self.durations.append(duration_s)
         self.out += self.pausing.reported(status, payload, now_s)
+        failed = has_failed(status, payload)
+        if failed is not None:
+            self.out += self.turnover.reported(worker, failed, now_s)
         entry = execution.entry
         if execution.taken_back and entry is not None and status == Status.CANCELLED:
             why = "the server before had begun to cancel it"  # and nobody was told so

@@ -101,6 +101,7 @@ class Configuration(Described):
             worker_capacity=self.capacity, window=self.window, kept_outcomes=self.kept,
             kept_bytes=self.kept_bytes, announce_bytes=self.announce,
             queue=self.queue, recycle_executions=self.recycle, session_share=1.0,
+            spread_s=1e-300,
         )  # fmt: skip
 
     def client_limits(self) -> ClientLimits:

@@ -266,7 +266,8 @@ RULES: dict[type, dict[str, Rule]] = {
     },
     Pool: {
         **_out(_CONSTANT, "limits", "_new_id", "_heartbeats"),
-        **_out(_PEOPLE, "restarts"),
+        **_out(_PEOPLE, "restarts", "broken_because"),
+        **_out("nobody is waited for: spread_s is nothing here", "spread_until_s"),
         "slots": Rule("alike", lambda owner, slots, form: Bag(tuple(map(form, slots)))),
         "lives": Rule(
             "each for itself", lambda owner, lives, form: Bag(tuple(map(form, lives.values())))
@@ -306,6 +307,7 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out(_CONSTANT, "capacity", "most"),
         **_out(_PEOPLE, "done", "failed"),
         **_out(_DERIVED, "stopping"),
+        **_out("fewer executions than it takes to be suspect", "results", "suspect"),
     },
     Execution: {
         **_out("it is listed under its worker", "worker"),

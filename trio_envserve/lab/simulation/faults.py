@@ -325,6 +325,7 @@ def _server_limits(rng: Random, faults: frozenset[Fault]) -> ServerLimits:
         blocked_report_s=0.5,
         cancel_grace_s=0.8,
         cancel_kill_s=2.5,
+        spread_s=1e-300,  # nothing: all seeds are what they were before it was there
         restart_pause_s=0.1,
         restart_pause_max_s=0.5,
         drain_s=1.0,

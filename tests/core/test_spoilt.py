@@ -1,0 +1,172 @@
+"""A worker that fails while others do not.
+
+One rollout used up all descriptors of its worker.  All that came there failed at once, so that
+it was always the one with the least to do: of 1,000 requests on four workers it took 976.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trio_envserve.core import error_records
+from trio_envserve.core.errors import ErrorInfo
+from trio_envserve.core.lives import Phase
+from trio_envserve.core.spoilt import has_failed
+from trio_envserve.core.terms import Status, Verdict
+
+from .helpers import Pair
+
+BROKEN = b"w0-1"
+
+
+def error(code: str = "rollout-failed", verdict: Verdict = Verdict.RAN_AND_FAILED) -> bytes:
+    return error_records.encode(ErrorInfo(code, verdict, "no descriptors left"))
+
+
+class Pool:
+    """Workers that run calls; those on some of them fail at once."""
+
+    def __init__(self, workers: int = 4, **limits: Any) -> None:
+        self.pair = Pair(
+            workers=workers,
+            server={"restart_pause_s": 0.1, "worker_capacity": 16, **limits},
+        )  # fmt: skip
+        self.failed = self.ended = self.taken = 0
+        self.kept: list[Any] = []
+
+    def submit(self, calls: int) -> None:
+        for _ in range(calls):
+            self.pair.submit()
+
+    def fail(self, *workers: bytes) -> None:
+        """Whatever runs on these fails, and what is dispatched there then."""
+        while self.taken < len(self.pair.runs):
+            run = self.pair.runs[self.taken]
+            self.taken += 1
+            if run[0] in workers:
+                self.failed += 1
+                self.pair.end(run, error(), Status.ERROR)
+            else:
+                self.kept.append(run)
+
+    def succeed(self) -> None:
+        """What runs on the others has results."""
+        kept, self.kept = self.kept, []
+        for run in kept:
+            self.ended += 1
+            self.pair.end(run)
+
+    @property
+    def leaving(self) -> list[bytes]:
+        lives = self.pair.router.pool.lives.values()
+        return [life.id for life in lives if life.phase is not Phase.READY]
+
+
+def test_a_worker_that_fails_at_once_takes_no_more_than_its_peers():
+    pool = Pool(worker_capacity=256)
+    pool.submit(1000)
+    for _ in range(10):
+        pool.fail(BROKEN)
+        pool.succeed()
+    assert pool.failed + pool.ended == 1000
+    assert pool.failed <= 250 + 1
+    assert BROKEN in pool.leaving
+
+
+def test_it_is_suspect_before_others_have_ended_anything():
+    """The others' rollouts last for minutes: only it has outcomes."""
+    pool = Pool()
+    for _ in range(40):
+        pool.submit(1)
+        pool.fail(BROKEN)
+    assert pool.failed == 8
+    worker = pool.pair.router.workforce.workers[BROKEN]
+    assert (worker.suspect, pool.leaving) == (True, [])
+    pool.succeed()  # which makes it clear
+    pool.submit(60)
+    pool.fail(BROKEN)
+    assert pool.failed == 8
+    assert pool.leaving == [BROKEN]
+    [report] = [each.text for each in pool.pair.reports if "gets no more work" in each.text]
+    assert "its last 8 executions failed, and those of other workers did not" in report
+
+
+def test_it_is_drained_and_replaced():
+    pool = Pool()
+    pool.submit(40)
+    pool.succeed()
+    for _ in range(3):
+        pool.submit(40)
+        pool.fail(BROKEN)
+        pool.succeed()
+    pool.pair.advance(0.5)
+    assert pool.pair.exits == [BROKEN]
+    pool.pair.die(BROKEN, "exit status 0")
+    pool.pair.advance(1.0)
+    assert b"w0-2" in pool.pair.router.workforce.workers
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_where_all_fail_alike_nothing_is_recycled(workers: int):
+    pool = Pool(workers=workers)
+    names = [b"w%d-1" % number for number in range(workers)]
+    pool.submit(400)
+    pool.fail(*names)
+    assert (pool.failed, pool.leaving) == (400, [])
+    assert not any(worker.suspect for worker in pool.pair.router.workforce.workers.values())
+
+
+def test_a_result_ends_the_row():
+    pool = Pool()
+    for _ in range(5):
+        pool.submit(28)
+        runs = pool.pair.runs[pool.taken :]
+        pool.taken += len(runs)
+        for number, run in enumerate(runs):
+            fails = run[0] == BROKEN and number % 6
+            payload, status = (error(), Status.ERROR) if fails else (b"fine", Status.RESULT)
+            pool.pair.end(run, payload, status)
+    assert pool.leaving == []
+
+
+@pytest.mark.parametrize(
+    ("status", "payload", "counts"),
+    [
+        (Status.RESULT, b"x", False),
+        (Status.CANCELLED, b"x", None),
+        (Status.ERROR, error(), True),
+        (Status.ERROR, error("model-unavailable"), True),
+        (Status.ERROR, error("environment-unavailable"), True),
+        (Status.ERROR, error("context-full"), None),  # the policy's
+        (Status.ERROR, error("deadline"), None),  # the caller's
+        (Status.ERROR, b"junk", True),  # nobody can say whose
+    ],
+)
+def test_failures_of_policy_and_caller_do_not_count(
+    status: Status, payload: bytes, counts: bool | None
+):
+    assert has_failed(status, payload) is counts
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.booleans()), max_size=120),
+    st.integers(2, 5),
+)
+def test_some_worker_that_others_do_not_outdo_goes_on(ends: list[tuple[int, bool]], most: int):
+    """However they fail, never all of them are drained or suspect, and nobody waits."""
+    pool = Pool(workers=3, spoilt_after=most)
+    pair = pool.pair
+    for which, fails in ends:
+        pool.submit(1)
+        runs = [run for run in pair.runs[pool.taken :] if run[0] == b"w%d-1" % which]
+        for run in runs or pair.runs[pool.taken : pool.taken + 1]:
+            pair.runs.remove(run)
+            payload, status = (error(), Status.ERROR) if fails else (b"fine", Status.RESULT)
+            pair.end(run, payload, status)
+        workers = pair.router.workforce.workers.values()
+        assert any(worker.accepting and not worker.suspect for worker in workers)
+    assert pair.router.cache.queued_count == 0
