@@ -151,3 +151,15 @@ def test_filter_of_groups_looks_at_rollouts_that_count(address: str):
         "mixed": True, "forked": True, "flawed": True, "unfinished": True, "lost": False,
     }  # fmt: skip
     assert not slime.differing_rewards(arguments(), [rollouts[0], rollouts[2]])
+
+
+def test_turns_go_to_the_router_of_the_trainer():
+    router = {"sglang_router_ip": "10.0.0.1", "sglang_router_port": 30000, "hf_checkpoint": "m"}
+    settings = slime._settings(arguments(**router, trio_envserve_sampling={"logprobs": False}))
+    assert (settings.model, settings.model_name) == ("http://10.0.0.1:30000/v1", "m")
+    assert settings.sampling == {
+        "return_input_ids_in_sglext": True,
+        "return_output_ids_in_sglext": True,
+        "logprobs": False,
+    }
+    assert slime._settings(arguments(**router, trio_envserve_model="mine")).model == "mine"

@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.errors import ConfigError
-from .calls import CallSettings, ask_rollout, input_of
+from .calls import TOKENS_AND_LOGPROBS, CallSettings, ask_rollout, input_of
 from .forms import slime_samples
 from .samples import EPSILON, baseline
 
@@ -92,11 +92,18 @@ def differing_rewards(args: Any, samples: Sequence[Any], **_: Any) -> bool:
 
 
 def _settings(args: Any) -> CallSettings:
+    """Those of the arguments.  Without the setting ``model``, turns go to the trainer's own
+    router of SGLang engines, if it has one."""
     given = {
         name.removeprefix(PREFIX): value
         for name, value in vars(args).items()
         if name.startswith(PREFIX) and value is not None
     }
+    host = getattr(args, "sglang_router_ip", None)
+    if "model" not in given and host:
+        given["model"] = f"http://{host}:{args.sglang_router_port}/v1"
+        given.setdefault("model_name", args.hf_checkpoint)
+        given["sampling"] = {**TOKENS_AND_LOGPROBS["sglang"], **given.get("sampling", {})}
     return CallSettings.of(given, where=f"arguments that begin with {PREFIX}")
 
 
