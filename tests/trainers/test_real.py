@@ -100,6 +100,8 @@ def test_skyrl_takes_the_rows_and_has_the_advantages_of_rollouts(address: str):
     }
     assert "set generator.step_wise_trajectories=true" in found["refused"]
     assert found["engine"]["model"] == "http://10.0.0.1:8080/v1"
+    settings = {"address": address, "timeout_s": 600, "sampling": {"top_p": 0.9}}
+    assert found["command"] == [True, settings]
 
 
 @pytest.mark.parametrize("trainer", ["slime", "miles"])

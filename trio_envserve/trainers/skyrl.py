@@ -75,6 +75,8 @@ class Generator(GeneratorInterface):  # type: ignore[misc]  # skyrl has its own 
 PREFIX = "trio_envserve."
 """Overrides of this prefix are settings of :class:`.CallSettings`."""
 
+ENTRYPOINT = "trainer.override_entrypoint="
+
 
 def main() -> None:
     """SkyRL's command, with this generator.  The rollouts' turns go to SkyRL's own router of
@@ -86,7 +88,8 @@ def main() -> None:
     from skyrl.train.utils.utils import initialize_ray
 
     ours = [each.removeprefix(PREFIX) for each in sys.argv[1:] if each.startswith(PREFIX)]
-    theirs = [each for each in sys.argv[1:] if not each.startswith(PREFIX)]
+    # SkyRL's command dispatches by the entry point, and its configuration does not know it.
+    theirs = [each for each in sys.argv[1:] if not each.startswith((PREFIX, ENTRYPOINT))]
     settings = OmegaConf.to_container(OmegaConf.from_dotlist(ours))
     CallSettings.of(settings, where=f"overrides that begin with {PREFIX}").server()
     cfg = SkyRLTrainConfig.from_cli_overrides(theirs)

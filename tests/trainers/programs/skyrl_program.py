@@ -59,6 +59,34 @@ def advantages(output: Any) -> dict[str, list[float]]:
     return {each.to_string(): row[0].item() for each, row in zip(ids, found, strict=True)}
 
 
+def command(address: str) -> Any:
+    """The settings that an experiment gets by SkyRL's command with the lines of the page."""
+    import ray
+    import skyrl.train.utils
+    from skyrl.train.entrypoints import main_base
+
+    found: list[Any] = []
+
+    class Remote:
+        @staticmethod
+        def remote(cfg: Any, settings: Any) -> None:
+            found.extend([cfg.generator.step_wise_trajectories, settings])
+
+    # No cluster, and no model: what they would be given is looked at.
+    ray.remote, ray.get = lambda **_: lambda function: Remote, lambda result: result
+    skyrl.train.utils.utils.initialize_ray = skyrl.train.utils.validate_cfg = lambda cfg: None
+    sys.argv = [
+        "main_base",
+        "trainer.override_entrypoint=trio_envserve.trainers.skyrl",
+        f"trio_envserve.address={address}",
+        "trio_envserve.timeout_s=600",
+        "trio_envserve.sampling.top_p=0.9",
+        "generator.step_wise_trajectories=true",
+    ]
+    main_base.main()
+    return found
+
+
 async def main(address: str, batch: Any) -> None:
     overrides = ["generator.step_wise_trajectories=true"]
     cfg = SkyRLTrainConfig.from_cli_overrides(overrides)
@@ -88,6 +116,7 @@ async def main(address: str, batch: Any) -> None:
         "refused": refused,
         "engine": engine_settings("http://10.0.0.1:8080/", "tiny/model", {}),
     }
+    made["command"] = command(address)
     print("RESULT " + json.dumps(made))
 
 
