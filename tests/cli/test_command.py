@@ -115,7 +115,8 @@ async def test_own_inputs_errors_and_values_that_json_lacks(tmp_path: Path):
         {
             "class": "RolloutFailed",
             "verdict": "it ran and failed",
-            "cause": "environment",
+            "code": "rollout-failed",
+            "fault": "environment",
             "count": 1,
         }
     ]

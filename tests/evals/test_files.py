@@ -167,7 +167,8 @@ def test_a_table_has_what_the_lines_have_and_arrays_by_their_bytes(tmp_path: Pat
         "arrays": [numpy.arange(4, dtype="int32"), {"b": numpy.zeros(2, "float32")}],
     }  # fmt: skip
     failed = {**a_record(1), "ended_s": 1772700000.5}
-    failed["error"] = {"class": "WorkerLost", "verdict": "it may have run", "cause": "model",
+    failed["error"] = {"class": "WorkerLost", "code": "worker-lost", "verdict": "it may have run",
+                       "fault": "infrastructure",
                        "type": "", "message": "\x1b[2J\ud800", "traceback": ""}  # fmt: skip
     lines = b"".join(pieces(a_record(0, value))) + b"".join(pieces(failed))
     records = [json.loads(line) for line in lines.splitlines()]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from trio_envserve import DidNotRun, ModelError, Outcome, RolloutFailed, WorkerLost
+from trio_envserve import DidNotRun, Outcome, RolloutFailed, WorkerLost
 from trio_envserve.core.errors import ErrorInfo, error_from_info
 from trio_envserve.core.terms import Verdict
 from trio_envserve.evals.records import (
@@ -51,8 +51,8 @@ def test_a_summary_counts_results_errors_and_retries():
     assert (found["reward"]["std"], found["reward"]["max"]) == (0.5, 1.0)
     assert found["errors_by"] == [
         {
-            "class": "WorkerLost", "verdict": "it may have run", "count": 1,
-            "cause": "infrastructure",
+            "class": "WorkerLost", "code": "worker-lost", "verdict": "it may have run",
+            "count": 1, "fault": "infrastructure",
         }
     ]  # fmt: skip
     assert found["rerun"] == 1
@@ -93,20 +93,25 @@ def test_an_error_of_the_infrastructure_is_never_a_reward_of_0():
     failed = result_of(1, 0, Outcome(error=DidNotRun("no server")))
     found = tally_of(with_reward(0, 1.0), failed)
     assert found["mean_reward"] == 1.0
-    assert found["errors_by_cause"]["infrastructure"] == 1
+    assert found["errors_by_fault"]["caller"] == 1
+    assert found["left_out_of_gradient"] == 1
     assert found["reward"]["pass_at"] == {"1": {"mean": 1.0, "inputs": 1}}
 
 
-def test_causes_of_errors():
-    def raised(kind: str) -> RolloutResult:
-        info = ErrorInfo("rollout-failed", Verdict.RAN_AND_FAILED, "no", type=kind)
-        return result_of(0, 0, Outcome(error=error_from_info(info)))
+def test_faults_of_errors_are_those_of_their_codes():
+    def failed(code: str) -> RolloutResult:
+        info = ErrorInfo(code, Verdict.RAN_AND_FAILED, "no")
+        return result_of(len(code), 0, Outcome(error=error_from_info(info)))
 
-    model = raised(f"trio_envserve.models.interface.{ModelError.__name__}").failure
-    own = raised("KeyError").failure
-    assert model is not None
-    assert own is not None
-    assert (model.cause, own.cause) == ("model", "environment")
+    found = [failed(code) for code in ("model-unavailable", "rollout-failed", "context-full")]
+    summary = tally_of(*found)
+    assert summary["errors_by_fault"] == {
+        "policy": 1, "environment": 1, "engine": 1, "infrastructure": 0, "caller": 0
+    }  # fmt: skip
+    assert summary["left_out_of_gradient"] == 2
+    assert {each["code"] for each in summary["errors_by"]} == {
+        "model-unavailable", "rollout-failed", "context-full"
+    }  # fmt: skip
 
 
 def test_repeats_of_an_input_are_one_sample_and_pass_at_k_is_over_inputs():

@@ -184,7 +184,7 @@ def evaluate(
 
     \b
     A result line has index, repeat, input, value (what the environment returned), reward,
-    metrics, usage, error (null, or class, cause, verdict, type, message, traceback), worker,
+    metrics, usage, error (null, or class, code, verdict, fault, type, message, traceback), worker,
     duration_s, took_s, executions, ended_s (seconds since 1970), environment, model. Values that
     JSON lacks are marked: {"$bytes": base64}, {"$array": {"dtype", "shape", "data": base64}},
     {"$float": "nan"}, {"$time": ...}, {"$text": ...}.

@@ -208,7 +208,7 @@ def _say_what_stands_out(
         say(f"the results are in {kept}; the same command goes on from there")
     if tally.errors:
         say(f"{tally.errors} of {state.asked} rollouts ended in errors")
-        for (kind, _), rollouts in tally.failed().items():
+        for (kind, *_), rollouts in tally.failed().items():
             failure = rollouts[0].failure
             assert failure is not None
             raised = f"{short_type(failure.type)}: " if failure.type else ""

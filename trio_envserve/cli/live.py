@@ -158,8 +158,8 @@ def view(evaluation: Evaluation, seen: Seen, title: str) -> Any:
     if seen.waits:
         about.add_row(Text("waits", "bold"), Text(plain_line(seen.waits)))
     if tally.errors:
-        causes = ", ".join(f"{cause} {n}" for cause, n in tally.by_cause.most_common() if n)
-        about.add_row(Text("errors", "bold red"), Text(f"{tally.errors}: {causes}", "red"))
+        faults = ", ".join(f"{fault} {n}" for fault, n in tally.by_fault.most_common() if n)
+        about.add_row(Text("errors", "bold red"), Text(f"{tally.errors}: {faults}", "red"))
     workers = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("worker", "done"):
         workers.add_column(heading)

@@ -27,10 +27,11 @@ def summary_tables(summary: Mapping[str, Any], title: str) -> list[Table]:
     ]
     if summary["errors_by"]:
         errors = [
-            (e["class"], e["verdict"], e["cause"], str(e["count"])) for e in summary["errors_by"]
+            (e["class"], e["code"], e["verdict"], e["fault"], str(e["count"]))
+            for e in summary["errors_by"]
         ]
-        columns = ("class", "what is known", "cause", "count")
-        tables.append(Table("errors", columns, errors, left=(0, 1, 2)))
+        columns = ("class", "code", "what is known", "fault", "count")
+        tables.append(Table("errors", columns, errors, left=(0, 1, 2, 3)))
         tables.append(_rollouts("failed rollouts", summary["failed"]))
     if summary["slowest"]:
         tables.append(_rollouts("slowest rollouts", summary["slowest"]))
@@ -44,6 +45,8 @@ def _figures(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("errors", _errors(summary)),
         ("mean reward", shown(summary["mean_reward"])),
     ]
+    if summary["left_out_of_gradient"]:
+        rows.insert(2, ("left out of the gradient", str(summary["left_out_of_gradient"])))
     if reward["std_error"] is not None:
         percent = f"{reward['confidence']:.0%} interval"
         rows += [
@@ -73,8 +76,8 @@ def _figures(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _errors(summary: Mapping[str, Any]) -> str:
-    causes = ", ".join(f"{n} {cause}" for cause, n in summary["errors_by_cause"].items() if n)
-    return f"{summary['errors']} ({causes})" if causes else str(summary["errors"])
+    faults = ", ".join(f"{n} {fault}" for fault, n in summary["errors_by_fault"].items() if n)
+    return f"{summary['errors']} ({faults})" if faults else str(summary["errors"])
 
 
 def _histograms(summary: Mapping[str, Any]) -> list[Table]:

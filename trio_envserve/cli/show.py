@@ -190,7 +190,8 @@ def _listed(number: int, entry: Entry) -> dict[str, Any]:
         "metrics": _finite(result.metrics), "worker": result.worker,
         "duration_s": result.duration_s, "took_s": result.took_s,
         "error": None if failure is None else {
-            "class": failure.kind, "type": failure.type, "cause": failure.cause,
+            "class": failure.kind, "code": failure.code, "type": failure.type,
+            "fault": failure.fault,
             "verdict": failure.verdict, "message": failure.message,
         },
     }  # fmt: skip

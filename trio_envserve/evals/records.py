@@ -10,7 +10,7 @@ A file of results has a record for each rollout::
      "run": "1f0a...", "input": ..., "value": ...}
 
 ``value`` is what the environment returned, or null beside an ``error``, which has
-``class``, ``code``, ``verdict`` ("it did not run", "it ran and failed", "it may have
+``class``, ``code``, ``fault``, ``verdict`` ("it did not run", "it ran and failed", "it may have
 run"), ``type``, ``message`` and ``traceback``.  ``reward``, ``metrics`` and ``usage`` are
 read from the value by this module, so that no reader has to guess.  ``duration_s`` is the
 execution on the worker, ``took_s`` the caller's wait, ``ended_s`` the wall-clock time at its
@@ -32,6 +32,7 @@ from typing import Any, TypeAlias
 
 from .. import foreign
 from ..client import Outcome
+from ..core.endings import Ending, Fault, ending_of
 from ..core.terms import Verdict
 from ..envs.rewards import number_of, numbers_of, reward_of_named
 from ..json_values import base64_text, jsonable, restored
@@ -39,8 +40,8 @@ from ..json_values import base64_text, jsonable, restored
 Name: TypeAlias = tuple[int, int]
 """The index of the input, and the number of the repeat."""
 
-CAUSES = ("environment", "model", "time limit", "infrastructure")
-"""Why rollouts end in errors; see :func:`cause_of`."""
+FAULTS = tuple(fault.value for fault in Fault)
+"""The parties that errors are put down to."""
 
 _MODEL_ERRORS = frozenset({"ModelError", "ModelAborted", "BrokenNumbers", "ContextFull"})
 """The classes of what a rollout raises whose model gave no answer."""
@@ -50,6 +51,8 @@ _TOKENS = {
 }  # fmt: skip
 """Arrays of tokens in a result, and what their lengths count."""
 
+
+_VERDICTS = {verdict.value: verdict for verdict in Verdict}
 
 _USAGE_WORDS = {
     "calls": "model calls", "failed": "model calls that failed", "retries": "model retries",
@@ -67,8 +70,22 @@ class Failure:
     """The type of the environment's exception."""
     message: str = ""
     traceback: str = ""
-    cause: str = "infrastructure"
-    """One of :data:`CAUSES`."""
+    code: str = ""
+    """How it ended; empty in files of earlier versions."""
+
+    @property
+    def fault(self) -> str:
+        """The party that it is put down to: one of :data:`FAULTS`."""
+        return self._ending.fault.value
+
+    @property
+    def mask(self) -> bool:
+        """Whether it is left out of the gradient."""
+        return self._ending.mask
+
+    @property
+    def _ending(self) -> Ending:
+        return ending_of(self.code, _VERDICTS.get(self.verdict, Verdict.MAY_HAVE_RUN))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -189,18 +206,8 @@ def _failure(outcome: Outcome) -> Failure | None:
     return Failure(
         kind=kind, verdict=error.verdict.value, type=raised,
         message=info.message if info else str(error), traceback=info.traceback if info else "",
-        cause=cause_of(kind, raised),
+        code=error.code,
     )  # fmt: skip
-
-
-def cause_of(kind: str, raised: str) -> str:
-    """Why a rollout ended in an error, by the error's class and what the environment
-    raised: one of :data:`CAUSES`."""
-    if kind == "RolloutFailed":
-        return "model" if raised.rpartition(".")[2] in _MODEL_ERRORS else "environment"
-    if kind in ("OutcomeNotEncodable", "NotEncodable", "OutcomeTooLarge", "TooLarge"):
-        return "environment"
-    return "time limit" if kind in ("DeadlineExceeded", "NeverStarted") else "infrastructure"
 
 
 # -- as a record, and back -------------------------------------------------------
@@ -216,7 +223,8 @@ def record_of(
         **({"bad_reward": result.bad_reward} if result.bad_reward else {}),
         "metrics": dict(result.metrics), "usage": dict(result.usage),
         "error": None if failure is None else {
-            "class": failure.kind, "verdict": failure.verdict, "cause": failure.cause,
+            "class": failure.kind, "code": failure.code, "verdict": failure.verdict,
+            "fault": failure.fault,
             "type": failure.type, "message": failure.message, "traceback": failure.traceback,
         },
         "worker": result.worker, "duration_s": result.duration_s, "took_s": result.took_s,
@@ -258,11 +266,10 @@ def _failure_from(error: Any) -> Failure | None:
     if not isinstance(error, Mapping):
         return Failure("error", "", message=str(error))
     kind, raised = str(error.get("class", "")), str(error.get("type") or "")
-    cause = error.get("cause")
     return Failure(
         kind=kind, verdict=str(error.get("verdict", "")), type=raised,
         message=str(error.get("message", "")), traceback=str(error.get("traceback", "")),
-        cause=cause if cause in CAUSES else cause_of(kind, raised),
+        code=str(error.get("code") or ""),
     )  # fmt: skip
 
 

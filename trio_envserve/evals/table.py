@@ -133,7 +133,7 @@ def _schema(pa: Any) -> Any:
     text, number = pa.string(), pa.float64()
     numbers = pa.map_(text, number)
     error = pa.struct(
-        [(n, text) for n in ("class", "verdict", "cause", "type", "message", "traceback")]
+        [(n, text) for n in ("class", "code", "verdict", "fault", "type", "message", "traceback")]
     )
     return pa.schema(
         [

@@ -10,7 +10,7 @@ from typing import Any, final
 
 from ..core.status import ClientCounters
 from .histogram import histogram
-from .records import CAUSES, Name, RolloutResult
+from .records import FAULTS, Name, RolloutResult
 from .statistics import CONFIDENCE, deviation, estimate, mean, pass_at, percentile
 
 PERCENTILES = (50, 90, 99)
@@ -31,7 +31,7 @@ class Tally:
         """A rollout with at least this reward has passed."""
         self.found: dict[Name, RolloutResult] = {}
         self.by_worker: Counter[str] = Counter()
-        self.by_cause: Counter[str] = Counter()
+        self.by_fault: Counter[str] = Counter()
         self.first_tracebacks: dict[str, str] = {}
         """The first traceback of each kind of failure: the others are not kept."""
         self.reward_sum = 0.0
@@ -52,7 +52,7 @@ class Tally:
     def _count(self, result: RolloutResult, times: int) -> None:
         self.by_worker[result.worker] += times
         if result.failure is not None:
-            self.by_cause[result.failure.cause] += times
+            self.by_fault[result.failure.fault] += times
         if result.score is not None:
             self.reward_sum += times * result.score
             self.reward_count += times
@@ -60,7 +60,7 @@ class Tally:
     @property
     def errors(self) -> int:
         """Rollouts that ended in errors."""
-        return self.by_cause.total()
+        return self.by_fault.total()
 
     @property
     def results(self) -> int:
@@ -82,12 +82,13 @@ class Tally:
                         numbers.append(number)
         return found
 
-    def failed(self) -> dict[tuple[str, str], list[RolloutResult]]:
-        """The rollouts that ended in errors, by class and verdict, most first."""
-        kinds: dict[tuple[str, str], list[RolloutResult]] = defaultdict(list)
+    def failed(self) -> dict[tuple[str, str, str], list[RolloutResult]]:
+        """The rollouts that ended in errors, by class, code and verdict, most first."""
+        kinds: dict[tuple[str, str, str], list[RolloutResult]] = defaultdict(list)
         for one in self.found.values():
             if one.failure is not None:
-                kinds[one.failure.kind, one.failure.verdict].append(one)
+                failure = one.failure
+                kinds[failure.kind, failure.code, failure.verdict].append(one)
         return dict(sorted(kinds.items(), key=lambda item: -len(item[1])))
 
     def summary(self) -> dict[str, Any]:
@@ -122,11 +123,14 @@ class Tally:
             },
             "usage": usage_totals(found),
             "errors_by": [
-                {"class": kind, "verdict": verdict, "count": len(rollouts),
-                 "cause": rollouts[0].failure.cause if rollouts[0].failure else ""}
-                for (kind, verdict), rollouts in self.failed().items()
+                {"class": kind, "code": code, "verdict": verdict, "count": len(rollouts),
+                 "fault": rollouts[0].failure.fault if rollouts[0].failure else ""}
+                for (kind, code, verdict), rollouts in self.failed().items()
             ],
-            "errors_by_cause": {cause: self.by_cause[cause] for cause in CAUSES},
+            "errors_by_fault": {fault: self.by_fault[fault] for fault in FAULTS},
+            "left_out_of_gradient": sum(
+                one.failure is not None and one.failure.mask for one in found
+            ),
             "failed": [_shown(one) for group in self.failed().values() for one in group[:SHOWN]],
             "slowest": [_shown(one) for one in slowest(found)],
             "took_s": percentiles([one.took_s for one in found]),
@@ -215,8 +219,8 @@ def _shown(one: RolloutResult) -> dict[str, Any]:
         "index": one.index, "repeat": one.repeat, "worker": one.worker,
         "duration_s": one.duration_s, "took_s": round(one.took_s, 6),
         "error": None if failure is None else {
-            "class": failure.kind, "type": failure.type, "cause": failure.cause,
-            "message": failure.message,
+            "class": failure.kind, "code": failure.code, "type": failure.type,
+            "fault": failure.fault, "message": failure.message,
         },
     }  # fmt: skip
 

@@ -20,7 +20,8 @@ def failure(
     message: str = "no such page", traceback: str = "in look\nValueError"
 ) -> dict[str, Any]:
     return {
-        "class": "RolloutFailed", "verdict": "it ran and failed", "cause": "environment",
+        "class": "RolloutFailed", "code": "rollout-failed", "verdict": "it ran and failed",
+        "fault": "environment",
         "type": "ValueError", "message": message, "traceback": traceback,
     }  # fmt: skip
 

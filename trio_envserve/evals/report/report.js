@@ -50,7 +50,7 @@
       tile.append(...["span", "b", "span"].map((kind) => document.createElement(kind)));
       return tile;
     }, (tile, texts) => texts.forEach((text, n) => put(tile.children[n], text)));
-    const errors = summary.errors_by.map((e) => [[`${e.class} (${e.cause})`, "bad"], [e.verdict], [whole(e.count), "n"]]);
+    const errors = summary.errors_by.map((e) => [[`${e.class} (${e.code}, ${e.fault})`, "bad"], [e.verdict], [whole(e.count), "n"]]);
     rows($("errors"), errors.length ? errors : [[["none"], [""], [""]]], (cells) => cells.map(([text]) => text).join("/"), () => tableRow(3), fillRow);
     const metrics = Object.entries(summary.metrics);
     $("has-metrics").hidden = !metrics.length;
