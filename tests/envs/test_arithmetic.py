@@ -27,7 +27,7 @@ async def test_the_oracle_is_right_and_garbage_is_not(steps):
 async def test_the_shape_of_a_result():
     env = load("arithmetic", {"steps": 2})
     result = await run(env, {"index": 0}, state_columns=("turns", "answers"))
-    assert set(result) == {"reward", "completion", "answer", "usage", "state"}
+    assert set(result) == {"reward", "prompt", "completion", "answer", "usage", "state"}
     assert result["usage"]["calls"] == 2
     roles = [message["role"] for message in result["completion"]]
     assert roles == ["user", "assistant", "user", "assistant"]

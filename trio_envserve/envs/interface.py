@@ -32,8 +32,9 @@ any rollout after its worker was proven dead.
 
 By convention a result is a mapping with ``reward`` (float), ``completion``, and
 ``state``, a mapping of which only the state columns that the request names are
-sent back: see :func:`trim_state`.  ``usage`` tells what the model calls came to; the
-environment puts it there: ``rollout.usage.to_record()``.
+sent back: see :func:`trim_state`.  ``usage`` tells what the model calls came to, and
+``prompt`` the messages of the first one: both are added to a result that is a dict, unless the
+environment has put them there itself.
 """
 
 from __future__ import annotations
@@ -127,6 +128,8 @@ class Rollout:
     """Says how far the rollout is: ``rollout.note(turn=3, text="reads the tests")``."""
     _trace: Trace = NO_TRACE
     """That of its execution."""
+    _asked: list[Any] = dataclasses.field(default_factory=list)
+    """Messages of the first call of the model, as they were then."""
 
     async def ask(
         self,
@@ -141,6 +144,7 @@ class Rollout:
         them: ``{"type": "function", "function": {"name", "description", "parameters"}}``.
         """
         began_s = time.monotonic()
+        self._record(messages)
         try:
             completion = await self.model.complete(
                 _checked(messages),
@@ -169,6 +173,7 @@ class Rollout:
         if not isinstance(self.model, BlockingModel):
             raise TypeError("ask_sync() is for environments that run in a thread: await ask()")
         began_s = time.monotonic()
+        self._record(messages)
         try:
             completion = self.model.complete_sync(
                 _checked(messages),
@@ -193,6 +198,10 @@ class Rollout:
         with self._trace.span(name, attributes):
             yield
 
+    def _record(self, messages: Messages) -> None:
+        if not self._asked and type(messages) is list:
+            self._asked.extend(map(_copied, messages))
+
     def _answered(self, completion: Completion, took_s: float) -> Completion:
         usage = self.usage
         usage.answered(completion, took_s)
@@ -201,6 +210,39 @@ class Rollout:
 
     def _sampling_args(self, tools: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
         return {**self.sampling_args, "tools": list(tools)} if tools else self.sampling_args
+
+
+def recorded(value: Any, rollout: Rollout) -> Any:
+    """A result with ``prompt`` and ``usage``, if its rollout has asked the model and its code
+    has not put them there itself.  Only a plain dict gets them, and is not changed; a
+    ``completion`` that begins with the prompt has it already."""
+    usage = rollout.usage
+    if type(value) is not dict or not (usage.calls or usage.failed):
+        return value
+    made: dict[str, Any] = {}
+    asked, completion = rollout._asked, value.get("completion")
+    told = type(completion) is list and completion[: len(asked)] == asked
+    if asked and not told and all(map(_is_plain, asked)):
+        made["prompt"] = asked
+    return {**made, "usage": usage.to_record(), **value}
+
+
+_PLAIN = (str, int, float, bool, type(None))
+
+
+def _copied(message: Any) -> Any:
+    """A copy of plain containers, and text that can be encoded."""
+    if type(message) is str:
+        return message.encode("utf-8", "backslashreplace").decode()
+    if type(message) is dict:
+        return {_copied(key): _copied(item) for key, item in message.items()}
+    return [_copied(item) for item in message] if type(message) is list else message
+
+
+def _is_plain(message: Any) -> bool:
+    if type(message) is dict:
+        return all(type(key) is str and _is_plain(item) for key, item in message.items())
+    return all(map(_is_plain, message)) if type(message) is list else type(message) in _PLAIN
 
 
 def _checked(messages: Messages) -> Messages:

@@ -42,7 +42,7 @@ import trio
 from .. import foreign, tracing
 from ..core.durations import Durations
 from ..core.limits import WorkerLimits
-from ..envs.interface import Rollout, trim_state
+from ..envs.interface import Rollout, recorded, trim_state
 from ..envs.loading import LoadedEnvironment
 from ..envs.notes import RolloutNotes
 from ..envs.request import RolloutRequest
@@ -174,7 +174,7 @@ def _value(code: _Code, ended: CodeResult) -> Any:
 class _RolloutCode:
     """A rollout: alone, or a member of a group."""
 
-    __slots__ = ("_env", "_job", "_member", "attempt", "max_retries")
+    __slots__ = ("_env", "_job", "_member", "_rollout", "attempt", "max_retries")
     during: Stage = "rollout"
 
     def __init__(self, env: LoadedEnvironment, job: _Job, member: int) -> None:
@@ -185,11 +185,13 @@ class _RolloutCode:
         self.max_retries = job.request.max_retries
 
     def __call__(self, context: RunContext) -> Any:
-        return self._env.run_rollout(self._job.rollout(context, self._member, self.attempt))
+        self._rollout = self._job.rollout(context, self._member, self.attempt)
+        return self._env.run_rollout(self._rollout)
 
     def finish(self, value: Any) -> Any:
-        """Of its state, what is wanted."""
-        return trim_state(value, self._job.request.state_columns)
+        """The result with what was recorded, and of its state what is wanted."""
+        value = trim_state(value, self._job.request.state_columns)
+        return recorded(value, self._rollout)
 
 
 @final
@@ -207,7 +209,8 @@ class _GroupCode:
 
     def __call__(self, context: RunContext) -> Any:
         make = self._job.rollout
-        return self._run_group([make(context, member, self.attempt) for member in self._members])
+        self._rollouts = [make(context, member, self.attempt) for member in self._members]
+        return self._run_group(list(self._rollouts))
 
     def finish(self, values: Any) -> Any:
         """A record for each member."""
@@ -218,7 +221,10 @@ class _GroupCode:
                 f"{len(self._members)} rollouts, not {what}"
             )
         columns = self._job.request.state_columns
-        return [_record(value, columns, self.attempt) for value in values]
+        return [
+            _record(value, columns, self.attempt, rollout)
+            for value, rollout in zip(values, self._rollouts, strict=True)
+        ]
 
 
 @final
@@ -309,11 +315,11 @@ def _delta(said: Callable[[bytes], None] | None) -> Callable[[bytes], None]:
     return delta
 
 
-def _record(value: Any, columns: tuple[str, ...], attempt: int) -> dict[str, Any]:
+def _record(value: Any, columns: tuple[str, ...], attempt: int, rollout: Rollout) -> dict[str, Any]:
     if foreign.is_exception(value):
         failure = EnvironmentFailure(value, attempts=attempt, during="group")
         return {"ok": False, "error": failure_record(failure)}
-    return {"ok": True, "value": trim_state(value, columns)}
+    return {"ok": True, "value": recorded(trim_state(value, columns), rollout)}
 
 
 @asynccontextmanager
