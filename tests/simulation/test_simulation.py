@@ -271,7 +271,8 @@ def few_calls() -> Plan:
     plan = plan_of(0)
     return dataclasses.replace(
         plan, faults=frozenset(), moments=(), busy_s=0.9, clients=2, workers=2, asks=asks,
-        loss=0.0, mangle=0.0, server=ServerLimits(tick_s=0.2), message_bytes=PLAIN_MESSAGE_BYTES,
+        loss=0.0, mangle=0.0, server=ServerLimits(tick_s=0.2, spread_s=1e-300),
+        message_bytes=PLAIN_MESSAGE_BYTES,
     )  # fmt: skip
 
 
