@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trio_envserve.models.interface import BrokenNumbers, ModelAborted
 from trio_envserve.models.patience import (
     LONGEST_PAUSE_S,
     LONGEST_RETRY_AFTER_S,
@@ -84,6 +85,12 @@ def test_nobody_comes_sooner_than_asked_nor_much_later(retry, jitter, asked_s):
 def test_ten_retries_outlast_an_outage_of_a_minute():
     failure = Failure("", again=True)
     assert sum(pause_s(retry, failure, 0.0) for retry in range(1, 11)) > 60
+
+
+@pytest.mark.parametrize("error", [ModelAborted, BrokenNumbers])
+def test_cut_answer_that_is_always_cut_took_two_minutes(error):
+    failure = Failure("", again=True, error=error)
+    assert 15 < sum(pause_s(retry, failure, 1.0) for retry in range(1, 11)) < 40
 
 
 @given(st.text() | st.dates().map(lambda day: day.strftime("%a, %d %b %Y 00:00:00 -9999")))

@@ -74,7 +74,7 @@ class CallError(EnvServeError):
 
     verdict: ClassVar[Verdict]
     code: str = ""
-    """A stable name of how it ended: see :data:`.endings.ENDINGS`."""
+    """A stable name of how it ended: ``core/endings.py`` has the table."""
 
     def __init__(self, message: str, info: ErrorInfo | None = None) -> None:
         super().__init__(message)

@@ -11,9 +11,10 @@ end the call, and so does a conversation that does not fit into the context
 (:data:`CONTEXT_FULL`).
 
 The pauses double from half a second to half a minute, each with jitter; ten of them last
-at least 75 s.  ``Retry-After`` replaces a pause, and nobody comes sooner than it says.  An
-endpoint that asks for more than two minutes has refused.  One that has never answered is most
-likely not there: while it cannot be connected it has :data:`FIRST_ANSWER_S` in all.
+at least 75 s.  After an answer that was cut they end at five seconds: ten last at least 18 s.
+``Retry-After`` replaces a pause, and nobody comes sooner than it says.  An endpoint that asks
+for more than two minutes has refused.  One that has never answered is most likely not there:
+while it cannot be connected it has :data:`FIRST_ANSWER_S` in all.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ from .interface import ContextFull, ModelAborted, ModelError
 
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
+LONGEST_CUT_PAUSE_S = 5.0
+"""Longest pause after an answer that was cut or had broken numbers: its engine is there, and
+updates weights, say."""
 LONGEST_RETRY_AFTER_S = 120.0
 FIRST_ANSWER_S = 9.0
 """Time for an endpoint that has never answered, from the first request to it."""
@@ -137,7 +141,8 @@ def pause_s(retry: int, failure: Failure, jitter: float) -> float:
 
     ``jitter`` is a random number from 0 to 1.
     """
-    backoff_s = min(FIRST_PAUSE_S * 2.0 ** min(retry - 1, 10), LONGEST_PAUSE_S)
+    longest_s = LONGEST_PAUSE_S if failure.error is ModelError else LONGEST_CUT_PAUSE_S
+    backoff_s = min(FIRST_PAUSE_S * 2.0 ** min(retry - 1, 10), longest_s)
     if failure.retry_after_s is None:
         return backoff_s * (1 + jitter) / 2
     return failure.retry_after_s + jitter * min(backoff_s, max(failure.retry_after_s, 1.0))
