@@ -171,7 +171,7 @@ async def test_an_error_says_whether_it_ran():
         told = await peer.reply(b"a")
         assert told["success"] is False
         assert "the task is broken" in told["error"]
-        assert "(it ran and failed) [rollout-failed]" in told["error"]
+        assert "(it ran and failed) [rollout-failed] (fault: environment)" in told["error"]
 
 
 @pytest.mark.parametrize(

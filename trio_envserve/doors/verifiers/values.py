@@ -33,8 +33,8 @@ def outcome_of(ended: Ended, *, most_bytes: int) -> Outcome:
     """The client's outcome: never an exception, whatever the environment has returned."""
     error = ended.error
     if error is not None:
-        code = error.code or (error.info.code if error.info is not None else "")
-        return Outcome(error=f"{error} [{code}]", ran=not isinstance(error, DidNotRun))
+        text = f"{error} [{error.code}] (fault: {error.fault.value})"
+        return Outcome(error=text, ran=not isinstance(error, DidNotRun))
     state = ended.value.get("state") if isinstance(ended.value, Mapping) else None
     reply, deltas, traces = (state or {}).get("reply"), *_lists(state)  # trimmed: a mapping
     good = (
