@@ -167,3 +167,10 @@ def test_wrong_names_and_arguments(library, spec, args, said):
     with pytest.raises(ConfigError) as caught:
         load(spec, args)
     assert said in str(caught.value)
+
+
+async def test_game_that_was_over_before_the_first_move_failed_its_oracle(library):
+    args = {"player": 1, "opponent": ["no move", "no move"]}
+    async with running("textarena:TicTacToe-v0", None, args) as run:
+        result = await run({"seed": 1}, endpoint="oracle")
+    assert result["reward"] == 1.0

@@ -202,11 +202,11 @@ class Match(Game):
         return self._at_random(player)
 
     def _at_random(self, player: int) -> str:
-        new = self._new[player]
+        new = self._new.get(player, "")  # none, if it was over before the player's first move
         refused = self._refused.setdefault(player, set())
         if "invalid move" not in new:
             refused.clear()
-        for text in (new, self._shown[player]):
+        for text in (new, self._shown.get(player, "")):
             moves = [move for move in _moves_in(text) if move not in refused]
             if moves:
                 move = self._random.choice(moves)
