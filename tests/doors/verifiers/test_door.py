@@ -199,7 +199,7 @@ async def test_a_part_that_is_too_large_for_the_wire_is_an_error():
 
     async with open_door(large, {"frame_bytes": 100_000}) as door, asking(door) as peer:
         peer.run(b"a")
-        assert "200000 bytes, 100000 allowed" in (await peer.reply(b"a"))["error"]
+        assert "200000 bytes, and a frame at most 100000" in (await peer.reply(b"a"))["error"]
 
 
 # -- the same id again -------------------------------------------------------------------
