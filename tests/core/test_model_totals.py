@@ -24,9 +24,9 @@ def test_the_totals_are_those_of_all_workers():
     past = totals.copy()
     totals.take({"loop_lag_p99_s": 3.0, **worker(2.0)})
     assert totals.usage() == dict.fromkeys(COUNTS, 3)
-    assert totals.took() == {"sum_s": 4.5, "0.5": 1, "2.5": 2}
+    assert totals.took() == {"sum_s": 4.5, "most_s": 2.0, "0.5": 1, "2.5": 2}
     assert past.usage() == dict.fromkeys(COUNTS, 2)
-    assert past.took() == {"sum_s": 2.5, "0.5": 1, "2.5": 1}
+    assert past.took() == {"sum_s": 2.5, "most_s": 2.0, "0.5": 1, "2.5": 1}
 
 
 def test_what_a_worker_says_at_most_is_taken_whole():

@@ -50,7 +50,7 @@ class ModelTotals:
         found = ModelTotals()
         found._counts = dict(self._counts)
         found._took.counts = list(self._took.counts)
-        found._took.sum_s = self._took.sum_s
+        found._took.sum_s, found._took.most_s = self._took.sum_s, self._took.most_s
         return found
 
     def usage(self) -> dict[str, int]:
