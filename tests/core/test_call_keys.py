@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from trio_envserve.core import messages
-from trio_envserve.core.call_keys import Asking
+from trio_envserve.core.call_keys import Asking, of_key
 from trio_envserve.core.calls import Stage, after_loss
 from trio_envserve.core.client_inputs import (
     CallKey,
@@ -317,3 +317,15 @@ def test_an_error_named_the_refusal_of_a_server_that_was_lost_since():
     pair.advance(10.0)
     assert "passed while it waited" in pair.failure().message
     assert "keys-full" not in pair.failure().message
+
+
+@pytest.mark.parametrize(
+    ("held_as", "why"), [("", "it waited"), ("keys-full", "for now (keys-full)")]
+)
+def test_limit_that_passed_says_that_others_may_have_had_the_work_of_the_key(held_as, why):
+    call: Any = SimpleNamespace(waits_for_key=True, held_as=held_as)
+    error = ErrorInfo(code="no-answer", verdict=Verdict.MAY_HAVE_RUN, message="it passed")
+    told = of_key(call, error)
+    assert why in told.message and told.message.endswith("may have been started for others")
+    call.waits_for_key = False
+    assert of_key(call, error) is error

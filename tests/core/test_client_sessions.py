@@ -24,7 +24,7 @@ from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.limits import PROTOCOL_VERSION
 from trio_envserve.core.messages import Hello, Message, Request, Unknown, Welcome
 from trio_envserve.core.router_inputs import PoolOpened
-from trio_envserve.core.terms import Verdict
+from trio_envserve.core.terms import Status, Verdict
 
 from .client_side import hear, session_id, verdict
 from .helpers import Pair
@@ -79,6 +79,16 @@ def test_g9_without_consent_a_lost_session_has_started_one_execution_at_most():
     pair.restart(proven=True)
     pair.advance(1.5)
     assert "at most 1 of the 4 executions" in pair.failure().message
+
+
+def test_error_of_a_worker_has_the_executions_that_the_server_counted():
+    pair = Pair()
+    pair.submit()
+    info = ErrorInfo(code="rollout-failed", verdict=Verdict.RAN_AND_FAILED, message="broken")
+    pair.end(payload=error_records.encode(info), status=Status.ERROR)
+    ended = pair.last()
+    assert isinstance(ended, Answer)
+    assert pair.client.error_of(ended).executions == 1
 
 
 def test_an_error_without_a_loss_is_told_as_it_came():
