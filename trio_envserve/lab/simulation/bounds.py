@@ -118,6 +118,8 @@ def starved(router: Router) -> list[str]:
     at least."""
     if router.workforce.pausing.holds(router.awake_s):
         return []
+    if router.pool.spreads(router.awake_s):
+        return []  # the rest is for workers that still start
     if not any(worker.open() for worker in router.workforce.workers.values()):
         return []
     wrong, limits = [], router.limits
