@@ -25,7 +25,7 @@ def test_pairs_are_json_or_text():
 
 
 def test_limits_by_name():
-    limits = server_limits(["lease_s=5", "window=7"], worker_memory_mib=2, recycle=9)
+    limits = server_limits(["lease_s=5", "window=7"], capacity=3, worker_memory_mib=2, recycle=9)
     assert (limits.lease_s, limits.window) == (5, 7)
     assert (limits.worker_memory_bytes, limits.recycle_executions) == (2 << 20, 9)
     with pytest.raises(ConfigError, match="positive whole number"):

@@ -202,7 +202,10 @@ def evaluate(
     """  # noqa: D301  # click wants the character itself
 
     async def main(stop: Stop) -> Result:
-        of_own = ("worker_memory", "recycle", "pause_after_errors", "worker_env", "worker_python")
+        of_own = (
+            "capacity", "worker_memory", "recycle", "pause_after_errors", "worker_env",
+            "worker_python",
+        )  # fmt: skip
         own = {
             "--workers": workers,
             **{f"--{name.replace('_', '-')}": given[name] or None for name in of_own},

@@ -45,6 +45,7 @@ def pairs(option: str, given: Sequence[str]) -> dict[str, Any]:
 def server_limits(
     given: Sequence[str],
     *,
+    capacity: int | None = None,
     worker_memory_mib: int | None = None,
     recycle: int | None = None,
     pause_after_errors: int | None = None,
@@ -52,6 +53,8 @@ def server_limits(
     """Limits by ``name=value``; those of keys are left out.  Raises ConfigError with the
     near names."""
     values = _limits(given, ServerLimits)
+    if capacity is not None:
+        values["worker_capacity"] = capacity
     if worker_memory_mib is not None:
         values["worker_memory_bytes"] = worker_memory_mib * MIB
     if recycle is not None:
@@ -223,6 +226,11 @@ def bind_option(address: str) -> Callable[[Any], Any]:
 pool_options = decorate(
     [
         click.option(
+            "--capacity", type=click.IntRange(min=1), metavar="N",
+            help="At most N rollouts at once on each worker; the others wait. [default: "
+            f"{ServerLimits().worker_capacity}]",
+        ),
+        click.option(
             "--worker-memory", type=click.IntRange(min=1), metavar="MIB",
             help="Drain and replace a worker that holds more memory.",
         ),
@@ -258,8 +266,8 @@ def serving_args(
         "worker_python": given["worker_python"],
         "transport": given["transport"],
         "limits": server_limits(
-            limits, worker_memory_mib=given["worker_memory"], recycle=given["recycle"],
-            pause_after_errors=given["pause_after_errors"],
+            limits, capacity=given["capacity"], worker_memory_mib=given["worker_memory"],
+            recycle=given["recycle"], pause_after_errors=given["pause_after_errors"],
         ),
         "keys": key_limits(limits),
         "worker_environ": worker_environ(given["worker_env"], workers, hosted=hosted),
