@@ -23,6 +23,7 @@ WITH_A_JOURNAL = next(filter(have_journal, range(1000)))
 @given(seed=st.integers(0, 2**32), harsh=st.booleans())
 @example(seed=WITH_A_JOURNAL, harsh=True)
 @example(seed=ARE_ELASTIC[0], harsh=True)
+@example(seed=422, harsh=False)  # pauses, by errors of which only the length was recorded
 def test_a_replay_is_identical(seed: int, harsh: bool):
     with pytest.MonkeyPatch.context() as patch, recorded_simulations() as tapes:
         patch.setattr(tape, "STATE_STEPS", 64)

@@ -26,13 +26,14 @@ from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from typing import Any, get_args
 
-from ...core import journal
+from ...core import journal, messages
 from ...core.closing import ClosingStage
+from ...core.errors import ProtocolError
 from ...core.keys import Keys
 from ...core.router import Router
 from ...core.router_effects import RouterEffect, Save, ToClient, ToWorker
 from ...core.router_inputs import ClientMessage, Loaded, Restored, RouterInput, WorkerMessage
-from ...core.terms import Body
+from ...core.terms import Body, Status
 from ...core.worker_range import WorkerRange
 
 NAME = "trio-envserve recording"
@@ -44,8 +45,8 @@ CODES: dict[type, int] = {cls: code for code, cls in INPUTS.items()}
 
 
 def record_of(given: RouterInput, header_bytes: int, *, bodies: bool) -> list[Any]:
-    """The record of an input.  It has the headers that the router reads, which are no longer
-    than ``header_bytes``, and the bodies only if asked for."""
+    """The record of an input.  It has what the router reads: headers, which are no longer than
+    ``header_bytes``, and errors; other bodies only if asked for."""
 
     def header(frame: Body) -> bytes | int:
         return bytes(frame) if len(frame) <= header_bytes else len(frame)
@@ -64,7 +65,8 @@ def record_of(given: RouterInput, header_bytes: int, *, bodies: bool) -> list[An
                 case [first]:
                     noted.append(header(first))
                 case [client, first, second]:
-                    noted += [len(client), header(first), body(second)]
+                    noted += [len(client), header(first)]
+                    noted.append(bytes(second) if bodies else _errors(first, second, header_bytes))
                 case more:  # it is refused for their number
                     noted += map(len, more)
             return [code, noted, now_s]
@@ -75,6 +77,20 @@ def record_of(given: RouterInput, header_bytes: int, *, bodies: bool) -> list[An
             return [code, number, outcome, why, now_s]
         case _:
             return [code, *map(_plain, given)]
+
+
+def _errors(header: Body, body: Body, header_bytes: int) -> bytes | int:
+    """The body of a worker's message without what the router does not look into: of outcomes
+    the errors, with zeros in the place of results; else its length."""
+    try:
+        rows = messages.read((header, body), most_bytes=header_bytes)
+    except ProtocolError:  # the router refuses it
+        return len(body)
+    are_errors = [getattr(message, "status", None) == Status.ERROR for message, _ in rows]
+    if not any(are_errors):
+        return len(body)
+    each = zip(rows, are_errors, strict=True)
+    return b"".join(bytes(part if keep else len(part)) for (_, part), keep in each if part)
 
 
 def _plain(value: Any) -> Any:
