@@ -18,7 +18,7 @@ from trio_envserve import EnvServeError, net
 LAYERS = ("core", "net", "models", "envs", "worker", "host", "server", "client")
 
 # Errors that another part of the package always catches.
-CAUGHT_INSIDE = {"ForeignVersion", "ForeignHost"}
+CAUGHT_INSIDE = {"ForeignVersion", "ForeignHost", "ServiceDown", "ServiceUnavailable"}
 
 # Classes whose own signatures are for who makes a new kind of network: `trio_envserve.net`.
 FOR_MAKERS = {"Network"}
