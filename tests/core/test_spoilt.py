@@ -136,7 +136,6 @@ def test_a_result_ends_the_row():
 @pytest.mark.parametrize(
     ("status", "payload", "counts"),
     [
-        (Status.RESULT, b"x", False),
         (Status.CANCELLED, b"x", None),
         (Status.ERROR, error(), True),
         (Status.ERROR, error("model-unavailable"), True),

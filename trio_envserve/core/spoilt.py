@@ -57,10 +57,8 @@ class Results:
 
 
 def has_failed(status: int, payload: Body) -> bool | None:
-    """Whether an outcome speaks against its worker, or, if it has a result, for it; None if it
-    says nothing of it."""
-    if status == Status.RESULT:
-        return False
+    """Whether an outcome without a result speaks against its worker; None if it says nothing
+    of it."""
     if status == Status.ERROR:
         info = error_records.decode(payload)
         if ending_of(info.code, info.verdict).fault in _COUNTS:

@@ -53,8 +53,10 @@ class Turnover:
     def reported(self, worker: Worker, failed: bool, now_s: float) -> list[RouterEffect]:
         """One of its executions has failed, or has a result: decide anew who is suspect, and
         drain who is spoilt."""
-        most = self._limits.spoilt_after
         worker.results.add(failed)
+        if not (failed or self._failing):
+            return []
+        most = self._limits.spoilt_after
         was_failing, everyone = self._failing, self._workers.values()
         self._failing = worker.results.failures >= most or (
             was_failing and any(each.results.failures >= most for each in everyone)

@@ -286,7 +286,7 @@ class Workforce:
         if duration_s is not None and status != Status.CANCELLED:
             self.durations.append(duration_s)
         self.out += self.pausing.reported(status, payload, now_s)
-        failed = has_failed(status, payload)
+        failed = has_failed(status, payload) if status else False
         if failed is not None:
             self.out += self.turnover.reported(worker, failed, now_s)
         entry = execution.entry
