@@ -19,4 +19,4 @@ def test_the_total_counts_what_each_rollout_does():
     assert total.to_record() == {
         "calls": 2, "failed": 1, "retries": 1, "prompt_tokens": 3, "completion_tokens": 2,
     }  # fmt: skip
-    assert took.to_record() == {"sum_s": 4.4, "0.25": 2, "5": 1}
+    assert took.to_record() == {"sum_s": 4.4, "most_s": 4.0, "0.25": 2, "5": 1}
