@@ -108,6 +108,11 @@ class Clients(Catalogue):
     def run(self, machine: ClientCore, given: tuple[Any, ...]) -> tuple[Any, ...]:
         """Take an input of the caller, the connection, the server or a timer."""
         effects = machine.take(self._input(machine, given))
+        if given[0] == "limit" and given[1] in machine.calls.live:
+            # So has the moment in which it waits for the server's own word: what comes in it
+            # comes as well before the limit.
+            self._due_again(machine, given[1])
+            effects = [*effects, *machine.take(ClientTick(NOW_S))]
         return tuple(filter(None, map(self._effect, effects)))
 
     def _input(self, machine: ClientCore, given: tuple[Any, ...]) -> ClientInput:
