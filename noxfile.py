@@ -265,22 +265,22 @@ TRAINERS_SOURCE = {
     "miles": ("https://github.com/radixark/miles", "31f1ca961a94cb860cec3b2dea34ec332bfa8f76"),
 }
 """Those that are no packages.  What is used of them imports what verl needs, too."""
-TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
 @nox.session(python="3.11")
 def trainers(session: nox.Session) -> None:
     """What the adapters make, in the hands of verl, slime, miles and SkyRL, each in an
-    environment of its own.  Not by default: they are large."""
+    environment of its own.  Not by default: they are large.
+
+    ``PIP_FIND_LINKS`` may name a folder with wheels of torch for processors, which are small.
+    """
     install(session, "test")
     env = {}
     for name, packages in TRAINERS.items():
         python = new_python(session, name)
         pip = (python, "-m", "pip", "install", "-q")
-        # First, and from there: others would bring the one for graphics cards.
-        session.run(*pip, "torch==2.13.0", "--index-url", TORCH_INDEX, external=True)
         wanted = ["torch==2.13.0", "-e", ".", *packages.split()]
-        session.run(*pip, "--extra-index-url", TORCH_INDEX, *wanted, external=True)
+        session.run(*pip, *wanted, external=True)
         env[f"TRIO_ENVSERVE_{name.upper()}_PYTHON"] = python
     for name, (url, commit) in TRAINERS_SOURCE.items():
         source = Path(session.create_tmp()).resolve() / f"{name}-source"
