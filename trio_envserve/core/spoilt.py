@@ -24,14 +24,11 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from . import error_records
 from .endings import Fault, ending_of
 from .terms import Body, Status
-
-if TYPE_CHECKING:
-    from .executions import Worker
 
 RECENT: Final = 16
 """Number of last outcomes by which a worker is compared with others."""
@@ -56,6 +53,16 @@ class Results:
         self.failures = self.failures + 1 if failed else 0
 
 
+class Judged(Protocol):
+    """The part of a worker by which it is judged."""
+
+    results: Results
+
+    @property
+    def accepting(self) -> bool:
+        """Whether it may get new work."""
+
+
 def has_failed(status: int, payload: Body) -> bool | None:
     """Whether an outcome without a result speaks against its worker; None if it says nothing
     of it."""
@@ -66,7 +73,7 @@ def has_failed(status: int, payload: Body) -> bool | None:
     return None
 
 
-def is_suspect(worker: Worker, workers: Collection[Worker], most: int) -> bool:
+def is_suspect(worker: Judged, workers: Collection[Judged], most: int) -> bool:
     """Whether it fails, and some other worker that may get work does not."""
     return worker.results.failures >= most and any(
         peer.accepting and 2 * peer.results.failures < most
@@ -75,7 +82,7 @@ def is_suspect(worker: Worker, workers: Collection[Worker], most: int) -> bool:
     )
 
 
-def is_spoilt(worker: Worker, workers: Collection[Worker], most: int) -> bool:
+def is_spoilt(worker: Judged, workers: Collection[Judged], most: int) -> bool:
     """Whether it is suspect, and what others reported last is good."""
     if not is_suspect(worker, workers, most):
         return False
