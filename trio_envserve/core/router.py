@@ -251,6 +251,7 @@ class Router:
             self.pool.lives[worker], LifeInput.EXITED, awake_s, how
         )
         self.workforce.refresh(awake_s)
+        self.dispatcher.schedule()  # what was left for it while it started
 
     def _tick(self, given: Tick) -> None:
         self._time(given.now_s)
