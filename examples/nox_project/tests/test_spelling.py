@@ -20,7 +20,7 @@ async def test_the_oracle_scores_full_marks(
     inputs = Spelling().inputs(20, seed=1)
     async with client.run_many(inputs, model="oracle") as outcomes:
         async for _, outcome in outcomes:
-            assert outcome.unwrap() == {"reward": 1.0}
+            assert outcome.unwrap()["reward"] == 1.0
 
 
 async def test_garbage_scores_nothing(
