@@ -17,6 +17,8 @@ WITHOUT_CLASS = {
     "not-ready",
     "no-reward",
     "internal",
+    "foreign-version",
+    "malformed",
     "stopping",
     "unreadable",
 }

@@ -82,6 +82,13 @@ KINDS: Final[Mapping[str, Kind]] = {
     ),
     "key-deleted": Kind(409, "The key was deleted", "Asking again under the key is new work."),
     "refused": Kind(400, "The server refuses the request for good", _MEND),
+    "malformed": Kind(
+        500, "The server refuses it as malformed", "Give door and server the same version."
+    ),
+    "foreign-version": Kind(
+        500, "The server speaks another version of the protocol",
+        "Give door and server the same version.",
+    ),
     "never-started": Kind(429, "It did not start within timeout_s", _LATER),
     "server-unreachable": Kind(503, "The server cannot be reached", _LATER),
     "stopping": Kind(503, "The server stops", _LATER),
