@@ -317,6 +317,37 @@ def test_worker_gets_rows_from_a_server_until_it_is_stopped(address: str):
     worker.check_health(60)
 
 
+class Counted(made.Cases):
+    """The same; each rollout has the number of its execution."""
+
+    def __init__(self) -> None:
+        self.executions = 0
+
+    async def run_rollout(self, rollout: Any) -> Any:
+        self.executions += 1
+        result = await super().run_rollout(rollout)
+        return {**result, "completion": [{"execution": self.executions}]}
+
+
+@pytest.mark.real
+@pytest.mark.usefixtures("sample_type")
+def test_worker_of_a_trainer_that_was_started_again_gets_no_rollout_of_the_one_before():
+    """Groups are numbered from 0 again, and the outcomes under the same keys are of old
+    weights."""
+    found: list[set[int]] = []
+    with TrioThread() as thread, thread.opened(open_server(Counted(), workers=0)) as server:
+        for _ in range(2):
+            worker = RolloutWorker(
+                server.address, [{"case": "good"}], model="oracle", num_generations=2,
+                queue_size=4, key="run-8",
+            )  # fmt: skip
+            worker.start()
+            rows = [worker.rollout_buffer.get(timeout=60) for _ in range(8)]
+            worker.stop()
+            found.append({row.completion[0]["execution"] for row in rows})
+    assert not found[0] & found[1]
+
+
 def test_worker_needs_rows():
     with pytest.raises(ValueError, match="no rows"):
         RolloutWorker("tcp://x", [], model="policy", num_generations=4)

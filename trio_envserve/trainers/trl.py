@@ -19,6 +19,7 @@ import logging
 import queue
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, Unpack
 
@@ -188,8 +189,10 @@ class RolloutWorker:
     a group that count; each segment of a rollout is a row of its own with its advantage.  A
     rollout that failed, or that has no tokens or log-probabilities, is left out.
 
-    ``sampling_args`` must be the trainer's (``temperature`` above all).  The version of a
-    row is that of the weights when its group began.  Where the last ``most_failed`` groups
+    ``sampling_args`` must be the trainer's (``temperature`` above all).  A ``key`` is completed
+    by a random part of this worker's and the number of the rollout: groups are numbered anew by
+    each worker, so that a trainer that was started again must not find those of old weights
+    under their keys.  The version of a row is that of the weights when its group began.  Where the last ``most_failed`` groups
     had nothing to train on, :meth:`check_health` raises :class:`NothingToTrain`.
     """
 
@@ -257,9 +260,14 @@ class RolloutWorker:
     # -- its own thread -----------------------------------------------------------
 
     def _run(self, client: PlainClient) -> None:
+        options = dict(self._options)
+        if options.get("key"):
+            options["key"] = f"{options['key']}/{uuid.uuid4().hex[:16]}"
         try:
             with client.run_many(
-                self._inputs(), in_flight=self._in_flight, **self._options
+                self._inputs(),
+                in_flight=self._in_flight,
+                **options,  # type: ignore[arg-type]  # as given
             ) as outcomes:
                 for index, outcome in outcomes:
                     if self._stopping.is_set():
