@@ -192,8 +192,10 @@ class RolloutWorker:
     ``sampling_args`` must be the trainer's (``temperature`` above all).  A ``key`` is completed
     by a random part of this worker's and the number of the rollout: groups are numbered anew by
     each worker, so that a trainer that was started again must not find those of old weights
-    under their keys.  The version of a row is that of the weights when its group began.  Where the last ``most_failed`` groups
-    had nothing to train on, :meth:`check_health` raises :class:`NothingToTrain`.
+    under their keys.  The version of a row is that of the weights when its group began.
+
+    Where the last ``most_failed`` groups had nothing to train on, :meth:`check_health` raises
+    :class:`NothingToTrain`.
     """
 
     def __init__(
