@@ -1,8 +1,6 @@
 import importlib.metadata
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent / "_ext"))
+import re
+from typing import Any
 
 project = "trio_envserve"
 author = "The trio_envserve authors"
@@ -10,8 +8,8 @@ copyright = "The trio_envserve authors"
 release = importlib.metadata.version("trio-envserve")
 version = release
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "drawn_from_code", "drawn_from_runs"]
-exclude_patterns = ["_build", "_generated", "_ext"]
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+exclude_patterns = ["_build"]
 nitpicky = True
 # Pages of others, whose indexes a build would have to download; the sockets of net; what
 # the worker counts of model calls; the trace behind ``rollout.span``; and the inside of a
@@ -36,3 +34,18 @@ html_theme = "furo"
 html_static_path = ["_static"]
 html_css_files = ["wide.css"]
 html_title = f"trio_envserve {release}"
+
+
+def add_toctrees(app: Any, docname: str, source: list[str]) -> None:
+    """Make the contents at the side of the lists in the index, which a forge shows as lists."""
+    if docname != "index":
+        return
+    for heading, links in re.findall(r"^### (.+)\n((?:\n|- .*\n)+)", source[0], re.MULTILINE):
+        names = re.findall(r"^- \[.*?\]\((.+?)\.md\)", links, re.MULTILINE)
+        contents = [":hidden:", ":maxdepth: 1", f":caption: {heading}", "", *names]
+        source[0] += "\n".join(["", "```{toctree}", *contents, "```", ""])
+
+
+def setup(app: Any) -> None:
+    """As Sphinx calls a configuration."""
+    app.connect("source-read", add_toctrees)

@@ -1,11 +1,9 @@
-"""The pictures of terminals are drawn from real runs, and show what their page says."""
+"""Pictures of terminals are drawn from real runs, and those on disk show what a new run does."""
 
 from __future__ import annotations
 
 import html
-import importlib.util
 import re
-import sys
 import xml.etree.ElementTree
 from pathlib import Path
 
@@ -14,7 +12,7 @@ import trio
 
 pytest.importorskip("rich")
 
-DOCS = Path(__file__).parent.parent.parent / "docs"
+from docs.draw import DOCS, PICTURES, terminals
 
 SHOWN = {
     "eval-live.svg": [
@@ -30,24 +28,18 @@ SHOWN = {
 
 
 @pytest.mark.real
-async def test_the_pictures_show_real_runs(tmp_path: Path):
-    spec = importlib.util.spec_from_file_location("_drawn", DOCS / "_ext" / "drawn_from_runs.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    try:
-        spec.loader.exec_module(module)
-        with trio.fail_after(120):
-            drawn = await module.pictures(tmp_path)
-    finally:
-        del sys.modules[spec.name]
-    assert drawn.keys() == SHOWN.keys()
+async def test_pictures_of_terminals_show_real_runs(tmp_path: Path):
+    with trio.fail_after(120):
+        new = await terminals.pictures(tmp_path)
     page = (DOCS / "evaluating.md").read_text(encoding="utf-8")
+    assert new.keys() == SHOWN.keys()
     for name, words in SHOWN.items():
-        assert f"_generated/{name}" in page
-        xml.etree.ElementTree.fromstring(drawn[name])
-        assert "font-face" not in drawn[name]
-        text = " ".join(re.sub(r"<[^>]*>", "", html.unescape(drawn[name])).split())
-        for word in words:
-            assert word in text, (name, word)
+        assert f"](pictures/{name})" in page
+        old = (PICTURES / name).read_text(encoding="utf-8")
+        assert terminals.words(old) == terminals.words(new[name]), f"{name}: python -m docs.draw"
+        for picture in (old, new[name]):
+            xml.etree.ElementTree.fromstring(picture)
+            assert "font-face" not in picture
+            text = " ".join(re.sub(r"<[^>]*>", "", html.unescape(picture)).split())
+            for word in words:
+                assert word in text, (name, word)

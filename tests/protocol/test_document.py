@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import inspect
 import itertools
 import re
@@ -13,6 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from docs.draw import diagrams, tables
 from trio_envserve.core import (
     call_steps,
     call_table,
@@ -47,35 +47,10 @@ MOST = 1 << 20
 NONCE, SESSION, DIGEST = b"n" * 16, (1).to_bytes(16, "big"), b"d" * 16
 
 
-@pytest.fixture(name="drawn", scope="module")
-def import_drawn():
-    path = DOCS / "_ext" / "drawn_from_code.py"
-    spec = importlib.util.spec_from_file_location("drawn_from_code", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_tables_in_the_document_are_as_the_code_has_them(drawn: Any):
-    assert drawn.redrawn(PAGE) == PAGE, "run: python docs/_ext/drawn_from_code.py"
-
-
-def test_the_document_has_every_table(drawn: Any):
-    assert sorted(drawn.regions(PAGE)) == sorted(drawn.DRAWN)
-
-
-def test_a_table_that_differs_is_seen(drawn: Any):
-    changed = PAGE.replace("| `lease_s` | 600 s |", "| `lease_s` | 300 s |")
-    assert changed != PAGE
-    assert drawn.redrawn(changed) == PAGE
-
-
-def test_the_tables_name_everything(drawn: Any):
+def test_the_tables_name_everything():
     for cls in messages.MESSAGES:
         assert f" | {cls.__name__} | " in PAGE
-        assert f"\n{drawn._rule_name(cls)} = [kind: {messages.KINDS[cls]}" in PAGE
+        assert f"\n{tables._rule_name(cls)} = [kind: {messages.KINDS[cls]}" in PAGE
     for limits in (WireLimits, ServerLimits, KeyLimits, ClientLimits, WorkerLimits):
         for name in inspect.signature(limits).parameters:
             assert f"| `{name}` |" in PAGE
@@ -85,32 +60,32 @@ def test_the_tables_name_everything(drawn: Any):
         assert f"\n| {act.value} | {act.name.lower()} |" in PAGE
 
 
-def test_every_cell_of_the_table_has_words_of_its_own(drawn: Any):
+def test_every_cell_of_the_table_has_words_of_its_own():
     used = {cell.__name__ for cells in TABLE.values() for cell in cells.values()}
-    assert used == set(drawn.CELL_WORDS)
+    assert used == set(tables.CELL_WORDS)
 
 
-def test_every_cell_of_the_table_of_a_call_has_words_and_is_drawn(drawn: Any):
+def test_every_cell_of_the_table_of_a_call_has_words_and_is_drawn():
     used = {cell.__name__ for cells in call_table.TABLE.values() for cell in cells.values()}
-    assert used == set(drawn.CALL_WORDS)
-    page = drawn.calls_table()
+    assert used == set(tables.CALL_WORDS)
+    page = tables.calls_table()
     assert all(f"\n| {row.value} | " in page for row in call_steps.CallInput)
 
 
-def test_every_cell_of_the_table_of_a_life_has_words_and_is_drawn(drawn: Any):
+def test_every_cell_of_the_table_of_a_life_has_words_and_is_drawn():
     used = {cell.__name__ for cells in lives.TABLE.values() for cell in cells.values()}
-    assert used == set(drawn.LIFE_WORDS)
-    page = drawn.lives_table()
+    assert used == set(tables.LIFE_WORDS)
+    page = tables.lives_table()
     assert all(f"\n| {row.value} | " in page for row in lives.LifeInput)
 
 
-def test_every_cell_of_the_table_of_a_generation_has_words_of_its_own(drawn: Any):
+def test_every_cell_of_the_table_of_a_generation_has_words_of_its_own():
     used = {cell.__name__ for cells in key_table.TABLE.values() for cell in cells.values()}
-    assert used == set(drawn.GENERATION_WORDS)
+    assert used == set(tables.GENERATION_WORDS)
 
 
-def test_the_picture_of_the_states_has_the_way_of_every_request(drawn: Any):
-    arrows = drawn.arrows()
+def test_the_picture_of_the_states_has_the_way_of_every_request():
+    arrows = diagrams.arrows()
     way = (
         RequestState.NOT_SEEN,
         RequestState.WAITING,
@@ -126,15 +101,15 @@ def test_the_picture_of_the_states_has_the_way_of_every_request(drawn: Any):
         (RequestState.RUNNING, RequestState.WAITING): ["its worker is proven dead, consent left"],
         (RequestState.WAITING, RequestState.NOT_SEEN): ["refused for its key"],
     }
-    ElementTree.fromstring(drawn.states_svg())
+    ElementTree.fromstring(diagrams.states_svg())
     for why in arrows.values():
-        assert all(f">{label}<" in drawn.states_svg() for label in why)
+        assert all(f">{label}<" in diagrams.states_svg() for label in why)
 
 
-def test_the_picture_of_the_layers_has_all_of_them(drawn: Any):
-    picture = drawn.layers_svg()
+def test_the_picture_of_the_layers_has_all_of_them():
+    picture = diagrams.layers_svg()
     ElementTree.fromstring(picture)
-    assert all(f">{layer}</text>" in picture for layer in drawn.may_import())
+    assert all(f">{layer}</text>" in picture for layer in diagrams.may_import())
 
 
 # -- refusals, each provoked -----------------------------------------------------
@@ -262,7 +237,7 @@ PROVOKED = {
 
 
 @pytest.mark.parametrize("code", PROVOKED)
-def test_a_refusal_is_as_documented(drawn: Any, code: str):
+def test_a_refusal_is_as_documented(code: str):
     (answer,) = PROVOKED[code]()
     assert answer.code == code
     start = f"| {type(answer).__name__} | `{code}` |"
@@ -284,8 +259,8 @@ def test_what_cannot_be_a_key_is_refused(key: bytes):
     assert answer.delay_s is None
 
 
-def test_every_refusal_is_documented(drawn: Any):
-    documented = {*drawn.REFUSAL_WORDS, *drawn.ERROR_WORDS}
+def test_every_refusal_is_documented():
+    documented = {*tables.REFUSAL_WORDS, *tables.ERROR_WORDS}
     assert documented == set(PROVOKED)
     assert {code for code, _, _ in request_table.REFUSALS.values()} <= documented
     assert {code for code, _ in keyed.REFUSALS.values()} <= documented
@@ -335,7 +310,7 @@ def test_the_tags_are_those_that_are_read():
     assert documented == read
 
 
-def test_the_codes_that_travel_are_those_that_routers_and_workers_write(drawn: Any):
+def test_the_codes_that_travel_are_those_that_routers_and_workers_write():
     package = DOCS.parent / "trio_envserve"
     known = {code for code, _ in errors._CLASSES}
     for maker, files in (
@@ -344,7 +319,7 @@ def test_the_codes_that_travel_are_those_that_routers_and_workers_write(drawn: A
     ):
         text = "".join((package / file).read_text() for file in files)
         written = {code for code in known if f'"{code}"' in text}
-        assert written == {code for code, who in drawn.MADE_BY.items() if maker in who}
+        assert written == {code for code, who in tables.MADE_BY.items() if maker in who}
 
 
 def test_the_fields_of_statistics_are_documented():

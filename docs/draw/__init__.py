@@ -1,0 +1,89 @@
+"""Everything in the documentation that is drawn, and how it is renewed.
+
+Theory of operation
+-------------------
+Pages must be whole where nothing builds them, as on a forge.  So what is drawn is in the
+repository: tables in the pages, between a line ``<!-- drawn: NAME -->`` and a line
+``<!-- end -->``, and pictures in ``docs/pictures``.  ``python -m docs.draw`` renews all of it,
+and ``tests/docs/test_drawn.py`` fails until that is done.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from trio_envserve.lab.bench.chart import svg
+from trio_envserve.lab.bench.report import targets
+
+from . import diagrams, tables, terminals
+
+DOCS = tables.DOCS
+PICTURES = DOCS / "pictures"
+
+TEXTS: Mapping[str, Callable[[], str]] = {
+    "messages": tables.messages_table,
+    "cddl": tables.messages_cddl,
+    "error record": tables.error_record_cddl,
+    "states": tables.state_table,
+    "generations": tables.generations_table,
+    "calls": tables.calls_table,
+    "lives": tables.lives_table,
+    "refusals": tables.refusals_table,
+    "outcome codes": tables.outcome_codes_table,
+    "endings": tables.endings_table,
+    "limits": tables.all_limits,
+    "limit rules": tables.limit_rules_table,
+    "http limits": tables.http_limits,
+    "http problems": tables.http_problems,
+    "verifiers limits": tables.verifiers_limits,
+    "metrics": tables.metrics_table,
+    "checks": tables.checks_table,
+    "vectors": tables.vectors_table,
+    "benchmark targets": targets,
+    "benchmark figures": tables.benchmark_figures,
+}
+"""What stands in pages, by its name there."""
+
+DIAGRAMS: Mapping[str, Callable[[], str]] = {
+    "states.svg": diagrams.states_svg,
+    "layers.svg": diagrams.layers_svg,
+    "benchmark.svg": lambda: svg(tables.benchmark()),
+}
+"""Pictures that are always drawn the same."""
+
+_REGION = re.compile(r"(<!-- drawn: ([\w ]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+
+
+def redrawn(text: str) -> str:
+    """The text of a page with all that is drawn in it as the code has it now."""
+    return _REGION.sub(lambda found: f"{found[1]}\n{TEXTS[found[2]]()}\n\n{found[4]}", text)
+
+
+def regions(text: str) -> list[str]:
+    """The names of what is drawn in a page."""
+    return [found[2] for found in _REGION.finditer(text)]
+
+
+def pages() -> list[Path]:
+    """All pages of the documentation."""
+    return sorted(DOCS.glob("*.md"))
+
+
+def renew() -> Iterator[Path]:
+    """Draw everything, and say which files are others than before."""
+    PICTURES.mkdir(exist_ok=True)
+    new = {page: redrawn(page.read_text(encoding="utf-8")) for page in pages()}
+    new |= {PICTURES / name: draw() for name, draw in DIAGRAMS.items()}
+    for name, picture in terminals.drawn().items():
+        if terminals.words(_old(PICTURES / name)) != terminals.words(picture):
+            new[PICTURES / name] = picture
+    for path, text in new.items():
+        if text != _old(path):
+            path.write_text(text, encoding="utf-8")
+            yield path
+
+
+def _old(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.exists() else ""

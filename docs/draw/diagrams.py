@@ -1,0 +1,209 @@
+"""The pictures of the states of a request and of the layers, as SVG.
+
+Theory of operation
+-------------------
+No arrow is written down here.  Those of the states are found: the dedup cache is brought
+into each state, given each input, and asked where it is.  Those of the layers are the rule
+that ``tests/test_layers.py`` checks.
+"""
+
+from __future__ import annotations
+
+import html
+import importlib.util
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trio_envserve.core import messages, request_table
+from trio_envserve.core.dedup import DedupCache
+from trio_envserve.core.limits import ServerLimits
+from trio_envserve.core.request_table import TABLE, RequestInput
+from trio_envserve.core.requests import Ask, RequestState, RetainedOutcome, Session
+
+from .tables import COLUMNS, DOCS
+
+# Where a layer stands in the picture from left to right, so that no line crosses a box.
+# How high it stands follows from the rule.
+COLUMN_OF_LAYER: Mapping[str, int] = {
+    "net": 0, "client": 0, "core": 1, "testing": 0, "lab": 1, "cli": 1, "models": 2, "envs": 2,
+    "worker": 2, "server": 2, "doors": 2, "evals": 0, "json_values": 1, "logs": 4,
+}  # fmt: skip
+
+
+def _prepared(state: RequestState, *, rerun: bool) -> tuple[DedupCache, Session]:
+    """A cache whose request 0 is in this state."""
+    cache = DedupCache(b"e" * 16, ServerLimits())
+    session = cache.open(b"s" * 16, b"n" * 16, "drawn", b"route", 1, 0.0)
+    assert session is not None
+    ask = Ask(b"d" * 16, b"body", rerun, 2)
+    for each, arg in (
+        (RequestInput.REQUEST, ask),
+        (RequestInput.DISPATCH, object()),
+        (RequestInput.OUTCOME, _kept()),
+    ):
+        if session.state(0) is state:
+            break
+        cache.step(session, 0, each, arg)
+    assert session.state(0) is state
+    return cache, session
+
+
+def arrows() -> dict[tuple[RequestState, RequestState], list[str]]:
+    """Which inputs lead from one state to another, found by trying."""
+    ask = Ask(b"d" * 16, b"body", None, 2)
+    found: dict[tuple[RequestState, RequestState], list[str]] = {}
+    for row, cells in TABLE.items():
+        arg: Any = {
+            RequestInput.REQUEST: ask,
+            RequestInput.OTHER_DIGEST: ask,
+            RequestInput.DISPATCH: object(),
+        }.get(row)
+        if row in (RequestInput.OUTCOME, RequestInput.ANSWERED):
+            arg = _kept()
+        elif row in (RequestInput.WORKER_DEAD, RequestInput.DEADLINE):
+            arg = _no_outcome
+        for state in COLUMNS:
+            if cells[state] is request_table._never:
+                continue
+            for rerun in (False, True):
+                cache, session = _prepared(state, rerun=rerun)
+                cache.step(session, 0, row, arg)
+                after = session.state(0)
+                label = row.value
+                if row is RequestInput.WORKER_DEAD:
+                    label += ", consent left" if rerun else ", no consent"
+                if after is not state and label not in found.setdefault((state, after), []):
+                    found[state, after].append(label)
+    return found
+
+
+def _no_outcome(entry: Any) -> RetainedOutcome:
+    return _kept()
+
+
+def _kept() -> RetainedOutcome:
+    return RetainedOutcome.made(messages.Outcome(b"s" * 16, 0, 0, "", None, 0), b"")
+
+
+_STYLE = (
+    "text{font-family:sans-serif;font-size:13px;fill:#1c2733}"
+    ".box{fill:#e8f0fa;stroke:#2b5f9e;stroke-width:1.5}"
+    ".arrow{fill:none;stroke:#5a6b7d;stroke-width:1.5;marker-end:url(#head)}"
+    ".small{font-size:11px;fill:#3d4d5c}"
+)
+_HEAD = (
+    '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
+    'markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8z" fill="#5a6b7d"/></marker></defs>'
+)
+
+
+def _svg(width: int, height: int, title: str, parts: Sequence[str]) -> str:
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        f'width="{width}" height="{height}" role="img"><title>{html.escape(title)}</title>'
+        f"<style>{_STYLE}</style>{_HEAD}"
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>{"".join(parts)}</svg>\n'
+    )
+
+
+def _text(x: float, y: float, lines: Sequence[str], small: bool = True) -> str:
+    css = ' class="small"' if small else ""
+    return "".join(
+        f'<text x="{x:g}" y="{y + 13 * row:g}" text-anchor="middle"{css}>{html.escape(line)}</text>'
+        for row, line in enumerate(lines)
+    )
+
+
+def states_svg() -> str:
+    """The states of a request and what leads from one to another."""
+    step, box, middle = 190, 96, 300
+    order = (*COLUMNS, RequestState.FINISHED)
+    x = {state: 70 + step * index for index, state in enumerate(order)}
+    parts = []
+    for (start, stop), labels in arrows().items():
+        span = order.index(stop) - order.index(start)
+        if span == 1:
+            parts.append(
+                f'<path class="arrow" d="M{x[start] + box / 2} {middle}H{x[stop] - box / 2 - 2}"/>'
+            )
+            parts.append(_text((x[start] + x[stop]) / 2, middle + 34, labels))
+            continue
+        back = span < 0
+        # The longer an arc, the higher, so that labels of others find room below it.
+        height, side = (100, 1) if back else (30 + 66 * span, -1)
+        edge = middle + side * 20
+        apex = middle + side * height
+        from_x, to_x = x[start] + (-14 if back else 14), x[stop] + (14 if back else -14)
+        parts.append(
+            f'<path class="arrow" d="M{from_x} {edge}C{from_x} {apex} {to_x} {apex} '
+            f'{to_x} {edge + side * 2}"/>'
+        )
+        text_y = middle + side * (20 + (height - 20) * 0.75)
+        text_y += 16 if back else -4 - 13 * (len(labels) - 1)
+        parts.append(_text((from_x + to_x) / 2, text_y, labels))
+    for state in order:
+        parts.append(
+            f'<rect class="box" x="{x[state] - box / 2}" y="{middle - 20}" width="{box}" '
+            f'height="40" rx="8"/>'
+        )
+        parts.append(_text(x[state], middle + 5, [state.value], small=False))
+    title = "The states of a request"
+    return _svg(x[RequestState.FINISHED] + 70, middle + 125, title, parts)
+
+
+def may_import() -> dict[str, set[str]]:
+    """The rule of the layers, as the test has it."""
+    path = DOCS.parent / "tests" / "test_layers.py"
+    spec = importlib.util.spec_from_file_location("_drawn_layers", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # its classes look themselves up there
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        del sys.modules[spec.name]
+    rule: dict[str, set[str]] = module.MAY_IMPORT
+    return {layer: {one.partition(".")[0] for one in may} - {layer} for layer, may in rule.items()}
+
+
+def _heights(rule: Mapping[str, set[str]]) -> dict[str, int]:
+    heights: dict[str, int] = {}
+    for layer, below in rule.items():  # the rule is in order: the test sees to it
+        heights[layer] = 1 + max((heights[one] for one in below), default=-1)
+    return heights
+
+
+def _needed(rule: Mapping[str, set[str]], layer: str) -> set[str]:
+    """Below a layer, what is not below something else that is (fewer lines)."""
+    below = rule[layer]
+    return {one for one in below if not any(one in rule[other] for other in below)}
+
+
+def layers_svg() -> str:
+    """The layers, and which may import which."""
+    rule = may_import()
+    heights = _heights(rule)
+    rows = max(heights.values()) + 1
+    gap, box_w, box_h = 78, 110, 38
+    place = {
+        layer: (75 + 130 * COLUMN_OF_LAYER.get(layer, 3), 30 + gap * (rows - 1 - height))
+        for layer, height in heights.items()
+    }
+    parts = []
+    for layer in rule:
+        from_x, from_y = place[layer]
+        for one in sorted(_needed(rule, layer)):
+            to_x, to_y = place[one]
+            parts.append(
+                f'<path class="arrow" d="M{from_x:g} {from_y + box_h:g}L{to_x:g} {to_y - 2:g}"/>'
+            )
+    for layer, (x, y) in place.items():
+        parts.append(
+            f'<rect class="box" x="{x - box_w / 2:g}" y="{y:g}" width="{box_w}" '
+            f'height="{box_h}" rx="8"/>'
+        )
+        parts.append(_text(x, y + 24, [layer], small=False))
+    title = "The layers: an arrow points to what a layer may import"
+    return _svg(150 + 130 * max(COLUMN_OF_LAYER.values()), 40 + gap * rows, title, parts)
