@@ -388,6 +388,16 @@ def bench(session: nox.Session) -> None:
     session.run("trio-envserve", "bench", "--json", *session.posargs)
 
 
+@nox.session(python="3.11")
+def overhead(session: nox.Session) -> None:
+    """Processor time of a rollout beside its model calls, beside a program without a server and
+    beside verifiers 0.3.0.  Not by default: another library is installed, and nothing judged."""
+    session.install("-e", ".[models]")
+    python = new_python(session, "verifiers")
+    session.run(python, "-m", "pip", "install", "-q", "verifiers==0.3.0", "uvloop", external=True)
+    session.run("python", "tests/cost/overhead.py", "--verifiers-python", python, *session.posargs)
+
+
 @nox.session
 def soak(session: nox.Session) -> None:
     """Real processes under random faults for ten minutes.  Not by default: it is long."""
