@@ -5,7 +5,7 @@ Theory of operation
 A file is read as the kind that its name says, and each input stands in it as it is handed
 to the environment.  What a reader of that kind would quietly change or drop is refused, with
 file, line and reason: a doubled key or column (the last one would win), a number that a float
-does not hold (``1e400``), a row of another length, one object around all rows.
+does not hold (``1e400``), a row of another length, one object around all rows or of columns.
 """
 
 from __future__ import annotations
@@ -213,12 +213,30 @@ def _wrapped(value: Any) -> str | None:
                 return f"an object with {len(inner)} items in {name!r}"
             if len(inner) > 1 and len(value) == 1 and all(map(_is_row, inner)):
                 return f"an object with {len(inner)} objects in {name!r}"
+    return _in_columns(value)
+
+
+def _in_columns(value: Mapping[str, Any]) -> str | None:
+    """The reason why the fields of an object are taken for columns, or for rows by number."""
+    columns = [*value.values()]
+    if all(isinstance(column, list) and not all(map(_is_message, column)) for column in columns):
+        if len({len(column) for column in columns}) == 1:
+            names = ", ".join(map(repr, value))
+            return f"an object of columns: {names:.200}, {len(columns[0])} items each"
+    elif all(isinstance(column, Mapping) and column for column in columns):
+        rows = [key for column in columns for key in column]
+        if all(map(str.isdecimal, value)) or all(map(str.isdecimal, rows)):
+            return "an object of rows or cells by numbers, as pandas writes it without orient"
     return None
 
 
 def _is_row(value: Any) -> bool:
     """Whether a member of a list may be an input: an object that is no message of a chat."""
-    return isinstance(value, Mapping) and "role" not in value
+    return isinstance(value, Mapping) and not _is_message(value)
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, Mapping) and "role" in value
 
 
 def _in_lines(path: str, text: str) -> Iterator[Any]:
