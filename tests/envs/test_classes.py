@@ -924,7 +924,9 @@ class Idents:
 
     def oracle(self):
         self.noted()
-        return []
+        yield ""
+        self.noted()
+        yield ""
 
     def get_reward(self):
         self.noted()
@@ -964,11 +966,32 @@ async def test_methods_of_one_object_all_run_in_one_thread(kind):
         for _ in range(16):
             nursery.start_soon(some)
     assert [result["reward"] for result in results] == [3.0] * 16
-    assert [result["state"] for result in results] == [{"threads": 1, "kept": 7}] * 16
+    assert [result["state"] for result in results] == [{"threads": 1, "kept": 8}] * 16
     closed, dropped = [x for x in LAST if x[1]], [x for x in LAST if not x[1]]
     assert {count for _, count in closed} == {1}
     assert {ident for ident, _ in closed} == {ident for ident, _ in dropped}
     assert not [t for t in threading.enumerate() if t.name == "request r" and not ended(t)]
+
+
+@pytest.mark.parametrize("turns", ["42", ["42"], ("42",), iter(["42"])])
+async def test_oracle_that_returns_one_text_answers_with_all_of_it(turns):
+    """A text was taken for its letters, one a turn."""
+
+    class Sum:
+        def reset(self):
+            return "40 + 2"
+
+        def next_message(self, text):
+            self.said = text
+
+        def oracle(self):
+            return turns
+
+        def get_reward(self):
+            return self.said == "42"
+
+    async with running(Sum) as run:
+        assert (await run({}, endpoint="oracle"))["reward"] == 1.0
 
 
 def ended(thread):

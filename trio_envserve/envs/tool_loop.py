@@ -14,7 +14,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Literal, final
+from typing import Any, Literal, cast, final
 
 from .. import foreign
 from ..core.errors import ConfigError, EnvServeError
@@ -148,7 +148,7 @@ class ToolLoop:
             prompt_of if is_row else asked, observation, self._options.system
         )
         prompt = encodable(self._messages)
-        script = _script(await self._own("oracle"))
+        script = await self._own("oracle", _script)
         stop = await self._converse(script)
         is_finished = stop != "max_turns"
         if isinstance(self._made, Game):
@@ -178,11 +178,11 @@ class ToolLoop:
             },
         }
 
-    async def _converse(self, script: Iterator[str | None]) -> str:
+    async def _converse(self, script: Iterator[str] | None) -> str:
         for _ in range(self._options.max_turns):
             try:
                 completion = await self._rollout.ask(
-                    self._messages, tools=self._schemas, reference=next(script)
+                    self._messages, tools=self._schemas, reference=await self._reference(script)
                 )
             except ContextFull:
                 if not self._turns:
@@ -204,6 +204,13 @@ class ToolLoop:
                 return "length" if completion.finish_reason == "length" else "answer"
             self._messages.append({"role": "user", "content": said})
         return "max_turns"
+
+    async def _reference(self, script: Iterator[str] | None) -> str | None:
+        """The environment's own next answer; None if it has none."""
+        if isinstance(script, map):
+            # A generator is the author's code: it runs where its method does.
+            return cast(str, await self._value(functools.partial(next, script, "")))
+        return next(script, "") if script is not None else None
 
     async def _next_message(self, completion: Completion) -> Any:
         if not hasattr(self._made, "next_message"):
@@ -290,9 +297,12 @@ class ToolLoop:
         shown = "None" if value is None else f"a {type(value).__name__}, which is not a number"
         return {"no_reward": f"get_reward() returned {shown}"}
 
-    async def _own(self, name: str) -> Any:
-        """The value of an optional method of the class; None without it."""
-        return await self._value(getattr(self._made, name)) if hasattr(self._made, name) else None
+    async def _own(self, name: str, then: Then = same) -> Any:
+        """The value of an optional method of the class, or what ``then`` makes of it; None
+        without the method."""
+        if not hasattr(self._made, name):
+            return None
+        return await self._value(getattr(self._made, name), then)
 
     async def _value(self, method: Callable[[], Any], then: Then = same) -> Any:
         """The value of a reserved method, or what ``then`` makes of it; raises what it
@@ -347,16 +357,19 @@ def _given(reset: Any, asked: Mapping[str, Any], *, of_row: bool = False) -> dic
     return given
 
 
-def _script(turns: Any) -> Iterator[str | None]:
-    """The environment's own answers, turn by turn; None where it has none."""
-    if turns is None:
-        while True:
-            yield None
-    for turn in turns:
-        calls = [turn] if isinstance(turn, (str, Mapping)) else turn
-        yield "".join(
-            each if isinstance(each, str) else written_call(each["name"], each["arguments"])
-            for each in calls
-        )
-    while True:
-        yield ""
+def _script(turns: Any) -> Iterator[str] | None:
+    """The environment's own answers, turn by turn; None if it has none.  Those of an iterator
+    are made when they are asked for."""
+    if isinstance(turns, str | Mapping):
+        turns = [turns]
+    if isinstance(turns, list | tuple):
+        return iter([*map(_written, turns)])
+    return None if turns is None else map(_written, turns)
+
+
+def _written(turn: Any) -> str:
+    calls = [turn] if isinstance(turn, (str, Mapping)) else turn
+    return "".join(
+        each if isinstance(each, str) else written_call(each["name"], each["arguments"])
+        for each in calls
+    )
