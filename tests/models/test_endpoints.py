@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -105,10 +106,15 @@ def test_files_that_cannot_be_read(tmp_path, monkeypatch):
         read_endpoints("other.toml")
     with pytest.raises(ConfigError, match="Is a directory"):
         read_endpoints(tmp_path)
+    os.mkfifo(tmp_path / "fifo")
+    for odd in (tmp_path / "fifo", "/dev/zero", "/dev/null"):
+        with pytest.raises(ConfigError, match=f"the file of endpoints {odd} is no regular file"):
+            read_endpoints(odd)
     (tmp_path / "endpoints.toml").write_bytes(b"\xff")
     with pytest.raises(ConfigError, match="is not TOML"):
         read_endpoints()
-    (tmp_path / "endpoints.toml").write_bytes(b"#" * (MAX_FILE_BYTES + 1))
+    with open(tmp_path / "endpoints.toml", "wb") as file:
+        file.truncate(MAX_FILE_BYTES + 1)
     with pytest.raises(ConfigError, match="larger than"):
         read_endpoints()
 

@@ -3,6 +3,7 @@
 import array
 import contextlib
 import json
+import os
 import random
 import re
 import socket
@@ -305,6 +306,9 @@ async def test_a_certificate_of_ones_own_authority_can_be_trusted(tmp_path):
             await closed(model)
     with pytest.raises(ModelError, match="cannot be read"):
         await ask(HttpModel(Where(url="https://x/v1", ca_file=str(tmp_path / "none")), "mine"))
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(ModelError, match=r"cannot be read: .* is no regular file"):
+        await ask(HttpModel(Where(url="https://x/v1", ca_file=str(tmp_path / "fifo")), "mine"))
     assert ssl.create_default_context()  # the process's own trust is as it was
 
 

@@ -32,8 +32,9 @@ from trio_envserve.core.limits import PROTOCOL_VERSION
 from trio_envserve.core.rights import FORBIDDEN, ROLES
 from trio_envserve.core.router_inputs import PeerKnown
 from trio_envserve.net import MemoryNetwork
-from trio_envserve.net.keypairs import key_bytes, read_regular, write_whole
+from trio_envserve.net.keypairs import key_bytes, write_whole
 from trio_envserve.net.zmtp.curve import STRANGER as NOT_KNOWN
+from trio_envserve.regular_files import read_regular
 from trio_envserve.server import curve as curve_module
 from trio_envserve.server.curve import Doorkeeper, read_client, read_clients
 

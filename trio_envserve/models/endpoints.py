@@ -27,6 +27,7 @@ from urllib.parse import urlsplit
 from ..core.errors import ConfigError
 from ..core.limits import MIB
 from ..redaction import hide
+from ..regular_files import read_regular
 
 FILE_VARIABLE = "TRIO_ENVSERVE_ENDPOINTS"
 """The environment variable with the path of the file."""
@@ -151,16 +152,15 @@ def read_endpoints(path: str | os.PathLike[str] | None = None) -> dict[str, Endp
     """
     source = os.fspath(path or endpoints_file())
     try:
-        with open(source, "rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
+        data, _ = read_regular(source, MAX_FILE_BYTES)
     except FileNotFoundError:
         if source == DEFAULT_FILE:
             return {}
         raise ConfigError(f"the file of endpoints {source} does not exist") from None
     except OSError as error:
         raise ConfigError(f"the file of endpoints {source}: {error.strerror}") from None
-    if len(data) > MAX_FILE_BYTES:
-        raise ConfigError(f"the file of endpoints {source} is larger than {MAX_FILE_BYTES} bytes")
+    except ConfigError as error:
+        raise ConfigError(f"the file of endpoints {error}") from None
     try:
         text = data.decode()
     except UnicodeDecodeError as error:

@@ -38,6 +38,7 @@ import trio
 
 from ..core.errors import ConfigError
 from ..core.limits import MIB
+from ..regular_files import read_regular
 from ..tracing import here
 from . import chat, patience
 from .endpoints import HEADER_FIELDS, Endpoint
@@ -59,6 +60,9 @@ MAX_STREAM_BYTES = 256 * MIB
 """Most bytes of a streamed answer."""
 
 MAX_ERROR_BYTES = 64 * 1024
+
+MAX_CA_BYTES = 16 * MIB
+"""Most bytes of a file of certificates."""
 
 _NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
 """OpenSSL's names, in its versions, of an answer that is not of TLS."""
@@ -426,13 +430,15 @@ def _make_pool(endpoint: Endpoint, key: str) -> list[_Part]:
     if key:
         headers["authorization"] = f"Bearer {key}"
     try:
+        if endpoint.ca_file:
+            read_regular(endpoint.ca_file, MAX_CA_BYTES)
         # Without a file: what the library trusts, which is the system's.
         trusted = (
             ssl.create_default_context(cafile=endpoint.ca_file)
             if endpoint.ca_file
             else httpx2.create_ssl_context()
         )
-    except (OSError, ssl.SSLError) as error:
+    except (ConfigError, OSError, ssl.SSLError) as error:
         raise ModelError(f"the certificates {endpoint.ca_file} cannot be read: {error}") from None
     parts = math.ceil(endpoint.concurrency / PART_CONNECTIONS)
     # The least busy part is used, so none has more requests than its share.

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import stat
 import struct
 import tempfile
 import tomllib
@@ -22,13 +21,11 @@ from typing import Any, Final, final
 from zmq.utils import z85
 
 from ..core.errors import ConfigError
+from ..regular_files import read_regular
 from .zmtp import boxes
 
 _TEXT: Final = 40
 """The characters of a key."""
-
-MAX_FILE_BYTES: Final = 64 * 1024
-"""The bytes of a file of keys, and of a client's rights."""
 
 
 def key_bytes(text: object, what: str) -> bytes:
@@ -130,25 +127,6 @@ def read_secret_file(path: str | os.PathLike[str]) -> dict[str, Any]:
         return parse_toml(text)
     except ValueError as error:
         raise ConfigError(f"{place} is not a file of keys: {error}") from None
-
-
-def read_regular(
-    path: str | os.PathLike[str], most_bytes: int = MAX_FILE_BYTES
-) -> tuple[bytes, os.stat_result]:
-    """The content and the state of a regular file.  Raises OSError, and ConfigError for any other
-    kind (a FIFO would be waited for) and for more than ``most_bytes``."""
-    with open(path, "rb", opener=_open_at_once) as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
-            raise ConfigError(f"{os.fspath(path)} is no regular file")
-        content = file.read(most_bytes + 1)
-    if len(content) > most_bytes:
-        raise ConfigError(f"{os.fspath(path)} is larger than {most_bytes} bytes")
-    return content, found
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def parse_toml(text: bytes) -> dict[str, Any]:

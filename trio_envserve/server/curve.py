@@ -36,11 +36,11 @@ from ..net.keypairs import (
     KeyPair,
     key_bytes,
     parse_toml,
-    read_regular,
     read_secret_file,
 )
 from ..net.zmtp.curve import STRANGER
 from ..net.zmtp.sockets import ZmtpRouter
+from ..regular_files import read_regular
 
 _log = logging.getLogger("trio_envserve.server")
 

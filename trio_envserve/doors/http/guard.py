@@ -21,7 +21,7 @@ from typing import Final, final
 
 from ...core.errors import ConfigError
 from ...net import is_loopback
-from ...net.keypairs import read_regular
+from ...regular_files import read_regular
 from .problems import Problem
 
 LEAST_TOKEN: Final = 16
