@@ -30,7 +30,7 @@ ON_PURPOSE_IN_TESTS = "ASYNC102,ASYNC103,ASYNC104,ASYNC111,ASYNC900"
 # takes work from others, so that no long test is the last.
 PARALLEL = ("-n", "4", "--dist", "worksteal")
 NO_PROCESSES = "not soak and not slow and not mutants and not real"
-LABORATORY = ("demo", "exploration", "fuzzing", "kills", "protocols", "siege", "simulation", "soak")
+LABORATORY = ("demo", "exploration", "fuzzing", "kills", "retrylab", "siege", "simulation", "soak")
 
 nox.options.error_on_missing_interpreters = False
 nox.options.sessions = [

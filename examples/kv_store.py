@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import TypeAlias
 
-from trio_envserve.lab.protocols import Actor, Ask, Entry, History, Protocol, Violation
+from trio_envserve.retrylab import Actor, Ask, Entry, History, System, Violation
 
 RETRY_S = 0.5
 
@@ -143,6 +143,6 @@ def wrong(guarantee: str, entry: Entry, text: str) -> Violation:
 
 CLIENTS = {"c0": Client, "c1": Client}
 
-STORE = Protocol(actors={**CLIENTS, "server": Server}, asks=asks, judge=judge, never_killed=CLIENTS)
+STORE = System(actors={**CLIENTS, "server": Server}, asks=asks, judge=judge, never_killed=CLIENTS)
 
 FORGETFUL = replace(STORE, actors={**CLIENTS, "server": ForgetfulServer})

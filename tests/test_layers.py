@@ -34,6 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "foreign": set(),
     "otlp": set(),
     "pages": set(),
+    "retrylab": set(),
     "json_values": {"foreign"},
     "regular_files": WORDS,
     "net": {"core.strict_cbor", "regular_files", *WORDS},
@@ -58,20 +59,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "testing": {"core", "core.values", "net", "models", "envs", "server", "client"},
     "lab": {
         "core", "core.values", "net", "models", "envs", "worker", "host", "server", "client",
-        "doors", "testing", "logs", "foreign",
+        "doors", "testing", "logs", "foreign", "retrylab",
     },
     "cli": {
         "core", "core.values", "net", "models", "envs", "worker", "host", "server", "client",
-        "doors", "evals", "testing", "lab", "launchers", "logs", "foreign", "json_values",
-        "redaction", "tracing", "otlp", "pages",
+        "doors", "evals", "testing", "lab", "retrylab", "launchers", "logs", "foreign",
+        "json_values", "redaction", "tracing", "otlp", "pages",
     },
 }  # fmt: skip
-
-# Parts of a layer that know less than it: what simulates any protocol knows none.
-PARTS: dict[str, set[str]] = {
-    "lab.kit": set(),
-    "lab.protocols": {"lab.kit", "foreign"},
-}
 
 # On top of everything: what `import trio_envserve` and `python -m trio_envserve` find.
 TOP = {"__init__", "__main__"}
@@ -309,6 +304,8 @@ def test_core_is_pure(module: Module):
         ("server.shell", "from ..core.values import decode"),
         ("server.shell", "def late():\n    from ..core import values"),
         ("server.shell", "from ..client import open_client"),
+        ("retrylab.run", "from .. import foreign"),
+        ("retrylab.world", "from ..lab.simulation.faults import Fault"),
         ("worker.main", "from ..server.shell import serve"),
         ("client.shell", "from ..server import open_server"),
         ("client.shell", "if TYPE_CHECKING:\n    from ..testing import proxy"),
@@ -337,36 +334,6 @@ def test_a_wrong_arrow_is_seen(name: str, source: str):
 )
 def test_a_right_arrow_passes(name: str, source: str):
     assert wrong_arrows(Module(name, False, source)) == []
-
-
-def wrong_arrows_of_a_part(module: Module) -> list[str]:
-    """What a module of a part imports of the package, and its part must not know."""
-    part = next(part for part in PARTS if within(module.name, part))
-    names = {name.removeprefix(f"{PACKAGE}.") for name in imported(module) if within(name, PACKAGE)}
-    return [n for n in sorted(names) if not any(within(n, may) for may in PARTS[part] | {part})]
-
-
-@pytest.mark.parametrize(
-    "module",
-    [m for m in MODULES if any(within(m.name, part) for part in PARTS)],
-    ids=lambda module: module.name,
-)
-def test_a_part_knows_less_than_its_layer(module: Module):
-    assert wrong_arrows_of_a_part(module) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "source"),
-    [
-        ("lab.kit.network", "from ...core import messages"),
-        ("lab.kit.network", "from ... import foreign"),
-        ("lab.kit.world", "from ..simulation.faults import Fault"),
-        ("lab.protocols.world", "from ..simulation.faults import Fault"),
-        ("lab.protocols.world", "from ...core.errors import ConfigError"),
-    ],
-)
-def test_a_wrong_arrow_of_a_part_is_seen(name: str, source: str):
-    assert wrong_arrows_of_a_part(Module(name, False, source)) != []
 
 
 def test_a_package_resolves_its_own_relative_imports():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import ROOT, check_nothing_left, command, run
-from trio_envserve.lab.protocols import Fault
+from trio_envserve.retrylab import Fault
 
 pytestmark = pytest.mark.real
 
@@ -16,7 +16,7 @@ EXAMPLE = ROOT / "examples" / "kv_store.py"
 STORE, FORGETFUL = f"{EXAMPLE}:STORE", f"{EXAMPLE}:FORGETFUL"
 
 NOISY = """
-from trio_envserve.lab.protocols import Actor, Ask, Protocol
+from trio_envserve.retrylab import Actor, Ask, System
 
 print("imported")
 
@@ -32,11 +32,11 @@ def judge(history):
     return [] if BROKEN is None else BROKEN[history]
 
 BROKEN = None
-NOISY = Protocol(actors={"c0": Noisy}, asks=lambda random: [Ask(1.0, "c0", 7)], judge=judge)
+NOISY = System(actors={"c0": Noisy}, asks=lambda random: [Ask(1.0, "c0", 7)], judge=judge)
 """
 
 SETS = """
-from trio_envserve.lab.protocols import Actor, Ask, Protocol, Violation
+from trio_envserve.retrylab import Actor, Ask, System, Violation
 
 class Sets(Actor):
     def on_ask(self, request, what):
@@ -45,7 +45,7 @@ class Sets(Actor):
 def judge(history):
     return [Violation("nothing", 0.0, "holds")]
 
-SETS = Protocol(actors={"c0": Sets}, asks=lambda random: [Ask(1.0, "c0", 7)], judge=judge)
+SETS = System(actors={"c0": Sets}, asks=lambda random: [Ask(1.0, "c0", 7)], judge=judge)
 """
 
 

@@ -8,12 +8,11 @@ from tests.fuzzing.known import broken_by
 from trio_envserve.core import messages
 from trio_envserve.core.terms import Status
 from trio_envserve.lab.fuzzing.diagram import COLUMNS, ROUTER, Trace, sequence
-from trio_envserve.lab.kit.diagram import MOST_ROWS, WIDTH
-from trio_envserve.lab.kit.events import Record
-from trio_envserve.lab.kit.network import LOST, STRAY
-from trio_envserve.lab.kit.violation import Violation
 from trio_envserve.lab.mutants import find
 from trio_envserve.lab.simulation.simulator import run
+from trio_envserve.retrylab.draw import MOST_ROWS, WIDTH
+from trio_envserve.retrylab.judges import Violation
+from trio_envserve.retrylab.world import LOST, STRAY, Record
 
 SESSION, OTHER, ID = b"s" * 16, b"o" * 16, b"i" * 16
 WORKER = "server0/w0-1"

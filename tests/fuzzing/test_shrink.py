@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from tests.fuzzing.known import broken_by
 from trio_envserve.lab.fuzzing.failure import examine, schedule, text
 from trio_envserve.lab.fuzzing.shrink import shrink
-from trio_envserve.lab.kit.shrink import ddmin
 from trio_envserve.lab.mutants import find
 from trio_envserve.lab.simulation.faults import (
     PLAIN_BOUNDS,
@@ -20,6 +19,7 @@ from trio_envserve.lab.simulation.faults import (
     Fault,
 )
 from trio_envserve.lab.simulation.simulator import plan_of, run
+from trio_envserve.retrylab.shrink import ddmin
 
 
 @pytest.mark.parametrize("name", ["reruns-without-consent", "sync-replays-nothing"])

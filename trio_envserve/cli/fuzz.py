@@ -20,10 +20,10 @@ from ..lab.fuzzing.hunt import MOST_RUNS, Catch
 from ..lab.fuzzing.origin import describe, origin
 from ..lab.fuzzing.saved import load, save
 from ..lab.fuzzing.tally import Tally
-from ..lab.kit.campaign import Campaign, Found, ProcessDied, cores
-from ..lab.kit.jobs import JobError
 from ..lab.mutants import MUTANTS, find
 from ..lab.simulation.plans import to_data
+from ..retrylab.campaign import Campaign, Found, ProcessDied, cores
+from ..retrylab.jobs import JobError
 from . import fuzz_protocol
 from .common import USAGE, CommandError, Result, Stop, exit_codes, put, run_verb, say
 from .fuzz_report import catches_table, count, run_tables

@@ -6,9 +6,9 @@ from typing import Any
 
 import trio
 
-from ..lab.kit.campaign import Campaign, Found
-from ..lab.protocols import campaign
-from ..lab.protocols.tally import SIZES, ActorTally
+from ..retrylab import campaign
+from ..retrylab.campaign import Campaign, Found
+from ..retrylab.jobs import SIZES, ActorTally
 from .common import Result, Stop, put, say
 from .fuzz_report import any_tables, count
 from .render import show_tables
@@ -22,7 +22,7 @@ async def many(
     """Search seeds from ``base`` on."""
     say(f"{spec}: seeds from {base}, {count(jobs, 'process')}")
     fuzzing = Campaign(
-        campaign.MODULE, ActorTally(), {"protocol": spec, "base": base}, runs=runs, seconds=seconds,
+        campaign.MODULE, ActorTally(), {"system": spec, "base": base}, runs=runs, seconds=seconds,
         jobs=jobs, keep_going=keep_going,
     )  # fmt: skip
 

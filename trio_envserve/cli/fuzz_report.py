@@ -15,7 +15,7 @@ from ..core.request_table import RequestInput
 from ..core.requests import RequestState
 from ..lab.fuzzing.hunt import Catch
 from ..lab.fuzzing.tally import SIZES, Tally
-from ..lab.kit.tally import BaseTally
+from ..retrylab.jobs import BaseTally
 from .common import say
 from .render import PLAIN_EVERY_S, Table
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import trio
 
-from ..lab.kit.campaign import Campaign, Found
+from ..retrylab.campaign import Campaign, Found
 from .common import Result, Stop, say
 from .fuzz_report import count, progress_of
 

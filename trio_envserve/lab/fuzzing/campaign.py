@@ -7,8 +7,8 @@ from typing import Any
 
 import trio
 
-from ..kit import campaign as kit
-from ..kit.campaign import Found, ProcessDied, Result
+from ...retrylab import campaign as kit
+from ...retrylab.campaign import Found, ProcessDied, Result
 from .failure import Failure
 from .hunt import Catch
 

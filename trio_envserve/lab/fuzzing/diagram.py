@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-Four lifelines (:mod:`..kit.diagram`): its client, the router, whichever worker it comes
+Four lifelines (:mod:`.retrylab.draw`): its client, the router, whichever worker it comes
 to, and the environment's code there.  Only messages that say something about the
 request are drawn.  Which those are is learned from the trace as it is read, since a
 request gets its id from its client and its dispatch number from its router.
@@ -20,10 +20,9 @@ from ...core import error_records, messages
 from ...core.errors import ProtocolError
 from ...core.ranges import Ranges
 from ...core.terms import RequestId, Status
-from ..kit.diagram import EVERYWHERE, Lanes, Row, draw
-from ..kit.events import Record
-from ..kit.network import ARRIVED, LOST, STRAY
-from ..kit.violation import Violation
+from ...retrylab.draw import EVERYWHERE, Lanes, Row, draw
+from ...retrylab.judges import Violation
+from ...retrylab.world import ARRIVED, LOST, STRAY, Record
 from ..simulation.network import Frames, messages_of, singly
 
 CLIENT, ROUTER, WORKER, ENVIRONMENT = range(4)

@@ -7,9 +7,9 @@ from typing import Any
 
 from ...core.key_records import KeyAct
 from ...core.limits import ServerLimits
-from ..kit.report import listed, story, timetable
-from ..kit.shrink import MOST_RUNS
-from ..kit.violation import Violation
+from ...retrylab.draw import listed, story, timetable
+from ...retrylab.judges import Violation
+from ...retrylab.shrink import MOST_RUNS
 from ..simulation.faults import PLAIN_BOUNDS, PLAIN_LEASE_S, Ask, Fault, Plan
 from ..simulation.plans import from_data, to_data
 from ..simulation.simulator import Run, run

@@ -1,13 +1,13 @@
-"""A process that simulates the protocol that ships: its jobs (:mod:`..kit.jobs`)."""
+"""A process that simulates the protocol that ships; its jobs as :mod:`.retrylab.jobs` has them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 
-from ..kit import jobs as kit
-from ..kit.jobs import Job, Tell
-from ..kit.violation import Violation
+from ...retrylab import jobs as kit
+from ...retrylab.jobs import Job, Tell
+from ...retrylab.judges import Violation
 from ..mutants import find
 from ..simulation.plans import from_data
 from ..simulation.simulator import Run, run
@@ -36,7 +36,7 @@ def _search(job: Job, tell: Tell) -> None:
     def counts(violation: Violation) -> bool:
         return mutant is None or mutant.caught_by(violation.guarantee)
 
-    kit.search(job, tell, seeds=_seeds(job), run=simulate, tally=Tally, counts=counts)
+    kit.search_seeds(job, tell, seeds=_seeds(job), run=simulate, tally=Tally, counts=counts)
 
 
 def _seeds(job: Job) -> Iterator[int]:

@@ -2,7 +2,7 @@
 
 In this order: all calls but the one that it broke for, fault kinds, clients,
 moments, calls, workers, what the world and single calls are like, when things
-happen.  How that is done is said in :mod:`..kit.shrink`.
+happen.  How that is done is said in :mod:`trio_envserve.retrylab.shrink`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
-from ..kit.shrink import MOST_RUNS, BaseShrinker, ddmin
+from ...retrylab.shrink import MOST_RUNS, BaseShrinker, ddmin
 from ..simulation.faults import PLAIN_BOUNDS, PLAIN_LEASE_S, Ask, Fault, Plan, body_of
 from ..simulation.simulator import Run, run
 

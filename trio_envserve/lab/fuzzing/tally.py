@@ -6,7 +6,7 @@ import dataclasses
 from collections import Counter
 from typing import Any
 
-from ..kit.tally import BaseTally
+from ...retrylab.jobs import BaseTally
 from ..simulation.coverage import (
     IMPOSSIBLE,
     IMPOSSIBLE_OF_KEYS,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
 from ...core.terms import Epoch, Tenure
-from ..kit.violation import Violation
+from ...retrylab.judges import Violation
 
 
 class Live(Protocol):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ...core.earlier_epochs import EpochWait
 from ...core.lease import LeaseTerms
-from ..kit.violation import Violation
+from ...retrylab.judges import Violation
 from .judge import Judge
 from .machine import Machine, Worker
 from .plan import HOSTS, REQUESTS, Fault, Plan, Strike, plan_of

@@ -24,7 +24,7 @@ from ...core.client_inputs import (
 from ...core.key_records import KeyAct, KeyName, input_digest
 from ...core.router_effects import Report
 from ...core.terms import RequestId
-from ..kit.process import Process
+from ...retrylab.world import Process
 from .faults import Ask, Fault
 from .judge_records import Call, key_of
 from .network import Frames, Link, Outgoing, singly

@@ -43,7 +43,7 @@ from ...core.router_inputs import (
     Tick,
     WorkerMessage,
 )
-from ..kit.process import Process
+from ...retrylab.world import Process
 from .actor_journal import SimJournal, given
 from .actor_worker import SimWorker
 from .bounds import at_a_bound, audit, greedy

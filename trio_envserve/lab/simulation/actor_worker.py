@@ -25,7 +25,7 @@ from ...core.worker_inputs import (
     SetUpFailed,
     WorkerInput,
 )
-from ..kit.process import Process
+from ...retrylab.world import Process
 from .faults import Fault
 from .judge_records import Execution
 from .network import Frames, Link, Outgoing, singly

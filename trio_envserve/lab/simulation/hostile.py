@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ...core import messages
 from ...core.limits import PROTOCOL_VERSION
 from ...core.terms import Body
-from ..kit.process import Process
+from ...retrylab.world import Process
 from .faults import Fault
 from .network import Frames, Link
 

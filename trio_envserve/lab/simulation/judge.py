@@ -26,7 +26,7 @@ from .judge_keys_work import label_of
 from .judge_records import Call, Execution
 
 if TYPE_CHECKING:
-    from ..kit.process import Process
+    from ...retrylab.world import Process
     from .faults import Plan
 
 

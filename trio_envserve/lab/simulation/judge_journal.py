@@ -35,7 +35,7 @@ from .faults import Fault
 from .judge_records import Call
 
 if TYPE_CHECKING:
-    from ..kit.process import Process
+    from ...retrylab.world import Process
     from .judge_wires import Wires
 
 

@@ -35,7 +35,7 @@ from .judge_keys_work import Place, Waiter, Wanted, label_of
 from .judge_records import Call, Execution, key_of
 
 if TYPE_CHECKING:
-    from ..kit.process import Process
+    from ...retrylab.world import Process
     from .judge_wires import Wires
 
 

@@ -18,7 +18,7 @@ from .judge_keys_work import Place
 from .judge_records import Call, Execution
 
 if TYPE_CHECKING:
-    from ..kit.process import Process
+    from ...retrylab.world import Process
     from .judge_wires import Wires
 
 SLACK_S = 1.0

@@ -18,7 +18,7 @@ from ...core.terms import RequestId
 from .judge_records import Call, Execution
 
 if TYPE_CHECKING:
-    from ..kit.process import Process
+    from ...retrylab.world import Process
     from .judge_wires import Wires
 
 Place: TypeAlias = "tuple[Process, str]"

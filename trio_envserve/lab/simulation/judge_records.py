@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from ...core.messages import Message, decode
 from ...core.ranges import Ranges
 from ...core.terms import Body, RequestId, Status, Verdict
-from ..kit.violation import Violation
+from ...retrylab.judges import Violation
 
 if TYPE_CHECKING:
-    from ..kit.process import Process
+    from ...retrylab.world import Process
     from .faults import KeyUse, Plan
 
 

@@ -20,7 +20,7 @@ from .judge_keys_work import label_of
 from .judge_records import Book, Call, Hearing, key_of
 
 if TYPE_CHECKING:
-    from ..kit.process import Process
+    from ...retrylab.world import Process
     from .actor_server import SimServer
     from .actor_worker import SimWorker
     from .faults import Plan

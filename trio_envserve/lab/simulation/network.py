@@ -15,8 +15,7 @@ from typing import Protocol, TypeAlias
 from ...core.errors import ProtocolError
 from ...core.messages import KeyedRequest, Message, ToSay, in_batches, one_by_one, read
 from ...core.terms import Body, SentBody, whole
-from ..kit.events import Events
-from ..kit.network import ARRIVED, STRAY, BaseLink, BaseNetwork, Rates
+from ...retrylab.world import ARRIVED, STRAY, BaseLink, BaseNetwork, Events, Rates
 
 Frames: TypeAlias = Sequence[Body]
 

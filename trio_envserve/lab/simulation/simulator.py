@@ -24,11 +24,8 @@ from random import Random
 
 from ...core.limits import WireLimits
 from ...core.terms import Epoch, Incarnation
-from ..kit.events import Events, Record
-from ..kit.network import Rates
-from ..kit.process import Process
-from ..kit.violation import Violation
-from ..kit.world import BaseWorld
+from ...retrylab.judges import Violation
+from ...retrylab.world import BaseWorld, Events, Process, Rates, Record
 from .actor_client import SimClient
 from .actor_server import SimServer
 from .actor_worker import SimWorker

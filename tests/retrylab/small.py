@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
-from trio_envserve.lab.kit.network import Rates
-from trio_envserve.lab.protocols import Actor, Ask, Entry, History, Protocol, Run, Violation, run
-from trio_envserve.lab.protocols.plan import Plan, Strike
+from trio_envserve.retrylab import Actor, Ask, Entry, History, Run, System, Violation, run
+from trio_envserve.retrylab.plan import Plan, Strike
+from trio_envserve.retrylab.world import Rates
 
 PLAIN = Rates(delay_s=(0.01, 0.01))
 
@@ -46,12 +46,12 @@ def nothing_wrong(history: History) -> Iterator[Violation]:
     return iter(())
 
 
-SMALL = Protocol(
+SMALL = System(
     actors={"near": Near, "far": Far}, asks=two_asks, judge=nothing_wrong, patience_s=20.0
 )
 
 
-def with_actors(**actors: Callable[[], Actor]) -> Protocol:
+def with_actors(**actors: Callable[[], Actor]) -> System:
     return dataclasses.replace(SMALL, actors={**SMALL.actors, **actors})
 
 
@@ -63,7 +63,7 @@ def plan_of(*strikes: Strike, rates: Rates = PLAIN, asks: tuple[Ask, ...] | None
 
 
 def run_small(
-    *strikes: Strike, protocol: Protocol = SMALL, rates: Rates = PLAIN, seed: int = 0,
+    *strikes: Strike, protocol: System = SMALL, rates: Rates = PLAIN, seed: int = 0,
     asks: tuple[Ask, ...] | None = None,
 ) -> Run:  # fmt: skip
     return run(protocol, seed, plan=plan_of(*strikes, rates=rates, asks=asks), trace=True)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from trio_envserve.lab.protocols import BrokenProtocol, Protocol
-from trio_envserve.lab.protocols.find import find
+from trio_envserve.retrylab import BrokenSystem, System
+from trio_envserve.retrylab.author import find
 
 MODULE = """
-from trio_envserve.lab.protocols import Actor, Protocol
-ECHO = Protocol(actors={"c0": Actor}, asks=lambda random: [], judge=lambda history: [])
+from trio_envserve.retrylab import Actor, System
+ECHO = System(actors={"c0": Actor}, asks=lambda random: [], judge=lambda history: [])
 OTHER = 7
 """
 
@@ -32,14 +32,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.parametrize("where", ["echo_protocol", "echo_protocol.py", "./echo_protocol.py"])
 def test_a_protocol_is_found(folder: Path, where: str):
-    assert isinstance(find(f"{where}:ECHO"), Protocol)
+    assert isinstance(find(f"{where}:ECHO"), System)
 
 
 def test_a_file_imports_what_lies_beside_it(folder: Path):
     (folder / "sub").mkdir()
     (folder / "sub" / "beside_it.py").write_text(MODULE)
     (folder / "sub" / "main_one.py").write_text("from beside_it import ECHO as MINE")
-    assert isinstance(find("sub/main_one.py:MINE"), Protocol)
+    assert isinstance(find("sub/main_one.py:MINE"), System)
 
 
 @pytest.mark.parametrize(
@@ -49,18 +49,18 @@ def test_a_file_imports_what_lies_beside_it(folder: Path):
         ("echo_protocol.py:", "write file.py:NAME or package.module:NAME"),
         (":ECHO", "write file.py:NAME or package.module:NAME"),
         ("echo_protocol.py:ECHOS", "echo_protocol.py has no ECHOS; did you mean ECHO?"),
-        ("echo_protocol:XYZ", "echo_protocol has no XYZ; its protocols: ECHO"),
-        ("echo_protocol:OTHER", "is of the class int, not Protocol; its protocols: ECHO"),
-        ("echo_protocol:Protocol", "is of the class type, not Protocol"),
+        ("echo_protocol:XYZ", "echo_protocol has no XYZ; its systems: ECHO"),
+        ("echo_protocol:OTHER", "is of the class int, not System; its systems: ECHO"),
+        ("echo_protocol:System", "is of the class type, not System"),
         ("nosuch.py:ECHO", "no file nosuch.py"),
         ("nosuch:ECHO", "no module 'nosuch'; a file is named with its .py: file.py:NAME"),
         ("nosuch.module:ECHO", "no module 'nosuch.module'"),
-        ("json:ECHO", "json has no ECHO; it has no Protocol at all"),
+        ("json:ECHO", "json has no ECHO; it has no System at all"),
         ("..:ECHO", "importing .. failed"),
     ],
 )
 def test_a_wrong_name_is_said(folder: Path, spec: str, words: str):
-    with pytest.raises(BrokenProtocol) as raised:
+    with pytest.raises(BrokenSystem) as raised:
         find(spec)
     assert words in str(raised.value)
 
@@ -79,7 +79,7 @@ def test_a_module_that_cannot_be_imported_is_said_with_its_traceback(
     folder: Path, spec: str, text: str, words: str
 ):
     (folder / "broken_one.py").write_text(f"{text}\n")
-    with pytest.raises(BrokenProtocol) as raised:
+    with pytest.raises(BrokenSystem) as raised:
         find(spec)
     said = str(raised.value)
     assert said.startswith(f"importing {spec.rpartition(':')[0]} failed:")
@@ -91,5 +91,5 @@ def test_a_module_that_cannot_be_imported_is_said_with_its_traceback(
 
 def test_a_protocol_that_is_not_right_is_said_in_its_own_words(folder: Path):
     (folder / "wrong_one.py").write_text(MODULE.replace('{"c0": Actor}', "{}"))
-    with pytest.raises(BrokenProtocol, match=r"^a protocol needs actors"):
+    with pytest.raises(BrokenSystem, match=r"^a system needs actors"):
         find("wrong_one.py:ECHO")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from examples.kv_store import FORGETFUL, STORE, Client, Server
-from trio_envserve.lab.protocols import Fault, History, Protocol, Violation, check, run, search
-from trio_envserve.lab.protocols.failure import Failure, examine
+from trio_envserve.retrylab import Fault, History, System, Violation, check, run, search
+from trio_envserve.retrylab.failure import Failure, examine
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLE = ROOT / "examples" / "kv_store.py"
@@ -114,7 +114,7 @@ def test_only_the_first_of_several_guarantees_is_made_small():
     def judge(history: History) -> list[Violation]:
         return [Violation(name, 0.0, "always") for name in ("first", "second")]
 
-    both: Protocol = dataclasses.replace(STORE, judge=judge)
+    both: System = dataclasses.replace(STORE, judge=judge)
     failure = search(both, runs=1)
     assert failure is not None
     assert (failure.guarantee, len(failure.plan.asks), failure.plan.kinds()) == ("first", 0, [])

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-from trio_envserve.lab.protocols import (
+from trio_envserve.retrylab import (
     Actor,
     Ask,
     Fault,
     History,
-    Protocol,
+    System,
     Violation,
     check,
     search,
@@ -92,7 +92,7 @@ def judge(history: History) -> Iterator[Violation]:
             inside.pop(entry.request, None)
 
 
-LEASE = Protocol(actors={"c0": Holder, "lock": Lock, "c1": Holder}, asks=asks, judge=judge)
+LEASE = System(actors={"c0": Holder, "lock": Lock, "c1": Holder}, asks=asks, judge=judge)
 
 
 def test_a_holder_that_is_stopped_outlives_its_lease():

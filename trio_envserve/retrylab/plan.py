@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any, NamedTuple
 
-from ... import foreign
-from ..kit.network import Rates
-from ..kit.report import listed, timetable
-from .interface import Ask, BrokenProtocol, Fault, Protocol, unknown
-from .plain import plain, short
-from .tracebacks import raised
+from . import author
+from .author import raised
+from .draw import listed, timetable
+from .system import Ask, BrokenSystem, Fault, System, unknown
+from .values import plain, short
+from .world import Rates
 
 MOST_STRIKES = 3
 """Most faults of each kind in a run."""
@@ -98,19 +98,19 @@ class Plan:
         return listed("all along", along) + timetable(moments)
 
 
-def draw(protocol: Protocol, seed: int) -> Plan:
-    """The plan of a seed.  BrokenProtocol if what callers ask for cannot be drawn."""
+def draw(system: System, seed: int) -> Plan:
+    """The plan of a seed.  BrokenSystem if what callers ask for cannot be drawn."""
     rng = Random(f"{seed}/plan")
-    asks = _asks(protocol, seed)
+    asks = _asks(system, seed)
     busy_s = max((ask.at_s for ask in asks), default=0.0) + AFTERWARDS_S
     chance = rng.choice((0.2, 0.4, 0.7))
-    kinds = [fault for fault in Fault if rng.random() < chance and fault in protocol.faults]
+    kinds = [fault for fault in Fault if rng.random() < chance and fault in system.faults]
     strikes = [
         strike
         for fault in kinds
         if fault in _FOR_S
         for _ in range(rng.randint(1, MOST_STRIKES))
-        if (strike := _strike(protocol, rng, fault, busy_s)) is not None
+        if (strike := _strike(system, rng, fault, busy_s)) is not None
     ]
 
     def rate(fault: Fault) -> float:
@@ -142,9 +142,9 @@ _BEFORE = ["", *(f" before the {n} act of its next handler" for n in ("first", "
 """In words."""
 
 
-def _strike(protocol: Protocol, rng: Random, fault: Fault, busy_s: float) -> Strike | None:
-    spared = protocol.never_killed if fault is Fault.KILL else ()
-    names = [name for name in protocol.actors if name not in spared]
+def _strike(system: System, rng: Random, fault: Fault, busy_s: float) -> Strike | None:
+    spared = system.never_killed if fault is Fault.KILL else ()
+    names = [name for name in system.actors if name not in spared]
     if not names:
         return None
     act = rng.choice(_ACTS) if fault is Fault.KILL else 0
@@ -152,14 +152,14 @@ def _strike(protocol: Protocol, rng: Random, fault: Fault, busy_s: float) -> Str
     return Strike(rng.uniform(0.0, busy_s), fault, rng.choice(names), for_s, act)
 
 
-def _asks(protocol: Protocol, seed: int) -> tuple[Ask, ...]:
+def _asks(system: System, seed: int) -> tuple[Ask, ...]:
     """The asks of callers, each with a name."""
-    ended = foreign.call(lambda: list(protocol.asks(Random(f"{seed}/asks"))))
+    ended = author.call(lambda: list(system.asks(Random(f"{seed}/asks"))))
     if ended.error is not None:
-        raise BrokenProtocol(f"asks raised (seed {seed}):\n{raised(ended.error)}")
+        raise BrokenSystem(f"asks raised (seed {seed}):\n{raised(ended.error)}")
     drawn: list[object] = ended.value
-    asks = [_checked(protocol, ask) for ask in drawn]
-    counts = dict.fromkeys(protocol.actors, 0)
+    asks = [_checked(system, ask) for ask in drawn]
+    counts = dict.fromkeys(system.actors, 0)
     named = []
     for ask in sorted(asks, key=lambda ask: ask.at_s):
         counts[ask.actor] += 1
@@ -167,15 +167,15 @@ def _asks(protocol: Protocol, seed: int) -> tuple[Ask, ...]:
     return tuple(named)
 
 
-def _checked(protocol: Protocol, ask: object) -> Ask:
+def _checked(system: System, ask: object) -> Ask:
     if not isinstance(ask, Ask):
-        raise BrokenProtocol(f"asks gives values of the class Ask, not {ask!r}")
-    if ask.actor not in protocol.actors:
-        raise BrokenProtocol(f"asks: {unknown(ask.actor, protocol.actors)}")
+        raise BrokenSystem(f"asks gives values of the class Ask, not {ask!r}")
+    if ask.actor not in system.actors:
+        raise BrokenSystem(f"asks: {unknown(ask.actor, system.actors)}")
     if not 0.0 <= ask.at_s < math.inf:
-        raise BrokenProtocol(f"asks: at_s is a time in seconds, not {ask.at_s!r}")
+        raise BrokenSystem(f"asks: at_s is a time in seconds, not {ask.at_s!r}")
     try:
         plain(ask.what)
     except TypeError as error:
-        raise BrokenProtocol(f"asks: {error}") from None
+        raise BrokenSystem(f"asks: {error}") from None
     return ask

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from ..kit.report import story
-from ..kit.shrink import MOST_RUNS
-from .diagram import sequence
-from .interface import BrokenProtocol, Protocol
+from .draw import sequence, story
 from .plan import Plan
-from .run import Run, run
-from .shrink import ActorShrinker
-from .world import CRASH
+from .run import CRASH, Run, run
+from .shrink import MOST_RUNS, ActorShrinker
+from .system import BrokenSystem, System
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -23,7 +20,7 @@ class Failure:
     violation: str
     """The judge's words about the shrunk run."""
     plan: Plan
-    """The schedule; ``run(protocol, failure.luck, plan=failure.plan)`` runs it again."""
+    """The schedule; ``run(system, failure.luck, plan=failure.plan)`` runs it again."""
     luck: int
     """The seed whose luck it needs."""
     digest: str
@@ -46,26 +43,26 @@ class Failure:
             tried=self.tried,
             schedule=self.plan.schedule(),
             drawing=self.drawing,
-            again=again or f"run(protocol, {self.seed})",
+            again=again or f"run(system, {self.seed})",
         )
         return "\n".join(lines)
 
 
 def examine(
-    protocol: Protocol, seed: int, *, guarantee: str = "", most_runs: int = MOST_RUNS
+    system: System, seed: int, *, guarantee: str = "", most_runs: int = MOST_RUNS
 ) -> Failure | None:
     """Make a failing run small and draw it; None if nothing fails.
 
     Without ``guarantee`` the first one that breaks is taken.
     """
-    whole = run_twice(protocol, seed)
+    whole = run_twice(system, seed)
     if not guarantee and whole.violations:
         guarantee = whole.violations[0].guarantee
     if not whole.breaks(guarantee):
         return None
-    shrinker = ActorShrinker(protocol, whole, guarantee, most_runs)
+    shrinker = ActorShrinker(system, whole, guarantee, most_runs)
     shrinker.shrink()
-    small = run(protocol, shrinker.luck, plan=shrinker.plan, trace=True)
+    small = run(system, shrinker.luck, plan=shrinker.plan, trace=True)
     violation = next(each for each in small.violations if each.guarantee == guarantee)
     return Failure(
         seed=seed,
@@ -76,34 +73,34 @@ def examine(
         digest=small.digest,
         before=(len(whole.plan.asks), len(whole.plan.kinds())),
         tried=shrinker.tried,
-        drawing=tuple(sequence(protocol, small.trace, violation)),
+        drawing=tuple(sequence(system, small.trace, violation)),
     )
 
 
-def run_twice(protocol: Protocol, seed: int, digest: str = "") -> Run:
-    """BrokenProtocol if it is not the same run, or not the one of this digest, which was
+def run_twice(system: System, seed: int, digest: str = "") -> Run:
+    """BrokenSystem if it is not the same run, or not the one of this digest, which was
     made elsewhere."""
-    one, other = run(protocol, seed), run(protocol, seed)
+    one, other = run(system, seed), run(system, seed)
     if len({one.digest, other.digest, digest or one.digest}) > 1:
-        raise BrokenProtocol(
+        raise BrokenSystem(
             f"seed {seed} is not the same run twice: an actor must take time and randomness from "
             "self.now_s and self.random, not iterate over sets, and keep nothing outside of itself"
         )
     return one
 
 
-def search(protocol: Protocol, *, runs: int = 200, seed: int = 0) -> Failure | None:
+def search(system: System, *, runs: int = 200, seed: int = 0) -> Failure | None:
     """Run so many seeds, from ``seed`` on; the first failure, made small."""
-    run_twice(protocol, seed)
+    run_twice(system, seed)
     for each in range(seed, seed + runs):
-        if run(protocol, each).violations:
-            return examine(protocol, each)
+        if run(system, each).violations:
+            return examine(system, each)
     return None
 
 
-def check(protocol: Protocol, *, runs: int = 200, seed: int = 0) -> None:
+def check(system: System, *, runs: int = 200, seed: int = 0) -> None:
     """For a test: an AssertionError that tells the failure, if :func:`search` finds one."""
     __tracebackhide__ = True  # pytest shows the test, which is the caller
-    failure = search(protocol, runs=runs, seed=seed)
+    failure = search(system, runs=runs, seed=seed)
     if failure is not None:
         raise AssertionError(f"\n{failure.text()}")

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.protocols.small import Near, run_small, with_actors
-from trio_envserve.lab.protocols import Ask, run
-from trio_envserve.lab.protocols.interface import Disk
-from trio_envserve.lab.protocols.plain import plain, short
-from trio_envserve.lab.protocols.plan import draw
+from tests.retrylab.small import Near, run_small, with_actors
+from trio_envserve.retrylab import Ask, run
+from trio_envserve.retrylab.plan import draw
+from trio_envserve.retrylab.system import Disk
+from trio_envserve.retrylab.values import plain, short
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLE = ROOT / "examples" / "kv_store.py"
@@ -140,8 +140,8 @@ def test_a_seed_is_the_same_run_each_time_traced_or_not():
 @pytest.mark.real
 def test_a_run_does_not_depend_on_the_order_of_hashes():
     program = (
-        "from trio_envserve.lab.protocols import run\n"
-        "from trio_envserve.lab.protocols.find import find\n"
+        "from trio_envserve.retrylab import run\n"
+        "from trio_envserve.retrylab.author import find\n"
         f"store = find({str(EXAMPLE)!r} + ':FORGETFUL')\n"
         "print([run(store, seed).digest for seed in range(30)])"
     )

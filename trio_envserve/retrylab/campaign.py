@@ -6,6 +6,8 @@ One task looks after each process (:mod:`.jobs`): it writes a job, reads results
 by line, and hands them to whoever gave the job.  Processes are in groups of their
 own, so Ctrl-C reaches the parent only, which cancels: then they are killed and
 reaped.  Nothing is forked: a process starts as a fresh interpreter.
+
+This is the one module of the package that needs trio.
 """
 
 from __future__ import annotations
@@ -21,8 +23,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, final
 
 import trio
 
-from .jobs import Job, JobError
-from .tally import BaseTally
+from .jobs import BaseTally, Job, JobError
 
 READ_BYTES = 1 << 16
 
@@ -156,3 +157,24 @@ class Campaign(Generic[T]):
 
         async with open_worker(self._module) as worker:
             await worker.do({**self._job, "first": first}, take)
+
+
+MODULE = "trio_envserve.retrylab.jobs"
+
+
+async def examine(system: str, found: Found) -> dict[str, Any]:
+    """The failure, made small, as data."""
+    job = {
+        "do": "examine", "system": system, "seed": found.seed, "guarantee": found.guarantee,
+        "digest": found.digest,
+    }  # fmt: skip
+    failure: dict[str, Any] | None = (await ask(MODULE, job))["failure"]
+    if failure is None:
+        raise ProcessDied(f"seed {found.seed} failed, and did not when it was run again")
+    return failure
+
+
+async def one(system: str, seed: int, *, trace: bool) -> Result:
+    """One run, in a process of its own: what it came to."""
+    job = {"do": "one", "system": system, "seed": seed, "trace": trace}
+    return await ask(MODULE, job)

@@ -1,6 +1,7 @@
-"""The interface for authors of a protocol: actors, requests, a judge.
+"""A system: actors, what callers ask them for, which faults strike, what must hold.
 
-Everything here is public; the page ``docs/another-protocol.md`` shows it at work.
+Everything here is public, for authors; the page ``docs/another-protocol.md`` shows it at
+work.
 """
 
 from __future__ import annotations
@@ -13,22 +14,34 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, M
 from random import Random
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from ..kit.violation import Violation
-from .plain import short
+from .judges import Violation
+from .values import plain, short
 
 if TYPE_CHECKING:
-    from .process import ActorProcess
+    from .run import ActorProcess
 
 
 FAULT = "fault"
 """The name in a trace of faults that strike no actor."""
 
 
-class BrokenProtocol(Exception):
-    """The protocol itself is not right: its judge raises, say, or it never ends.
+class BrokenSystem(Exception):
+    """The system itself is not right: its judge raises, say, or it never ends.
 
     The message says what is wrong, with the traceback of the code that it is in.
     """
+
+
+class Envelope(NamedTuple):
+    """A message on its way."""
+
+    sender: str
+    to: str
+    message: Any
+
+    def to_bytes(self) -> bytes:
+        """For the digest."""
+        return f"{self.sender} {self.to} {plain(self.message)}".encode()
 
 
 class Fault(enum.Enum):
@@ -73,7 +86,7 @@ class Disk(MutableMapping[str, Any]):
 
 
 class Actor:
-    """A process of the protocol: subclass it, and write what it does when something
+    """A process of the system: subclass it, and write what it does when something
     happens to it.
 
     An object of it lives from a start to a crash, and is then made anew: what is in
@@ -106,7 +119,7 @@ class Actor:
 
     @property
     def name(self) -> str:
-        """Its name in :attr:`Protocol.actors`."""
+        """Its name in :attr:`System.actors`."""
         return self._itself.name
 
     @property
@@ -206,8 +219,8 @@ class History:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Protocol:
-    """A protocol that can be tried: who takes part, what callers ask for, what must hold."""
+class System:
+    """A system that can be tried: who takes part, what callers ask for, what must hold."""
 
     actors: Mapping[str, Callable[[], Actor]]
     """The function that makes each actor, by name; in a diagram they stand in this order."""
@@ -230,21 +243,21 @@ class Protocol:
 
     def __post_init__(self) -> None:
         if not self.actors:
-            raise BrokenProtocol("a protocol needs actors: a mapping of names to what makes them")
+            raise BrokenSystem("a system needs actors: a mapping of names to what makes them")
         for name, make in self.actors.items():
             if not isinstance(name, str) or not name.isidentifier() or name == FAULT:
-                raise BrokenProtocol(f"an actor has a name like c0 or server_1, not {name!r}")
+                raise BrokenSystem(f"an actor has a name like c0 or server_1, not {name!r}")
             if not callable(make):
-                raise BrokenProtocol(f"{name} is made by a class or a function, not by {make!r}")
+                raise BrokenSystem(f"{name} is made by a class or a function, not by {make!r}")
         for name in self.never_killed:
             if name not in self.actors:
-                raise BrokenProtocol(f"never_killed: {unknown(name, self.actors)}")
+                raise BrokenSystem(f"never_killed: {unknown(name, self.actors)}")
         for fault in self.faults:
             if not isinstance(fault, Fault):
-                raise BrokenProtocol(f"faults are members of Fault, not {fault!r}")
+                raise BrokenSystem(f"faults are members of Fault, not {fault!r}")
         for field in ("asks", "judge", "describe"):
             if not callable(getattr(self, field)):
-                raise BrokenProtocol(f"{field} is a function, not {getattr(self, field)!r}")
+                raise BrokenSystem(f"{field} is a function, not {getattr(self, field)!r}")
 
 
 def unknown(name: object, actors: Iterable[str]) -> str:

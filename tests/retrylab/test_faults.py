@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.protocols.small import (
+from tests.retrylab.small import (
     PLAIN,
     SMALL,
     Far,
@@ -19,8 +19,8 @@ from tests.protocols.small import (
     run_small,
     with_actors,
 )
-from trio_envserve.lab.protocols import Actor, Ask, Fault, run
-from trio_envserve.lab.protocols.plan import Strike
+from trio_envserve.retrylab import Actor, Ask, Fault, run
+from trio_envserve.retrylab.plan import Strike
 
 
 def test_without_faults_everybody_is_answered():

@@ -9,13 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.protocols.small import SMALL, Far, Near, run_small, with_actors
-from trio_envserve.lab.kit.campaign import ask
-from trio_envserve.lab.kit.jobs import JobError
-from trio_envserve.lab.protocols import (
+from tests.retrylab.small import SMALL, Far, Near, run_small, with_actors
+from trio_envserve.retrylab import (
     Actor,
     Ask,
-    BrokenProtocol,
+    BrokenSystem,
     Fault,
     History,
     Run,
@@ -24,8 +22,9 @@ from trio_envserve.lab.protocols import (
     run,
     search,
 )
-from trio_envserve.lab.protocols.campaign import MODULE
-from trio_envserve.lab.protocols.failure import examine
+from trio_envserve.retrylab.campaign import MODULE, ask
+from trio_envserve.retrylab.failure import examine
+from trio_envserve.retrylab.jobs import JobError
 
 
 class Message:
@@ -148,7 +147,7 @@ def test_a_judge_that_raises_is_said_with_its_traceback():
     def judge(history: History) -> list[Violation]:
         return [Violation("x", 0.0, "", history.asked()[7].request)]
 
-    with pytest.raises(BrokenProtocol) as raised:
+    with pytest.raises(BrokenSystem) as raised:
         run(dataclasses.replace(SMALL, judge=judge), 3)
     text = str(raised.value)
     assert text.startswith("the judge raised (seed 3):\nTraceback")
@@ -159,7 +158,7 @@ def test_a_judge_that_raises_is_said_with_its_traceback():
 
 def test_a_judge_that_gives_something_else():
     judge: Any = lambda history: ["c0#1 is wrong"]  # noqa: E731
-    with pytest.raises(BrokenProtocol, match="values of the class Violation, not 'c0#1 is wrong'"):
+    with pytest.raises(BrokenSystem, match="values of the class Violation, not 'c0#1 is wrong'"):
         run(dataclasses.replace(SMALL, judge=judge), 0)
 
 
@@ -175,7 +174,7 @@ def test_a_judge_that_gives_something_else():
     ],
 )
 def test_what_callers_ask_for_is_looked_over(asks: Any, words: str):
-    with pytest.raises(BrokenProtocol) as raised:
+    with pytest.raises(BrokenSystem) as raised:
         run(dataclasses.replace(SMALL, asks=asks), 5)
     assert words in str(raised.value)
 
@@ -192,7 +191,7 @@ def test_what_callers_ask_for_is_looked_over(asks: Any, words: str):
     ],
 )
 def test_a_protocol_is_looked_over_when_it_is_made(change: dict[str, Any], words: str):
-    with pytest.raises(BrokenProtocol) as raised:
+    with pytest.raises(BrokenSystem) as raised:
         dataclasses.replace(SMALL, **change)
     assert words in str(raised.value)
 
@@ -208,7 +207,7 @@ def test_a_message_that_cannot_be_described(describe: Any, words: str):
     broken = dataclasses.replace(
         with_actors(far=raising_in("on_message", OSError())), describe=describe
     )
-    with pytest.raises(BrokenProtocol, match=words):
+    with pytest.raises(BrokenSystem, match=words):
         search(broken)
 
 
@@ -220,7 +219,7 @@ def test_a_run_that_never_ends_says_what_is_called_again_and_again():
         def on_timer(self, timer: str) -> None:
             self.start_timer(timer, 0.0)
 
-    with pytest.raises(BrokenProtocol) as raised:
+    with pytest.raises(BrokenSystem) as raised:
         run_small(protocol=with_actors(near=Restless))
     first, second, *_ = str(raised.value).splitlines()
     assert first.startswith("seed 0 never ends: 200,000 events")
@@ -238,21 +237,21 @@ def test_luck_from_elsewhere_is_noticed():
     def judge(history: History) -> list[Violation]:
         return [Violation("x", 0.0, "always")]
 
-    with pytest.raises(BrokenProtocol, match="seed 0 is not the same run twice"):
+    with pytest.raises(BrokenSystem, match="seed 0 is not the same run twice"):
         examine(dataclasses.replace(with_actors(near=Lucky), judge=judge), 0)
-    with pytest.raises(BrokenProtocol, match="seed 4 is not the same run twice"):
+    with pytest.raises(BrokenSystem, match="seed 4 is not the same run twice"):
         search(with_actors(near=Lucky), seed=4)
 
 
 STUCK = """
-from trio_envserve.lab.protocols import Actor, Ask, Protocol
+from trio_envserve.retrylab import Actor, Ask, System
 
 class Stuck(Actor):
     def on_ask(self, request, what):
         while True:
             what += 1
 
-STUCK = Protocol(
+STUCK = System(
     actors={"c0": Stuck}, asks=lambda random: [Ask(1.0, "c0", 7)], judge=lambda history: []
 )
 """
@@ -263,7 +262,7 @@ STUCK = Protocol(
 async def test_a_handler_that_never_returns_is_said_with_its_place(tmp_path: Path, do: str):
     (tmp_path / "stuck.py").write_text(STUCK)
     job = {
-        "do": do, "protocol": f"{tmp_path}/stuck.py:STUCK", "seed": 3, "base": 3, "first": 0,
+        "do": do, "system": f"{tmp_path}/stuck.py:STUCK", "seed": 3, "base": 3, "first": 0,
         "step": 1, "runs": 1, "seconds": None, "trace": False, "stuck_s": 0.1,
     }  # fmt: skip
     with pytest.raises(JobError) as raised:
@@ -293,7 +292,7 @@ def test_a_check_tells_all_though_its_judge_raises_where_nothing_was_done():
     assert "never\n  broken: at" in text
     assert "near asks near#1: one" in text
     assert "never: broken" in text
-    assert "run(protocol, 0)" in text
+    assert "run(system, 0)" in text
 
 
 def test_a_protocol_of_no_asks_is_at_rest_at_once():

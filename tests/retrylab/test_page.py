@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from examples import kv_store
-from trio_envserve.lab.protocols import Actor, Fault, Protocol
-from trio_envserve.lab.protocols.failure import examine
+from trio_envserve.retrylab import Actor, Fault, System
+from trio_envserve.retrylab.failure import examine
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLE = ROOT / "examples" / "kv_store.py"
@@ -83,7 +83,7 @@ def test_every_handler_and_all_that_an_actor_can_do_is_named():
 
 def test_every_fault_and_every_field_is_named():
     assert in_code(section("What goes wrong")) == {"Fault", *Fault.__members__}
-    fields = {field.name for field in dataclasses.fields(Protocol)}
+    fields = {field.name for field in dataclasses.fields(System)}
     assert in_code(section("The protocol")) == fields
 
 

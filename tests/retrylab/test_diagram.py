@@ -5,13 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from tests.protocols.small import SMALL, Far, Near
-from trio_envserve.lab.kit.diagram import MOST_ROWS, WIDTH
-from trio_envserve.lab.kit.events import Record
-from trio_envserve.lab.kit.network import ARRIVED, LOST, STRAY
-from trio_envserve.lab.protocols import Protocol, Violation
-from trio_envserve.lab.protocols.diagram import Trace, lanes, sequence
-from trio_envserve.lab.protocols.world import Envelope
+from tests.retrylab.small import SMALL, Far, Near
+from trio_envserve.retrylab import System, Violation
+from trio_envserve.retrylab.draw import MOST_ROWS, WIDTH, Trace, lanes, sequence
+from trio_envserve.retrylab.system import Envelope
+from trio_envserve.retrylab.world import ARRIVED, LOST, STRAY, Record
 
 THREE = dataclasses.replace(SMALL, actors={"a": Near, "idle": Near, "b": Far, "c": Far})
 BROKEN = Violation("at most once", 3.0, "again", "a#1")
@@ -36,7 +34,7 @@ def sent(at_s: float, sender: str, to: str, message: Any, way: str) -> Record[En
     return Record(at_s, f"{sender}-{to}", way, Envelope(sender, to, message))
 
 
-def drawn(protocol: Protocol, trace: Trace, violation: Violation = BROKEN) -> list[str]:
+def drawn(protocol: System, trace: Trace, violation: Violation = BROKEN) -> list[str]:
     return sequence(protocol, trace, violation)
 
 

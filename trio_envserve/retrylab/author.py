@@ -1,0 +1,111 @@
+"""The author's code: found by name, called, and its tracebacks.
+
+Theory of operation
+-------------------
+A system brings code of its own, which may raise anything.  :func:`call` returns what it
+returned or raised, as a value; only a ``KeyboardInterrupt`` is raised further, for somebody
+may have typed it.  :func:`raised` is the traceback for people, from where the author's code
+was called.  Code that never returns holds up its caller (:mod:`.jobs` ends its process).
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any, NamedTuple
+
+from .system import BrokenSystem, System
+
+
+class CodeResult(NamedTuple):
+    """The result of a piece of code: a value, or whatever it raised."""
+
+    value: Any = None
+    error: BaseException | None = None
+
+
+def call(code: Callable[..., Any], /, *args: Any) -> CodeResult:
+    """Run ``code`` to its end."""
+    try:
+        return CodeResult(code(*args))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever an author's code raises is said in words
+        return CodeResult(error=error)
+
+
+def raised(error: BaseException) -> str:
+    """The traceback from where the code was called, less our own calls of it."""
+    frames = error.__traceback__
+    while frames is not None and _ours(frames):
+        frames = frames.tb_next
+    shown = error.with_traceback(frames)
+    ended = call(lambda: "".join(traceback.format_exception(shown)))
+    text: Any = ended.value if ended.error is None else type(error).__name__
+    return str(text).rstrip()
+
+
+def _ours(frame: TracebackType) -> bool:
+    """Whether it is before the code that was called: ours, or the import system's."""
+    code = frame.tb_frame.f_code
+    return (
+        frame.tb_frame.f_globals.get("__package__") == __package__
+        or code.co_filename.startswith("<frozen importlib")
+        or code is import_module.__code__
+    )
+
+
+def find(spec: str) -> System:
+    """The system that ``spec`` names; BrokenSystem if there is none.
+
+    Runs the code of its module, and puts the folder of a file on the path, as Python
+    does for a script.
+    """
+    where, _, name = spec.rpartition(":")
+    if not where or not name:
+        raise BrokenSystem(f"{spec!r}: write file.py:NAME or package.module:NAME")
+    module = _file(Path(where)) if where.endswith(".py") else _module(where)
+    found = getattr(module, name, None)
+    if isinstance(found, System):
+        return found
+    there = [other for other, value in vars(module).items() if isinstance(value, System)]
+    hint = f"; its systems: {', '.join(there)}" if there else "; it has no System at all"
+    if found is not None:
+        raise BrokenSystem(f"{spec} is of the class {type(found).__name__}, not System{hint}")
+    near = difflib.get_close_matches(name, there, n=1)
+    hint = f"; did you mean {near[0]}?" if near else hint
+    raise BrokenSystem(f"{where} has no {name}{hint}")
+
+
+def _module(name: str) -> ModuleType:
+    ended = call(import_module, name)
+    if isinstance(ended.error, ModuleNotFoundError) and name.startswith(ended.error.name or " "):
+        raise BrokenSystem(f"no module {name!r}; a file is named with its .py: file.py:NAME")
+    return _imported(name, ended)
+
+
+def _file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise BrokenSystem(f"no file {path}")
+    sys.path.insert(0, str(path.parent.resolve()))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    ended = call(spec.loader.exec_module, module)
+    return _imported(str(path), ended._replace(value=module))
+
+
+def _imported(name: str, ended: CodeResult) -> ModuleType:
+    if isinstance(ended.error, BrokenSystem):
+        raise ended.error
+    if ended.error is not None:
+        raise BrokenSystem(f"importing {name} failed:\n{raised(ended.error)}")
+    module: ModuleType = ended.value
+    return module

@@ -1,0 +1,363 @@
+"""A process that does jobs: they come in on standard input, results go out.
+
+Theory of operation
+-------------------
+One job is one line of JSON; so is each result, and the last one of a job has
+``done``.  A process does one job at a time, so what a job changes in it (a mutant, an
+import) is seen by nobody else.  It ends when its input does, or when nobody reads
+what it says: so it outlives its parent (:mod:`.campaign`) by no more than
+:data:`TELL_S` and a run.  Runs are added up before they are told (:class:`BaseTally`).
+
+What the code of a job prints goes to standard error, among the process's last words.
+
+Run as a program it does the jobs of anybody's system.  A handler may never return, and
+nothing in the process can end it then but a signal: one comes when a run has used
+:data:`STUCK_S` of processor time, says where it was, and ends the process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar
+
+from . import author
+from .author import find
+from .failure import Failure, examine, run_twice
+from .judges import Violation
+from .run import Run, run
+from .shrink import MOST_RUNS
+from .system import BrokenSystem, Fault, System
+
+
+class Ran(Protocol):
+    """The figures that every run has."""
+
+    @property
+    def violations(self) -> Sequence[Violation]:
+        """The violations that the judge found."""
+
+    @property
+    def digest(self) -> str:
+        """The hash of the trace, recorded or not."""
+
+    @property
+    def events(self) -> int:
+        """How many there were."""
+
+    @property
+    def virtual_s(self) -> float:
+        """How long it was in virtual time."""
+
+    @property
+    def told(self) -> Mapping[str, int]:
+        """How often callers were told what."""
+
+    @property
+    def faults(self) -> Mapping[str, int]:
+        """How often each kind struck."""
+
+    @property
+    def log(self) -> Sequence[str]:
+        """The trace as lines for people, if it was recorded."""
+
+
+R = TypeVar("R", bound=Ran)
+
+
+@dataclasses.dataclass
+class BaseTally(ABC, Generic[R]):
+    """Sums over runs; two of them can be added.  Every field is a number, a counter
+    or :attr:`least`."""
+
+    runs: int = 0
+    violating: int = 0
+    """Runs in which a guarantee was broken."""
+    events: int = 0
+    virtual_s: float = 0.0
+    told: Counter[str] = dataclasses.field(default_factory=Counter)
+    faults: Counter[str] = dataclasses.field(default_factory=Counter)
+    sums: Counter[str] = dataclasses.field(default_factory=Counter)
+    """The sum of each of the :meth:`sizes` over all runs."""
+    least: dict[str, int] = dataclasses.field(default_factory=dict)
+    """The smallest of each of the :meth:`sizes` in any run."""
+
+    @abstractmethod
+    def sizes(self, run: R) -> dict[str, int]:
+        """The measures of how large a run is."""
+
+    def add(self, run: R) -> None:
+        """One more run."""
+        self.runs += 1
+        self.violating += bool(run.violations)
+        self.events += run.events
+        self.virtual_s += run.virtual_s
+        self.told.update(run.told)
+        self.faults.update(run.faults)
+        sizes = self.sizes(run)
+        self.sums.update(sizes)
+        self._smaller(sizes)
+
+    def merge(self, other: Self) -> None:
+        """Another tally's runs, too."""
+        for field in dataclasses.fields(self):
+            mine, theirs = getattr(self, field.name), getattr(other, field.name)
+            if isinstance(mine, Counter):
+                mine.update(theirs)
+            elif mine is not self.least:
+                setattr(self, field.name, mine + theirs)
+        self._smaller(other.least)
+
+    def _smaller(self, sizes: dict[str, int]) -> None:
+        for name, size in sizes.items():
+            self.least[name] = min(size, self.least.get(name, size))
+
+    def to_data(self) -> dict[str, Any]:
+        """For the way between processes."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> Self:
+        """The inverse of :meth:`to_data`."""
+        empty = cls()
+        return cls(**{name: type(getattr(empty, name))(value) for name, value in data.items()})
+
+    # -- what to tell ---------------------------------------------------------
+
+    def average(self) -> dict[str, float]:
+        """The sizes of an average run."""
+        runs = max(1, self.runs)
+        sizes = {name: round(total / runs, 2) for name, total in self.sums.items()}
+        return sizes | {
+            "events": round(self.events / runs, 1),
+            "seconds": round(self.virtual_s / runs, 2),
+        }
+
+    def figures(self, took_s: float) -> dict[str, Any]:
+        """All of it, for ``--json``."""
+        return {
+            "runs": self.runs,
+            "violations": self.violating,
+            "seconds": round(took_s, 3),
+            "runs_per_minute": round(60.0 * self.runs / took_s, 1) if took_s else 0.0,
+            "simulated_hours": round(self.virtual_s / 3600.0, 3),
+            "events": self.events,
+            "average": self.average(),
+            "least": dict(self.least),
+            "told": dict(self.told.most_common()),
+            "faults": dict(self.faults),
+        }
+
+
+TELL_S = 0.4
+"""Between results of a job that has many."""
+
+Job: TypeAlias = dict[str, Any]
+
+
+class Tell(Protocol):
+    """The report of a job's result."""
+
+    def __call__(self, **result: Any) -> None:
+        """One result."""
+
+
+class JobError(Exception):
+    """A job cannot be done, for a reason that whoever gave it should read."""
+
+
+def do_jobs(by_name: Mapping[str, Callable[[Job, Tell], None]]) -> None:
+    """Do jobs until there are no more; ``do`` names the function."""
+    jobs, results = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+
+    def tell(**result: Any) -> None:
+        try:
+            print(json.dumps(result), file=results, flush=True)
+        except BrokenPipeError:  # nobody is there any more
+            os._exit(0)
+
+    for line in jobs:
+        job = json.loads(line)
+        try:
+            by_name[job["do"]](job, tell)
+        except JobError as error:
+            tell(failed=str(error))
+        tell(done=True)
+
+
+def search_seeds(
+    job: Job, tell: Tell, *, seeds: Iterable[int], run: Callable[[int], R],
+    tally: Callable[[], BaseTally[R]], counts: Callable[[Violation], bool] = lambda violation: True,
+) -> None:  # fmt: skip
+    """Run seeds; tell what they came to, and which of them fail."""
+    sums, told_s = tally(), time.monotonic()
+    ends_s = told_s + job["seconds"] if job["seconds"] is not None else None
+    for seed in _mine(job, seeds):
+        one = run(seed)
+        sums.add(one)
+        violation = next(filter(counts, one.violations), None)
+        if violation is not None:
+            guarantee = violation.guarantee
+            tell(seed=seed, guarantee=guarantee, violation=violation, digest=one.digest)
+        now_s = time.monotonic()
+        if violation is not None or now_s - told_s >= TELL_S:
+            tell(tally=sums.to_data())
+            sums, told_s = tally(), now_s
+        if ends_s is not None and now_s >= ends_s:
+            break
+    tell(tally=sums.to_data())
+
+
+def tell_run(tell: Tell, one: R, tally: BaseTally[R]) -> None:
+    """All of one run; ``tally`` is empty."""
+    tally.add(one)
+    tell(
+        tally=tally.to_data(), digest=one.digest, events=one.events, virtual_s=one.virtual_s,
+        violations=[[v.guarantee, v] for v in one.violations], log=list(one.log),
+    )  # fmt: skip
+
+
+def _mine(job: Job, seeds: Iterable[int]) -> Iterator[int]:
+    """Every ``step``-th seed, from the ``first`` on."""
+    return itertools.islice(seeds, job["first"], job["runs"], job["step"])
+
+
+def seeds_from(base: int) -> Iterator[int]:
+    """All seeds from this one on."""
+    return iter(range(base, sys.maxsize))
+
+
+SIZES = ("requests", "faults")
+"""The measures of the least run and of the average run."""
+
+
+class ActorTally(BaseTally[Run]):
+    """Sums over runs."""
+
+    def sizes(self, run: Run) -> dict[str, int]:
+        """By the names of :data:`SIZES`."""
+        sizes = (sum(run.told.values()), sum(run.faults.values()))
+        return dict(zip(SIZES, sizes, strict=True))
+
+    def average(self) -> dict[str, float]:
+        """The sizes of an average run."""
+        return {**dict.fromkeys(SIZES, 0.0), **super().average()}
+
+    def figures(self, took_s: float) -> dict[str, Any]:
+        """All of it; the kinds of fault that never occurred with 0."""
+        faults = {fault.value: self.faults[fault.value] for fault in Fault}
+        return super().figures(took_s) | {"faults": faults}
+
+
+STUCK_S = 20.0
+"""A run that uses more processor time is taken for one that does not end."""
+
+USUAL_S = 0.2
+"""Far more than a run takes that ends."""
+
+T = TypeVar("T")
+
+
+def _search(system: System, job: Job, tell: Tell) -> None:
+    """Run seeds; tell what they came to, and which of them fail."""
+
+    def simulate(seed: int) -> Run:
+        with _ending(job, seed, tell):
+            return run_twice(system, seed) if seed == job["base"] else run(system, seed)
+
+    search_seeds(job, tell, seeds=seeds_from(job["base"]), run=simulate, tally=ActorTally)
+
+
+def _one(system: System, job: Job, tell: Tell) -> None:
+    """Run one seed, and tell all of it."""
+    with _ending(job, job["seed"], tell):
+        one = run(system, job["seed"], trace=job["trace"])
+    tell_run(tell, one, ActorTally())
+
+
+def _examine(system: System, job: Job, tell: Tell) -> None:
+    """Make a failing run small."""
+    with _ending(job, job["seed"], tell, runs=MOST_RUNS):
+        run_twice(system, job["seed"], job["digest"])
+        failure = examine(system, job["seed"], guarantee=job["guarantee"], most_runs=MOST_RUNS)
+    tell(failure=failure and _data(failure, job))
+
+
+def _data(failure: Failure, job: Job) -> dict[str, object]:
+    """A failure for JSON, with what people see of it."""
+    command = f"trio-envserve fuzz --protocol {job['system']} --seed {failure.seed}"
+    return {
+        "seed": failure.seed,
+        "guarantee": failure.guarantee,
+        "violation": failure.violation,
+        "requests": len(failure.plan.asks),
+        "schedule": failure.plan.schedule(),
+        "luck": failure.luck,
+        "digest": failure.digest,
+        "before": list(failure.before),
+        "tried": failure.tried,
+        "drawing": list(failure.drawing),
+        "command": command,
+        "text": failure.text(command),
+    }
+
+
+def _of_system(do: Callable[[System, Job, Tell], None]) -> Callable[[Job, Tell], None]:
+    """Do a job with the system that it names."""
+
+    def done(job: Job, tell: Tell) -> None:
+        try:
+            do(find(job["system"]), job, tell)
+        except BrokenSystem as error:
+            raise JobError(str(error)) from error
+
+    return done
+
+
+@contextmanager
+def _ending(job: Job, seed: int, tell: Tell, *, runs: int = 1) -> Iterator[None]:
+    """A run that must end, or several."""
+    stuck_s: float = job.get("stuck_s", STUCK_S) + runs * USUAL_S
+
+    def stuck(signal_number: int, frame: FrameType | None) -> None:
+        tell(failed=f"seed {seed} has not ended after {stuck_s:g} s; it was here:\n{_place(frame)}")
+        os._exit(1)
+
+    before = signal.signal(signal.SIGPROF, stuck)
+    signal.setitimer(signal.ITIMER_PROF, stuck_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def _place(frame: FrameType | None) -> str:
+    """Where somebody's code is, from where it was called."""
+    stack = traceback.extract_stack(frame)
+    calls = [n for n, each in enumerate(stack, 1) if each.filename == author.__file__]
+    return "".join(traceback.format_list(stack[calls[0] if calls else 0 :])).rstrip()
+
+
+JOBS = {
+    "search": _of_system(_search),
+    "one": _of_system(_one),
+    "examine": _of_system(_examine),
+}
+
+if __name__ == "__main__":
+    do_jobs(JOBS)
