@@ -392,7 +392,7 @@ def bench(session: nox.Session) -> None:
 def overhead(session: nox.Session) -> None:
     """Processor time of a rollout beside its model calls, beside a program without a server and
     beside verifiers 0.3.0.  Not by default: another library is installed, and nothing judged."""
-    session.install("-e", ".[models]")
+    session.install("-e", ".[cli,models]")
     python = new_python(session, "verifiers")
     session.run(python, "-m", "pip", "install", "-q", "verifiers==0.3.0", "uvloop", external=True)
     session.run("python", "tests/cost/overhead.py", "--verifiers-python", python, *session.posargs)
