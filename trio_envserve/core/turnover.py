@@ -19,6 +19,7 @@ class Turnover:
         self._pool = pool
         self._workers = workers
         self._limits = limits
+        self._tally = spoilt.Tally()
         self._failing = False
         """Whether some worker has as many failures in a row as make it suspect."""
 
@@ -53,7 +54,7 @@ class Turnover:
     def reported(self, worker: Worker, failed: bool, now_s: float) -> list[RouterEffect]:
         """One of its executions has failed, or has a result: decide anew who is suspect, and
         drain who is spoilt."""
-        worker.results.add(failed)
+        worker.results.add(failed, self._tally)
         if not (failed or self._failing):
             return []
         most = self._limits.spoilt_after
@@ -67,8 +68,12 @@ class Turnover:
         for each in everyone:
             each.suspect = spoilt.is_suspect(each, everyone, most)
             life = self._pool.lives[each.id]
-            if life.phase is Phase.READY and spoilt.is_spoilt(each, everyone, most):
-                why = f"its last {most} executions failed, and those of other workers did not"
+            if (
+                each.suspect and life.phase is Phase.READY
+                and not each.results.may_be_chance(self._tally)
+            ):  # fmt: skip
+                row = each.results.failures
+                why = f"its last {row} executions failed, far more than on other workers"
                 text = f"worker {each.name} gets no more work: {why}"
                 effects += [Report("warning", text)]
                 effects += self._pool.step(life, LifeInput.RETIRE, now_s, why)
