@@ -334,7 +334,7 @@ def test_what_rests_is_on_the_page_of_keys_in_its_place():
     assert [row["state"] for row in page["keys"]] == [
         "completed", "reading", "completed", "running",
     ]  # fmt: skip
-    assert [row["executions"] for row in page["keys"]] == [1, 0, 1, 1]
+    assert [row["executions"] for row in page["keys"]] == [1, 1, 1, 1]
     assert (page["generations"], page["next"]) == (4, None)
     later = pages.page(b"default", 2, pair.router.awake_s, 2.0)
     assert [row["generation"] for row in later["keys"]] == [2, 3]

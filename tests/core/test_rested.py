@@ -34,10 +34,6 @@ def test_what_a_journal_has_left_of_one():
     left = left_at_rest(Left(opened, set(), 2, (b"head", b"payload")))
     assert left is not None
     found = unpack(left)
-    assert (found.number, found.executions, found.size_bytes, found.body_bytes) == (
-        7,
-        3,
-        OUTCOME_BYTES + 7,
-        4,
-    )
+    assert (found.number, found.executions) == (7, 2)  # one that may have been is not counted
+    assert (found.size_bytes, found.body_bytes) == (OUTCOME_BYTES + 7, 4)
     assert (found.rerun, found.name) == (True, KeyName(b"team", b"k"))

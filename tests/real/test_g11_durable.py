@@ -22,7 +22,7 @@ from tests.real.support import (
     open_calls,
     open_process,
 )
-from trio_envserve import MayHaveRun, Outcome
+from trio_envserve import Client, MayHaveRun, Outcome
 
 MOST_UP_S = 3.0
 """A server is killed at some moment of so long a life, or while it starts."""
@@ -56,6 +56,7 @@ async def test_g11_outcomes_and_starts_outlive_a_server_that_is_killed(judge: Ju
                     while len(calls.outcomes) < 3:  # noqa: ASYNC110
                         await trio.sleep(0.02)
                     calls.outcomes["again"].unwrap()
+                    assert calls.outcomes["again"].executions == 2
                     assert isinstance(calls.outcomes["half"].error, MayHaveRun)
                     async with open_calls(bind) as later:
                         known = await later.client.attach("done")
@@ -64,6 +65,14 @@ async def test_g11_outcomes_and_starts_outlive_a_server_that_is_killed(judge: Ju
                         assert isinstance(lost.error, MayHaveRun)
                         assert lost.error.info is not None
                         assert lost.error.info.executions == 1
+                        await assert_counted(judge, later.client)
+                async with journaled(judge, bind) as third:
+                    await third.line()
+                    async with open_calls(bind) as later:
+                        await assert_counted(judge, later.client)
+                        again = await later.client.attach("again")
+                        assert again.executions == 2
+                        await assert_counted(judge, later.client)
     judge.assert_one_at_a_time()
     assert [judge.starts(key) for key in ("done", "half", "again")] == [1, 1, 2]
 
@@ -101,6 +110,15 @@ async def test_g11_kills_at_random_moments_lose_nothing_that_was_told(
     judge.assert_one_at_a_time()
     for index in range(number):
         assert judge.starts(f"k{index}") <= (4 if index % 2 else 1)
+
+
+async def assert_counted(judge: Judge, client: Client) -> None:
+    """Each key has as many executions as its environment has begun."""
+    page = await client.list_keys()
+    assert {one.key: one.executions for one in page.keys} == {
+        one.key: judge.starts(one.key) for one in page.keys
+    }
+    assert len(page.keys) == 3
 
 
 async def ask(

@@ -23,8 +23,9 @@ class Outcome:
     duration_s: float | None = None
     """How long the execution took on the worker."""
     executions: int = 0
-    """How many executions the answering server started; more than one only by consent.
-    Servers that were lost before may have started others."""
+    """How many executions the answering server started, and those before it that had its
+    journal; more than one only by consent.  Of a call without a key, and without a journal,
+    servers that were lost before may have started others."""
     took_s: float = 0.0
     """How long the caller waited."""
 

@@ -136,7 +136,7 @@ class Generation:
     body_bytes: int
     rerun: bool | None
     earlier: int
-    """Executions that earlier epochs may have started."""
+    """Executions that epochs may have started of which nothing is recorded here."""
     state: GenerationState
     ask: Ask | None
     """The ask to be run, while it is HELD."""
@@ -149,7 +149,7 @@ class Generation:
     caller asked again in another session."""
     opened_s: float
     executions: int = 0
-    """How many were dispatched here."""
+    """How many were dispatched: here, and in earlier epochs as far as a journal has them."""
     live: bool = False
     """Whether one of them has not ended."""
     lost: frozenset[CallerToken] = frozenset()
@@ -248,7 +248,7 @@ class Enter(NamedTuple):
     allowance: int
     traceparent: str | None
     counted: bool = False
-    """Whether a journal says how much of its allowance is left."""
+    """Whether a journal has it, with all of its executions."""
 
 
 class Finish(NamedTuple):

@@ -119,7 +119,7 @@ class KeyedRequests:
                 self._do(self.keys.enter_held(generation, counted=True))
             else:
                 self.keys.enter_held(generation)
-                lost = outcomes.lost_before(generation.earlier)
+                lost = outcomes.lost_before(generation.executions)
                 self._do(self.keys.outcome(generation.number, lost, self._clock.awake_s))
 
     def take_back(self, generation: Generation) -> tuple[Session, Entry]:
@@ -295,8 +295,8 @@ class KeyedRequests:
         """The router has answered it."""
         number, kept = work.id.sequence, work.kept
         assert kept is not None
-        if not work.executions and (earlier := self.keys.generations[number].earlier):
-            kept = outcomes.lost_before(earlier)  # "did not run" is true of this epoch only
+        if not work.executions and self.keys.generations[number].earlier:
+            kept = outcomes.lost_before(0)  # "did not run" is true of this epoch only
         self._do(self.keys.outcome(number, kept, self._clock.awake_s))
 
     def followers(self, number: int) -> list[tuple[Session, int]]:
@@ -331,9 +331,9 @@ class KeyedRequests:
 
     def _enter_work(self, work: Enter) -> None:
         """Where one session may start all that is left, the next could start nothing: so
-        this epoch starts as many as :func:`~.calls.grant` says, which callers count.  What a
-        journal has left has been counted, and all that is left may be started.  No bound
-        refuses it: those of keys have let it in."""
+        this epoch starts as many as :func:`~.calls.grant` says, which callers count.  Of what a
+        journal has left all executions are counted, and all that is left may be started.  No
+        bound refuses it: those of keys have let it in."""
         session, entry = self._place_work(work)
         self._dispatcher.enqueue(entry)
         self._dispatcher.answer_fresh(session, entry.id.sequence)
@@ -346,7 +346,7 @@ class KeyedRequests:
         entry = Entry(
             _request_id((session.id, generation.number)), generation.digest, generation.rerun,
             allowance if counted else grant(allowance), body, generation.body_bytes,
-            _QUEUED, None, traceparent,
+            _QUEUED, None, traceparent, None, generation.executions,
         )  # fmt: skip
         place(self._cache, session, entry)
         return session, entry

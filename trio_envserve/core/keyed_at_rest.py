@@ -194,7 +194,8 @@ class RestingRequests(KeyedRequests):
         self._dispatcher.warn(text)
         for waiter in (*generation.waiters, *generation.watchers):
             entry = self._cache.sessions[waiter.session].entries[waiter.sequence]
-            self.answers.give(Say(waiter, outcomes.unreadable(why)(entry)))
+            said = outcomes.unreadable(why, generation.executions)(entry)
+            self.answers.give(Say(waiter, said))
 
     # -- turns --------------------------------------------------------------------
 

@@ -138,8 +138,7 @@ class Keys:
     def restore(self, remains: Remains, now_s: float) -> list[tuple[Generation, Ask]]:
         """Take over what a journal has left, before anything else comes.  All that are open
         count for those who had asked, until these are back or the orphan deadline has
-        passed.  Returns those without an outcome, oldest first, and what is to be run: an
-        allowance that is smaller than was asked for says that they may have been started."""
+        passed.  Returns those without an outcome, oldest first, and what is to be run."""
         self.next_number = remains.next_number
         waiting = []
         for left in remains.generations.values():
@@ -216,7 +215,7 @@ class Keys:
     def may_go_on(self, generation: Generation, ask: Ask) -> bool:
         """Whether what may have been started before a crash may be started again."""
         consent = self.declared_rerun if generation.rerun is None else generation.rerun
-        return consent and ask.allowance > 0
+        return consent and ask.allowance > generation.executions
 
     def take_back(self, generation: Generation) -> Enter:
         """Take back the last start of an earlier epoch, which lives on: it waits to be
@@ -225,8 +224,8 @@ class Keys:
         assert ask is not None
         self._drop_ask(generation)
         generation.state = GenerationState.WAITING
-        generation.earlier -= 1
-        return Enter(generation, ask.body, ask.allowance + 1, ask.traceparent, True)
+        generation.executions -= 1
+        return Enter(generation, ask.body, ask.allowance, ask.traceparent, True)
 
     def enter_held(self, generation: Generation, *, counted: bool = False) -> KeyEffects:
         """Nothing of its key lives any more that it had to wait for."""

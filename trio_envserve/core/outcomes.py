@@ -24,7 +24,7 @@ _outcome = quick(messages.Outcome)
 
 def _kept(entry: Entry, info: ErrorInfo, status: Status) -> RetainedOutcome:
     outcome = messages.Outcome(
-        entry.id.session, entry.id.sequence, status, info.worker, None, entry.executions
+        entry.id.session, entry.id.sequence, status, info.worker, None, info.executions
     )
     return RetainedOutcome.made(outcome, error_records.encode(info))
 
@@ -124,7 +124,7 @@ def for_key(work: RetainedOutcome, entry: Entry, most_bytes: int) -> RetainedOut
     so many bytes."""
     payload, shared = work.payload, work.shared
     if len(payload) > most_bytes:
-        return too_large(entry, len(payload), most_bytes)
+        return too_large(entry, len(payload), most_bytes, work.outcome.executions)
     mine = _outcome(entry.id + work.outcome[2:])  # the same, but for its id
     if shared is None:
         return RetainedOutcome.made(mine, payload)
@@ -192,19 +192,22 @@ def not_durable(why: str) -> Callable[[Entry], RetainedOutcome]:
     return outcome
 
 
-def unreadable(why: str) -> Callable[[Entry], RetainedOutcome]:
-    """The outcome of a key is in the journal, and could not be read."""
+def unreadable(why: str, executions: int) -> Callable[[Entry], RetainedOutcome]:
+    """The outcome of a key that has run is in the journal, and could not be read."""
 
     def outcome(entry: Entry) -> RetainedOutcome:
         text = f"it has run, and its outcome cannot be read from the journal: {why}"
-        return _error(entry, "not-durable", Verdict.MAY_HAVE_RUN, text, Status.ERROR)
+        verdict = Verdict.MAY_HAVE_RUN
+        return _error(entry, "not-durable", verdict, text, Status.ERROR, executions)
 
     return outcome
 
 
 def lost_before(executions: int) -> RetainedOutcome:
-    """It may have run before the server was started anew, and may not run again."""
-    text = f"the server was lost when it may have run; executions: {executions}"
+    """It may have run before the server was started anew, and may not run again.
+    ``executions``: those that are known; 0 where nothing is."""
+    known = f"; executions: {executions}" if executions else ""
+    text = f"the server was lost when it may have run{known}"
     info = ErrorInfo("worker-lost", Verdict.MAY_HAVE_RUN, text, executions=executions)
     outcome = messages.Outcome(bytes(ID_BYTES), 0, Status.ERROR, "", None, executions)
     return RetainedOutcome.made(outcome, error_records.encode(info))
@@ -221,18 +224,25 @@ def fitting(kept: RetainedOutcome, entry: Entry, most_bytes: int) -> RetainedOut
     return kept if size_bytes <= most_bytes else too_large(entry, size_bytes, most_bytes)
 
 
-def too_large(entry: Entry, size_bytes: int, most_bytes: int) -> RetainedOutcome:
-    """The request has run, and its client could not receive the outcome."""
+def too_large(
+    entry: Entry, size_bytes: int, most_bytes: int, executions: int = 0
+) -> RetainedOutcome:
+    """The request has run, and its client could not receive the outcome.  ``executions``: those
+    of the work of its key."""
     text = (
         f"the outcome has {size_bytes} bytes, and the client takes {most_bytes} "
         "(WireLimits.message_bytes of the client; 32 MiB at most with CURVE)"
     )
-    return _error(entry, "outcome-too-large", Verdict.RAN_AND_FAILED, text, Status.ERROR)
+    verdict = Verdict.RAN_AND_FAILED
+    return _error(entry, "outcome-too-large", verdict, text, Status.ERROR, executions)
 
 
-def _error(entry: Entry, code: str, verdict: Verdict, text: str, status: Status) -> RetainedOutcome:
+def _error(
+    entry: Entry, code: str, verdict: Verdict, text: str, status: Status, of_key: int = 0
+) -> RetainedOutcome:
+    """``of_key``: executions of the work of the request's key, as none is the request's own."""
     info = ErrorInfo(
         code=code, verdict=verdict, message=text, worker=_worker_of(entry),
-        executions=entry.executions,
+        executions=entry.executions or of_key,
     )  # fmt: skip
     return _kept(entry, info, status)

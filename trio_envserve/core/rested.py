@@ -96,19 +96,20 @@ def pack_generation(generation: Generation) -> Rested | None:
     return _packed(
         generation.number, generation.since_s, generation.opened_s,
         shared.size_bytes or generation.outcome.size_bytes, generation.body_bytes,
-        generation.earlier + generation.executions, generation.rerun, generation.digest,
+        generation.executions, generation.rerun, generation.digest,
         *generation.name,
     )  # fmt: skip
 
 
 def generation_of(fields: RestedFields) -> Generation:
-    """A generation whose outcome is to be read."""
+    """A generation whose outcome is to be read.  It has one, so it was started somewhere."""
     name = fields.name
+    executions, earlier = fields.executions, int(not fields.executions)
     unread = Outcome(bytes(ID_BYTES), 0, Status.ERROR, "", None, 0)
     outcome = RetainedOutcome(unread, b"", fields.size_bytes, Payload(name.namespace, 0, 1))
     return Generation(
-        fields.number, name, fields.digest, fields.body_bytes, fields.rerun, fields.executions,
-        GenerationState.READING, None, name.size_bytes, {}, NOBODY, fields.opened_s,
+        fields.number, name, fields.digest, fields.body_bytes, fields.rerun, earlier,
+        GenerationState.READING, None, name.size_bytes, {}, NOBODY, fields.opened_s, executions,
         outcome=outcome, since_s=fields.since_s,
     )  # fmt: skip
 
@@ -118,6 +119,5 @@ def left_at_rest(left: Left) -> Rested | None:
     opened = left.opened
     return pack_left(
         opened.number, OUTCOME_BYTES + sum(map(len, (left.frames or ())[1:])), len(opened.body),
-        opened.earlier + left.executions, opened.rerun, opened.digest, opened.namespace,
-        opened.key,
+        left.executions, opened.rerun, opened.digest, opened.namespace, opened.key,
     )  # fmt: skip

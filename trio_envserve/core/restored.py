@@ -24,7 +24,7 @@ class Left:
     callers: set[bytes]
     """The callers that may count for it."""
     executions: int = 0
-    """How many may have been started."""
+    """Starts that are recorded, of all epochs with this journal."""
     frames: tuple[Body, ...] | None = None
     """Its outcome."""
     last: tuple[Incarnation, int] = b"", 0
@@ -54,8 +54,7 @@ def remains_of(records: Iterable[Record]) -> Remains:
 def _read(left: Remains, record: Record) -> None:
     match record:
         case Opened():
-            last = record.incarnation, record.dispatch
-            left.generations[record.number] = Left(record, {record.caller}, last=last)
+            left.generations[record.number] = _opened(record)
             left.next_number = max(left.next_number, record.number + 1)
         case Joined(number, caller):
             left.generations[number].callers.add(caller)
@@ -75,14 +74,24 @@ def _read(left: Remains, record: Record) -> None:
                 left.early_cancels[KeyName(record.namespace, record.key)] = record
 
 
+def _opened(record: Opened) -> Left:
+    """What the record says that opened it.  A first start may stand in it, as one of the earlier
+    ones and one that is allowed no more."""
+    last = record.incarnation, record.dispatch
+    if not record.incarnation:
+        return Left(record, {record.caller}, last=last)
+    before = record._replace(allowance=record.allowance + 1, earlier=record.earlier - 1)
+    return Left(before, {record.caller}, executions=1, last=last)
+
+
 def generation_of(left: Left, now_s: float) -> tuple[Generation, Ask]:
-    """The generation as it goes on, and what is left to be run of it.  It is held until
-    somebody knows whether that may be."""
+    """The generation as it goes on, and what is to be run of it.  It is held until somebody
+    knows whether that may be."""
     number, namespace, key, digest, rerun, allowance, earlier, _, body, *_ = left.opened
-    ask = Ask(digest, body, rerun, allowance - left.executions)
+    ask = Ask(digest, body, rerun, allowance)
     generation = Generation(
-        number, KeyName(namespace, key), digest, len(body), rerun, earlier + left.executions,
+        number, KeyName(namespace, key), digest, len(body), rerun, earlier,
         GenerationState.HELD, ask, len(namespace) + len(key) + len(body),
-        {}, NOBODY, now_s, lost=frozenset(left.callers),
+        {}, NOBODY, now_s, executions=left.executions, lost=frozenset(left.callers),
     )  # fmt: skip
     return generation, ask

@@ -46,10 +46,17 @@ def test_what_has_its_outcome_rests_and_the_rest_is_given_as_it_was(tmp_path: Pa
 
 
 def test_executions_of_all_epochs_are_counted(tmp_path: Path):
+    """Those that may have been started before there was this journal are no count."""
     first = Opened(0, b"n", b"k", b"d" * 32, True, 9, 3, b"c" * 16, b"")
-    write(tmp_path, [first, Started(0), Started(0), completed(0)])
-    _, (one,) = started(tmp_path)
-    assert unpack(one).executions == 5
+    start = Started(0, b"w" * 16, 7)
+    write(
+        tmp_path,
+        [first, start, start, completed(0)],
+        [first._replace(number=1)],
+        [start._replace(number=1), completed(1)],
+    )
+    _, at_rest = started(tmp_path)
+    assert [unpack(one).executions for one in at_rest] == [2, 1]
 
 
 def test_what_cannot_rest_is_given_whole(tmp_path: Path):

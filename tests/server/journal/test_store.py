@@ -169,7 +169,8 @@ def test_a_start_in_the_group_that_opens_its_generation_is_in_that_row(
     allowance: int, tmp_path: Path
 ):
     first, other = opened(0, allowance=allowance), opened(1, allowance=allowance)
-    group: list[Record] = [first, other, Joined(0, b"o" * 16), Started(1), Started(0), Started(1)]
+    starts = [Started(number, b"w" * 16, dispatch) for dispatch, number in enumerate((1, 0, 1))]
+    group: list[Record] = [first, other, Joined(0, b"o" * 16), *starts]
     with journal(tmp_path) as (store, _):
         store.commit(group, 1.0)
         assert store.state.records == 4  # not six

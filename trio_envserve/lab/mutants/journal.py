@@ -71,7 +71,20 @@ def allowance_forgotten(patch: Patches) -> None:
     @patch.replacing(keys_module, "generation_of")
     def generation_of(left: Any, now_s: float) -> Any:
         generation, ask = restored.generation_of(left, now_s)
-        generation.ask = dataclasses.replace(ask, allowance=left.opened.allowance)
+        more = left.opened.allowance + left.executions
+        generation.ask = dataclasses.replace(ask, allowance=more)
+        return generation, generation.ask
+
+
+@FAMILY.mutant("G11", needs=(Fault.JOURNAL,))
+def executions_forgotten(patch: Patches) -> None:
+    """What was started before a crash is allowed no more, and counted no more."""
+
+    @patch.replacing(keys_module, "generation_of")
+    def generation_of(left: Any, now_s: float) -> Any:
+        generation, ask = restored.generation_of(left, now_s)
+        generation.ask = dataclasses.replace(ask, allowance=ask.allowance - left.executions)
+        generation.earlier, generation.executions = left.executions, 0
         return generation, generation.ask
 
 

@@ -195,10 +195,11 @@ class JournalJudge:
             self._of.setdefault(request, self._written.open.get(label))
 
     def told(
-        self, call: Call, request: RequestId, payload: bytes, *, of_key: bool, code: str = ""
-    ) -> None:
-        """A request is answered; with the outcome of its key, or because that is over, or,
-        as the code says, because it cannot be read."""
+        self, call: Call, request: RequestId, payload: bytes, *, of_key: bool, executions: int,
+        code: str = "",
+    ) -> None:  # fmt: skip
+        """A request is answered; with the outcome of its key, and the number of executions that
+        led to it, or because that is over, or, as the code says, because it cannot be read."""
         number = self._of.get(request)
         if not self.on or number is None:
             return
@@ -210,6 +211,9 @@ class JournalJudge:
         elif self.safe.outcomes.get(number) != payload:
             text = f"{call.key} is told an outcome of generation {number} that is not safe"
             self._broken(text, call.key)
+        elif executions != self.safe.starts[number]:
+            text = f"{call.key} is told of {executions} executions of generation {number}; by the "
+            self._broken(f"{text}journal there were {self.safe.starts[number]}", call.key)
 
     def confirmed(self, call: Call, request: RequestId) -> None:
         """The cancel of a request is answered."""

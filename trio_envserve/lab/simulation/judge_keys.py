@@ -256,10 +256,12 @@ class KeyJudge:
         payload = bytes(frames[1])
         execution = self.runs.by_payload.get(payload)
         if execution is not None:
-            self._book.journal.told(waiter.call, request, payload, of_key=True)
+            self._book.journal.told(
+                waiter.call, request, payload, of_key=True, executions=message.executions
+            )
             self._given(place, waiter, execution)
         elif message.status != Status.RESULT:
-            self._failed(place, waiter, payload)
+            self._failed(place, waiter, payload, message.executions)
 
     def _given(self, place: Place, waiter: Waiter, execution: Execution) -> None:
         call, number = waiter.call, execution.request.sequence
@@ -278,12 +280,15 @@ class KeyJudge:
             self._broken("G7", text, call)
         waiter.generation = number
 
-    def _failed(self, place: Place, waiter: Waiter, payload: bytes) -> None:
+    def _failed(self, place: Place, waiter: Waiter, payload: bytes, executions: int) -> None:
         """It is told that there is no outcome, or that there will be none."""
         call, error = waiter.call, error_records.decode(payload)
         over = error.verdict is Verdict.DID_NOT_RUN or "was cancelled by name" in error.message
         if over or error.code not in ("no-answer", "outcome-too-large"):
-            self._book.journal.told(call, waiter.request, payload, of_key=not over, code=error.code)
+            self._book.journal.told(
+                call, waiter.request, payload, of_key=not over, executions=executions,
+                code=error.code,
+            )  # fmt: skip
         if error.verdict is Verdict.DID_NOT_RUN:
             self._never[place] = max(self._never.get(place, -1), waiter.order)
         if "was cancelled by name" in error.message:

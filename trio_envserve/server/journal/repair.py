@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from ...core.journal import Cancelled, Closed, Commanded, Completed, Opened, Record, Started
+from ...core.journal import Cancelled, Closed, Commanded, Completed, Opened, Record
 from .folder import BODIES, DATABASE, SAFE, Identity, sync_folder
 from .reading import Entry, Found, name_of, read_all
 from .rows import State, pack_rows
@@ -109,9 +109,9 @@ def _of_generation(
         yield from records
         return
     report.may_have_run.append(name_of(opened))
-    yield from (record for record in records if not isinstance(record, Started | Closed))
-    for _ in range(opened.allowance):
-        yield Started(opened.number)
+    used = opened._replace(allowance=0, earlier=opened.earlier + opened.allowance)
+    yield used
+    yield from (record for record in records if not isinstance(record, Opened | Closed))
 
 
 def _put_aside(folder: Path) -> Path:

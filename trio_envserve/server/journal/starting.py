@@ -38,6 +38,7 @@ from .store import connect, read_safe
 _OPENED: Final = KINDS.index(Opened)
 _STARTED: Final = KINDS.index(Started)
 _COMPLETED: Final = KINDS.index(Completed)
+_WITHOUT_START: Final = len(("allowance", "earlier", "caller"))
 _ALL = "SELECT row, number, uptime_s, record, file, body, sum FROM records ORDER BY row"
 
 
@@ -124,8 +125,9 @@ class _Reading:
 
     def _rest(self, rows: list[_Values]) -> None:
         asked = cbor2.loads(rows[0][3])
-        _, number, namespace, key, digest, rerun, _, executions, *_, body_bytes = asked
+        _, number, namespace, key, digest, rerun, *more, body_bytes = asked
         _, _, header, payload_bytes = cbor2.loads(rows[-1][3])
+        executions = int(len(more) > _WITHOUT_START)  # a first start may stand in its row
         for values in rows:
             executions += values[3][1] == _STARTED
         packed = pack_left(
