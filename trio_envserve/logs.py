@@ -45,15 +45,15 @@ FLUSH_S = 1.0
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LogSetup:
-    """The logging of one of our processes.
-
-    ``directory``: files ``server.log`` and ``worker-SLOT.log`` (appended, one
-    for each slot, so names are predictable); empty: standard error.
-    """
+    """The logging of one of our processes."""
 
     level: str = "INFO"
+    """Least level that is written, such as ``INFO``."""
     json: bool = False
+    """One JSON object a line."""
     directory: str = ""
+    """Folder for the files ``server.log`` and ``worker-SLOT.log``, which are appended to; empty:
+    standard error."""
 
 
 @final

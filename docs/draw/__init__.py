@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 from trio_envserve.lab.bench.chart import svg
 from trio_envserve.lab.bench.report import targets
 
-from . import diagrams, tables, terminals
+from . import diagrams, reference, tables, terminals
 
 DOCS = tables.DOCS
 PICTURES = DOCS / "pictures"
@@ -43,6 +44,7 @@ TEXTS: Mapping[str, Callable[[], str]] = {
     "vectors": tables.vectors_table,
     "benchmark targets": targets,
     "benchmark figures": tables.benchmark_figures,
+    **{f"api {section}": partial(reference.drawn, section) for section in reference.SECTIONS},
 }
 """What stands in pages, by its name there."""
 

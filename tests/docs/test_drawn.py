@@ -13,6 +13,7 @@ import pytest
 
 from docs import draw
 
+SHOWS_NOTHING = re.compile(r"^(?:```|:::)\{.*|(?:^|\s)\{\w+\}`.*", re.MULTILINE)
 HOW = "is not what the code says; to renew it, run: python -m docs.draw"
 
 
@@ -42,3 +43,8 @@ def test_table_that_differs_is_seen():
     changed = text.replace("| `lease_s` | 600 s |", "| `lease_s` | 300 s |")
     assert changed != text
     assert draw.redrawn(changed) == text
+
+
+@pytest.mark.parametrize("page", draw.pages(), ids=lambda page: page.name)
+def test_page_has_nothing_that_a_forge_does_not_show(page: Path):
+    assert not SHOWS_NOTHING.findall(page.read_text(encoding="utf-8"))

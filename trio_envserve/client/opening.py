@@ -43,17 +43,24 @@ async def open_client(
 ) -> AsyncGenerator[Client, None]:  # fmt: skip
     """Connect to a server, and reconnect when the connection is lost.
 
-    ``transport``: what speaks ZMTP on this side, ``"zmtp"`` (trio) or ``"libzmq"``; the
-    server may use either.  ``name`` is for the server's logs.
-    ``arrays``: the type of arrays in outcomes.  ``caller``: who asks for keys; a process
-    that is started again under the same name takes its old place among those that wait
-    for a key, and two that run at once need two names (default: one that is drawn).
-    ``curve``: the keys for a server that needs some (the page on security).
+    Does not wait for the server: see :meth:`Client.wait_ready`.  At the end of the block pending
+    calls end with an error, and the server cancels them.  Raises ConfigError for a wrong
+    address, for arrays of a library that is not installed, and for limits that contradict each
+    other.
 
-    Does not wait for the server: see :meth:`Client.wait_ready`.  At the end of the
-    block pending calls end with an error, and the server cancels them.  Raises
-    ConfigError for a wrong address, for arrays of a library that is not installed, and
-    for limits that contradict each other.
+    Args:
+        address: Address of the server, such as ``tcp://127.0.0.1:5555``.
+        name: Name for the server's logs.
+        limits: Timers of the client (the page on limits).
+        wire: Bounds on what is read from the server.
+        network: Sockets of another kind altogether.
+        transport: Implementation of ZMTP on this side: ``"zmtp"`` (trio) or ``"libzmq"``. The
+            server may use either.
+        arrays: Type of arrays in outcomes.
+        caller: Name of the program that asks for keys; a drawn one if empty. A process that is
+            started again under the same name takes its old place among those that wait for a key,
+            and two that run at once need two names.
+        curve: Keys for a server that needs some (the page on security).
     """
     need_trio("open_client", "open_client_asyncio, or PlainClient")
     if curve is not None and network is not None:

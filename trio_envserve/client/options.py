@@ -28,7 +28,9 @@ class CallOptions(TypedDict, total=False):
     model: str
     """``"oracle"``, ``"random"``, or an endpoint that the server knows."""
     model_name: str
+    """The model's name at its endpoint."""
     sampling_args: Mapping[str, Any] | None
+    """Fields of each request to the model, such as ``temperature`` and ``max_tokens``."""
     max_retries: int
     """How often the worker repeats a rollout that failed, inside the one execution."""
     state_columns: Sequence[str]
@@ -37,6 +39,8 @@ class CallOptions(TypedDict, total=False):
     """Consent to a further execution after the worker's proven death; None: as the
     environment declares."""
     max_executions: int | None
+    """Most executions over the whole life of the call; None: 4. Only consent allows a second
+    one."""
     key: str | None
     """Names the work.  Whoever asks again under the same key, from whatever process, joins
     it or gets its outcome; nothing runs a second time."""

@@ -46,6 +46,8 @@ from .options import DEFAULT_NAMESPACE, Asked, CallOptions, Encoded, Terms, chec
 from .outcome import Outcome
 
 Arrays = Literal["auto", "numpy", "torch"]
+"""The type of arrays in outcomes: numpy's or torch's, whatever was sent; with ``auto`` numpy's if
+it is installed, else ``array.array``."""
 
 
 @final
@@ -66,34 +68,25 @@ class Client:
     async def run_rollout(self, input: Any, **options: Unpack[CallOptions]) -> Any:
         """Run one rollout and return its result.
 
-        ``input``: any encodable value, as the environment wants it.  Options:
+        Raises :class:`~trio_envserve.DidNotRun`, :class:`~trio_envserve.RanAndFailed` or
+        :class:`~trio_envserve.MayHaveRun`, and ConfigError for wrong options.
 
-        - ``model`` (``"oracle"``, ``"random"``, or an endpoint the server knows),
-          ``model_name``, ``sampling_args``: what the environment asks;
-        - ``max_retries``: how often the worker repeats a rollout that *failed*,
-          inside the one execution;
-        - ``state_columns``: which columns of the state to send back;
-        - ``rerun``: whether it may be executed again after its worker is proven
-          dead (None: as the environment declares); ``max_executions`` caps that
-          over the whole life of the call (default 4);
-        - ``key``, ``namespace``: names the work, so that whoever asks again, from whatever
-          process, joins it or gets its outcome;
-        - ``timeout_s``: how long to wait, and how long the server may run it
-          (None: as long as this scope allows);
-        - ``traceparent``: the span below which its spans are (None: the current one of this
-          process, if it keeps traces).
-
-        Raises :class:`~trio_envserve.DidNotRun`, :class:`~trio_envserve.RanAndFailed`
-        or :class:`~trio_envserve.MayHaveRun`, and ConfigError for wrong options.
+        Args:
+            input: Any encodable value, as the environment wants it.
+            **options: Options of the call: :class:`~trio_envserve.CallOptions`.
         """
         return (await self._run(checked(input, **options))).unwrap()
 
     async def run_group(
         self, inputs: Sequence[Any], **options: Unpack[CallOptions]
     ) -> list[Outcome]:
-        """Run several inputs as one request, scored together; one outcome for
-        each, in order.  Options as for :meth:`run_rollout`.  Raises if the group
-        as a whole has no result; a member that failed is an outcome with an error.
+        """Run several inputs as one request, scored together; one outcome for each, in order.
+        Raises if the group as a whole has no result; a member that failed is an outcome with an
+        error.
+
+        Args:
+            inputs: Input of each member.
+            **options: Options of the call: :class:`~trio_envserve.CallOptions`.
         """
         whole = await self.outcome(list(inputs), kind="group", **options)
         return Outcome.members(whole)
@@ -270,12 +263,17 @@ class Client:
                 async for index, outcome in outcomes:
                     ...
 
-        Outcomes come as they finish; an error is an outcome too.  Leaving the
-        block early cancels what is left.  Options as for :meth:`run_rollout`.
+        Outcomes come as they finish; an error is an outcome too.  Leaving the block early cancels
+        what is left.
 
-        ``on_note`` is called with the index of an input and the fields of its rollout's last
-        note, at most about once a second.  It must be quick.  If it raises, the error is
-        logged, and it hears no more of that rollout.
+        Args:
+            inputs: Input of each rollout; read as calls are made.
+            in_flight: Most calls at once.
+            on_note: Called with the index of an input and the fields of its rollout's last note, at
+                most about once a second. It must be quick. If it raises, the error is logged, and
+                it hears no more of that rollout.
+            **options: Options of the call: :class:`~trio_envserve.CallOptions`. A key is that of
+                all, followed by ``/`` and the index.
         """
         calls = starmap(checked(None, **options).member, enumerate(inputs))
         async with open_many(self, calls, in_flight, on_note) as outcomes:
@@ -288,42 +286,75 @@ class Client:
     ) -> Outcome:
         """Wait for the outcome of the work under a key, whoever asked for it, without its
         input.  It starts nothing, and keeps no work going.  The error is
-        :class:`~trio_envserve.UnknownKey` if the server knows nothing of the key."""
+        :class:`~trio_envserve.UnknownKey` if the server knows nothing of the key.
+
+        Args:
+            key: The key.
+            namespace: Owner of the key.
+            timeout_s: Longest wait in seconds; None: as long as the caller's cancel scope allows.
+        """
         return await keys.attach(self, key, namespace=namespace, timeout_s=timeout_s)
 
     async def cancel_key(
         self, key: str, *, namespace: str = DEFAULT_NAMESPACE, timeout_s: float | None = None
     ) -> KeyEnded:
         """Cancel the work of a key, whoever waits for it.  If nothing is known under the
-        key, the next ask of it, which may be on its way, is cancelled."""
+        key, the next ask of it, which may be on its way, is cancelled.
+
+        Args:
+            key: The key.
+            namespace: Owner of the key.
+            timeout_s: Longest wait in seconds; None: as long as the caller's cancel scope allows.
+        """
         return await keys.end(self, KeyAct.CANCEL, key, namespace, timeout_s)
 
     async def forget(
         self, key: str, *, namespace: str = DEFAULT_NAMESPACE, timeout_s: float | None = None
     ) -> KeyEnded:
         """Drop a key and its outcome; what runs is cancelled first.  The next ask of the
-        key is new work."""
+        key is new work.
+
+        Args:
+            key: The key.
+            namespace: Owner of the key.
+            timeout_s: Longest wait in seconds; None: as long as the caller's cancel scope allows.
+        """
         return await keys.end(self, KeyAct.FORGET, key, namespace, timeout_s)
 
     async def list_keys(
         self, namespace: str | None = DEFAULT_NAMESPACE, *, first: int = 0,
         timeout_s: float | None = None,
     ) -> KeyPage:  # fmt: skip
-        """A page of the keys that the server knows in a namespace (None: in all), in the
-        order in which they were asked for.  Go on with ``first=page.next`` until that is
-        None.  Errors as of :meth:`stats`."""
+        """A page of the keys that the server knows, in the order in which they were asked for.  Go
+        on with ``first=page.next`` until that is None.  Errors as of :meth:`stats`.
+
+        Args:
+            namespace: Owner of the keys; None: all of them.
+            first: Where the page begins.
+            timeout_s: Longest wait for the server's answer in seconds; None: the limit ``start_s``.
+        """
         return await pages.keys(self, namespace, first, self._limit_s(timeout_s))
 
     async def list_running(self, *, first: int = 0, timeout_s: float | None = None) -> RunningPage:
         """A page of the executions that run, the oldest first, with their last notes.
-        Go on with ``first=page.next`` until that is None.  Errors as of :meth:`stats`."""
+        Go on with ``first=page.next`` until that is None.  Errors as of :meth:`stats`.
+
+        Args:
+            first: Where the page begins.
+            timeout_s: Longest wait for the server's answer in seconds; None: the limit ``start_s``.
+        """
         return await pages.running(self, first, self._limit_s(timeout_s))
 
     async def stack(self, number: int, *, timeout_s: float | None = None) -> str | None:
         """The stack of an execution, for people: trio's tasks below it, and its thread or its
-        tasks of asyncio; None if it does not run any more.  ``number``: that of
-        :meth:`list_running`.  A worker whose loop is blocked answers, too; one that is stopped,
-        or is no worker of this package, does not: ServerNotReady after ``timeout_s``."""
+        tasks of asyncio; None if it does not run any more.  A worker whose loop is blocked answers,
+        too; one that is stopped, or is no worker of this package, does not: ServerNotReady after
+        ``timeout_s``.
+
+        Args:
+            number: Its number, as :meth:`list_running` has it.
+            timeout_s: Longest wait for the server's answer in seconds; None: the limit ``start_s``.
+        """
         return await pages.stack(self, number, self._limit_s(timeout_s))
 
     # -- health and statistics ------------------------------------------------
@@ -334,10 +365,13 @@ class Client:
         return self._driver.health()
 
     async def wait_ready(self, timeout_s: float | None = None) -> None:
-        """Wait until the server has a worker ready.  Raises ServerNotReady, with what
-        is known, after ``timeout_s`` (default: the limit ``start_s``), and at
-        once if the server refuses this client or the client is closed; at once
-        EnvironmentBroken, with the traceback, if the server's environment is."""
+        """Wait until the server has a worker ready.  Raises ServerNotReady, with what is known,
+        after ``timeout_s``, and at once if the server refuses this client or the client is closed;
+        at once EnvironmentBroken, with the traceback, if the server's environment is.
+
+        Args:
+            timeout_s: Longest wait in seconds; None: the limit ``start_s``.
+        """
         core = self._driver.core
         limit_s = self._limit_s(timeout_s)
         with trio.move_on_after(limit_s):
@@ -355,9 +389,12 @@ class Client:
         raise ServerNotReady(f"not ready after {limit_s:g} s: {self.health().reason}")
 
     async def stats(self, timeout_s: float | None = None) -> ServerStats:
-        """The server's statistics.  Raises ServerNotReady, with what is known, if the
-        server does not answer within ``timeout_s`` (default: the limit ``start_s``);
-        DecodingError or ProtocolError if the answer is malformed."""
+        """The server's statistics.  Raises ServerNotReady, with what is known, if the server does
+        not answer in time; DecodingError or ProtocolError if the answer is malformed.
+
+        Args:
+            timeout_s: Longest wait for the server's answer in seconds; None: the limit ``start_s``.
+        """
         record = await self._driver.ask(messages.AskStats, self._limit_s(timeout_s))
         return ServerStats.of(values.decode(record, limits=self._wire))
 

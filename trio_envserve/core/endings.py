@@ -44,13 +44,17 @@ class Ending(NamedTuple):
     """The row of a code."""
 
     code: str
+    """The code of the error."""
     verdict: Verdict
+    """Whether it ran."""
     fault: Fault
+    """Whom it is put down to."""
     mask: bool
     """Whether to leave the rollout out of the gradient."""
     again: bool
     """Whether asking again can end otherwise."""
     meaning: str
+    """What happened, for people."""
     raised: bool = False
     """Whether rollouts end so by raising: the error is a ``RolloutFailed`` with this code."""
 

@@ -27,21 +27,26 @@ from .terms import Verdict
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ErrorInfo:
-    """The record of a failure, as it travels from worker or router.
-
-    ``code`` is stable and for programs; everything else is for people.
-    ``duration_s`` is the time the execution took, or None if it never began.
-    """
+    """The record of a failure, as it travels from worker or router."""
 
     code: str
+    """Stable name of the error, for programs."""
     verdict: Verdict
+    """Whether it ran."""
     message: str
+    """What happened, for people."""
     type: str = ""
+    """The class of the exception, if one was raised."""
     traceback: str = ""
+    """The exception's traceback."""
     worker: str = ""
+    """The worker that ran it: slot and life."""
     incarnation: str = ""
+    """The process of that worker."""
     duration_s: float | None = None
+    """How long the execution took; None if it never began."""
     executions: int = 0
+    """How many were started."""
 
 
 class EnvServeError(Exception):

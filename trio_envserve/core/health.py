@@ -26,6 +26,7 @@ class ServerHealth:
     """The health of a server as one client sees it; see :meth:`.Client.health`."""
 
     health: Health
+    """Starting, healthy or unhealthy."""
     reason: str
     """Why, in words; may be empty for a server that is healthy."""
 

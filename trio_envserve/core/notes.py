@@ -18,7 +18,7 @@ from .terms import NOTE_BYTES, Body
 
 Plain: TypeAlias = "str | int | float | bool | None"
 Note: TypeAlias = dict[str, Plain]
-"""A note, by the names of its fields."""
+"""The fields of a note by their names: texts, numbers, booleans and None."""
 
 NAME_CHARACTERS = 64
 """Longest name of a field."""

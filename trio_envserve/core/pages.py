@@ -20,7 +20,9 @@ class KnownKey:
     """A server's record of one generation of a key."""
 
     namespace: str
+    """Its owner."""
     key: str
+    """Its name."""
     generation: int
     """Which one of the server's; a later one has a greater number."""
     state: str
@@ -34,6 +36,7 @@ class KnownKey:
     lost: int = 0
     """Callers that were lost with their lease, and go on counting."""
     executions: int = 0
+    """How many were started for it."""
     age_s: float = 0.0
     """Since it was first asked for; time in which the server was awake."""
     left_s: float | None = None
@@ -47,6 +50,7 @@ class KeyPage:
     """Some of the keys that a server knows, in the order in which they were asked for."""
 
     keys: tuple[KnownKey, ...]
+    """The keys."""
     next: int | None = None
     """Where the next page begins; None if this is the last one.  There may be more even
     behind a page without keys."""
@@ -74,15 +78,18 @@ class RunningRollout:
     client: str = ""
     """The name of the client that asks; empty for the work of a key."""
     namespace: str | None = None
+    """The owner of its key; None if it has none."""
     key: str | None = None
     """None if it has no key."""
     environment: str = ""
+    """The environment's own name."""
     state: str = "running"
     """``running``, or ``stopping`` if it was told to stop and has not ended."""
     executions: int | None = None
     """Which execution of its request it is; None while it is stopping.  Attempts within it
     are in the note."""
     worker: str = ""
+    """The worker that runs it: slot and life."""
     age_s: float = 0.0
     """Since it was dispatched; time in which the server was awake."""
     note: Note = dataclasses.field(default_factory=dict)
@@ -96,6 +103,7 @@ class RunningPage:
     """Some of the executions that run, the oldest first."""
 
     running: tuple[RunningRollout, ...]
+    """The executions."""
     next: int | None = None
     """Where the next page begins; None if this is the last one."""
     total: int = 0

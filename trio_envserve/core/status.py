@@ -23,6 +23,7 @@ class ClosingRecord:
     """How far a server is that is stopping, and what it waits for."""
 
     stage: ClosingStage
+    """How far closing is."""
     running: int
     """Executions that have not ended."""
     outcomes: int
@@ -38,6 +39,7 @@ class StatusRecord:
     """The status of a server; see :meth:`.Server.status`."""
 
     status: ServerStatus
+    """Starting, ready, silent, broken or stopping."""
     reason: str = ""
     """Why it is not ready, for people; empty if it is."""
     ready: int = 0
@@ -97,23 +99,41 @@ class CacheStats:
     """The counters of requests since the server's start; see the page on operations."""
 
     requests: int = 0
+    """Requests that arrived, repeated ones included."""
     entered: int = 0
+    """Requests that were new."""
     coalesced: int = 0
+    """Repeated requests whose first one still waited or ran."""
     replayed: int = 0
+    """Repeated requests that were answered from a kept outcome."""
     conflicts: int = 0
+    """Requests whose id was used for another one."""
     spent: int = 0
+    """Repeated requests that their client had finished before."""
     refused_for_now: int = 0
+    """Requests that found no room, and are tried again."""
     dispatched: int = 0
+    """Executions that were sent to workers."""
     completed: int = 0
+    """Requests with an outcome."""
     finished: int = 0
+    """Requests whose outcome its client has."""
     cancelled: int = 0
+    """Requests that their clients cancelled."""
     stray_outcomes: int = 0
+    """Outcomes of executions that had already ended."""
     reruns: int = 0
+    """Further executions after the death of a worker, by consent."""
     lost: int = 0
+    """Executions that were lost with their workers."""
     deadlines: int = 0
+    """Executions that were stopped at their caller's limit."""
     sessions_opened: int = 0
+    """Sessions that were granted."""
     sessions_refused: int = 0
+    """Hellos that got no session."""
     sessions_ended: int = 0
+    """Sessions that ended."""
     more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Counters of a later version."""
 
@@ -142,6 +162,7 @@ class WorkerStats:
     restarts: int = 0
     """Lives of its slot before this one."""
     memory_bytes: int = 0
+    """Memory of its process."""
     lag_s: float = 0.0
     """How late its loop is."""
     silent: bool = False
@@ -159,6 +180,7 @@ class WorkerDeath:
     worker: str = ""
     """Its name: slot and life."""
     why: str = ""
+    """The reason, for people."""
     age_s: float = 0.0
     """Since then; time in which the server was awake."""
     lost: int = 0
@@ -188,9 +210,9 @@ class HostStats:
     running: int = 0
     """The number of executions on them."""
     heard_s: float = 0.0
-    """So long ago its last beat came that was answered."""
+    """Age of its last beat that was answered."""
     lost_s: float = 0.0
-    """In so many seconds it is taken for lost, if no other beat comes."""
+    """Seconds until it is taken for lost, if no other beat comes."""
     load: float = 0.0
     """Its load average over a minute, for each processor."""
     memory_bytes: int = 0
@@ -202,9 +224,11 @@ class PastHost:
     """A host that was refused, has left, or was lost: the last ones."""
 
     host: str = ""
+    """Its id."""
     state: str = ""
     """``refused``, ``left`` or ``lost``."""
     why: str = ""
+    """The reason, for people."""
     age_s: float = 0.0
     """Since then."""
 
@@ -224,9 +248,11 @@ class ServerStats(StatusRecord):
     kept: int = 0
     """Outcomes that their clients do not have yet."""
     kept_bytes: int = 0
+    """Their size."""
     announced: int = 0
     """Outcomes that wait at their workers for room."""
     announced_bytes: int = 0
+    """Their size."""
     held_bytes: int = 0
     """Bodies of requests that may still have to be dispatched."""
     keys: int = 0
@@ -240,12 +266,14 @@ class ServerStats(StatusRecord):
     oldest_wait_s: float = 0.0
     """How long that request waits which waits longest of those that a worker could take."""
     workers_least: int = 0
-    """How many workers there are to be at least, and at most: the same where their number
-    does not change."""
+    """Fewest workers that there are to be; their number is fixed where it equals
+    ``workers_most``."""
     workers_most: int = 0
+    """Most workers that there are to be."""
     resized: str = ""
     """The last change of their number, and the reason; empty until then."""
     worker_restarts: int = 0
+    """Lives of workers after the first of each slot."""
     malformed: int = 0
     """Messages that the protocol does not allow."""
     fenced: int = 0
@@ -268,10 +296,12 @@ class ServerStats(StatusRecord):
     """Their totals: ``calls`` (answered), ``failed``, ``retries``, ``prompt_tokens``,
     ``completion_tokens``."""
     cache: CacheStats = dataclasses.field(default_factory=CacheStats)
+    """The counters of requests."""
     failures: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Executions without a result since the server's start: ``raised`` (outcomes of workers that
     are errors), ``lost`` (with their workers), ``deadline``."""
     per_worker: tuple[WorkerStats, ...] = ()
+    """The workers, by slot."""
     deaths: tuple[WorkerDeath, ...] = ()
     """The last workers that have ended, the newest one last."""
     hosts: tuple[HostStats, ...] = ()

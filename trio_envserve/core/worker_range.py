@@ -14,7 +14,9 @@ class WorkerRange:
     operations).  As text it is ``2..64``.  Raises ConfigError."""
 
     least: int
+    """Fewest workers."""
     most: int
+    """Most workers."""
 
     def __post_init__(self) -> None:
         for bound in (self.least, self.most):
@@ -31,7 +33,11 @@ class WorkerRange:
 
     @classmethod
     def of(cls, text: str) -> int | WorkerRange:
-        """Read ``4`` or ``2..64``.  Raises ConfigError."""
+        """Read ``4`` or ``2..64``.  Raises ConfigError.
+
+        Args:
+            text: Such a number or range.
+        """
         least, dots, most = text.strip().partition("..")
         if not all(part.isascii() and part.isdigit() for part in (least, most if dots else "0")):
             raise ConfigError(f"workers are a number or a range such as 2..64, not {text!r}")

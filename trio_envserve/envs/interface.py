@@ -60,8 +60,12 @@ class EnvironmentUnavailable(EnvServeError):
     down: a sandbox service, a database, a browser.  It says "not me, the infrastructure".
 
     The rollout has failed (``environment-unavailable``), is left out of the gradient, and
-    counts for ``pause_after_errors``.  ``retry_after_s`` is how long the service will be down,
-    in seconds, as far as is known: it is part of the message.
+    counts for ``pause_after_errors``.
+
+    Args:
+        why: What is down, for people.
+        retry_after_s: How long it will be down, in seconds, as far as is known; part of the
+            message.
     """
 
     code = "environment-unavailable"
@@ -140,8 +144,12 @@ class Rollout:
     ) -> Completion:
         """The model's answer (trio and asyncio).  Raises ``ModelError``.
 
-        ``tools`` are those that the model may call, as OpenAI's chat completions have
-        them: ``{"type": "function", "function": {"name", "description", "parameters"}}``.
+        Args:
+            messages: The conversation, oldest message first.
+            tools: Tools that the model may call, as OpenAI's chat completions have them: ``{"type":
+                "function", "function": {"name", "description", "parameters"}}``.
+            reference: The environment's right answer: the offline models use it, and a model that
+                is measured never sees it.
         """
         began_s = time.monotonic()
         self._record(messages)
@@ -169,6 +177,13 @@ class Rollout:
         May be called in any thread that the environment starts, while the
         rollout runs.  Raises ``ModelError``, :class:`RolloutCancelled`, and
         ``TypeError`` if the environment does not run in a thread.
+
+        Args:
+            messages: The conversation, oldest message first.
+            tools: Tools that the model may call, as OpenAI's chat completions have them: ``{"type":
+                "function", "function": {"name", "description", "parameters"}}``.
+            reference: The environment's right answer: the offline models use it, and a model that
+                is measured never sees it.
         """
         if not isinstance(self.model, BlockingModel):
             raise TypeError("ask_sync() is for environments that run in a thread: await ask()")
@@ -194,6 +209,10 @@ class Rollout:
                 ...
 
         May be used in any thread.  What the block raises is noted by its type only.
+
+        Args:
+            name: Name of the span.
+            **attributes: Its attributes.
         """
         with self._trace.span(name, attributes):
             yield
@@ -259,7 +278,11 @@ class Environment(Protocol):
     """The members that an environment must have; the module's docstring has the optional ones."""
 
     def run_rollout(self, rollout: Rollout) -> Any:
-        """Run one rollout; a plain or a coroutine function."""
+        """Run one rollout; a plain or a coroutine function.
+
+        Args:
+            rollout: What is asked, and the model to ask.
+        """
         ...
 
 

@@ -41,7 +41,11 @@ class RolloutNotes:
             self.add()
 
     def __call__(self, **fields: str | int | float | bool | None) -> None:
-        """Write a note, in place of the one before."""
+        """Write a note, in place of the one before.
+
+        Args:
+            **fields: Its fields.
+        """
         encoded = _encoded({**self._added, **fields})
         self._own = fields
         if self._keep is not None:

@@ -174,7 +174,12 @@ def not_heeded(params: Mapping[str, Any]) -> list[str]:
 
 def response_of(answers: Sequence[Completion], *, model: str = "") -> dict[str, Any]:
     """The response that a model's answers make, in order, with their tokens where the
-    endpoint told them."""
+    endpoint told them.
+
+    Args:
+        answers: Answers of a model, in order.
+        model: Its name.
+    """
     output: list[dict[str, Any]] = []
     for answer in answers:
         items = [_call(call.record) for call in answer.tool_calls]

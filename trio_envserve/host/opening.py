@@ -63,24 +63,34 @@ async def open_host(
     wire: WireLimits | None = None,
     curve: ClientCurve | None = None,
 ) -> AsyncIterator[JoinedHost]:  # fmt: skip
-    """Own workers on this machine for the router at ``address``, until the block ends.
+    """Own workers on this machine for a router, until the block ends.
 
-    What they run is what the router says: its environment with its arguments, its
-    interpreter, variables for each slot, and limits.  What is given here counts more: an
-    ``environment`` (or ``worker_command``), with its ``args``, takes the place of the
-    router's; ``args`` without one, ``worker_python``, ``worker_environ`` (variables for each
-    of the ``workers``) and ``limits`` are laid over it.  ``workers`` may be a
-    :class:`~trio_envserve.WorkerRange`: as many as the router has work for.
-
-    ``name``: the id of this host, which no other host of the router has (default: that of the
-    machine).  ``offers``: what there is of it for the needs of workers, such as ``{"gpu": 8}``.
-    ``worker_logging``, ``worker_otlp``: as for a server.  ``curve``: the keys for a router that
-    needs some, with the role ``work``.
+    What they run is what the router says: its environment with its arguments, its interpreter,
+    variables for each slot, and limits.  What is given here counts more.
 
     The block begins at once, and the host goes on trying: :meth:`JoinedHost.wait_joined` waits
     for the router.  At the end of the block all workers are dead; call :meth:`JoinedHost.leave`
-    before to let them finish.  Raises ConfigError, and ServerStartError if processes of
-    another host of this name are still there."""
+    before to let them finish.  Raises ConfigError, and ServerStartError if processes of another
+    host of this name are still there.
+
+    Args:
+        address: Address of the router for hosts, its ``hosts_bind``.
+        environment: Name or path of an environment in the place of the router's.
+        args: Arguments of its factory; without an environment they are laid over the router's.
+        workers: Number of worker processes, or a :class:`~trio_envserve.WorkerRange`: as many as
+            the router has work for.
+        name: Id of this host, which no other host of the router has; by default the machine's name.
+        offers: What this machine has for the needs of workers, such as ``{"gpu": 8}``.
+        worker_command: As for :func:`~trio_envserve.open_server`, in the place of what the router
+            says.
+        worker_python: Another Python for the workers, in the place of the router's.
+        worker_environ: Environment variables of each worker slot, laid over the router's.
+        worker_logging: Arguments of :class:`~trio_envserve.logs.LogSetup` for the worker processes.
+        worker_otlp: Arguments of :class:`~trio_envserve.otlp.OtlpSetup` for the worker processes.
+        limits: Limits of workers, laid over the router's.
+        wire: Bounds on what is read from the router.
+        curve: Keys for a router that needs some; they need the role ``work``.
+    """
     need_trio("open_host")
     check_workers(workers, least=1)
     parse_address(address)

@@ -82,6 +82,7 @@ class ToolCall:
     id: str
     """Names this call among those of its message; no two have the same."""
     name: str
+    """The name of the tool."""
     arguments: str
     """JSON text as the model wrote it, which may be anything: see :meth:`parsed`."""
     extra_content: Mapping[str, Any] | None = None
@@ -119,16 +120,23 @@ class Completion:
     """
 
     text: str
+    """Its text; empty if it has none."""
     prompt_tokens: int | None = None
+    """Tokens of the prompt."""
     completion_tokens: int | None = None
+    """Tokens of the answer."""
     finish_reason: str | None = None
     """``stop``, ``length``, ``tool_calls``, or another word that means one of these."""
     tool_calls: tuple[ToolCall, ...] = ()
+    """The tools that the model asks for."""
     reasoning: str = ""
     """The model's reasoning, if the endpoint keeps that apart from ``text``."""
     prompt_ids: TokenIds | None = None
+    """Token ids of the prompt."""
     response_ids: TokenIds | None = None
+    """Token ids of the answer."""
     logprobs: Logprobs | None = None
+    """Log-probability of each of ``response_ids``."""
     weight_version: str | None = None
     """The version of the weights that answered."""
     requests: int = 1
@@ -157,7 +165,12 @@ class Completion:
 
 
 def image_part(data: bytes, media_type: str = "image/png") -> dict[str, Any]:
-    """An image as a part of a message's ``content``."""
+    """An image as a part of a message's ``content``.
+
+    Args:
+        data: The bytes of the file.
+        media_type: Its type.
+    """
     url = f"data:{media_type};base64,{base64.b64encode(data).decode()}"
     return {"type": "image_url", "image_url": {"url": url}}
 
@@ -173,12 +186,14 @@ class Model(Protocol):
         sampling_args: Mapping[str, Any],
         reference: str | None = None,
     ) -> Completion:
-        """The model's next message in the conversation.
+        """The model's next message in the conversation.  Raises :class:`ModelError`.
 
-        ``name`` is the model's name at its endpoint.  ``sampling_args`` are fields of the
-        request, ``tools`` among them.  ``reference`` is the
-        environment's right answer: the offline models use it, and a model that is
-        measured never sees it.  Raises :class:`ModelError`.
+        Args:
+            messages: The conversation, oldest message first.
+            name: The model's name at its endpoint.
+            sampling_args: Fields of the request, ``tools`` among them.
+            reference: The environment's right answer: the offline models use it, and a model that
+                is measured never sees it.
         """
         ...
 

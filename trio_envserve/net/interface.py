@@ -186,6 +186,11 @@ class Network(Protocol):
 
         Entering raises ConfigError (the address is wrong) or ServerStartError
         (it is not available now).
+
+        Args:
+            address: Where to listen.
+            limits: Bounds on what is read.
+            on_event: Called with each connection that is made, refused or lost.
         """
         ...
 
@@ -198,6 +203,11 @@ class Network(Protocol):
     ) -> AbstractAsyncContextManager[DealerSocket]:
         """Connect to an address, and again after each loss, until the block
         ends.  Entering does not wait for the connection.  Raises ConfigError.
+
+        Args:
+            address: Where to connect to.
+            limits: Bounds on what is read.
+            on_event: Called with each connection that is made, refused or lost.
         """
         ...
 

@@ -49,7 +49,9 @@ class KeyPair:
     """A pair of keys of CURVE, each as 40 characters of Z85.  :meth:`new` makes one."""
 
     public: str
+    """The public key."""
     secret: str = dataclasses.field(repr=False)
+    """The secret key."""
 
     def __post_init__(self) -> None:
         boxes.check_installed()
@@ -64,7 +66,11 @@ class KeyPair:
 
     @classmethod
     def of_secret(cls, secret: str) -> KeyPair:
-        """The pair of a secret key.  Raises ConfigError."""
+        """The pair of a secret key.  Raises ConfigError.
+
+        Args:
+            secret: 40 characters of Z85.
+        """
         boxes.check_installed()
         return cls(key_text(boxes.public_of(key_bytes(secret, "the secret key"))), secret)
 
@@ -81,7 +87,9 @@ class ClientCurve:
     Z85, and a pair of its own."""
 
     server: str
+    """The server's public key."""
     keys: KeyPair
+    """The client's own pair."""
 
     def __post_init__(self) -> None:
         boxes.check_installed()
@@ -102,7 +110,11 @@ class ClientCurve:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> ClientCurve:
-        """Read a file that ``trio-envserve curve new`` wrote for a client.  Raises ConfigError."""
+        """Read a file that ``trio-envserve curve new`` wrote for a client.  Raises ConfigError.
+
+        Args:
+            path: Its path.
+        """
         read = read_secret_file(path)
         for name in ("server", "secret"):
             if name not in read:

@@ -16,7 +16,9 @@ class Failure:
     """A guarantee that broke, and the smallest schedule found that breaks it."""
 
     seed: int
+    """The seed that failed."""
     guarantee: str
+    """The name of what broke."""
     violation: str
     """The judge's words about the shrunk run."""
     plan: Plan
@@ -30,10 +32,14 @@ class Failure:
     tried: int
     """How many plans were tried."""
     drawing: tuple[str, ...]
+    """The lines of a drawing of the shrunk run."""
 
     def text(self, again: str = "") -> str:
-        """All that there is to see, in a hundred columns; ``again`` is a command that
-        runs the whole seed."""
+        """All that there is to see, in a hundred columns.
+
+        Args:
+            again: Command that runs the whole seed.
+        """
         lines = story(
             self.violation,
             guarantee=self.guarantee,
@@ -90,7 +96,13 @@ def run_twice(system: System, seed: int, digest: str = "") -> Run:
 
 
 def search(system: System, *, runs: int = 200, seed: int = 0) -> Failure | None:
-    """Run so many seeds, from ``seed`` on; the first failure, made small."""
+    """The first failure among seeds, made small; None if there is none.
+
+    Args:
+        system: The system.
+        runs: Number of seeds.
+        seed: The first one.
+    """
     run_twice(system, seed)
     for each in range(seed, seed + runs):
         if run(system, each).violations:
@@ -99,7 +111,13 @@ def search(system: System, *, runs: int = 200, seed: int = 0) -> Failure | None:
 
 
 def check(system: System, *, runs: int = 200, seed: int = 0) -> None:
-    """For a test: an AssertionError that tells the failure, if :func:`search` finds one."""
+    """For a test: an AssertionError that tells the failure, if :func:`search` finds one.
+
+    Args:
+        system: The system.
+        runs: Number of seeds.
+        seed: The first one.
+    """
     __tracebackhide__ = True  # pytest shows the test, which is the caller
     failure = search(system, runs=runs, seed=seed)
     if failure is not None:

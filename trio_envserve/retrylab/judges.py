@@ -11,7 +11,9 @@ class Violation(str):
     guarantee: str
     """Its name: ``G1``, say, or ``at most once``."""
     at_s: float
+    """When, in seconds since the run began."""
     text: str
+    """What happened, for people."""
     key: str
     """The request that it happened to, or the empty string."""
 

@@ -36,7 +36,9 @@ class Strike(NamedTuple):
     """A fault at a moment."""
 
     at_s: float
+    """When, in seconds since the run began."""
     fault: Fault
+    """Its kind."""
     actor: str
     """The actor that it strikes; for a connection, the actor that has it."""
     for_s: float
@@ -65,9 +67,13 @@ class Plan:
     """Everything about a run that is drawn before it starts."""
 
     asks: tuple[Ask, ...]
+    """The asks of callers."""
     strikes: tuple[Strike, ...]
+    """The faults that strike actors and connections."""
     rates: Rates
+    """How often messages are lost, duplicated and delayed."""
     busy_s: float
+    """When the last fault may strike."""
 
     def kinds(self) -> list[Fault]:
         """Which kinds of fault it has."""

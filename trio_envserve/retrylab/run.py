@@ -450,11 +450,17 @@ class Run:
     """The result of a seed."""
 
     seed: int
+    """The seed."""
     plan: Plan
+    """What was drawn from it."""
     history: History
+    """What happened."""
     violations: tuple[Violation, ...]
+    """What the judge found."""
     events: int
+    """How many events there were."""
     virtual_s: float
+    """How long it took on the virtual clock."""
     faults: dict[str, int]
     """How often each kind struck."""
     told: dict[str, int]
@@ -462,9 +468,14 @@ class Run:
     digest: str
     """The hash of the trace, recorded or not: the same for the same seed."""
     trace: tuple[Record[Envelope], ...] = ()
+    """Every event, if that was asked for."""
 
     def breaks(self, guarantee: str) -> bool:
-        """Whether this guarantee was broken."""
+        """Whether this guarantee was broken.
+
+        Args:
+            guarantee: Its name.
+        """
         return any(violation.guarantee == guarantee for violation in self.violations)
 
     @property
@@ -478,6 +489,12 @@ def run(system: System, seed: int, *, plan: Plan | None = None, trace: bool = Fa
 
     An actor that raises is a violation, ``CRASH``.  BrokenSystem if the judge raises,
     or the run does not end.
+
+    Args:
+        system: The system.
+        seed: The seed.
+        plan: Another plan than that of the seed.
+        trace: Whether to keep every event.
     """
     plan = plan or draw(system, seed)
     world = ActorWorld(system, seed, plan, trace=trace)

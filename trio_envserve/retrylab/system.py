@@ -103,17 +103,35 @@ class Actor:
         """It has started, for the first time or after a crash."""
 
     def on_ask(self, request: str, what: Any) -> None:
-        """A caller in this process asks.  ``request`` is a name that is never used again."""
+        """A caller in this process asks.
+
+        Args:
+            request: Its name, which is never used again.
+            what: What it asks for.
+        """
 
     def on_message(self, sender: str, message: Any) -> None:
-        """A message has arrived."""
+        """A message has arrived.
+
+        Args:
+            sender: Name of the actor that sent it.
+            message: The value.
+        """
 
     def on_timer(self, timer: str) -> None:
-        """A timer has fired."""
+        """A timer has fired.
+
+        Args:
+            timer: Its name.
+        """
 
     def on_cut(self, peer: str) -> None:
         """The connection to this actor is gone, and whatever was on its way.  The next
-        :meth:`send` makes another one as soon as there can be one."""
+        :meth:`send` makes another one as soon as there can be one.
+
+        Args:
+            peer: Name of the other actor.
+        """
 
     # -- what it can do ---------------------------------------------------------
 
@@ -139,24 +157,48 @@ class Actor:
 
     def send(self, to: str, message: Any) -> None:
         """Send a message, an immutable value, to the actor of this name.  The sender does
-        not learn whether it arrives; without a connection it is lost."""
+        not learn whether it arrives; without a connection it is lost.
+
+        Args:
+            to: Name of the actor.
+            message: An immutable value.
+        """
         self._itself.send(to, message)
 
     def start_timer(self, timer: str, delay_s: float) -> None:
-        """Call :meth:`on_timer` in ``delay_s``; one of the same name is replaced."""
+        """Call :meth:`on_timer` in ``delay_s``; one of the same name is replaced.
+
+        Args:
+            timer: Its name.
+            delay_s: Seconds from now.
+        """
         self._itself.start_timer(timer, delay_s)
 
     def stop_timer(self, timer: str) -> None:
-        """Cancel a timer; one that has fired, or was never started, is no error."""
+        """Cancel a timer; one that has fired, or was never started, is no error.
+
+        Args:
+            timer: Its name.
+        """
         self._itself.stop_timer(timer)
 
     def did(self, request: str, what: Any) -> None:
         """Write into the history that something was done for a request: what must not
-        happen twice, say."""
+        happen twice, say.
+
+        Args:
+            request: Its name.
+            what: An immutable value.
+        """
         self._itself.did(request, what)
 
     def tell(self, request: str, answer: Any) -> None:
-        """Tell the caller."""
+        """Tell the caller.
+
+        Args:
+            request: Its name.
+            answer: An immutable value.
+        """
         self._itself.tell(request, answer)
 
     @property
@@ -183,11 +225,15 @@ class Entry(NamedTuple):
     """Something that happened."""
 
     at_s: float
+    """When, in seconds since the run began."""
     kind: Literal["asked", "did", "told", "died"]
+    """What happened."""
     actor: str
+    """In which process."""
     request: str
     """Empty where an actor died."""
     what: Any
+    """The value that goes with it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -195,19 +241,32 @@ class History:
     """All that was asked, done and told in a run, in order; and who was killed."""
 
     entries: tuple[Entry, ...]
+    """All of them."""
     end_s: float
     """When the run was over."""
 
     def asked(self, request: str | None = None) -> list[Entry]:
-        """The asks of callers: all of them, or those of this request."""
+        """The asks of callers: all of them, or those of this request.
+
+        Args:
+            request: Name of the request; None: all of them.
+        """
         return self._of("asked", request)
 
     def did(self, request: str | None = None) -> list[Entry]:
-        """The deeds of actors: all of them, or those for this request."""
+        """The deeds of actors: all of them, or those for this request.
+
+        Args:
+            request: Name of the request; None: all of them.
+        """
         return self._of("did", request)
 
     def told(self, request: str | None = None) -> list[Entry]:
-        """The answers to callers: all of them, or those to this request."""
+        """The answers to callers: all of them, or those to this request.
+
+        Args:
+            request: Name of the request; None: all of them.
+        """
         return self._of("told", request)
 
     def _of(self, kind: str, request: str | None) -> list[Entry]:

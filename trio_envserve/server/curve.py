@@ -64,7 +64,9 @@ class ClientRight:
     """The public key of a client, and what its owner may do (the page on security)."""
 
     public: str
+    """The public key, as 40 characters of Z85."""
     roles: tuple[str, ...] = ("submit",)
+    """What it may do: any of ``submit``, ``work``, ``watch``, ``admin``."""
     namespaces: tuple[str, ...] = ()
     """The namespaces of its keys of requests; empty: any."""
     share: float = 1.0
@@ -93,7 +95,9 @@ class ServerCurve:
     """The keys of a server and of its clients, by their names."""
 
     keys: KeyPair
+    """The server's own pair."""
     clients: Mapping[str, ClientRight] = dataclasses.field(default_factory=dict)
+    """The rights of its clients, by their names."""
     folder: Path | None = None
     """From which both were read, and the clients are read again."""
     faults: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -101,7 +105,11 @@ class ServerCurve:
 
     @classmethod
     def from_folder(cls, folder: str | os.PathLike[str]) -> ServerCurve:
-        """Read a folder that ``trio-envserve curve new`` wrote.  Raises ConfigError."""
+        """Read a folder that ``trio-envserve curve new`` wrote.  Raises ConfigError.
+
+        Args:
+            folder: Its path.
+        """
         place = Path(folder)
         read = read_secret_file(place / SERVER_FILE)
         keys = KeyPair.of_secret(read.get("secret", ""))

@@ -93,48 +93,56 @@ async def open_server(
 ) -> AsyncIterator[Server]:  # fmt: skip
     """Serve an environment at ``bind`` until the block ends.
 
-    ``environment``: a name or path as for the command (``"arithmetic"``, which is the
-    default, ``"package.module:factory"``, ``"reasoning-gym:countdown"``), with ``args``
-    for its factory.  ``workers``: how many processes there are, or a
-    :class:`~trio_envserve.WorkerRange`: then there are as many as there is work for.  With
-    ``workers=0`` it runs inside this very process: then
-    it may also be an object, a class or a closure, and what it breaks it breaks
-    here.  ``worker_command``: what to run as each worker in the place of this package's
-    own, ``"node worker.js"`` or a list of words; it speaks the worker's protocol (the
-    page on the protocol).  ``environment`` may then be left out; given, its name and
-    ``args`` are told to the command as they are, and nothing is looked for here.
-    ``worker_python``: another Python for the workers, which has the environment, and of
-    this package the same version; nothing is looked for here then, either.
-    ``worker_environ[i]``: environment variables of slot ``i`` on top of
-    this process's (for example one GPU each).  ``worker_logging``: arguments of
-    :class:`~trio_envserve.logs.LogSetup` for the worker processes, and ``worker_otlp`` of
-    :class:`~trio_envserve.otlp.OtlpSetup` (the page on traces).  ``record``: a
-    file for every input of the router, from which it can be replayed (the page on
-    the recorder); bodies only by their length, unless ``record_bodies``.
-    ``journal``: a folder in which keys outlive the server (the page on the journal); it is
-    made if it is not there, and one server has it at a time.
-    ``curve``: the server's own keys and those of its clients; nobody else is let in (the page
-    on security).
-    ``hosts_bind``: an address at which hosts of other machines join (the page on hosts); then
-    ``workers=0`` means that there are none here.  They are told what to run: the environment
-    or ``worker_command``, ``args``, ``worker_python`` (a path of theirs), and ``worker_environ``
-    for the slots of each.  ``fence_s``: a host that has no answer for so long has no workers
-    any more; None: there is no lease.  ``needs``: what each worker of a host needs of what that
-    offers, such as ``{"gpu": 1}``.
-    ``limits``, ``wire``, ``keys``: bounds and timers (the page on limits).
-    ``transport``: who speaks ZMTP to the clients, ``"zmtp"`` (trio) or ``"libzmq"``;
-    ``network``: sockets of another kind altogether, for clients and hosts.
+    The block begins when the address is bound; :meth:`Server.wait_ready` waits for a worker.
+    An environment whose name is wrong is a ConfigError at once; one that cannot be set up ends
+    the calls of clients with EnvironmentBroken, and the server goes on trying.  At its end what
+    runs is cancelled, workers are ended and reaped; call :meth:`Server.drain` before to let work
+    finish.
 
-    The block begins when the address is bound; :meth:`Server.wait_ready` waits
-    for a worker.  An environment whose name is wrong is a ConfigError at once; one that
-    cannot be set up ends the calls of clients with EnvironmentBroken, and the server goes
-    on trying.  At its end what runs is cancelled, workers are ended and
-    reaped; call :meth:`Server.drain` before to let work finish.  Raises
-    ConfigError for wrong arguments and for limits that contradict each other,
+    Raises ConfigError for wrong arguments and for limits that contradict each other,
     ServerStartError if the address or the journal cannot be had, and at the block's end
-    ServerNotClosed if something could not be ended within the limits (with
-    ``workers=0``, code that ignores its cancellation: it goes on, and ``trio.run``
-    waits for it).
+    ServerNotClosed if something could not be ended within the limits (with ``workers=0``, code
+    that ignores its cancellation: it goes on, and ``trio.run`` waits for it).
+
+    Args:
+        environment: Name or path, as for the command: ``"arithmetic"`` (the default),
+            ``"package.module:factory"``, ``"reasoning-gym:countdown"``. With ``workers=0`` it may
+            also be an object, a class or a closure. It may be left out with ``worker_command``.
+        args: Arguments of its factory.
+        bind: Address for clients; port 0 is replaced by a free one.
+        workers: Number of worker processes, or a :class:`~trio_envserve.WorkerRange`: as many as
+            there is work for. 0: the environment runs inside this very process, and what it breaks
+            it breaks here; with ``hosts_bind``, there are no workers on this machine.
+        worker_command: Program to run as each worker in the place of this package's own, ``"node
+            worker.js"`` or a list of words; it speaks the worker's protocol (the page on the
+            protocol). The environment's name and ``args`` are told to it as they are, and nothing
+            is looked for here.
+        worker_python: Another Python for the workers, which has the environment, and of this
+            package the same version. Nothing is looked for here then, either. For hosts it is a
+            path of theirs.
+        limits: Bounds and timers (the page on limits).
+        wire: Bounds on what is read from a peer.
+        keys: Bounds and timers of keys.
+        network: Sockets of another kind altogether, for clients and hosts.
+        transport: Implementation of ZMTP for the clients: ``"zmtp"`` (trio) or ``"libzmq"``.
+        worker_environ: Environment variables of each worker slot (on hosts too), on top of those of
+            this process: for example one GPU each.
+        worker_logging: Arguments of :class:`~trio_envserve.logs.LogSetup` for the worker processes.
+        worker_otlp: Arguments of :class:`~trio_envserve.otlp.OtlpSetup` for the worker processes
+            (the page on traces).
+        record: File for every input of the router, from which it can be replayed (the page on the
+            recorder).
+        record_bodies: Whether that file has the bodies; by default only their lengths.
+        journal: Folder in which keys outlive the server (the page on the journal). It is made if
+            it is not there, and one server has it at a time.
+        curve: The server's own keys and those of its clients; nobody else is let in (the page on
+            security).
+        hosts_bind: Address at which hosts of other machines join (the page on hosts). They are
+            told what to run: the environment or ``worker_command``, ``args``, ``worker_python`` and
+            ``worker_environ``.
+        fence_s: Lease of a host in seconds: without an answer for that long it has no workers any
+            more. None: there is no lease.
+        needs: What each worker of a host needs of what the host offers, such as ``{"gpu": 1}``.
     """
     need_trio("open_server")
     check_workers(workers, least=0)
@@ -345,6 +353,11 @@ async def serve(
     """:func:`open_server` as a task: ``server = await nursery.start(serve, ...)``.
 
     Reports the :class:`Server` once its address is bound; runs until cancelled.
+
+    Args:
+        environment: As for :func:`open_server`.
+        task_status: Given by ``nursery.start``.
+        **options: Those of :func:`open_server`.
     """
     async with open_server(environment, **options) as server:
         task_status.started(server)

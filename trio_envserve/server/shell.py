@@ -137,9 +137,13 @@ class Server:
         return StatusRecord.of(self._router.status())
 
     async def wait_ready(self, timeout_s: float | None = None) -> None:
-        """Sleep until a worker is ready.  EnvironmentBroken with the traceback
-        as soon as the environment is known to be broken, and ServerNotReady,
-        with what is known, after ``timeout_s`` (default: the limit ``start_s``)."""
+        """Sleep until a worker is ready.  Raises EnvironmentBroken with the traceback as soon as
+        the environment is known to be broken, and ServerNotReady, with what is known, after
+        ``timeout_s``.
+
+        Args:
+            timeout_s: Longest wait in seconds; None: the limit ``start_s``.
+        """
         limit_s = self._limits.start_s if timeout_s is None else timeout_s
         with trio.move_on_after(limit_s):
             while not self._router.pool.ready_count():
@@ -153,11 +157,14 @@ class Server:
 
     async def drain(self, drain_s: float | None = None) -> bool:
         """Take no more in and wait until nothing runs and every client that is
-        still there has its outcomes.  False if that took longer than ``drain_s``
-        (default: the limit of that name), or if the server was killed meanwhile.
+        still there has its outcomes.  False if that took too long, or if the server was killed
+        meanwhile.
 
-        Closing goes on by itself then: what still runs is cancelled, and the workers
-        are ended.  Clients are answered until the block ends.
+        Closing goes on by itself then: what still runs is cancelled, and the workers are ended.
+        Clients are answered until the block ends.
+
+        Args:
+            drain_s: Longest wait in seconds; None: the limit ``drain_s``.
         """
         self._give(CloseAsked(_now_s(), ClosingStage.DRAINING, drain_s))
         closing = self._router.closing

@@ -58,7 +58,11 @@ class HttpDoor:
 
     async def wait_ready(self, timeout_s: float | None = None) -> None:
         """Wait until it takes calls; until then it answers 503.  Raises as
-        :meth:`.Client.wait_ready` does."""
+        :meth:`.Client.wait_ready` does.
+
+        Args:
+            timeout_s: Longest wait in seconds; None: the limit ``start_s``.
+        """
         await self._client.wait_ready(timeout_s)
 
     def health(self) -> ServerHealth:
@@ -82,26 +86,35 @@ async def open_http_door(
     network: Network | None = None, transport: Transport = DEFAULT_TRANSPORT,
     curve: ClientCurve | None = None,
 ) -> AsyncGenerator[HttpDoor, None]:  # fmt: skip
-    """Serve HTTP at ``bind`` (``HOST:PORT``) until the block ends::
+    """Serve HTTP at ``bind`` until the block ends::
 
         async with open_server("arithmetic") as server:
             async with open_http_door(server, bind="127.0.0.1:8080") as door:
                 ...
 
-    ``server``: a server of this process, or the address of any.  ``hosts``: further names
-    by which callers may know this door.  ``token_file``: a file of tokens, one a line, that
-    nobody else may read; callers show one of them.  Without it only this machine may be
-    let in, unless ``insecure`` says that everybody may.  ``run_model`` and
-    ``run_model_name``: what the rollouts of ``POST /run`` ask, as ``model`` and ``model_name``
-    of :meth:`.Client.run_rollout`.  ``run_failures``: a row that failed is answered by a problem,
-    with the status of an error, or by a row with 200.  ``run_rerun``: consent for all rows to a
-    further execution after a worker's proven death; None: as the environment declares.
-    ``network``, ``transport`` and ``curve``: as for
-    :func:`~trio_envserve.open_client`; a server of this process needs no ``curve``.
-
     Handles no signals and configures no logging.  At the end of the block answers that are
-    under way have ``close_s`` to be given; then their calls are cancelled.  Raises
-    ConfigError for wrong arguments, and ServerStartError if the address cannot be had.
+    under way have ``close_s`` to be given; then their calls are cancelled.  Raises ConfigError
+    for wrong arguments, and ServerStartError if the address cannot be had.
+
+    Args:
+        server: A server of this process, or the address of any.
+        bind: ``HOST:PORT`` for callers.
+        hosts: Further names by which callers may know this door.
+        token_file: File of tokens, one a line, that nobody else may read; callers show one of
+            them. Without it only this machine may be let in.
+        insecure: Whether everybody may be let in.
+        run_model: Model that rollouts of ``POST /run`` ask, as ``model`` of
+            :class:`~trio_envserve.CallOptions`.
+        run_model_name: That model's name at its endpoint.
+        run_failures: Answer to a row of ``POST /run`` that failed: a problem with the status of an
+            error, or a row with 200.
+        run_rerun: Consent for all such rows to a further execution after a worker's proven death;
+            None: as the environment declares.
+        limits: Bounds and timers of the door.
+        wire: Bounds on what is read from the server.
+        network: Sockets for the connection to the server.
+        transport: Implementation of ZMTP for the connection to the server.
+        curve: Keys for a server elsewhere that needs some.
     """
     need_trio("open_http_door")
     limits, wire = limits or HttpLimits(), wire or WireLimits()

@@ -44,7 +44,11 @@ class VerifiersDoor:
         return self._address
 
     async def wait_ready(self, timeout_s: float | None = None) -> None:
-        """Wait until it runs what it is asked.  Raises as :meth:`.Client.wait_ready` does."""
+        """Wait until it runs what it is asked.  Raises as :meth:`.Client.wait_ready` does.
+
+        Args:
+            timeout_s: Longest wait in seconds; None: the limit ``start_s``.
+        """
         await self._client.wait_ready(timeout_s)
 
     def health(self) -> ServerHealth:
@@ -65,16 +69,22 @@ async def open_verifiers_door(
             async with open_verifiers_door(server) as door:
                 ...
 
-    ``server``: a server of this process, or the address of any.  ``insecure``: other
-    machines may be let in; clients of this wire cannot show who they are.  ``redeliver``:
-    outcomes of a connection that was lost are offered to later connections from the same
-    machine (or, over a unix socket, of the same user), which see those of each other; at
-    an address that only this machine reaches they always are.  ``wire``, ``network``,
-    ``transport`` and ``curve``: as for :func:`~trio_envserve.open_client`; a server of this
-    process needs no ``curve``.
+    It needs Linux.  Raises ConfigError for wrong arguments, and ServerStartError if the address
+    cannot be had.
 
-    It needs Linux.  Raises ConfigError for wrong arguments, and ServerStartError if the
-    address cannot be had.
+    Args:
+        server: A server of this process, or the address of any.
+        bind: Address for the clients.
+        insecure: Whether other machines may be let in; clients of this wire cannot show who they
+            are.
+        redeliver: Whether outcomes of a connection that was lost are offered to later connections
+            from the same machine (or, over a unix socket, of the same user), which see those of
+            each other. At an address that only this machine reaches they always are.
+        limits: Bounds and timers of the door.
+        wire: Bounds on what is read from the server.
+        network: Sockets for the connection to the server.
+        transport: Implementation of ZMTP for the connection to the server.
+        curve: Keys for a server elsewhere that needs some.
     """
     need_trio("open_verifiers_door")
     limits = limits or VerifiersLimits()
