@@ -12,6 +12,72 @@ from tests.trainers import made
 from trio_envserve.trainers import forms
 from trio_envserve.trainers.samples import SampledRollout, sampled_group, sampled_rollout
 
+VERL_OUTPUT: Mapping[str, type] = {
+    "prompt_ids": list,
+    "response_ids": list,
+    "response_mask": list,
+    "reward_score": float,
+    "num_turns": int,
+    "metrics": dict,
+    "extra_fields": dict,
+}
+"""The fields of an ``AgentLoopOutput`` that the trainer of verl 0.9.1 of version 1 reads."""
+VERL_EXTRA: Mapping[str, type] = {
+    "reward_extra_info": dict,
+    "min_global_steps": int,
+    "max_global_steps": int,
+}
+"""Those of its ``extra_fields``: an output without them ends the step."""
+
+SLIME_SAMPLE: Mapping[str, type] = {
+    "tokens": list,
+    "response_length": int,
+    "loss_mask": list,
+    "reward": float,
+    "rollout_id": int,
+    "remove_sample": bool,
+    "status": str,
+    "weight_versions": list,
+    "metadata": dict,
+}
+"""The attributes of a ``Sample`` that are set: slime 624b824 and miles 31f1ca9, after 0.3.1 and
+0.1.0."""
+
+SKYRL_OUTPUT: Mapping[str, type] = {
+    "prompt_token_ids": list,
+    "response_ids": list,
+    "rewards": list,
+    "loss_masks": list,
+    "stop_reasons": list,
+    "rollout_metrics": dict,
+    "trajectory_ids": list,
+    "is_last_step": list,
+}
+"""The keys of a ``GeneratorOutput`` of SkyRL 0.3.0 in step-wise training, each but the metrics
+with one item for each sample; ``rollout_logprobs`` is one of these, or None."""
+
+TRL_ROW: Mapping[str, type] = {
+    "prompt_ids": list,
+    "completion_ids": list,
+    "logprobs": list,
+    "env_mask": list,
+}
+"""What TRL 1.16 reads of a ``rollout_func``, for each prompt."""
+
+TRL_SAMPLE: Mapping[str, type] = {
+    "prompt": list,
+    "completion": list,
+    "input_ids": list,
+    "completion_mask": list,
+    "old_log_probs": list,
+    "advantage": float,
+    "model_version": int,
+    "group_id": int,
+    "metrics": dict,
+}
+"""The fields of TRL 1.16's ``RolloutSample``; the worker makes arrays of three of them, and adds
+``enqueued_at``."""
+
 
 def rollout(case: str, *, logprobs: bool = True) -> SampledRollout:
     return sampled_rollout(made.CASES[case](), group="g", rollout="g/0", logprobs=logprobs)
@@ -39,8 +105,8 @@ def test_verl_output_has_what_verl_requires(case: str, logprobs: bool):
     outputs = forms.verl_outputs(read, step=3)
     assert bool(outputs) == read.counts
     for output in outputs:
-        check(output, forms.VERL_OUTPUT)
-        check(output["extra_fields"], forms.VERL_EXTRA)
+        check(output, VERL_OUTPUT)
+        check(output["extra_fields"], VERL_EXTRA)
         assert ("response_logprobs" in output) == logprobs
         names = ("prompt_ids", "response_ids", "response_mask", "response_logprobs")
         check_tokens(*[output.get(name) for name in names])
@@ -53,7 +119,7 @@ def test_slime_sample_has_what_slime_requires(case: str):
     samples = forms.slime_samples(read, 7)
     assert len({sample["rollout_id"] for sample in samples}) == 1, "and at least one"
     for sample in samples:
-        check(sample, forms.SLIME_SAMPLE)
+        check(sample, SLIME_SAMPLE)
         length = sample["response_length"]
         tokens = sample["tokens"]
         check_tokens(
@@ -75,9 +141,9 @@ def test_skyrl_output_has_what_skyrl_requires(logprobs: bool):
     }
     rollouts = [each for group in groups.values() for each in group.rollouts]
     output = forms.skyrl_output(rollouts, [each.rollout for each in rollouts])
-    check(output, forms.SKYRL_OUTPUT)
+    check(output, SKYRL_OUTPUT)
     rows = len(output["response_ids"])
-    for name in forms.SKYRL_OUTPUT:
+    for name in SKYRL_OUTPUT:
         assert name == "rollout_metrics" or len(output[name]) == rows, name
     numbers = output["rollout_logprobs"]
     assert (numbers is not None) == logprobs
@@ -98,22 +164,29 @@ def test_skyrl_output_has_what_skyrl_requires(logprobs: bool):
         assert group.mean == pytest.approx(made.MEANS[name])
 
 
-@pytest.mark.parametrize(
-    ("lengths", "prompt", "response", "masked"),
-    [
-        ((9, 9), [1, 2], [3, 4, 5], False),
-        ((2, 2), [1, 2], [3, 4], False),
-        ((1, 9), [2], [0], True),
-    ],
-)
-def test_verl_output_is_cut_to_the_lengths_that_are_padded_to(
-    lengths: tuple[int, int], prompt: list[int], response: list[int], masked: bool
-):
-    (output,) = forms.verl_outputs(rollout("good"), lengths=lengths)
-    assert (output["prompt_ids"], output["response_ids"]) == (prompt, response)
-    assert len(output["response_logprobs"]) == len(output["response_mask"]) == len(response)
-    assert masked == (not any(output["response_mask"]))
-    assert masked == bool(output["extra_fields"]["trio_envserve"]["masked"])
+@pytest.mark.parametrize("logprobs", [True, False])
+@pytest.mark.parametrize("case", made.CASES)
+def test_trl_row_has_what_trl_requires(case: str, logprobs: bool):
+    read = rollout(case, logprobs=logprobs)
+    row = forms.trl_row(read, 7)
+    check(row, TRL_ROW)
+    numbers = [0.0 if each is None else each for each in row["logprobs"]]
+    check_tokens(row["prompt_ids"], row["completion_ids"], row["env_mask"], numbers)
+    assert any(row["env_mask"]) == bool(read.trained)
+    assert row["rollout_reward"] == read.reward
+    assert row["rollout_left_out"] == max(len(read.trained) - 1, 0)
+
+
+@pytest.mark.parametrize("name", made.BATCH)
+def test_trl_sample_has_what_trl_requires(name: str):
+    group = sampled_group([made.CASES[case]() for case in made.BATCH[name]], group=name)
+    samples = list(forms.trl_samples(group, "2 + 2?", number=3, version=5))
+    assert len(samples) == sum(len(each.trained) for each in group.rollouts)
+    for sample in samples:
+        check(sample, TRL_SAMPLE)
+        assert sample.keys() == TRL_SAMPLE.keys()
+        ids, mask = sample["input_ids"], sample["completion_mask"]
+        check_tokens(ids, ids, mask, sample["old_log_probs"])
 
 
 def test_step_of_verl_stands_for_a_version_that_is_not_known():

@@ -59,13 +59,19 @@ class Client:
         self.closed.set()
 
 
-def trainer(**args: Any) -> Any:
-    sampling = {
+def configuration(**args: Any) -> Any:
+    """What is read of TRL's configurations, with their defaults."""
+    given = {
         "temperature": 0.8, "max_completion_length": 64, "top_p": 1.0, "top_k": 0, "min_p": None,
-        "repetition_penalty": 1.0,
+        "repetition_penalty": 1.0, "seed": 42, "num_generations": 4, "max_inflight_tasks": -1,
+        "queue_maxsize": 1024,
     }  # fmt: skip
+    return SimpleNamespace(**{**given, **args})
+
+
+def trainer(**args: Any) -> Any:
     return SimpleNamespace(
-        args=SimpleNamespace(**{**sampling, **args}),
+        args=configuration(**args),
         processing_class=SimpleNamespace(pad_token_id=PAD),
         model=SimpleNamespace(training=True),
         state=SimpleNamespace(global_step=5),
@@ -131,7 +137,18 @@ def test_rollout_of_three_segments_is_one_row_with_its_last_segment(
     assert rows["prompt_ids"][0] == [20, 21]
     assert rows["rollout_reward"] == [1.0, 0.0]
     assert rows["rollout_segments"] == [3, 1]
-    assert "1 of 2 rollouts have several segments" in caplog.text
+    assert rows["rollout_left_out"] == [2, 0]
+    (said,) = caplog.messages
+    assert "1 of 2 rollouts have several segments" in said
+    assert "and the 2 before it, with 3 sampled tokens, are left out" in said
+
+
+def test_segments_that_are_left_out_are_said_once(caplog: pytest.LogCaptureFixture):
+    client = cast(PlainClient, Client([made.forked()]))
+    func = RolloutFunc("tcp://127.0.0.1:1", client=client, model="policy")
+    for _ in range(3):
+        func([PROMPT], trainer())
+    assert len(caplog.messages) == 1
 
 
 def test_endpoint_without_log_probabilities_is_taken_only_when_told():
@@ -162,9 +179,11 @@ def test_rollout_func_asks_with_the_trainer_s_sampling():
     client = Client([made.answered()])
     options: Any = {"sampling_args": {"max_tokens": 9, "stop": ["\n"]}, "key": "run-1"}
     func = RolloutFunc("tcp://x", client=cast(PlainClient, client), model="policy", **options)
-    func([PROMPT], trainer(top_p=0.9))
-    wanted = {"temperature": 0.8, "max_tokens": 9, "top_p": 0.9, "stop": ["\n"]}
-    assert client.options["sampling_args"] == wanted
+    func([PROMPT], trainer(top_p=0.9, top_k=5, generation_kwargs={"ignore_eos": True}))
+    assert client.options["sampling_args"] == {
+        "temperature": 0.8, "max_tokens": 9, "top_p": 0.9, "top_k": 5, "repetition_penalty": 1.0,
+        "stop": ["\n"], "ignore_eos": True,
+    }  # fmt: skip
     assert client.options["model"] == "policy"
     func([PROMPT], trainer())
     assert client.options["key"] == "run-1/train-5.1-0"
@@ -172,6 +191,18 @@ def test_rollout_func_asks_with_the_trainer_s_sampling():
     evaluating.model.training = False
     func([PROMPT], evaluating)
     assert client.options["key"] == "run-1/eval-5.0-0"
+
+
+def test_sampling_that_restricts_nothing_is_said_to_the_engine():
+    """vLLM takes what a request does not say from the model's generation_config.json: with a
+    top_p of 0.95 there, samples were of another distribution than the trainer's."""
+    client = Client([made.answered()])
+    func = RolloutFunc("tcp://x", client=cast(PlainClient, client), model="policy")
+    func([PROMPT], trainer())
+    asked = client.options["sampling_args"]
+    assert asked == {
+        "temperature": 0.8, "max_tokens": 64, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0,
+    }, "and no seed, with which the members of a group would be equal"  # fmt: skip
 
 
 def test_input_is_the_prompt_and_may_be_made_of_it():
@@ -190,9 +221,11 @@ def test_input_is_the_prompt_and_may_be_made_of_it():
 
 def test_rollout_reward_logs_what_is_left_out():
     logged: dict[str, float] = {}
-    fields = {"rollout_masked": ["", "x", "y", ""], "rollout_segments": [1, 0, 3, 3]}
+    fields = {"rollout_masked": ["", "x", "y", ""], "rollout_left_out": [1, 0, 0, 1]}
     rollout_reward(["", "", "", ""], [1.0, None, 0.0, 1.0], log_metric=logged.__setitem__, **fields)
-    assert logged == {"rollouts/failed": 0.25, "rollouts/masked": 0.5, "rollouts/forked": 0.5}
+    assert logged == {
+        "rollouts/failed": 0.25, "rollouts/masked": 0.5, "rollouts/segments_left_out": 0.5,
+    }  # fmt: skip
 
 
 # -- the worker of the asynchronous trainer ---------------------------------------
@@ -213,10 +246,13 @@ def sample_type(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, name, module)
 
 
-def worker_on(monkeypatch: pytest.MonkeyPatch, client: Client, **options: Any) -> RolloutWorker:
+def worker_on(
+    monkeypatch: pytest.MonkeyPatch, client: Client, args: Any = None, **options: Any
+) -> RolloutWorker:
     monkeypatch.setattr(trl, "PlainClient", lambda *_, **__: client)
     dataset = [{"prompt": PROMPT, "answer": 4}, {"prompt": PROMPT, "answer": 5}]
-    worker = RolloutWorker("tcp://x", dataset, model="policy", num_generations=4, **options)
+    args = configuration() if args is None else args
+    worker = RolloutWorker("tcp://x", dataset, args, model="policy", **options)
     worker.update_model_version(3)
     worker.start()
     return worker
@@ -277,7 +313,7 @@ def test_worker_that_gets_no_rollout_is_not_healthy(monkeypatch: pytest.MonkeyPa
 @pytest.mark.usefixtures("sample_type")
 def test_worker_stops_while_its_queue_is_full(monkeypatch: pytest.MonkeyPatch):
     client = Client([made.answered()] * 4, ends=False)
-    worker = worker_on(monkeypatch, client, queue_size=1)
+    worker = worker_on(monkeypatch, client, configuration(queue_maxsize=1))
     assert worker.rollout_buffer.get(timeout=60).group_id == 0
     worker.stop()
     worker.check_health(60)
@@ -306,7 +342,8 @@ def test_rollout_func_gets_rows_from_a_server(address: str):
 @pytest.mark.usefixtures("sample_type")
 def test_worker_gets_rows_from_a_server_until_it_is_stopped(address: str):
     dataset = [{"case": "good"}]
-    worker = RolloutWorker(address, dataset, model="oracle", num_generations=2, queue_size=4)
+    args = configuration(num_generations=2, queue_maxsize=4)
+    worker = RolloutWorker(address, dataset, args, model="oracle")
     worker.start()
     groups = [worker.rollout_buffer.get(timeout=60).group_id for _ in range(20)]
     assert groups == sorted(groups)
@@ -338,8 +375,8 @@ def test_worker_of_a_trainer_that_was_started_again_gets_no_rollout_of_the_one_b
     with TrioThread() as thread, thread.opened(open_server(Counted(), workers=0)) as server:
         for _ in range(2):
             worker = RolloutWorker(
-                server.address, [{"case": "good"}], model="oracle", num_generations=2,
-                queue_size=4, key="run-8",
+                server.address, [{"case": "good"}],
+                configuration(num_generations=2, queue_maxsize=4), model="oracle", key="run-8",
             )  # fmt: skip
             worker.start()
             rows = [worker.rollout_buffer.get(timeout=60) for _ in range(8)]
@@ -350,4 +387,4 @@ def test_worker_of_a_trainer_that_was_started_again_gets_no_rollout_of_the_one_b
 
 def test_worker_needs_rows():
     with pytest.raises(ValueError, match="no rows"):
-        RolloutWorker("tcp://x", [], model="policy", num_generations=4)
+        RolloutWorker("tcp://x", [], configuration(), model="policy")

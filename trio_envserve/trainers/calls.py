@@ -20,7 +20,7 @@ import dataclasses
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AsyncExitStack
 from typing import Any, final
 
 from ..client.aio import AsyncioClient, open_client_asyncio
@@ -34,31 +34,23 @@ SURE = 16
 """Number of rollouts that lack something, and none that can be trained on, after which that is
 no accident."""
 
-SAMPLING = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "repetition_penalty": "repetition_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "presence_penalty": "presence_penalty",
-    "stop": "stop",
-    "stop_token_ids": "stop_token_ids",
-    "ignore_eos": "ignore_eos",
-    "skip_special_tokens": "skip_special_tokens",
-    "include_stop_str_in_output": "include_stop_str_in_output",
-    "no_stop_trim": "no_stop_trim",
-    "seed": "seed",
+SAMPLING: Mapping[str, str] = {
+    **{
+        name: name
+        for name in (
+            "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "frequency_penalty",
+            "presence_penalty", "stop", "stop_token_ids", "ignore_eos", "skip_special_tokens",
+            "include_stop_str_in_output", "no_stop_trim", "seed", "min_tokens", "max_tokens",
+        )
+    },
     "sampling_seed": "seed",
-    "min_tokens": "min_tokens",
     "min_new_tokens": "min_tokens",
-    "max_tokens": "max_tokens",
     "max_new_tokens": "max_tokens",
     "max_generate_length": "max_tokens",
-}
+    "max_completion_length": "max_tokens",
+}  # fmt: skip
 """The names of trainers' sampling parameters, and the field of a chat completion that each
 is.  Others are the trainer's own affair; None is left out."""
-
 
 TOKENS_AND_LOGPROBS: Mapping[str, Mapping[str, Any]] = {
     "vllm": {"return_token_ids": True, "logprobs": True},
@@ -123,35 +115,28 @@ class _Opening:
     """A client of this process and event loop, once its task is done."""
 
     def __init__(self, settings: CallSettings) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.pid = os.getpid()
         curve = ClientCurve.from_file(settings.curve) if settings.curve else None
-        self._opened: AbstractAsyncContextManager[AsyncioClient]
-        self._opened = open_client_asyncio(settings.server(), name="trainer", curve=curve)
-        self.task = asyncio.ensure_future(self._opened.__aenter__())
+        opened = open_client_asyncio(settings.server(), name="trainer", curve=curve)
+        self._stack = AsyncExitStack()
+        self.task = asyncio.ensure_future(self._stack.enter_async_context(opened))
         self.trained = False
         """Whether some rollout could be trained on."""
         self.lacking = 0
         """How many lacked token ids or log-probabilities, or were refused for good."""
 
-    @property
-    def lives(self) -> bool:
-        return self.pid == os.getpid() and not self.loop.is_closed()
-
     async def close(self) -> None:
         await asyncio.wait([self.task])
-        if not self.task.cancelled() and self.task.exception() is None:
-            await self._opened.__aexit__(None, None, None)
+        await self._stack.aclose()
 
 
-_openings: dict[tuple[asyncio.AbstractEventLoop, str, str], _Opening] = {}
-"""By event loop, address and file of keys."""
+_openings: dict[tuple[int, asyncio.AbstractEventLoop, str, str], _Opening] = {}
+"""By process, event loop, address and file of keys."""
 
 
 async def _opening(settings: CallSettings) -> tuple[_Opening, AsyncioClient]:
-    for key in [key for key, opening in _openings.items() if not opening.lives]:
+    for key in [key for key in _openings if key[0] != os.getpid() or key[1].is_closed()]:
         del _openings[key]  # another process's, or its loop closed it
-    key = asyncio.get_running_loop(), settings.server(), settings.curve
+    key = os.getpid(), asyncio.get_running_loop(), settings.server(), settings.curve
     opening = _openings.get(key)
     if opening is None:
         opening = _openings[key] = _Opening(settings)
@@ -167,7 +152,7 @@ async def _opening(settings: CallSettings) -> tuple[_Opening, AsyncioClient]:
 async def close_clients() -> None:
     """Close the clients of the running event loop; the next call opens a new one."""
     loop = asyncio.get_running_loop()
-    for key in [key for key in _openings if key[0] is loop]:
+    for key in [key for key in _openings if key[1] is loop]:
         await _openings.pop(key).close()
 
 
@@ -204,13 +189,21 @@ async def ask_rollout(
 
 
 def sampling_args(sampling_params: Mapping[str, Any]) -> dict[str, Any]:
-    """A trainer's sampling parameters as fields of a chat completion."""
+    """A trainer's sampling parameters as fields of a chat completion.
+
+    Those that restrict nothing are fields, too: engines take what is not said from a file of
+    the model's (vLLM's ``generation_config``), and log-probabilities would be of another
+    distribution than the trainer's.
+    """
     given = plain(sampling_params)
-    return {
+    fields = {
         SAMPLING[name]: value
         for name, value in given.items()
         if name in SAMPLING and value is not None
     }
+    if fields.get("top_k") == 0:
+        fields["top_k"] = -1  # all tokens, by the word that both vLLM and SGLang take
+    return fields
 
 
 def plain(value: Any) -> Any:

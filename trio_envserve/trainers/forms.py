@@ -2,9 +2,8 @@
 
 Theory of operation
 -------------------
-What a trainer requires is a table here, drawn from the trainer's own types at the version
-that is named, so that each form is held to it wherever the trainer is not installed.  The
-modules of the trainers turn a form into the trainer's own type.
+The modules of the trainers turn a form into the trainer's own type.  What each trainer
+requires stands in the tests as data, which hold the forms to it where no trainer is installed.
 
 A rollout that counts and cannot be trained on is a *placeholder*: a token that nobody
 sampled, with mask 0, and the reward, which belongs to the baseline.
@@ -12,81 +11,13 @@ sampled, with mask 0, and the reward, which belongs to the baseline.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..core.errors import EnvServeError
-from .samples import Sample, SampledRollout
+from .samples import Sample, SampledGroup, SampledRollout
 
-VERL = "verl 0.9.1"
-VERL_OUTPUT: Mapping[str, type] = {
-    "prompt_ids": list,
-    "response_ids": list,
-    "response_mask": list,
-    "reward_score": float,
-    "num_turns": int,
-    "metrics": dict,
-    "extra_fields": dict,
-}
-"""The fields of an ``AgentLoopOutput`` that its trainer of version 1 reads."""
-VERL_EXTRA: Mapping[str, type] = {
-    "reward_extra_info": dict,
-    "min_global_steps": int,
-    "max_global_steps": int,
-}
-"""Those of its ``extra_fields``: an output without them ends the step."""
-
-SLIME = "slime 624b824 and miles 31f1ca9, after 0.3.1 and 0.1.0"
-SLIME_SAMPLE: Mapping[str, type] = {
-    "tokens": list,
-    "response_length": int,
-    "loss_mask": list,
-    "reward": float,
-    "rollout_id": int,
-    "remove_sample": bool,
-    "status": str,
-    "weight_versions": list,
-    "metadata": dict,
-}
-"""The attributes of a ``Sample`` that are set."""
-
-SKYRL = "skyrl 0.3.0"
-SKYRL_OUTPUT: Mapping[str, type] = {
-    "prompt_token_ids": list,
-    "response_ids": list,
-    "rewards": list,
-    "loss_masks": list,
-    "stop_reasons": list,
-    "rollout_metrics": dict,
-    "trajectory_ids": list,
-    "is_last_step": list,
-}
-"""The keys of a ``GeneratorOutput`` in step-wise training, each but the metrics with one item
-for each sample; ``rollout_logprobs`` is one of these, or None."""
-
-
-class RolloutNotUsable(EnvServeError):
-    """A rollout that the trainer has no form for.  The message says why."""
-
-
-def usable(rollout: SampledRollout) -> tuple[Sample, ...]:
-    """The samples that are handed on: those that are trained on, or a placeholder; none if
-    the rollout does not count."""
-    if not rollout.counts:
-        return ()
-    return rollout.trained or (placeholder(rollout),)
-
-
-def placeholder(rollout: SampledRollout) -> Sample:
-    """A sample that is not trained on: the rollout's first prompt, and one token."""
-    prompts = [sample.prompt_ids for sample in rollout.samples if sample.prompt_ids]
-    return Sample(
-        group=rollout.group, rollout=rollout.rollout, segment=0,
-        prompt_ids=prompts[0] if prompts else [0], response_ids=[0], response_mask=[0],
-        logprobs=[0.0] if rollout.logprobs else None, reward=rollout.reward,
-        masked=rollout.masked or "it is a placeholder",
-    )  # fmt: skip
+CUT = ("length", "context", "truncated")
+"""The words of results whose last answer was cut at a limit of tokens."""
 
 
 def ids_of(sample: Sample, rollout: SampledRollout) -> dict[str, Any]:
@@ -102,20 +33,11 @@ def ids_of(sample: Sample, rollout: SampledRollout) -> dict[str, Any]:
     }
 
 
-def verl_outputs(
-    rollout: SampledRollout, *, step: Any = None, lengths: tuple[int, int] | None = None
-) -> list[dict[str, Any]]:
-    """The fields of verl's outputs of a rollout; none if it is left out.
+def verl_outputs(rollout: SampledRollout, *, step: int = -1) -> list[dict[str, Any]]:
+    """The fields of verl's outputs of a rollout, one for each segment; none if it is left out.
 
     ``step``: the trainer's step, for samples whose weights' version is not known.
-    ``lengths``: most tokens of a prompt and of a response, where verl pads to them; the rest
-    of a longer response is cut off, as verl's own loops do, and a sample with a longer
-    prompt is not trained on.
     """
-    samples = usable(rollout)
-    if lengths is not None:
-        samples = tuple(_fitting(sample, rollout, *lengths) for sample in samples)
-    asked = step if isinstance(step, int) else -1
     return [
         {
             "prompt_ids": sample.prompt_ids,
@@ -128,28 +50,13 @@ def verl_outputs(
             "metrics": {"generate_sequences": rollout.outcome.duration_s or 0.0},
             "extra_fields": {
                 "reward_extra_info": {},
-                "min_global_steps": _or(sample.oldest_version, asked),
-                "max_global_steps": _or(sample.newest_version, asked),
+                "min_global_steps": _or(sample.oldest_version, step),
+                "max_global_steps": _or(sample.newest_version, step),
                 "trio_envserve": ids_of(sample, rollout),
             },
         }
-        for sample in samples
+        for sample in rollout.usable
     ]
-
-
-def _fitting(sample: Sample, rollout: SampledRollout, prompt: int, response: int) -> Sample:
-    if len(sample.prompt_ids) > prompt:
-        short = dataclasses.replace(placeholder(rollout), prompt_ids=sample.prompt_ids[-prompt:])
-        return dataclasses.replace(
-            short, masked=f"its prompt has {len(sample.prompt_ids)} tokens, and may have {prompt}"
-        )
-    logprobs = sample.logprobs
-    return dataclasses.replace(
-        sample,
-        response_ids=sample.response_ids[:response],
-        response_mask=sample.response_mask[:response],
-        logprobs=None if logprobs is None else logprobs[:response],
-    )
 
 
 def _or(version: int | None, step: int) -> int:
@@ -173,7 +80,7 @@ def slime_samples(rollout: SampledRollout, rollout_id: int) -> list[dict[str, An
             "weight_versions": list(sample.weight_versions),
             "metadata": {"trio_envserve": ids_of(sample, rollout)},
         }
-        for sample in usable(rollout) or (placeholder(rollout),)
+        for sample in rollout.usable or (rollout.placeholder(),)
     ]
 
 
@@ -181,10 +88,6 @@ def _slime_status(rollout: SampledRollout) -> str:
     if not rollout.counts:
         return "failed"
     return "truncated" if rollout.stop in CUT else "completed"
-
-
-CUT = ("length", "context", "truncated")
-"""The words of results whose last answer was cut at a limit of tokens."""
 
 
 def skyrl_output(
@@ -198,10 +101,10 @@ def skyrl_output(
     handed = {rollout.group for rollout in rollouts if rollout.counts}
     rows: list[tuple[Sample, SampledRollout, Any, bool]] = []
     for rollout, trajectory in zip(rollouts, trajectory_ids, strict=True):
-        samples = usable(rollout)
+        samples = rollout.usable
         if rollout.group not in handed:
             handed.add(rollout.group)
-            samples = (placeholder(rollout),)
+            samples = (rollout.placeholder(),)
         last = len(samples) - 1
         rows += [(each, rollout, trajectory, n == last) for n, each in enumerate(samples)]
     failed = sum(not rollout.counts for rollout in rollouts)
@@ -223,3 +126,51 @@ def skyrl_output(
         "trajectory_ids": [trajectory for _, _, trajectory, _ in rows],
         "is_last_step": [last for *_, last in rows],
     }
+
+
+def trl_row(rollout: SampledRollout, pad: int) -> dict[str, Any]:
+    """The fields of a row of TRL's ``rollout_func``, which takes one row of a rollout: its last
+    segment that can be trained on (``rollout_left_out`` is the number of those before it), or a
+    placeholder with the token ``pad``, so that TRL does not count it as cut."""
+    sample = (rollout.trained or (rollout.placeholder(pad),))[-1]
+    return {
+        "prompt_ids": sample.prompt_ids,
+        "completion_ids": sample.response_ids,
+        # None is TRL's word for a log-probability that the engine did not give.
+        "logprobs": sample.logprobs or [None] * len(sample.response_ids),
+        "env_mask": sample.response_mask,
+        "rollout_reward": rollout.reward,
+        "rollout_result": rollout.outcome.value,
+        "rollout_masked": rollout.masked,
+        "rollout_segments": len(rollout.samples),
+        "rollout_left_out": len(rollout.trained[:-1]),
+    }
+
+
+def trl_samples(
+    group: SampledGroup, prompt: Any, *, number: int, version: int
+) -> Iterator[dict[str, Any]]:
+    """The fields of TRL's ``RolloutSample`` for each segment of a group that can be trained on.
+
+    ``version``: that of the weights when the group began.
+    """
+    for rollout, advantage in zip(group.rollouts, group.advantages(), strict=True):
+        result = rollout.outcome.value
+        completion = result.get("completion") if isinstance(result, Mapping) else None
+        for sample in rollout.trained:
+            before = len(sample.prompt_ids)
+            yield {
+                "prompt": _messages(prompt),
+                "completion": _messages(completion),
+                "input_ids": [*sample.prompt_ids, *sample.response_ids],
+                "completion_mask": [*[0] * before, *sample.response_mask],
+                "old_log_probs": [*[0.0] * before, *(sample.logprobs or ())],
+                "advantage": advantage,
+                "model_version": version,
+                "group_id": number,
+                "metrics": {"reward": rollout.reward, "reward_std": group.std},
+            }
+
+
+def _messages(given: Any) -> list[Any]:
+    return list(given) if isinstance(given, Sequence) and not isinstance(given, str) else []

@@ -119,6 +119,23 @@ class SampledRollout:
         """The samples that are not masked."""
         return tuple(sample for sample in self.samples if not sample.masked)
 
+    @property
+    def usable(self) -> tuple[Sample, ...]:
+        """The samples for a trainer: those that are trained on, or a placeholder; none if the
+        rollout does not count."""
+        return (self.trained or (self.placeholder(),)) if self.counts else ()
+
+    def placeholder(self, token: int = 0) -> Sample:
+        """A sample that is not trained on: the rollout's first prompt and one ``token``, with the
+        reward, which may belong to the baseline."""
+        prompts = [sample.prompt_ids for sample in self.samples if sample.prompt_ids]
+        return Sample(
+            group=self.group, rollout=self.rollout, segment=0,
+            prompt_ids=prompts[0] if prompts else [token], response_ids=[token],
+            response_mask=[0], logprobs=[0.0] if self.logprobs else None, reward=self.reward,
+            masked=self.masked or "it is a placeholder",
+        )  # fmt: skip
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SampledGroup:
@@ -127,14 +144,14 @@ class SampledGroup:
     rollouts: tuple[SampledRollout, ...]
 
     @property
-    def rewards(self) -> list[float]:
-        """The rewards of the rollouts that count."""
-        return [each.reward for each in self.rollouts if each.reward is not None]
+    def rewards(self) -> list[float | None]:
+        """The rewards of the rollouts; None for one that does not count."""
+        return [each.reward for each in self.rollouts]
 
     @property
     def count(self) -> int:
         """The number of rollouts in the baseline."""
-        return len(self.rewards)
+        return sum(each.counts for each in self.rollouts)
 
     @property
     def mean(self) -> float:
@@ -147,11 +164,8 @@ class SampledGroup:
         return baseline(self.rewards)[1]
 
     def advantages(self, *, scaled: bool = True) -> list[float]:
-        """For each rollout its reward less the mean, ``scaled`` by the standard deviation;
-        0.0 if it does not count."""
-        mean, width = self.mean, self.std + EPSILON if scaled else 1.0
-        rewards = [each.reward for each in self.rollouts]
-        return [0.0 if reward is None else (reward - mean) / width for reward in rewards]
+        """The advantage of each rollout, as :func:`advantages` computes it."""
+        return advantages(self.rewards, scaled=scaled)
 
     def samples(self, *, scaled: bool = True) -> Iterator[tuple[Sample, float]]:
         """All samples, those of one rollout together, each with its rollout's advantage."""
@@ -160,12 +174,20 @@ class SampledGroup:
                 yield sample, advantage
 
 
-def baseline(rewards: Iterable[float]) -> tuple[float, float]:
-    """The mean and the standard deviation (n - 1) of the rewards of rollouts; 0.0 where
-    there are too few."""
-    counted = list(rewards)
+def baseline(rewards: Iterable[float | None]) -> tuple[float, float]:
+    """The mean and the standard deviation (n - 1) of the rewards of the rollouts that count;
+    0.0 where there are too few."""
+    counted = [reward for reward in rewards if reward is not None]
     mean = statistics.fmean(counted) if counted else 0.0
     return mean, statistics.stdev(counted) if len(counted) > 1 else 0.0
+
+
+def advantages(rewards: Sequence[float | None], *, scaled: bool = True) -> list[float]:
+    """For each rollout of a group its reward less the mean, ``scaled`` by the standard
+    deviation; 0.0 if it does not count, which is a reward of None."""
+    mean, std = baseline(rewards)
+    width = std + EPSILON if scaled else 1.0
+    return [0.0 if reward is None else (reward - mean) / width for reward in rewards]
 
 
 def sampled_group(

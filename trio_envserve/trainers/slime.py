@@ -19,16 +19,14 @@ Neither trainer is imported: what is made is a copy of the sample that was hande
 from __future__ import annotations
 
 import copy
-import logging
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.errors import ConfigError
 from .calls import TOKENS_AND_LOGPROBS, CallSettings, ask_rollout, input_of
 from .forms import slime_samples
-from .samples import EPSILON, baseline
-
-_log = logging.getLogger("trio_envserve.trainers")
+from .samples import advantages
 
 PREFIX = "trio_envserve_"
 """Settings are arguments of this prefix, from the file of ``--custom-config-path``."""
@@ -67,21 +65,15 @@ def rewards(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]
     """The rewards of the samples, and those that are trained with: less the mean of their
     group, over its rollouts, without those that failed."""
     raw = [float(sample.get_reward_value(args)) for sample in samples]
-    if args.advantage_estimator not in CENTRED or not args.rewards_normalization:
-        return raw, [_counts(each) * reward for each, reward in zip(samples, raw, strict=True)]
-    groups: dict[Any, dict[Any, float]] = {}
+    groups: dict[Any, dict[Any, float | None]] = defaultdict(dict)
     for sample, reward in zip(samples, raw, strict=True):
-        rollouts = groups.setdefault(sample.group_index, {})
-        if _counts(sample):
-            rollouts[_rollout_of(sample)] = reward
-    baselines = {group: baseline(rollouts.values()) for group, rollouts in groups.items()}
-    scaled = args.advantage_estimator in SCALED and args.grpo_std_normalization
-    trained = []
-    for sample, reward in zip(samples, raw, strict=True):
-        mean, std = baselines[sample.group_index]
-        width = std + EPSILON if scaled else 1.0
-        trained.append((reward - mean) / width if _counts(sample) else 0.0)
-    return raw, trained
+        groups[sample.group_index][_rollout_of(sample)] = reward if _counts(sample) else None
+    if args.advantage_estimator in CENTRED and args.rewards_normalization:
+        scaled = args.advantage_estimator in SCALED and args.grpo_std_normalization
+        for group, members in groups.items():
+            found = advantages(list(members.values()), scaled=scaled)
+            groups[group] = dict(zip(members, found, strict=True))
+    return raw, [groups[each.group_index][_rollout_of(each)] or 0.0 for each in samples]
 
 
 def differing_rewards(args: Any, samples: Sequence[Any], **_: Any) -> bool:

@@ -11,20 +11,17 @@ Theory of operation
 verl makes the loop's object anew for each rollout and calls ``run`` once.  Its trainer of
 version 1 (``trainer.use_v1``, the default) takes a list of outputs from it, one for each
 segment: it computes GRPO's baseline from the last output of each rollout, gives the others
-that advantage, and leaves out a rollout without outputs.  Its older trainer takes exactly
-one output, so a rollout is its last segment there, and a failed one, for which that trainer
-has no form, is an error.
+that advantage, and leaves out a rollout without outputs.  Its older trainer, which verl is
+about to remove, has no form for several segments, or for a rollout that failed: it is refused.
 
-Importing this module imports verl.  The required fields of an output, as data, are in
-``trio_envserve.trainers.forms``.
+Importing this module imports verl.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-import uuid
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -36,7 +33,7 @@ from verl.experimental.agent_loop.agent_loop import (
 
 from ..core.errors import ConfigError
 from .calls import TOKENS_AND_LOGPROBS, CallSettings, ask_rollout, input_of, plain
-from .forms import RolloutNotUsable, verl_outputs
+from .forms import verl_outputs
 
 _VERLS_OWN = {"name", "tools", *inspect.signature(AgentLoopBase.__init__).parameters}
 """Arguments that are no settings of ours."""
@@ -55,17 +52,18 @@ class AgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl is installed in it
         super().__init__(*args, **kwargs)
         self._settings = CallSettings.of({"model": "verl", **given}, where="verl's agent loop")
 
-    async def run(
-        self, sampling_params: dict[str, Any], **kwargs: Any
-    ) -> AgentLoopOutput | list[AgentLoopOutput]:
-        """The outputs of one rollout: a list for the trainer of version 1, which says the
-        number of the rollout in its group (``session_id``), else one output."""
-        whole_list = "session_id" in kwargs
-        group = str(kwargs.get("uid", kwargs.get("index", "")))
-        rollout = f"{group}/{kwargs['session_id'] if whole_list else uuid.uuid4().hex[:8]}"
-        logprobs = bool(sampling_params.get("logprobs")) and self._settings.logprobs
+    async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> list[AgentLoopOutput]:
+        """The outputs of one rollout, of which ``session_id`` is the number in its group."""
+        if "session_id" not in kwargs:
+            raise ConfigError(
+                "verl's older trainer takes exactly one output of each rollout, also of one that "
+                "failed: set trainer.use_v1=true"
+            )
         row = plain(kwargs)
         row["prompt"] = row.get("raw_prompt")
+        group = str(row.get("uid", row.get("index", "")))
+        rollout = f"{group}/{row['session_id']}"
+        logprobs = bool(sampling_params.get("logprobs")) and self._settings.logprobs
         async with self._engine(rollout) as settings:
             read = await ask_rollout(
                 dataclasses.replace(settings, logprobs=logprobs),
@@ -74,32 +72,11 @@ class AgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl is installed in it
                 rollout=rollout,
                 sampling_params=sampling_params,
             )
-        outputs = self._made(
-            verl_outputs(
-                read,
-                # Of a balanced step the version that was asked for, if the engine says none.
-                step=row.get("global_steps"),
-                lengths=None if whole_list else self._lengths(),
-            )
-        )
-        if whole_list:
-            return outputs
-        if not outputs:
-            raise RolloutNotUsable(
-                f"{read.masked}; verl's older trainer has no form for a rollout that is left out: "
-                "set trainer.use_v1=true"
-            )
-        return outputs[-1]
-
-    def _lengths(self) -> tuple[int, int]:
-        config = self.rollout_config
-        return config.prompt_length, config.response_length
-
-    @staticmethod
-    def _made(outputs: Sequence[Mapping[str, Any]]) -> list[AgentLoopOutput]:
+        # Of a balanced step the version that was asked for, if the engine says none.
+        step = row.get("global_steps")
         return [
             AgentLoopOutput(**{**fields, "metrics": AgentLoopMetrics(**fields["metrics"])})
-            for fields in outputs
+            for fields in verl_outputs(read, step=step if isinstance(step, int) else -1)
         ]
 
     @asynccontextmanager
