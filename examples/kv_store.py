@@ -15,7 +15,16 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import TypeAlias
 
-from trio_envserve.retrylab import Actor, Ask, Entry, History, System, Violation
+from trio_envserve.retrylab import (
+    Actor,
+    Ask,
+    Bounds,
+    Event,
+    Judge,
+    OneTrueAnswer,
+    System,
+    Violation,
+)
 
 RETRY_S = 0.5
 
@@ -117,32 +126,33 @@ def asks(random: Random) -> Iterator[Ask]:
         yield Ask(random.uniform(0.0, 5.0), random.choice(["c0", "c1"]), operation)
 
 
-def judge(history: History) -> Iterator[Violation]:
-    """The server does what a store does, and writes once for each request; callers are
-    told what was done."""
-    values: dict[str, int] = {}
-    for entry in history.did():
-        (ask,) = history.asked(entry.request)
-        what, key, _ = ask.what
-        if what != "get" and entry != history.did(entry.request)[0]:
-            yield wrong("at most once", entry, f"{entry.request} is written again")
-        elif entry.what != after(ask.what, values.get(key, 0)):
-            yield wrong("right values", entry, f"{key} is {entry.what}")
-        values[key] = entry.what
-    for ask in history.asked():
-        told = [entry.what for entry in history.told(ask.request)]
-        if len(told) != 1 or told[0] not in [entry.what for entry in history.did(ask.request)]:
-            late = ask._replace(at_s=history.end_s)
-            yield wrong("one true answer", late, f"{ask.request} is told {told}")
+class Store(Judge):
+    """The server does what a store does, and writes once for each request."""
 
+    def __init__(self) -> None:
+        self.asked: dict[str, Operation] = {}
+        self.values: dict[str, int] = {}
+        self.written: set[str] = set()
 
-def wrong(guarantee: str, entry: Entry, text: str) -> Violation:
-    """A violation where it shows."""
-    return Violation(guarantee, entry.at_s, text, entry.request)
+    def see(self, event: Event) -> Iterator[Violation]:
+        request = event.request
+        if event.kind == "asked":
+            self.asked[request] = event.what
+        elif event.kind == "did":
+            what, key, _ = self.asked[request]
+            if what != "get" and request in self.written:
+                yield event.breaks("at most once", f"{request} is written again")
+            elif event.what != after(self.asked[request], self.values.get(key, 0)):
+                yield event.breaks("right values", f"{key} is {event.what}")
+            self.values[key] = event.what
+            self.written.add(request)
 
 
 CLIENTS = {"c0": Client, "c1": Client}
 
-STORE = System(actors={**CLIENTS, "server": Server}, asks=asks, judge=judge, never_killed=CLIENTS)
+STORE = System(
+    actors={**CLIENTS, "server": Server}, asks=asks, judges=[Store, OneTrueAnswer],
+    never_killed=CLIENTS, bounds=Bounds(asks=1, seed=1),
+)  # fmt: skip
 
 FORGETFUL = replace(STORE, actors={**CLIENTS, "server": ForgetfulServer})

@@ -50,11 +50,14 @@ SECTIONS: Mapping[str, str] = {
         doors.verifiers.VerifiersLimits""",
     "http": "doors.http.open_http_door doors.http.HttpDoor doors.http.HttpLimits",
     "retrylab": """
-        retrylab.Actor retrylab.Disk retrylab.Ask retrylab.System
-        retrylab.Fault retrylab.History retrylab.Entry retrylab.Violation
-        retrylab.run retrylab.Run retrylab.Plan retrylab.Strike
-        retrylab.search retrylab.check retrylab.Failure
-        retrylab.BrokenSystem""",
+        retrylab.Actor retrylab.Disk retrylab.Ask retrylab.System retrylab.Bounds
+        retrylab.Fault retrylab.Clock retrylab.Event retrylab.History retrylab.Judge
+        retrylab.AtMostOnce retrylab.OneTrueAnswer retrylab.OneHolder
+        retrylab.NoLostAcknowledgement retrylab.whole retrylab.judge_log retrylab.read_log
+        retrylab.Violation retrylab.run retrylab.Run retrylab.Plan retrylab.Strike
+        retrylab.Crash retrylab.sweep retrylab.explore retrylab.Explored retrylab.search
+        retrylab.check retrylab.Failure retrylab.save_failure retrylab.load_failure
+        retrylab.replay retrylab.BrokenSystem""",
 }
 """Sections and what is in each, below ``trio_envserve``."""
 
@@ -71,7 +74,9 @@ SAME_AS: Mapping[str, str] = {
 INTERNAL = (
     "ServerStats.of", "StatusRecord.of", "KeyPage.of", "RunningPage.of", "Outcome.failed",
     "Outcome.members", "RolloutNotes.add", "ModelUsage.answered", "ModelUsage.refused",
-    "Plan.without", "Plan.with_rates", "JoinedHost.check_hopeless", "KeyPair.secret_bytes",
+    "Plan.without", "Plan.with_rates", "AtMostOnce.see", "OneTrueAnswer.see", "OneHolder.see",
+    "NoLostAcknowledgement.see", "OneTrueAnswer.rest", "NoLostAcknowledgement.rest",
+    "Crash.survives", "JoinedHost.check_hopeless", "KeyPair.secret_bytes",
     "ClientCurve.server_bytes",
 )  # fmt: skip
 """Members that are for other modules of the package only."""

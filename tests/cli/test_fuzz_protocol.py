@@ -16,7 +16,7 @@ EXAMPLE = ROOT / "examples" / "kv_store.py"
 STORE, FORGETFUL = f"{EXAMPLE}:STORE", f"{EXAMPLE}:FORGETFUL"
 
 NOISY = """
-from trio_envserve.retrylab import Actor, Ask, System
+from trio_envserve.retrylab import Actor, Ask, System, whole
 
 print("imported")
 
@@ -32,11 +32,11 @@ def judge(history):
     return [] if BROKEN is None else BROKEN[history]
 
 BROKEN = None
-NOISY = System(actors={"c0": Noisy}, asks=lambda random: [Ask(1.0, "c0", 7)], judge=judge)
+NOISY = System(actors={"c0": Noisy}, asks=lambda random: [Ask(1.0, "c0", 7)], judges=[whole(judge)])
 """
 
 SETS = """
-from trio_envserve.retrylab import Actor, Ask, System, Violation
+from trio_envserve.retrylab import Actor, Ask, System, Violation, whole
 
 class Sets(Actor):
     def on_ask(self, request, what):
@@ -45,7 +45,7 @@ class Sets(Actor):
 def judge(history):
     return [Violation("nothing", 0.0, "holds")]
 
-SETS = System(actors={"c0": Sets}, asks=lambda random: [Ask(1.0, "c0", 7)], judge=judge)
+SETS = System(actors={"c0": Sets}, asks=lambda random: [Ask(1.0, "c0", 7)], judges=[whole(judge)])
 """
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
-from trio_envserve.retrylab import Actor, Ask, Entry, History, Run, System, Violation, run
+from trio_envserve.retrylab import Actor, Ask, Event, History, Run, System, Violation, run, whole
 from trio_envserve.retrylab.plan import Plan, Strike
 from trio_envserve.retrylab.world import Rates
 
@@ -47,7 +47,7 @@ def nothing_wrong(history: History) -> Iterator[Violation]:
 
 
 SMALL = System(
-    actors={"near": Near, "far": Far}, asks=two_asks, judge=nothing_wrong, patience_s=20.0
+    actors={"near": Near, "far": Far}, asks=two_asks, judges=[whole(nothing_wrong)], patience_s=20.0
 )
 
 
@@ -71,11 +71,11 @@ def run_small(
 
 def kinds(ran: Run, request: str = "near#1") -> list[str]:
     """What became of a request."""
-    return [entry.kind for entry in ran.history.entries if entry.request == request]
+    return [entry.kind for entry in ran.history.events if entry.request == request]
 
 
 def at(ran: Run, kind: str) -> list[float]:
-    return [round(entry.at_s, 3) for entry in ran.history.entries if entry.kind == kind]
+    return [round(entry.at_s, 3) for entry in ran.history.events if entry.kind == kind]
 
 
 def notes(ran: Run, who: str) -> list[str]:
@@ -83,5 +83,5 @@ def notes(ran: Run, who: str) -> list[str]:
     return [record.what for record in ran.trace if record.who == who]
 
 
-def last(ran: Run) -> Entry:
-    return ran.history.entries[-1]
+def last(ran: Run) -> Event:
+    return ran.history.events[-1]

@@ -21,6 +21,7 @@ from trio_envserve.retrylab import (
     check,
     run,
     search,
+    whole,
 )
 from trio_envserve.retrylab.campaign import MODULE, ask
 from trio_envserve.retrylab.failure import examine
@@ -148,7 +149,7 @@ def test_a_judge_that_raises_is_said_with_its_traceback():
         return [Violation("x", 0.0, "", history.asked()[7].request)]
 
     with pytest.raises(BrokenSystem) as raised:
-        run(dataclasses.replace(SMALL, judge=judge), 3)
+        run(dataclasses.replace(SMALL, judges=[whole(judge)]), 3)
     text = str(raised.value)
     assert text.startswith("the judge raised (seed 3):\nTraceback")
     assert "IndexError" in text
@@ -159,7 +160,7 @@ def test_a_judge_that_raises_is_said_with_its_traceback():
 def test_a_judge_that_gives_something_else():
     judge: Any = lambda history: ["c0#1 is wrong"]  # noqa: E731
     with pytest.raises(BrokenSystem, match="values of the class Violation, not 'c0#1 is wrong'"):
-        run(dataclasses.replace(SMALL, judge=judge), 0)
+        run(dataclasses.replace(SMALL, judges=[whole(judge)]), 0)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +188,8 @@ def test_what_callers_ask_for_is_looked_over(asks: Any, words: str):
         ({"actors": {"far": 7}}, "far is made by a class or a function"),
         ({"never_killed": ["fa"]}, "never_killed: no actor 'fa'; did you mean far?"),
         ({"faults": ["KILL"]}, "members of Fault, not 'KILL'"),
-        ({"judge": None}, "judge is a function"),
+        ({"judges": None}, "judges is a list of classes"),
+        ({"judges": [7]}, "a judge is made by a class or a function, not by 7"),
     ],
 )
 def test_a_protocol_is_looked_over_when_it_is_made(change: dict[str, Any], words: str):
@@ -238,7 +240,7 @@ def test_luck_from_elsewhere_is_noticed():
         return [Violation("x", 0.0, "always")]
 
     with pytest.raises(BrokenSystem, match="seed 0 is not the same run twice"):
-        examine(dataclasses.replace(with_actors(near=Lucky), judge=judge), 0)
+        examine(dataclasses.replace(with_actors(near=Lucky), judges=[whole(judge)]), 0)
     with pytest.raises(BrokenSystem, match="seed 4 is not the same run twice"):
         search(with_actors(near=Lucky), seed=4)
 
@@ -252,7 +254,7 @@ class Stuck(Actor):
             what += 1
 
 STUCK = System(
-    actors={"c0": Stuck}, asks=lambda random: [Ask(1.0, "c0", 7)], judge=lambda history: []
+    actors={"c0": Stuck}, asks=lambda random: [Ask(1.0, "c0", 7)], judges=[]
 )
 """
 
@@ -285,7 +287,7 @@ def test_a_check_tells_all_though_its_judge_raises_where_nothing_was_done():
         entry = history.did()[0]  # raises when all asks are taken out of the schedule
         return [Violation("never", entry.at_s, "something was done", entry.request)]
 
-    protocol = dataclasses.replace(SMALL, judge=judge, faults=())
+    protocol = dataclasses.replace(SMALL, judges=[whole(judge)], faults=())
     with pytest.raises(AssertionError) as raised:
         check(protocol, runs=5)
     text = str(raised.value)

@@ -131,7 +131,7 @@ def test_an_actor_that_is_killed_forgets_all_but_its_disk():
     ran = run_small(Strike(1.5, Fault.KILL, "near", 0.1), protocol=with_actors(near=Counting))
     assert [entry.what for entry in ran.history.told()] == [(1, 1), (1, 2)]
     assert notes(ran, "near").count("starts") == 2
-    assert "died" in [entry.kind for entry in ran.history.entries]
+    assert "died" in [entry.kind for entry in ran.history.events]
 
 
 def test_an_actor_can_be_killed_between_two_of_its_acts():

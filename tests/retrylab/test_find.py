@@ -13,7 +13,7 @@ from trio_envserve.retrylab.author import find
 
 MODULE = """
 from trio_envserve.retrylab import Actor, System
-ECHO = System(actors={"c0": Actor}, asks=lambda random: [], judge=lambda history: [])
+ECHO = System(actors={"c0": Actor}, asks=lambda random: [], judges=[])
 OTHER = 7
 """
 

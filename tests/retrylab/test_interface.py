@@ -15,7 +15,7 @@ import pytest
 from tests.retrylab.small import Near, run_small, with_actors
 from trio_envserve.retrylab import Ask, run
 from trio_envserve.retrylab.plan import draw
-from trio_envserve.retrylab.system import Disk
+from trio_envserve.retrylab.system import Disk, Stored
 from trio_envserve.retrylab.values import plain, short
 
 ROOT = Path(__file__).parent.parent.parent
@@ -66,9 +66,8 @@ def test_what_may_change_is_no_message(value: Any):
 
 
 def test_a_disk_keeps_what_was_written_and_nothing_else():
-    kept: dict[str, Any] = {}
     writes: list[str] = []
-    disk = Disk(kept, writes.append)
+    disk = Disk(Stored(), writes.append)
     value = {"a": [1]}
     disk["x"] = value
     value["a"].append(2)
@@ -85,7 +84,9 @@ def test_a_disk_that_is_not_written_to_keeps_it():
     def full(what: str) -> None:
         raise OSError(what)
 
-    disk = Disk({"x": 1}, full)
+    stored = Stored()
+    stored.write("x", 1)
+    disk = Disk(stored, full)
     with pytest.raises(OSError, match="writes x"):
         disk["x"] = 2
     with pytest.raises(OSError, match="deletes x"):

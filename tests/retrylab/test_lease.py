@@ -9,14 +9,17 @@ from random import Random
 from typing import Any
 
 from trio_envserve.retrylab import (
+    USUAL,
     Actor,
     Ask,
     Fault,
     History,
+    Plan,
     System,
     Violation,
     check,
     search,
+    whole,
 )
 
 LEASE_S = 1.0
@@ -80,7 +83,7 @@ def asks(random: Random) -> Iterator[Ask]:
 def judge(history: History) -> Iterator[Violation]:
     """One at a time is inside; a process that was killed is not inside any more."""
     inside: dict[str, str] = {}
-    for entry in history.entries:
+    for entry in history.events:
         if entry.kind == "died":
             inside = {name: actor for name, actor in inside.items() if actor != entry.actor}
         elif entry.what == "enters":
@@ -92,7 +95,7 @@ def judge(history: History) -> Iterator[Violation]:
             inside.pop(entry.request, None)
 
 
-LEASE = System(actors={"c0": Holder, "lock": Lock, "c1": Holder}, asks=asks, judge=judge)
+LEASE = System(actors={"c0": Holder, "lock": Lock, "c1": Holder}, asks=asks, judges=[whole(judge)])
 
 
 def test_a_holder_that_is_stopped_outlives_its_lease():
@@ -100,13 +103,14 @@ def test_a_holder_that_is_stopped_outlives_its_lease():
     assert failure is not None
     assert failure.guarantee == "one at a time"
     assert failure.plan.kinds() == [Fault.STOP]
+    assert isinstance(failure.plan, Plan)
     assert (len(failure.plan.asks), len(failure.plan.strikes)) == (2, 1)
     assert any("is stopped" in line for line in failure.drawing)
 
 
 def test_who_is_late_is_inside_with_another_one_without_any_stop():
     """A grant that arrives after the lease has ended is believed, too."""
-    late = dataclasses.replace(LEASE, faults=set(Fault) - {Fault.STOP})
+    late = dataclasses.replace(LEASE, faults=set(USUAL) - {Fault.STOP})
     failure = search(late, runs=400)
     assert failure is not None
     assert Fault.REORDER in failure.plan.kinds() or Fault.DUPLICATE in failure.plan.kinds()

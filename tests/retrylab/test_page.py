@@ -89,7 +89,7 @@ def test_every_fault_and_every_field_is_named():
 
 def test_the_parts_of_the_example_are_there():
     """That they stand in it to the letter: `tests/docs/test_samples.py`."""
-    for start in ("class Client(", "class Server(", "class Forgetful", "def asks(", "def judge("):
+    for start in ("class Client(", "class Server(", "class Forgetful", "def asks(", "class Store("):
         assert f"<!-- part of: examples/kv_store.py -->\n```python\n{start}" in PAGE
 
 

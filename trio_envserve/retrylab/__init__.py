@@ -29,13 +29,29 @@ It imports nothing of the rest of trio_envserve, and without ``campaign`` nothin
 standard library.
 """
 
-from .failure import Failure, check, search
-from .judges import Violation
-from .plan import Plan, Strike
-from .run import Run, run
-from .system import Actor, Ask, BrokenSystem, Disk, Entry, Fault, History, System
+from .explore import Explored, Path, explore
+from .failure import Failure, check, load_failure, replay, save_failure, search
+from .judges import (
+    AtMostOnce,
+    Event,
+    History,
+    Judge,
+    NoLostAcknowledgement,
+    OneHolder,
+    OneTrueAnswer,
+    Violation,
+    judge_log,
+    read_log,
+    whole,
+)
+from .plan import Crash, Plan, Strike
+from .run import Run, run, sweep
+from .system import USUAL, Actor, Ask, Bounds, BrokenSystem, Clock, Disk, Fault, System
 
 __all__ = [
-    "Actor", "Ask", "BrokenSystem", "Disk", "Entry", "Failure", "Fault", "History", "Plan", "Run",
-    "Strike", "System", "Violation", "check", "run", "search",
+    "USUAL", "Actor", "Ask", "AtMostOnce", "Bounds", "BrokenSystem", "Clock", "Crash", "Disk",
+    "Event", "Explored", "Failure", "Fault", "History", "Judge", "NoLostAcknowledgement",
+    "OneHolder", "OneTrueAnswer", "Path", "Plan", "Run", "Strike", "System", "Violation", "check",
+    "explore", "judge_log", "load_failure", "read_log", "replay", "run", "save_failure", "search",
+    "sweep", "whole",
 ]  # fmt: skip

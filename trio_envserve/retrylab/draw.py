@@ -151,30 +151,37 @@ MOST_LINES = 25
 
 
 def story(
-    violation: str, *, guarantee: str, promise: str, run: str, before: tuple[int, int], tried: int,
+    violation: str, *, guarantee: str, promise: str, run: str, found: str,
     schedule: Iterable[str], drawing: Iterable[str], again: str,
 ) -> list[str]:  # fmt: skip
     """All that there is to see, in a hundred columns.
 
-    ``promise`` is what the guarantee says, ``run`` which run it was, ``before`` how many
-    requests and kinds of fault it had, ``again`` what runs it again.
+    ``promise`` is what the guarantee says, ``run`` which run it was, ``found`` how the
+    schedule was found (:func:`shrunk`, say), ``again`` what runs it again.
     """
     what, *more = violation.split("\n")
-    requests, kinds = before
     return [
         f"{guarantee}: {promise}" if promise else guarantee,
         f"  broken: {what.removeprefix(f'{guarantee} ')}",
         *(f"  {line}" for line in more),
         f"  {run}",
         "",
-        f"The schedule, shrunk from {_count(requests, 'request')} and "
-        f"{_count(kinds, 'kind')} of fault in {_count(tried, 'run')}:",
+        f"The schedule, {found}:",
         *(f"  {line}" for line in schedule),
         "",
         *drawing,
         "",
         f"The whole run again: {again}",
     ]
+
+
+def shrunk(before: tuple[int, int], tried: int) -> str:
+    """How a schedule was made small: from so many requests and kinds of fault."""
+    requests, kinds = before
+    return (
+        f"shrunk from {_count(requests, 'request')} and {_count(kinds, 'kind')} of fault in "
+        f"{_count(tried, 'run')}"
+    )
 
 
 def _count(number: int, what: str) -> str:
@@ -198,7 +205,17 @@ def listed(what: str, items: Sequence[str]) -> list[str]:
     return wrap(line, COLUMNS, subsequent_indent="  ") if items else []
 
 
-DRAWN = ("asks ", "does ", "is told ", "is stopped", "goes on", "dies: ", "starts")
+DRAWN = (
+    "asks ",
+    "does ",
+    "is told ",
+    "begins ",
+    "ends ",
+    "is stopped",
+    "goes on",
+    "dies: ",
+    "starts",
+)
 """The beginnings of the records that are drawn, of those about an actor."""
 
 FIRST_COLUMN, LAST_COLUMN = 12, WIDTH - 10
@@ -252,7 +269,9 @@ def _rows(system: System, trace: Trace, violation: Violation) -> Iterator[Row]:
 
 
 def _short(what: str) -> str:
-    return {"starts": "starts again"}.get(what, what.replace("dies: killed", "is killed"))
+    if what == "starts":
+        return "starts again"
+    return what.replace("dies: killed", "is killed").replace("dies: power lost", "loses power")
 
 
 def _described(describe: Callable[[object], str], envelope: Envelope) -> str:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from random import Random
 from typing import Any, NamedTuple
 
 from . import author
 from .author import raised
 from .draw import listed, timetable
-from .system import Ask, BrokenSystem, Fault, System, unknown
+from .system import Ask, BrokenSystem, Clock, Fault, System, unknown
 from .values import plain, short
 from .world import Rates
 
@@ -24,6 +24,9 @@ MOST_STRIKES = 3
 
 AT_ONCE_S = 0.005
 """A shorter pause is not worth a word."""
+
+PLAIN_DELAY_S = (0.001, 0.001)
+"""How long messages are on their way where that does not matter."""
 
 AFTERWARDS_S = 1.0
 """Faults strike until so long after the last ask."""
@@ -47,6 +50,9 @@ class Strike(NamedTuple):
     """When an actor that is killed dies.  0: at once; n: in its next handler that has so
     many acts (sends, writes), before the n-th."""
 
+    others: tuple[str, ...] = ()
+    """The actors on its side of a partition."""
+
     def text(self) -> str:
         """In words."""
         name, for_s = self.actor, f"{self.for_s:.2f} s"
@@ -54,12 +60,44 @@ class Strike(NamedTuple):
             case Fault.KILL:
                 back = "at once" if self.for_s < AT_ONCE_S else f"after {for_s}"
                 return f"{name} is killed{_BEFORE[self.act]}, and back {back}"
+            case Fault.POWER:
+                back = "at once" if self.for_s < AT_ONCE_S else f"after {for_s}"
+                return f"{name} loses power{_BEFORE[self.act]}, and is back {back}"
+            case Fault.PARTITION:
+                side = ", ".join([name, *self.others])
+                return f"nothing passes between {side} and the others for {for_s}"
             case Fault.STOP:
                 return f"{name} is stopped for {for_s}"
             case Fault.CUT:
                 return f"a connection of {name} is cut, none for {for_s}"
             case _:
                 return f"a connection of {name} is half open for {for_s}, then cut"
+
+
+class Crash(NamedTuple):
+    """A crash before a certain act of an actor, counted from the beginning of the run."""
+
+    actor: str
+    """Whom it happens to."""
+    act: int
+    """The number of the act: of the send, the write or the sync."""
+    loses: str = ""
+    """Which of the writes that were not synced are lost: none, ``all`` or ``all but the
+    last``."""
+
+    def survives(self) -> Callable[[int], bool] | None:
+        """Which unsynced writes survive, for :meth:`.Stored.lose`; None if all do."""
+        match self.loses:
+            case "all":
+                return lambda number: False
+            case "all but the last":
+                return lambda number: number == -1
+        return None
+
+    def text(self) -> str:
+        """In words."""
+        lost = f", and loses {self.loses} of its unsynced writes" if self.loses else ""
+        return f"{self.actor} is killed before its act number {self.act}{lost}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -74,10 +112,21 @@ class Plan:
     """How often messages are lost, duplicated and delayed."""
     busy_s: float
     """When the last fault may strike."""
+    clocks: Mapping[str, Clock] = dataclasses.field(default_factory=dict)
+    """The clocks that are wrong."""
+    crash: Crash | None = None
+    """A crash at a certain act."""
+
+    def calm(self) -> Plan:
+        """The same asks, and no fault."""
+        return Plan(self.asks, (), Rates(delay_s=PLAIN_DELAY_S), self.busy_s)
 
     def kinds(self) -> list[Fault]:
         """Which kinds of fault it has."""
         struck = {strike.fault for strike in self.strikes}
+        struck |= {Fault.DRIFT} if self.clocks else set()
+        if self.crash is not None:
+            struck.add(Fault.POWER if self.crash.loses else Fault.KILL)
         return [fault for fault in Fault if fault in struck or self._rate(fault)]
 
     def _rate(self, fault: Fault) -> float:
@@ -87,6 +136,8 @@ class Plan:
         """The same without this kind of fault."""
         if fault in RATES:
             return self.with_rates({fault: 0.0})
+        if fault is Fault.DRIFT:
+            return dataclasses.replace(self, clocks={})
         strikes = tuple(strike for strike in self.strikes if strike.fault is not fault)
         return dataclasses.replace(self, strikes=strikes)
 
@@ -100,17 +151,23 @@ class Plan:
         rated = [(fault, self._rate(fault)) for fault in Fault]
         moments = [(strike.at_s, strike.text()) for strike in self.strikes]
         moments += [(a.at_s, f"{a.actor} asks {a.request}: {short(a.what)}") for a in self.asks]
+        clocks = [
+            f"{name}'s ({clock.rate:g} s in a second, set {clock.ahead_s:g} s ahead)"
+            for name, clock in self.clocks.items()
+        ]
         along = [f"{fault.value} ({rate:.0%})" for fault, rate in rated if rate]
-        return listed("all along", along) + timetable(moments)
+        crash = [self.crash.text()] if self.crash is not None else []
+        lines = listed("all along", along) + listed("clocks that are wrong", clocks)
+        return lines + crash + timetable(moments)
 
 
 def draw(system: System, seed: int) -> Plan:
     """The plan of a seed.  BrokenSystem if what callers ask for cannot be drawn."""
     rng = Random(f"{seed}/plan")
-    asks = _asks(system, seed)
+    asks = asks_of(system, seed)
     busy_s = max((ask.at_s for ask in asks), default=0.0) + AFTERWARDS_S
     chance = rng.choice((0.2, 0.4, 0.7))
-    kinds = [fault for fault in Fault if rng.random() < chance and fault in system.faults]
+    kinds = [fault for fault in FIRST if rng.random() < chance and fault in system.faults]
     strikes = [
         strike
         for fault in kinds
@@ -118,6 +175,7 @@ def draw(system: System, seed: int) -> Plan:
         for _ in range(rng.randint(1, MOST_STRIKES))
         if (strike := _strike(system, rng, fault, busy_s)) is not None
     ]
+    strikes += _more_strikes(system, seed, chance, busy_s)
 
     def rate(fault: Fault) -> float:
         drawn = rng.choice((0.02, 0.1, 0.3))
@@ -130,7 +188,44 @@ def draw(system: System, seed: int) -> Plan:
         copies=(1,),
         duplicate=rate(Fault.DUPLICATE),
     )
-    return Plan(asks, tuple(sorted(strikes, key=lambda strike: strike.at_s)), rates, busy_s)
+    strikes.sort(key=lambda strike: strike.at_s)
+    return Plan(asks, tuple(strikes), rates, busy_s, clocks=_clocks(system, seed, chance))
+
+
+FIRST = tuple(fault for fault in Fault if fault not in (Fault.PARTITION, Fault.POWER, Fault.DRIFT))
+"""The kinds that are drawn together.  Each of the others has a source of its own, so that a
+system that has them meets the same of these."""
+
+
+def _more_strikes(system: System, seed: int, chance: float, busy_s: float) -> Iterator[Strike]:
+    """Partitions, and power that is lost."""
+    for fault in (Fault.PARTITION, Fault.POWER):
+        rng = Random(f"{seed}/{fault.name}")
+        if rng.random() >= chance or fault not in system.faults:
+            continue
+        for _ in range(rng.randint(1, MOST_STRIKES)):
+            strike = _strike(system, rng, fault, busy_s)
+            if strike is not None and fault is Fault.PARTITION:
+                others = [name for name in system.actors if name != strike.actor]
+                side = rng.sample(others, rng.randint(0, max(0, len(others) - 1)))
+                strike = strike._replace(others=tuple(sorted(side)))
+            if strike is not None:
+                yield strike
+
+
+def _clocks(system: System, seed: int, chance: float) -> dict[str, Clock]:
+    """The clocks that are wrong."""
+    rng = Random(f"{seed}/{Fault.DRIFT.name}")
+    if rng.random() >= chance or Fault.DRIFT not in system.faults:
+        return {}
+    clocks = {name: drawn_clock(system, rng) for name in system.actors}
+    return {name: clock for name, clock in clocks.items() if clock != Clock()}
+
+
+def drawn_clock(system: System, rng: Random) -> Clock:
+    """A clock as wrong as it may be, or right."""
+    rate = rng.choice((1.0, 1.0 - system.drift, 1.0 + system.drift))
+    return Clock(rate, rng.choice((0.0, system.ahead_s)))
 
 
 _FOR_S: dict[Fault, tuple[tuple[float, float], ...]] = {
@@ -138,6 +233,8 @@ _FOR_S: dict[Fault, tuple[tuple[float, float], ...]] = {
     Fault.HALF_OPEN: ((0.2, 4.0),),
     Fault.KILL: ((0.005, 0.05), (0.2, 2.0)),
     Fault.STOP: ((0.2, 5.0),),
+    Fault.PARTITION: ((0.2, 4.0),),
+    Fault.POWER: ((0.005, 0.05), (0.2, 2.0)),
 }
 """How long each takes: one of these ranges."""
 
@@ -149,17 +246,18 @@ _BEFORE = ["", *(f" before the {n} act of its next handler" for n in ("first", "
 
 
 def _strike(system: System, rng: Random, fault: Fault, busy_s: float) -> Strike | None:
-    spared = system.never_killed if fault is Fault.KILL else ()
+    deadly = fault in (Fault.KILL, Fault.POWER)
+    spared = system.never_killed if deadly else ()
     names = [name for name in system.actors if name not in spared]
     if not names:
         return None
-    act = rng.choice(_ACTS) if fault is Fault.KILL else 0
+    act = rng.choice(_ACTS) if deadly else 0
     for_s = rng.uniform(*rng.choice(_FOR_S[fault]))
     return Strike(rng.uniform(0.0, busy_s), fault, rng.choice(names), for_s, act)
 
 
-def _asks(system: System, seed: int) -> tuple[Ask, ...]:
-    """The asks of callers, each with a name."""
+def asks_of(system: System, seed: int) -> tuple[Ask, ...]:
+    """The asks of callers, in order, each with a name."""
     ended = author.call(lambda: list(system.asks(Random(f"{seed}/asks"))))
     if ended.error is not None:
         raise BrokenSystem(f"asks raised (seed {seed}):\n{raised(ended.error)}")

@@ -1,33 +1,22 @@
 """The engine ``run``: one seed of a system on a virtual network and clock, and judged.
 
-An :class:`ActorProcess` is one life of an actor: it calls its handlers, and does what they
-ask for.  The :class:`ActorWorld` has all of them, their disks, callers and connections.
+An :class:`ActorProcess` is one life of an actor in the :class:`ActorWorld`, which has all
+of them, their disks, callers and connections.  :func:`sweep` runs a seed again and again,
+with a crash at another act each time.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
-from . import author
-from .author import raised
-from .judges import Violation
-from .plan import Plan, Strike, draw
-from .system import (
-    FAULT,
-    Actor,
-    Ask,
-    BrokenSystem,
-    Disk,
-    Entry,
-    Envelope,
-    Fault,
-    History,
-    System,
-    unknown,
-)
+from .judges import Event, History, Kind, Violation
+from .life import CRASH, BaseLife, judged, made_judges
+from .plan import Crash, Plan, Strike, draw
+from .system import FAULT, Ask, BrokenSystem, Clock, Envelope, Fault, Stored, System
 from .values import plain, short
 from .world import (
     ARRIVED,
@@ -45,78 +34,74 @@ from .world import (
 HEARS_S = 0.001
 """How soon an actor hears that a connection is gone."""
 
-
-class _Killed(BaseException):
-    """Ends a handler whose process is dead; no ``except Exception`` stops it."""
+TRUE = Clock()
 
 
-class ActorProcess(Process):
+class ActorProcess(Process, BaseLife):
     """One life of an actor."""
 
     def __init__(self, world: ActorWorld, name: str, life: int) -> None:
-        super().__init__(world.events, name, world.luck_of(f"{name}/{life}"))
+        Process.__init__(self, world.events, name, world.luck_of(f"{name}/{life}"))
+        BaseLife.__init__(self, world.system, world.disks[name])
         self.world = world
-        self.disk = Disk(world.disks[name], self._before_write)
-        self._actor: Actor | None = None
+        self.clock = world.plan.clocks.get(name, TRUE)
         self._timers: dict[str, int] = {}
         self._timers_started = 0
-        self._act = 0
-        """How often this handler has sent or written."""
-        self._dies_before = 0
-        """It is killed before this act of a handler; 0: it is not to be."""
         self._pause_s = 0.0
+        self._survives: Callable[[int], bool] | None = None
+        """Which writes outlive it, where its power is lost."""
 
     # -- its life ---------------------------------------------------------------
 
-    def start(self) -> None:
-        """Make the actor."""
-        self.events.note(self.name, "starts")
-        ended = author.call(self.world.system.actors[self.name])
-        if ended.error is not None:
-            self.world.crashed(f"{self.name} could not be made", raised(ended.error))
-        elif not isinstance(ended.value, Actor):
-            self.world.crashed(f"{self.name} is made as {ended.value!r}, which is not an Actor")
-        elif ended.value._process is not None:
-            self.world.crashed(f"{self.name} is made as an object that was an actor before")
-        else:
-            self._actor = ended.value
-            self._actor._process = self
-            self.call("on_start")
-
     def call(self, handler: str, *args: Any) -> None:
-        """Call a handler."""
-        self._act = 0
-        method = getattr(self._actor, handler)
+        """Call a handler, and count it."""
+        method = getattr(self.actor, handler)
         self.world.calls[getattr(method, "__func__", method)] += 1
-        ended = author.call(method, *args)
-        where = f"{self.name}.{handler}({', '.join(map(repr, args))})"
-        if not self.alive:
-            return  # whatever a dead process does on its way out of its code, nobody sees
-        if ended.error is not None:
-            self.world.crashed(f"{where} raised", raised(ended.error))
-        elif ended.value is not None:
-            if hasattr(ended.value, "close"):
-                ended.value.close()  # a coroutine would complain that nobody awaits it
-            what = type(ended.value).__name__
-            self.world.crashed(f"{where} returned a {what}; a handler is a function of no result")
+        super().call(handler, *args)
 
-    def kill(self, act: int, pause_s: float) -> None:
-        """SIGKILL: now, or before this act of a handler."""
-        self._pause_s = pause_s
-        if act:
-            self._dies_before = act
+    def kill(self, strike: Strike) -> None:
+        """SIGKILL, or its power is lost: now, or before an act of a handler."""
+        self._pause_s = strike.for_s
+        if strike.fault is Fault.POWER:
+            luck = self.world.luck_of(f"{self.name}/{strike.at_s}/power")
+            self._survives = lambda number: luck.random() < 0.5
+        if strike.act:
+            self.dies_before = strike.act
         else:
             self.die("killed")
 
     def spare(self) -> None:
         """It is not to be killed any more."""
-        self._dies_before = 0
+        self.dies_before = 0
+
+    def before_act(self, what: str) -> None:
+        """Counts acts for a sweep, too."""
+        world, crash = self.world, self.world.plan.crash
+        if self.alive and not self.resting:
+            world.acts[self.name] += 1
+            if crash is not None and (crash.actor, crash.act) == (self.name, world.acts[self.name]):
+                self._survives = crash.survives()
+                self.dies_before = self.acts + 1
+        super().before_act(what)
 
     def die(self, how: str) -> None:
         """The process is dead, and all who wait in it; another is started after a pause."""
-        if self.alive:
+        if not self.alive:
+            return
+        if self._survives is None:
             super().die(how)
-            self.world.died(self, self._pause_s)
+        else:
+            super().die(how.replace("killed", "power lost"))
+            self.stored.lose(self._survives)
+        self.world.died(self, self._pause_s)
+
+    def crashed(self, what: str, why: str = "") -> None:
+        """It has raised: the run is over."""
+        self.world.crashed(what, why)
+
+    def note(self, what: str) -> None:
+        """For the trace."""
+        self.events.note(self.name, what)
 
     # -- what happens to it -------------------------------------------------------
 
@@ -126,8 +111,8 @@ class ActorProcess(Process):
 
     def ask(self, request: str, what: Any) -> None:
         """A caller asks."""
-        self.events.note(self.name, f"asks {request}: {short(what)}")
-        self.world.write(Entry(self.events.now_s, "asked", self.name, request, what))
+        self.note(f"asks {request}: {short(what)}")
+        self.world.write(Event(self.events.now_s, "asked", self.name, request, what))
         self.post(self.call, "on_ask", request, what)
 
     def cut_off(self, peer: str) -> None:
@@ -137,67 +122,40 @@ class ActorProcess(Process):
     def _run_off(self, timer: str, number: int) -> None:
         if self._timers.get(timer) == number:
             del self._timers[timer]
-            self.events.note(self.name, f"timer {timer}")
+            self.note(f"timer {timer}")
             self.call("on_timer", timer)
 
     # -- what it does ---------------------------------------------------------------
 
-    def _before_act(self, what: str) -> None:
-        """Something is about to be done that outlives the process: unless it is killed
-        first."""
-        self._act += 1
-        if self._act == self._dies_before:
-            self.die(f"killed before it {what}")
-        if not self.alive:
-            raise _Killed
+    def now_s(self) -> float:
+        """What its clock shows."""
+        return self.clock.shows_s(self.events.now_s)
 
-    def _before_write(self, what: str) -> None:
-        self._before_act(what)
-        self.events.note(self.name, what)
+    def luck(self) -> Random:
+        """Its own, for this life."""
+        return self.rng
 
-    def send(self, to: str, message: Any) -> None:
-        """See :meth:`.Actor.send`."""
-        if to not in self.world.system.actors:
-            raise ValueError(unknown(to, self.world.system.actors))
-        if to == self.name:
-            raise ValueError(f"{to} sends to itself")
-        plain(message)
-        self._before_act(f"sends to {to}")
+    def transmit(self, to: str, message: Any) -> None:
+        """Put a message on its way."""
         self.world.network.transmit(self, to, message)
 
-    def start_timer(self, timer: str, delay_s: float) -> None:
-        """See :meth:`.Actor.start_timer`."""
-        if not delay_s >= 0.0:
-            raise ValueError(f"a timer of {delay_s!r} s")
+    def set_timer(self, timer: str, delay_s: float) -> None:
+        """Set a timer; its clock counts."""
         self._timers_started += 1
         self._timers[timer] = self._timers_started
-        self.events.after(delay_s, self.post, self._run_off, timer, self._timers_started)
+        takes_s = self.clock.takes_s(delay_s)
+        self.events.after(takes_s, self.post, self._run_off, timer, self._timers_started)
 
     def stop_timer(self, timer: str) -> None:
         """See :meth:`.Actor.stop_timer`."""
         self._timers.pop(timer, None)
 
-    def did(self, request: str, what: Any) -> None:
-        """See :meth:`.Actor.did`."""
-        self._write(Entry(self.events.now_s, "did", self.name, request, what))
-
-    def tell(self, request: str, answer: Any) -> None:
-        """See :meth:`.Actor.tell`."""
-        self._write(Entry(self.events.now_s, "told", self.name, request, answer))
-
-    def _write(self, entry: Entry) -> None:
-        if entry.request not in self.world.asked:
-            raise ValueError(f"nobody has asked for {entry.request!r}")
-        plain(entry.what)
-        if not self.alive:
-            raise _Killed
-        verb = "is told" if entry.kind == "told" else "does"
-        self.events.note(self.name, f"{verb} {entry.request}: {short(entry.what)}")
-        self.world.write(entry)
-
-
-CRASH = "CRASH"
-"""The guarantee that is broken when an actor raises."""
+    def happened(self, kind: Kind, request: str, what: Any) -> None:
+        """Into the history."""
+        if request not in self.world.asked and (request or kind in ("did", "told", "has")):
+            raise ValueError(f"nobody has asked for {request!r}")
+        self.note(self.in_words(kind, request, what))
+        self.world.write(Event(self.events.now_s, kind, self.name, request, what))
 
 
 class ActorLink(BaseLink):
@@ -219,10 +177,13 @@ class ActorNetwork(BaseNetwork[ActorLink, Envelope]):
         self._sent: Counter[bytes] = Counter()
         """How often each message was sent."""
         self._none_until_s: dict[str, float] = {}
+        self._apart: list[frozenset[str]] = []
+        """The sides of partitions: between one and the others nothing passes."""
 
     def transmit(self, sender: ActorProcess, to: str, message: Any) -> None:
         """Send, over a new connection if there is none; lost if there can be none."""
         envelope, name = Envelope(sender.name, to, message), _pair(sender.name, to)
+        envelope = envelope._replace(text=envelope.to_bytes())
         link = self._links.get(name) or self._connect(name, sender, self._world.processes[to])
         if link is None:
             self.events.note_message(name, LOST[True], envelope)
@@ -244,6 +205,8 @@ class ActorNetwork(BaseNetwork[ActorLink, Envelope]):
     def _connect(self, name: str, dialer: ActorProcess, listener: ActorProcess) -> ActorLink | None:
         if not listener.alive or self.events.now_s < self._none_until_s.get(name, 0.0):
             return None
+        if self._are_apart(dialer, listener):
+            return None
         self._links[name] = ActorLink(name, dialer, listener)
         return self._links[name]
 
@@ -257,9 +220,28 @@ class ActorNetwork(BaseNetwork[ActorLink, Envelope]):
         self._none_until_s[link.name] = self.events.now_s + for_s
         self.cut(link)
 
+    def divide(self, side: frozenset[str], for_s: float) -> None:
+        """Let nothing pass between these actors and the others, for so long."""
+        self._apart.append(side)
+        for link in self._links.values():
+            if self._are_apart(link.dialer, link.listener):
+                link.half_open = True
+        self.events.after(for_s, self._unite, side)
+
+    def _unite(self, side: frozenset[str]) -> None:
+        if side in self._apart:
+            self._apart.remove(side)
+            for link in list(self._links.values()):
+                if (link.dialer.name in side) != (link.listener.name in side):
+                    self.cut(link)
+
+    def _are_apart(self, one: ActorProcess, other: ActorProcess) -> bool:
+        return any((one.name in side) != (other.name in side) for side in self._apart)
+
     def rejoin(self) -> None:
         """End the half-open connections; everybody can connect again."""
         self._none_until_s.clear()
+        self._apart.clear()
         for link in list(self._links.values()):
             if link.half_open:
                 self.cut(link)
@@ -278,10 +260,13 @@ class ActorNetwork(BaseNetwork[ActorLink, Envelope]):
         receiver = link.listener if up else link.dialer
         if stray:
             receiver = self._world.processes[envelope.to]
-        if not receiver.alive:
+        if not receiver.alive or self._are_apart(link.dialer, link.listener):
             self.events.note_message(link.name, LOST[up], envelope)
             return
         self.events.note_message(link.name, way[up], envelope)
+        if envelope.to_bytes() != envelope.text:
+            self._world.crashed(f"{receiver.name} gets a message that was changed on its way")
+            return
         receiver.take_in(envelope.sender, envelope.message)
 
 
@@ -301,14 +286,16 @@ class ActorWorld(BaseWorld[Strike]):
         self.plan = plan
         self.rng = self.luck_of("world")
         self.network = ActorNetwork(self)
-        self.disks: dict[str, dict[str, Any]] = {name: {} for name in system.actors}
+        self.disks = {name: Stored() for name in system.actors}
         self.processes: dict[str, ActorProcess] = {}
         self.faults: Counter[Fault] = Counter()
-        self.entries: list[Entry] = []
+        self.happened: list[Event] = []
         self.asked: set[str] = set()
         self.crashes: list[Violation] = []
         self.calls: Counter[Any] = Counter()
         """How often each handler was called, by its function."""
+        self.acts: Counter[str] = Counter()
+        """How often each actor has sent, written or synced."""
         self._lives: Counter[str] = Counter()
         self._untold: dict[str, str] = {}
         """Requests whose callers wait, and in which process."""
@@ -343,7 +330,7 @@ class ActorWorld(BaseWorld[Strike]):
 
     def died(self, process: ActorProcess, pause_s: float) -> None:
         """The callers in it are gone, and so are its connections."""
-        self.write(Entry(self.events.now_s, "died", process.name, "", None))
+        self.write(Event(self.events.now_s, "died", process.name, "", None))
         for link in self.network.of(process):
             self.network.close(link)
         self.events.after(pause_s, self._start_again, process.name)
@@ -364,17 +351,17 @@ class ActorWorld(BaseWorld[Strike]):
         else:
             self._waiting[ask.actor].append(ask)
 
-    def write(self, entry: Entry) -> None:
+    def write(self, event: Event) -> None:
         """Into the history."""
-        self.entries.append(entry)
-        self._busy_until_s = entry.at_s + self.system.quiet_s
-        match entry.kind:
+        self.happened.append(event)
+        self._busy_until_s = event.at_s + self.system.quiet_s
+        match event.kind:
             case "asked":
-                self._untold[entry.request] = entry.actor
+                self._untold[event.request] = event.actor
             case "told":
-                self._untold.pop(entry.request, None)
+                self._untold.pop(event.request, None)
             case "died":
-                gone = [r for r, actor in self._untold.items() if actor == entry.actor]
+                gone = [r for r, actor in self._untold.items() if actor == event.actor]
                 for request in gone:
                     del self._untold[request]
 
@@ -383,12 +370,18 @@ class ActorWorld(BaseWorld[Strike]):
     def struck(self, strike: Strike) -> bool:
         """Whether it found somebody."""
         process, fault = self.processes[strike.actor], strike.fault
+        if fault is Fault.PARTITION:
+            side = frozenset({strike.actor, *strike.others})
+            self.faults[fault] += 1
+            self.events.note(FAULT, f"{fault.value}: {', '.join(sorted(side))}")
+            self.network.divide(side, strike.for_s)
+            return True
         links = self.network.of(process)
         if not process.alive or process.held or (fault in _OF_LINKS and not links):
             return False
         self.faults[fault] += 1
-        if fault is Fault.KILL:
-            process.kill(strike.act, strike.for_s)
+        if fault in (Fault.KILL, Fault.POWER):
+            process.kill(strike)
         elif fault is Fault.STOP:
             self.events.note(process.name, "is stopped")
             process.hold("stopped")
@@ -423,6 +416,7 @@ class ActorWorld(BaseWorld[Strike]):
                 Fault.LOSE: network.lost,
                 Fault.DUPLICATE: network.duplicated,
                 Fault.REORDER: network.mangled,
+                Fault.DRIFT: len(self.plan.clocks),
             }
         )
         return {fault.value: times[fault] for fault in Fault if times[fault]}
@@ -440,6 +434,10 @@ class ActorWorld(BaseWorld[Strike]):
         """Until everything is at rest, or should be, or an actor raises."""
         if not self.crashes:
             self.to_rest(self.system.patience_s, lambda: bool(self.crashes))
+        if not self.crashes and self.events.count < MOST_EVENTS:
+            for process in self.processes.values():
+                if process.alive:
+                    process.rest()
 
 
 _OF_LINKS = frozenset({Fault.CUT, Fault.HALF_OPEN})
@@ -456,7 +454,7 @@ class Run:
     history: History
     """What happened."""
     violations: tuple[Violation, ...]
-    """What the judge found."""
+    """What the judges found."""
     events: int
     """How many events there were."""
     virtual_s: float
@@ -469,6 +467,8 @@ class Run:
     """The hash of the trace, recorded or not: the same for the same seed."""
     trace: tuple[Record[Envelope], ...] = ()
     """Every event, if that was asked for."""
+    acts: dict[str, int] = dataclasses.field(default_factory=dict)
+    """How often each actor has sent, written or synced."""
 
     def breaks(self, guarantee: str) -> bool:
         """Whether this guarantee was broken.
@@ -487,7 +487,7 @@ class Run:
 def run(system: System, seed: int, *, plan: Plan | None = None, trace: bool = False) -> Run:
     """Simulate one seed, or another plan with a seed's luck.
 
-    An actor that raises is a violation, ``CRASH``.  BrokenSystem if the judge raises,
+    An actor that raises is a violation, ``CRASH``.  BrokenSystem if a judge raises,
     or the run does not end.
 
     Args:
@@ -501,9 +501,9 @@ def run(system: System, seed: int, *, plan: Plan | None = None, trace: bool = Fa
     world.run()
     if world.events.count >= MOST_EVENTS:
         raise BrokenSystem(_endless(world))
-    history = History(tuple(world.entries), world.events.now_s)
+    history = History(tuple(world.happened), world.events.now_s)
     violations = tuple(world.crashes or _judged(system, history, seed))
-    asked, told = len(world.asked), len({e.request for e in history.entries if e.kind == "told"})
+    asked, told = len(world.asked), len({e.request for e in history.told()})
     return Run(
         seed=seed,
         plan=plan,
@@ -515,6 +515,7 @@ def run(system: System, seed: int, *, plan: Plan | None = None, trace: bool = Fa
         told={"told": told, "not told": asked - told},
         digest=world.events.digest(),
         trace=tuple(world.events.trace or ()),
+        acts=dict(world.acts),
     )
 
 
@@ -523,15 +524,10 @@ def _said(envelope: Envelope) -> str:
 
 
 def _judged(system: System, history: History, seed: int) -> list[Violation]:
-    """The violations that the judge found; BrokenSystem if it returns something else."""
-    ended = author.call(lambda: list(system.judge(history)))
-    if ended.error is not None:
-        raise BrokenSystem(f"the judge raised (seed {seed}):\n{raised(ended.error)}")
-    found: list[Any] = ended.value
-    for violation in found:
-        if not isinstance(violation, Violation):
-            raise BrokenSystem(f"a judge gives values of the class Violation, not {violation!r}")
-    return found
+    """The violations that the judges found."""
+    judges, where = made_judges(system), f"seed {seed}"
+    found = [v for event in history.events for v in judged(judges, event, where)]
+    return found + judged(judges, float(history.end_s), where)
 
 
 def _endless(world: ActorWorld) -> str:
@@ -545,3 +541,34 @@ def _endless(world: ActorWorld) -> str:
         place = f'File "{code.co_filename}", line {code.co_firstlineno}, in ' if code else ""
         lines.append(f"  {place}{getattr(handler, '__qualname__', handler)}: {times:,} times")
     return "\n".join(lines)
+
+
+def sweep(system: System, seed: int = 0, *, most: int | None = None) -> Iterator[Run]:
+    """The seed without faults, and then once for each act of an actor that may be killed:
+    with a crash right before it.
+
+    With ``Fault.POWER`` among the system's faults what was not synced is lost as well: all
+    of it, or all but the last write.
+
+    Args:
+        system: The system.
+        seed: The seed that its asks are drawn from.
+        most: Most crashes, evenly spread; None: all.
+    """
+    plan = draw(system, seed).calm()
+    whole = run(system, seed, plan=plan)
+    yield whole
+    ways = [way for fault, way in _WAYS if fault in system.faults]
+    crashes = [
+        Crash(actor, act, way)
+        for actor in system.actors
+        if actor not in system.never_killed
+        for act in range(1, whole.acts.get(actor, 0) + 1)
+        for way in ways
+    ]
+    step = 1 if most is None else max(1, -(-len(crashes) // most))
+    for crash in crashes[::step]:
+        yield run(system, seed, plan=dataclasses.replace(plan, crash=crash))
+
+
+_WAYS = ((Fault.KILL, ""), (Fault.POWER, "all"), (Fault.POWER, "all but the last"))

@@ -26,7 +26,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from .plan import AFTERWARDS_S, RATES, Plan, Strike
+from .plan import AFTERWARDS_S, PLAIN_DELAY_S, RATES, Plan, Strike
 from .run import Run, run
 from .system import Ask, BrokenSystem, System
 
@@ -139,8 +139,6 @@ def ddmin(items: list[T], take: Callable[[Sequence[T]], bool]) -> list[T]:
     return items
 
 
-PLAIN_DELAY_S = (0.001, 0.001)
-
 OFTEN = 0.5
 """How often what may happen to a message does, where that may help."""
 
@@ -180,8 +178,8 @@ class ActorShrinker(BaseShrinker[Plan, Ask]):
     def passes(self) -> Iterable[Callable[[], object]]:
         """See the top of this file."""
         return (
-            self._likelier, self._drop_kinds, self._drop_strikes, self.drop_calls,
-            self._plainer_strikes, self._plainer_world, self._rounder_times,
+            self._likelier, self._drop_kinds, self._drop_strikes, self._drop_clocks,
+            self.drop_calls, self._plainer_strikes, self._plainer_world, self._rounder_times,
         )  # fmt: skip
 
     def _likelier(self) -> None:
@@ -197,6 +195,10 @@ class ActorShrinker(BaseShrinker[Plan, Ask]):
 
     def _drop_strikes(self) -> None:
         ddmin(list(self.plan.strikes), lambda kept: self.replace(strikes=tuple(kept)))
+
+    def _drop_clocks(self) -> None:
+        for name in self.plan.clocks:
+            self.replace(clocks={n: c for n, c in self.plan.clocks.items() if n != name})
 
     def _plainer_strikes(self) -> None:
         for index, strike in enumerate(self.plan.strikes):

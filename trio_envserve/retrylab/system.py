@@ -12,13 +12,13 @@ import difflib
 import enum
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
 from random import Random
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .judges import Violation
+from .judges import Judge
 from .values import plain, short
 
 if TYPE_CHECKING:
-    from .run import ActorProcess
+    from .life import BaseLife
 
 
 FAULT = "fault"
@@ -38,6 +38,8 @@ class Envelope(NamedTuple):
     sender: str
     to: str
     message: Any
+    text: bytes = b""
+    """What it was when it was sent."""
 
     def to_bytes(self) -> bytes:
         """For the digest."""
@@ -54,35 +56,124 @@ class Fault(enum.Enum):
     HALF_OPEN = "connection half open"
     KILL = "actor killed and started again"
     STOP = "actor stopped and continued"
+    PARTITION = "some actors apart from the others"
+    POWER = "power lost, and what was not synced"
+    DRIFT = "clocks fast, slow or set wrong"
+
+
+USUAL = frozenset(Fault) - {Fault.POWER, Fault.DRIFT}
+"""The faults that every system has to survive: all but those of a disk and of clocks."""
+
+
+class Clock(NamedTuple):
+    """The clock of one actor."""
+
+    rate: float = 1.0
+    """Seconds that it counts in a second."""
+    ahead_s: float = 0.0
+    """Seconds that it shows when the run begins."""
+
+    def shows_s(self, now_s: float) -> float:
+        """Its time at a moment of the run.
+
+        Args:
+            now_s: Seconds since the run began.
+        """
+        return self.ahead_s + self.rate * now_s
+
+    def takes_s(self, delay_s: float) -> float:
+        """How long it takes to count so many seconds.
+
+        Args:
+            delay_s: Seconds that it counts.
+        """
+        return delay_s / self.rate
+
+
+GONE = object()
+"""In the place of a value that was deleted."""
+
+
+class Stored:
+    """The disk of an actor, whoever lives: what a reader finds, and what is safe."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, Any] = {}
+        """What a reader finds."""
+        self.safe: dict[str, Any] = {}
+        """What was there when it was last synced."""
+        self.unsynced: list[tuple[str, Any]] = []
+        """The writes since."""
+
+    def write(self, name: str, value: Any) -> None:
+        """A write, not safe yet."""
+        self.unsynced.append((name, value))
+        _apply(self.found, name, value)
+
+    def sync(self) -> None:
+        """All that was written is safe."""
+        self.safe = dict(self.found)
+        self.unsynced.clear()
+
+    def lose(self, survives: Callable[[int], bool]) -> None:
+        """The power is gone: of what is not safe the writes of these numbers survive, counted
+        from the end: -1 is the last."""
+        for number, (name, value) in enumerate(self.unsynced, -len(self.unsynced)):
+            if survives(number):
+                _apply(self.safe, name, value)
+        self.found = dict(self.safe)
+        self.unsynced.clear()
+
+    def copy(self) -> Stored:
+        """The same once more; its values never change."""
+        other = Stored()
+        other.found, other.safe = dict(self.found), dict(self.safe)
+        other.unsynced = list(self.unsynced)
+        return other
+
+
+def _apply(names: dict[str, Any], name: str, value: Any) -> None:
+    if value is GONE:
+        names.pop(name, None)
+    else:
+        names[name] = value
 
 
 class Disk(MutableMapping[str, Any]):
     """The state that an actor finds again after it was killed; it forgets everything else.
 
     A value is copied whenever it is written or read, so nothing is kept but what was
-    written.  One assignment is one write: an actor may be killed between two.
+    written.  One assignment is one write: an actor may be killed between two.  Power that
+    is lost (``Fault.POWER``) takes with it any of the writes since the last :meth:`sync`.
     """
 
-    def __init__(self, kept: dict[str, Any], before_write: Callable[[str], object]) -> None:
-        self._kept = kept
+    def __init__(self, stored: Stored, before_write: Callable[[str], object]) -> None:
+        self._stored = stored
         self._before_write = before_write
 
+    def sync(self) -> None:
+        """Make safe what was written."""
+        self._before_write("syncs")
+        self._stored.sync()
+
     def __getitem__(self, name: str) -> Any:
-        return copy.deepcopy(self._kept[name])
+        return copy.deepcopy(self._stored.found[name])
 
     def __setitem__(self, name: str, value: Any) -> None:
         self._before_write(f"writes {name}")
-        self._kept[name] = copy.deepcopy(value)
+        self._stored.write(name, copy.deepcopy(value))
 
     def __delitem__(self, name: str) -> None:
+        if name not in self._stored.found:
+            raise KeyError(name)
         self._before_write(f"deletes {name}")
-        del self._kept[name]
+        self._stored.write(name, GONE)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._kept)
+        return iter(self._stored.found)
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._stored.found)
 
 
 class Actor:
@@ -95,7 +186,7 @@ class Actor:
     :attr:`random` and from nowhere else, so that a seed is always the same run.
     """
 
-    _process: ActorProcess | None = None
+    _life: BaseLife | None = None
 
     # -- what happens to it: to be overridden -----------------------------------
 
@@ -133,6 +224,9 @@ class Actor:
             peer: Name of the other actor.
         """
 
+    def on_rest(self) -> None:
+        """The run is over: say what is there, by :meth:`has`; nothing else counts any more."""
+
     # -- what it can do ---------------------------------------------------------
 
     @property
@@ -142,13 +236,13 @@ class Actor:
 
     @property
     def now_s(self) -> float:
-        """The time, in seconds since the run began."""
-        return self._itself.events.now_s
+        """What its clock shows: the seconds since the run began, unless it is wrong."""
+        return self._itself.now_s()
 
     @property
     def random(self) -> Random:
         """A random source of its own."""
-        return self._itself.rng
+        return self._itself.luck()
 
     @property
     def disk(self) -> Disk:
@@ -170,7 +264,7 @@ class Actor:
 
         Args:
             timer: Its name.
-            delay_s: Seconds from now.
+            delay_s: Seconds from now, on its clock.
         """
         self._itself.start_timer(timer, delay_s)
 
@@ -183,14 +277,41 @@ class Actor:
         self._itself.stop_timer(timer)
 
     def did(self, request: str, what: Any) -> None:
-        """Write into the history that something was done for a request: what must not
-        happen twice, say.
+        """Tell the judges that something was done for a request: what must not happen
+        twice, say.
 
         Args:
             request: Its name.
             what: An immutable value.
         """
-        self._itself.did(request, what)
+        self._itself.say("did", request, what)
+
+    def began(self, what: Any, request: str = "") -> None:
+        """Tell the judges that it holds something from now on, or runs it: a lock, say.
+
+        Args:
+            what: What it holds: an immutable value.
+            request: For which request; empty if for none.
+        """
+        self._itself.say("began", request, what)
+
+    def ended(self, what: Any, request: str = "") -> None:
+        """Tell the judges that it does not hold it any more.
+
+        Args:
+            what: What it held.
+            request: For which request; empty if for none.
+        """
+        self._itself.say("ended", request, what)
+
+    def has(self, request: str, what: Any = None) -> None:
+        """Tell the judges that it has what was done for a request.
+
+        Args:
+            request: Its name.
+            what: An immutable value.
+        """
+        self._itself.say("has", request, what)
 
     def tell(self, request: str, answer: Any) -> None:
         """Tell the caller.
@@ -199,13 +320,13 @@ class Actor:
             request: Its name.
             answer: An immutable value.
         """
-        self._itself.tell(request, answer)
+        self._itself.say("told", request, answer)
 
     @property
-    def _itself(self) -> ActorProcess:
-        if self._process is None:
+    def _itself(self) -> BaseLife:
+        if self._life is None:
             raise RuntimeError("an actor can do nothing in its __init__; use on_start")
-        return self._process
+        return self._life
 
 
 class Ask(NamedTuple):
@@ -221,60 +342,20 @@ class Ask(NamedTuple):
     """Its name, which is made: ``c0#1`` is the first of the actor ``c0``."""
 
 
-class Entry(NamedTuple):
-    """Something that happened."""
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """How far a search of every order goes."""
 
-    at_s: float
-    """When, in seconds since the run began."""
-    kind: Literal["asked", "did", "told", "died"]
-    """What happened."""
-    actor: str
-    """In which process."""
-    request: str
-    """Empty where an actor died."""
-    what: Any
-    """The value that goes with it."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class History:
-    """All that was asked, done and told in a run, in order; and who was killed."""
-
-    entries: tuple[Entry, ...]
-    """All of them."""
-    end_s: float
-    """When the run was over."""
-
-    def asked(self, request: str | None = None) -> list[Entry]:
-        """The asks of callers: all of them, or those of this request.
-
-        Args:
-            request: Name of the request; None: all of them.
-        """
-        return self._of("asked", request)
-
-    def did(self, request: str | None = None) -> list[Entry]:
-        """The deeds of actors: all of them, or those for this request.
-
-        Args:
-            request: Name of the request; None: all of them.
-        """
-        return self._of("did", request)
-
-    def told(self, request: str | None = None) -> list[Entry]:
-        """The answers to callers: all of them, or those to this request.
-
-        Args:
-            request: Name of the request; None: all of them.
-        """
-        return self._of("told", request)
-
-    def _of(self, kind: str, request: str | None) -> list[Entry]:
-        return [
-            entry
-            for entry in self.entries
-            if entry.kind == kind and (request is None or entry.request == request)
-        ]
+    asks: int = 2
+    """So many asks of callers, the first ones of the seed."""
+    faults: int = 2
+    """So many faults on one way; a message that is slower than a timer is one, too."""
+    pause: int = 3
+    """So many timers of others may fire while an actor is stopped."""
+    seed: int = 0
+    """The seed that the asks are drawn from."""
+    most_states: int = 200_000
+    """The search gives up at so many states."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -285,13 +366,17 @@ class System:
     """The function that makes each actor, by name; in a diagram they stand in this order."""
     asks: Callable[[Random], Iterable[Ask]]
     """The asks of callers, drawn from the seed."""
-    judge: Callable[[History], Iterable[Violation]]
-    """The violations in a history; a :class:`~trio_envserve.lab.kit.violation.Violation`
-    begins with the name of the guarantee that did not hold."""
-    faults: Collection[Fault] = frozenset(Fault)
-    """The faults that there may be; of these each seed draws some."""
+    judges: Collection[Callable[[], Judge]]
+    """The classes of the judges, or functions that make them."""
+    faults: Collection[Fault] = USUAL
+    """The faults that there may be; of these each seed draws some.  :data:`USUAL` leaves out
+    those of a disk that must be synced and of clocks."""
     never_killed: Collection[str] = ()
     """Actors that live to the end, with all of their callers."""
+    drift: float = 0.1
+    """How wrong clocks may run: from ``1 - drift`` to ``1 + drift`` seconds in a second."""
+    ahead_s: float = 0.0
+    """How far ahead a clock may be set."""
     describe: Callable[[Any], str] = short
     """How a message reads in a diagram; one that is "" there is left out."""
     quiet_s: float = 5.0
@@ -299,6 +384,8 @@ class System:
     longer than any timer that matters."""
     patience_s: float = 60.0
     """How long after the last fault that may take; then the run is over anyway."""
+    bounds: Bounds = Bounds()
+    """How far a search of every order goes."""
 
     def __post_init__(self) -> None:
         if not self.actors:
@@ -314,9 +401,16 @@ class System:
         for fault in self.faults:
             if not isinstance(fault, Fault):
                 raise BrokenSystem(f"faults are members of Fault, not {fault!r}")
-        for field in ("asks", "judge", "describe"):
+        for field in ("asks", "describe"):
             if not callable(getattr(self, field)):
                 raise BrokenSystem(f"{field} is a function, not {getattr(self, field)!r}")
+        if not isinstance(self.judges, Collection):
+            raise BrokenSystem(f"judges is a list of classes, not {self.judges!r}")
+        for judge in self.judges:
+            if not callable(judge):
+                raise BrokenSystem(f"a judge is made by a class or a function, not by {judge!r}")
+        if not 0.0 <= self.drift < 1.0:
+            raise BrokenSystem(f"drift is a part of a second, like 0.1, not {self.drift!r}")
 
 
 def unknown(name: object, actors: Iterable[str]) -> str:

@@ -7,8 +7,11 @@ its last part.
 
 from __future__ import annotations
 
+import collections
+import copy
 import dataclasses
 import enum
+import types
 from typing import Any
 
 _ATOMS = (type(None), bool, int, float, str, bytes)
@@ -49,3 +52,46 @@ def _parts(value: Any) -> tuple[str, list[Any]]:
     if isinstance(value, tuple):
         return kind.__name__ if hasattr(kind, "_fields") else "", list(value)
     raise TypeError(f"a {kind.__name__} is not a plain, immutable value; these are: {ALLOWED}")
+
+
+# -- what an actor or a judge keeps ---------------------------------------------------------
+
+
+def copied(value: Any, whose: str) -> Any:
+    """A copy of what somebody keeps.  TypeError in words if there can be none."""
+    try:
+        return copy.deepcopy(value)
+    except Exception as error:  # a copy runs code of the value's class, which may raise anything
+        raise TypeError(
+            f"{whose} keeps what cannot be copied ({type(error).__name__}: {error}); "
+            "keep plain values, lists, sets and dicts"
+        ) from error
+
+
+def state_text(value: Any) -> str:
+    """What somebody keeps as text: the same text, the same state.  TypeError if it cannot
+    be told.  Dicts keep their order, since a program can see it."""
+    kind = type(value)
+    if kind in _ATOMS:
+        return repr(value)
+    if isinstance(value, enum.Enum):
+        return f"{kind.__name__}.{value.name}"
+    if isinstance(value, (list, tuple, collections.deque)):
+        return f"{kind.__name__}[{','.join(map(state_text, value))}]"
+    if isinstance(value, dict):
+        items = (f"{state_text(name)}:{state_text(each)}" for name, each in value.items())
+        return f"{kind.__name__}{{{','.join(items)}}}"
+    if isinstance(value, (set, frozenset)):
+        return f"{kind.__name__}{{{','.join(sorted(map(state_text, value)))}}}"
+    if dataclasses.is_dataclass(kind):
+        return f"{kind.__name__}({','.join(state_text(part) for part in _fields(value))})"
+    if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):
+        if "<" not in value.__qualname__:
+            return f"{value.__module__}.{value.__qualname__}"
+    elif kind.__module__ != "builtins" and hasattr(value, "__dict__"):
+        return f"{kind.__name__}{state_text(vars(value))}"
+    raise TypeError(f"{kind.__name__}: {value!r}"[:200])
+
+
+def _fields(value: Any) -> list[Any]:
+    return [getattr(value, field.name) for field in dataclasses.fields(value)]

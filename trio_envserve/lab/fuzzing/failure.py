@@ -7,7 +7,7 @@ from typing import Any
 
 from ...core.key_records import KeyAct
 from ...core.limits import ServerLimits
-from ...retrylab.draw import listed, story, timetable
+from ...retrylab.draw import listed, shrunk, story, timetable
 from ...retrylab.judges import Violation
 from ...retrylab.shrink import MOST_RUNS
 from ..simulation.faults import PLAIN_BOUNDS, PLAIN_LEASE_S, Ask, Fault, Plan
@@ -143,8 +143,7 @@ def text(failure: Failure, footer: str = "") -> str:
         guarantee=failure.guarantee,
         promise=SUMS_UP[failure.guarantee],
         run=f"seed {failure.seed} ({mode}), {of}",
-        before=failure.before,
-        tried=failure.tried,
+        found=shrunk(failure.before, failure.tried),
         schedule=schedule(failure.plan),
         drawing=failure.drawing,
         again=failure.command(),
