@@ -40,7 +40,6 @@ class Reverse:
         return {
             "reward": sum(a == b for a, b in zip(said, right)) / max(len(said), len(right)),
             "completion": [question, answer.message],
-            "usage": rollout.usage.to_record(),  # `eval` adds up tokens and model calls
             "state": {"right": right},
         }
 

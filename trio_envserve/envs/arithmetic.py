@@ -154,6 +154,5 @@ class Arithmetic:
             "reward": 1.0 if given[-1] == task.answers[-1] else 0.0,
             "completion": messages[1:],
             "answer": task.answers[-1],
-            "usage": rollout.usage.to_record(),
             "state": {"answers": given, "turns": len(given), "question": task.questions[0]},
         }
