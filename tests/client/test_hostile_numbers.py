@@ -32,10 +32,10 @@ NUMBERS = [
 ]  # fmt: skip
 
 CALLS: dict[str, tuple[str, ...]] = {
-    "run_rollout": ("max_retries", "max_executions", "timeout_s"),
-    "run_group": ("max_retries", "max_executions", "timeout_s"),
-    "outcome": ("max_retries", "max_executions", "timeout_s"),
-    "run_many": ("in_flight", "max_retries", "max_executions", "timeout_s"),
+    "run_rollout": ("max_retries", "max_executions", "timeout_s", "execution_s"),
+    "run_group": ("max_retries", "max_executions", "timeout_s", "execution_s"),
+    "outcome": ("max_retries", "max_executions", "timeout_s", "execution_s"),
+    "run_many": ("in_flight", "max_retries", "max_executions", "timeout_s", "execution_s"),
     "attach": ("timeout_s",),
     "cancel_key": ("timeout_s",),
     "forget": ("timeout_s",),

@@ -31,6 +31,8 @@ def test_a_wrong_option_is_an_error_about_the_public_record_of_options():
     "options",
     [
         {"timeout_s": True}, {"timeout_s": False}, {"timeout_s": math.nan}, {"timeout_s": 0},
+        {"execution_s": True}, {"execution_s": 0}, {"execution_s": -1}, {"execution_s": math.nan},
+        {"execution_s": math.inf}, {"execution_s": 1e12}, {"execution_s": "5"},
         {"max_executions": True}, {"max_executions": 2**63}, {"max_executions": 0},
     ],
     ids=repr,
@@ -186,6 +188,7 @@ def test_long_arguments_are_not_kept() -> None:
         ({"traceparent": "00-1-2-3"}, "traceparent"),
         ({"rerun": 1}, "rerun"),
         ({"max_executions": 1.0}, "max_executions"),
+        ({"execution_s": object()}, "execution_s"),
         ({"timeout_s": object()}, "timeout_s"),
         ({"timeout_s": "5"}, "timeout_s"),
         ({"timeout_s": -(10**400)}, "timeout_s"),

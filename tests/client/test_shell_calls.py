@@ -11,6 +11,7 @@ from tests.memory import ADDRESS, Probe, pair, virtual
 from trio_envserve import (
     ClientLimits,
     DeadlineExceeded,
+    ExecutionLimit,
     Health,
     MayHaveRun,
     NeverStarted,
@@ -146,6 +147,21 @@ async def test_g9_a_limit_that_passes_while_it_runs_says_so() -> None:
             await client.run_rollout(["a", "wait"], timeout_s=3)
         await trio.sleep(2)
         assert probe.ended == [("a", "cancelled")]
+
+
+@virtual
+async def test_a_limit_of_an_execution_leaves_out_what_a_call_has_waited() -> None:
+    probe = Probe()
+    async with pair(probe, server=ServerLimits(worker_capacity=1)) as (_, client):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.run_rollout, ["a", 60])
+            await trio.sleep(1)
+            began_s = trio.current_time()
+            with pytest.raises(ExecutionLimit, match="the 5 s that the call lets"):
+                await client.run_rollout(["b", "wait"], execution_s=5)
+            assert 59 < trio.current_time() - began_s < 70
+    assert probe.started == ["a", "b"]
+    assert probe.ended == [("a", "done"), ("b", "cancelled")]
 
 
 @virtual

@@ -456,6 +456,19 @@ def test_g2_what_was_started_and_not_finished_does_not_run_again_without_consent
     assert error_records.decode(payload).verdict is Verdict.MAY_HAVE_RUN
 
 
+def test_the_limit_of_an_execution_is_that_of_the_key_after_a_crash_too():
+    first = Journaled(rerun=True)
+    first.call(execution_s=5.0)
+    for safe in (1, None):  # with and without its start
+        other = crashed(first, safe, rerun=True)
+        other.disk()
+        assert len(other.runs) == 1
+        other.beat()
+        other.advance(6.0)
+        other.disk()
+        assert error_records.decode(told(other)[1]).code == "execution-limit"
+
+
 def test_g2_what_was_started_runs_again_by_consent_within_its_allowance():
     pair = Journaled(rerun=True)
     pair.call()
@@ -556,6 +569,9 @@ def test_much_that_waited_goes_on_in_portions():
     "record",
     [
         Opened(1, b"default", b"key", bytes(32), True, 4, 1, bytes(16), b"body"),
+        Opened(1, b"n", b"key", bytes(32), None, 4, 1, bytes(16), b"body", bytes(16), 7),
+        Opened(1, b"n", b"key", bytes(32), None, 4, 1, bytes(16), b"body", execution_s=2.5),
+        Opened(1, b"n", b"key", bytes(32), None, 4, 1, bytes(16), b"body", bytes(16), 7, 2.5),
         Joined(1, bytes(16)),
         Started(1),
         Completed(1, (b"header", b"payload")),

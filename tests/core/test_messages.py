@@ -211,6 +211,9 @@ def test_the_rows_of_batches_come_back_the_same_and_in_order(kind: Any, data: st
     assert read == said
 
 
+S, D = b"s" * 16, b"d" * 16
+
+
 def request(sequence: int = 0, **fields: Any) -> messages.Request:
     return messages.Request(b"s" * 16, sequence, b"d" * 16, None, 1, None)._replace(**fields)
 
@@ -250,7 +253,7 @@ def test_g8_a_batch_is_bounded_in_rows_and_bytes():
 def test_what_is_the_same_in_all_rows_is_written_once():
     (frames,) = messages.in_batches([(request(n), b"%d" % n) for n in range(5, 8)])
     header = cbor2.loads(frames[0])
-    assert header == [1, [1, 1, 1], b"s" * 16, [5, 6, 7], b"d" * 16, None, 1, None]
+    assert header == [1, [1, 1, 1], b"s" * 16, [5, 6, 7], b"d" * 16, None, 1, None, None]
     assert frames[1] == b"567"
 
 
@@ -262,7 +265,7 @@ def test_of_a_last_field_that_some_rows_leave_out_there_is_a_column():
 
 
 def test_a_batch_may_have_one_row_and_arrays_of_one():
-    header = array(1, [4], b"s" * 16, [7], [b"d" * 16], None, 1, None)
+    header = array(1, [4], b"s" * 16, [7], [b"d" * 16], None, 1, None, None)
     assert messages.read((header, b"body"), most_bytes=MOST) == [(request(7), b"body")]
     with pytest.raises(ProtocolError, match="in a batch, where one is expected"):
         decode(header)
@@ -271,17 +274,17 @@ def test_a_batch_may_have_one_row_and_arrays_of_one():
 @pytest.mark.parametrize(
     ("header", "blob", "why"),
     [
-        ([1, [], b"s" * 16, 0, b"d" * 16, None, 1, None], b"", "batch of none"),
-        ([1, [0] * 65, b"s" * 16, 0, b"d" * 16, None, 1, None], b"", "more than 64"),
-        ([1, 0, b"s" * 16, 0, b"d" * 16, None, 1, None], b"", "batch of none"),
-        ([1, [1, -1], b"s" * 16, 0, b"d" * 16, None, 1, None], b"", "size that is not uint"),
-        ([1, [1, 1], b"s" * 16, 0, b"d" * 16, None, 1, None], b"xxx", "3 bytes of bodies, not 2"),
-        ([1, [1, 1], b"s" * 16, [0], b"d" * 16, None, 1, None], b"xx", "sequence of 1 rows, not 2"),
-        ([1, [1, 1], b"s" * 16, [0, -1], b"d" * 16, None, 1, None], b"xx", "sequence is not uint"),
-        ([1, [1, 1], b"s" * 15, [0, 1], b"d" * 16, None, 1, None], b"xx", "session is not id"),
-        ([1, [1, 1], b"s" * 16, 0, b"d" * 16, None, 1, None, [None, ""]], b"xx", "traceparent"),
-        ([1, [1, 1], b"s" * 16, [0, 1], b"d" * 16, None, 1, None, None], b"xx", "traceparent"),
-        ([1, [1, 1], b"s" * 16, [0, 1], b"d" * 16, None, 1], b"xx", "5 fields, not 7"),
+        ([1, [], S, 0, D, None, 1, None, None], b"", "batch of none"),
+        ([1, [0] * 65, S, 0, D, None, 1, None, None], b"", "more than 64"),
+        ([1, 0, S, 0, D, None, 1, None, None], b"", "batch of none"),
+        ([1, [1, -1], S, 0, D, None, 1, None, None], b"", "size that is not uint"),
+        ([1, [1, 1], S, 0, D, None, 1, None, None], b"xxx", "3 bytes of bodies, not 2"),
+        ([1, [1, 1], S, [0], D, None, 1, None, None], b"xx", "sequence of 1 rows, not 2"),
+        ([1, [1, 1], S, [0, -1], D, None, 1, None, None], b"xx", "sequence is not uint"),
+        ([1, [1, 1], b"s" * 15, [0, 1], D, None, 1, None, None], b"xx", "session is not id"),
+        ([1, [1, 1], S, 0, D, None, 1, None, None, [None, ""]], b"xx", "traceparent"),
+        ([1, [1, 1], S, [0, 1], D, None, 1, None, None, None], b"xx", "traceparent"),
+        ([1, [1, 1], S, [0, 1], D, None, 1], b"xx", "5 fields, not 8"),
     ],
 )  # fmt: skip
 def test_what_is_no_batch_is_refused_whole_with_the_reason(header, blob, why):
@@ -306,7 +309,7 @@ def test_a_small_bound_of_headers_is_no_bound_of_batches():
 
 def test_a_body_does_not_hold_those_of_its_batch():
     blob = memoryview(bytes(4 * 1000))
-    header = array(1, [1000] * 4, b"s" * 16, [0, 1, 2, 3], b"d" * 16, None, 1, None)
+    header = array(1, [1000] * 4, b"s" * 16, [0, 1, 2, 3], b"d" * 16, None, 1, None, None)
     assert {type(body) for _, body in messages.read((header, blob), most_bytes=MOST)} == {bytes}
 
 

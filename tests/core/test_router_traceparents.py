@@ -33,7 +33,7 @@ def test_g6_a_request_that_comes_again_with_another_span_is_the_same_request():
     pair = Pair()
     session = pair.stranger()
     for span in (SPAN, OTHER, None):
-        request = messages.Request(session, 0, identifier(1), None, 1, None, span)
+        request = messages.Request(session, 0, identifier(1), None, 1, None, None, span)
         pair.tell(request, b"body", route=STRANGER)
     ((_, run),) = pair.runs
     assert run.traceparent == SPAN, "the first one counts"
@@ -71,7 +71,20 @@ def test_work_that_may_have_run_in_a_lost_session_starts_again_below_its_span():
     session = pair.stranger()
     digest = input_digest(b"body", True)
     request = messages.KeyedRequest(
-        session, 0, digest, True, 4, None, identifier(7), KeyAct.ASK, *NAME, b"", 1, True, SPAN
+        session,
+        0,
+        digest,
+        True,
+        4,
+        None,
+        identifier(7),
+        KeyAct.ASK,
+        *NAME,
+        b"",
+        1,
+        True,
+        None,
+        SPAN,
     )
     pair.tell(request, b"body", route=STRANGER)
     assert [run.traceparent for _, run in pair.runs] == [SPAN]

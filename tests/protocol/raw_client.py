@@ -43,7 +43,7 @@ class RawClient:
 
     def request(self, sequence, body, wanted, *, session=None):
         digest = hashlib.sha256(body).digest()[:16]
-        header = [REQUEST, None, session or self.session, sequence, digest, None, 2, None]
+        header = [REQUEST, None, session or self.session, sequence, digest, None, 2, None, None]
         return self.ask([header], wanted, body=body)
 
 

@@ -114,7 +114,7 @@ async def test_a_foreign_dealer_completes_replays_and_cancels(
 
                 def request(sequence: int, body: bytes) -> tuple[bytes, bytes]:
                     digest = hashlib.blake2b(body, digest_size=16).digest()
-                    header = [REQUEST, None, session, sequence, digest, None, 2, None]
+                    header = [REQUEST, None, session, sequence, digest, None, 2, None, None]
                     return cbor2.dumps(header), body
 
                 first = await peer.ask(OUTCOME, *request(0, body_of(1)))

@@ -35,6 +35,19 @@ async def test_g7_a_cancelled_call_cancels_the_code(judge, workers):
     assert judge.ends("a") == ["Cancelled"]
 
 
+async def test_g7_an_execution_that_lasts_for_longer_than_its_call_lets_it_is_cancelled(judge):
+    with trio.fail_after(PATIENCE_S):
+        async with open_server(judge) as server, open_calls(server.address) as calls:
+            calls.start("a", ["wait", "never"], rerun=True, execution_s=0.5)
+            error = await calls.failure("a")
+            assert error.code in ("execution-limit", "no-answer")  # by whether a beat had come
+            assert "the 0.5 s that the call lets an execution last" in str(error)
+            await judge.wait_ended("a")
+            await calls.value(calls.start("b", execution_s=PATIENCE_S))
+    judge.assert_at_most(1)
+    assert judge.ends("a") == ["Cancelled"]
+
+
 @pytest.mark.parametrize("workers", [1, 0])
 async def test_g7_what_waits_for_a_worker_never_starts_once_cancelled(judge, workers):
     with trio.fail_after(PATIENCE_S):

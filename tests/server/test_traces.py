@@ -160,7 +160,7 @@ class TracedPair(Pair):
 def test_g6_a_request_that_comes_again_has_one_span(kept: Kept):
     pair = TracedPair()
     session = pair.stranger()
-    request = messages.Request(session, 0, identifier(1), None, 1, None, SPAN)
+    request = messages.Request(session, 0, identifier(1), None, 1, None, None, SPAN)
     for _ in range(3):
         pair.tell(request, b"body", route=STRANGER)
     pair.end()
@@ -173,7 +173,9 @@ def test_a_request_that_is_refused_for_now_has_no_span_until_it_enters(kept: Kep
     pair = TracedPair(server={"worker_capacity": 1, "queue": 1})
     session = pair.stranger()
     for sequence in range(3):
-        request = messages.Request(session, sequence, identifier(sequence), None, 1, None, SPAN)
+        request = messages.Request(
+            session, sequence, identifier(sequence), None, 1, None, None, SPAN
+        )
         pair.tell(request, b"body", route=STRANGER)
     assert isinstance(pair.mail[-1][1], messages.Refused)
     assert len(pair.traces._rollouts) == 2
@@ -240,7 +242,9 @@ def test_g10_rollouts_that_end_together_are_not_all_looked_at_in_one_turn(
     pair = TracedPair(server={"worker_capacity": 1})
     session = pair.stranger()
     for sequence in range(40):
-        request = messages.Request(session, sequence, identifier(sequence), None, 1, None, SPAN)
+        request = messages.Request(
+            session, sequence, identifier(sequence), None, 1, None, None, SPAN
+        )
         pair.tell(request, b"body", route=STRANGER)
     pair.tell(messages.Goodbye(session), route=STRANGER)
     ended = []
@@ -256,7 +260,9 @@ def test_g8_rollouts_that_come_and_go_between_two_ticks_do_not_collect(kept: Kep
     pair = TracedPair(server={"worker_capacity": 1})
     session = pair.stranger()
     for sequence in range(100):
-        request = messages.Request(session, sequence, identifier(sequence), None, 1, None, SPAN)
+        request = messages.Request(
+            session, sequence, identifier(sequence), None, 1, None, None, SPAN
+        )
         pair.tell(request, b"body", route=STRANGER)
         pair.tell(messages.Finish(session, [sequence, sequence + 1]), route=STRANGER)
         assert len(pair.traces._rollouts) <= 2
@@ -333,7 +339,7 @@ def test_one_that_is_kept_ends_beside_one_that_is_not(kept: Kept):
 
 def test_a_request_that_comes_twice_in_one_message_has_one_span(kept: Kept):
     pair = TracedPair()
-    request = messages.Request(pair.stranger(), 0, identifier(1), None, 1, None, SPAN)
+    request = messages.Request(pair.stranger(), 0, identifier(1), None, 1, None, None, SPAN)
     (frames,) = messages.in_batches([(request, b"body"), (request, b"body")])
     pair.give(ClientMessage(STRANGER, frames, pair.now_s))
     pair.settle()
@@ -360,7 +366,7 @@ def test_requests_of_a_batch_that_have_no_span_go_on_as_they_were(
     pair = TracedPair(server={"worker_capacity": 8})
     session = pair.stranger()
     requests = [
-        messages.Request(session, number, identifier(number), None, 1, None, parent)
+        messages.Request(session, number, identifier(number), None, 1, None, None, parent)
         for number, parent in ((0, SPAN), (0, SPAN), (1, f"{SPAN[:-1]}0"), (2, SPAN), (3, None))
     ]
     (frames,) = messages.in_batches([(each, b"body") for each in requests])
@@ -380,7 +386,7 @@ def test_questions_about_keys_that_come_with_a_request_go_on_as_they_were(kept: 
     session, digests = pair.stranger(), [input_digest(body, None) for body in (b"body", b"")]
     asked = messages.KeyedRequest(
         session, 0, digests[0], None, 1, None, identifier(9), KeyAct.ASK, b"space", b"key", b"",
-        None, False, SPAN,
+        None, False, None, SPAN,
     )  # fmt: skip
     attached = asked._replace(sequence=1, digest=digests[1], act=KeyAct.ATTACH)
     (frames,) = messages.in_batches([(asked, b"body"), (attached, b"")])
@@ -407,7 +413,7 @@ def test_a_batch_that_no_client_of_ours_would_write_ended_a_server_with_traces(k
     pair = TracedPair(server={"worker_capacity": 3})
     session, bodies = pair.stranger(), [b"x" * messages.BATCH_BYTES] * 3
     requests = [
-        messages.Request(session, number, identifier(number), None, 1, None, SPAN)
+        messages.Request(session, number, identifier(number), None, 1, None, None, SPAN)
         for number in range(3)
     ]
     frames = messages._batch(messages.Request, list(requests), list(bodies))
@@ -421,7 +427,7 @@ def test_a_batch_that_no_client_of_ours_would_write_ended_a_server_with_traces(k
 
 def test_a_request_of_a_session_that_is_not_known_has_no_span(kept: Kept):
     pair = TracedPair()
-    request = messages.Request(identifier(77), 0, identifier(1), None, 1, None, SPAN)
+    request = messages.Request(identifier(77), 0, identifier(1), None, 1, None, None, SPAN)
     pair.tell(request, b"body", route=STRANGER)
     assert not pair.traces._rollouts
     pair.traces.close()

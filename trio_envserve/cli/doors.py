@@ -83,6 +83,11 @@ _of_http = decorate(
             help="Consent, for rows that come as POST /run, to a further execution after a "
             "worker's proven death. Without it: as the environment declares.",
         ),
+        click.option(
+            "--run-execution-s", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
+            help="How long one execution of a row that comes as POST /run may last. [default: as "
+            "long as the server lets any]",
+        ),
     ]
 )  # fmt: skip
 
@@ -132,7 +137,7 @@ serve_options = decorate(
 )  # fmt: skip
 """Of ``serve``, which opens the doors that are named."""
 
-_RUNS = ("run_model", "run_model_name", "run_failures", "run_rerun")
+_RUNS = ("run_model", "run_model_name", "run_failures", "run_rerun", "run_execution_s")
 
 _HTTP, _VERIFIERS = "--http HOST:PORT", "--verifiers-bind ADDRESS"
 

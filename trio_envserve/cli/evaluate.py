@@ -127,6 +127,10 @@ from .results import summary_tables
     help="How long one rollout may take, including its waiting.",
 )  # fmt: skip
 @click.option(
+    "--execution-s", type=click.FloatRange(min=0, min_open=True),
+    help="How long one execution may last, without its waiting for a worker.",
+)  # fmt: skip
+@click.option(
     "--wait-s", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True,
     help="How long to wait for a server that is not there yet, or was lost.",
 )  # fmt: skip
@@ -165,8 +169,9 @@ def evaluate(
     address: str, workers: int | None, seed: int, inputs: str, sliced: str, in_flight: int,
     max_retries: int, rerun: bool | None, max_executions: int | None,
     state_columns: tuple[str, ...], sampling_args: tuple[str, ...], passed_from: float,
-    most_errors: int | None, timeout_s: float | None, wait_s: float, output: str, resume: str,
-    retry_errors: bool, run_name: str | None, journal: str | None, as_json: bool, **given: Any,
+    most_errors: int | None, timeout_s: float | None, execution_s: float | None, wait_s: float,
+    output: str, resume: str, retry_errors: bool, run_name: str | None, journal: str | None,
+    as_json: bool, **given: Any,
 ) -> int:  # fmt: skip
     """Run rollouts of ENV, and sum up rewards, errors, latencies and retries.
 
@@ -232,6 +237,7 @@ def evaluate(
             "model": model, "model_name": model_name, "max_retries": max_retries, "rerun": rerun,
             "max_executions": max_executions, "state_columns": state_columns,
             "sampling_args": pairs("--sampling-arg", sampling_args), "timeout_s": timeout_s,
+            "execution_s": execution_s,
         }  # fmt: skip
         options = Options(
             environment, pairs("--arg", given["args"]), n, seed, inputs, Slice.parse(sliced),

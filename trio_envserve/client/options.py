@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypedDict
 
 import cbor2
 
+from ..core.call_table import MOST_SECONDS
 from ..core.client_inputs import CallKey
 from ..core.errors import ConfigError
 from ..core.fields import MAX_UINT, is_traceparent
@@ -49,6 +50,10 @@ class CallOptions(TypedDict, total=False):
     timeout_s: float | None
     """How long the caller waits, and how long the server may run it; None: as long as
     the caller's cancel scope allows."""
+    execution_s: float | None
+    """How long one execution may last, in seconds, counted from its dispatch: what waits for a
+    worker loses nothing of it.  The server's own limit, if it is less, holds.  The error is
+    :class:`~trio_envserve.ExecutionLimit`.  Of a key, that of the call that opened it holds."""
     traceparent: str | None
     """The span below which its spans are, as in the HTTP header of that name; None: the
     current one of this process, if it keeps traces."""
@@ -73,6 +78,7 @@ class Terms(NamedTuple):
     limit_s: float | None = None
     key: CallKey | None = None
     traceparent: str | None = None
+    execution_s: float | None = None
 
 
 _NO_TERMS = Terms()
@@ -106,9 +112,9 @@ class Asked(NamedTuple):
         terms, name = self.terms, self.name
         if name is None:
             return terms
-        rerun, max_executions, limit_s, _, traceparent = terms
+        rerun, max_executions, limit_s, _, *more = terms
         key = _call_key((_ASK, name, input_digest(body, rerun), b""))
-        return _terms((rerun, max_executions, limit_s, key, traceparent))
+        return _terms((rerun, max_executions, limit_s, key, *more))
 
     def is_hashed_long(self, body: SentBody) -> bool:
         """Whether :meth:`terms_of` belongs into a thread."""
@@ -133,7 +139,8 @@ def checked(
     input: Any, *, kind: Kind = "rollout", model: str = "oracle",
     model_name: str = "", sampling_args: Mapping[str, Any] | None = None, max_retries: int = 0,
     state_columns: Sequence[str] = (), rerun: bool | None = None,
-    max_executions: int | None = None, timeout_s: float | None = None, key: str | None = None,
+    max_executions: int | None = None, timeout_s: float | None = None,
+    execution_s: float | None = None, key: str | None = None,
     namespace: str = DEFAULT_NAMESPACE, traceparent: str | None = None,
 ) -> Asked:  # fmt: skip
     """Input and options as they go to the server; ConfigError if one is wrong."""
@@ -146,14 +153,15 @@ def checked(
         input = list(input)
     name = None if key is None else key_name(key, namespace)
     on_terms = rerun is not None or max_executions is not None or timeout_s is not None
-    if not on_terms and traceparent is None:
+    if not on_terms and traceparent is None and execution_s is None:
         return Asked(form, input, _NO_TERMS, name)
     _checked_rerun(rerun)
     if max_executions is not None:
         max_executions = natural("max_executions", max_executions, least=1)
     if traceparent is not None and not is_traceparent(traceparent):
         raise ConfigError(f"traceparent must be one of version 00, not {traceparent!r:.100}")
-    terms = Terms(rerun, max_executions, seconds(timeout_s), None, traceparent)
+    limit_s, most_s = seconds(timeout_s), limit_of_execution(execution_s)
+    terms = Terms(rerun, max_executions, limit_s, None, traceparent, most_s)
     return Asked(form, input, terms, name)
 
 
@@ -252,8 +260,8 @@ def _checked_rerun(rerun: Any) -> None:
         raise ConfigError(f"rerun must be True, False or None, not {_shown(rerun)}")
 
 
-def seconds(timeout_s: Any) -> float | None:
-    """A limit of any numeric kind, as a float."""
+def seconds(timeout_s: Any, name: str = "timeout_s") -> float | None:
+    """A limit of any numeric kind, as a float.  ConfigError, with its name, if it is none."""
     if timeout_s is None:
         return None
     # numpy counts a timedelta64 as an integer, in whatever unit.
@@ -265,8 +273,16 @@ def seconds(timeout_s: Any) -> float | None:
     except (TypeError, ValueError):
         seconds = -1.0
     if not seconds > 0:
-        raise ConfigError(f"timeout_s must be a positive number, not {_shown(timeout_s)}")
+        raise ConfigError(f"{name} must be a positive number, not {_shown(timeout_s)}")
     return seconds
+
+
+def limit_of_execution(execution_s: Any, name: str = "execution_s") -> float | None:
+    """How long an execution may last: finite, unlike how long somebody waits."""
+    most_s = seconds(execution_s, name)
+    if most_s is not None and most_s >= MOST_SECONDS:
+        raise ConfigError(f"{name} must be a positive number below {MOST_SECONDS:g}, not {most_s}")
+    return most_s
 
 
 def _columns(columns: Any) -> Any:

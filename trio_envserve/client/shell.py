@@ -97,16 +97,16 @@ class Client:
         sampling_args: Mapping[str, Any] | None = None, max_retries: int = 0,
         state_columns: Sequence[str] = (), rerun: bool | None = None,
         max_executions: int | None = None, timeout_s: float | None = None,
-        key: str | None = None, namespace: str = DEFAULT_NAMESPACE,
-        traceparent: str | None = None,
+        execution_s: float | None = None, key: str | None = None,
+        namespace: str = DEFAULT_NAMESPACE, traceparent: str | None = None,
     ) -> Outcome:  # fmt: skip
         """Like :meth:`run_rollout`, but an error is part of the outcome that
         is returned, with worker, duration and executions as far as known."""
         asked = checked(
             input, kind=kind, model=model, model_name=model_name, sampling_args=sampling_args,
             max_retries=max_retries, state_columns=state_columns, rerun=rerun,
-            max_executions=max_executions, timeout_s=timeout_s, key=key, namespace=namespace,
-            traceparent=traceparent,
+            max_executions=max_executions, timeout_s=timeout_s, execution_s=execution_s, key=key,
+            namespace=namespace, traceparent=traceparent,
         )  # fmt: skip
         return await self._run(asked)
 

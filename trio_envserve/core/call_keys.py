@@ -109,7 +109,8 @@ def keyed_request(
     earlier = call.earlier if call.may_have_run else None
     return _keyed_request((
         session.id, call.sequence, digest, call.rerun, call.most, call.left_s(now_s),
-        caller, act, namespace, key, tag, earlier, call.proven, call.traceparent,
+        caller, act, namespace, key, tag, earlier, call.proven, call.execution_s,
+        call.traceparent,
     ))  # fmt: skip
 
 

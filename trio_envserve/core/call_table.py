@@ -82,15 +82,16 @@ class Calls:
 
     def new(self, asked: CallSubmitted) -> Call:
         """A new call, at the end of the queue."""
-        number, body, now_s, rerun, most, limit_s, key, traceparent = asked
+        number, body, now_s, rerun, most, limit_s, key, traceparent, execution_s = asked
         assert number not in self.live, "this number was given before"
         if most is None:
             most = self.limits.max_executions
         if limit_s is not None:
             limit_s = float(limit_s) if limit_s < MOST_SECONDS else None
         call = Call(
-            number, body, rerun, most, most, limit_s, now_s, key=key, traceparent=traceparent
-        )
+            number, body, rerun, most, most, limit_s, now_s, key=key, traceparent=traceparent,
+            execution_s=execution_s,
+        )  # fmt: skip
         if key is not None:
             if key.act is _ASK:
                 call.asks_for = key.name
@@ -156,7 +157,7 @@ def _send(calls: Calls, call: Call, now_s: float, session: ClientSession) -> Eff
         digest = call.number.to_bytes(ID_BYTES, "big")
         call.request = messages.Request(
             session.id, call.sequence, digest, call.rerun, call.granted,
-            call.left_s(now_s), call.traceparent,
+            call.left_s(now_s), call.execution_s, call.traceparent,
         )  # fmt: skip
     else:
         call.request = keyed_request(call, session, calls.caller, now_s)

@@ -66,6 +66,8 @@ class Call:
     key: CallKey | None = None
     traceparent: str | None = None
     """The caller's span."""
+    execution_s: float | None = None
+    """How long each execution may last; None: as long as the server lets any."""
     asks_for: KeyName | None = None
     """The key, if it sends the input of that, and so counts."""
     held_as: str = ""

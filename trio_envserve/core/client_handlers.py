@@ -102,7 +102,10 @@ def _request(router: Router, route: Route, request: Any, body: Body, now_s: floa
         return
     allowance = min(request.allowance, router.limits.max_executions)
     key = keyed(request) if isinstance(request, messages.KeyedRequest) else None
-    ask = Ask(request.digest, body, request.rerun, allowance, key, request.traceparent)
+    ask = Ask(
+        request.digest, body, request.rerun, allowance, key, request.traceparent,
+        request.execution_s,
+    )  # fmt: skip
     fresh = sequence not in session.entries
     router.dispatcher.do(session, router.cache.request(session, sequence, ask), route)
     if sequence not in session.entries or not fresh:

@@ -40,6 +40,8 @@ class CallSubmitted(NamedTuple):
     """Its request about a key, if it names one."""
     traceparent: str | None = None
     """The caller's span."""
+    execution_s: float | None = None
+    """How long each execution may last; None: as long as the server lets any."""
 
 
 class OutcomeReceived(NamedTuple):

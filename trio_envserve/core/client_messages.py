@@ -44,8 +44,10 @@ class Request(NamedTuple):
 
     ``digest`` is any 16 bytes that differ when body or options differ.
     ``rerun`` is consent (null: as the environment declares); ``allowance`` the
-    most executions this session may start for it.  ``traceparent`` is the caller's span, and
-    no part of what ``digest`` is about.  Body: the encoded value.
+    most executions this session may start for it.  ``deadline_s`` is when it is answered at the
+    latest, counted from its arrival; ``execution_s`` how long each execution may last, counted
+    from its dispatch (null: as long as the server lets any).  ``traceparent`` is the caller's
+    span, and no part of what ``digest`` is about.  Body: the encoded value.
     """
 
     session: Id
@@ -54,6 +56,7 @@ class Request(NamedTuple):
     rerun: Choice
     allowance: Uint
     deadline_s: Seconds
+    execution_s: Seconds = None
     traceparent: Traceparent = None
 
 
@@ -61,11 +64,11 @@ class KeyedRequest(NamedTuple):
     """Asks something of a key.  ``act``: 0 ask, 1 attach, 2 cancel, 3 forget, 4 withdraw.
 
     ``digest`` is a strong hash of input and consent (:func:`~.key_records.input_digest`).
-    ``caller`` is the same in all sessions of who asks.  ``allowance`` is the key's, for all
-    of its life.  ``tag`` says what a cancel or a forget hits.  ``earlier``: the request is
-    issued again, and so many executions may have been started for it in sessions that were
-    lost; ``gone``: nothing of those runs any more.  Body: of an ask the encoded value, else
-    empty.
+    ``caller`` is the same in all sessions of who asks.  ``allowance`` and ``execution_s`` are
+    the key's, for all of its life: those of the request that opens it.  ``tag`` says what a
+    cancel or a forget hits.  ``earlier``: the request is issued again, and so many executions
+    may have been started for it in sessions that were lost; ``gone``: nothing of those runs any
+    more.  Body: of an ask the encoded value, else empty.
     """
 
     session: Id
@@ -81,6 +84,7 @@ class KeyedRequest(NamedTuple):
     tag: Tag
     earlier: Count
     gone: Bool
+    execution_s: Seconds = None
     traceparent: Traceparent = None
 
 

@@ -3,10 +3,11 @@
 Theory of operation
 -------------------
 A request ends without a word of its environment when its deadline has passed, when its
-execution has lasted for longer than any may, when the server closes, and when the environment
-is broken for good.  Often many end so at once: no more than :data:`ANSWERS_AT_ONCE` are
-answered in one turn (G10); the rest waits here, and :attr:`Deadlines.behind` says so.  The
-outcome of each is recorded by the cache; whose outcome is there already gets that.
+execution has lasted for longer than it may (``execution_s``, of the call or of the server,
+whichever is less), when the server closes, and when the environment is broken for good.  Often
+many end so at once: no more than :data:`ANSWERS_AT_ONCE` are answered in one turn (G10); the
+rest waits here, and :attr:`Deadlines.behind` says so.  The outcome of each is recorded by the
+cache; whose outcome is there already gets that.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from . import outcomes
+from .executions import Execution
 from .key_answers import Say
 from .request_table import RequestInput
 from .requests import Entry, RequestState, RetainedOutcome, Session
@@ -52,6 +54,9 @@ class Deadlines:
         self._dispatcher = dispatcher
         self.heap: list[tuple[float, SessionId, int]] = []
         """When which request ends.  Those that were answered before are dropped now and then."""
+        self._limited: list[tuple[float, int, SessionId, int]] = []
+        """Until when, in time awake, which execution may last: its serial number, and its
+        request.  Those that have ended are dropped now and then, too."""
         self.behind = False
         """Whether there is more to answer than one turn may."""
         self._due: deque[Due] = deque()
@@ -69,6 +74,15 @@ class Deadlines:
         """This request ends then."""
         heapq.heappush(self.heap, (at_s, session.id, sequence))
 
+    def add_execution(self, execution: Execution, entry: Entry) -> None:
+        """This execution may last for as long as its caller and this server let it."""
+        most_s: float | None = self._dispatcher.limits.execution_s
+        if entry.execution_s is not None:
+            most_s = entry.execution_s if most_s is None else min(most_s, entry.execution_s)
+        if most_s is not None:
+            until_s = execution.dispatched_s + most_s
+            heapq.heappush(self._limited, (until_s, execution.serial, *entry.id))
+
     def begin_turn(self) -> None:
         """Another input may answer as many again."""
         self._left = ANSWERS_AT_ONCE
@@ -76,7 +90,7 @@ class Deadlines:
     def go_on(self, now_s: float) -> None:
         """Answer those that waited for another turn, and those whose deadlines have passed."""
         self._answer_due()
-        self._late = not self._answer_passed(now_s)
+        self._late = not (self._answer_passed(now_s) and self._answer_old())
         self.behind = self._late or bool(self._due)
 
     def answer_all(self, choose: Callable[[Entry], bool], outcome: Outcome) -> None:
@@ -128,21 +142,31 @@ class Deadlines:
             self._dispatcher.keyed.answers.give(Say(entry.id, outcome(entry)))
         self.add(now_s + AGAIN_S, session, entry.id.sequence)
 
-    def answer_old(self) -> None:
-        """Answer the requests whose executions have lasted for longer than any may, as many
-        as this turn may; the next tick goes on.  The executions are told to stop."""
-        most_s = self._dispatcher.limits.execution_s
-        if most_s is None:
-            return
-        outcome = outcomes.too_old(most_s)
-        for worker in self._dispatcher.workforce.workers.values():
-            for execution in worker.dispatched_by(self._dispatcher.clock.awake_s - most_s):
-                if not self._left or self._dispatcher.keyed.answers_due:
-                    return
-                self._left -= 1
-                self._dispatcher.step(
-                    execution.session, execution.sequence, RequestInput.DEADLINE, outcome
-                )
+    def _answer_old(self) -> bool:
+        """Answer the requests whose executions have lasted for longer than they may; whether
+        that was all of them.  The executions are told to stop."""
+        limited, awake_s = self._limited, self._dispatcher.clock.awake_s
+        outcome = outcomes.too_old(self._dispatcher.limits.execution_s)
+        while limited and limited[0][0] <= awake_s:
+            if not self._left or self._dispatcher.keyed.answers_due:
+                return False
+            self._left -= 1
+            first = heapq.heappop(limited)
+            if self._may_run(first):
+                _, _, session_id, sequence = first
+                session = self._dispatcher.cache.sessions[session_id]
+                self._dispatcher.step(session, sequence, RequestInput.DEADLINE, outcome)
+        return True
+
+    def _may_run(self, limited: tuple[float, int, SessionId, int]) -> bool:
+        """Whether the code of this execution may still run, and its request wants its outcome."""
+        _, serial, session_id, sequence = limited
+        session = self._dispatcher.cache.sessions.get(session_id)
+        entry = None if session is None else session.entries.get(sequence)
+        if entry is None or entry.state is not RequestState.RUNNING:
+            return False
+        execution: Execution = entry.execution
+        return execution.serial == serial and execution.size_bytes is None
 
     def _deadline(self, entry: Entry) -> Outcome:
         if entry.key is None or entry.state is not RequestState.WAITING:
@@ -151,13 +175,16 @@ class Deadlines:
         return outcomes.key_deadline(started=started)
 
     def drop(self) -> None:
-        """Drop those of finished requests, once they are most of all (G8)."""
-        if len(self.heap) < self._most:
+        """Drop those of finished requests, and of executions that have ended, once they are
+        most of all (G8)."""
+        if len(self.heap) + len(self._limited) < self._most:
             return
         sessions = self._dispatcher.cache.sessions
         self.heap = [
             each for each in self.heap
             if each[1] in sessions and each[2] in sessions[each[1]].entries
         ]  # fmt: skip
+        self._limited = list(filter(self._may_run, self._limited))
         heapq.heapify(self.heap)
-        self._most = max(1024, 2 * len(self.heap))
+        heapq.heapify(self._limited)
+        self._most = max(1024, 2 * (len(self.heap) + len(self._limited)))

@@ -204,6 +204,7 @@ class Dispatcher:
             execution = self.dispatches.go_on(worker, number, session, entry, awake_s)
             keys.dispatched(entry.id.sequence, None)
             self.cache.step(session, entry.id.sequence, RequestInput.DISPATCH, execution)
+            self.deadlines.add_execution(execution, entry)
         workforce.state(worker)
         self.take_from_workforce()
 
@@ -258,7 +259,7 @@ class Dispatcher:
         if cache.queued_count or queue.reserving:
             queue.resume(self._share_left)
             pausing, awake_s = workforce.pausing, self.clock.awake_s
-            most = self._most_at_once()
+            most, are_limited = self._most_at_once(), self.limits.execution_s is not None
             while (
                 queue.may_pick and not pausing.holds(awake_s)
                 and (chosen := queue.pick(workforce.workers.values(), self._share_left, most))
@@ -274,6 +275,8 @@ class Dispatcher:
                 self.waits.add(awake_s - entry.queued_s)
                 pausing.dispatched(awake_s)
                 cache.step(session, entry.id.sequence, RequestInput.DISPATCH, execution)
+                if are_limited or entry.execution_s is not None:
+                    self.deadlines.add_execution(execution, entry)
         if workforce.out:
             self.out += workforce.out
             workforce.out.clear()

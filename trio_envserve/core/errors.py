@@ -216,7 +216,8 @@ class DeadlineExceeded(RanAndFailed):
 
 
 class ExecutionLimit(DeadlineExceeded):
-    """The execution lasted for longer than ``execution_s``, and was stopped."""
+    """The execution lasted for longer than ``execution_s``, of the call or of the server, and
+    was stopped.  The message says whose limit it was."""
 
     code = "execution-limit"
 

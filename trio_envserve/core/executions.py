@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from itertools import takewhile
 
 from .messages import Dispatch, Fetch, Statement
 from .ranges import Ranges
@@ -205,11 +204,6 @@ class Worker:
     def only_abandoned(self) -> bool:
         """Whether nothing but executions that were told to stop is left."""
         return bool(self.live) and len(self.stopping) == len(self.live)
-
-    def dispatched_by(self, time_s: float) -> list[Execution]:
-        """Those dispatched by then whose code may run, and which were not told to stop."""
-        old = takewhile(lambda each: each.dispatched_s <= time_s, self.live.values())
-        return [e for e in old if e.entry is not None and e.size_bytes is None]
 
     def oldest_stop_s(self) -> float | None:
         """When the execution that ignores its cancel longest was told to stop."""

@@ -47,6 +47,8 @@ class Opened(NamedTuple):
     incarnation: Incarnation = b""
     """Of the last of the earlier ones, where that was started with it; else as below."""
     dispatch: int = 0
+    execution_s: float | None = None
+    """How long each execution may last, by its caller."""
 
 
 class Joined(NamedTuple):
@@ -115,8 +117,10 @@ def plain_of(record: Record, body: Callable[[Body], bytes | int] = bytes) -> lis
         number, (header, payload) = record
         return [_COMPLETED, number, bytes(header), body(payload)]
     if isinstance(record, Opened):
-        where = record[9:] if record.incarnation else ()
-        return [_OPENED, *record[:8], *where, body(record.body)]
+        more = list(record[9:])
+        if record.execution_s is None:
+            del more[2 if record.incarnation else 0 :]
+        return [_OPENED, *record[:8], *more, body(record.body)]
     return [KINDS.index(type(record)), *record]
 
 

@@ -247,6 +247,7 @@ class Enter(NamedTuple):
     body: Body
     allowance: int
     traceparent: str | None
+    execution_s: float | None
     counted: bool = False
     """Whether a journal has it, with all of its executions."""
 

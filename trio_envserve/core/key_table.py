@@ -126,13 +126,17 @@ def _open(keys: Keys, generation: None, asked: Entry, now_s: float) -> KeyEffect
         {waiter: caller}, NOBODY, now_s,
     )  # fmt: skip
     if held:
-        opened.hold(Ask(asked.digest, body, asked.rerun, allowance, None, asked.traceparent))
+        opened.hold(Ask(
+            asked.digest, body, asked.rerun, allowance, None, asked.traceparent, asked.execution_s
+        ))  # fmt: skip
     if keys.journal.on:
-        keys.journal.append(_opened, opened, body, allowance, caller)
+        keys.journal.append(_opened, opened, body, allowance, caller, asked.execution_s)
     keys.next_number = number + 1
     keys.generations[number] = keys.open[name] = keys.waiting[waiter] = opened
     keys.room.add(opened)
-    return () if held else (_enter((opened, body, allowance, asked.traceparent, False)),)
+    if held:
+        return ()
+    return (_enter((opened, body, allowance, asked.traceparent, asked.execution_s, False)),)
 
 
 def _join(keys: Keys, generation: Generation, asked: Entry, now_s: float) -> KeyEffects:
@@ -282,10 +286,13 @@ def _send_away(keys: Keys, generation: Generation, arg: None, now_s: float) -> K
     return _who_waits(keys, generation, now_s)
 
 
-def _opened(generation: Generation, body: Body, allowance: int, caller: CallerToken) -> Opened:
+def _opened(
+    generation: Generation, body: Body, allowance: int, caller: CallerToken,
+    execution_s: float | None,
+) -> Opened:  # fmt: skip
     return Opened(
         generation.number, *generation.name, generation.digest, generation.rerun, allowance,
-        generation.earlier, caller, body,
+        generation.earlier, caller, body, execution_s=execution_s,
     )  # fmt: skip
 
 

@@ -339,14 +339,14 @@ class KeyedRequests:
         self._dispatcher.answer_fresh(session, entry.id.sequence)
 
     def _place_work(self, work: Enter) -> tuple[Session, Entry]:
-        generation, body, allowance, traceparent, counted = work
+        generation, body, allowance, traceparent, execution_s, counted = work
         session = self._sessions.get(generation.name[0])
         if session is None or session.ended:
             session = self._open_own(generation.name[0])
         entry = Entry(
             _request_id((session.id, generation.number)), generation.digest, generation.rerun,
             allowance if counted else grant(allowance), body, generation.body_bytes,
-            _QUEUED, None, traceparent, None, generation.executions,
+            _QUEUED, None, traceparent, None, generation.executions, execution_s=execution_s,
         )  # fmt: skip
         place(self._cache, session, entry)
         return session, entry

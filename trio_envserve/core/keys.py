@@ -160,8 +160,8 @@ class Keys:
 
     def ask(self, asked: Entry, now_s: float) -> KeyEffects:
         """A request with a key and its input.  Its digest is
-        :func:`~.key_records.input_digest`; its allowance is that of the key, for all of
-        its life, and the first one's holds."""
+        :func:`~.key_records.input_digest`; its allowance and its limit of an
+        execution are those of the key, for all of its life, and the first one's hold."""
         name: KeyName = asked.key.name
         known = self.open.get(name)
         if known is None:
@@ -225,7 +225,7 @@ class Keys:
         self._drop_ask(generation)
         generation.state = GenerationState.WAITING
         generation.executions -= 1
-        return Enter(generation, ask.body, ask.allowance, ask.traceparent, True)
+        return Enter(generation, ask.body, ask.allowance, ask.traceparent, ask.execution_s, True)
 
     def enter_held(self, generation: Generation, *, counted: bool = False) -> KeyEffects:
         """Nothing of its key lives any more that it had to wait for."""
@@ -233,7 +233,9 @@ class Keys:
         assert ask is not None
         self._drop_ask(generation)
         generation.state = GenerationState.WAITING
-        return (Enter(generation, ask.body, ask.allowance, ask.traceparent, counted),)
+        return (
+            Enter(generation, ask.body, ask.allowance, ask.traceparent, ask.execution_s, counted),
+        )
 
     # -- commands by key ----------------------------------------------------------------
 

@@ -240,7 +240,7 @@ class ServerLimits(_Checked):
     execution_s: int | None = limit(
         None,
         "an execution that has run for so long is stopped, and its request answered with "
-        "an error that says so; None: never",
+        "an error that says so; calls may set less for theirs; None: never",
     )
     pause_after_errors: int | None = limit(
         None,

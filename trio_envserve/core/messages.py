@@ -151,7 +151,7 @@ _WITH_BODY = BATCHED | {Delta, Stats, KnownKeys, Running, Stack, WorkerDelta, St
 BATCH_ROWS = 64
 """Most rows of a batch."""
 
-KEYED_ROW_BYTES = 160
+KEYED_ROW_BYTES = 170
 """A row with a key has so much more in the header, at most."""
 
 ROW_BYTES = 4 * KIB

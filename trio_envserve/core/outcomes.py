@@ -68,11 +68,14 @@ def deadline(entry: Entry) -> RetainedOutcome:
     return _error(entry, code, verdict, text, Status.ERROR)
 
 
-def too_old(most_s: float) -> Callable[[Entry], RetainedOutcome]:
-    """Its execution has lasted for longer than the server lets any."""
+def too_old(server_s: float | None) -> Callable[[Entry], RetainedOutcome]:
+    """Its execution has lasted for longer than the call, or the server, lets it."""
 
     def outcome(entry: Entry) -> RetainedOutcome:
-        limit = f"the {most_s:g} s that this server lets an execution last (execution_s)"
+        most_s, whose = server_s, "this server lets an execution last (execution_s)"
+        if entry.execution_s is not None and (most_s is None or entry.execution_s < most_s):
+            most_s, whose = entry.execution_s, "the call lets an execution last (its execution_s)"
+        limit = f"the {most_s:g} s that {whose}"
         if entry.execution.body is None:
             text = f"{limit} passed while it ran; it is being stopped"
             return _error(entry, "execution-limit", Verdict.RAN_AND_FAILED, text, Status.ERROR)

@@ -109,7 +109,7 @@ def _enter(cache: DedupCache, session: Session, sequence: int, entry: Any, ask: 
         return ((RequestAction.FULL, sequence),)
     entry = Entry(
         RequestId(session.id, sequence), ask.digest, ask.rerun, ask.allowance, ask.body,
-        len(ask.body), _WAITING, ask.key, ask.traceparent,
+        len(ask.body), _WAITING, ask.key, ask.traceparent, execution_s=ask.execution_s,
     )  # fmt: skip
     place(cache, session, entry)
     return ((_QUEUE, entry),)

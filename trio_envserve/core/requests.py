@@ -48,6 +48,8 @@ class Ask:
     """Its request about a key, if it names one.  Opaque here (:class:`~.key_records.Keyed`)."""
     traceparent: str | None = None
     """The caller's span.  Another one is no conflict: the first is passed on."""
+    execution_s: float | None = None
+    """How long each execution may last, by its caller; None: as long as any."""
 
 
 OUTCOME_BYTES = 64
@@ -113,6 +115,8 @@ class Entry:
     """A worker died of, or beside, its last execution: the next one is in a smaller
     group of those that it was with (:mod:`.scheduler`)."""
     kept: RetainedOutcome | None = None
+    execution_s: float | None = None
+    """How long each of its executions may last, by its caller; None: as long as any."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)

@@ -88,7 +88,7 @@ def generation_of(left: Left, now_s: float) -> tuple[Generation, Ask]:
     """The generation as it goes on, and what is to be run of it.  It is held until somebody
     knows whether that may be."""
     number, namespace, key, digest, rerun, allowance, earlier, _, body, *_ = left.opened
-    ask = Ask(digest, body, rerun, allowance)
+    ask = Ask(digest, body, rerun, allowance, execution_s=left.opened.execution_s)
     generation = Generation(
         number, KeyName(namespace, key), digest, len(body), rerun, earlier,
         GenerationState.HELD, ask, len(namespace) + len(key) + len(body),

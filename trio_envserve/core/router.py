@@ -261,7 +261,6 @@ class Router:
         awake_s = self._clock.read(now_s)
         self.dispatcher.begin_turn()
         self.dispatcher.deadlines.go_on(now_s)
-        self.dispatcher.deadlines.answer_old()
         self.dispatcher.deadlines.drop()
         self._lapse_some(awake_s)
         self.dispatcher.keyed.tick()

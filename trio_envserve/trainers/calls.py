@@ -77,7 +77,9 @@ class CallSettings:
     logprobs: bool = True
     """Whether samples need log-probabilities."""
     timeout_s: float | None = None
-    """How long a rollout may take; None: without limit."""
+    """How long a rollout may take, its waiting included; None: without limit."""
+    execution_s: float | None = None
+    """How long one execution may last; None: as long as the server lets any."""
     max_retries: int = 0
     """How often a rollout that failed is repeated inside its one execution."""
     rerun: bool | None = None
@@ -174,6 +176,7 @@ async def ask_rollout(
         max_retries=settings.max_retries,
         rerun=settings.rerun,
         timeout_s=settings.timeout_s,
+        execution_s=settings.execution_s,
     )
     read = sampled_rollout(outcome, group=group, rollout=rollout, logprobs=settings.logprobs)
     if not read.masked:

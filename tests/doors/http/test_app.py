@@ -119,6 +119,7 @@ def test_the_table_of_fields_has_all_options_of_a_call():
         ({"input": 0, "rerun": 1}, "rerun"),
         ({"input": 0, "max_executions": 0}, "max_executions"),
         ({"input": 0, "timeout_s": -1}, "timeout_s"),
+        ({"input": 0, "execution_s": 0}, "execution_s"),
         ({"input": 0, "max_retries": "1"}, "max_retries"),
         ({"input": 0, "state_columns": "answer"}, "state_columns"),
         ({"input": 0, "sampling_args": 1}, "sampling_args"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,33 @@ class Env:
         await trio.sleep(0.01)
         return {"reward": 1.0}
 """
+
+
+async def test_a_row_that_lasts_for_longer_than_any_may_has_failed():
+    async def hangs(rollout: Any) -> Any:
+        await trio.sleep(math.inf if rollout.input["hangs"] else 0)
+        return {"reward": 1.0}
+
+    with trio.fail_after(HANG_S):
+        async with (
+            open_server(hangs, workers=0) as server,
+            open_http_door(server, run_failures="rows", run_execution_s=0.2) as door,
+            httpx2.AsyncClient(base_url=door.url, timeout=None) as client,
+        ):
+            await door.wait_ready()
+            classes = []
+            for hang in (True, False):
+                row = {"_ng_rollout_id": f"r.{hang:d}", "hangs": hang}
+                answer = await client.post("/run", json=row)
+                classes.append(answer.json().get("_ng_failure_class"))
+    assert classes[0] in ("execution-limit", "no-answer")
+    assert classes[1] is None
+
+
+async def test_a_limit_of_rows_that_is_none_is_refused():
+    with pytest.raises(ConfigError, match="run_execution_s"):
+        async with open_http_door("tcp://127.0.0.1:1", run_execution_s=-1.0):
+            pass
 
 
 @pytest.mark.real

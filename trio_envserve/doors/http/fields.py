@@ -46,6 +46,11 @@ _OPTIONS: Final[Mapping[str, Field]] = {
         "How long the answer may take, and how long the server may run it; null: as long as "
         "the caller stays.",
     ),
+    "execution_s": Field(
+        {"type": ["number", "null"], "exclusiveMinimum": 0},
+        "How long one execution may last, from its dispatch; null: as long as the server lets "
+        "any.",
+    ),
 }  # fmt: skip
 
 ROLLOUT: Final[Mapping[str, Field]] = {

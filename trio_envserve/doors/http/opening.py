@@ -10,6 +10,7 @@ from typing import Literal, final
 import trio
 
 from ...client import Client, open_client
+from ...client.options import limit_of_execution
 from ...client.shell import keep_no_spans
 from ...core.errors import ConfigError, ServerStartError
 from ...core.health import ServerHealth
@@ -81,6 +82,7 @@ async def open_http_door(
     token_file: str | os.PathLike[str] | None = None, insecure: bool = False,
     run_model: str = "oracle", run_model_name: str = "",
     run_failures: Literal["problems", "rows"] = "problems", run_rerun: bool | None = None,
+    run_execution_s: float | None = None,
     limits: HttpLimits | None = None,
     wire: WireLimits | None = None,
     network: Network | None = None, transport: Transport = DEFAULT_TRANSPORT,
@@ -110,6 +112,8 @@ async def open_http_door(
             error, or a row with 200.
         run_rerun: Consent for all such rows to a further execution after a worker's proven death;
             None: as the environment declares.
+        run_execution_s: How long one execution of such a row may last, in seconds; None: as
+            long as the server lets any.
         limits: Bounds and timers of the door.
         wire: Bounds on what is read from the server.
         network: Sockets for the connection to the server.
@@ -122,6 +126,7 @@ async def open_http_door(
         failures = Failures(run_failures)
     except ValueError:
         raise ConfigError(f"run_failures is problems or rows, not {run_failures!r}") from None
+    execution_s = limit_of_execution(run_execution_s, "run_execution_s")
     place = _parse(bind)
     tokens = [] if token_file is None else read_tokens(token_file)
     check_bind(f"tcp://{bind}", token_file=token_file, insecure=insecure)
@@ -141,7 +146,7 @@ async def open_http_door(
         ):
             keep_no_spans(opened)
             listeners = await _listen(place)
-            runs = RunOptions(run_model, run_model_name, failures, run_rerun)
+            runs = RunOptions(run_model, run_model_name, failures, run_rerun, execution_s)
             unread = Unread(limits.answers_bytes)
             codec = Codec(limits, wire, turns)
             app = HttpApp(opened, calls, codec, guard, limits, runs, live, unread)

@@ -59,6 +59,8 @@ class RunOptions(NamedTuple):
     failures: Failures = Failures.PROBLEMS
     rerun: bool | None = None
     """Consent to a further execution; None: as the environment declares."""
+    execution_s: float | None = None
+    """How long one execution may last; None: as long as the server lets any."""
 
 
 @final
@@ -166,8 +168,8 @@ class Runs:
         return await encoded(
             self._client, row.fields, model=self._options.model,
             model_name=self._options.model_name, sampling_args=row.sampling_args,
-            rerun=self._options.rerun, key=named.key, namespace=named.namespace,
-            traceparent=traceparent,
+            rerun=self._options.rerun, execution_s=self._options.execution_s, key=named.key,
+            namespace=named.namespace, traceparent=traceparent,
         )  # fmt: skip
 
     async def _outcome(self, identity: Identity, asked: Encoded, held: ExitStack) -> Outcome:

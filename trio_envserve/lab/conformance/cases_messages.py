@@ -45,10 +45,13 @@ MALFORMED: tuple[tuple[bytes, str], ...] = (
     (b"\x83\x02\x50" + S + b"\x82\x03\x03", "an empty span"),
     (b"\x83\x02\x50" + S + b"\x84\x00\x01\x01\x02", "touching spans"),
     (b"\x86\x00\x01\x50" + S + b"\x01\x62\xc3\x28\x01", "text that is not UTF-8"),
-    (cbor2.dumps([1, S, 0, S, 1, 2, None]), "consent of 1"),
-    (cbor2.dumps([1, S, 0, S, None, 2, float("nan")]), "a deadline that is not a number"),
-    (cbor2.dumps([1, S, 0, S, None, 2, float("inf")]), "an infinite deadline"),
-    (cbor2.dumps([1, S, 0, S, None, 2, -1]), "a negative deadline"),
+    (cbor2.dumps([1, None, S, 0, S, 1, 2, None, None]), "consent of 1"),
+    (
+        cbor2.dumps([1, None, S, 0, S, None, 2, float("nan"), None]),
+        "a deadline that is not a number",
+    ),
+    (cbor2.dumps([1, None, S, 0, S, None, 2, float("inf"), None]), "an infinite deadline"),
+    (cbor2.dumps([1, None, S, 0, S, None, 2, -1, None]), "a negative deadline"),
     (b"\x82\x01" + b"\x81" * 16 + b"\x00", "nested too deep"),
     (b"\x83\x02\x50" + S, "it ends too early"),
     (cbor2.dumps([17, S, 0, 0, "w", 0.0, 1]), "a message that only servers send"),
@@ -117,7 +120,7 @@ async def requests_may_share_a_batch(bench: Bench, peer: Peer) -> None:
     asked = [bench.echo(n) for n in range(3)]
     bodies = [body_of(each) for each in asked]
     sizes, digests = [len(each) for each in bodies], [bytes([n]) * 16 for n in range(3)]
-    header = [1, sizes, peer.session, [0, 1, 2], digests, None, [1, 1, 1], None]
+    header = [1, sizes, peer.session, [0, 1, 2], digests, None, [1, 1, 1], None, None]
     peer.send_frames(cbor2.dumps(header), b"".join(bodies))
     await peer.misses([], 3, [0, 3], "all three requests were seen before it")
     for n in range(3):
@@ -136,7 +139,7 @@ async def a_row_that_is_refused_harms_no_other(bench: Bench, peer: Peer) -> None
     peer.finish(2)
     bodies = [one.frames[1], body_of(bench.echo()), over.frames[1], body_of(second)]
     sizes, digests = [len(each) for each in bodies], [S, bytes(16), S, bytes(16)]
-    header = [1, sizes, peer.session, [0, 0, 2, 1], digests, None, 1, None]
+    header = [1, sizes, peer.session, [0, 0, 2, 1], digests, None, 1, None, None]
     peer.send_frames(cbor2.dumps(header), b"".join(bytes(each) for each in bodies))
     check((await peer.result(1))["value"] == "second", "the outcome of the last", "another")
     refused, _ = await peer.next(messages.Refused, "the conflict is refused")
@@ -153,15 +156,15 @@ async def what_only_looks_like_a_batch_changes_nothing(bench: Bench, peer: Peer)
     body = body_of(asked)
     sizes, both = [len(body)] * 2, bytes(body) * 2
     for header, blob, why in (
-        ([1, [], peer.session, 0, S, None, 1, None], b"", "a batch of none"),
-        ([1, [0] * 65, peer.session, [*range(65)], S, None, 1, None], b"", "65 rows"),
-        ([1, sizes, peer.session, [0], S, None, 1, None], both, "a column of one"),
-        ([1, sizes, peer.session, [0, 1, 2], S, None, 1, None], both, "a column of three"),
-        ([1, sizes, peer.session, [0, -1], S, None, 1, None], both, "a wrong row"),
-        ([1, sizes, peer.session, [0, 1], S, None, 1, None], body, "too few bytes"),
-        ([1, sizes, peer.session, [0, 1], S, None, 1, None], both + b"x", "too many"),
-        ([1, [1.0, 2], peer.session, [0, 1], S, None, 1, None], b"xxx", "sizes of floats"),
-        ([1, 2, peer.session, 0, S, None, 1, None], body, "sizes that are a number"),
+        ([1, [], peer.session, 0, S, None, 1, None, None], b"", "a batch of none"),
+        ([1, [0] * 65, peer.session, [*range(65)], S, None, 1, None, None], b"", "65 rows"),
+        ([1, sizes, peer.session, [0], S, None, 1, None, None], both, "a column of one"),
+        ([1, sizes, peer.session, [0, 1, 2], S, None, 1, None, None], both, "a column of three"),
+        ([1, sizes, peer.session, [0, -1], S, None, 1, None, None], both, "a wrong row"),
+        ([1, sizes, peer.session, [0, 1], S, None, 1, None, None], body, "too few bytes"),
+        ([1, sizes, peer.session, [0, 1], S, None, 1, None, None], both + b"x", "too many"),
+        ([1, [1.0, 2], peer.session, [0, 1], S, None, 1, None, None], b"xxx", "sizes of floats"),
+        ([1, 2, peer.session, 0, S, None, 1, None, None], body, "sizes that are a number"),
         ([2, None, peer.session, [0, 1]], b"", "a kind that has no batches"),
     ):
         peer.send_frames(cbor2.dumps(header), blob)
@@ -245,12 +248,18 @@ async def integers_may_have_any_width(bench: Bench, peer: Peer) -> None:
     asked = bench.echo("wide")
     body = body_of(asked)
     header = (
-        b"\x9a\x00\x00\x00\x08\x18\x01\xf6\x59\x00\x10" + peer.session + b"\x1a\x00\x00\x00\x00"
-        b"\x58\x10" + S + b"\xf6\x1b" + (1).to_bytes(8, "big") + b"\xfb" + struct.pack(">d", 60)
+        b"\x9a\x00\x00\x00\x09\x18\x01\xf6\x59\x00\x10" + peer.session + b"\x1a\x00\x00\x00\x00"
+        b"\x58\x10"
+        + S
+        + b"\xf6\x1b"
+        + (1).to_bytes(8, "big")
+        + b"\xfb"
+        + struct.pack(">d", 60)
+        + b"\xf6"
     )
     peer.send_frames(header, body)
     check((await peer.result(0))["value"] == "wide", "its outcome", "another one")
-    narrow = cbor2.dumps([1, None, peer.session, 0, S, None, 1, 60])
+    narrow = cbor2.dumps([1, None, peer.session, 0, S, None, 1, 60, None])
     peer.send_frames(narrow, body)
     await peer.outcome(0, "the kept outcome, for the same request in another encoding")
     await bench.ran(asked, 1, "both are one request")

@@ -278,9 +278,9 @@ def bad_batch(rng: random.Random, session: bytes, *, kind: int = 1) -> list[byte
     sizes: Any = [1] * rows
     some, same = [rng.randrange(2**40) for _ in range(rows)], rng.randrange(2**40)
     digest, ids = bytes(16), [rng.randbytes(16) for _ in range(rows)]
-    columns: list[Any] = (
-        [session, some, digest, None, 1, 0.0] if kind == 1 else [session, some, 0, "w", None, 1]
-    )
+    columns: list[Any] = [session, some, 0, "w", None, 1]
+    if kind == 1:
+        columns = [session, some, digest, None, 1, 0.0, None]
     wrong = rng.randrange(10)
     if wrong == 0:
         sizes = rng.choice(([], [1] * 65, [2**62] * 64, [-1] * 64, [1] * 63, 64, "64", [None] * 64))
