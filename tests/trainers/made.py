@@ -72,6 +72,11 @@ def with_nan(reward: float = 1.0) -> Outcome:
     return answered(reward, segment(logprobs=array.array("f", [math.nan, -0.5, 0.0])))
 
 
+def without_prompt(reward: float = 1.0) -> Outcome:
+    """Of an endpoint that says what it sampled, and not what it read."""
+    return answered(reward, segment(prompt_ids=array.array("i")))
+
+
 CASES: dict[str, Callable[[], Outcome]] = {
     "good": answered,
     "bad": lambda: answered(0.0),
@@ -83,6 +88,7 @@ CASES: dict[str, Callable[[], Outcome]] = {
     "no-segments": without_segments,
     "no-logprobs": without_logprobs,
     "no-answer": without_answer,
+    "no-prompt": without_prompt,
     "nan": with_nan,
     "cut": lambda: answered(0.0, stop="length"),
 }

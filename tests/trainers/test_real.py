@@ -97,7 +97,7 @@ def test_skyrl_takes_the_rows_and_has_the_advantages_of_rollouts(address: str):
         "trio_envserve/masked_segments": 4,
     }
     assert "set generator.step_wise_trajectories=true" in found["refused"]
-    assert found["engine"]["model"] == "http://10.0.0.1:8080/v1"
+    assert found["engine"] == ["http://10.0.0.1:8080/v1", "tiny/model"]
     settings = {"address": address, "timeout_s": 600, "sampling": {"top_p": 0.9}}
     assert found["command"] == [True, settings]
 

@@ -85,6 +85,7 @@ def test_samples_of_one_rollout_have_its_advantage():
         (made.without_logprobs(), 1.0, NO_LOGPROBS),
         (made.with_nan(), 1.0, "a sampled token has no finite log-probability"),
         (made.without_answer(), 0.0, "the segment has no response tokens"),
+        (made.without_prompt(), 1.0, "the segment has no prompt tokens"),
         (
             made.answered(1.0, made.segment(response_mask=[0, 0, 0])),
             1.0,

@@ -93,8 +93,22 @@ FORKED = made.answered(1.0, made.segment(1), made.segment(4, tokens=2), made.seg
 GROUP = [FORKED, made.answered(0.0), made.failed(), made.without_answer(0.5)]
 """Rewards 1, 0 and 0.5 count.  All tokens are words of the tiny model."""
 
+FLAWED = [
+    made.without_logprobs(0.5), made.without_segments(1.0), made.with_nan(0.5),
+    made.without_prompt(0.0), made.answered(1.0), made.lost(), made.without_reward(), FORKED,
+]  # fmt: skip
+"""Six count, of which two are trained on."""
 
-def test_grpo_trainer_leaves_failed_rollouts_out(tiny: Any, tmp_path: Path):
+
+@pytest.mark.parametrize(
+    ("group", "mean", "std", "failed", "masked", "left_out"),
+    [(GROUP, 0.5, 0.5, 0.25, 0.5, 0.5), (FLAWED, 2 / 3, 0.4082, 0.25, 0.75, 0.5)],
+    ids=["failed and forked", "flawed"],
+)
+def test_grpo_trainer_has_rewards_and_gradient_of_what_counts(
+    tiny: Any, tmp_path: Path, group: list[Outcome], mean: float, std: float, failed: float,
+    masked: float, left_out: float,
+):  # fmt: skip
     import torch
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
@@ -106,22 +120,22 @@ def test_grpo_trainer_leaves_failed_rollouts_out(tiny: Any, tmp_path: Path):
         processing_class=tiny.tokenizer(),
         train_dataset=Dataset.from_dict({"prompt": [[{"role": "user", "content": "1"}]]}),
         rollout_func=adapter.RolloutFunc(
-            "tcp://x", client=cast(PlainClient, Client(GROUP)), model="policy"
+            "tcp://x", client=cast(PlainClient, Client(group)), model="policy"
         ),
         reward_funcs=adapter.rollout_reward,
         args=GRPOConfig(
-            output_dir=str(tmp_path), use_cpu=True, bf16=False, per_device_train_batch_size=4,
-            num_generations=4, max_steps=1, learning_rate=0.1, report_to=[], save_strategy="no",
-            logging_steps=1,
+            output_dir=str(tmp_path), use_cpu=True, bf16=False, max_steps=1, learning_rate=0.1,
+            per_device_train_batch_size=len(group), num_generations=len(group), report_to=[],
+            save_strategy="no", logging_steps=1,
         ),
     )  # fmt: skip
     trainer.train()
     logged = trainer.state.log_history[0]
-    assert logged["reward"] == pytest.approx(0.5), "of three rollouts, not of four"
-    assert logged["reward_std"] == pytest.approx(0.5)
-    assert logged["rollouts/failed"] == 0.25
-    assert logged["rollouts/masked"] == 0.5
-    assert logged["rollouts/segments_left_out"] == 0.5, "two of the three, beside one other"
+    assert logged["reward"] == pytest.approx(mean), "of the rollouts that count"
+    assert logged["reward_std"] == pytest.approx(std, abs=1e-3)
+    assert logged["rollouts/failed"] == failed
+    assert logged["rollouts/masked"] == masked
+    assert logged["rollouts/segments_left_out"] == left_out, "two of the three of one rollout"
     assert math.isfinite(logged["grad_norm"])
     assert logged["grad_norm"] > 0
     assert all(torch.isfinite(each).all() for each in model.parameters())

@@ -69,8 +69,9 @@ class CallSettings:
 
     address: str = ""
     """Of the server; by default that of the variable ``TRIO_ENVSERVE_ADDRESS``."""
-    model: str = "policy"
-    """The endpoint: a name in the workers' file of endpoints, or a URL."""
+    model: str = ""
+    """The endpoint: a name in the workers' file of endpoints, or a URL; by default the trainer's
+    own engines, or ``policy`` where it has none."""
     model_name: str = ""
     sampling: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Fields of every chat completion, beside the trainer's sampling parameters."""
@@ -100,6 +101,17 @@ class CallSettings:
         if unknown := sorted(set(settings) - set(known)):
             raise ConfigError(f"{where}: unknown settings {unknown}; known are {known}")
         return cls(**{name: plain(value) for name, value in settings.items()})
+
+    def at_engine(self, kind: str, url: str, name: str) -> CallSettings:
+        """Those by which turns go to the trainer's own engine, unless another endpoint is set."""
+        if self.model:
+            return self
+        return dataclasses.replace(
+            self,
+            model=f"{url.rstrip('/')}/v1",
+            model_name=self.model_name or name,
+            sampling={**TOKENS_AND_LOGPROBS[kind], **self.sampling},
+        )
 
     def server(self) -> str:
         """The address.  Raises ConfigError without one."""
@@ -170,7 +182,7 @@ async def ask_rollout(
     opening, client = await _opening(settings)
     outcome = await client.outcome(
         plain(input),
-        model=settings.model,
+        model=settings.model or "policy",
         model_name=settings.model_name,
         sampling_args={**sampling_args(sampling_params or {}), **settings.sampling},
         max_retries=settings.max_retries,

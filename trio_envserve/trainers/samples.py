@@ -212,25 +212,20 @@ def sampled_rollout(
     """The rollout with this outcome; ``logprobs`` as for :func:`sampled_group`."""
     reward, masked = reward_of(outcome)
     value = outcome.value if isinstance(outcome.value, Mapping) else {}
-    given = value.get("segments")
-    records = given if isinstance(given, Sequence) and not isinstance(given, str | bytes) else []
     samples = tuple(
-        _sample(record, logprobs, masked, group, rollout, segment, reward)
-        for segment, record in enumerate(records)
+        _sample(
+            record, logprobs, masked, group=group, rollout=rollout, segment=segment, reward=reward
+        )
+        for segment, record in enumerate(_plain(value.get("segments")))
     )
     if not masked:
         # Of several reasons, the first is told: they mostly are one and the same.
         reasons = [sample.masked for sample in samples]
         masked = "" if not all(reasons) else (reasons or [NO_TOKENS])[0]
     return SampledRollout(
-        group=group,
-        rollout=rollout,
-        outcome=outcome,
-        reward=reward,
-        samples=samples,
-        logprobs=logprobs,
-        masked=masked,
-    )
+        group=group, rollout=rollout, outcome=outcome, reward=reward, samples=samples,
+        logprobs=logprobs, masked=masked,
+    )  # fmt: skip
 
 
 def reward_of(outcome: Outcome) -> tuple[float | None, str]:
@@ -253,15 +248,12 @@ def reward_of(outcome: Outcome) -> tuple[float | None, str]:
     return number, ""
 
 
-def _sample(
-    record: Any, logprobs: bool, masked: str, group: str, rollout: str, segment: int,
-    reward: float | None,
-) -> Sample:  # fmt: skip
+def _sample(record: Any, logprobs: bool, masked: str, **head: Any) -> Sample:
     fields = record if isinstance(record, Mapping) else {}
-    prompt, response, mask = (
-        _plain(fields.get(name)) for name in ("prompt_ids", "response_ids", "response_mask")
+    prompt, response, mask, numbers, versions = (
+        _plain(fields.get(name))
+        for name in ("prompt_ids", "response_ids", "response_mask", "logprobs", "weight_versions")
     )
-    numbers = _plain(fields.get("logprobs"))
     masked = masked or _flaw(prompt, response, mask)
     if logprobs:
         masked = masked or _flaw_of_numbers(mask, numbers)
@@ -270,15 +262,14 @@ def _sample(
         if not all(type(token) is int for token in [*prompt, *response]):
             prompt, response = [], []
         mask = [0] * len(response)
-        numbers = [0.0] * len(response)
+        numbers = mask
+    # What was not sampled has 0.0, whatever stands there.
+    pairs = zip(mask, numbers, strict=True) if logprobs else ()
+    told = [float(number) if sampled else 0.0 for sampled, number in pairs]
     return Sample(
-        group=group, rollout=rollout, segment=segment, prompt_ids=prompt, response_ids=response,
-        response_mask=[int(sampled) for sampled in mask],
-        logprobs=_where(mask, numbers) if logprobs else None, reward=reward, masked=masked,
-        turns=_turns(fields.get("turns")),
-        weight_versions=tuple(
-            str(version) for version in _plain(fields.get("weight_versions")) if version is not None
-        ),
+        **head, prompt_ids=prompt, response_ids=response, response_mask=list(map(int, mask)),
+        logprobs=told if logprobs else None, masked=masked, turns=_turns(fields.get("turns")),
+        weight_versions=tuple(str(version) for version in versions if version is not None),
     )  # fmt: skip
 
 
@@ -286,13 +277,13 @@ def _flaw(prompt: list[Any], response: list[Any], mask: list[Any]) -> str:
     """Why a segment cannot be trained on; empty if it can."""
     if not response:
         return "the segment has no response tokens"
+    if not prompt:
+        return "the segment has no prompt tokens"
     if not all(type(token) is int for token in [*prompt, *response]):
         return "the segment's token ids are no whole numbers"
     if len(mask) != len(response) or not all(each in (0, 1) for each in mask):
         return f"the segment has {len(response)} response tokens, and no 0 or 1 for each as mask"
-    if 1 not in mask:
-        return "the model sampled no token of the segment"
-    return ""
+    return "" if 1 in mask else "the model sampled no token of the segment"
 
 
 def _flaw_of_numbers(mask: list[Any], logprobs: list[Any]) -> str:
@@ -301,15 +292,8 @@ def _flaw_of_numbers(mask: list[Any], logprobs: list[Any]) -> str:
         return NO_LOGPROBS
     if len(logprobs) != len(mask):
         return f"the segment has {len(mask)} response tokens and {len(logprobs)} log-probabilities"
-    if not all(map(_is_finite, itertools.compress(logprobs, mask))):
-        return "a sampled token has no finite log-probability"
-    return ""
-
-
-def _where(mask: list[Any], logprobs: list[Any]) -> list[float]:
-    """The log-probabilities of what was sampled; 0.0 for the rest, whatever stands there."""
-    pairs = zip(mask, logprobs, strict=True)
-    return [float(number) if sampled else 0.0 for sampled, number in pairs]
+    finite = all(map(_is_finite, itertools.compress(logprobs, mask)))
+    return "" if finite else "a sampled token has no finite log-probability"
 
 
 def _is_finite(number: object) -> bool:

@@ -27,7 +27,7 @@ from typing import Any
 from skyrl.train.generators.base import GeneratorInterface, GeneratorOutput, TrajectoryID
 
 from ..core.errors import ConfigError
-from .calls import TOKENS_AND_LOGPROBS, CallSettings, ask_rollout, input_of
+from .calls import CallSettings, ask_rollout, input_of
 from .forms import skyrl_output
 
 
@@ -44,6 +44,10 @@ class Generator(GeneratorInterface):  # type: ignore[misc]  # skyrl has its own 
                 "SkyRL takes in step-wise training only: set generator.step_wise_trajectories=true"
             )
         self._settings = CallSettings.of(settings, where="SkyRL's generator")
+
+    def use_engine(self, url: str, name: str) -> None:
+        """Send turns to SkyRL's own router of vLLM engines, unless the settings name a model."""
+        self._settings = self._settings.at_engine("vllm", url, name)
 
     async def generate(self, input_batch: Mapping[str, Any]) -> GeneratorOutput:
         """The rows of a batch, in the order of its prompts."""
@@ -105,17 +109,8 @@ def run(cfg: Any, settings: Mapping[str, Any]) -> None:
 
     class Experiment(BasePPOExp):  # type: ignore[misc]  # as above
         def get_generator(self, cfg: Any, tokenizer: Any, inference_engine_client: Any) -> Any:
-            given = dict(settings)
-            if "model" not in given:
-                given |= engine_settings(
-                    inference_engine_client.proxy_url, resolve_policy_model_name(cfg), given
-                )
-            return Generator(cfg.generator, **given)
+            made = Generator(cfg.generator, **settings)
+            made.use_engine(inference_engine_client.proxy_url, resolve_policy_model_name(cfg))
+            return made
 
     Experiment(cfg).run()
-
-
-def engine_settings(url: str, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings by which turns go to SkyRL's own router of vLLM engines."""
-    sampling = {**TOKENS_AND_LOGPROBS["vllm"], **given.get("sampling", {})}
-    return {"model": f"{url.rstrip('/')}/v1", "model_name": name, "sampling": sampling}

@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.errors import ConfigError
-from .calls import TOKENS_AND_LOGPROBS, CallSettings, ask_rollout, input_of
+from .calls import CallSettings, ask_rollout, input_of
 from .forms import slime_samples
 from .samples import advantages
 
@@ -91,12 +91,12 @@ def _settings(args: Any) -> CallSettings:
         for name, value in vars(args).items()
         if name.startswith(PREFIX) and value is not None
     }
+    settings = CallSettings.of(given, where=f"arguments that begin with {PREFIX}")
     host = getattr(args, "sglang_router_ip", None)
-    if "model" not in given and host:
-        given["model"] = f"http://{host}:{args.sglang_router_port}/v1"
-        given.setdefault("model_name", args.hf_checkpoint)
-        given["sampling"] = {**TOKENS_AND_LOGPROBS["sglang"], **given.get("sampling", {})}
-    return CallSettings.of(given, where=f"arguments that begin with {PREFIX}")
+    if not host:
+        return settings
+    url = f"http://{host}:{args.sglang_router_port}"
+    return settings.at_engine("sglang", url, args.hf_checkpoint)
 
 
 def _check(args: Any, sample: Any) -> None:

@@ -43,14 +43,14 @@ class AgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl is installed in it
     """An agent loop whose rollouts run on an environment server.
 
     The other keys of its entry in verl's file of agent loops are the settings of
-    :class:`.CallSettings`.  ``model`` is ``verl`` by default: the rollout's turns go to one
-    of verl's own engines, chosen by verl's balancer.
+    :class:`.CallSettings`.  Without ``model``, a rollout's turns go to one of verl's own
+    engines, chosen by verl's balancer.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         given = {name: kwargs.pop(name) for name in set(kwargs) - _VERLS_OWN}
         super().__init__(*args, **kwargs)
-        self._settings = CallSettings.of({"model": "verl", **given}, where="verl's agent loop")
+        self._settings = CallSettings.of(given, where="verl's agent loop")
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> list[AgentLoopOutput]:
         """The outputs of one rollout, of which ``session_id`` is the number in its group."""
@@ -82,24 +82,18 @@ class AgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl is installed in it
     @asynccontextmanager
     async def _engine(self, rollout: str) -> AsyncGenerator[CallSettings, None]:
         """The settings, with the endpoint of one of verl's engines until the block ends."""
-        settings, engines = self._settings, self.server_manager
-        if settings.model != "verl":
+        settings, engines, kind = self._settings, self.server_manager, self.rollout_config.name
+        if settings.model:
             yield settings
             return
-        fields = TOKENS_AND_LOGPROBS.get(self.rollout_config.name)
-        if fields is None:
+        if kind not in TOKENS_AND_LOGPROBS:
             raise ConfigError(
-                f"verl's engine {self.rollout_config.name!r} has no chat completions with token "
-                f"ids: use {' or '.join(TOKENS_AND_LOGPROBS)}, or give the setting model"
+                f"verl's engine {kind!r} has no chat completions with token ids: use "
+                f"{' or '.join(TOKENS_AND_LOGPROBS)}, or give the setting model"
             )
         server, _ = await engines._acquire_server(rollout)
         try:
-            yield dataclasses.replace(
-                settings,
-                model=f"http://{server}/v1",
-                model_name=settings.model_name or self._served_name(),
-                sampling={**fields, **settings.sampling},
-            )
+            yield settings.at_engine(kind, f"http://{server}", self._served_name())
         finally:
             engines._release_server(server, request_id=rollout)
 

@@ -29,7 +29,7 @@ from skyrl.train.generators.utils import (
 )
 from skyrl.train.utils.trainer_utils import validate_generator_output
 
-from trio_envserve.trainers.skyrl import Generator, engine_settings
+from trio_envserve.trainers.skyrl import Generator
 
 
 def batch_of(batch: Any, **sampling: Any) -> dict[str, Any]:
@@ -114,8 +114,10 @@ async def main(address: str, batch: Any) -> None:
         "logprobs": [output["rollout_logprobs"] is not None, plain["rollout_logprobs"] is not None],
         "metrics": output["rollout_metrics"],
         "refused": refused,
-        "engine": engine_settings("http://10.0.0.1:8080/", "tiny/model", {}),
     }
+    engine = Generator(cfg.generator, address=address)
+    engine.use_engine("http://10.0.0.1:8080/", "tiny/model")
+    made["engine"] = [engine._settings.model, engine._settings.model_name]
     made["command"] = command(address)
     print("RESULT " + json.dumps(made))
 

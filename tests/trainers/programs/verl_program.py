@@ -158,7 +158,7 @@ async def engine() -> dict[str, Any]:
     """The endpoint of a rollout without the setting ``model``."""
     given = config()
     given.actor_rollout_ref.model = {"path": "tiny/model"}
-    loop = loop_of("tcp://127.0.0.1:1", model="verl", config=given)
+    loop = loop_of("tcp://127.0.0.1:1", model="", config=given)
     loop.server_manager = LLMServerClient(given, load_balancer_handle=Balancer())
     async with loop._engine("mixed/0") as settings:
         return {name: getattr(settings, name) for name in ("model", "model_name", "sampling")}
