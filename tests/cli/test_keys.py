@@ -210,12 +210,17 @@ async def test_keys_are_cancelled_and_forgotten(tmp_path: Path):
         assert (cancelled.code, cancelled.last["keys"]) == (
             0,
             [
-                {"key": "one", "known": True, "started": True},
-                {"key": "two", "known": False, "started": True},
+                {"key": "one", "known": True, "started": True, "finished": False},
+                {"key": "two", "known": False, "started": True, "finished": False},
             ],
         )
         assert not (await client.outcome({"name": "two", "gate": False}, key="two")).ok
         await client.run_rollout({"name": "three", "gate": False}, key="three")
+        late = await run(tmp_path, "cancel", "three", *at)
+        assert late.out == "three: had finished before, and keeps its outcome, a result\n"
+        late = await run(tmp_path, "cancel", "three", *at, "--json")
+        (three,) = late.last["keys"]
+        assert (three["finished"], three["outcome"]["executions"]) == (True, 1)
         forgotten = await run(tmp_path, "forget", "three", "four", *at)
         assert forgotten.out.splitlines() == [
             "three: forgotten; it may have run", "four: nothing was known under it",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import cbor2
+
 from trio_envserve.core import messages
 from trio_envserve.core.client_inputs import CallKey
 from trio_envserve.core.key_records import GenerationState, KeyAct, KeyName, input_digest
@@ -51,6 +53,12 @@ class Keyed(Pair):
     def heard(self) -> Any:
         """What the stranger was told last."""
         return self.mail[-1][1]
+
+    def answered(self, session: bytes, sequence: int) -> Any:
+        """The answer to a stranger's command."""
+        kept = self.router.cache.sessions[session].entries[sequence].kept
+        assert kept is not None
+        return cbor2.loads(bytes(kept.payload))
 
 
 def generation(pair: Keyed, number: int = 0) -> GenerationState:

@@ -249,30 +249,34 @@ class Model:
     # -- commands ---------------------------------------------------------------------
 
     def command(self, what: str, name: Name, tag: int | bytes) -> tuple[list[Said], Said]:
-        """What must be done, and the answer: which it has closed, started, refused."""
+        """What must be done, and the answer: which it has closed, started, refused, finished."""
         known = self.open(name)
+        nothing: Said = (None, True, False, False)
         if isinstance(tag, int):
             if known is None or known.number != tag:
-                return [], (None, True, False)
-            return self._close(known), (known.number, known.started, False)
+                return [], nothing
+            return self._end(what, known)
         if not tag:
-            if known is None:
-                return [], (None, True, False)
-            return self._close(known), (known.number, known.started, False)
+            return ([], nothing) if known is None else self._end(what, known)
         word = what, name, tag
         if word in self.commands:
             return [], self.commands[word][0]
         mine = sum(other[0] == name[0] for _, other, _ in self.commands)
         if mine >= SHARE * (COMMANDS - (len(self.commands) - mine)):
-            return [], (None, True, True)
+            return [], (None, True, True, False)
         said: list[Said] = []
-        answer: Said = (None, True, False)
+        answer = nothing
         if known is not None:
-            said, answer = self._close(known), (known.number, known.started, False)
+            said, answer = self._end(what, known)
         elif what == "cancel" and not self.ends(name):
             self.early[name] = word
         self.commands[word] = answer, self.now_s
         return said, answer
+
+    def _end(self, what: str, known: Generation) -> tuple[list[Said], Said]:
+        if what == "cancel" and known.outcome is not None:
+            return [], (None, True, False, True)
+        return self._close(known), (known.number, known.started, False, False)
 
     # -- work -------------------------------------------------------------------------
 

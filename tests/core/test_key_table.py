@@ -119,8 +119,7 @@ CELLS: list[tuple[KeyInput, tuple[GenerationState, ...], Any, list[Any], Any]] =
         KeyInput.CANCEL, OPEN, lambda d, n: d.cancel(n),
         [("finish", "n"), ("cancelled", A, "started"), ("cancelled", C, "started")], S.CLOSED,
     ),
-    (KeyInput.CANCEL, (DONE,), lambda d, n: d.cancel(n), [], S.CLOSED),
-    (KeyInput.CANCEL, (UNREAD,), lambda d, n: d.cancel(n), GONE, S.CLOSED),
+    (KeyInput.CANCEL, (DONE, UNREAD), lambda d, n: d.cancel(n), [], None),
     (KeyInput.FORGET, (UNREAD,), lambda d, n: d.forget(n), GONE, S.CLOSED),
     (
         KeyInput.RETENTION_ENDED, (UNREAD,), lambda d, n: retained(d), GONE[1:], S.CLOSED,

@@ -252,6 +252,25 @@ def test_a_cancel_by_key_ends_it_for_all():
     assert len(pair.cancels) == 1
 
 
+@pytest.mark.parametrize("tag", [0, b"", b"id"])
+def test_g4_a_cancel_of_what_has_its_outcome_drops_nothing_and_says_so(tag: int | bytes):
+    """The outcome was dropped, also before its caller had it, and the answer said that it was
+    cancelled."""
+    pair = Keyed()
+    pair.call()
+    pair.end()
+    session = pair.stranger()
+    for sequence in range(2):
+        pair.request(session, sequence, b"", act=KeyAct.CANCEL, tag=tag)
+        said = {"generation": None, "started": True, "finished": True}
+        assert pair.answered(session, sequence) == said
+        if sequence == 0:
+            pair.receive(0)
+    assert generation(pair) is GenerationState.COMPLETED
+    pair.request(session, 2)
+    assert pair.heard().status == Status.RESULT
+
+
 def test_a_cancel_of_what_never_ran_says_so_to_all():
     pair = Keyed(ready=False)
     session = pair.stranger()
@@ -277,9 +296,10 @@ def test_a_command_without_an_id_hits_nothing_when_its_request_is_sent_again(act
     pair = Keyed()
     session = pair.stranger()
     pair.call()
-    pair.end()
     for _ in range(2):
         pair.request(session, 0, b"", act=act, tag=b"")
+        if len(pair.runs) == 1:
+            pair.end()  # what was cancelled, or was to be forgotten
         pair.call(body=b"other")
     pair.tell(messages.Finish(session, [0, 1]), route=STRANGER)
     pair.request(session, 0, b"", act=act, tag=b"")

@@ -229,12 +229,29 @@ def test_what_was_read_and_is_no_outcome_cannot_be_read(frames, why):
     assert why in error.message
 
 
-@pytest.mark.parametrize("act", [KeyAct.CANCEL, KeyAct.FORGET])
-def test_g7_what_rests_is_cancelled_and_forgotten_by_name(act):
+def test_g4_what_rests_has_its_outcome_and_a_cancel_by_name_drops_nothing():
     pair = AtDisk()
     pair.run_one()
     session = pair.stranger()
-    pair.request(session, act=act, tag=pair.ids())
+    for sequence in range(2):  # the second one is told what the first was
+        pair.request(session, sequence, act=KeyAct.CANCEL, tag=b"id")
+        pair.disk()
+        assert pair.answered(session, sequence)["finished"] is True
+        assert pair.resting.all.keys == 1
+    pair.request(session, 2, act=KeyAct.ATTACH)
+    pair.request(session, 3, act=KeyAct.CANCEL, tag=b"while it is read")
+    pair.read()
+    pair.disk()
+    assert pair.answered(session, 3)["finished"] is True
+    outcomes = [each for _, each in pair.mail if isinstance(each, messages.Outcome)]
+    assert {each.sequence: each.status for each in outcomes}[2] == Status.RESULT
+
+
+def test_g7_what_rests_is_forgotten_by_name():
+    pair = AtDisk()
+    pair.run_one()
+    session = pair.stranger()
+    pair.request(session, act=KeyAct.FORGET, tag=pair.ids())
     assert pair.records[-2] == Closed(0)
     assert not isinstance(pair.heard(), messages.Outcome)  # nothing is said before it is safe
     pair.disk()

@@ -413,7 +413,9 @@ class KeysMachine(RuleBasedStateMachine):
         known = self.keys.open.get(name)
         early = self.model.early.get(name)
         fresh = isinstance(tag, bytes) and (what, name, tag) not in self.model.commands
-        if known is not None and (fresh or tag == known.number):
+        hits = known is not None and (fresh or tag == known.number)
+        # A cancel that comes after the outcome has lost: the outcome stays.
+        if known is not None and hits and (what == "forget" or known.outcome is None):
             self.history.excused.add(known.number)
         do = self.keys.cancel if what == "cancel" else self.keys.forget
         effects, answer = do(name, tag, self.model.now_s)

@@ -76,7 +76,7 @@ def attach(
         if outcome is None:
             say("not waiting any more; the work goes on")
             return Result(stop.interrupted_code, {"key": key, "namespace": namespace})
-        record = {"key": key, "namespace": namespace, **_record(outcome)}
+        record = {"key": key, "namespace": namespace, **record_of(outcome)}
         if outcome.error is not None:
             _tell(outcome.error, address, namespace)
             late = isinstance(outcome.error, NoAnswer) and timeout_s is not None
@@ -96,7 +96,8 @@ async def _wait(client: Client, key: str, namespace: str, timeout_s: float | Non
     return outcome
 
 
-def _record(outcome: Outcome) -> dict[str, Any]:
+def record_of(outcome: Outcome) -> dict[str, Any]:
+    """The outcome of a key, as it is printed."""
     known: dict[str, Any] = {"ok": outcome.ok}
     if outcome.error is None:
         known["value"] = jsonable(outcome.value)

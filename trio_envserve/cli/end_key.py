@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 import click
 import trio
 
-from ..client import Client, KeyEnded
+from ..client import Client, KeyEnded, Outcome
 from ..core.errors import CallError
 from ..net import Transport
 from .at_server import AtServer, namespace_option, reached, refused, server_options
+from .attach import record_of
 from .common import NO_SERVER, NOT_STARTED, OK, ROLLOUT_ERRORS, Result, Stop, epilog, put, run_verb
 from .options import json_option
 
@@ -41,8 +43,9 @@ def cancel(
 ) -> int:  # fmt: skip
     """Cancel the work of each KEY, whoever waits for it.
 
-    Callers that wait are told that it was cancelled. If nothing is known under a key, the
-    next request for it is cancelled, since it may be on its way.
+    Callers that wait are told that it was cancelled. What has its outcome keeps it, which is
+    told; forget drops it. If nothing is known under a key, the next request for it is
+    cancelled, since it may be on its way.
 
     \b
     Example:
@@ -99,16 +102,25 @@ def _each(
                         done = await end(client, key)
                     except CallError as error:
                         raise refused(error) from None
-                    ended.append({"key": key, "known": done.known, "started": done.started})
+                    ended.append({"key": key, **dataclasses.asdict(done)})
+                    outcome = None
+                    if done.finished:
+                        outcome = await client.attach(
+                            key, namespace=at.namespace, timeout_s=ANSWER_S
+                        )
+                        ended[-1]["outcome"] = record_of(outcome)
                     if not as_json:
-                        put(f"{key}: {_what(done, *words)}")
+                        put(f"{key}: {_what(done, outcome, *words)}")
         code = stop.interrupted_code if stop.asked.is_set() else OK
         return Result(code, {"namespace": at.namespace, "keys": ended})
 
     return run_verb(main, as_json=as_json)
 
 
-def _what(ended: KeyEnded, done: str, unknown: str) -> str:
+def _what(ended: KeyEnded, outcome: Outcome | None, done: str, unknown: str) -> str:
+    if outcome is not None:
+        what = "a result" if outcome.error is None else f"an error: {outcome.error}"
+        return f"had finished before, and keeps its outcome, {what}"
     if not ended.known:
         return unknown
     return f"{done}; it may have run" if ended.started else f"{done}; it never ran"

@@ -28,6 +28,8 @@ class KeyEnded:
     """Whether there was work, or its outcome, under the key."""
     started: bool
     """False: it had never been started, and now never will be.  True: it may have run."""
+    finished: bool = False
+    """It had its outcome before it was to be cancelled, and keeps it: ``attach`` to the key."""
 
 
 async def attach(
@@ -61,7 +63,8 @@ async def forget_once(
 
 def _ended(outcome: Outcome) -> KeyEnded:
     record = outcome.unwrap()
-    return KeyEnded(record["generation"] is not None, record["started"])
+    finished = record.get("finished", False)
+    return KeyEnded(record["generation"] is not None or finished, record["started"], finished)
 
 
 async def _call(

@@ -298,8 +298,9 @@ class Client:
     async def cancel_key(
         self, key: str, *, namespace: str = DEFAULT_NAMESPACE, timeout_s: float | None = None
     ) -> KeyEnded:
-        """Cancel the work of a key, whoever waits for it.  If nothing is known under the
-        key, the next ask of it, which may be on its way, is cancelled.
+        """Cancel the work of a key, whoever waits for it.  What has its outcome keeps it, and
+        the answer says so (``finished``).  If nothing is known under the key, the next ask of
+        it, which may be on its way, is cancelled.
 
         Args:
             key: The key.

@@ -99,6 +99,8 @@ class Commanded(NamedTuple):
     started: bool
     early: bool
     """It will cancel the next request of its key, of which nothing was known."""
+    finished: bool = False
+    """It was a cancel of what had its outcome."""
 
 
 Record: TypeAlias = Opened | Joined | Started | Completed | Closed | Cancelled | Commanded

@@ -37,7 +37,8 @@ class KeyCommands:
             name = KeyName(said.namespace, said.key)
             input = KeyInput.FORGET if said.forget else KeyInput.CANCEL
             command = KeyCommand(input, name, said.tag)
-            self._say(command, CommandAnswer(said.generation, said.started), now_s)
+            answer = CommandAnswer(said.generation, said.started, finished=said.finished)
+            self._say(command, answer, now_s)
             if remains.early_cancels.get(name) == said:
                 self.early[name] = command
 
@@ -53,7 +54,7 @@ class KeyCommands:
         assert isinstance(tag, bytes)
         self._journal.append(
             Commanded, input is KeyInput.FORGET, name.namespace, name.key, tag,
-            answer.generation, answer.started, self.early.get(name) == command,
+            answer.generation, answer.started, self.early.get(name) == command, answer.finished,
         )  # fmt: skip
 
     def _say(self, command: KeyCommand, answer: CommandAnswer, now_s: float) -> None:

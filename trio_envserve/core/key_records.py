@@ -234,6 +234,8 @@ class CommandAnswer(NamedTuple):
     """False: it ended a generation that had never started, and now never will."""
     refused: bool = False
     """For now: nothing has changed, and the command is to be sent again."""
+    finished: bool = False
+    """It was to cancel a generation that has its outcome, which stays."""
 
 
 # -- effects --------------------------------------------------------------------------

@@ -392,7 +392,7 @@ TABLE: dict[KeyInput, dict[GenerationState, Cell]] = {
         (_I.LEAVE,           _never,    _leave,    _leave,    _leave,    _leave,    _never),
         (_I.LOSE,            _never,    _lose,     _lose,     _lose,     _lose,     _never),
         (_I.WITHDRAW,        _ignore,   _withdraw, _withdraw, _withdraw, _withdraw, _never),
-        (_I.CANCEL,          _remember, _close,    _close,    _close,    _close,    _never),
+        (_I.CANCEL,          _remember, _close,    _close,    _close,    _ignore,   _never),
         (_I.FORGET,          _ignore,   _close,    _close,    _close,    _close,    _never),
         (_I.DISPATCH,        _never,    _never,    _run,      _never,    _never,    _never),
         (_I.EXECUTION_ENDED, _never,    _never,    _never,    _end,      _end_late, _release),
@@ -406,7 +406,7 @@ TABLE: dict[KeyInput, dict[GenerationState, Cell]] = {
 
 _READING: dict[KeyInput, Cell] = {
     _I.ASK: _join, _I.OTHER_INPUT: _conflict, _I.ATTACH: _watch, _I.LEAVE: _leave,
-    _I.LOSE: _lose, _I.WITHDRAW: _withdraw, _I.CANCEL: _end_unread, _I.FORGET: _end_unread,
+    _I.LOSE: _lose, _I.WITHDRAW: _withdraw, _I.CANCEL: _ignore, _I.FORGET: _end_unread,
     _I.ORPHANED: _abandon, _I.RETENTION_ENDED: _end_unread, _I.READ: _show_read,
     _I.UNREADABLE: _send_away,
 }

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import messages, outcomes
 from .calls import grant
@@ -221,7 +221,9 @@ class KeyedRequests:
         if said.refused:
             self._do((Refuse(entry.id, Refusal.COMMANDS_FULL),))
             return
-        record = {"generation": said.generation, "started": said.started}
+        record: dict[str, Any] = {"generation": said.generation, "started": said.started}
+        if said.finished:
+            record["finished"] = True
         self.answers.give(Say(entry.id, outcomes.said(entry, record)))
 
     def leave(self, entry: Entry) -> bool:

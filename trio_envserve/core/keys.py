@@ -9,7 +9,7 @@ lease ended goes on counting until its caller is back, to ask again or to withdr
 orphan deadline has passed, which runs only while nobody waits.  When the outcome is there
 and nobody counts any more, its retention begins.  A cancel, a forget, the last one's
 leaving or the end of the retention closes the generation, and the next request opens
-another one.
+another one.  A cancel that comes after the outcome has lost: it closes nothing.
 
 What can happen to a generation is a table (:mod:`.key_table`); every input goes through
 :meth:`Keys.step`.  At the bounds new keys wait: nothing that has run is dropped for them.
@@ -240,8 +240,8 @@ class Keys:
     # -- commands by key ----------------------------------------------------------------
 
     def cancel(self, name: KeyName, tag: Tag, now_s: float) -> tuple[KeyEffects, CommandAnswer]:
-        """End a generation, whoever waits for it.  With an id of its own, and a key that
-        was never seen: the next request of it."""
+        """End a generation, whoever waits for it, unless it has its outcome.  With an id of its
+        own, and a key that was never seen: the next request of it."""
         return self._command(KeyCommand(KeyInput.CANCEL, name, tag), now_s)
 
     def forget(self, name: KeyName, tag: Tag, now_s: float) -> tuple[KeyEffects, CommandAnswer]:
@@ -262,7 +262,11 @@ class Keys:
         elif not self.commands.has_room(command.name.namespace):
             return (), CommandAnswer(refused=True)
         effects, started = self._end_by(generation, command.input, command, now_s)
-        answer = CommandAnswer(generation.number if generation else None, started)
+        is_closed = generation is not None and generation.state is _CLOSED
+        answer = CommandAnswer(
+            generation.number if generation is not None and is_closed else None, started,
+            finished=generation is not None and not is_closed,
+        )  # fmt: skip
         if isinstance(command.tag, bytes) and command.tag:
             self.commands.remember(command, answer, now_s)
         return effects, answer

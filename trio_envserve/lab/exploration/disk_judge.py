@@ -61,7 +61,7 @@ def past_of(rows: Iterable[Row]) -> KeyPast:
                 past = past._replace(early=None)
             case Commanded():
                 act = int(KeyAct.FORGET if record.forget else KeyAct.CANCEL)
-                answer = "said", record.generation, record.started
+                answer = "said", record.generation, record.started, record.finished
                 past = past._replace(
                     said=(*past.said, ((act, record.tag), answer)),
                     early=record.tag if record.early else past.early,

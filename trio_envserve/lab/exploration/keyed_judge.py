@@ -20,7 +20,7 @@ from .judge import Request
 
 Told: TypeAlias = tuple[Any, ...]
 """``("result", body)``, ``("error", code)``, ``("cancelled", started)``, ``("refused",
-code)``, ``("said", generation, started)``; to a cancel ``("left", started)``."""
+code)``, ``("said", generation, started, finished)``; to a cancel ``("left", started)``."""
 
 
 class Waiting(NamedTuple):
@@ -172,18 +172,21 @@ class KeyJudge(BaseJudge):
         if here is not None and self._return(caller, request[0]):
             self._who_waits()
             started = self.open is not None or here.started
-        self._due[request] = ("said", None, started)
+        self._due[request] = ("said", None, started, False)
 
     def commanded(self, request: Request, act: int, tag: Tag, *, forget: bool) -> None:
         """A cancel or a forget by key."""
-        here, answer = self.open, cast(Told, ("said", None, True))
+        here, answer = self.open, cast(Told, ("said", None, True, False))
         known = dict(self.said).get((act, tag))
         if known is not None:
             self._due[request] = known
             return
         if here is not None and (tag == here.number or isinstance(tag, bytes)):
-            answer = ("said", here.number, here.started)
-            self._close()
+            if here.outcome is not None and not forget:
+                answer = ("said", None, True, True)
+            else:
+                answer = ("said", here.number, here.started, False)
+                self._close()
         elif here is None and isinstance(tag, bytes) and not forget and self.ending is None:
             self.early = tag
         if isinstance(tag, bytes):

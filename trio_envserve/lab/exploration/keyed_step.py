@@ -380,7 +380,7 @@ def told_of(outcome: messages.Outcome, payload: bytes) -> Told:
         if payload[:1].isdigit():
             return "result", payload
         record = cbor2.loads(payload)
-        return "said", record["generation"], record["started"]
+        return "said", record["generation"], record["started"], record.get("finished", False)
     code = error_records.decode(payload).code
     if outcome.status == Status.CANCELLED:
         return "cancelled", code != "never-started"

@@ -179,6 +179,12 @@ def an_early_cancel_by_key_is_forgotten(patch: Patches) -> None:
     patch.item(TABLE[KeyInput.CANCEL], GenerationState.ABSENT, key_table._ignore)
 
 
+@FAMILY.mutant("G4", needs=(Fault.KEYS,))
+def a_cancel_drops_an_outcome(patch: Patches) -> None:
+    """A cancel by key that comes after the outcome drops that."""
+    patch.item(TABLE[KeyInput.CANCEL], GenerationState.COMPLETED, key_table._close)
+
+
 @FAMILY.mutant("G7", needs=(Fault.KEYS,))
 def a_doubled_command_hits_the_next_generation(patch: Patches) -> None:
     """A cancel or forget that comes again ends whatever is open by then."""

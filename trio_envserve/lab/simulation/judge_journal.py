@@ -232,6 +232,11 @@ class JournalJudge:
             self._broken(f"{call.key} is answered, and what is said is not safe", call.key)
         if number is not None:
             self._over(call, number)
+        if record.get("finished") and not any(
+            self.safe.labels[each] == use.label for each in self.safe.outcomes
+        ):
+            text = f"{call.key} is told that its key has its outcome, and none is safe"
+            self._broken(text, call.key)
 
     def _over(self, call: Call, number: int) -> None:
         if number not in self.safe.closed:

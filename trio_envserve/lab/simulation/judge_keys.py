@@ -61,6 +61,8 @@ class KeyJudge:
         """All that were asked under a key."""
         self._commands: dict[Place, int] = {}
         """When its last cancel or forget came."""
+        self._forgets: dict[Place, int] = {}
+        """When its last forget came: a cancel drops no outcome."""
         self._asked: dict[Place, int] = {}
         """When its last request with an input came."""
         self._fresh: set[Place] = set()
@@ -93,6 +95,8 @@ class KeyJudge:
         match KeyAct(message.act):
             case KeyAct.CANCEL | KeyAct.FORGET:
                 self._commands[place] = order
+                if message.act == KeyAct.FORGET:
+                    self._forgets[place] = order
                 self._place[request] = place
                 return
             case KeyAct.WITHDRAW:
@@ -145,8 +149,8 @@ class KeyJudge:
                 continue
             if self.is_over(place, waiter):
                 continue
-            after_command = self._commands.get(place, -1) > waiter.order
-            if not waiter.answered or (waiter.counts and not after_command):
+            after_forget = self._forgets.get(place, -1) > waiter.order
+            if not waiter.answered or (waiter.counts and not after_forget):
                 yield waiter
 
     def _here(self, waiter: Waiter) -> bool:
@@ -362,7 +366,7 @@ class KeyJudge:
     def _retained(self, place: Place, number: int) -> None:
         """Judge that what was retained is not run again before its retention has ended."""
         kept, since_s, order = self._kept.get(place, (number, 0.0, 0))
-        if kept == number or self._commands.get(place, -1) > order:
+        if kept == number or self._forgets.get(place, -1) > order:
             return
         for_s = self._book.clock() - since_s
         if for_s < self._book.plan.keys.retention_s - SLACK_S:
