@@ -1,9 +1,11 @@
 """A laboratory for any protocol with retries: yours, and the one that ships.
 
-A *system* is :class:`Actor` classes, what callers ask for, which faults may strike, and a
-judge.  It is run on a virtual clock and network under faults that a seed draws; a failing
-schedule is made small and drawn.  :func:`check` is for a test, :func:`search` and
-:func:`run` for anything else, ``trio-envserve fuzz --protocol file.py:NAME`` for a shell.
+A :class:`System` is :class:`Actor` classes, what callers ask for, which faults may strike,
+and judges.  There are several engines for it: :func:`run` is one seed on a virtual clock and
+network, under faults that the seed draws; :func:`explore` is every order of a small one;
+:func:`sweep` is a crash at every act; :func:`judge_log` judges the log of real processes.  A
+failing schedule is made small and drawn.  :func:`check` is for a test, :func:`search` for
+anything else, ``trio-envserve fuzz --protocol file.py:NAME`` for a shell.
 The page ``docs/another-protocol.md`` has an example.
 
 For developers
@@ -15,12 +17,14 @@ One thought in one file; each imports only files above it:
 ``judges``     what happened (events), what must hold (judges, violations)
 ``system``     what an author writes with: actors, disks, asks, faults
 ``author``     an author's code: found by name, called, its tracebacks
+``life``       one life of an actor, whichever engine runs it
 ``world``      virtual time, processes, links, a run around them: for any simulation
 ``draw``       schedules and sequence diagrams as text
 ``plan``       what is drawn before a run starts
 ``run``        the engine that runs one seed
+``explore``    the engine that looks at every order
 ``shrink``     a failing plan made small
-``failure``    seeds searched, failures told: ``search``, ``check``
+``failure``    failures looked for, told, saved and replayed: ``search``, ``check``
 ``jobs``       the same in a process of its own; sums over runs
 ``campaign``   the parent of such processes (the one file that needs trio)
 =============  ====================================================================

@@ -233,7 +233,7 @@ def save_failure(failure: Failure, folder: FilePath, *, system: str = "") -> Fil
 
 def _schedule_data(plan: Plan | Path) -> dict[str, Any]:
     if isinstance(plan, Path):
-        return {"path": plan.moves, "bounds": dataclasses.asdict(plan.bounds)}
+        return {"path": plan.moves, "rests": plan.rests, "bounds": dataclasses.asdict(plan.bounds)}
     return {
         "plan": {
             "strikes": [{**each._asdict(), "fault": each.fault.name} for each in plan.strikes],
@@ -293,7 +293,7 @@ def _asked_again(system: System, data: Mapping[str, Any]) -> tuple[Ask, ...]:
 
 def _schedule(data: Mapping[str, Any], asks: tuple[Ask, ...]) -> Plan | Path:
     if "path" in data:
-        return Path(_tuples(data["path"]), Bounds(**data["bounds"]), asks)
+        return Path(_tuples(data["path"]), Bounds(**data["bounds"]), asks, data["rests"])
     plan = data["plan"]
     rates = {name: _tuples(value) for name, value in plan["rates"].items()}
     return Plan(

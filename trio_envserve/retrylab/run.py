@@ -403,6 +403,7 @@ class ActorWorld(BaseWorld[Strike]):
 
     def release(self) -> None:
         """Nothing strikes any more."""
+        self._busy_until_s = max(self._busy_until_s, self.events.now_s + self.system.quiet_s)
         for process in list(self.processes.values()):
             process.spare()
             self._go_on(process)
