@@ -5,12 +5,13 @@ import json
 import pytest
 
 from tests.core.helpers import Pair
+from trio_envserve.core import error_records
 from trio_envserve.core.closing import ClosingStage
-from trio_envserve.core.errors import ProtocolError
+from trio_envserve.core.errors import ErrorInfo, ProtocolError
 from trio_envserve.core.health import ServerStatus
 from trio_envserve.core.router_inputs import CloseAsked
 from trio_envserve.core.status import CacheStats, ClosingRecord, ServerStats, StatusRecord
-from trio_envserve.core.terms import Status
+from trio_envserve.core.terms import Status, Verdict
 from trio_envserve.core.worker_history import DEATHS, Death
 from trio_envserve.core.worker_inputs import BeatDue
 
@@ -113,8 +114,10 @@ def test_what_are_no_statistics_is_said(wrong):
 
 def test_how_workers_have_ended_and_what_failed_is_told():
     pair = Pair()
-    pair.submit()
-    pair.end(payload=b"", status=Status.ERROR)
+    for code in ("model-unavailable", "made-up"):
+        pair.submit()
+        payload = error_records.encode(ErrorInfo(code, Verdict.RAN_AND_FAILED, "why"))
+        pair.end(payload=payload, status=Status.ERROR)
     pair.submit()
     pair.die(how="killed by \n a test")
     pair.advance(3.0)
@@ -123,7 +126,7 @@ def test_how_workers_have_ended_and_what_failed_is_told():
     assert (death.worker, death.lost) == ("w0-1", 1)
     assert death.why.endswith("killed by ? a test")
     assert 2.0 < death.age_s < 5.0
-    assert stats.failures == {"raised": 1, "lost": 1, "deadline": 0}
+    assert stats.failures == {"model-unavailable": 1, "other": 1, "worker-lost": 1}
 
 
 def test_of_the_ends_of_workers_the_last_ones_are_told():

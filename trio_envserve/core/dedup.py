@@ -13,7 +13,7 @@ through :meth:`DedupCache.step`.  The cache knows nothing of workers, queues or 
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from itertools import filterfalse
 from typing import Any
@@ -48,6 +48,9 @@ class DedupCache:
         """Nonces whose clients have said goodbye, so that a late hello opens no session.
         There are as many as there may be sessions."""
         self.counters = Counters()
+        self.failures: Counter[str] = Counter()
+        """Number of requests that have ended without a result, by the code of their ending; the
+        work of a key is one, whoever waits."""
         self.kept_count = 0
         self.kept_bytes = 0
         """Bytes of kept outcomes, and of those under way from a worker."""

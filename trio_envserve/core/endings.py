@@ -127,6 +127,9 @@ def _rows() -> tuple[Ending, ...]:
 ENDINGS: Final[Mapping[str, Ending]] = {each.code: each for each in _rows()}
 """By code.  The order is that of the documentation."""
 
+OTHER_CODE: Final = "other"
+"""Stands in counts for the codes that are not in :data:`ENDINGS`, which workers may make up."""
+
 RAISED: Final = tuple(each.code for each in ENDINGS.values() if each.raised)
 """Codes that exceptions of rollouts may carry."""
 

@@ -42,7 +42,7 @@ from .key_records import (
 )
 from .keys import ENDED_AT_ONCE, Keys
 from .limits import KeyLimits
-from .request_table import RequestInput, drop_body, place
+from .request_table import RequestInput, count_failure, drop_body, place
 from .requests import Ask, Entry, RequestState, RetainedOutcome, Session
 from .restored import remains_of
 from .terms import RequestId, one_line, quick
@@ -120,6 +120,7 @@ class KeyedRequests:
             else:
                 self.keys.enter_held(generation)
                 lost = outcomes.lost_before(generation.executions)
+                count_failure(self._cache, lost)
                 self._do(self.keys.outcome(generation.number, lost, self._clock.awake_s))
 
     def take_back(self, generation: Generation) -> tuple[Session, Entry]:

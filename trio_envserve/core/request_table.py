@@ -21,6 +21,8 @@ import enum
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from . import error_records
+from .endings import ENDINGS, OTHER_CODE
 from .requests import Ask, Entry, RequestState, RetainedOutcome, Session
 from .terms import RequestId
 
@@ -278,6 +280,8 @@ def _keep(cache: DedupCache, session: Session, entry: Entry, kept: RetainedOutco
     key is retained there."""
     entry.execution = None
     entry.kept = kept
+    if kept.outcome[2] and entry.key is None:  # else that of its work is counted
+        count_failure(cache, kept)
     if session.own:
         _remove(cache, session, entry)
         return
@@ -285,6 +289,12 @@ def _keep(cache: DedupCache, session: Session, entry: Entry, kept: RetainedOutco
     if entry.body is not None:
         drop_body(cache, session, entry)
     _count_kept(cache, session, entry, +1, kept.size_bytes)
+
+
+def count_failure(cache: DedupCache, kept: RetainedOutcome) -> None:
+    """One more outcome is no result."""
+    code = error_records.decode(kept.payload).code
+    cache.failures[code if code in ENDINGS else OTHER_CODE] += 1
 
 
 def _count_kept(

@@ -134,11 +134,7 @@ def describe(router: Router) -> dict[str, Any]:
         "runs": workforce.runs.to_record(),
         "model_calls": models.took(),
         "model_usage": models.usage(),
-        "failures": {
-            "raised": workforce.raised,
-            "lost": cache.counters.lost,
-            "deadline": cache.counters.deadlines,
-        },
+        "failures": dict(cache.failures),
         "cache": {name: getattr(cache.counters, name) for name in Counters.__slots__},
         "per_worker": workers,
         "deaths": [

@@ -298,8 +298,9 @@ class ServerStats(StatusRecord):
     cache: CacheStats = dataclasses.field(default_factory=CacheStats)
     """The counters of requests."""
     failures: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """Executions without a result since the server's start: ``raised`` (outcomes of workers that
-    are errors), ``lost`` (with their workers), ``deadline``."""
+    """Requests that have ended without a result since the server's start, by the code of their
+    ending (:data:`~.endings.ENDINGS`; ``other`` for codes that it does not have).  The work of a
+    key is one, whoever waits."""
     per_worker: tuple[WorkerStats, ...] = ()
     """The workers, by slot."""
     deaths: tuple[WorkerDeath, ...] = ()

@@ -86,8 +86,6 @@ class Workforce:
         self.runs = Durations()
         """From the dispatch to the worker's word that the code has ended."""
         self.pausing = Pausing(limits)
-        self.raised = 0
-        """Outcomes of workers that are errors."""
         self.history = WorkerHistory()
         self.turnover = Turnover(pool, self.workers, limits)
 
@@ -282,7 +280,6 @@ class Workforce:
         worker.done += 1
         if status:
             worker.failed += 1
-            self.raised += status == Status.ERROR
         if duration_s is not None and status != Status.CANCELLED:
             self.durations.append(duration_s)
         self.out += self.pausing.reported(status, payload, now_s)

@@ -215,7 +215,7 @@ def stats(workers: int) -> ServerStats:
     past = PastHost(host="h" * 64, state="lost", why="x" * 5000)
     return ServerStats(
         status=ServerStatus.READY, per_worker=(one,) * workers, deaths=(death,) * 20,
-        failures={"raised": 3}, hosts=(host,) * workers, past_hosts=(past,) * 16,
+        failures={"rollout-failed": 3}, hosts=(host,) * workers, past_hosts=(past,) * 16,
     )  # fmt: skip
 
 

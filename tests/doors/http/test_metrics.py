@@ -112,7 +112,7 @@ def test_the_table_is_whole_and_its_names_are_as_prometheus_wants_them():
         assert not metric.unit or metric.name.endswith(metric.unit)
         assert (metric.durations is not None) == (metric.kind == "histogram")
         assert set(metric.labels) <= {
-            "slot", "status", "result", "kind", "environment", "epoch", "host", "state",
+            "slot", "status", "result", "kind", "environment", "epoch", "host", "state", "code",
         }  # fmt: skip
 
 

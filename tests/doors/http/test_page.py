@@ -186,7 +186,8 @@ async def test_g8_hours_of_it_take_no_more_memory(folder: Path):
             "environment": "e", "address": "a", "epoch": "x", "ready": 4, "slots": 4,
             "closing": None, "now": dict.fromkeys(("waiting", "running", "kept", "kept_bytes",
             "held_bytes", "sessions", "keys"), 1), "bounds": {}, "counts": {"completed": 1},
-            "failures": {"raised": 1}, "latency": {"p50": 0.1, "p99": 0.1, "wait_p99": None},
+            "failures": {"worker-lost": 1}, "besides": {},
+            "latency": {"p50": 0.1, "p99": 0.1, "wait_p99": None},
             "workers_more": 0, "total": 1, "typical_s": 1.0,
         }  # fmt: skip
         await browser.run(later.replace("SEEN", json.dumps(seen)))

@@ -182,9 +182,10 @@ def view(
             "refused": cache.refused_for_now, "replayed": cache.replayed, "reruns": cache.reruns,
             "cancelled": cache.cancelled, "restarts": stats.worker_restarts,
         },
-        "failures": {
-            **stats.failures, "model": usage.get("failed", 0), "refused": cache.refused_for_now,
-            "cancelled": cache.cancelled,
+        "failures": dict(stats.failures),
+        "besides": {
+            "model calls failed": usage.get("failed", 0), "refused for now": cache.refused_for_now,
+            "cancelled by callers": cache.cancelled,
         },
         "router_lag_s": _number(stats.more.get("router_lag_p99_s")),
         "hosts": [

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Literal, NamedTuple
 
+from ...core.endings import ENDINGS, OTHER_CODE
 from ...core.health import ServerStatus
 from ...core.status import HOST_STATES, ServerStats, WorkerStats
 
@@ -149,6 +150,14 @@ def _models(name: str, meaning: str, label: str = "", **fields: str) -> Metric:
                 yield (value,) if label else (), found
 
     return Metric(name, "counter", meaning, read, (label,) if label else ())
+
+
+def _failures(seen: Seen) -> Samples:
+    """Ends without a result by code: all codes of the table, so that a rate has a beginning."""
+    if seen.stats is not None:
+        found = seen.stats.failures
+        for code in (*ENDINGS, OTHER_CODE):
+            yield (code,), found.get(code, 0)
 
 
 def _worker(
@@ -295,6 +304,8 @@ METRICS: Final[tuple[Metric, ...]] = (
     _cache("requests_finished", "Requests whose clients are done with them.", "finished"),
     _cache("requests_cancelled",
            "Work that was cancelled before it had an outcome: that of a key once.", "cancelled"),
+    Metric("requests_failed", "counter", "Requests that ended without a result, by the code of "
+           "their ending: the work of a key once.", _failures, ("code",)),
     _cache("requests_lost", "Requests that ended as worker lost.", "lost"),
     _cache("requests_late", "Requests that ended by their deadline.", "deadlines"),
     _cache("executions_dispatched", "Executions that were dispatched.", "dispatched"),

@@ -150,7 +150,7 @@ RULES: dict[type, dict[str, Rule]] = {
     DedupCache: {
         **_out(_CONSTANT, "limits"),
         **_out(_DERIVED, "epoch", "_by_nonce", "_opened"),
-        **_out(_PEOPLE, "counters"),
+        **_out(_PEOPLE, "counters", "failures"),
         **_out("says who makes room for whom; there is room for all", "_idle"),
         "_ended": Rule("a set", lambda owner, ended, form: Bag(tuple(map(form, ended)))),
         "_unsettled": Rule("a set", lambda owner, ids, form: Bag(tuple(map(form, ids)))),
@@ -290,7 +290,7 @@ RULES: dict[type, dict[str, Rule]] = {
     },
     Workforce: {
         **_out(_CONSTANT, "limits", "header_bytes"),
-        **_out(_PEOPLE, "fenced", "strays", "runs", "durations", "raised", "history"),
+        **_out(_PEOPLE, "fenced", "strays", "runs", "durations", "history"),
         **_out("holds what is in the form of the pool and of this", "turnover"),
         **_out("empty between steps", "out"),
         **_out("the router's", "pool", "announced"),

@@ -44,7 +44,7 @@
   let fitting = 0;
   addEventListener("resize", () => { cancelAnimationFrame(fitting); fitting = requestAnimationFrame(fitAll); });
 
-  const failed = (v) => (v.failures.raised || 0) + (v.failures.lost || 0) + (v.failures.deadline || 0);
+  const failed = (v) => Object.values(v.failures).reduce((sum, each) => sum + each, 0);
 
   function draw(v) {
     if (before.length && before[0].epoch !== v.epoch) before = [];
@@ -122,11 +122,10 @@
         [each.pid == null ? "–" : String(each.pid), "n"]]);
     });
   }
-  const CAUSES = { raised: "rollouts raised", lost: "lost with their workers", deadline: "time limit",
-    model: "model calls failed", refused: "refused for now", cancelled: "cancelled" };
   function showEnds(v) {
-    rows($("failures"), Object.keys(v.failures), (name) => name, () => tableRow(2), (row, name) =>
-      fillRow(row, [[CAUSES[name] || name], [count(v.failures[name]), "n"]]));
+    const ways = [...Object.entries(v.failures), ...Object.entries(v.besides)];
+    rows($("failures"), ways, ([name]) => name, () => tableRow(2), (row, [name, number]) =>
+      fillRow(row, [[name], [count(number), "n"]]));
     const ends = v.deaths.length ? v.deaths : [null];
     rows($("deaths"), ends, (each) => each && each.name, () => document.createElement("li"), (item, each) =>
       each === null ? put(item, "none so far") : put(item, `${each.name}, ${seconds(each.age_s)} ago: ${each.why}`
