@@ -388,7 +388,32 @@ def quick(monkeypatch):
     monkeypatch.setattr(patience, "pause_s", lambda *args: pause_s(*args) / 100)
 
 
-@pytest.mark.parametrize(("answer", "expected"), ANSWERS.values(), ids=ANSWERS)
+def in_a_stream(answer: Status) -> Status | None:
+    """A whole answer as the events of a stream: its role, all that it says, its end."""
+    body = json.loads(answer.body) if answer.headers["content-type"].endswith("json") else {}
+    if not body.get("choices"):
+        return None
+    beside = {name: value for name, value in body.items() if name != "choices"}
+    (choice,) = body["choices"]
+    more = {k: v for k, v in choice.items() if k not in ("message", "finish_reason")}
+    delta = {k: v for k, v in choice["message"].items() if k != "role"}
+    return stream(
+        {**beside, **piece(role="assistant", content="")},
+        {**beside, **piece(choice=more, **delta)},
+        {**beside, **piece(choice["finish_reason"])},
+    )
+
+
+STREAMED = {
+    f"{name}, in a stream": (streamed, expected)
+    for name, (answer, expected) in ANSWERS.items()
+    if answer.status == 200 and (streamed := in_a_stream(answer))
+}
+"""Each whole answer once more, as a stream."""
+EVERY = ANSWERS | STREAMED
+
+
+@pytest.mark.parametrize(("answer", "expected"), EVERY.values(), ids=EVERY)
 async def test_an_engines_answer(answer, expected):
     endpoint = Endpoint(lambda ask: answer)
     with trio.fail_after(HANG_S):
