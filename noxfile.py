@@ -208,6 +208,20 @@ def training(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", "-m", "slow or not slow", *chosen, env=env)
 
 
+@nox.session(python="3.12")
+def games(session: nox.Session) -> None:
+    """All games of textarena and environments of gymnasium, beside the libraries' own loops.
+
+    Not by default: they are many.  Some of the games need 3.12.
+    """
+    install(session, "test")
+    session.install("-e", ".[textarena]", "gymnasium[box2d]")
+    chosen = ["tests/envs/test_textarena_games.py", "tests/envs/test_gymnasium.py"]
+    session.run(
+        "python", "-m", "pytest", *PARALLEL, "-m", "slow or not slow", *chosen, *session.posargs
+    )
+
+
 @nox.session
 def verifiers_newest(session: nox.Session) -> None:
     """The client of the newest verifiers at the door.  Not by default: it is large, and red as
@@ -242,16 +256,28 @@ def new_python(session: nox.Session, name: str) -> str:
     return str(home / "bin" / "python")
 
 
+NEMO_GYM_SOURCE = "https://github.com/NVIDIA-NeMo/Gym"
+NEMO_GYM_ROWS = "/resources_servers/*/data/example*.jsonl"
+
+
 @nox.session(python="3.12")
 def nemo_gym(session: nox.Session) -> None:
-    """The client of nemo_gym, under an interpreter of its own.  Not by default: it is large.
+    """The client of nemo_gym, under an interpreter of its own, and the rows of its examples.  Not
+    by default: it is large.
 
     nemo_gym 0.4 needs 3.12.
     """
     install(session, "test")
     python = new_python(session, "nemo_gym")
     session.run(python, "-m", "pip", "install", "-q", "nemo_gym==0.4.0", external=True)
-    env = {"TRIO_ENVSERVE_NEMO_GYM_PYTHON": python}
+    source = Path(session.create_tmp()).resolve() / "nemo_gym-source"
+    git = ("git", "-C", str(source))
+    if not source.exists():
+        options = ("-q", "--depth=1", "--filter=blob:none", "--no-checkout")
+        session.run("git", "clone", *options, NEMO_GYM_SOURCE, str(source), external=True)
+    session.run(*git, "sparse-checkout", "set", "--no-cone", NEMO_GYM_ROWS, external=True)
+    session.run(*git, "checkout", "-q", external=True)
+    env = {"TRIO_ENVSERVE_NEMO_GYM_PYTHON": python, "TRIO_ENVSERVE_NEMO_GYM": str(source)}
     session.run("python", "-m", "pytest", "-m", "slow", "tests/doors/http", env=env)
 
 
@@ -431,6 +457,7 @@ def nightly(session: nox.Session) -> None:
     for name in (*names, "verifiers", "verifiers_newest", "ray", "training-3.11"):
         session.notify(name)
     session.notify("nemo_gym-3.12")
+    session.notify("games-3.12")
     session.notify("trainers-3.11")
     session.notify("mutation", posargs=["dedup", "request_table", "shells"])
     session.notify("siege", posargs=["--minutes", "120"])

@@ -37,7 +37,7 @@ MAX_TURNS = 100
 _QUOTED = re.compile(r"'(\[[^\[\]\n]{1,40}\])'")
 _BRACKETS = re.compile(r"\[(?!GAME|Player|Observation)[^\[\]\n]{1,40}\]")
 
-_MOVES = 10_000
+_MOVES = 1_000
 """Most moves of the other players between two of the model's."""
 
 
@@ -55,8 +55,8 @@ def make(
 ) -> ClassEnvironment:
     """The environment for one game.
 
-    The model plays as ``player`` of ``num_players`` (by default as many as the game
-    needs, one or two).  The others are ``opponent``: ``"random"``; a list of moves, after
+    The model plays as ``player`` of ``num_players`` (by default two, or one where the game
+    is for one).  The others are ``opponent``: ``"random"``; a list of moves, after
     which they play at random; or a function of what the player is shown and a random
     generator, which may be named as ``package.module:function``.  ``options`` go to
     ``textarena.make``.  ``rerun`` is True by default: a game changes nothing but itself.
@@ -240,9 +240,10 @@ def _opponent(given: Any) -> Any:
 
 
 def _num_players(library: Any, game: str, options: Mapping[str, Any]) -> int:
-    """One if the game can be played alone, else two."""
+    """Two if the game takes that many, else one."""
     problems = []
-    for count in (1, 2):
+    # Games for two, or for any number, may take one without a word; those for one refuse two.
+    for count in (2, 1):
         # Games say by an exception of any kind that they want another number.
         tried = foreign.call(_try, library, game, options, count)
         if tried.error is None:
