@@ -277,6 +277,23 @@ def test_the_check_of_a_name_finds_typos(library):
         check_spec("gymnasium:FrozenLak-v1")
 
 
+def sized(size, **options):
+    import gymnasium
+
+    return gymnasium.make("FrozenLake-v1", **options).unwrapped
+
+
+def test_check_of_a_name_that_is_loaded_has_the_arguments(library):
+    """A name that needs arguments was refused, though they were given."""
+    library.register("Sized-v0", entry_point="tests.envs.test_gymnasium:sized")
+    try:
+        with pytest.raises(ConfigError, match="size"):
+            check_spec("gymnasium:Sized-v0")
+        check_spec("gymnasium:Sized-v0", {"size": 3})
+    finally:
+        del library.registry["Sized-v0"]
+
+
 def test_a_class_of_gymnasiums_is_told_to_be_registered(library):
     class Own(library.Env):  # type: ignore[misc, name-defined]  # known when it runs
         pass

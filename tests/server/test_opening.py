@@ -211,6 +211,9 @@ def set_up(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         seen["setup"] = setup
         yield "a server"
 
+    def look(spec: str, args: object) -> None:
+        seen["looked"].append(f"spec {spec}")
+
     def find(python: Any) -> str:
         seen["looked"].append(f"find {python}")
         return f"/bin/{python}"
@@ -219,7 +222,7 @@ def set_up(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         seen["looked"].append(f"check {python}")
 
     monkeypatch.setattr(opening, "open_setup", opened)
-    monkeypatch.setattr(opening, "check_spec", lambda spec: seen["looked"].append(f"spec {spec}"))
+    monkeypatch.setattr(opening, "check_spec", look)
     monkeypatch.setattr(opening, "find_interpreter", find)
     monkeypatch.setattr(opening, "check_interpreter", check)
     return seen

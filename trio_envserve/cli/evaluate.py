@@ -246,7 +246,7 @@ def evaluate(
         )  # fmt: skip
         if not (address and inputs) and given["worker_python"] is None:
             with with_traceback(environment):
-                check_spec(environment)
+                check_spec(environment, options.args)
         check_model(model, address)
         start_logging(logs_of(given), "eval" if address else "server")
         result = await evaluation(options, stop)

@@ -39,6 +39,7 @@ from .options import (
     json_option,
     log_options,
     logs_of,
+    pairs,
     pool_options,
     python_option,
     serving_args,
@@ -112,7 +113,7 @@ def run_with(
         program = find_program(command[0])
         if given["worker_python"] is None:
             with with_traceback(environment):
-                check_spec(environment)
+                check_spec(environment, pairs("--arg", given["args"]))
         options = _Options(
             environment, program, command,
             {

@@ -36,6 +36,7 @@ from .options import (
     json_option,
     log_options,
     logs_of,
+    pairs,
     parent_option,
     pool_options,
     python_option,
@@ -143,7 +144,7 @@ def serve(
             named = environment or DEFAULT_ENVIRONMENT
             if given["worker_python"] is None and here:
                 with with_traceback(named):
-                    check_spec(named)
+                    check_spec(named, pairs("--arg", given["args"]))
         check_keys(bind, needed=beyond, insecure=given["insecure"])
         hosts.check_keys(curve, insecure=given["insecure"])
         spans = _spans_asked(otlp, otlp_ratio)

@@ -120,7 +120,7 @@ def validate(
         if python is not None:
             await check_interpreter(python)
         else:
-            check_spec(environment)
+            check_spec(environment, pairs("--arg", args))
         wanted = Wanted(
             environment=environment, args=pairs("--arg", args), n=n, seed=seed, model=model,
             model_name=model_name, inputs=_read(inputs) if inputs else None, cancel_s=cancel_s,

@@ -15,9 +15,11 @@ A name that passes may still be wrong; the workers find out.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from ..core.errors import ConfigError
 from .specs import BUILT_IN, CLASS_SCHEME, SCHEMES, is_file, resolve
@@ -30,8 +32,11 @@ LIBRARIES = {
 """Schemes whose names stand in the source of a library."""
 
 
-def check_spec(spec: str) -> None:
-    """Raise ConfigError, with the near names, if ``spec`` probably names no environment."""
+def check_spec(spec: str, args: Mapping[str, Any] | None = None) -> None:
+    """Raise ConfigError, with the near names, if ``spec`` probably names no environment.
+
+    ``args`` are for the case that it is loaded.
+    """
     spec = spec.removeprefix(f"{CLASS_SCHEME}:")
     head, colon, rest = spec.partition(":")
     if spec in BUILT_IN:
@@ -39,9 +44,9 @@ def check_spec(spec: str) -> None:
     if not colon:
         resolve(spec)  # an entry point, which is loaded; or the error with the near names
     elif head in LIBRARIES and rest:
-        _check_library(spec, LIBRARIES[head], rest)
+        _check_library(spec, LIBRARIES[head], rest, args)
     elif head in ("http", "https"):
-        _load(spec)
+        _load(spec, args)
     elif not _is_path(head) or not _mentions(head, rest.strip().partition(".")[0]):
         resolve(spec)
 
@@ -52,20 +57,20 @@ def _is_path(head: str) -> bool:
     return is_file(head) or all(part.isidentifier() for part in head.split("."))
 
 
-def _check_library(spec: str, library: str, name: str) -> None:
+def _check_library(spec: str, library: str, name: str, args: Mapping[str, Any] | None) -> None:
     """Look for the name in the library's source, which takes less than importing it."""
     found = find_spec(library) if library not in sys.modules else None
     if found is not None and found.origin:
         quoted = f'"{name}"'
         if any(quoted in _text(path) for path in Path(found.origin).parent.rglob("*.py")):
             return
-    _load(spec)
+    _load(spec, args)
 
 
-def _load(spec: str) -> None:
+def _load(spec: str, args: Mapping[str, Any] | None) -> None:
     from .loading import load
 
-    load(spec)
+    load(spec, args)
 
 
 def _mentions(module: str, attribute: str) -> bool:

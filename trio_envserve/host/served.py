@@ -104,7 +104,7 @@ class Served:
         check_args(self.args)
         if self.python is None:
             if self.environment is not None and not self.command:
-                check_spec(self.environment)
+                check_spec(self.environment, self.args)
             return self
         python = find_interpreter(self.python)
         await check_interpreter(python)

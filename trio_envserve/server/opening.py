@@ -171,7 +171,7 @@ async def open_server(
             "'package.module:factory', or workers=0 to run an object in this process"
         )
     if isinstance(environment, str) and not command and python is None and (workers or not hosted):
-        check_spec(environment)
+        check_spec(environment, args)
     if workers or hosted:
         check_args(args or {})
     limits, wire, keys = limits or ServerLimits(), wire or WireLimits(), keys or KeyLimits()
