@@ -144,6 +144,7 @@ class Link:
             elif isinstance(each, WorkerMessage) and each.frames[2] == HELLO:
                 self.pool.step(life, LifeInput.HELLO, each.now_s)
             elif isinstance(each, HeartbeatFelt):
+                life.mute_s = 0.0  # as if it had said something, too
                 self.pool.step(life, LifeInput.HEARTBEAT, each.now_s, Heartbeat())
 
     def move(self) -> bool:

@@ -23,6 +23,7 @@ from trio_envserve.core.router_effects import Kill, Spawn
 from trio_envserve.core.router_inputs import (
     CloseAsked,
     Exited,
+    HeartbeatFelt,
     PoolOpened,
     WorkerMessage,
 )
@@ -213,6 +214,72 @@ def test_junk_before_the_hello_counts_as_a_start_that_failed():
     pair.die(WORKER)
     assert "malformed message" in pair.failure().message
     assert pair.last().call == call
+
+
+# -- mute -----------------------------------------------------------------------
+# A rollout changed the name under which its worker speaks: 16 other bytes.  What it said was
+# fenced, as that of an earlier incarnation is, so that it was neither heard nor ended: its calls
+# waited, and it was given more as it had room.
+
+
+def heartbeats(pair: Pair, seconds: float, *, lag_s: float = 0.0) -> None:
+    for _ in range(int(seconds * 4)):
+        pair.give(HeartbeatFelt(WORKER, pair.now_s, lag_s, 1 << 20, "somewhere"))
+        pair.advance(0.25)
+
+
+def under_another_name(pair: Pair) -> tuple[bytes, ...]:
+    return (WORKER, identifier(99), messages.encode(messages.Beat(1, [], {})))
+
+
+@pytest.mark.parametrize("speaks", [True, False])
+def test_g9_a_worker_that_speaks_under_another_incarnation_was_fed_for_ever(speaks: bool):
+    pair = running()
+    for _ in range(60):
+        if speaks:
+            pair.give(WorkerMessage(under_another_name(pair), pair.now_s))
+        heartbeats(pair, 1)
+    fed = len(pair.runs)
+    pair.submit()
+    assert len(pair.runs) == fed  # nothing goes to who says nothing
+    heartbeats(pair, 5)
+    [kill] = pair.kills
+    assert kill.why.startswith("it has said nothing for 6")
+    [report] = [each.text for each in pair.reports if "says nothing" in each.text]
+    assert "says nothing for 5.0 s, and its loop is on time" in report
+    assert pair.answers == []  # a kill is no proof (G1)
+    pair.die(WORKER)
+    assert (pair.failure().code, pair.failure().verdict) == ("worker-lost", Verdict.MAY_HAVE_RUN)
+    pair.advance(1.0)
+    pair.end()
+    assert pair.last().call == 1
+
+
+def test_g5_an_earlier_incarnation_does_not_end_the_present_one():
+    pair = running()
+    for _ in range(100):
+        pair.give(WorkerMessage(under_another_name(pair), pair.now_s))
+        pair.beat()
+        heartbeats(pair, 1)
+    assert (pair.kills, pair.router.workforce.fenced) == ([], 100)
+
+
+def test_g9_a_blocked_or_stopped_worker_is_not_taken_for_mute():
+    pair = running(server={"silence_kill_s": 20.0})
+    heartbeats(pair, 300, lag_s=3.0)
+    pair.advance(19.0)  # stopped, nearly for too long
+    heartbeats(pair, 9)  # and its loop is on time before it is heard
+    assert pair.kills == []
+
+
+def test_g9_a_worker_that_is_heard_again_gets_work_again():
+    pair = running()
+    heartbeats(pair, 50)
+    pair.submit()
+    before = len(pair.runs)
+    pair.beat()
+    heartbeats(pair, 50)
+    assert (len(pair.runs), pair.kills) == (before + 1, [])
 
 
 spoilt = st.builds(

@@ -33,7 +33,7 @@ from trio_envserve.core.router_inputs import (
 )
 from trio_envserve.core.terms import Body, Status
 from trio_envserve.core.worker_effects import CancelRun, Run, ToRouter, WorkerEffect
-from trio_envserve.core.worker_inputs import OutcomeMade, RouterMessage
+from trio_envserve.core.worker_inputs import BeatDue, OutcomeMade, RouterMessage
 
 QUICK = {"silence_report_s": 2.0, "silence_kill_s": 5.0}
 """Limits of a server that waits for no silent worker."""
@@ -138,7 +138,8 @@ class System(Joined):
     # -- what happens ---------------------------------------------------------
 
     def advance(self, seconds: float) -> None:
-        """Time passes.  Every worker gives signs of life, but for the silent ones."""
+        """Time passes.  Every worker gives signs of life, but for the silent ones, and beats
+        if its loop is not blocked."""
         end_s = self.now_s + seconds
         while self.now_s < end_s:
             self.now_s = min(end_s, self.now_s + 0.25)
@@ -146,6 +147,8 @@ class System(Joined):
                 for worker in self.workers.keys() - self.silent:
                     lag_s = self.now_s - self.blocked_s.get(worker, self.now_s)
                     self.give(HeartbeatFelt(worker, self.now_s, lag_s, 0, "environment.py, line 1"))
+                    if self.now_s % 1.0 == 0.0 and self.workers[worker].acknowledged and not lag_s:
+                        self.work(worker, self.workers[worker].take(BeatDue({})))
             self.give(Tick(self.now_s))
             self.give_client(ClientTick(self.now_s))
             self.settle()

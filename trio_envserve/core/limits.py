@@ -185,7 +185,8 @@ class ServerLimits(_Checked):
     silence_report_s: float = limit(5.0, "a worker without heartbeat for so long is reported")
     silence_kill_s: float = limit(
         60.0,
-        "a worker without heartbeat for so long is killed: stopped, or its interpreter is held",
+        "a worker without heartbeat for so long is killed: stopped, or its interpreter is held; "
+        "so is one that says nothing for so long, with a loop that is on time",
     )
     blocked_report_s: float = limit(
         2.0, "an event loop late by so much is reported as blocked, with where; never killed"

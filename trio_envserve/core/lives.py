@@ -9,7 +9,12 @@ there at once: a process that takes long to die delays nobody.
 Every input to a life goes through :meth:`.slots.Pool.step`, which looks up
 :data:`TABLE`.  A cell is one short function: it changes the life and returns what to do.
 
-Silence leads to suspicion (no new work), then to a kill.  Only EXITED, the report that
+Silence leads to suspicion (no new work), then to a kill.  Silent is a process without a
+heartbeat, and *mute* one whose loop is on time by its heartbeat and which says nothing all the
+same: a rollout has changed what it speaks with, or the name under which it does.  Stops and
+blocked loops do not count for that, since no such heartbeat comes meanwhile.
+
+Only EXITED, the report that
 the process was reaped, leads to :class:`Lost`, and only after ``reap_settle_s``, so that
 what the process had already sent is taken in first (G1).
 """
@@ -23,6 +28,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from .heartbeat import Heartbeat
+from .limits import ServerLimits
 from .router_effects import Kill, Lost, PoolEffect, Report
 from .terms import Incarnation, worker_name
 
@@ -87,6 +93,8 @@ class Life:
     may have come through before."""
     memory_bytes: int = 0
     lag_s: float = 0.0
+    mute_s: float = 0.0
+    """For how long it has said nothing under its incarnation, by heartbeats of a loop on time."""
     where: str = ""
     """Where its loop is blocked, for people; empty while it is not."""
     why: str = ""
@@ -135,6 +143,7 @@ def _ready(pool: Pool, life: Life, now_s: float, arg: None) -> Sequence[PoolEffe
 
 def _heard(pool: Pool, life: Life, now_s: float, heartbeat: Heartbeat) -> Sequence[PoolEffect]:
     effects: list[PoolEffect] = []
+    since_s = min(now_s - life.heard_s, 2 * pool.limits.heartbeat_s)  # a gap says nothing
     life.heard_s, life.lag_s, life.memory_bytes = now_s, heartbeat.lag_s, heartbeat.memory_bytes
     if life.silent:
         life.silent = False
@@ -148,6 +157,11 @@ def _heard(pool: Pool, life: Life, now_s: float, heartbeat: Heartbeat) -> Sequen
     elif life.blocked and not blocked:
         effects.append(Report("info", f"worker {life.name}: event loop runs again"))
     life.blocked, life.where = blocked, heartbeat.where
+    before_s, report_s = life.mute_s, mute_report_s(pool.limits)
+    life.mute_s = 0.0 if blocked or life.ready_s is None else before_s + since_s
+    if before_s < report_s <= life.mute_s and not life.leaving:
+        text = f"worker {life.name} says nothing for {life.mute_s:.1f} s, and its loop is on time"
+        effects.append(Report("warning", text))
     return effects
 
 
@@ -222,6 +236,9 @@ def _time(pool: Pool, life: Life, now_s: float, arg: None) -> Sequence[PoolEffec
     limits, silent_s = pool.limits, _silent_s(life, now_s)
     if _is_too_silent(pool, life, now_s):
         return pool.step(life, LifeInput.KILL, now_s, f"no sign of life for {silent_s:.0f} s")
+    if life.mute_s >= mute_kill_s(limits):
+        why = f"it has said nothing for {life.mute_s:.0f} s, and its loop is on time"
+        return pool.step(life, LifeInput.KILL, now_s, why)
     if silent_s >= limits.silence_report_s and not life.silent:
         life.silent = True
         text = f"worker {life.name} (pid {life.pid}): no sign of life for {silent_s:.1f} s"
@@ -247,6 +264,16 @@ def _time_reaped(pool: Pool, life: Life, now_s: float, arg: None) -> Sequence[Po
 
 
 # -- what cells share -----------------------------------------------------------------
+
+
+def mute_report_s(limits: ServerLimits) -> float:
+    """For how long a worker says nothing before it gets no new work: some beats may be lost."""
+    return max(limits.silence_report_s, 5 * limits.beat_s)
+
+
+def mute_kill_s(limits: ServerLimits) -> float:
+    """For how long a worker says nothing before it is killed."""
+    return max(limits.silence_kill_s, 10 * limits.beat_s)
 
 
 def _silent_s(life: Life, now_s: float) -> float:

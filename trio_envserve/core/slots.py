@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from .limits import ServerLimits
-from .lives import TABLE, Life, LifeInput, Phase
+from .lives import TABLE, Life, LifeInput, Phase, mute_report_s
 from .router_effects import PoolEffect, Report, Spawn
 from .router_inputs import WorkerBack
 from .worker_range import WorkerRange, most_of
@@ -267,7 +267,8 @@ class Pool:
 
     def accepts(self, life: Life) -> bool:
         """Whether it may get new work as far as its health goes."""
-        return life.phase is Phase.READY and not (life.silent or life.blocked or life.held)
+        unwell = life.silent or life.blocked or life.held
+        return life.phase is Phase.READY and not unwell and life.mute_s < mute_report_s(self.limits)
 
     def spreads(self, now_s: float) -> bool:
         """Whether who still starts is to be left its share of the work."""

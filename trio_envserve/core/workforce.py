@@ -102,6 +102,7 @@ class Workforce:
         try:
             if spoken_as != life.incarnation or len(frames) not in (3, 5):
                 raise ProtocolError(f"{len(frames)} frames from a worker, 3 or 5 expected")
+            life.mute_s = 0.0
             return self._message(life, frames, now_s)
         except ForeignVersion as error:  # it will never be ready: say so now
             text = f"worker {life.name}: {error}"

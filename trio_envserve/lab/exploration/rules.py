@@ -282,7 +282,7 @@ RULES: dict[type, dict[str, Rule]] = {
         "life": Rule("in the form of the pool", lambda slot, life, form: life and life.id),
     },
     Life: {
-        **_out(_CLOCK, "born_s", "heard_s", "held_s", "left_s"),
+        **_out(_CLOCK, "born_s", "heard_s", "held_s", "left_s", "mute_s"),
         **_out(_CONSTANT, "heartbeats"),
         **_out(_DERIVED, "slot"),
         **_out(_PEOPLE, "pid", "memory_bytes", "lag_s", "where", "why"),
