@@ -12,8 +12,11 @@ from collections.abc import Sequence
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from trio_envserve.core import deadlines
+from trio_envserve.core import deadlines, messages
+from trio_envserve.core.errors import ProtocolError
 from trio_envserve.core.key_records import GenerationState, KeyAct
 from trio_envserve.core.key_table import TABLE as KEY_TABLE
 from trio_envserve.core.key_table import KeyInput, _never
@@ -34,16 +37,19 @@ from trio_envserve.lab.simulation.elastic_pools import is_elastic
 from trio_envserve.lab.simulation.faults import (
     HARSH_ONLY,
     PLAIN_MESSAGE_BYTES,
+    PLAIN_SPREAD_S,
     TIMES,
     Ask,
     Fault,
     Plan,
     draw,
 )
+from trio_envserve.lab.simulation.junk import KINDS, is_speaking_junk, spoilt
 from trio_envserve.lab.simulation.keyed_asks import have_keys
 from trio_envserve.lab.simulation.network import Frames, Link, Network
 from trio_envserve.lab.simulation.pausing_servers import is_pausing
-from trio_envserve.lab.simulation.simulator import Run, World, plan_of, run
+from trio_envserve.lab.simulation.simulator import Run, World, plan_of, run, workers_of
+from trio_envserve.lab.simulation.spreading import is_spreading
 
 SEEDS = 80
 """Each is run usual and harsh: half of that by each of two tests."""
@@ -145,6 +151,50 @@ def test_some_servers_pause_and_all_goes_on():
     assert sum(each.faults.get(Fault.PAUSES.value, 0) for each in runs) > len(runs)
 
 
+def test_workers_that_speak_junk_are_replaced_and_nobody_waits_for_them():
+    """Each kind of it: such a worker is dead at the end, whatever it is that nobody hears."""
+    spoken = Counter[str]()
+    for seed in filter(is_speaking_junk, range(20_000, 20_150)):
+        world = World(seed, harsh=is_harsh(seed))
+        world.run()
+        assert world.judge.violations == [], seed
+        spoke = [each for each in workers_of(world.servers) if each.junk]
+        assert not any(worker.alive for worker in spoke), seed
+        spoken.update(worker.junk for worker in spoke)
+    assert spoken.keys() == KINDS.keys()
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"another incarnation", "nothing"}))
+@given(
+    st.sampled_from([
+        messages.Beat(1, [0, 1], {"running": 1}), messages.WorkerHello(1, 1, "env", False),
+        messages.Missing([0, 1]), messages.Announced(bytes(16), 0, 0, 5),
+        messages.Declined([0, 1]), messages.WorkerOutcome(bytes(16), 0, 0, 0, 1.0),
+    ]),
+    st.integers(),
+)  # fmt: skip
+def test_no_junk_is_a_message(kind: str, message: messages.Message, seed: int):
+    """Or it is of another session's request."""
+    header, name = messages.encode(message), b"i" * 16
+    body = isinstance(message, messages.WorkerOutcome)
+    frames = spoilt([name, b"c", header, b"body"] if body else [name, header], kind, Random(seed))
+    if not frames or frames[0] != name or len(frames) != (4 if body else 2):
+        return
+    try:
+        read, _ = messages.read(frames[len(frames) // 2 :], most_bytes=1 << 20)[0]
+    except ProtocolError:
+        return
+    assert getattr(read, "session", b"") != bytes(16)
+
+
+def test_the_first_dispatches_are_spread_and_nobody_starves_because_of_that():
+    seeds = [seed for seed in range(20_000, 20_120) if is_spreading(seed)]
+    runs = [run(seed, harsh=is_harsh(seed)) for seed in seeds]
+    assert violations(runs) == ""
+    assert {each.plan.has(Fault.SPREAD) for each in runs} == {True}
+    assert sum(each.faults.get(Fault.SPREAD.value, 0) for each in runs) > len(runs)
+
+
 def test_every_pair_of_state_and_input_is_possible_or_has_a_reason():
     assert set(POSSIBLE) | IMPOSSIBLE.keys() == {(s, i) for s in RequestState for i in RequestInput}
     assert not set(POSSIBLE) & IMPOSSIBLE.keys()
@@ -170,7 +220,7 @@ def test_every_pair_of_a_key_is_possible_or_has_a_reason():
     assert raising <= impossible
 
 
-STAYING = 264
+STAYING = 173
 """A seed whose plan has work that stays after its cancel (`keyed_asks`)."""
 
 
@@ -196,8 +246,10 @@ def test_keys_leave_the_rest_of_a_plan_as_it_was_before_there_were_any(harsh: bo
     for seed in range(20):
         plan, before = plan_of(seed, harsh=harsh), draw(Random(seed * 2 + harsh), harsh=harsh)
         assert plan.has(Fault.KEYS) == have_keys(seed)
-        assert (plan != before) == (have_keys(seed) or is_elastic(seed) or is_pausing(seed))
-        plan = plan.without(Fault.KEYS).without(Fault.ELASTIC).without(Fault.PAUSES)
+        drawn_apart = (have_keys, is_elastic, is_pausing, is_spreading, is_speaking_junk)
+        assert (plan != before) == any(each(seed) for each in drawn_apart)
+        for fault in (Fault.KEYS, Fault.ELASTIC, Fault.PAUSES, Fault.SPREAD, Fault.JUNK):
+            plan = plan.without(fault)
         assert (plan.asks, plan.faults) == (before.asks, before.faults)
 
 
@@ -271,7 +323,7 @@ def few_calls() -> Plan:
     plan = plan_of(0)
     return dataclasses.replace(
         plan, faults=frozenset(), moments=(), busy_s=0.9, clients=2, workers=2, asks=asks,
-        loss=0.0, mangle=0.0, server=ServerLimits(tick_s=0.2, spread_s=1e-300),
+        loss=0.0, mangle=0.0, server=ServerLimits(tick_s=0.2, spread_s=PLAIN_SPREAD_S),
         message_bytes=PLAIN_MESSAGE_BYTES,
     )  # fmt: skip
 

@@ -349,6 +349,12 @@ BEYOND: dict[str, str] = {
         ("numbers-used-again-after-a-reconnect", "a-worker-starts-before-the-first-answer"),
         "the way there is longer than those that are exhausted here; the simulation shows it",
     ),
+    "a-malformed-worker-is-kept": "no worker is malformed here",
+    "a-mute-worker-is-kept": "no worker is mute here",
+    **dict.fromkeys(
+        ("the-first-worker-takes-everything", "what-is-left-to-others-waits-for-ever"),
+        "nobody is waited for: spread_s is nothing here",
+    ),
     "answer-before-read": "no server reads outcomes from its journal here",
     "rest-before-safe": "no server reads outcomes from its journal here",
     "the-router-hears-any-incarnation": "an outcome names its request, too, and earlier workers "

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...core import executions, messages
+from ...core import executions, lives, messages
 from ...core import worker as worker_core
 from ...core.announced import Announcements
 from ...core.dedup import DedupCache
+from ...core.dispatcher import Dispatcher
 from ...core.dispatches import Dispatches
 from ...core.elastic import Elastic
 from ...core.lives import TABLE, LifeInput, Phase
@@ -349,3 +350,30 @@ def a_pool_grows_beyond_its_most(patch: Patches) -> None:
     def beside(begin: Any, self: Any, slot: Any) -> None:
         begin(self, slot)
         slot.life = None
+
+
+@FAMILY.mutant("G7", "G8", "G9", needs=(Fault.JUNK,))
+def a_malformed_worker_is_kept(patch: Patches) -> None:
+    """Malformed messages of a worker are counted and ignored, and it goes on getting work."""
+    patch.attribute(Workforce, "_distrust", lambda self, life, why, now_s: None)
+
+
+@FAMILY.mutant("G7", "G8", "G9", needs=(Fault.JUNK,))
+def a_mute_worker_is_kept(patch: Patches) -> None:
+    """A worker whose messages are all fenced, or that sends none, is waited for."""
+    patch.attribute(lives, "mute_kill_s", lambda limits: float("inf"))
+
+
+@FAMILY.mutant("G8", needs=(Fault.SPREAD,))
+def the_first_worker_takes_everything(patch: Patches) -> None:
+    """Workers that still start are left nothing."""
+    patch.attribute(Dispatcher, "_most_at_once", lambda self: float("inf"))
+
+
+@FAMILY.mutant("G8", "G9", needs=(Fault.SPREAD,))
+def what_is_left_to_others_waits_for_ever(patch: Patches) -> None:
+    """A worker that never gets ready is left its share all the same."""
+
+    @patch.around(Pool, "spreads")
+    def for_ever(spreads: Any, self: Any, now_s: float) -> bool:
+        return self.was_ready and bool(spreads(self, float("-inf")))

@@ -46,7 +46,7 @@ from ...core.router_inputs import (
 from ...retrylab.world import Process
 from .actor_journal import SimJournal, given
 from .actor_worker import SimWorker
-from .bounds import at_a_bound, audit, greedy
+from .bounds import at_a_bound, audit, crowded, greedy
 from .coverage import count_key_pairs, count_pairs
 from .faults import Fault
 from .network import Frames, Link, Outgoing, singly
@@ -110,6 +110,9 @@ class SimServer(Process):
         self.world.judge.server_has_dealt()
 
     def _from_worker(self, link: Link, frames: Frames) -> None:
+        speaker = link.peer
+        if isinstance(speaker, SimWorker) and speaker.junk and speaker.server is not self:
+            return  # the stream of a process is no other's, whatever it says of its name
         worker = self.world.worker_by_incarnation.get(bytes(frames[0]))
         if worker is not None and worker.server is self:
             for each in singly(frames):
@@ -171,8 +174,10 @@ class SimServer(Process):
         self.world.judge.closing_seen(self)
 
     def _count_bounds(self) -> None:
-        """How often tiny bounds made somebody wait."""
+        """How often tiny bounds, or workers that still start, made somebody wait."""
         cache, plan = self.router.cache, self.world.plan
+        if self.router.pool.spreads(self.router.awake_s):
+            self.world.faults[Fault.SPREAD] += bool(cache.queued_count)
         refused = cache.counters.refused_for_now
         if plan.has(Fault.TINY_BOUNDS):
             paused = cache.queued_count and not cache.may_dispatch()
@@ -200,7 +205,8 @@ class SimServer(Process):
 
     def _carry_out(self, effects: list[RouterEffect]) -> None:
         world = self.world
-        for wrong in greedy(self.router, self._started()):
+        started = list(self._started())
+        for wrong in greedy(self.router, started) + crowded(self.router, started):
             world.judge.violation("G8", wrong)
         if self.router.pool.is_broken_for_good():
             world.judge.broken.add(self)

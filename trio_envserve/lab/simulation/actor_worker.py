@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ...core import error_records, messages
 from ...core.errors import ErrorInfo
 from ...core.router_effects import Spawn
-from ...core.terms import RequestId, Status, Verdict
+from ...core.terms import RequestId, Status, Verdict, whole
 from ...core.worker import WorkerCore
 from ...core.worker_effects import CancelRun, Exit, Park, Run, ToRouter, WorkerEffect
 from ...core.worker_inputs import (
@@ -28,6 +28,7 @@ from ...core.worker_inputs import (
 from ...retrylab.world import Process
 from .faults import Fault
 from .judge_records import Execution
+from .junk import KINDS, spoilt
 from .network import Frames, Link, Outgoing, singly
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ class SimWorker(Process):
         self.known_s: float | None = None
         """When its router first answered its hello, which is a sign of life, too."""
         self.reaped = False
+        self.junk = ""
+        """What is wrong with all that it says; empty if nothing is."""
         self.told_to_stop: set[int] = set()
         """Dispatches that are to stop, of which the router has not heard the end."""
         world.worker_by_incarnation[spawn.incarnation] = self
@@ -105,6 +108,9 @@ class SimWorker(Process):
         self.events.after(1.0, self._beat)
 
     def _state(self) -> None:
+        if not self.junk and self.world.strikes(Fault.JUNK, 0.2, self.rng):
+            self.junk = self.rng.choice(sorted(KINDS))
+            self.events.note(self.name, f"sends {self.junk} from now on")
         if not self.core.acknowledged:
             rerun = self.world.declares_rerun(self.rng)
             self._take(EnvironmentReady(1, "simulated", rerun))
@@ -179,6 +185,9 @@ class SimWorker(Process):
             match effect:
                 case ToRouter(_, message, body):
                     before = effect.frames[: 1 if body is None else 2]
+                    if self.junk:
+                        self._send(spoilt([*map(whole, effect.frames)], self.junk, self.rng))
+                        continue
                     self._outgoing.say(self.link, (message, body), before, up=True)
                 case Run():
                     self._run(effect)
@@ -198,7 +207,8 @@ class SimWorker(Process):
         self._outgoing.leave(up=True)
 
     def _send(self, frames: Frames) -> None:
-        self.world.network.send(self.link, frames, up=True)
+        if frames:
+            self.world.network.send(self.link, frames, up=True)
 
     def _run(self, run: Run) -> None:
         key, behaviour, duration, _ = bytes(run.body).decode().split("|", 3)

@@ -5,12 +5,13 @@ The only part of the judge that looks into a core, and only at sizes.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
 from ...core.client import ClientCore
-from ...core.executions import Execution
+from ...core.executions import Duty, Execution
 from ...core.key_records import Payload
 from ...core.limits import ServerLimits
 from ...core.requests import RequestState, RetainedOutcome
@@ -118,9 +119,10 @@ def starved(router: Router) -> list[str]:
     at least."""
     if router.workforce.pausing.holds(router.awake_s):
         return []
-    if router.pool.spreads(router.awake_s):
-        return []  # the rest is for workers that still start
-    if not any(worker.open() for worker in router.workforce.workers.values()):
+    # The rest may be for workers that still start, for as long as is said.
+    most = _share(router) if router.awake_s < router.pool.spread_until_s else math.inf
+    workers = router.workforce.workers.values()
+    if not any(worker.open() and worker.running < most for worker in workers):
         return []
     wrong, limits = [], router.limits
     holds: dict[bytes, tuple[int, int]] = {}
@@ -153,6 +155,25 @@ def starved(router: Router) -> list[str]:
         if waits and (not mine or left):
             wrong.append(f"a session that holds {mine} waits, and a worker is free")
     return wrong
+
+
+def _share(router: Router) -> int:
+    """The share of a worker of all that runs and waits."""
+    wanted = sum(slot.is_open for slot in router.pool.slots)
+    return -(-(router.workforce.live_count() + len(router.queue)) // max(1, wanted))
+
+
+def crowded(router: Router, started: Iterable[Execution]) -> list[str]:
+    """Workers that were given another execution just now, though they have their share and
+    others still start."""
+    if not router.pool.spreads(router.awake_s):
+        return []
+    most = _share(router)
+    return [
+        f"one more execution for {worker.name}, which has {worker.running} of {most}"
+        for worker in {execution.worker.id: execution.worker for execution in started}.values()
+        if worker.running > most and worker.duty is not Duty.SUSPECTS
+    ]
 
 
 def greedy(router: Router, started: Iterable[Execution]) -> list[str]:

@@ -70,6 +70,8 @@ class Fault(enum.Enum):
     DAMAGED_READ = "an outcome on the disk cannot be read"
     ELASTIC = "a pool that grows and shrinks"
     PAUSES = "dispatching pauses after failures"
+    JUNK = "a worker sends malformed messages"
+    SPREAD = "workers that start are left their share"
 
 
 HARSH_ONLY = frozenset({Fault.MANGLE})
@@ -78,9 +80,11 @@ HARSH_ONLY = frozenset({Fault.MANGLE})
 OF_JOURNALS = frozenset({Fault.JOURNAL, Fault.CRASH_AT_WRITE, Fault.SLOW_DISK, Fault.DAMAGED_READ})
 """Those of servers with a journal."""
 
-NOT_DRAWN = frozenset({Fault.KEYS, Fault.ELASTIC, Fault.PAUSES}) | OF_JOURNALS
+NOT_DRAWN = OF_JOURNALS | {
+    Fault.KEYS, Fault.ELASTIC, Fault.PAUSES, Fault.JUNK, Fault.SPREAD,
+}  # fmt: skip
 """The faults that a seed has or has not, whatever it draws (:mod:`.keyed_asks`, :mod:`.journals`,
-:mod:`.elastic_pools`, :mod:`.pausing_servers`)."""
+:mod:`.elastic_pools`, :mod:`.pausing_servers`, :mod:`.junk`, :mod:`.spreading`)."""
 
 TIMES: dict[Fault, tuple[int, int]] = {
     Fault.CUT_CLIENT: (1, 5),
@@ -107,6 +111,9 @@ LEAST_MOMENTS = 5
 PLAIN_LEASE_S, SHORT_LEASE_S = 6.0, 3.0
 PLAIN_SYNC_S = (0.0005, 0.005)
 PLAIN_MESSAGE_BYTES, SMALL_MESSAGE_BYTES = 1 << 20, 2048
+
+PLAIN_SPREAD_S = 1e-300
+"""Nothing: whichever worker is ready first may take everything."""
 
 PLAIN_BOUNDS = {
     "kept_outcomes": 1000, "kept_bytes": 1 << 20, "window": 64, "queue": 1000,
@@ -224,6 +231,9 @@ class Plan:
             case Fault.PAUSES:
                 server = dataclasses.replace(plan.server, pause_after_errors=None)
                 return dataclasses.replace(plan, server=server)
+            case Fault.SPREAD:
+                server = dataclasses.replace(plan.server, spread_s=PLAIN_SPREAD_S)
+                return dataclasses.replace(plan, server=server)
             case Fault.SHORT_LEASE:
                 server = dataclasses.replace(plan.server, lease_s=PLAIN_LEASE_S)
                 return dataclasses.replace(plan, server=server)
@@ -325,7 +335,7 @@ def _server_limits(rng: Random, faults: frozenset[Fault]) -> ServerLimits:
         blocked_report_s=0.5,
         cancel_grace_s=0.8,
         cancel_kill_s=2.5,
-        spread_s=1e-300,  # nothing: all seeds are what they were before it was there
+        spread_s=PLAIN_SPREAD_S,
         restart_pause_s=0.1,
         restart_pause_max_s=0.5,
         drain_s=1.0,

@@ -42,6 +42,7 @@ class Health(Wires):
             worker in self.leaving
             or not worker.alive
             or worker.known_s is None
+            or bool(worker.junk)
             or server in self.draining
             or bool(worker.told_to_stop)
             or worker.moved_s(self.clock()) < SETTLE_S

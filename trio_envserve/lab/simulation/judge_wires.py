@@ -302,10 +302,11 @@ class Wires(Book):
         """An outcome has arrived at the worker's own router."""
         if len(frames) != 4 or worker in self.lost:
             return
-        message = self.read(frames[2])
+        message = self._decoded(frames, 2)
         if isinstance(message, messages.WorkerOutcome):
             execution = self.by_dispatch.get((worker, message.number))
-            if execution is not None:
+            of = RequestId(message.session, message.sequence)
+            if execution is not None and execution.request == of:
                 execution.delivered = True
                 if label_of(execution.key):
                     self.keys.delivered(execution)

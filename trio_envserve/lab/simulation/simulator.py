@@ -37,9 +37,11 @@ from .faults import Ask, Fault, Plan, draw
 from .hostile import HostileClient
 from .journals import have_journal, with_journal
 from .judge import Judge
+from .junk import is_speaking_junk, with_junk
 from .keyed_asks import have_keys, with_keys
 from .network import Frames, Network, describe
 from .pausing_servers import is_pausing, with_pauses
+from .spreading import is_spreading, with_spread
 
 CALM_S = 45.0
 """Virtual time after the last fault in which everything must come to rest, the
@@ -326,6 +328,10 @@ def plan_of(seed: int, *, harsh: bool = False) -> Plan:
         plan = with_range(plan, Random(f"{seed * 2 + harsh}/range"))
     if is_pausing(seed):
         plan = with_pauses(plan, Random(f"{seed * 2 + harsh}/pauses"))
+    if is_spreading(seed):
+        plan = with_spread(plan, Random(f"{seed * 2 + harsh}/spread"))
+    if is_speaking_junk(seed):
+        plan = with_junk(plan)
     return plan
 
 
