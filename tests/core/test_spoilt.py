@@ -18,7 +18,15 @@ from hypothesis import strategies as st
 from trio_envserve.core import error_records
 from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.lives import Phase
-from trio_envserve.core.spoilt import ROLLOUTS, ROW, Results, Tally, has_failed, may_be_chance
+from trio_envserve.core.spoilt import (
+    RETRY_S,
+    ROLLOUTS,
+    ROW,
+    Results,
+    Tally,
+    has_failed,
+    may_be_chance,
+)
 from trio_envserve.core.terms import Status, Verdict
 
 from .helpers import Pair
@@ -98,6 +106,39 @@ def test_it_is_suspect_before_others_have_ended_anything():
     assert "its last 14 executions failed, far more than on other workers" in report
 
 
+@pytest.mark.parametrize("slow", [True, False])
+def test_a_worker_that_fails_at_once_took_all_that_waited_while_others_were_full(slow: bool):
+    """It got one at a time, and ended that at once: nobody but it had room for what waited."""
+    pool = Pool(worker_capacity=4)
+    pool.submit(1000)
+    for _ in range(60):
+        pool.fail(BROKEN)
+        if slow:  # the others end nothing for a minute
+            pool.pair.advance(1.0)
+        else:
+            pool.succeed()
+    running = 3  # when the eighth failed
+    assert pool.failed <= 8 + running + (6 if slow else 20)
+    for _ in range(100):
+        pool.fail(BROKEN)
+        pool.succeed()
+    assert BROKEN in pool.leaving
+    assert pool.failed <= 8 + running + (6 + 20 if slow else 20)
+    assert pool.failed + pool.ended == 1000
+
+
+def test_a_suspect_is_tried_again_though_others_end_nothing():
+    """Or it would idle beside others that hang."""
+    pool = Pool(workers=2, worker_capacity=4)
+    pool.submit(40)
+    pool.fail(BROKEN)
+    assert pool.failed == 8 + 3  # three ran when the eighth failed
+    pool.pair.advance(RETRY_S + 1.0)
+    [run] = [run for run in pool.pair.runs[pool.taken :] if run[0] == BROKEN]
+    pool.pair.end(run)  # it was chance
+    assert sum(run[0] == BROKEN for run in pool.pair.runs[pool.taken :]) >= 4
+
+
 def test_it_is_drained_and_replaced():
     pool = Pool()
     pool.submit(40)
@@ -170,7 +211,7 @@ class Coins:
     def end(self, chances: Sequence[float]) -> list[Results]:
         """Another execution ends; returns the workers of which that is an alarm."""
         which = self.rng.randrange(len(self.workers))
-        self.workers[which].add(self.rng.random() < chances[which], self.everyone)
+        self.workers[which].add(self.rng.random() < chances[which], self.everyone, 0.0)
         rows = [each for each in self.workers if each.failures >= 8]
         return [each for each in rows if not each.may_be_chance(self.everyone)]
 

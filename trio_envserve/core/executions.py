@@ -102,6 +102,8 @@ class Worker:
     results: Results = dataclasses.field(default_factory=Results)
     suspect: bool = False
     """Whether it fails and others do not (:mod:`.spoilt`): it gets one at a time."""
+    resting: bool = False
+    """Whether it gets none for now, since it is suspect and has just failed again."""
 
     @property
     def name(self) -> str:
@@ -123,7 +125,7 @@ class Worker:
     def open(self) -> bool:
         """Whether an ordinary dispatch may go here."""
         # First what is most often missing.
-        room = self.running < (1 if self.suspect else self.capacity)
+        room = self.running < (1 - self.resting if self.suspect else self.capacity)
         return room and self.accepting and self.duty is Duty.ANY and self.has_numbers()
 
     def has_numbers(self) -> bool:

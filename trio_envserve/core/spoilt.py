@@ -7,8 +7,10 @@ everything there fails at once, so that the worker is always the one with the le
 takes nearly all requests that come.
 
 A worker is *suspect* if its last ``spoilt_after`` executions failed, while a row half as long is
-more than some other worker has.  It gets one execution at a time then, and only what no other
-can take.  That costs a healthy worker little, and ends with its next result.
+more than some other worker has.  It gets one execution at a time then, only what no other can
+take, and the next one once others have ended as many since its row began, or after
+:data:`RETRY_S`: else it would take all that waits while others are full.  That costs a healthy
+worker little, and ends with its next result.
 
 A suspect is *spoilt* if chance does not explain its row beside what the others report meanwhile.
 Then it is drained and replaced.  Let ``k`` executions of a row have failed, and ``m`` of the
@@ -56,6 +58,8 @@ from .terms import Body, Status
 ROW: Final = 256
 """Number of failures after which a row is taken for a new one: others may fail less than when
 it began."""
+RETRY_S: Final = 10.0
+"""A suspect gets an execution so long after its last failure, whatever others end."""
 ROLLOUTS: Final = 1_000_000
 """Number of rollouts in which one false alarm is accepted."""
 
@@ -82,8 +86,10 @@ class Results:
     """Number of executions of all workers that had ended when the row began."""
     failed: int = 0
     """Number of those that had failed."""
+    last_s: float = 0.0
+    """When the last of the row failed."""
 
-    def add(self, failed: bool, everyone: Tally) -> None:
+    def add(self, failed: bool, everyone: Tally, now_s: float) -> None:
         """Another execution has ended."""
         if not failed:
             self.failures = 0
@@ -92,14 +98,24 @@ class Results:
                 self.before = self.failures
                 self.ended, self.failed = everyone.ended, everyone.failed
             self.failures += 1
+            self.last_s = now_s
             everyone.failed += 1
         everyone.ended += 1
 
     def may_be_chance(self, everyone: Tally) -> bool:
         """Whether chance explains the row beside what others have reported meanwhile."""
-        row = self.failures - self.before
-        peers = everyone.ended - self.ended - row
+        row, peers = self._since(everyone)
         return may_be_chance(row, peers, everyone.failed - self.failed - row)
+
+    def may_try(self, everyone: Tally, most: int, now_s: float) -> bool:
+        """Whether a suspect may get another execution."""
+        row, peers = self._since(everyone)
+        return row < most + peers or now_s - self.last_s >= RETRY_S
+
+    def _since(self, everyone: Tally) -> tuple[int, int]:
+        """How many executions have ended since the row began: its own, and those of others."""
+        row = self.failures - self.before
+        return row, everyone.ended - self.ended - row
 
 
 def may_be_chance(row: int, peers: int, failed: int) -> bool:

@@ -40,6 +40,8 @@ class Turnover:
         ):
             why = f"an execution ignores its cancel for {ignored_s:.0f} s"
             return list(self._pool.step(life, LifeInput.KILL, now_s, why))
+        if worker.suspect:
+            self._suspect(worker, now_s)
         effects: list[RouterEffect] = []
         most = limits.recycle_executions
         if most and worker.next_number >= most:
@@ -54,7 +56,7 @@ class Turnover:
     def reported(self, worker: Worker, failed: bool, now_s: float) -> list[RouterEffect]:
         """One of its executions has failed, or has a result: decide anew who is suspect, and
         drain who is spoilt."""
-        worker.results.add(failed, self._tally)
+        worker.results.add(failed, self._tally, now_s)
         if not (failed or self._failing):
             return []
         most = self._limits.spoilt_after
@@ -66,7 +68,7 @@ class Turnover:
             return []
         effects: list[RouterEffect] = []
         for each in everyone:
-            each.suspect = spoilt.is_suspect(each, everyone, most)
+            self._suspect(each, now_s)
             life = self._pool.lives[each.id]
             if (
                 each.suspect and life.phase is Phase.READY
@@ -79,6 +81,11 @@ class Turnover:
                 effects += self._pool.step(life, LifeInput.RETIRE, now_s, why)
                 self.refresh_one(each, now_s)
         return effects
+
+    def _suspect(self, worker: Worker, now_s: float) -> None:
+        most = self._limits.spoilt_after
+        worker.suspect = spoilt.is_suspect(worker, self._workers.values(), most)
+        worker.resting = worker.suspect and not worker.results.may_try(self._tally, most, now_s)
 
     def refresh(self, now_s: float) -> None:
         """Decide anew who may get work.  After anything that ends a life: what

@@ -355,6 +355,7 @@ BEYOND: dict[str, str] = {
         ("the-first-worker-takes-everything", "what-is-left-to-others-waits-for-ever"),
         "nobody is waited for: spread_s is nothing here",
     ),
+    "executions-forgotten": "how many executions an answer names is not judged here",
     "answer-before-read": "no server reads outcomes from its journal here",
     "rest-before-safe": "no server reads outcomes from its journal here",
     "the-router-hears-any-incarnation": "an outcome names its request, too, and earlier workers "

@@ -307,7 +307,7 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out(_CONSTANT, "capacity", "most"),
         **_out(_PEOPLE, "done", "failed"),
         **_out(_DERIVED, "stopping"),
-        **_out("fewer executions than it takes to be suspect", "results", "suspect"),
+        **_out("fewer executions than it takes to be suspect", "results", "suspect", "resting"),
     },
     Execution: {
         **_out("it is listed under its worker", "worker"),
