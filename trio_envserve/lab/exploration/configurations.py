@@ -355,6 +355,8 @@ BEYOND: dict[str, str] = {
         ("the-first-worker-takes-everything", "what-is-left-to-others-waits-for-ever"),
         "nobody is waited for: spread_s is nothing here",
     ),
+    "a-cancel-drops-an-outcome": "it shows as a wrong answer to the cancel (G7) before anybody "
+    "misses the outcome",
     "executions-forgotten": "how many executions an answer names is not judged here",
     "answer-before-read": "no server reads outcomes from its journal here",
     "rest-before-safe": "no server reads outcomes from its journal here",
