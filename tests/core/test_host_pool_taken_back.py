@@ -92,6 +92,13 @@ def test_g2_what_runs_goes_on_and_is_answered_by_the_next_router():
     assert len(first.runs) == 1
 
 
+def test_what_was_dispatched_before_is_not_counted_as_dispatched_again():
+    other = Followed(running())
+    other.back(0)
+    counters = other.router.cache.counters
+    assert (counters.dispatched, counters.reruns) == (0, 0)
+
+
 def test_nothing_is_said_before_what_runs_is_merged():
     first = running()
     other = Followed(first)

@@ -203,7 +203,10 @@ class Dispatcher:
             session, entry = self.keyed.take_back(generation)
             execution = self.dispatches.go_on(worker, number, session, entry, awake_s)
             keys.dispatched(entry.id.sequence, None)
+            counters = self.cache.counters
+            before = counters.dispatched, counters.reruns
             self.cache.step(session, entry.id.sequence, RequestInput.DISPATCH, execution)
+            counters.dispatched, counters.reruns = before  # the epoch before has counted it
             self.deadlines.add_execution(execution, entry)
         workforce.state(worker)
         self.take_from_workforce()

@@ -121,6 +121,7 @@ class KeyedRequests:
                 self.keys.enter_held(generation)
                 lost = outcomes.lost_before(generation.executions)
                 count_failure(self._cache, lost)
+                self._cache.counters.lost += 1
                 self._do(self.keys.outcome(generation.number, lost, self._clock.awake_s))
 
     def take_back(self, generation: Generation) -> tuple[Session, Entry]:
