@@ -5,7 +5,7 @@ number in one write, so one that comes again is known. BROKEN confirms before th
 safe: that survives being killed, but when the power goes, a confirmed record is gone. SINK
 syncs first, and after a start as well, for what it finds may not be safe.
 
-    trio-envserve fuzz --protocol examples/protocols/exactly_once_sink.py:BROKEN
+    trio-envserve fuzz --protocol examples/protocols/exactly_once_sink.py:BROKEN --exhaustive
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The server charges once for each key: it keeps the answer, and repeats it. BROKE
 keeps the answer in two writes: killed between them it has charged, and knows nothing of it.
 PAYMENTS does both in one, as in one transaction.
 
-    trio-envserve fuzz --protocol examples/protocols/idempotency_keys.py:BROKEN
+    trio-envserve fuzz --protocol examples/protocols/idempotency_keys.py:BROKEN --exhaustive
 """
 
 from __future__ import annotations

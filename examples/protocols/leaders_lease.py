@@ -5,7 +5,7 @@ counts the whole lease, from when the grant arrived: on a slow clock, or after a
 it still leads when the next one does. LEASE counts from when it asked, and less: so much
 that clocks may run apart by a tenth each.
 
-    trio-envserve fuzz --protocol examples/protocols/leaders_lease.py:BROKEN
+    trio-envserve fuzz --protocol examples/protocols/leaders_lease.py:BROKEN --exhaustive
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ No lease can prevent that: the holder may be stopped between its last look at th
 its write, or the write may be slow. So the lock gives out numbers that only grow, and the
 store takes no write with a smaller one than it has seen: that is a fence. BROKEN has none.
 
-    trio-envserve fuzz --protocol examples/protocols/lock_with_a_pause.py:BROKEN
+    trio-envserve fuzz --protocol examples/protocols/lock_with_a_pause.py:BROKEN --exhaustive
 """
 
 from __future__ import annotations

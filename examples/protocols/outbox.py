@@ -5,7 +5,7 @@ outbox until it hears that it has arrived. So the queue delivers at least once. 
 that for once: when the receipt is lost, it ships a second time. ORDERS remembers what it
 has shipped, in the same write.
 
-    trio-envserve fuzz --protocol examples/protocols/outbox.py:BROKEN
+    trio-envserve fuzz --protocol examples/protocols/outbox.py:BROKEN --exhaustive
 """
 
 from __future__ import annotations

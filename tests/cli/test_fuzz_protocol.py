@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import ROOT, check_nothing_left, command, run
-from trio_envserve.retrylab import Fault
+from trio_envserve.retrylab import USUAL, Fault
 
 pytestmark = pytest.mark.real
 
@@ -70,7 +70,7 @@ async def test_what_holds_has_figures(tmp_path: Path):
     assert (last["runs"], last["violations"], last["failures"]) == (60, 0, [])
     assert (last["protocol"], last["seed"], last["jobs"]) == (STORE, 0, 2)
     assert last["faults"].keys() == {fault.value for fault in Fault}
-    assert all(last["faults"].values())
+    assert all(last["faults"][fault.value] for fault in USUAL)
     assert last["least"]["requests"] >= 4
     assert last["average"]["faults"] > 0
     assert last["told"]["not told"] == 0
@@ -166,7 +166,8 @@ async def test_a_run_that_differs_in_another_process_is_said(tmp_path: Path):
         (["--protocol", "kv_store"], "write file.py:NAME or package.module:NAME"),
         (["--protocol", STORE, "--harsh"], "--protocol has no"),
         (["--protocol", STORE, "--mutant", "all"], "--protocol has no"),
-        (["--protocol", STORE, "--save", "kept"], "--protocol has no"),
+        (["--exhaustive"], "--exhaustive is for --protocol; `trio-envserve explore` searches"),
+        (["--protocol", STORE, "--exhaustive", "--seed", "1"], "--exhaustive has no seeds"),
         (["--protocol", STORE, "--runs", "1", "--seconds", "1"], "exclude each other"),
         (["--protocol", STORE, "--trace"], "one run"),
     ],
@@ -187,5 +188,55 @@ async def test_ctrl_c_ends_all_processes_with_the_figures_so_far(tmp_path: Path)
         done = await fuzz.wait()
     assert done.code == 130
     assert done.last["interrupted"]
+    done.check_no_traceback()
+    await check_nothing_left(tmp_path)
+
+
+async def test_every_order_is_looked_at_and_a_failure_is_saved_and_replayed(tmp_path: Path):
+    words = ("fuzz", "--protocol", FORGETFUL, "--exhaustive", "--save", str(tmp_path / "kept"))
+    done = await run(tmp_path, *words)
+    assert done.code == 1, done.err
+    assert "The schedule, a shortest of all, found in" in done.out
+    assert "at most once: broken ~~~" in done.out
+    (saved,) = (tmp_path / "kept").iterdir()
+    assert f"Saved as {saved}" in done.out
+    again = await run(tmp_path, "fuzz", "--protocol", FORGETFUL, "--saved", str(saved), "--json")
+    assert (again.code, again.last["failures"][0]["saved"]) == (1, str(saved))
+    mended = await run(tmp_path, "fuzz", "--protocol", STORE, "--saved", str(saved))
+    assert mended.code == 0, mended.err
+    assert "at most once holds" in mended.out
+
+
+async def test_a_system_that_holds_is_exhausted(tmp_path: Path):
+    done = await run(tmp_path, "fuzz", "--protocol", STORE, "--exhaustive", "--json")
+    assert done.code == 0, done.err
+    assert done.last["exhausted"]
+    assert done.last["states"] > 100
+    assert done.last["failures"] == []
+
+
+async def test_a_failure_of_a_seed_is_saved_and_one_of_another_version_is_refused(tmp_path: Path):
+    words = ("fuzz", "--protocol", FORGETFUL, "--runs", "50", "--save", "kept", "--seed", "0")
+    done = await run(tmp_path, *words, "--json")
+    assert done.code == 1, done.err
+    (failure,) = done.last["failures"]
+    saved = tmp_path / failure["saved"]
+    saved.write_text(saved.read_text().replace('"format": 1', '"format": 9'))
+    again = await run(tmp_path, "fuzz", "--protocol", FORGETFUL, "--saved", str(saved), "--json")
+    assert again.code == 2
+    assert "it is of format 9, and this version reads 1" in again.last["error"]["message"]
+
+
+async def test_ctrl_c_ends_a_search_of_every_order_with_what_it_has(tmp_path: Path):
+    many = EXAMPLE.read_text().replace("asks=1, seed=1", "asks=3, faults=3, seed=1")
+    (tmp_path / "many.py").write_text(many)
+    async with command(tmp_path, "fuzz", "--protocol", "many.py:STORE", "--exhaustive") as fuzz:
+        await fuzz.said("many.py:STORE: every order")
+        await fuzz.has_taken_signals()
+        fuzz.signal(signal.SIGINT)
+        done = await fuzz.wait()
+    assert done.code == 130
+    assert "interrupted" in done.err
+    assert "states" in done.out or "no state yet" in done.out
     done.check_no_traceback()
     await check_nothing_left(tmp_path)

@@ -61,8 +61,15 @@ class _Options:
         self.many = self.seconds is not None or self.runs is not None
         if self.seconds is not None and self.runs is not None:
             raise click.UsageError("--seconds and --runs exclude each other")
-        if self.protocol and (self.mutant or self.harsh or self.saved or self.save):
-            raise click.UsageError("--protocol has no mutants, no harsh runs and no files")
+        self.exhaustive: bool = given["exhaustive"]
+        if self.protocol and (self.mutant or self.harsh):
+            raise click.UsageError("--protocol has no mutants and no harsh runs")
+        if self.exhaustive and not self.protocol:
+            raise click.UsageError(
+                "--exhaustive is for --protocol; `trio-envserve explore` searches what ships"
+            )
+        if self.exhaustive and (self.many or self.saved or self.seed is not None or self.trace):
+            raise click.UsageError("--exhaustive has no seeds: the system's bounds say how far")
         if self.mutant and self.mutant != "all":
             try:
                 find(self.mutant)
@@ -96,6 +103,9 @@ class _Options:
     "--protocol", metavar="SPEC",
     help="Try a protocol of your own instead: file.py:NAME or package.module:NAME.",
 )  # fmt: skip
+@click.option(
+    "--exhaustive", is_flag=True, help="Of a protocol of your own: every order, within its bounds."
+)
 @click.option("--harsh", is_flag=True, help="Make all runs harsh, not only the odd seeds.")
 @click.option(
     "--mutant", metavar="NAME|all",
@@ -174,12 +184,17 @@ async def _chosen(options: _Options, made_by: dict[str, Any], stop: Stop) -> Res
 
 async def _protocol(options: _Options, stop: Stop) -> Result:
     spec, base = options.protocol, options.base()
+    as_json, save = options.as_json, str(options.save) if options.save else None
+    if options.exhaustive:
+        return await fuzz_protocol.exhaustive(spec, stop, as_json=as_json, save=save)
+    if options.saved is not None:
+        return await fuzz_protocol.replay(spec, str(options.saved), as_json=as_json)
     if options.single:
-        return await fuzz_protocol.one(spec, base, trace=options.trace, as_json=options.as_json)
+        return await fuzz_protocol.one(spec, base, trace=options.trace, as_json=as_json, save=save)
     seconds = options.seconds if options.many else DEFAULT_S
     return await fuzz_protocol.many(
         spec, stop, base=base, runs=options.runs, seconds=seconds, jobs=options.jobs,
-        keep_going=options.keep_going, as_json=options.as_json,
+        keep_going=options.keep_going, as_json=as_json, save=save,
     )  # fmt: skip
 
 

@@ -162,11 +162,11 @@ class Campaign(Generic[T]):
 MODULE = "trio_envserve.retrylab.jobs"
 
 
-async def examine(system: str, found: Found) -> dict[str, Any]:
-    """The failure, made small, as data."""
+async def examine(system: str, found: Found, *, save: str | None = None) -> dict[str, Any]:
+    """The failure, made small, as data; ``save`` is a folder for it."""
     job = {
         "do": "examine", "system": system, "seed": found.seed, "guarantee": found.guarantee,
-        "digest": found.digest,
+        "digest": found.digest, "save": save,
     }  # fmt: skip
     failure: dict[str, Any] | None = (await ask(MODULE, job))["failure"]
     if failure is None:
@@ -178,3 +178,27 @@ async def one(system: str, seed: int, *, trace: bool) -> Result:
     """One run, in a process of its own: what it came to."""
     job = {"do": "one", "system": system, "seed": seed, "trace": trace}
     return await ask(MODULE, job)
+
+
+async def explore(
+    system: str, tell: Callable[[dict[str, Any]], object], *, save: str | None = None
+) -> dict[str, Any] | None:
+    """Look at every order in a process of its own; ``tell`` hears how far it is.  Returns the
+    failure as data, or None."""
+    failure: dict[str, Any] | None = None
+
+    def take(result: Result) -> None:
+        nonlocal failure
+        if "explored" in result:
+            tell(result["explored"])
+        else:
+            failure = result["failure"]
+
+    async with open_worker(MODULE) as worker:
+        await worker.do({"do": "explore", "system": system, "save": save}, take)
+    return failure
+
+
+async def replay(system: str, path: str) -> Result:
+    """Run a saved failure again: the failure as data, and the violations of now."""
+    return await ask(MODULE, {"do": "replay", "system": system, "path": path})

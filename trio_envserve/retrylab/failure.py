@@ -269,7 +269,8 @@ def load_failure(system: System, path: FilePath | str) -> Failure:
             drawing=tuple(data["drawing"]),
         )  # fmt: skip
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path.name} is no saved failure of this system: {error}") from error
+        why = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise ValueError(f"{path.name} is no saved failure of this system: {why}") from error
 
 
 _AS_THEY_ARE = ("seed", "guarantee", "violation", "luck", "digest", "tried")

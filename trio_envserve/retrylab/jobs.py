@@ -29,12 +29,22 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path as FilePath
 from types import FrameType
 from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar
 
 from . import author
 from .author import find
-from .failure import Failure, examine, run_twice
+from .explore import Exploration, Explored, Path
+from .failure import (
+    Failure,
+    examine,
+    explored_failure,
+    load_failure,
+    replay,
+    run_twice,
+    save_failure,
+)
 from .judges import Violation
 from .run import Run, run
 from .shrink import MOST_RUNS
@@ -276,7 +286,7 @@ def _search(system: System, job: Job, tell: Tell) -> None:
     """Run seeds; tell what they came to, and which of them fail."""
 
     def simulate(seed: int) -> Run:
-        with _ending(job, seed, tell):
+        with _ending(job, f"seed {seed}", tell):
             return run_twice(system, seed) if seed == job["base"] else run(system, seed)
 
     search_seeds(job, tell, seeds=seeds_from(job["base"]), run=simulate, tally=ActorTally)
@@ -284,23 +294,68 @@ def _search(system: System, job: Job, tell: Tell) -> None:
 
 def _one(system: System, job: Job, tell: Tell) -> None:
     """Run one seed, and tell all of it."""
-    with _ending(job, job["seed"], tell):
+    with _ending(job, f"seed {job['seed']}", tell):
         one = run(system, job["seed"], trace=job["trace"])
     tell_run(tell, one, ActorTally())
 
 
 def _examine(system: System, job: Job, tell: Tell) -> None:
     """Make a failing run small."""
-    with _ending(job, job["seed"], tell, runs=MOST_RUNS):
+    with _ending(job, f"seed {job['seed']}", tell, runs=MOST_RUNS):
         run_twice(system, job["seed"], job["digest"])
         failure = examine(system, job["seed"], guarantee=job["guarantee"], most_runs=MOST_RUNS)
     tell(failure=failure and _data(failure, job))
 
 
+def _explore(system: System, job: Job, tell: Tell) -> None:
+    """Look at every order; tells how far it is, and in the end what was found."""
+    search = Exploration(system)
+    told_s = time.monotonic()
+    progress = search.run()
+    while True:
+        with _ending(job, "a search of every order", tell):
+            explored = next(progress, None)
+        if explored is None:
+            break
+        if time.monotonic() - told_s >= TELL_S:
+            tell(explored=_explored(search.explored))
+            told_s = time.monotonic()
+    tell(explored=_explored(search.explored))
+    failure = explored_failure(system, search.explored)
+    tell(failure=failure and _data(failure, job))
+
+
+def _explored(explored: Explored) -> dict[str, object]:
+    """How far a search of every order came, for JSON."""
+    names = ("states", "transitions", "depth", "exhausted", "seconds")
+    data = {name: getattr(explored, name) for name in names}
+    return {**data, "bounds": dataclasses.asdict(explored.bounds), "text": explored.text()}
+
+
+def _replay(system: System, job: Job, tell: Tell) -> None:
+    """Run a saved failure again."""
+    try:
+        failure = load_failure(system, job["path"])
+        with _ending(job, f"seed {failure.seed}", tell):
+            violations = replay(system, failure)
+    except ValueError as error:
+        raise JobError(str(error)) from error
+    data = _data(failure, {**job, "save": None})
+    tell(failure=data, violations=[[v.guarantee, v] for v in violations])
+
+
 def _data(failure: Failure, job: Job) -> dict[str, object]:
-    """A failure for JSON, with what people see of it."""
-    command = f"trio-envserve fuzz --protocol {job['system']} --seed {failure.seed}"
+    """A failure for JSON, with what people see of it; saved, if that is asked for."""
+    explored = isinstance(failure.plan, Path)
+    how = "--exhaustive" if explored else f"--seed {failure.seed}"
+    command = f"trio-envserve fuzz --protocol {job['system']} {how}"
+    text, saved = failure.text(command), {}
+    if job.get("save"):
+        path = save_failure(failure, FilePath(job["save"]), system=job["system"])
+        saved = {"saved": str(path)}
+        text += f"\nSaved as {path}"
     return {
+        **saved,
         "seed": failure.seed,
         "guarantee": failure.guarantee,
         "violation": failure.violation,
@@ -312,7 +367,7 @@ def _data(failure: Failure, job: Job) -> dict[str, object]:
         "tried": failure.tried,
         "drawing": list(failure.drawing),
         "command": command,
-        "text": failure.text(command),
+        "text": text,
     }
 
 
@@ -329,12 +384,12 @@ def _of_system(do: Callable[[System, Job, Tell], None]) -> Callable[[Job, Tell],
 
 
 @contextmanager
-def _ending(job: Job, seed: int, tell: Tell, *, runs: int = 1) -> Iterator[None]:
+def _ending(job: Job, what: str, tell: Tell, *, runs: int = 1) -> Iterator[None]:
     """A run that must end, or several."""
     stuck_s: float = job.get("stuck_s", STUCK_S) + runs * USUAL_S
 
     def stuck(signal_number: int, frame: FrameType | None) -> None:
-        tell(failed=f"seed {seed} has not ended after {stuck_s:g} s; it was here:\n{_place(frame)}")
+        tell(failed=f"{what} has not ended after {stuck_s:g} s; it was here:\n{_place(frame)}")
         os._exit(1)
 
     before = signal.signal(signal.SIGPROF, stuck)
@@ -357,6 +412,8 @@ JOBS = {
     "search": _of_system(_search),
     "one": _of_system(_one),
     "examine": _of_system(_examine),
+    "explore": _of_system(_explore),
+    "replay": _of_system(_replay),
 }
 
 if __name__ == "__main__":

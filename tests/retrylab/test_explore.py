@@ -1,0 +1,259 @@
+"""Every order of a small system: what may happen in a state, when two states are one, rest,
+and what cannot be searched so."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from tests.retrylab.small import SMALL, Far, Near, with_actors
+from trio_envserve.retrylab import (
+    Actor,
+    AtMostOnce,
+    Bounds,
+    BrokenSystem,
+    Event,
+    Fault,
+    Judge,
+    OneTrueAnswer,
+    Path,
+    System,
+    Violation,
+    check,
+    explore,
+    whole,
+)
+from trio_envserve.retrylab.explore import Exploration, walk
+from trio_envserve.retrylab.failure import explored_failure
+
+
+class Uncopied:
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise OSError("no copies")
+
+
+ONE = Bounds(asks=1, faults=0)
+
+
+def small(*faults: Fault, judges: Any = (), **actors: Any) -> System:
+    return dataclasses.replace(with_actors(**actors), faults=set(faults), judges=judges)
+
+
+class Retrying(Near):
+    """Sends again after a second."""
+
+    def on_ask(self, request: str, what: Any) -> None:
+        super().on_ask(request, what)
+        self.start_timer(request, 1.0)
+
+    def on_timer(self, timer: str) -> None:
+        self.send("far", (timer, "again"))
+        self.start_timer(timer, 1.0)
+
+    def on_message(self, sender: str, message: Any) -> None:
+        super().on_message(sender, message)
+        self.stop_timer(message[0])
+
+
+def test_without_faults_one_ask_has_one_order():
+    explored = explore(small(), ONE)
+    assert explored.exhausted
+    assert (explored.states, explored.depth) == (4, 3)  # it asks, it arrives, it is answered
+
+
+def test_asks_in_flight_go_in_every_order():
+    class Ordered(Judge):
+        def __init__(self) -> None:
+            self.orders: tuple[str, ...] = ()
+
+        def see(self, event: Event) -> list[Violation]:
+            self.orders += (event.what,) if event.kind == "did" else ()
+            wrong = self.orders == ("two", "one")
+            return [event.breaks("in order", "two came first")] if wrong else []
+
+    protocol = dataclasses.replace(
+        small(judges=[Ordered]), actors={"near": Near, "other": Near, "far": Far}
+    )
+    asks = list(protocol.asks(None))  # type: ignore[arg-type]  # it draws nothing
+    other = [asks[0], asks[1]._replace(actor="other")]
+    explored = explore(dataclasses.replace(protocol, asks=lambda random: other), Bounds(faults=0))
+    assert explored.violation == "in order at 0.000 s: two came first"
+
+
+@pytest.mark.parametrize(
+    ("fault", "name"),
+    [
+        (Fault.LOSE, "lose"), (Fault.DUPLICATE, "double"), (Fault.REORDER, "delay"),
+        (Fault.CUT, "cut"), (Fault.KILL, "kill"), (Fault.STOP, "stop"), (Fault.POWER, "power"),
+        (Fault.HALF_OPEN, "lose"), (Fault.PARTITION, "lose"), (Fault.DRIFT, "clocks"),
+    ],
+)  # fmt: skip
+def test_each_kind_of_fault_happens_and_is_all_that_does(fault: Fault, name: str):
+    search = Exploration(small(fault, near=Retrying), Bounds(asks=1, faults=1))
+    for _ in search.run():
+        pass
+    seen = {move[0] for _, move in search._parents if move[0] != "clocks" or move[1]}
+    usual = {"ask", "arrive", "timer", "stray", "continue"}
+    assert seen - usual == {name}
+    assert search.explored.exhausted
+
+
+def test_a_doubled_message_is_done_twice_and_a_lost_answer_is_never_told():
+    explored = explore(small(Fault.DUPLICATE, judges=[AtMostOnce]), Bounds(asks=1, faults=1))
+    assert explored.violation is not None
+    assert explored.violation.guarantee == "at most once"
+    lost = explore(small(Fault.LOSE, judges=[OneTrueAnswer]), Bounds(asks=1, faults=1))
+    assert lost.violation is not None
+    assert "is never told" in lost.violation
+    assert lost.path is not None
+    assert lost.path.kinds() == [Fault.LOSE]
+    assert "lost" in lost.path.schedule()[-2]
+
+
+def test_a_loop_that_comes_back_to_the_same_state_is_exhausted():
+    """Somebody asks again and again for ever, and looks at no clock."""
+
+    class Deaf(Far):
+        def on_message(self, sender: str, message: Any) -> None:
+            """Never answers."""
+
+    explored = explore(small(near=Retrying, far=Deaf), ONE)
+    assert explored.exhausted
+    assert explored.states < 20, "no more than it takes to be quiet"
+
+
+def test_an_actor_that_looks_at_its_clock_has_other_states_at_other_times():
+    class Looking(Far):
+        def on_message(self, sender: str, message: Any) -> None:
+            if self.now_s > 2.5:
+                super().on_message(sender, message)
+
+    system = small(near=Retrying, far=Looking, judges=[OneTrueAnswer])
+    explored = explore(system, ONE)
+    assert explored.exhausted
+    assert explored.violation is None
+
+
+def test_a_search_stops_at_so_many_states_and_check_says_so():
+    system = small(Fault.LOSE, Fault.KILL, near=Retrying)
+    explored = explore(system, Bounds(asks=2, faults=2, most_states=50))
+    assert not explored.exhausted
+    assert "not all within" in explored.text()
+    with pytest.raises(AssertionError, match="make the bounds smaller, or most_states larger"):
+        check(system, runs=0, exhaustive=Bounds(asks=2, faults=2, most_states=50))
+
+
+def test_a_way_is_walked_again_to_the_same_violation():
+    system = small(Fault.DUPLICATE, judges=[AtMostOnce])
+    explored = explore(system, Bounds(asks=1, faults=1))
+    assert explored.path is not None
+    assert explored.violation in walk(system, explored.path).violations
+    other = Path((*explored.path.moves, ("arrive", "far", "near")) * 3, ONE, ())
+    with pytest.raises(ValueError, match=r"move \d+ cannot be made"):
+        walk(system, other)
+
+
+# -- what is not right --------------------------------------------------------------------
+
+
+def test_an_actor_that_raises_is_a_violation_on_a_shortest_way():
+    class Fragile(Far):
+        def on_message(self, sender: str, message: Any) -> None:
+            raise ZeroDivisionError
+
+    system = small(far=Fragile)
+    failure = explored_failure(system, explore(system, ONE))
+    assert failure is not None
+    assert failure.guarantee == "CRASH"
+    assert "ZeroDivisionError" in failure.violation
+    assert failure.drawing[-1].endswith("~")
+
+
+@pytest.mark.parametrize(
+    ("kept", "words"),
+    [
+        (lambda: threading.Lock(), "near keeps what two states cannot be compared by"),
+        (lambda: Uncopied(), "near keeps what cannot be copied"),
+        (lambda: lambda: 7, "near keeps what two states cannot be compared by"),
+        (lambda: object(), "near keeps what two states cannot be compared by"),
+    ],
+)
+def test_what_cannot_be_copied_or_compared_is_said_with_whose_it_is(kept: Any, words: str):
+    class Keeping(Near):
+        def on_start(self) -> None:
+            self.kept = kept()
+
+    with pytest.raises(BrokenSystem, match=words):
+        explore(small(near=Keeping), ONE)
+
+
+def test_what_holds_itself_is_said():
+    class Circular(Near):
+        def on_start(self) -> None:
+            self.kept: list[Any] = []
+            self.kept.append(self.kept)
+
+    with pytest.raises(BrokenSystem, match="near keeps what two states cannot be compared by"):
+        explore(small(near=Circular), ONE)
+
+
+def test_a_system_that_never_rests_is_said():
+    class Restless(Near):
+        def on_start(self) -> None:
+            self.count = 0
+
+        def on_ask(self, request: str, what: Any) -> None:
+            self.on_timer("again")
+
+        def on_timer(self, timer: str) -> None:
+            self.count += 1
+            self.start_timer(timer, 0.0)
+
+    with pytest.raises(BrokenSystem, match="it never rests: 5,000 moves without a fault"):
+        explore(small(near=Restless), ONE)
+
+
+def test_a_real_clock_is_found_by_walking_the_way_again():
+    class Hurried(Far):
+        def on_message(self, sender: str, message: Any) -> None:
+            self.did(message[0], time.perf_counter_ns())
+
+    def judge(history: Any) -> list[Violation]:
+        return [event.breaks("never", str(event.what)) for event in history.did()]
+
+    system = small(far=Hurried, judges=[whole(judge)])
+    with pytest.raises(BrokenSystem, match="a path is not the same twice: an actor must take"):
+        explored_failure(system, explore(system, ONE))
+
+
+def test_a_judge_that_raises_is_said_with_its_traceback():
+    class Raising(Judge):
+        def see(self, event: Event) -> None:
+            raise ZeroDivisionError
+
+    with pytest.raises(BrokenSystem, match=r"the judge raised \(a search of every order\)"):
+        explore(small(judges=[Raising]), ONE)
+
+
+def test_power_that_is_lost_before_a_sync_takes_any_of_the_writes():
+    states: set[tuple[tuple[str, Any], ...]] = set()
+
+    class Writing(Actor):
+        def on_start(self) -> None:
+            states.add(tuple(sorted(self.disk.items())))
+
+        def on_message(self, sender: str, message: Any) -> None:
+            self.disk["a"] = 1
+            self.disk["b"] = 1
+            self.disk.sync()
+            self.disk["c"] = 1
+
+    explored = explore(small(Fault.POWER, far=Writing), Bounds(asks=1, faults=1))
+    assert explored.exhausted
+    a, b, c = ("a", 1), ("b", 1), ("c", 1)
+    assert states == {(), (a,), (b,), (a, b), (a, b, c)}
+    assert SMALL.faults
