@@ -74,9 +74,9 @@ async def at_rest(client: Client) -> ServerStats:
     """The statistics, once nothing is under way and all that was told was received."""
     while True:
         stats = await client.stats()
-        if not (stats.waiting or stats.running or stats.kept) and stats.ready == stats.workers:
-            if stats.cache.finished == stats.cache.entered:
-                return stats
+        busy = stats.waiting or stats.running or stats.kept or stats.ready < stats.workers
+        if not busy and stats.cache.finished == stats.cache.entered:
+            return stats
         await trio.sleep(0.02)
 
 
