@@ -16,19 +16,24 @@ import contextlib
 import ctypes
 import fcntl
 import os
+import random
+import resource
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import trio
 
+from trio_envserve.core.terms import whole
 from trio_envserve.envs.interface import Rollout
 from trio_envserve.envs.recorder import RunLog
+from trio_envserve.lab.simulation.junk import KINDS, spoilt
+from trio_envserve.net.stream import Stream
 
 POLL_S = 0.01
 FORK_LIFE_S = 120.0
@@ -183,6 +188,21 @@ class Steps:
         while not self.stage.exists(gate) and time.monotonic() - began_s < FORK_LIFE_S:
             time.sleep(POLL_S)
         os._exit(0)
+
+    def speak_junk(self, kind: str) -> None:
+        """Spoil what this worker's process speaks with, in one of :data:`KINDS`."""
+        assert kind in KINDS
+        send_many_nowait, rng = Stream.send_many_nowait, random.Random(1)
+
+        def junk(stream: Stream, messages: Sequence[Sequence[Any]]) -> bool:
+            said = (spoilt([*map(whole, frames)], kind, rng) for frames in messages)
+            return send_many_nowait(stream, [frames for frames in said if frames])
+
+        Stream.send_many_nowait = junk  # type: ignore[method-assign]
+
+    def use_up_descriptors(self) -> None:
+        """No file can be opened in this worker's process any more."""
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
 
     def haunt(self, mark: str, gate: str, done: str) -> None:
         """Fork a process that outlives the worker in a session of its own, and when the
