@@ -198,7 +198,7 @@ class Steps:
             said = (spoilt([*map(whole, frames)], kind, rng) for frames in messages)
             return send_many_nowait(stream, [frames for frames in said if frames])
 
-        Stream.send_many_nowait = junk  # type: ignore[method-assign]
+        Stream.send_many_nowait = junk  # type: ignore[method-assign,assignment]
 
     def use_up_descriptors(self) -> None:
         """No file can be opened in this worker's process any more."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import trio
 
@@ -28,7 +30,9 @@ async def test_g10_a_worker_that_speaks_junk_is_ended_and_nobody_waits_for_it(
 ):
     """A rollout changed a library: neighbours and all later calls waited for ever."""
     with trio.fail_after(PATIENCE_S):
-        limits = {"silence_kill_s": await honest_s(judge)} if kind in FENCED else {}
+        limits: dict[str, Any] = {}
+        if kind in FENCED:
+            limits["silence_kill_s"] = await honest_s(judge)
         async with (
             open_server(judge, worker_capacity=4, **limits) as server,
             open_calls(server.address) as calls,
