@@ -89,10 +89,12 @@ class EnvServer:
             pid = random.choice(sorted(running))
             self.killed.add(pid)
             os.kill(pid, signal.SIGKILL)
+            print(f"killed worker {pid}", flush=True)
         else:
             self.killed |= {record["pid"] for record in read_run_log(self.log)}
             self._process.kill()
             self._process.wait()
+            print("killed the server", flush=True)
             self._start()
         self.kills[what] += 1
         self._quiet.set()

@@ -114,7 +114,7 @@ def train(folder: Path, steps: int, seed: int) -> dict[str, Any]:
                 output_dir=str(folder / "trl"), seed=seed, use_cpu=True, bf16=False,
                 per_device_train_batch_size=GROUPS * MEMBERS, num_generations=MEMBERS,
                 max_completion_length=3, max_steps=steps, learning_rate=3e-3,
-                lr_scheduler_type="constant", gradient_checkpointing=False, logging_steps=1,
+                lr_scheduler_type="constant", activation_checkpointing=False, logging_steps=1,
                 save_strategy="no", report_to=[], disable_tqdm=True,
             ),
             callbacks=[watched],
