@@ -19,7 +19,17 @@ from tests.retrylab.small import (
     run_small,
     with_actors,
 )
-from trio_envserve.retrylab import Actor, Ask, Fault, run
+from trio_envserve.retrylab import (
+    Actor,
+    Ask,
+    AtMostOnce,
+    Clock,
+    Crash,
+    Fault,
+    NoLostAcknowledgement,
+    run,
+    sweep,
+)
 from trio_envserve.retrylab.plan import Strike
 
 
@@ -258,3 +268,116 @@ def test_a_kind_is_taken_out_of_a_plan_alone():
     for fault in plan.kinds():
         assert set(plan.kinds()) - set(plan.without(fault).kinds()) == {fault}
     assert len(plan.kinds()) == 5
+
+
+# -- partitions, disks, clocks --------------------------------------------------------------
+
+
+def test_nothing_passes_between_two_sides_until_they_are_one_again():
+    strike = Strike(0.5, Fault.PARTITION, "near", 1.0)
+    ran = run_small(strike, protocol=LISTENING)
+    assert kinds(ran, "near#1") == ["asked"]
+    assert kinds(ran, "near#2") == ["asked", "did", "told"]
+    assert ran.faults == {Fault.PARTITION.value: 1}
+
+
+def test_a_partition_cuts_what_was_connected_when_it_is_over():
+    strike = Strike(1.5, Fault.PARTITION, "near", 0.2)
+    ran = run_small(strike, protocol=LISTENING)
+    cuts = [round(record.at_s, 3) for record in ran.trace if record.what == "writes cut"]
+    assert cuts == [1.701, 1.701]
+    assert kinds(ran, "near#2") == ["asked", "did", "told"]
+
+
+def test_actors_of_one_side_talk():
+    strike = Strike(0.5, Fault.PARTITION, "near", 5.0, others=("far",))
+    protocol = dataclasses.replace(SMALL, actors={**SMALL.actors, "third": Far})
+    assert kinds(run_small(strike, protocol=protocol)) == ["asked", "did", "told"]
+    assert strike.text() == "nothing passes between near, far and the others for 5.00 s"
+
+
+class Writing(Far):
+    """Writes each request, and makes safe every second."""
+
+    def on_message(self, sender: str, message: Any) -> None:
+        self.disk[message[0]] = True
+        if message[1] == "two":
+            self.disk.sync()
+        super().on_message(sender, message)
+
+    def on_rest(self) -> None:
+        for request in self.disk:
+            self.has(request)
+
+
+def had(fault: Fault, at_s: float, seed: int) -> set[str]:
+    """What far has in the end."""
+    protocol = with_actors(far=Writing)
+    ran = run_small(Strike(at_s, fault, "far", 0.1), protocol=protocol, seed=seed)
+    return {event.request for event in ran.history.events if event.kind == "has"}
+
+
+def test_power_that_is_lost_takes_only_what_was_not_synced_and_a_kill_takes_nothing():
+    both = {"near#1", "near#2"}
+    assert had(Fault.KILL, 1.5, 0) == both
+    assert {frozenset(had(Fault.POWER, 1.5, seed)) for seed in range(10)} == {
+        frozenset(both), frozenset({"near#2"})
+    }  # fmt: skip
+    assert all(had(Fault.POWER, 2.5, seed) == both for seed in range(10))
+
+
+def test_wrong_clocks_show_another_time_and_count_another_one():
+    class Ticking(Near):
+        def on_ask(self, request: str, what: Any) -> None:
+            self.start_timer(request, 1.0)
+
+        def on_timer(self, timer: str) -> None:
+            self.tell(timer, round(self.now_s, 6))
+
+    plan = plan_of(asks=(Ask(1.0, "near", "one", "near#1"),))
+    fast = dataclasses.replace(plan, clocks={"near": Clock(2.0, 10.0)})
+    ran = run(with_actors(near=Ticking), 0, plan=fast)
+    (told,) = ran.history.told()
+    assert (told.at_s, told.what) == (1.5, 13.0)
+    assert ran.faults == {Fault.DRIFT.value: 1}
+    assert fast.kinds() == [Fault.DRIFT]
+    assert "near's (2 s in a second, set 10 s ahead)" in "\n".join(fast.schedule())
+
+
+def test_clocks_are_drawn_within_the_bounds_of_the_system():
+    protocol = dataclasses.replace(SMALL, faults={Fault.DRIFT}, drift=0.2, ahead_s=3.0)
+    clocks = {c for seed in range(60) for c in run(protocol, seed).plan.clocks.values()}
+    assert {clock.rate for clock in clocks} == {0.8, 1.0, 1.2}
+    assert {clock.ahead_s for clock in clocks} == {0.0, 3.0}
+
+
+def test_a_sweep_crashes_before_every_act_once():
+    protocol = dataclasses.replace(
+        with_actors(far=Writing), faults={Fault.KILL, Fault.POWER}, never_killed={"near"},
+        judges=[AtMostOnce, NoLostAcknowledgement],
+    )  # fmt: skip
+    whole, *crashed = sweep(protocol)
+    assert whole.acts["far"] == 5  # two writes, a sync, two answers
+    assert [ran.plan.crash for ran in crashed] == [
+        Crash("far", act, way) for act in range(1, 6) for way in ("", "all", "all but the last")
+    ]
+    assert all("died" in {event.kind for event in ran.history.events} for ran in crashed)
+    found = [ran.plan.crash.act for ran in crashed if ran.violations and ran.plan.crash]
+    assert found == [3, 4, 4]  # near#1 was acknowledged, and is synced with near#2
+    assert len(list(sweep(protocol, most=4))) <= 5
+    assert "number 2, and loses all of its unsynced" in Crash("far", 2, "all").text()
+
+
+def test_a_message_that_is_changed_on_its_way_is_said():
+    @dataclasses.dataclass(frozen=True)
+    class Letter:
+        text: str
+
+    class Careless(Near):
+        def on_ask(self, request: str, what: Any) -> None:
+            letter = Letter(request)
+            self.send("far", (request, letter))
+            object.__setattr__(letter, "text", "another")
+
+    (violation,) = run_small(protocol=with_actors(near=Careless)).violations
+    assert "far gets a message that was changed on its way" in violation

@@ -12,14 +12,10 @@ import difflib
 import enum
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
 from random import Random
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from .judges import Judge
 from .values import plain, short
-
-if TYPE_CHECKING:
-    from .life import BaseLife
-
 
 FAULT = "fault"
 """The name in a trace of faults that strike no actor."""
@@ -186,7 +182,7 @@ class Actor:
     :attr:`random` and from nowhere else, so that a seed is always the same run.
     """
 
-    _life: BaseLife | None = None
+    _life: Any = None  # a BaseLife, which stands on this file
 
     # -- what happens to it: to be overridden -----------------------------------
 
@@ -232,22 +228,25 @@ class Actor:
     @property
     def name(self) -> str:
         """Its name in :attr:`System.actors`."""
-        return self._itself.name
+        return str(self._itself.name)
 
     @property
     def now_s(self) -> float:
         """What its clock shows: the seconds since the run began, unless it is wrong."""
-        return self._itself.now_s()
+        now_s: float = self._itself.now_s()
+        return now_s
 
     @property
     def random(self) -> Random:
         """A random source of its own."""
-        return self._itself.luck()
+        luck: Random = self._itself.luck()
+        return luck
 
     @property
     def disk(self) -> Disk:
         """The memory that survives a crash."""
-        return self._itself.disk
+        disk: Disk = self._itself.disk
+        return disk
 
     def send(self, to: str, message: Any) -> None:
         """Send a message, an immutable value, to the actor of this name.  The sender does
@@ -323,7 +322,7 @@ class Actor:
         self._itself.say("told", request, answer)
 
     @property
-    def _itself(self) -> BaseLife:
+    def _itself(self) -> Any:
         if self._life is None:
             raise RuntimeError("an actor can do nothing in its __init__; use on_start")
         return self._life
