@@ -238,6 +238,20 @@ async def what_was_forgotten_is_asked_for_anew(bench: Bench, peer: Peer) -> None
     await bench.ran(asked, 2, "it ran again")
 
 
+@case("Cancel and forget", "G4")
+async def a_cancel_by_key_after_the_outcome_drops_nothing(bench: Bench, peer: Peer) -> None:
+    """A cancel that comes after the outcome closes nothing and says so; the outcome stays."""
+    me, key, asked = caller(peer), bench.key(), bench.echo()
+    me.ask(0, key, asked)
+    first = await peer.result(0)
+    answer = await me.command(1, key, KeyAct.CANCEL)
+    said = {"generation": None, "started": True, "finished": True}
+    check(answer == said, f"{said}", answer)
+    me.say(2, key, KeyAct.ATTACH)
+    check(await peer.result(2) == first, "the same result", first)
+    await bench.ran(asked, 1, "it ran once")
+
+
 @case("Cancel and forget", "G7")
 async def a_cancel_by_key_that_is_said_twice_hits_nothing_else(
     bench: Bench, one: Peer, two: Peer
