@@ -93,6 +93,8 @@ def called(*given: tuple[str, str]) -> Good:
     return Good({"tools": list(given)})
 
 
+JSON = {"content-type": "application/json"}
+THINKING = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
 STEP, NEXT = ("step", '{"n": 1}'), ("step", '{"n": 2}')
 GOOD = Good({"text": "Let me", "finish_reason": "stop"})
 
@@ -132,6 +134,55 @@ ANSWERS: dict[str, tuple[Status, Good | Again | Ends]] = {
         stream(piece(content="Let"), done=False), Again(ModelAborted, "before the answer was"),
     ),
     "streamed: nothing but [DONE]": (stream(), Again(ModelAborted, "without an answer")),
+    "streamed: abort, then stop": (
+        stream(piece("abort", content="Let"), piece("stop")), Again(ModelAborted, "'abort'"),
+    ),
+    "tool_calls, and no call": (
+        plain(whole({"role": "assistant", "content": ""}, "tool_calls")),
+        Again(ModelAborted, "calls no tool"),
+    ),
+    "an empty body": (Status(200, b"", JSON), Again(ModelAborted, "broke off its answer")),
+    "half a body": (
+        Status(200, b'{"choices": [{"message": {"content": "Let', JSON),
+        Again(ModelAborted, "broke off its answer"),
+    ),
+    "two answers in one": (
+        plain({"choices": [{"message": {"content": c}, "finish_reason": "stop"} for c in "ab"]}),
+        Ends(ModelError, "there are 2 answers in one"),
+    ),
+    # -- what is sent back as it came
+    "OpenRouter: details of thoughts": (
+        plain(whole({"role": "assistant", "content": "Let me", "reasoning": "hm",
+                     "reasoning_details": [{"type": "reasoning.text", "signature": "s"}]})),
+        Good({"message": {"role": "assistant", "content": "Let me", "reasoning": "hm",
+                          "reasoning_details": [{"type": "reasoning.text", "signature": "s"}]}}),
+    ),
+    "LiteLLM: blocks of thoughts": (
+        plain(whole({"role": "assistant", "content": "Let me",
+                     "thinking_blocks": [{"type": "thinking", "signature": "s"}]})),
+        Good({"message": {"role": "assistant", "content": "Let me",
+                          "thinking_blocks": [{"type": "thinking", "signature": "s"}]}}),
+    ),
+    "Mistral: thoughts among the content": (
+        plain(whole({"role": "assistant", "content": [THINKING, {"type": "text", "text": "So"}]})),
+        Good({"text": "So", "message": {
+            "role": "assistant", "content": [THINKING, {"type": "text", "text": "So"}],
+        }}),
+    ),
+    "Mistral, streamed: thoughts among the content": (
+        stream(piece(content=[THINKING]), piece(content="S"), piece("stop", content="o")),
+        Good({"text": "So", "message": {
+            "role": "assistant", "content": [THINKING, {"type": "text", "text": "So"}],
+        }}),
+    ),
+    "OpenAI: a refusal": (
+        plain(whole({"role": "assistant", "content": None, "refusal": "I can't."})),
+        Good({"message": {"role": "assistant", "content": "", "refusal": "I can't."}}),
+    ),
+    "streamed: a refusal in pieces": (
+        stream(piece(refusal="I "), piece("stop", refusal="can't.")),
+        Good({"message": {"role": "assistant", "content": "", "refusal": "I can't."}}),
+    ),
     # -- errors in an answer's place
     "OpenRouter: choices[0].error": (
         plain(whole(reason="error", error={"code": 502, "message": "upstream died"})),
@@ -263,6 +314,18 @@ ANSWERS: dict[str, tuple[Status, Good | Again | Ends]] = {
         stream(piece(content="x", choice={"logprobs": logprobs(math.nan)}), piece("stop")),
         Again(BrokenNumbers, "that is nan"),
     ),
+    "logits": (plain(whole(logprobs=logprobs(-0.5, 3.5))), Again(BrokenNumbers, "above 0")),
+    "rounded to a little above 0": (
+        plain(whole(logprobs=logprobs(0.0009765625))), Good({"logprobs": [0.0009765625]}),
+    ),
+    "a token below 0": (
+        plain(whole(token_ids=[1, -1])), Ends(ModelError, "integers of 32 bits from 0 on"),
+    ),
+    "vLLM, streamed: tokens of a piece that was left out": (
+        stream(piece(content="a", choice={"token_ids": [1]}), piece("stop", content="b"),
+               {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 2}}),
+        Again(BrokenNumbers, "1 token ids for 2 sampled tokens"),
+    ),
     "vLLM: -9999 is a number": (
         plain(whole(logprobs=logprobs(-9999.0))), Good({"logprobs": [-9999.0]}),
     ),
@@ -303,6 +366,16 @@ ANSWERS: dict[str, tuple[Status, Good | Again | Ends]] = {
         stream(piece(content="a", choice={"token_ids": [1]}), {**piece("stop"), "weight_version":
                "7"}),
         Good({"versions": ((0, "7"),)}),
+    ),
+    "OpenAI of old: a function call": (
+        plain(whole({"role": "assistant", "content": None,
+                     "function_call": {"name": "step", "arguments": '{"n": 1}'}}, "function_call")),
+        called(STEP),
+    ),
+    "OpenAI of old, streamed: a function call in pieces": (
+        stream(piece(function_call={"name": "step", "arguments": '{"n"'}),
+               piece(function_call={"arguments": ": 1}"}), piece("function_call")),
+        called(STEP),
     ),
     # -- streamed tool calls
     "OpenAI: pieces": (
@@ -390,8 +463,11 @@ def quick(monkeypatch):
 
 def in_a_stream(answer: Status) -> Status | None:
     """A whole answer as the events of a stream: its role, all that it says, its end."""
-    body = json.loads(answer.body) if answer.headers["content-type"].endswith("json") else {}
-    if not body.get("choices"):
+    try:
+        body = json.loads(answer.body)
+    except ValueError:
+        return None
+    if len(body.get("choices", ())) != 1:
         return None
     beside = {name: value for name, value in body.items() if name != "choices"}
     (choice,) = body["choices"]
@@ -447,6 +523,7 @@ def _check(completion, expected):
         "per_token": completion.per_token,
         "versions": completion.version_starts,
         "logprobs": list(completion.logprobs or ()),
+        "message": completion.message,
     }
     assert {name: found[name] for name in expected.fields} == expected.fields
     assert len({call.id for call in completion.tool_calls}) == len(completion.tool_calls)

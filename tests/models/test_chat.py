@@ -275,7 +275,11 @@ def test_a_message_is_sent_back_as_it_came(message, sent):
 
 
 def thinking(number, role="assistant"):
-    return {"role": role, "content": f"{number}", "reasoning_content": "a", "reasoning": "b"}
+    thought, said = {"type": "thinking", "thinking": []}, {"type": "text", "text": f"{number}"}
+    return {
+        "role": role, "content": [thought, said], "reasoning_content": "a", "reasoning": "b",
+        "reasoning_details": [], "thinking_blocks": [],
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -289,6 +293,10 @@ def test_thoughts_are_sent_back_as_the_endpoint_says(keep, kept):
     ]  # fmt: skip
     request = request_body(Endpoint(url="http://x", keep=keep), messages, "m", {})
     sent = [each for each in json.loads(request.body)["messages"] if each["role"] == "assistant"]
-    assert ["reasoning_content" in each and "reasoning" in each for each in sent] == kept
-    assert ["reasoning_content" in each or "reasoning" in each for each in sent] == kept
+    assert [each == thinking(number) for number, each in enumerate(sent)] == kept
+    bare = [
+        each == {"role": "assistant", "content": [{"type": "text", "text": f"{number}"}]}
+        for number, each in enumerate(sent)
+    ]
+    assert bare == [not each for each in kept]
     assert messages[1] == thinking(0)

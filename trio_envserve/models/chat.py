@@ -19,6 +19,7 @@ last).  Log-probabilities come as OpenAI's ``logprobs.content``.
 from __future__ import annotations
 
 import array
+import itertools
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -62,7 +63,18 @@ FINISH_REASONS: Mapping[str, str] = MappingProxyType(
 ``finish_reasons`` adds to them; with any other reason, or none, the answer was cut."""
 
 THOUGHTS = ("reasoning_content", "reasoning")
-"""The fields of a message that have the model's thoughts."""
+"""The fields of a message that have the model's thoughts as text."""
+
+FORMED_THOUGHTS = (
+    "reasoning_details",  # OpenRouter
+    "thinking_blocks",  # LiteLLM
+)
+"""Those that have them in a form of the endpoint's own, with signatures, say."""
+
+_MORE = (*FORMED_THOUGHTS, "refusal")
+
+HIGHEST_LOGPROB = 0.01
+"""A log-probability is never above 0, but for how it was rounded."""
 
 
 class ChatProblem(ValueError):
@@ -120,11 +132,25 @@ def _kept(messages: Messages, keep: str) -> list[Message]:
     while keep == "tools" and first > 0 and _role(messages[first - 1]) != "user":
         first -= 1
     return [
-        {name: value for name, value in message.items() if name not in THOUGHTS}
-        if number < first and _role(message) == "assistant"
-        else message
+        _without_thoughts(message) if number < first and _role(message) == "assistant" else message
         for number, message in enumerate(messages)
     ]
+
+
+def _without_thoughts(message: Message) -> Message:
+    kept = {
+        name: value
+        for name, value in message.items()
+        if name not in THOUGHTS and name not in FORMED_THOUGHTS
+    }
+    if isinstance(kept.get("content"), list):
+        kept["content"] = [part for part in kept["content"] if not _is_thought(part)]
+    return kept
+
+
+def _is_thought(part: object) -> bool:
+    """Whether a part of a content is one of Mistral's thoughts."""
+    return isinstance(part, Mapping) and part.get("type") == "thinking"
 
 
 def _role(message: object) -> object:
@@ -226,6 +252,9 @@ class _Draft:
         self._null_content = True
         self._reasoning: list[str] = []
         self._reasoning_fields: dict[str, None] = {}
+        self._parts: list[Any] = []
+        """The content, if it has parts that are no text."""
+        self._more: dict[str, Any] = {}
         self._calls = ToolCalls()
         self._prompt_ids: TokenIds | None = None
         self._response_ids: TokenIds | None = None
@@ -233,6 +262,7 @@ class _Draft:
         self._usage: Mapping[str, Any] = {}
         self._version_starts: list[tuple[int, str]] = []
         self._per_token: dict[str, list[Any]] = {}
+        self._streamed_ids = False
 
     def add(self, body: Mapping[str, Any], field: str) -> None:
         """Take a whole answer (``message``) or a part of one (``delta``)."""
@@ -245,11 +275,14 @@ class _Draft:
             self._prompt_ids = _ids(body["prompt_token_ids"])
         self._add_extension(body.get("sglext"))
         self._add_version(body)  # before the tokens of this part
-        for choice in _list(body.get("choices"), "choices"):
-            if not isinstance(choice, Mapping):
-                raise ChatProblem("a choice is not an object")
-            if choice.get("index") in (0, None):
-                self._add_choice(choice, field)
+        choices = _list(body.get("choices"), "choices")
+        if not all(isinstance(choice, Mapping) for choice in choices):
+            raise ChatProblem("a choice is not an object")
+        ours = [choice for choice in choices if choice.get("index") in (0, None)]
+        if field == "message" and len(ours) > 1:
+            raise ChatProblem(f"there are {len(ours)} answers in one")
+        for choice in ours:
+            self._add_choice(choice, field)
 
     def _add_extension(self, extension: object) -> None:
         if not isinstance(extension, Mapping):
@@ -279,13 +312,19 @@ class _Draft:
         content = message.get("content")
         self._null_content &= content is None
         self._text.append(_text(content))
+        if isinstance(content, list):
+            self._parts += [part for part in content if isinstance(part, Mapping)]
+        elif _text(content):
+            self._parts.append(content)
         self._add_thought(message)
-        for call in _list(message.get("tool_calls"), "tool_calls"):
-            if isinstance(call, Mapping):
-                (self._calls.add if field == "message" else self._calls.add_fragment)(call)
-        if choice.get("finish_reason") is not None:
+        self._add_more(message)
+        for call in _calls(message):
+            (self._calls.add if field == "message" else self._calls.add_fragment)(call)
+        # The first that is not good counts: no later one makes a cut answer whole.
+        if choice.get("finish_reason") is not None and self._is_good(self.finish_reason):
             self.finish_reason = str(choice["finish_reason"])
         if choice.get("token_ids") is not None:
+            self._streamed_ids = field == "delta"
             self._response_ids = self._response_ids or array.array("i")
             self._response_ids.extend(_ids(choice["token_ids"]))
         for name in self._endpoint.per_token:
@@ -312,29 +351,51 @@ class _Draft:
         self._reasoning_fields.update(dict.fromkeys(given))
         self._reasoning += list(given.values())[:1]
 
+    def _add_more(self, message: Mapping[str, Any]) -> None:
+        """Those of :data:`_MORE`, whose parts in a stream are put together."""
+        for name in _MORE:
+            value, before = message.get(name), self._more.get(name)
+            if value is None:
+                continue
+            joins = isinstance(value, str | list) and type(value) is type(before)
+            self._more[name] = before + value if joins else value
+
+    def _is_good(self, reason: str | None) -> bool:
+        """Whether a further reason to finish may come, or this is none yet."""
+        return reason is None or reason in (*FINISH_REASONS, *self._endpoint.finish_reasons)
+
     def completion(self) -> Completion:
         """The completion, put together.  Raises :class:`ChatProblem`."""
         reason = self.finish_reason
-        if reason not in FINISH_REASONS and reason not in self._endpoint.finish_reasons:
+        if reason is None or not self._is_good(reason):
             why = "no reason" if reason is None else f"the reason {excerpt(reason)[:80]!r}"
             raise _cut(f"cut its answer ({why} to finish)")
+        text, calls = "".join(self._text), tuple(self._calls.whole())
+        if reason in ("tool_calls", "function_call") and not calls and not text.strip():
+            raise _cut(f"gave {reason!r} as its reason to finish, and calls no tool")
+        if any(not isinstance(part, str) and _kind(part) != "text" for part in self._parts):
+            self._more["content"] = [*_joined(self._parts)]
         ids, logprobs = self._response_ids, self._logprobs
         if ids is not None and logprobs is not None and len(ids) != len(logprobs):
             text = f"gave {len(logprobs)} log-probabilities for {len(ids)} tokens"
             raise ChatProblem(text, Failure(text, again=False, error=BrokenNumbers))
+        counted = _count(self._usage.get("completion_tokens"))
+        if ids is not None and self._streamed_ids and len(ids) < (counted or 0):
+            raise _broken(f"gave {len(ids)} token ids for {counted} sampled tokens")
         for name, items in self._per_token.items():
             if ids is not None and len(items) != len(ids):
                 text = f"gave {len(items)} items of {name} for {len(ids)} tokens"
                 raise ChatProblem(text, Failure(text, again=False, error=BrokenNumbers))
         return Completion(
-            text="".join(self._text),
+            text=text,
             prompt_tokens=_count(self._usage.get("prompt_tokens")),
-            completion_tokens=_count(self._usage.get("completion_tokens")),
+            completion_tokens=counted,
             finish_reason=reason,
-            tool_calls=tuple(self._calls.whole()),
+            tool_calls=calls,
             reasoning="".join(self._reasoning),
             reasoning_fields=tuple(self._reasoning_fields) or THOUGHTS[:1],
             null_content=self._null_content,
+            more=self._more,
             prompt_ids=self._prompt_ids,
             response_ids=ids,
             logprobs=logprobs,
@@ -354,7 +415,9 @@ def parsed(data: bytes) -> Mapping[str, Any]:
         raise ChatProblem(f"the answer has more than {MAX_CONTAINERS} lists and objects")
     try:
         body = json.loads(data)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, ValueError) and data.lstrip()[:1] in (b"", b"{"):
+            raise _cut(f"broke off its answer: {excerpt(data)}") from None
         raise ChatProblem(f"the answer is not JSON: {excerpt(data)}") from None
     if not isinstance(body, dict):
         raise ChatProblem(f"the answer is not an object: {excerpt(data)}")
@@ -377,11 +440,36 @@ def _text(value: object) -> str:
     return ""
 
 
+def _calls(message: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The tool calls of a message, and the one of the form before there were several."""
+    yield from (
+        call for call in _list(message.get("tool_calls"), "tool_calls") if isinstance(call, Mapping)
+    )
+    if isinstance(message.get("function_call"), Mapping):
+        yield {"index": 0, "function": message["function_call"]}
+
+
+def _kind(part: object) -> object:
+    return part.get("type") if isinstance(part, Mapping) else None
+
+
+def _joined(parts: list[Any]) -> Iterator[Any]:
+    """Parts of a content, with the texts that follow each other in one."""
+    for kind, some in itertools.groupby(parts, type):
+        if kind is str:
+            yield {"type": "text", "text": "".join(some)}
+        else:
+            yield from some
+
+
 def _ids(value: object) -> TokenIds:
     try:
-        return array.array("i", _list(value, "token ids"))
+        ids = array.array("i", _list(value, "token ids"))
     except (TypeError, OverflowError):
-        raise ChatProblem("token ids are not integers of 32 bits") from None
+        ids = array.array("i", [-1])
+    if ids and min(ids) < 0:
+        raise ChatProblem("token ids are not integers of 32 bits from 0 on")
+    return ids
 
 
 def _numbers(content: list[Any]) -> Logprobs:
@@ -394,6 +482,8 @@ def _numbers(content: list[Any]) -> Logprobs:
     for number in numbers:
         if not math.isfinite(number):
             raise _broken(f"gave a log-probability that is {number}")
+        if number > HIGHEST_LOGPROB:
+            raise _broken(f"gave a log-probability that is {number:g}, above 0: is it a logit?")
     return numbers
 
 

@@ -147,6 +147,9 @@ class Completion:
     """The endpoint gave no text, not even an empty one."""
     per_token: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
     """Further fields that have one item for each of ``response_ids``, by name."""
+    more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Fields of the endpoint's message that go into :attr:`message` as they came: thoughts in an
+    endpoint's own form, a refusal, and ``content`` with parts that are no text."""
     version_starts: tuple[tuple[int, str], ...] = ()
     """The number of the first token of each version of the weights, and the version, if the
     endpoint says it."""
@@ -159,6 +162,7 @@ class Completion:
         message: dict[str, Any] = {"role": "assistant", "content": None if no_text else self.text}
         if self.reasoning:
             message.update(dict.fromkeys(self.reasoning_fields, self.reasoning))
+        message.update(self.more)
         if self.tool_calls:
             message["tool_calls"] = [call.record for call in self.tool_calls]
         return message
