@@ -163,6 +163,7 @@ def junk(pair: Pair) -> dict[str, tuple[bytes, ...]]:
         "an unknown kind": (WORKER, life, cbor2.dumps([PROTOCOL_VERSION, 200, 1])),
         "an outcome without a body": (WORKER, life, outcome),
         "a beat with a body": (WORKER, life, b"c", beat, b"body"),
+        "a set-up that failed": (WORKER, life, messages.encode(messages.WorkerBroken({}))),
         "a client's message": (WORKER, life, messages.encode(messages.Goodbye(identifier(1)))),
         "another request of the session": of(sequence=9),
         "another session": of(session=identifier(9)),
@@ -201,6 +202,16 @@ def test_a_worker_that_speaks_junk_on_is_killed_once():
     assert (pair.router.malformed, len(pair.kills)) == (len(JUNK), 1)
     pair.end()  # what it had said well before it is reaped counts (G4)
     assert len(pair.answers) == 1
+
+
+def test_a_worker_that_said_again_and_again_that_its_set_up_failed_filled_the_log():
+    pair = Pair(ready=False)
+    pair.give(PoolOpened((), pair.now_s))
+    pair.settle()
+    for _ in range(1000):
+        from_worker(pair, messages.WorkerBroken({"message": "no descriptors left"}))
+    assert sum("failed to set up" in each.text for each in pair.reports) == 1
+    assert pair.kills == []  # it exits by itself, or is killed as one that does not start
 
 
 def test_junk_before_the_hello_counts_as_a_start_that_failed():
@@ -523,17 +534,15 @@ def test_what_a_worker_said_of_itself_goes_with_it():
     assert WORKER not in pair.router.workforce.history.stats
 
 
-def test_a_broken_environment_is_known_by_its_traceback():
+@pytest.mark.parametrize(("traceback", "known"), [("Traceback ...", "Traceback ..."), ("", "only")])
+def test_a_broken_environment_is_known_by_its_traceback(traceback: str, known: str):
     pair = Pair(ready=False)
     pair.give(PoolOpened((), pair.now_s))
     pair.settle()
-    core = pair.workers[WORKER]
-    info = ErrorInfo("broken", Verdict.DID_NOT_RUN, "no such file", traceback="Traceback ...")
-    pair.work(WORKER, core.take(SetUpFailed(info)))
+    info = ErrorInfo("broken", Verdict.DID_NOT_RUN, "only", traceback=traceback)
+    pair.work(WORKER, pair.workers[WORKER].take(SetUpFailed(info)))
     pair.settle()
-    assert pair.router.pool.broken == "Traceback ..."
-    from_worker(pair, messages.WorkerBroken({"message": "only this"}))
-    assert pair.router.pool.broken == "only this"
+    assert pair.router.pool.broken == known
 
 
 # -- a worker that may start only so many ----------------------------------------

@@ -99,6 +99,8 @@ class Life:
     """Where its loop is blocked, for people; empty while it is not."""
     why: str = ""
     """Why it ends, for people."""
+    told_broken: bool = False
+    """Whether it has said that its environment cannot be set up: once is enough."""
 
     @property
     def name(self) -> str:

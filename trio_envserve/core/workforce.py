@@ -132,6 +132,8 @@ class Workforce:
             case WorkerHello():
                 self._hello(life, message, now_s)
             case WorkerBroken():
+                if life.ready_s is not None:
+                    raise ProtocolError("a set-up that failed, of a worker that is set up")
                 self._broken(life, message.error)
             case Beat():
                 self._beat(life, message)
@@ -156,6 +158,9 @@ class Workforce:
             self.state(worker)
 
     def _broken(self, life: Life, error: Mapping[str, Any]) -> None:
+        if life.told_broken:
+            return
+        life.told_broken = True
         because, kind = str(error.get("message") or ""), error.get("type")
         traceback = str(error.get("traceback") or because)
         unloadable = error.get("code") == messages.UNLOADABLE  # a text of this package's own

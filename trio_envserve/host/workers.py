@@ -32,7 +32,7 @@ import trio
 
 from ..core.errors import ConfigError
 from ..core.heartbeat import Heartbeat, StackQuestion
-from ..core.limits import ServerLimits, WireLimits, WorkerLimits
+from ..core.limits import KIB, ServerLimits, WireLimits, WorkerLimits
 from ..core.router_effects import AskWorker, Spawn
 from ..envs.loading import load
 from ..net import (
@@ -61,7 +61,10 @@ Felt: TypeAlias = Callable[[Heartbeat], None]
 """Takes a heartbeat."""
 
 HEARD_AT_ONCE = 64
-"""So many messages of a worker are heard before other tasks have a turn."""
+"""Number of messages of a worker that are handled before other tasks have a turn."""
+HEARD_BYTES = 128 * KIB
+"""Bytes of headers of these after which other tasks have a turn all the same: the longest that a
+worker may send take milliseconds each."""
 
 _NOT_STARTED = "it was killed before it was started"
 
@@ -183,7 +186,7 @@ class ProcessWorkers:
                 while True:
                     arrived.extend(_named(worker, await stream.receive()))
                     while arrived:
-                        heard(_taken(arrived, HEARD_AT_ONCE))
+                        heard(_portion(arrived))
                         if arrived:
                             await trio.lowlevel.checkpoint()
             except trio.EndOfChannel:
@@ -200,7 +203,7 @@ class ProcessWorkers:
             how = await process.wait()
             nursery.cancel_scope.cancel()
         if arrived:
-            heard(_taken(arrived, len(arrived)))
+            heard([*arrived])
         try:
             heard(_named(worker, stream.drain_nowait()))
         except FramingError as error:
@@ -384,8 +387,14 @@ class InProcessWorkers:
         self._scopes.setdefault(worker, trio.CancelScope()).cancel()
 
 
-def _taken(messages: deque[list[Frame]], most: int) -> list[list[Frame]]:
-    return [messages.popleft() for _ in range(min(most, len(messages)))]
+def _portion(messages: deque[list[Frame]]) -> list[list[Frame]]:
+    """The first messages, as many as are handled in one turn."""
+    taken: list[list[Frame]] = []
+    size_bytes = 0
+    while messages and len(taken) < HEARD_AT_ONCE and size_bytes < HEARD_BYTES:
+        taken.append(messages.popleft())
+        size_bytes += sum(map(len, taken[-1][:4]))  # what comes then is not looked into
+    return taken
 
 
 def _named(worker: bytes, messages: list[list[Frame]]) -> list[list[Frame]]:

@@ -285,7 +285,7 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out(_CLOCK, "born_s", "heard_s", "held_s", "left_s", "mute_s"),
         **_out(_CONSTANT, "heartbeats"),
         **_out(_DERIVED, "slot"),
-        **_out(_PEOPLE, "pid", "memory_bytes", "lag_s", "where", "why"),
+        **_out(_PEOPLE, "pid", "memory_bytes", "lag_s", "where", "why", "told_broken"),
         "ready_s": Rule(_CLOCK, _is_set),
     },
     Workforce: {
