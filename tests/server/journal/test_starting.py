@@ -59,6 +59,19 @@ def test_executions_of_all_epochs_are_counted(tmp_path: Path):
     assert [unpack(one).executions for one in at_rest] == [2, 1]
 
 
+def test_a_limit_of_an_execution_is_no_start(tmp_path: Path):
+    first = Opened(0, b"n", b"k", b"d" * 32, True, 9, 0, b"c" * 16, b"", execution_s=5.0)
+    start = Started(0, b"w" * 16, 7)
+    write(
+        tmp_path,
+        [first],
+        [start, completed(0)],
+        [first._replace(number=1), start._replace(number=1), completed(1)],
+    )
+    _, at_rest = started(tmp_path)
+    assert [unpack(one).executions for one in at_rest] == [1, 1]
+
+
 def test_what_cannot_rest_is_given_whole(tmp_path: Path):
     odd = Opened(0, b"n", b"k", b"d", True, 9, 0, b"c" * 16, b"body")
     write(tmp_path, [odd, Started(0), completed(0)])

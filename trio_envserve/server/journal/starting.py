@@ -127,7 +127,8 @@ class _Reading:
         asked = cbor2.loads(rows[0][3])
         _, number, namespace, key, digest, rerun, *more, body_bytes = asked
         _, _, header, payload_bytes = cbor2.loads(rows[-1][3])
-        executions = int(len(more) > _WITHOUT_START)  # a first start may stand in its row
+        # A first start may stand in its row, with the life of its worker.
+        executions = int(any(more[_WITHOUT_START : _WITHOUT_START + 1]))
         for values in rows:
             executions += values[3][1] == _STARTED
         packed = pack_left(
