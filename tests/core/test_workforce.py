@@ -283,6 +283,13 @@ def test_g9_a_blocked_or_stopped_worker_is_not_taken_for_mute():
     assert pair.kills == []
 
 
+def test_g9_a_worker_was_killed_as_mute_whose_loop_was_late_and_not_yet_blocked():
+    pair = running(server={"silence_kill_s": 20.0, "blocked_report_s": 100.0})
+    for lag_s in range(99):
+        heartbeats(pair, 1, lag_s=float(lag_s))
+    assert pair.kills == []
+
+
 def test_g9_a_worker_that_is_heard_again_gets_work_again():
     pair = running()
     heartbeats(pair, 50)

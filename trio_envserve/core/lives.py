@@ -160,7 +160,10 @@ def _heard(pool: Pool, life: Life, now_s: float, heartbeat: Heartbeat) -> Sequen
         effects.append(Report("info", f"worker {life.name}: event loop runs again"))
     life.blocked, life.where = blocked, heartbeat.where
     before_s, report_s = life.mute_s, mute_report_s(pool.limits)
-    life.mute_s = 0.0 if blocked or life.ready_s is None else before_s + since_s
+    if blocked or life.ready_s is None:
+        life.mute_s = 0.0
+    elif heartbeat.lag_s < pool.limits.beat_s:  # else its loop had no turn to say anything
+        life.mute_s += since_s
     if before_s < report_s <= life.mute_s and not life.leaving:
         text = f"worker {life.name} says nothing for {life.mute_s:.1f} s, and its loop is on time"
         effects.append(Report("warning", text))
