@@ -56,7 +56,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "evals": {"core", "client", "envs", "foreign", "json_values", "pages"},
     "trainers": WORDS | {"client", "net.keypairs"},
-    "testing": {"core", "core.values", "net", "models", "envs", "server", "client"},
+    "testing": {"core", "core.values", "net", "models", "envs", "server", "client", "retrylab"},
     "lab": {
         "core", "core.values", "net", "models", "envs", "worker", "host", "server", "client",
         "doors", "testing", "logs", "foreign", "retrylab",

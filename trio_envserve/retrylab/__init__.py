@@ -23,14 +23,15 @@ One thought in one file; each imports only files above it:
 ``plan``       what is drawn before a run starts
 ``run``        the engine that runs one seed
 ``explore``    the engine that looks at every order
+``trial``      the engine that runs trio code as it is (needs trio)
 ``shrink``     a failing plan made small
 ``failure``    failures looked for, told, saved and replayed: ``search``, ``check``
 ``jobs``       the same in a process of its own; sums over runs
-``campaign``   the parent of such processes (the one file that needs trio)
+``campaign``   the parent of such processes (needs trio)
 =============  ====================================================================
 
-It imports nothing of the rest of trio_envserve, and without ``campaign`` nothing but the
-standard library.
+It imports nothing of the rest of trio_envserve, and without ``campaign`` and ``trial``
+nothing but the standard library.
 """
 
 from .explore import Explored, Path, explore

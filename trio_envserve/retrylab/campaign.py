@@ -6,8 +6,6 @@ One task looks after each process (:mod:`.jobs`): it writes a job, reads results
 by line, and hands them to whoever gave the job.  Processes are in groups of their
 own, so Ctrl-C reaches the parent only, which cancels: then they are killed and
 reaped.  Nothing is forked: a process starts as a fresh interpreter.
-
-This is the one module of the package that needs trio.
 """
 
 from __future__ import annotations

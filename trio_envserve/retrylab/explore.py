@@ -461,6 +461,9 @@ class Space:
     """The states of a system within bounds, and what can happen in each."""
 
     def __init__(self, system: System, bounds: Bounds) -> None:
+        for name, make in system.actors.items():
+            if hasattr(make, "engine"):
+                raise BrokenSystem(f"{name} is a program: only actors are searched in every order")
         self.system = system
         self.bounds = bounds
         self.nobody = Actor()

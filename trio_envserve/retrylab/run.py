@@ -66,9 +66,13 @@ class ActorProcess(Process, BaseLife):
             luck = self.world.luck_of(f"{self.name}/{strike.at_s}/power")
             self._survives = lambda number: luck.random() < 0.5
         if strike.act:
-            self.dies_before = strike.act
+            self.dies_before = self.dies_at(strike.act)
         else:
             self.die("killed")
+
+    def dies_at(self, act: int) -> int:
+        """The act before which it dies, of those of a handler."""
+        return act
 
     def spare(self) -> None:
         """It is not to be killed any more."""
@@ -278,9 +282,11 @@ class ActorWorld(BaseWorld[Strike]):
     """Everything that there is in a run."""
 
     network: ActorNetwork
+    process: type[ActorProcess]
+    """The class of the lives."""
 
-    def __init__(self, system: System, seed: int, plan: Plan, *, trace: bool) -> None:
-        super().__init__(Events(Envelope.to_bytes, trace=trace))
+    def __init__(self, system: System, seed: int, plan: Plan, events: Events[Envelope]) -> None:
+        super().__init__(events)
         self.system = system
         self.seed = seed
         self.plan = plan
@@ -303,13 +309,16 @@ class ActorWorld(BaseWorld[Strike]):
         """Asks for actors that are dead."""
         self._to_ask = len(plan.asks)
         self._busy_until_s = 0.0
-        for name in system.actors:
+
+    def begin(self) -> None:
+        """Start all actors; what callers ask and what strikes is on its way."""
+        for name in self.system.actors:
             self._make(name)
         for process in list(self.processes.values()):
             process.start()
-        for ask in plan.asks:
+        for ask in self.plan.asks:
             self.events.after(ask.at_s, self._ask, ask)
-        self.schedule(((strike.at_s, strike) for strike in plan.strikes), plan.busy_s)
+        self.schedule(((strike.at_s, strike) for strike in self.plan.strikes), self.plan.busy_s)
 
     def luck_of(self, name: str) -> Random:
         """A source of its own for each who draws."""
@@ -319,7 +328,7 @@ class ActorWorld(BaseWorld[Strike]):
 
     def _make(self, name: str) -> ActorProcess:
         self._lives[name] += 1
-        self.processes[name] = ActorProcess(self, name, self._lives[name])
+        self.processes[name] = self.process(self, name, self._lives[name])
         return self.processes[name]
 
     def _start_again(self, name: str) -> None:
@@ -433,13 +442,20 @@ class ActorWorld(BaseWorld[Strike]):
 
     def run(self) -> None:
         """Until everything is at rest, or should be, or an actor raises."""
+        self.begin()
         if not self.crashes:
             self.to_rest(self.system.patience_s, lambda: bool(self.crashes))
+        self.ask_what_is_there()
+
+    def ask_what_is_there(self) -> None:
+        """The run is over: the actors say what they have."""
         if not self.crashes and self.events.count < MOST_EVENTS:
             for process in self.processes.values():
                 if process.alive:
                     process.rest()
 
+
+ActorWorld.process = ActorProcess
 
 _OF_LINKS = frozenset({Fault.CUT, Fault.HALF_OPEN})
 
@@ -498,8 +514,18 @@ def run(system: System, seed: int, *, plan: Plan | None = None, trace: bool = Fa
         trace: Whether to keep every event.
     """
     plan = plan or draw(system, seed)
-    world = ActorWorld(system, seed, plan, trace=trace)
+    engines = [make.engine for make in system.actors.values() if hasattr(make, "engine")]
+    if engines:  # it is a system of programs: see the file trial
+        one: Run = engines[0](system, seed, plan, trace=trace)
+        return one
+    world = ActorWorld(system, seed, plan, Events(Envelope.to_bytes, trace=trace))
     world.run()
+    return ran(world)
+
+
+def ran(world: ActorWorld) -> Run:
+    """What a run came to that is over.  BrokenSystem if it never ended."""
+    system, seed, plan = world.system, world.seed, world.plan
     if world.events.count >= MOST_EVENTS:
         raise BrokenSystem(_endless(world))
     history = History(tuple(world.happened), world.events.now_s)

@@ -73,6 +73,10 @@ class Events(Generic[M]):
         """Call ``act(*args)`` in ``delay_s`` of virtual time."""
         heapq.heappush(self._heap, (self.now_s + delay_s, next(self._order), act, args))
 
+    def next_s(self) -> float:
+        """When something is to happen next; infinity if nothing is."""
+        return self._heap[0][0] if self._heap else math.inf
+
     def step(self) -> bool:
         """Do what comes next; False if nothing does."""
         if not self._heap:

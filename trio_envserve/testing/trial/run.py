@@ -9,10 +9,8 @@ draws from the seed.
 
 from __future__ import annotations
 
-import importlib
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, final
 
 import trio
@@ -21,6 +19,8 @@ from trio.testing import MockClock
 from ...core.errors import ConfigError
 from ...core.limit_rules import check_together
 from ...core.limits import ClientLimits, ServerLimits, WireLimits
+from ...retrylab import BrokenSystem
+from ...retrylab.trial import scheduler, seeded
 from .environment import load_for_trial
 from .faults import FAULTS, Fault
 from .history import AskRecord
@@ -96,8 +96,12 @@ def run_trial(
     asked_s = [draw.uniform(0, over_s) for _ in trial.history.asks]
     strikes_s = sorted(draw.uniform(0, over_s) for _ in range(moments if faults else 0))
     strikes = [(at_s, draw.choice(faults)) for at_s in strikes_s]
-    with _seeded(seed):
-        clock = MockClock(autojump_threshold=0)
+    clock = MockClock(autojump_threshold=0)
+    try:
+        order = scheduler()
+    except BrokenSystem as error:
+        raise ConfigError(str(error)) from None
+    with seeded(seed, order):
         trio.run(trial._main, asked_s, strikes, over_s + settle_s, clock=clock)
     return TrialReport(
         seed=seed,
@@ -108,43 +112,3 @@ def run_trial(
         faults=dict(trial.history.faults),
         virtual_s=trial.history.ended_s,
     )
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Let the seed decide in which order trio runs tasks, as pytest-trio and
-    Hypothesis do, and what the module ``random`` draws."""
-    order, names = _scheduler()
-    before = order.getstate(), random.getstate(), names[_IN_ORDER]
-    order.seed(seed)
-    random.seed(seed)
-    names[_IN_ORDER] = True
-    try:
-        yield
-    finally:
-        order.setstate(before[0])
-        random.setstate(before[1])
-        names[_IN_ORDER] = before[2]
-
-
-_IN_ORDER = "_ALLOW_DETERMINISTIC_SCHEDULING"
-
-
-def _scheduler() -> tuple[random.Random, dict[str, Any]]:
-    """The generator by which trio orders tasks, and the names of trio's module.
-
-    There is no public way: trio offers this to Hypothesis only, by a hook that sets
-    the same two names for the rest of the process.  Raises ConfigError for a version of
-    trio without these names: its trials could not be repeated.
-    """
-    try:
-        names = vars(importlib.import_module("trio._core._run"))
-        order = names["_r"]
-    except (ImportError, KeyError):
-        order, names = None, {}
-    if not isinstance(order, random.Random) or not isinstance(names.get(_IN_ORDER), bool):
-        raise ConfigError(
-            f"run_trial() does not know how trio {trio.__version__} orders its tasks, so no seed "
-            "would give the same trial twice: use a trio between 0.29 and 0.35"
-        )
-    return order, names

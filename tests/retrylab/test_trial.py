@@ -1,0 +1,215 @@
+"""Trio code as it is, under faults: the same run each time, killed, cut off, and judged."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import pytest
+import trio
+
+from tests.retrylab.small import plan_of
+from trio_envserve.retrylab import (
+    Ask,
+    AtMostOnce,
+    BrokenSystem,
+    Fault,
+    OneTrueAnswer,
+    System,
+    check,
+    explore,
+    load_failure,
+    replay,
+    run,
+    save_failure,
+    search,
+)
+from trio_envserve.retrylab.plan import Strike
+from trio_envserve.retrylab.trial import Program, ProgramStream
+
+
+async def read_line(stream: trio.abc.ReceiveStream) -> bytes:
+    """As somebody writes it for a socket."""
+    line = b""
+    while not line.endswith(b"\n"):
+        piece = await stream.receive_some(1)
+        if not piece:
+            raise EOFError
+        line += piece
+    return line[:-1]
+
+
+class Client(Program):
+    """Asks over a stream of its own each time, until it has an answer."""
+
+    async def main(self) -> None:
+        async with trio.open_nursery() as nursery:
+            while True:
+                nursery.start_soon(self.call, *await self.next_ask())
+
+    async def call(self, request: str, what: str) -> None:
+        answer = None
+        while answer is None:
+            with trio.move_on_after(1.0):
+                try:
+                    async with await self.open_stream("server") as stream:
+                        await stream.send_all(f"{request} {what}\n".encode())
+                        answer = await read_line(stream)
+                except (trio.BrokenResourceError, EOFError):
+                    await trio.sleep(0.1)
+        self.tell(request, answer.decode())
+
+
+class Server(Program):
+    """Does what it is asked for, slowly, and once."""
+
+    async def main(self) -> None:
+        self.lock = trio.Lock()
+        async with trio.open_nursery() as nursery:
+            while True:
+                nursery.start_soon(self.serve, await self.next_stream())
+
+    async def serve(self, stream: ProgramStream) -> None:
+        async with stream:
+            try:
+                request, what = (await read_line(stream)).decode().split()
+                await stream.send_all(f"{await self.do(request, what)}\n".encode())
+            except (trio.BrokenResourceError, EOFError):
+                return
+
+    async def do(self, request: str, what: str) -> str:
+        async with self.lock:
+            done: dict[str, str] = self.disk.get("done", {})
+            if request not in done:
+                await trio.sleep(0.3)
+                self.disk["done"] = {**done, request: what}
+                self.did(request, what)
+        return what
+
+
+class Hasty(Server):
+    """Looks first, and works without the lock."""
+
+    async def do(self, request: str, what: str) -> str:
+        if request not in self.disk.get("done", {}):
+            await trio.sleep(0.3)
+            self.disk["done"] = {**self.disk.get("done", {}), request: what}
+            self.did(request, what)
+        return what
+
+
+def asks(random: Random) -> Iterator[Ask]:
+    for _ in range(random.randint(1, 4)):
+        yield Ask(random.uniform(0.0, 2.0), "client", random.choice(["a", "b"]))
+
+
+GOOD = System(
+    actors={"client": Client, "server": Server}, asks=asks, judges=[AtMostOnce, OneTrueAnswer],
+    never_killed=["client"],
+)  # fmt: skip
+HASTY = dataclasses.replace(GOOD, actors={"client": Client, "server": Hasty})
+ONE = (Ask(1.0, "client", "a", "client#1"),)
+
+
+def test_programs_talk_over_streams_on_a_virtual_clock():
+    ran = run(GOOD, 0, plan=plan_of(asks=ONE), trace=True)
+    (told,) = ran.history.told()
+    assert told.what == "a"
+    assert told.at_s == pytest.approx(1.32)  # two messages of 10 ms, and the work
+    assert ran.violations == ()
+
+
+def test_a_seed_is_the_same_run_each_time():
+    digests = [run(GOOD, seed).digest for seed in range(6)]
+    assert digests == [run(GOOD, seed, trace=True).digest for seed in range(6)]
+    assert len(set(digests)) == 6
+
+
+def test_correct_programs_are_clean_under_faults():
+    check(GOOD, runs=60)
+
+
+def test_a_race_is_found_made_small_drawn_and_replayed(tmp_path: Any):
+    failure = search(HASTY, runs=200)
+    assert failure is not None
+    assert failure.guarantee == "at most once"
+    assert len(failure.plan.asks) <= 2
+    assert failure.drawing[-1].endswith("~")
+    loaded = load_failure(HASTY, save_failure(failure, tmp_path))
+    assert replay(HASTY, loaded)
+    assert not replay(GOOD, loaded)
+
+
+def test_a_killed_program_can_do_nothing_any_more_and_is_made_anew():
+    plan = plan_of(Strike(1.1, Fault.KILL, "server", 0.2), asks=ONE)
+    ran = run(GOOD, 0, plan=plan, trace=True)
+    assert len(ran.history.did()) == 1
+    assert ran.history.did()[0].at_s > 1.3
+    assert [record.what for record in ran.trace if record.who == "server"].count("starts") == 2
+
+
+def test_a_program_is_killed_before_its_next_write():
+    plan = plan_of(Strike(1.1, Fault.KILL, "server", 0.2, act=1), asks=ONE)
+    ran = run(GOOD, 0, plan=plan, trace=True)
+    assert any("killed before it writes done" in record.what for record in ran.trace)
+    assert ran.told == {"told": 1, "not told": 0}
+
+
+def test_both_ends_of_a_stream_break_when_the_connection_is_cut():
+    plan = plan_of(Strike(1.1, Fault.CUT, "server", 0.2), asks=ONE)
+    ran = run(GOOD, 0, plan=plan, trace=True)
+    assert ran.faults == {Fault.CUT.value: 1}
+    assert ran.told == {"told": 1, "not told": 0}
+    assert ran.violations == ()
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("on purpose"), SystemExit(3)])
+def test_a_program_that_raises_is_a_violation_with_its_traceback(error: BaseException):
+    class Raising(Server):
+        async def serve(self, stream: ProgramStream) -> None:
+            raise error
+
+    ran = run(dataclasses.replace(GOOD, actors={"client": Client, "server": Raising}), 0)
+    (violation,) = ran.violations
+    assert "server.main() raised" in violation
+    assert type(error).__name__ in violation
+    assert "in serve" in violation
+
+
+def test_messages_and_plain_actors_are_not_left_out():
+    class Echo(Program):
+        async def main(self) -> None:
+            while True:
+                sender, message = await self.next_message()
+                self.send(sender, message)
+
+    class Asking(Program):
+        async def main(self) -> None:
+            request, what = await self.next_ask()
+            self.send("server", what)
+            _, answer = await self.next_message()
+            self.tell(request, answer)
+
+    ran = run(
+        dataclasses.replace(GOOD, actors={"client": Asking, "server": Echo}, judges=[]), 0,
+        plan=plan_of(asks=ONE),
+    )  # fmt: skip
+    assert [event.what for event in ran.history.told()] == ["a"]
+
+
+def test_what_programs_cannot_do_is_said():
+    class Timed(Client):
+        async def main(self) -> None:
+            self.start_timer("x", 1.0)
+
+    ran = run(dataclasses.replace(GOOD, actors={"client": Timed, "server": Server}), 0)
+    assert "a program has no timers: it sleeps" in ran.violations[0]
+    with pytest.raises(BrokenSystem, match="client is a program: only actors are searched"):
+        explore(GOOD)
+
+
+async def test_a_run_of_programs_inside_a_run_is_refused():
+    with pytest.raises(BrokenSystem, match="has a loop of its own"):
+        run(GOOD, 0)
