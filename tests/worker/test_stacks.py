@@ -79,7 +79,9 @@ async def test_the_tasks_of_a_rollout_are_a_tree():
             environment.gate.set()
     assert text is not None
     assert "in run_rollout" in text
-    assert text.count("in below_it") == 2
+    own, _, tree = text.partition("tasks of trio:\n")
+    assert own.startswith("the environment's code stands here:\n  File ")
+    assert tree.count("in below_it") == 2
     assert any(line.startswith("  ") and line.endswith("below_it") for line in text.splitlines())
 
 
@@ -172,12 +174,45 @@ async def test_an_execution_is_described_with_the_tasks_below_it_alone(
     monkeypatch.setattr(stacks, "TREE_CHARACTERS", 100_000)
     text = await described(25, lambda root: describe_request(root, "ab#1"))
     lines = text.splitlines()
-    assert lines[:2] == ["tasks of trio:", NAME]
+    assert "in nested" in lines[1]
+    assert lines[3:5] == ["tasks of trio:", NAME]
     assert [line for line in lines if line.lstrip().startswith("level ")] == [
         f"{'  ' * min(depth, 20)}level {26 - depth}" for depth in range(1, 26)
     ]
     assert "cd#2" not in text
     assert "late" not in text
+
+
+LIBRARY = """
+async def request(depth, then):
+    if depth:
+        await request(depth - 1, then)
+    else:
+        await then()
+"""
+
+
+async def test_own_frame_below_fifty_of_a_library_is_shown_first():
+    """The innermost frames alone were a line of httpcore, and nothing of the environment."""
+    library: dict[str, Any] = {}
+    exec(compile(LIBRARY, "/x/site-packages/httpcore/pool.py", "exec"), library)
+    gate = trio.Event()
+
+    async def run_rollout() -> None:
+        await library["request"](50, gate.wait)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run_rollout, name=NAME)
+        await trio.testing.wait_all_tasks_blocked()
+        text = describe_request(trio.lowlevel.current_task(), "ab#1")
+        gate.set()
+    lines = text.splitlines()
+    assert lines[1].endswith("in run_rollout")
+    assert __file__ in lines[1]
+    assert lines[4].strip() == NAME
+    assert lines[5].endswith("in run_rollout")
+    assert "frames are left out" in text
+    assert text.count("File ") <= 1 + stacks.FRAMES_MOST
 
 
 async def test_a_task_knows_of_which_execution_it_is():
@@ -208,10 +243,13 @@ async def test_the_threads_of_an_execution_and_a_loop_that_is_late_are_described
         gate.set()
         for thread in threads:
             thread.join()
-    assert in_time.startswith("thread:\n  File ")
-    assert in_time.count("in wait_for_it") == 1
-    assert text.startswith("the event loop is late, and stands here:\n  File ")
-    assert text.count("in wait_for_it") == 1
+    own = "the environment's code stands here:\n  File "
+    assert in_time.startswith(own)
+    assert "\n\nthread:\n  File " in in_time
+    assert in_time.count("in wait_for_it") == 2
+    assert text.startswith(own)
+    assert "\n\nthe event loop is late, and stands here:\n  File " in text
+    assert text.count("in wait_for_it") == 2
     assert "in describe_request" in text
 
 
@@ -261,9 +299,9 @@ def test_a_task_of_asyncio_is_described_with_all_that_it_awaits():
     thread.start()
     thread.join()
     text, after = texts
-    assert text.startswith("task of asyncio:\n  File ")
+    assert "\n\ntask of asyncio:\n  File " in text
     assert text.count("task of asyncio:") == 1
-    assert [text.count(f"in {name}\n") for name in ("outer", "passed_on", "inner")] == [1, 1, 1]
+    assert [text.count(f"in {name}\n") for name in ("outer", "passed_on", "inner")] == [1, 1, 2]
     assert text.count("the loop of asyncio stands here:\n  File ") == 1
     assert "in main" in text
     assert "has no task here" in after

@@ -39,8 +39,13 @@ def place(stack: str) -> str:
     return found[-1][0].strip()[-PLACE_CHARACTERS:] if found else ""
 
 
+def is_authors(path: str) -> bool:
+    """Whether a file is code of the environment's author, as far as its path tells."""
+    return not _OTHERS.search(path)
+
+
 def _frames(text: str) -> list[re.Match[str]]:
-    return [frame for frame in _FRAME.finditer(text) if not _OTHERS.search(frame["path"])]
+    return [frame for frame in _FRAME.finditer(text) if is_authors(frame["path"])]
 
 
 def _same(one: re.Match[str], other: re.Match[str]) -> bool:

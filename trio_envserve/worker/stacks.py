@@ -10,12 +10,13 @@ import asyncio
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import Any
 
 import trio
 
+from ..core.places import is_authors, place
 from ..redaction import redacted
 
 REQUEST = "request "
@@ -34,7 +35,9 @@ TREE_CHARACTERS = 12_000
 """The tree of an execution's tasks goes no further."""
 
 FRAMES_MOST = 20
-"""How many of the innermost frames of a task are shown."""
+"""Most frames of a task that are shown."""
+OWN_FRAMES_MOST = 10
+"""Most frames of the author's code among them, the innermost ones."""
 
 
 def describe_requests(task: trio.lowlevel.Task) -> str:
@@ -62,11 +65,24 @@ def _below(task: trio.lowlevel.Task) -> Iterator[trio.lowlevel.Task]:
 
 
 def _stacks(task: trio.lowlevel.Task) -> str:
-    texts = []
-    for each in (task, *_below(task)):
-        stack = traceback.StackSummary.extract(each.iter_await_frames())
-        texts += stack[-FRAMES_MOST:]
-    return "".join(traceback.format_list(texts))
+    tasks = (task, *_below(task))
+    return "".join(_shown(each.iter_await_frames()) for each in tasks)
+
+
+def _shown(frames: Iterable[tuple[FrameType, int]]) -> str:
+    """Frames as text, from the author's first one on: before it stands only what calls it.
+    Where there are too many, the author's are shown before others."""
+    stack = list(traceback.StackSummary.extract(iter(frames)))
+    own = [number for number, each in enumerate(stack) if is_authors(each.filename)]
+    first = own[0] if own else 0
+    if len(stack) - first <= FRAMES_MOST:
+        return "".join(traceback.format_list(stack[first:]))
+    above = own[-OWN_FRAMES_MOST:]
+    begin = max(len(stack) - FRAMES_MOST + len(above), above[-1] + 1 if above else 0)
+    left_out = begin - first - len(above)
+    lines = traceback.format_list([stack[number] for number in above])
+    lines += [f"  ({left_out} frames are left out)\n"] if left_out else []
+    return "".join(lines + traceback.format_list(stack[begin:]))
 
 
 def describe_request(root: trio.lowlevel.Task, request: str, loop_thread: int | None = None) -> str:
@@ -86,10 +102,11 @@ def describe_request(root: trio.lowlevel.Task, request: str, loop_thread: int | 
         parts += of_asyncio
         loops = _of_threads(ASYNCIO_THREAD)
         parts += [f"the loop of asyncio stands here:\n{stack}" for stack in loops]
-    return (
-        redacted("\n".join(parts))
-        or f"{name} has no task here: it has not begun, or it has ended\n"
-    )
+    text = "\n".join(parts)
+    own = place(text)
+    if own:
+        text = f"the environment's code stands here:\n  {own}\n\n{text}"
+    return redacted(text) or f"{name} has no task here: it has not begun, or it has ended\n"
 
 
 def _tree(task: trio.lowlevel.Task) -> str:
@@ -101,8 +118,7 @@ def _tree(task: trio.lowlevel.Task) -> str:
         if left <= 0:
             lines.append(f"and {len(waiting) + 1} tasks more, with those below them\n")
             break
-        stack = traceback.StackSummary.extract(each.iter_await_frames())
-        text = f"{each.name}\n" + "".join(traceback.format_list(stack[-FRAMES_MOST:]))
+        text = f"{each.name}\n{_shown(each.iter_await_frames())}"
         left -= len(text)
         lines += [f"{'  ' * min(depth, 20)}{line}\n" for line in text.splitlines()]
         children = [child for nursery in each.child_nurseries for child in nursery.child_tasks]
@@ -119,16 +135,14 @@ def _of_threads(name: str) -> list[str]:
 def _frames(thread: int) -> str:
     """The innermost frames of a thread."""
     frame: FrameType | None = sys._current_frames().get(thread)
-    return "".join(traceback.format_stack(frame)[-FRAMES_MOST:])
+    return _shown(reversed(list(traceback.walk_stack(frame)))) if frame is not None else ""
 
 
 def _of_asyncio(name: str) -> Iterator[str]:
     """The tasks of asyncio of a request."""
     for task, request in list(ASYNCIO_TASKS.items()):
         if request == name:
-            stack = traceback.StackSummary.extract(_awaited(task.get_coro()))
-            lines = traceback.format_list(stack[-FRAMES_MOST:])
-            yield "task of asyncio:\n" + "".join(lines)
+            yield f"task of asyncio:\n{_shown(_awaited(task.get_coro()))}"
 
 
 def _awaited(code: Any) -> Iterator[tuple[FrameType, int]]:
