@@ -305,7 +305,7 @@ class Dispatcher:
         )
 
     def oldest_wait_s(self) -> float:
-        """How long that request waits which waits longest of those that a worker could take."""
+        """Wait of the oldest request that a worker could take."""
         since_s = self.queue.oldest_s(self._share_left)
         return 0.0 if since_s is None else self.clock.awake_s - since_s
 

@@ -264,7 +264,7 @@ class ServerStats(StatusRecord):
     journal_bytes: int = 0
     """Their size there: names, inputs and outcomes."""
     oldest_wait_s: float = 0.0
-    """How long that request waits which waits longest of those that a worker could take."""
+    """Wait of the oldest request that a worker could take."""
     workers_least: int = 0
     """Fewest workers that there are to be; their number is fixed where it equals
     ``workers_most``."""
