@@ -32,6 +32,17 @@ async def environment(rollout):
     await trio.sleep_forever()
 """
 
+VIEW = {
+    "why": "", "status": "ready", "reason": "", "paused": "", "tokens": False,
+    "environment": "e", "address": "a", "epoch": "x", "ready": 4, "slots": 4,
+    "closing": None, "now": dict.fromkeys(("waiting", "running", "kept", "kept_bytes",
+    "held_bytes", "sessions", "keys"), 1), "bounds": {}, "counts": {"completed": 1},
+    "failures": {"worker-lost": 1}, "besides": {},
+    "latency": {"p50": 0.1, "p99": 0.1, "wait_p99": None},
+    "workers_more": 0, "total": 1, "typical_s": 1.0,
+}  # fmt: skip
+"""What the server says, but for its workers and rollouts."""
+
 
 @asynccontextmanager
 async def shown(
@@ -142,6 +153,31 @@ async def test_by_keyboard_a_straggler_is_opened_and_cancelled_with_a_token_only
     assert "cancel" in str(ended[0].error)
 
 
+@pytest.mark.parametrize("width", [390, 1280])
+async def test_page_does_not_move_sideways_after_it_has_grown(folder: Path, width: int):
+    """A scrollbar that appears takes room: charts that were drawn before were too wide."""
+    rollout: dict[str, Any] = {
+        "key": None, "namespace": None, "client": "", "worker": "w0-1", "state": "running",
+        "executions": 1, "age_s": 1.0, "note": {}, "where": "",
+    }  # fmt: skip
+    slow = [{**rollout, "number": n, "request": f"r#{n}"} for n in range(60)]
+    view = {**VIEW, "at_s": 1e9, "workers": [], "deaths": [], "slow": slow, "total": 60}
+    async with shown(folder, width=width) as (browser, _):
+        await browser.until("document.querySelectorAll('canvas').length == 3")
+        await browser.run(f"livePage.show({json.dumps(view)})")
+        assert await browser.run("document.documentElement.clientWidth") < width
+        await browser.until(
+            "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+        )
+
+
+async def test_nothing_that_runs_is_said_without_an_empty_table(folder: Path):
+    async with shown(folder) as (browser, _):
+        heading = await browser.run("document.querySelector('#h-slow').textContent")
+        hidden = await browser.run("document.querySelector('#slow-part').hidden")
+    assert (heading, hidden) == ("Slowest rollouts: nothing runs", True)
+
+
 async def test_without_tokens_there_is_no_button_that_cancels(folder: Path):
     async with shown(folder) as (browser, client), trio.open_nursery() as nursery:
         nursery.start_soon(partial(client.outcome, "late", key="one"))
@@ -181,16 +217,7 @@ async def test_g8_hours_of_it_take_no_more_memory(folder: Path):
         };
     })()"""
     async with shown(folder) as (browser, _):
-        seen = {
-            "why": "", "status": "ready", "reason": "", "paused": "", "tokens": False,
-            "environment": "e", "address": "a", "epoch": "x", "ready": 4, "slots": 4,
-            "closing": None, "now": dict.fromkeys(("waiting", "running", "kept", "kept_bytes",
-            "held_bytes", "sessions", "keys"), 1), "bounds": {}, "counts": {"completed": 1},
-            "failures": {"worker-lost": 1}, "besides": {},
-            "latency": {"p50": 0.1, "p99": 0.1, "wait_p99": None},
-            "workers_more": 0, "total": 1, "typical_s": 1.0,
-        }  # fmt: skip
-        await browser.run(later.replace("SEEN", json.dumps(seen)))
+        await browser.run(later.replace("SEEN", json.dumps(VIEW)))
         taken: list[int] = []
         for hour in range(10):
             assert await browser.run(f"hour({10**9 + 3600 * hour})") <= 3600

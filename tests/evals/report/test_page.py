@@ -78,7 +78,7 @@ async def test_a_report_says_what_the_results_say(tmp_path: Path):
         failed = await text(browser, "one-text")
     assert "mean reward0.5 ± " in tiles
     assert "prompt tokens150" in tiles
-    assert errors == "RolloutFailed (environment)it ran and failed1"
+    assert errors == "RolloutFailed (rollout-failed, environment)it ran and failed1"
     assert rows[1] == '100.2510.0 s42w1-1{"q": "question 1"}'
     assert rows[5].endswith("ValueError: no such page")
     assert "6 executions on 2 workers" in workers

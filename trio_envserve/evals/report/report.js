@@ -60,13 +60,18 @@
 
   // -- charts ------------------------------------------------------------------
   const redraws = [];
+  // As many labels as there is room for, evenly.
+  function spaced(labels, width) {
+    const wide = 8 * Math.max(1, ...labels.map((label) => label.length)), each = Math.ceil(wide * labels.length / Math.max(width - 60, 1));
+    return labels.map((label, n) => n % each ? "" : label);
+  }
   function bars(id, values, labels) {
     const place = $(id), axis = { stroke: () => css("--quiet"), grid: { stroke: () => css("--line"), width: 1 }, ticks: { show: false } };
     const size = () => ({ width: Math.max(place.clientWidth, 200), height: 170 });
     const plot = new uPlot({
       ...size(), legend: { show: false }, cursor: { show: false },
       scales: { x: { time: false, range: [-0.6, values.length - 0.4] }, y: { range: (u, low, high) => [Math.min(low, 0), high > 0 ? high * 1.1 : low < 0 ? 0 : 1] } },
-      axes: [{ ...axis, size: 26, splits: () => values.map((_, n) => n), values: () => labels, grid: { show: false } }, { ...axis, size: 50 }],
+      axes: [{ ...axis, size: 26, splits: () => values.map((_, n) => n), values: (u) => spaced(labels, u.width), grid: { show: false } }, { ...axis, size: 50 }],
       series: [{}, { stroke: () => css("--one"), fill: () => css("--one"), points: { show: false },
         paths: uPlot.paths.bars({ size: [0.8, 60] }) }],
     }, [values.map((_, n) => n), values], place);
@@ -98,6 +103,7 @@
     const differences = [...c.changed.map(([, first, second]) => second - first), ...new Array(c.rewards.same).fill(0)].sort((a, b) => a - b);
     if (differences.length) bars("differences", differences, []);
     $("differences").setAttribute("aria-label", `${c.rewards.better} inputs are better, ${c.rewards.worse} worse, ${c.rewards.same} the same`);
+    document.querySelector("details").hidden = !c.changed.length;
     put($("changed-said"), `${whole(c.changed.length)} inputs that changed, most first`);
     growing($("changed"), $("changed-more"), () => c.changed, ([index, first, second]) => {
       const row = tableRow(4), button = document.createElement("button");

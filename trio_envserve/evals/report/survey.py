@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ...core.errors import short_type
 from ..comparison import Comparison, as_record
 from ..files import Check, nothing
 from ..page import plain_value
@@ -99,7 +100,7 @@ def _columns(found: Survey) -> dict[str, Sequence[Any]]:
 def _error(one: RolloutResult) -> str:
     if one.failure is None:
         return ""
-    what = f"{one.failure.type or one.failure.kind}: {one.failure.message.strip()}"
+    what = f"{short_type(one.failure.type) or one.failure.kind}: {one.failure.message.strip()}"
     return plain_line(headline(what), _ERROR_CHARS)
 
 

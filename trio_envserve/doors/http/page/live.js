@@ -41,8 +41,9 @@
     latency: chart("latency", ["p50", "p99", "wait p99"]),
   };
   const fitAll = () => Object.values(charts).forEach((each) => each.fit());
+  // Not only a resize of the window: a scrollbar that appears makes the charts too wide.
   let fitting = 0;
-  addEventListener("resize", () => { cancelAnimationFrame(fitting); fitting = requestAnimationFrame(fitAll); });
+  new ResizeObserver(() => { cancelAnimationFrame(fitting); fitting = requestAnimationFrame(fitAll); }).observe($("rates"));
 
   const failed = (v) => Object.values(v.failures).reduce((sum, each) => sum + each, 0);
 
@@ -79,7 +80,8 @@
     });
   }
   function showSlow(v) {
-    put($("h-slow"), `Slowest rollouts: ${v.slow.length} of ${v.total} that run; the p50 is ${seconds(v.typical_s)}`);
+    put($("h-slow"), v.total ? `Slowest rollouts: ${v.slow.length} of ${v.total} that run; the p50 is ${seconds(v.typical_s)}` : "Slowest rollouts: nothing runs");
+    $("slow-part").hidden = !v.total;
     rows($("slow"), v.slow, (row) => `${v.epoch}/${row.number}`, () => {
       const row = tableRow(5), button = document.createElement("button");
       button.type = "button";
