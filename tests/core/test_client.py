@@ -8,7 +8,7 @@ import cbor2
 import pytest
 
 from trio_envserve.core import error_records, messages
-from trio_envserve.core.client import ClientCore
+from trio_envserve.core.client import SYNCS_REFUSED, ClientCore
 from trio_envserve.core.client_effects import Answer, QuestionRefused, ToServer
 from trio_envserve.core.client_inputs import (
     CallKey,
@@ -338,6 +338,42 @@ def test_an_answer_that_is_late_ends_no_call_as_malformed():
     hear(pair, messages.Error(1, "malformed", "Request with 7 fields, not 6"))
     hear(pair, messages.Synced(session_id(pair), 0, [0, 1], pair.router.status()))
     assert pair.answers == []
+
+
+def refuse_statements(pair: Pair, count: int) -> None:
+    """A server whose statements have another field, under a version of the same number."""
+    pair.lose = lambda message: isinstance(message, messages.Sync | messages.Request)
+    for _ in range(count):
+        hear(pair, messages.Error(1, "malformed", "Sync with 7 fields, not 6"))
+
+
+def test_g9_a_call_whose_statements_are_refused_as_malformed_waited_for_ever():
+    """Nothing that was lost was repaired, and its lease ended without a word."""
+    pair = Pair()
+    refuse_statements(pair, 0)
+    pair.submit()
+    refuse_statements(pair, SYNCS_REFUSED)
+    assert verdict(pair) == ("no-answer", Verdict.MAY_HAVE_RUN)
+    assert "Sync with 7 fields, not 6" in pair.failure().message
+    pair.submit()
+    assert verdict(pair) == ("malformed", Verdict.DID_NOT_RUN)  # and nobody asks for more
+    pair.lose = lambda message: False
+    pair.restart(proven=True)  # by one that understands
+    pair.advance(3.0)
+    pair.submit()
+    assert len(pair.runs) == 1
+
+
+def test_statements_that_are_refused_now_and_then_end_no_call():
+    pair = Pair()
+    pair.submit()
+    for _ in range(9):
+        refuse_statements(pair, SYNCS_REFUSED - 1)
+        pair.lose = lambda message: False
+        pair.advance(1.5)
+    assert pair.answers == []
+    pair.end()
+    assert len(pair.answers) == 1
 
 
 def test_a_hello_that_is_refused_as_malformed_ends_calls_that_wait_and_those_to_come():

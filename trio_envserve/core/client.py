@@ -259,6 +259,7 @@ class ClientCore:
         if session is None or synced.session != session.id:
             return
         self.calls.asking.heard(synced.probe)
+        self._malformed.pop(messages.Sync, None)
         self.link.status(synced.server, now_s)
         idle, ready = not self.calls.live, self.link.unready_s is None
         self.pings.synced(session, synced.probe, idle=idle, ready=ready)
@@ -329,6 +330,8 @@ class ClientCore:
             refused, text = messages.refused_class(error.text), _another_wire(error.text)
             count, _ = self._malformed.get(refused, (0, ""))
             self._malformed[refused] = count + 1, error.text
+            if refused is messages.Sync and count + 1 == SYNCS_REFUSED:
+                self._cannot_state(text, now_s)
         if refused in _QUESTIONS:
             self._out.append(QuestionRefused(refused, text))
         is_hello = refused is messages.Hello and error.code in ("foreign-version", "malformed")
@@ -336,6 +339,17 @@ class ClientCore:
             self.refusal = info(error.code, Verdict.DID_NOT_RUN, text)
             for call in list(self.calls.queue.values()):
                 self._step(call, CallInput.REFUSED, now_s, self.refusal)
+
+    def _cannot_state(self, text: str, now_s: float) -> None:
+        """The server understands no statement, so that nothing that is lost is repaired, and
+        the lease of the session ends without a word."""
+        self.refusal = info("malformed", Verdict.DID_NOT_RUN, text)
+        for call in list(self.calls.queue.values()):
+            self._step(call, CallInput.REFUSED, now_s, self.refusal)
+        unknown = info("no-answer", Verdict.MAY_HAVE_RUN, text)
+        for session in self.sessions:
+            for call in list(session.calls.values()):
+                self._step(call, CallInput.REFUSED, now_s, unknown)
 
     def _refusals(self, call: Call) -> tuple[int, str]:
         return self._malformed.get(type(call.request), (0, ""))
@@ -438,6 +452,10 @@ class ClientCore:
     def _report(self, level: str, text: str) -> None:
         self._out.append(Report(level, text))
 
+
+SYNCS_REFUSED = 3
+"""Number of statements in a row that the server refuses as malformed before calls end: one may
+have been spoilt on the way."""
 
 _QUESTIONS = (messages.AskStats, messages.AskKeys, messages.AskRunning, messages.AskStack)
 
