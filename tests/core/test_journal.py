@@ -469,6 +469,18 @@ def test_the_limit_of_an_execution_is_that_of_the_key_after_a_crash_too():
         assert error_records.decode(told(other)[1]).code == "execution-limit"
 
 
+def test_g9_executions_of_a_server_before_were_told_as_those_of_one_session():
+    first = Journaled(rerun=True)
+    first.call(max_executions=2)
+    other = crashed(first, rerun=True)
+    other.disk()
+    other.die(other.runs[0][0])
+    other.disk()
+    outcome, payload = told(other)
+    assert outcome.executions == 2
+    assert "executions of its key: 2 of 2 granted" in error_records.decode(payload).message
+
+
 def test_g2_what_was_started_runs_again_by_consent_within_its_allowance():
     pair = Journaled(rerun=True)
     pair.call()

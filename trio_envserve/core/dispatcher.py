@@ -172,8 +172,9 @@ class Dispatcher:
             outcome: Outcome = outcomes.lost_with_server
             if ended.suspicion is not None:
                 outcome = outcomes.lost(
-                    execution.worker, ended.why, declared_rerun=self.cache.declared_rerun
-                )
+                    execution.worker, ended.why, declared_rerun=self.cache.declared_rerun,
+                    of_key=bool(session.own),
+                )  # fmt: skip
             self.step(session, entry.id.sequence, RequestInput.WORKER_DEAD, outcome)
             # It may wait again, but nothing will be started any more.
             if self._closing.begun and entry.id.sequence in session.entries:

@@ -160,16 +160,20 @@ def key_deadline(*, started: bool) -> Callable[[Entry], RetainedOutcome]:
     return outcome
 
 
-def lost(worker: Worker, why: str, *, declared_rerun: bool) -> Callable[[Entry], RetainedOutcome]:
-    """The worker is proven dead and no further execution is allowed."""
+def lost(
+    worker: Worker, why: str, *, declared_rerun: bool, of_key: bool = False
+) -> Callable[[Entry], RetainedOutcome]:
+    """The worker is proven dead and no further execution is allowed.  ``of_key``: it is the work
+    of a key, whose executions are those of all servers with its journal."""
+    of = "of its key" if of_key else "in this session"
 
     def outcome(entry: Entry) -> RetainedOutcome:
         info = ErrorInfo(
             code="worker-lost",
             verdict=Verdict.MAY_HAVE_RUN,
             message=(
-                f"the worker died {_doing(entry)} ({why}); executions in this "
-                f"session: {entry.executions} of {entry.allowance} granted"
+                f"the worker died {_doing(entry)} ({why}); executions {of}: "
+                f"{entry.executions} of {entry.allowance} granted"
                 + (
                     ""
                     if (declared_rerun if entry.rerun is None else entry.rerun)
