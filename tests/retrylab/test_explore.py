@@ -173,6 +173,27 @@ def test_an_actor_that_raises_is_a_violation_on_a_shortest_way():
     assert failure.drawing[-1].endswith("~")
 
 
+def test_a_traceback_that_differs_each_time_is_the_same_violation():
+    """The address of an object stood in it, and the way was said not to be the same twice."""
+
+    class Fragile(Far):
+        def on_message(self, sender: str, message: Any) -> None:
+            raise ValueError(object())
+
+    system = small(far=Fragile)
+    failure = explored_failure(system, explore(system, ONE))
+    assert failure is not None
+    assert failure.guarantee == "CRASH"
+
+
+def test_two_states_of_one_time_that_were_quiet_for_another_time_are_two():
+    """The time since something was last done was not compared once a clock was looked at."""
+    search = Exploration(small(), ONE)
+    state, _ = search.space.first()
+    one = state._replace(looked=True, now_s=3.0, since_s=1.0)
+    assert search.space.key(one) != search.space.key(one._replace(since_s=2.0))
+
+
 @pytest.mark.parametrize(
     ("kept", "words"),
     [

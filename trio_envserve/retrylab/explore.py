@@ -572,7 +572,7 @@ class Space:
         whole = (
             parts, links, sorted(state.joined), [each.to_bytes() for each in state.strays],
             [ask.request for ask in state.asks], sorted(state.waiting), state.said,
-            state.clocks, state.looked, now_s if state.looked else quiet_s,
+            state.clocks, now_s if state.looked else None, quiet_s,
             state.faults if faults else 0,
         )  # fmt: skip
         return blake2b(repr(whole).encode(), digest_size=16).digest()
