@@ -161,7 +161,7 @@ async def test_game_has_the_rewards_of_the_librarys_own_loop(library, game):
 @pytest.mark.real
 @pytest.mark.parametrize("game", PLAYERS)
 async def test_game_through_a_server_has_the_rewards_of_the_librarys_own_loop(library, game):
-    given, rewards = next(filter(None, (by_the_library(library, game, n, 0) for n in SEEDS)))
+    given, rewards = next(filter(None, (by_the_library(library, game, n, 0) for n in range(99))))
     spec, args = f"textarena:{named(library, game)}", args_of(game, given, 0)
     async with (
         open_server(spec, args=args, workers=1) as server,

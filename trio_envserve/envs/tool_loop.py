@@ -337,8 +337,9 @@ def _tool_name(schema: Any) -> str | None:
 
 
 def _given(reset: Any, asked: Mapping[str, Any], *, of_row: bool = False) -> dict[str, Any]:
-    """The input for ``reset``; without the prompt if it takes none of that name.  Of a row,
-    whose fields are for others, too, it has those that ``reset`` takes."""
+    """The input for ``reset``; without the prompt, and NeMo Gym's own fields, if it takes none
+    of that name.  Of a row, whose fields are for others, too, it has those that ``reset``
+    takes."""
     try:
         signature = inspect.signature(reset)
     except (TypeError, ValueError):
@@ -348,7 +349,9 @@ def _given(reset: Any, asked: Mapping[str, Any], *, of_row: bool = False) -> dic
     given = {
         name: value
         for name, value in asked.items()
-        if takes_all or not (of_row or name == "prompt") or name in signature.parameters
+        if takes_all
+        or not (of_row or name == "prompt" or name.startswith("_ng_"))
+        or name in signature.parameters
     }
     try:
         signature.bind(**given)

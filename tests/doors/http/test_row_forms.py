@@ -88,6 +88,17 @@ async def test_fields_that_a_class_does_not_take_are_said():
     assert (answer["reward"], answer["not_heeded"]) == (1.0, ["uuid"])
 
 
+async def test_ids_of_a_row_are_no_arguments_of_a_class():
+    """A row without a conversation, which is an input like any other, was refused for them."""
+    row = {"_ng_rollout_id": "r1", "_ng_task_index": 3, "expected_answer": "4"}
+    async with open_door(environment(Narrow)) as door, asking(door) as client:
+        answer = await client.post("/run", json=row)
+        other = await client.post("/run", json={**row, "_ng_rollout_id": "r2", "odd": 1})
+    assert answer.status_code == 500  # it has no prompt
+    assert "there is no prompt" in answer.json()["detail"]
+    assert "unexpected keyword argument 'odd'" in other.json()["detail"]
+
+
 async def test_what_a_row_asks_for_in_vain_is_said():
     params = {
         "input": [USER], "tools": [LOOK_UP, {"type": "web_search"}], "background": True,
