@@ -146,6 +146,26 @@ ANSWERS: dict[str, tuple[Status, Good | Again | Ends]] = {
         Status(200, b'{"choices": [{"message": {"content": "Let', JSON),
         Again(ModelAborted, "broke off its answer"),
     ),
+    "a choice without a message": (
+        plain({"choices": [{"index": 0, "finish_reason": "stop"}]}),
+        Again(ModelAborted, "without a message"),
+    ),
+    "a text completion": (
+        plain({"choices": [{"index": 0, "text": "Let me", "finish_reason": "stop"}]}),
+        Again(ModelAborted, "without a message"),
+    ),
+    "streamed: whole messages": (
+        stream({"choices": [{"index": 0, "message": {"content": "x"}, "finish_reason": "stop"}]}),
+        Again(ModelAborted, "without an answer"),
+    ),
+    "content that is a number": (
+        plain(whole({"role": "assistant", "content": 42})), Ends(ModelError, "neither text nor"),
+    ),
+    "a call without a name": (
+        plain(whole({"role": "assistant", "content": "",
+                     "tool_calls": [{"id": "a", "function": {"arguments": "{}"}}]}, "tool_calls")),
+        Again(ModelAborted, "without the name of its tool"),
+    ),
     "two answers in one": (
         plain({"choices": [{"message": {"content": c}, "finish_reason": "stop"} for c in "ab"]}),
         Ends(ModelError, "there are 2 answers in one"),
@@ -318,6 +338,13 @@ ANSWERS: dict[str, tuple[Status, Good | Again | Ends]] = {
     "rounded to a little above 0": (
         plain(whole(logprobs=logprobs(0.0009765625))), Good({"logprobs": [0.0009765625]}),
     ),
+    "text without tokens": (
+        plain(whole(token_ids=[])), Again(BrokenNumbers, "no token ids for what it sampled"),
+    ),
+    "more tokens than there can be": (
+        plain({**whole(), "usage": {"prompt_tokens": 1 << 70, "completion_tokens": -1}}),
+        Good({"usage": (None, None)}),
+    ),
     "a token below 0": (
         plain(whole(token_ids=[1, -1])), Ends(ModelError, "integers of 32 bits from 0 on"),
     ),
@@ -467,7 +494,7 @@ def in_a_stream(answer: Status) -> Status | None:
         body = json.loads(answer.body)
     except ValueError:
         return None
-    if len(body.get("choices", ())) != 1:
+    if len(body.get("choices", ())) != 1 or "message" not in body["choices"][0]:
         return None
     beside = {name: value for name, value in body.items() if name != "choices"}
     (choice,) = body["choices"]
@@ -524,6 +551,7 @@ def _check(completion, expected):
         "versions": completion.version_starts,
         "logprobs": list(completion.logprobs or ()),
         "message": completion.message,
+        "usage": (completion.prompt_tokens, completion.completion_tokens),
     }
     assert {name: found[name] for name in expected.fields} == expected.fields
     assert len({call.id for call in completion.tool_calls}) == len(completion.tool_calls)

@@ -73,6 +73,9 @@ FORMED_THOUGHTS = (
 
 _MORE = (*FORMED_THOUGHTS, "refusal")
 
+MOST_TOKENS = 1 << 40
+"""Far more than any model call has."""
+
 HIGHEST_LOGPROB = 0.01
 """A log-probability is never above 0, but for how it was rounded."""
 
@@ -171,7 +174,8 @@ def read_answer(data: bytes, endpoint: Endpoint) -> Completion:
     draft = _Draft(endpoint)
     draft.add(body, "message")
     if not draft.chosen:
-        raise _cut(f"gave an answer without choices: {excerpt(data)}")
+        what = "a message" if body.get("choices") else "choices"
+        raise _cut(f"gave an answer without {what}: {excerpt(data)}")
     return draft.completion()
 
 
@@ -304,12 +308,14 @@ class _Draft:
                     self._version_starts.append((tokens, version))
 
     def _add_choice(self, choice: Mapping[str, Any], field: str) -> None:
-        self.chosen = True
         if choice.get("error"):
             raise _error(choice)
         message = choice.get(field)
+        self.chosen |= isinstance(message, Mapping)
         message = message if isinstance(message, Mapping) else {}
         content = message.get("content")
+        if not isinstance(content, str | list | None):
+            raise ChatProblem("the content of its message is neither text nor parts")
         self._null_content &= content is None
         self._text.append(_text(content))
         if isinstance(content, list):
@@ -373,6 +379,8 @@ class _Draft:
         text, calls = "".join(self._text), tuple(self._calls.whole())
         if reason in ("tool_calls", "function_call") and not calls and not text.strip():
             raise _cut(f"gave {reason!r} as its reason to finish, and calls no tool")
+        if not all(call.name for call in calls):
+            raise _cut("gave a call without the name of its tool")
         if any(not isinstance(part, str) and _kind(part) != "text" for part in self._parts):
             self._more["content"] = [*_joined(self._parts)]
         ids, logprobs = self._response_ids, self._logprobs
@@ -380,6 +388,8 @@ class _Draft:
             text = f"gave {len(logprobs)} log-probabilities for {len(ids)} tokens"
             raise ChatProblem(text, Failure(text, again=False, error=BrokenNumbers))
         counted = _count(self._usage.get("completion_tokens"))
+        if ids is not None and not ids and (text or calls):
+            raise _broken("gave no token ids for what it sampled")
         if ids is not None and self._streamed_ids and len(ids) < (counted or 0):
             raise _broken(f"gave {len(ids)} token ids for {counted} sampled tokens")
         for name, items in self._per_token.items():
@@ -500,7 +510,8 @@ def _is_finite(value: object) -> bool:
 
 
 def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    """A number of tokens; None for what can be none."""
+    return value if type(value) is int and 0 <= value < MOST_TOKENS else None
 
 
 def _error(body: Mapping[str, Any]) -> ChatProblem:
