@@ -13,7 +13,7 @@ import trio_envserve
 
 PACKAGE = Path(trio_envserve.__file__).parent
 PAGE = PACKAGE.parent / "docs" / "operating.md"
-ELSEWHERE = ("lab", "testing", "cli", "evals")
+ELSEWHERE = ("lab", "retrylab", "testing", "cli", "evals")
 """What runs in no server, no worker and no door; and the command, which speaks to people."""
 
 LOGGED = {"warning", "error", "exception", "critical"}
