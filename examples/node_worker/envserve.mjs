@@ -80,9 +80,10 @@ class Host {
       setTimeout(() => process.exit(3), 100); // once it is written
       return;
     }
+    const capacity = this.#limits.capacity ?? this.#environment.capacity ?? 256;
     const tell = () => {
       if (!this.#acknowledged)
-        this.#say(HELLO, VERSION, process.pid, this.#environment.name, !!this.#environment.rerun);
+        this.#say(HELLO, VERSION, process.pid, this.#environment.name, !!this.#environment.rerun, capacity);
       this.#say(BEAT, ++this.#beat, this.#seen.spans, { malformed: this.#malformed });
     };
     tell();

@@ -22,7 +22,7 @@ class Sized(Link):
     def __init__(self, workers: int | WorkerRange, **given) -> None:
         super().__init__(workers, **given)
         self.need = NONE
-        self.limits = ServerLimits(worker_capacity=1, shrink_after_s=5.0)
+        self.limits = ServerLimits(shrink_after_s=5.0)
         self.anew()
 
     def anew(self) -> None:
@@ -30,7 +30,7 @@ class Sized(Link):
 
     def second(self, seconds: int = 1) -> None:
         for _ in range(seconds):
-            for effect in self.elastic.tick(self.now_s, self.need):
+            for effect in self.elastic.tick(self.now_s, self.need, 1):
                 self.carry_effect(effect)
             super().second()
 
@@ -96,9 +96,9 @@ def another(link: Sized) -> Part:
 def test_two_hosts_share_what_is_to_be_opened():
     link = sized(1, 3)
     another(link)
-    link.elastic.tick(link.now_s, MUCH)
+    link.elastic.tick(link.now_s, MUCH, 1)
     link.pool.slots[1].awaited = False
-    link.elastic.tick(link.now_s, MUCH)
+    link.elastic.tick(link.now_s, MUCH, 1)
     assert [len(each.open()) for each in link.pool.parts] == [2, 2]
 
 
@@ -110,7 +110,7 @@ def test_a_host_that_is_not_known_to_hear_the_router_gets_no_more_and_holds_up_n
     quiet, other = link.pool.parts
     assert (quiet.held, other.held) == (True, False)
     quiet.slots[0].awaited = True
-    link.elastic.tick(link.now_s, MUCH)
+    link.elastic.tick(link.now_s, MUCH, 1)
     assert [len(each.open()) for each in (quiet, other)] == [1, 3]
     other.slots[1].start_at_s = other.slots[2].start_at_s = float("inf")
     link.cut = False

@@ -27,7 +27,7 @@ from trio_envserve.core.terms import Status, Verdict
 from .test_journal import Journaled, told
 
 WORKER, BEFORE = b"w0-1", b"b" * 16
-HELLO = messages.encode(messages.WorkerHello(1, 7, "env", False))
+HELLO = messages.encode(messages.WorkerHello(1, 7, "env", False, 256))
 
 
 class Followed(Journaled):
@@ -197,7 +197,7 @@ def test_what_the_router_before_had_begun_to_cancel_is_not_cancelled_for_others(
 def test_what_is_lost_after_all_runs_again_by_consent():
     first = running(rerun=True)
     other = Followed(first, rerun=True)
-    other.back(0, hello=messages.encode(messages.WorkerHello(1, 7, "env", True)))
+    other.back(0, hello=messages.encode(messages.WorkerHello(1, 7, "env", True, 256)))
     other.give(HostsDead([BEFORE], other.now_s))
     other.workers.clear()
     other.auto_hello = True

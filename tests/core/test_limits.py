@@ -51,7 +51,7 @@ def test_what_a_worker_is_told_is_what_its_server_says():
     for field in dataclasses.fields(WorkerLimits):
         if hasattr(server, field.name):
             assert getattr(WorkerLimits(), field.name) == getattr(server, field.name)
-    assert WorkerLimits().threads == server.worker_capacity
+    assert WorkerLimits().capacity == server.worker_capacity
 
 
 def refused(*limits: Any) -> str:

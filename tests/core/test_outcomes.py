@@ -141,7 +141,7 @@ def test_an_outcome_larger_than_its_client_takes_is_an_error(size_bytes: int, fi
         frames = (b"client", messages.encode(message), *rest) if rest else ()
         return router.take(WorkerMessage((*worker, *(frames or (messages.encode(message),))), 0.0))
 
-    from_worker(messages.WorkerHello(1, 1, "test", False))
+    from_worker(messages.WorkerHello(1, 1, "test", False, 256))
     hello = messages.Hello(1, b"n" * 16, 1, "client", 1000)
     router.take(ClientMessage(b"route", (messages.encode(hello),), 0.0))
     session = next(iter(router.cache.sessions))

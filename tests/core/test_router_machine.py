@@ -188,7 +188,7 @@ class RouterMachine(RuleBasedStateMachine):
         worker = data.draw(st.sampled_from(sorted(set(self.incarnation) - self.ready)))
         self.ready.add(worker)
         self.give(Spawned(worker, 1000 + len(self.ready)))
-        self.from_worker(worker, messages.WorkerHello(1, 1, "machine", False))
+        self.from_worker(worker, messages.WorkerHello(1, 1, "machine", False, 256))
 
     @rule(data=st.data(), status=st.sampled_from(Status), times=st.integers(1, 2))
     @precondition(lambda self: self.runs)

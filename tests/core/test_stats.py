@@ -181,7 +181,7 @@ def test_every_bound_is_of_something_that_is_counted():
     pair = Pair(workers=2)
     stats = pair.router.stats()
     assert stats["bounds"].keys() <= stats.keys() | stats["per_worker"][0].keys()
-    assert stats["bounds"]["running"] == 2 * pair.server_limits.worker_capacity
+    assert stats["bounds"]["running"] == 2 * stats["per_worker"][0]["capacity"]
 
 
 def test_the_work_of_a_key_was_counted_with_each_request_that_waited_for_it():

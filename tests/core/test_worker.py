@@ -227,7 +227,7 @@ def test_a_cancelled_dispatch_with_an_outcome_is_not_declined():
 def test_hello_and_beat_say_what_the_router_needs():
     core = worker()
     (hello,) = core.take(EnvironmentReady(7, "env", True))
-    assert said_by(hello) == messages.WorkerHello(1, 7, "env", True)
+    assert said_by(hello) == messages.WorkerHello(1, 7, "env", True, 256)
     assert not core.acknowledged
     state(core, 0, 0, [], [])
     assert core.acknowledged

@@ -63,7 +63,7 @@ def worker_outcome(pair: Pair, **changed: Any) -> messages.WorkerOutcome:
 @pytest.mark.parametrize(
     "message",
     [
-        messages.WorkerHello(1, 1, "other", True), messages.Beat(1, [], {"a": 1}),
+        messages.WorkerHello(1, 1, "other", True, 256), messages.Beat(1, [], {"a": 1}),
         messages.WorkerBroken({"message": "x"}), messages.Missing([0, 1]),
         messages.Declined([0, 1]),
     ],
@@ -305,7 +305,7 @@ spoilt = st.builds(
         lambda whole: whole[: at % len(whole)] + bytes([bits]) + whole[at % len(whole) + 1 :]
     )(messages.encode(message)),
     st.sampled_from([
-        messages.Beat(1, [0, 1], {"running": 1}), messages.WorkerHello(1, 1, "env", False),
+        messages.Beat(1, [0, 1], {"running": 1}), messages.WorkerHello(1, 1, "env", False, 256),
         messages.Missing([0, 1]), messages.Announced(identifier(1), 0, 0, 5),
         WorkerOutcome(identifier(1), 0, 0, 0, 1.0), messages.WorkerNotes([0, 1], [b"\xa0"]),
     ]),
@@ -393,7 +393,7 @@ def test_what_is_not_cancelled_cannot_be_declined_nor_what_arrived_be_missing():
 
 def test_a_repeated_hello_is_answered_and_changes_nothing():
     pair = running()
-    from_worker(pair, messages.WorkerHello(1, 5, "other", True))
+    from_worker(pair, messages.WorkerHello(1, 5, "other", True, 256))
     assert (pair.router.workforce.environment, pair.router.workforce.rerun) == ("env", False)
     assert pair.workers[WORKER].acknowledged
 
@@ -405,7 +405,7 @@ def test_work_was_dispatched_at_the_hello_to_a_host_that_may_not_hear():
     pair.settle()
     life = pair.router.pool.lives[WORKER]
     life.held = True
-    from_worker(pair, messages.WorkerHello(1, 5, "env", True))
+    from_worker(pair, messages.WorkerHello(1, 5, "env", True, 256))
     pair.submit()
     assert pair.runs == []
     life.held = False
@@ -418,7 +418,7 @@ def test_a_hello_of_a_life_that_ends_gets_no_work():
     pair.give(PoolOpened((), pair.now_s))
     pair.settle()
     pair.give(CloseAsked(pair.now_s, ClosingStage.KILLING))
-    from_worker(pair, messages.WorkerHello(1, 5, "env", True))
+    from_worker(pair, messages.WorkerHello(1, 5, "env", True, 256))
     assert not pair.router.workforce.workers
 
 

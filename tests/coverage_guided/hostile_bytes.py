@@ -85,7 +85,7 @@ def _router() -> tuple[Router, bytes]:
     (worker,) = [each.worker for each in effects if isinstance(each, Spawn)]
     hello = messages.encode(messages.Hello(1, ID, 1, "fuzz", 1 << 20))
     router.take(ClientMessage(b"route", (hello,), 0.1))
-    ready = messages.encode(messages.WorkerHello(1, 1, "fuzz", rerun=False))
+    ready = messages.encode(messages.WorkerHello(1, 1, "fuzz", False, 256))
     router.take(WorkerMessage((worker, ID, ready), 0.2))
     return router, worker
 

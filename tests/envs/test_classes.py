@@ -1289,9 +1289,12 @@ def test_attributes_named_like_tools_are_tools():
         def main_thread(self) -> None:
             """Say the thread."""
 
+        def capacity(self) -> None:
+            """Say how much fits in."""
+
     found = load(Named)
     assert (found.rerun, found.backend) == (False, "trio")
-    assert list(found.environment.tools) == ["backend", "main_thread", "rerun"]
+    assert list(found.environment.tools) == ["backend", "capacity", "main_thread", "rerun"]
 
 
 @pytest.mark.parametrize("where", ["reset", "tool", "reward"])

@@ -391,3 +391,67 @@ def test_inputs_that_give_no_list_are_told(inputs, told):
     """None was told with a traceback of this package, and a dict gave its keys as inputs."""
     with pytest.raises(ConfigError, match=told):
         load(make(inputs=staticmethod(inputs))).inputs(3)
+
+
+class Waits:
+    async def run_rollout(self, rollout):
+        return 1
+
+
+class Blocks:
+    def run_rollout(self, rollout):
+        return 1
+
+
+class WithTools:
+    def reset(self):
+        return "?"
+
+
+class WithCoroutines:
+    async def reset(self):
+        return "?"
+
+
+class InMainThread(WithTools):
+    main_thread = True
+
+
+@pytest.mark.parametrize(
+    ("kind", "capacity"),
+    [(Waits, 256), (Blocks, 32), (WithTools, 64), (WithCoroutines, 256), (InMainThread, 1)],
+)
+def test_an_environment_that_says_nothing_has_the_capacity_of_its_kind(kind, capacity):
+    found = load(kind)
+    assert found.capacity_by(None) == capacity
+    assert found.capacity_by(7) == (1 if kind is InMainThread else 7)
+
+
+def rollout_function(rollout):
+    return 1
+
+
+def test_a_capacity_that_is_declared_holds_where_the_server_says_nothing(monkeypatch):
+    class Few(WithTools):
+        capacity = 3
+
+    class Large:
+        def __init__(self, size=2):
+            self.capacity = size
+
+        def run_rollout(self, rollout):
+            return 1
+
+    monkeypatch.setattr(rollout_function, "capacity", 4, raising=False)
+    found = [load(Few), load(Large, {"size": 5}), load(rollout_function)]
+    assert [each.capacity_by(None) for each in found] == [3, 5, 4]
+    assert [each.capacity_by(9) for each in found] == [9, 9, 9]
+
+
+@pytest.mark.parametrize("wrong", [0, -1, True, 2.0, "8"])
+def test_a_capacity_that_is_no_number_of_rollouts_is_refused(wrong):
+    class Wrong(Blocks):
+        capacity = wrong
+
+    with pytest.raises(ConfigError, match="capacity is how many rollouts run at once"):
+        load(Wrong)

@@ -40,7 +40,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.hosts: list[NotedHost] = []
-        self.said = ServerStats(status=ServerStatus.READY)
+        self.said = ServerStats(status=ServerStatus.READY, bounds={"pending": 1})
 
     def stats(self) -> ServerStats:
         return self.said

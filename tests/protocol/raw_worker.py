@@ -141,7 +141,8 @@ class RawWorker:
         while True:
             if time.monotonic() >= beat_at:
                 if not self.heard:
-                    self.say(HELLO, 1, os.getpid(), "raw", False)
+                    capacity = self.told["limits"]["capacity"] or 8
+                    self.say(HELLO, 1, os.getpid(), "raw", False, capacity)
                 self.beat += 1
                 self.say(BEAT, self.beat, spans(self.seen), {})
                 beat_at = time.monotonic() + self.beat_s

@@ -26,7 +26,7 @@ from trio_envserve.net.framing import encode
 def forged(incarnation, session, number=0):
     """What a worker would say: a hello, a beat and an outcome."""
     said: list[messages.Message] = [
-        messages.WorkerHello(PROTOCOL_VERSION, 1, "ghost", True),
+        messages.WorkerHello(PROTOCOL_VERSION, 1, "ghost", True, 256),
         messages.Beat(1, [0, 1], {}),
         messages.WorkerOutcome(session, 0, number, 0, 0.1),
     ]

@@ -18,7 +18,7 @@ from tests.real.support import (
     until,
     worker_of,
 )
-from trio_envserve import ServerLimits
+from trio_envserve import ServerLimits, open_client
 from trio_envserve import open_server as open_real_server
 from trio_envserve.host.allocator import ENVIRON
 
@@ -140,3 +140,67 @@ async def test_workers_keep_freed_memory_unless_told_otherwise(judge, monkeypatc
             for name, value in ((trim, ENVIRON[trim]), (mapped, "123456")):
                 key = calls.start(name, value={"environ": name})
                 assert (await calls.outcome(key)).unwrap()["value"] == value
+
+
+ONE_AT_A_TIME = """
+import os, time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+class Game:
+    main_thread = True
+
+    def reset(self, name):
+        self.name = name
+        (HERE / f"{name}.{os.getpid()}.began").touch()
+        while not (HERE / f"{name}.go").exists():
+            time.sleep(0.01)
+        return "?"
+
+    def get_reward(self):
+        return 1.0
+
+    def oracle(self):
+        return ["done"]
+"""
+
+
+@pytest.mark.parametrize("option", [None, 8])
+async def test_rollouts_of_a_class_for_the_main_thread_waited_in_a_worker_while_another_was_free(
+    tmp_path, option
+):
+    file = trio.Path(tmp_path / "game.py")
+    await file.write_text(ONE_AT_A_TIME)
+    limits = ServerLimits(**{**QUICK, "worker_capacity": option, "silence_kill_s": PATIENCE_S})
+    names, rewards = ("a", "b", "c"), []
+
+    def began() -> dict[str, str]:
+        return dict(path.stem.split(".") for path in tmp_path.glob("*.began"))
+
+    with trio.fail_after(PATIENCE_S):
+        async with (
+            open_real_server(f"{file}:Game", workers=2, limits=limits) as server,
+            open_client(server.address) as client,
+        ):
+            await until(lambda: server.status().ready == 2)
+
+            async def run(name: str) -> None:
+                rewards.append((await client.run_rollout({"name": name}))["reward"])
+
+            async with trio.open_nursery() as nursery:
+                for name in names:
+                    nursery.start_soon(run, name)
+                await until(lambda: len(began()) == 2)
+                stats = await client.stats()
+                assert [(each.pending, each.capacity) for each in stats.per_worker] == [(1, 1)] * 2
+                assert stats.waiting == 1
+                first = began()
+                (last,) = {*names} - {*first}
+                free = next(iter(first))
+                (tmp_path / f"{free}.go").touch()
+                await until(lambda: last in began())
+                assert began()[last] == first[free], "on the worker that was free"
+                for name in names:
+                    (tmp_path / f"{name}.go").touch()
+    assert rewards == [1.0] * 3

@@ -227,8 +227,8 @@ pool_options = decorate(
     [
         click.option(
             "--capacity", type=click.IntRange(min=1), metavar="N",
-            help="At most N rollouts at once on each worker; the others wait. [default: "
-            f"{ServerLimits().worker_capacity}]",
+            help="At most N rollouts at once on each worker; the others wait. [default: as the "
+            "environment declares, or by the kind of its code; status shows it]",
         ),
         click.option(
             "--worker-memory", type=click.IntRange(min=1), metavar="MIB",

@@ -204,12 +204,15 @@ def pool_rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
 
 def worker_table(stats: dict[str, Any]) -> Table:
     """Its workers."""
-    columns = ("worker", "pid", "phase", "pending", "done", "failed", "restarts", "lag p99", "MiB")
+    columns = (
+        "worker", "pid", "phase", "pending", "capacity", "done", "failed", "restarts", "lag p99",
+        "MiB",
+    )  # fmt: skip
     workers = [
         (
-            str(w["worker"]), str(w["pid"]), _phase(w), str(w["pending"]), str(w["done"]),
-            str(w["failed"]), str(w["restarts"]), _milliseconds(w.get("loop_lag_p99_s")),
-            str(w["memory_bytes"] >> 20),
+            str(w["worker"]), str(w["pid"]), _phase(w), str(w["pending"]),
+            str(w.get("capacity") or ""), str(w["done"]), str(w["failed"]), str(w["restarts"]),
+            _milliseconds(w.get("loop_lag_p99_s")), str(w["memory_bytes"] >> 20),
         )
         for w in stats["per_worker"]
     ]  # fmt: skip

@@ -295,7 +295,7 @@ class Dispatcher:
     def resize(self) -> None:
         """Decide how many workers there are to be, where that may change."""
         if self.pool.parts:
-            self.out += self.elastic.tick(self.clock.awake_s, self._need())
+            self.out += self.elastic.tick(self.clock.awake_s, self._need(), self.workforce.capacity)
 
     def _need(self) -> Need:
         is_held = bool(self.workforce.pausing.why) or self.pool.spreads(self.clock.awake_s)

@@ -48,27 +48,26 @@ class Need(NamedTuple):
 
 
 class Sizing:
-    """Decides by how many they should be more or fewer: workers, each with ``capacity``
-    executions at once, or whole hosts."""
+    """Decides by how many they should be more or fewer: workers or whole hosts, each with
+    ``capacity`` executions at once."""
 
-    def __init__(self, capacity: int, limits: ServerLimits) -> None:
-        self.capacity = capacity
+    def __init__(self, limits: ServerLimits) -> None:
         self._limits = limits
         self._fewer_since_s: float | None = None
         """Since when fewer would be enough, if they would."""
         self._most_needed = 0
         """How many would have been, since then."""
 
-    def decide(self, now_s: float, now: int, need: Need) -> tuple[int, str]:
+    def decide(self, now_s: float, now: int, need: Need, capacity: int) -> tuple[int, str]:
         """By how many there should be more than ``now``, or fewer, and why."""
-        needed = -(-(need.running + need.waiting) // self.capacity)
+        needed = -(-(need.running + need.waiting) // capacity)
         if needed >= now:
             self._fewer_since_s = None
         elif self._fewer_since_s is None:
             self._fewer_since_s, self._most_needed = now_s, needed
         self._most_needed = max(self._most_needed, needed)
         if need.oldest_s >= self._limits.grow_after_s:
-            more = min(max(1, now), -(-need.waiting // self.capacity))
+            more = min(max(1, now), -(-need.waiting // capacity))
             return more, f"a request has waited for {need.oldest_s:.1f} s"
         for_s = self._limits.shrink_after_s
         if self._fewer_since_s is not None and now_s - self._fewer_since_s >= for_s:
@@ -86,18 +85,18 @@ class Elastic:
     def __init__(self, pool: Pool, workers: Mapping[bytes, Worker], limits: ServerLimits) -> None:
         self._pool = pool
         self._workers = workers
-        self._sizing = Sizing(limits.worker_capacity, limits)
+        self._sizing = Sizing(limits)
         self.why = ""
         """Its last change, and the reason, for people; empty until then."""
 
-    def tick(self, now_s: float, need: Need) -> list[PoolEffect]:
-        """Decide anew; before each tick of the pool."""
+    def tick(self, now_s: float, need: Need, capacity: int) -> list[PoolEffect]:
+        """Decide anew; before each tick of the pool.  ``capacity``: of one worker."""
         pool = self._pool
         if pool.stopping:
             return []
         effects: list[PoolEffect] = []
         before = pool.wanted
-        change, why = self._sizing.decide(now_s, before, need)
+        change, why = self._sizing.decide(now_s, before, need, capacity)
         if change > 0:
             self._grow(change)
         elif change < 0:

@@ -37,6 +37,10 @@ def is_uint(value: Any) -> bool:
     return type(value) is int and 0 <= value < MAX_UINT
 
 
+def _is_positive(value: Any) -> bool:
+    return is_uint(value) and value > 0
+
+
 def _is_id(value: Any) -> bool:
     return type(value) is bytes and len(value) == ID_BYTES
 
@@ -85,6 +89,7 @@ def is_traceparent(value: Any) -> bool:
 
 
 Uint: TypeAlias = Annotated[int, Field("uint", is_uint)]
+Positive: TypeAlias = Annotated[int, Field("positive", _is_positive)]
 Id: TypeAlias = Annotated[bytes, Field("id", _is_id)]
 Digest: TypeAlias = Annotated[bytes, Field("digest", _is_digest)]
 Bytes: TypeAlias = Annotated[bytes, Field("bstr", _of_type(bytes))]

@@ -28,6 +28,9 @@ ANNOUNCE_BYTES = 64 * KIB
 HELD_BYTES = 64 * MIB
 """See :attr:`ServerLimits.worker_held_bytes`."""
 
+CAPACITY = 256
+"""Executions at once on a worker that are reckoned with until one has said how many it takes."""
+
 PROTOCOL_VERSION = 1
 """Major version of the wire.  A peer with another one is refused."""
 
@@ -163,8 +166,10 @@ class ServerLimits(_Checked):
     queue_bytes: int = limit(
         1024 * MIB, "bytes of waiting requests; past it new ones are refused for now"
     )
-    worker_capacity: int = limit(
-        256, "executions at once on one worker; rollouts mostly wait for a model"
+    worker_capacity: int | None = limit(
+        None,
+        "executions at once on one worker; None: as its environment says, or by the kind of "
+        "its code",
     )
     max_executions: int = limit(
         100, "largest allowance a request may ask for; keeps a worker killer from the pool"
@@ -371,4 +376,4 @@ class WorkerLimits(_Checked):
     teardown_s: float = limit(5.0, "see ServerLimits.teardown_s")
     announce_bytes: int = limit(ANNOUNCE_BYTES, "see ServerLimits.announce_bytes")
     held_bytes: int = limit(HELD_BYTES, "see ServerLimits.worker_held_bytes")
-    threads: int = limit(256, "environment threads at once: as many as executions")
+    capacity: int | None = limit(None, "see ServerLimits.worker_capacity")

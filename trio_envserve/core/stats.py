@@ -96,6 +96,7 @@ def describe(router: Router) -> dict[str, Any]:
                 "pid": life.pid,
                 "phase": life.phase.value,
                 "pending": len(worker.live) if worker else 0,
+                "capacity": worker.capacity if worker else 0,
                 "done": worker.done if worker else 0,
                 "failed": worker.failed if worker else 0,
                 "restarts": pool.slots[life.slot].lives - 1,
@@ -168,7 +169,7 @@ def bounds(router: Router) -> dict[str, int]:
     return {
         "sessions": limits.sessions,
         "waiting": limits.queue,
-        "running": limits.worker_capacity * router.pool.wanted,
+        "running": router.workforce.capacity * router.pool.wanted,
         "kept": limits.kept_outcomes,
         "kept_bytes": limits.kept_bytes,
         "announced_bytes": limits.announced_bytes,
@@ -177,7 +178,7 @@ def bounds(router: Router) -> dict[str, int]:
         "keys_bytes": keys.retained_bytes,
         "journal_keys": keys.journal_keys,
         "journal_bytes": keys.journal_bytes,
-        "pending": limits.worker_capacity,
+        "pending": router.workforce.capacity,
     }
 
 

@@ -155,6 +155,8 @@ class WorkerStats:
     """``starting``, ``ready``, ``retiring``, ``ending`` or ``reaped``."""
     pending: int = 0
     """Executions dispatched to it that have not ended."""
+    capacity: int = 0
+    """Executions that it takes at once; 0 until it is ready."""
     done: int = 0
     """Executions that have ended."""
     failed: int = 0

@@ -124,8 +124,7 @@ class WorkerCore:
     # -- inputs ---------------------------------------------------------------
 
     def _ready(self, given: EnvironmentReady) -> list[WorkerEffect]:
-        pid, environment, rerun = given
-        return [self._send(messages.WorkerHello(PROTOCOL_VERSION, pid, environment, rerun))]
+        return [self._send(messages.WorkerHello(PROTOCOL_VERSION, *given))]
 
     def _set_up_failed(self, given: SetUpFailed) -> list[WorkerEffect]:
         return [self._send(messages.WorkerBroken(error_records.to_record(given.info)))]

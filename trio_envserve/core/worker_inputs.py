@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from .errors import ErrorInfo
+from .limits import CAPACITY
 from .terms import Body, SentBody, Status
 
 
@@ -19,6 +20,8 @@ class EnvironmentReady(NamedTuple):
     pid: int
     environment: str
     rerun: bool
+    capacity: int = CAPACITY
+    """Executions at once."""
 
 
 class SetUpFailed(NamedTuple):

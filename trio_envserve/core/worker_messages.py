@@ -12,6 +12,7 @@ from .fields import (
     Bool,
     Id,
     NoteList,
+    Positive,
     Record,
     Seconds,
     Spans,
@@ -24,12 +25,14 @@ from .fields import (
 
 
 class WorkerHello(NamedTuple):
-    """The worker's environment is set up; repeated until a :class:`Statement` comes."""
+    """The worker's environment is set up; repeated until a :class:`Statement` comes.
+    ``capacity`` is how many executions it takes at once: it is never given more."""
 
     version: Uint
     pid: Uint
     environment: Text
     rerun: Bool
+    capacity: Positive
 
 
 UNLOADABLE = "unloadable"

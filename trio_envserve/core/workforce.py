@@ -28,7 +28,7 @@ from .durations import Durations
 from .errors import ProtocolError
 from .executions import Execution, Site, Worker
 from .heard import ExecutionEnded, Heard, Noted, Said, Stray, Wrong
-from .limits import ServerLimits
+from .limits import CAPACITY, ServerLimits
 from .lives import Life, LifeInput, Phase
 from .messages import (
     Announced,
@@ -77,6 +77,8 @@ class Workforce:
         """Effects, in order; the dispatcher takes them."""
         self.environment = ""
         self.rerun = False
+        self.capacity = limits.worker_capacity or CAPACITY
+        """Executions at once on one worker, as the newest said."""
         self.fenced = 0
         """Messages from what is not, or no longer, a worker of this server."""
         self.strays = 0
@@ -172,10 +174,11 @@ class Workforce:
         # Every client is told its name with every answer to a ping: a short one.
         self.environment = one_line(hello.environment, ENVIRONMENT_BYTES)
         self.rerun = hello.rerun
+        most = self.limits.worker_capacity
+        self.capacity = hello.capacity if most is None else min(hello.capacity, most)
         worker = self.workers[life.id] = Worker(
-            life.id, life.incarnation, self.limits.worker_capacity,
-            most=self.limits.recycle_executions,
-        )  # fmt: skip
+            life.id, life.incarnation, self.capacity, most=self.limits.recycle_executions
+        )
         worker.host = life.host
         worker.site = self.sites.setdefault(life.host, Site())
         worker.site.workers += 1

@@ -27,7 +27,8 @@ All plain methods of an object, ``__init__`` among them, run in one thread, its 
 (:mod:`.methods`); coroutines run on the loop.  If ``reset``, the tools, ``get_reward``,
 ``next_message`` and ``close`` are all coroutines, then so does ``__init__``.  With the
 attribute ``main_thread = True`` plain methods run in the main thread of the worker, which is
-that of its loop; such a worker runs one rollout at a time.
+that of its loop; such a worker takes one request at a time, and tells its server so.  The
+attribute ``capacity`` says how many run at once on one worker otherwise.
 
 Tools are found as TRL finds them: the public bound methods of the object, once it is made.
 Those that the class has are described when it is loaded; those that ``__init__`` has added
@@ -143,6 +144,7 @@ class ClassEnvironment:
         name = getattr(kind, "name", None)
         self.name = name if isinstance(name, str) and name else label
         self.rerun = _attribute(kind, "rerun", rerun)
+        self.capacity = _attribute(kind, "capacity", None)
         self.max_reward = _attribute(kind, "max_reward", 1.0)
         self.backend = _backend(kind, label)
         self.options = options
@@ -162,6 +164,9 @@ class ClassEnvironment:
                 f"{label}: with main_thread = True its coroutines run on trio, not on asyncio, "
                 "whose loop has another thread"
             )
+        self.has_threads = not (self._on_loop or self.main_thread)
+        """Whether each object has a thread of its own."""
+        # The worker takes one request at a time: this is for the members of a group.
         self._turns = trio.Semaphore(1) if self.main_thread else None
         self.setup: Callable[[], None] | None = self._check_thread if self.main_thread else None
 

@@ -28,7 +28,8 @@ or coroutine functions), ``run_group(rollouts)`` (returns one value for each
 rollout, in order; an exception *instance* in the list says that this member
 failed), ``inputs(n, seed)`` (returns ``n`` inputs for a caller that has none).
 Optional attributes: ``name``; ``rerun = True`` consents to a further execution of
-any rollout after its worker was proven dead.
+any rollout after its worker was proven dead; ``capacity = 8`` says how many run at once on
+one worker, where the server's own option does not.
 
 By convention a result is a mapping with ``reward`` (float), ``completion``, and
 ``state``, a mapping of which only the state columns that the request names are

@@ -21,6 +21,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, cast, get_args
 
 from .. import foreign
@@ -31,6 +32,15 @@ from .specs import resolve
 
 DEFAULT_ENVIRONMENT = "arithmetic"
 """The environment of a server that is given none."""
+
+
+CAPACITIES: Mapping[Backend, int] = MappingProxyType({"trio": 256, "asyncio": 256, "thread": 32})
+"""Rollouts at once on one worker, of environments that do not say how many, by how their code
+is run.  Measured: the page on concurrency has the figures."""
+
+CAPACITY_OF_OBJECTS = 64
+"""The same of classes whose objects have a thread each: between their tools they wait for a
+model, which takes no thread."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,6 +59,14 @@ class LoadedEnvironment:
     run_group: Callable[[list[Rollout]], Any] | None
     setup: Callable[[], Any] | None
     teardown: Callable[[], Any] | None
+    capacity: int = CAPACITIES["trio"]
+    """Rollouts at once on one worker: as it declares, or by the kind of its code."""
+    one_at_a_time: bool = False
+    """Whether a worker cannot run more than one, whatever anybody says."""
+
+    def capacity_by(self, option: int | None) -> int:
+        """Rollouts at once on one worker, under an option of its server."""
+        return 1 if self.one_at_a_time else option or self.capacity
 
     def inputs(self, n: int, seed: int = 0) -> list[Any]:
         """``n`` inputs to ask for.  Raises :class:`ConfigError` if the
@@ -79,6 +97,7 @@ class _FunctionEnvironment:
     name: str
     backend: str | None
     rerun: bool
+    capacity: int | None
 
 
 def load(spec: str | object, args: Mapping[str, Any] | None = None) -> LoadedEnvironment:
@@ -139,6 +158,7 @@ def _wrapped(function: Any, label: str) -> _FunctionEnvironment:
         getattr(function, "name", label),
         getattr(function, "backend", None),
         getattr(function, "rerun", False),
+        getattr(function, "capacity", None),
     )
 
 
@@ -203,6 +223,10 @@ def _inspect(environment: object, label: str) -> LoadedEnvironment:
     rerun = getattr(environment, "rerun", False)
     if not isinstance(rerun, bool):
         raise ConfigError(f"{label}: rerun must be True or False, not {rerun!r}")
+    one_at_a_time, capacity = False, CAPACITIES[backend]
+    if isinstance(environment, ClassEnvironment):
+        one_at_a_time = environment.main_thread
+        capacity = CAPACITY_OF_OBJECTS if environment.has_threads else capacity
     name = getattr(environment, "name", None) or label
     if not isinstance(name, str):
         raise ConfigError(f"{label}: name must be a string, not {name!r}")
@@ -219,8 +243,23 @@ def _inspect(environment: object, label: str) -> LoadedEnvironment:
                     'runs in threads; make run_rollout one too, or set backend = "asyncio"'
                 )
     return LoadedEnvironment(
-        name, rerun, backend, environment, run_rollout, run_group, setup, teardown
-    )
+        name, rerun, backend, environment, run_rollout, run_group, setup, teardown,
+        _capacity(environment, label) or capacity, one_at_a_time,
+    )  # fmt: skip
+
+
+def _capacity(environment: object, label: str) -> int | None:
+    """The number of rollouts at once that an environment declares; a method of that name, a
+    tool perhaps, declares nothing."""
+    declared = getattr(environment, "capacity", None)
+    if declared is None or callable(declared):
+        return None
+    if type(declared) is not int or declared < 1:
+        raise ConfigError(
+            f"{label}: capacity is how many rollouts run at once on one worker, a whole number "
+            f"from 1 on, not {declared!r}"
+        )
+    return declared
 
 
 def _near_name(environment: object) -> str:

@@ -107,7 +107,7 @@ def _worker_limits(limits: ServerLimits) -> WorkerLimits:
         teardown_s=limits.teardown_s,
         announce_bytes=limits.announce_bytes,
         held_bytes=limits.worker_held_bytes,
-        threads=limits.worker_capacity,
+        capacity=limits.worker_capacity,
     )
 
 

@@ -18,7 +18,7 @@ from typing import Protocol, TypeAlias, final
 import trio
 
 from ..core.elastic import Need, Sizing
-from ..core.limits import ServerLimits
+from ..core.limits import CAPACITY, ServerLimits
 from ..core.status import ServerStats
 from ..core.worker_range import WorkerRange
 from ..server import Server
@@ -79,7 +79,7 @@ class _Kept:
         self._start = start
         self._bounds = hosts
         self._workers = workers
-        self._sizing = Sizing(workers * limits.worker_capacity, limits)
+        self._sizing = Sizing(limits)
         self._name = name
         self._number = 0
         self._wanted = hosts.least
@@ -112,7 +112,8 @@ class _Kept:
     def _decide(self, now_s: float, stats: ServerStats) -> None:
         oldest_s = 0.0 if stats.paused else stats.oldest_wait_s
         need = Need(stats.running, stats.waiting, oldest_s)
-        change, why = self._sizing.decide(now_s, self._wanted, need)
+        capacity = self._workers * int(stats.bounds.get("pending", CAPACITY))
+        change, why = self._sizing.decide(now_s, self._wanted, need, capacity)
         if change > 0 and stats.ready < self._wanted * self._workers:
             return  # those that were asked for last are not ready yet
         wanted = min(max(self._wanted + change, self._bounds.least), self._bounds.most)

@@ -99,8 +99,9 @@ async def run_worker(
     with forks.watched():
         try:
             environment = load()
+            capacity = environment.capacity_by(limits.capacity)
             async with open_runner(
-                environment, threads=limits.threads, teardown_s=limits.teardown_s
+                environment, threads=capacity, teardown_s=limits.teardown_s
             ) as runner:
                 outcomes = OutcomeMaker(
                     runner, worker=worker.decode(), incarnation=incarnation, wire=wire
@@ -203,7 +204,10 @@ class _Shell:
         while True:
             if not self._core.acknowledged:
                 environment = self._environment
-                ready = EnvironmentReady(os.getpid(), environment.name, environment.rerun)
+                ready = EnvironmentReady(
+                    os.getpid(), environment.name, environment.rerun,
+                    environment.capacity_by(self._limits.capacity),
+                )  # fmt: skip
                 self._do(self._core.take(ready))
             self._runner.tell_waits()
             for _ in range(len(self._noted)):

@@ -198,9 +198,10 @@ def view(
         "workers": [
             {
                 "name": each.worker, "slot": each.slot, "pid": each.pid, "phase": each.phase,
-                "pending": each.pending, "done": each.done, "failed": each.failed,
-                "restarts": each.restarts, "bytes": each.memory_bytes, "lag_s": each.lag_s,
-                "silent": each.silent, "blocked": each.blocked,
+                "pending": each.pending, "capacity": each.capacity, "done": each.done,
+                "failed": each.failed, "restarts": each.restarts,
+                "bytes": each.memory_bytes, "lag_s": each.lag_s, "silent": each.silent,
+                "blocked": each.blocked,
             }
             for each in stats.per_worker[:WORKERS_MOST]
         ],

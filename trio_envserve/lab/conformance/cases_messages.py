@@ -284,7 +284,7 @@ async def a_client_cannot_speak_as_a_worker(bench: Bench, peer: Peer) -> None:
         outcome = messages.WorkerOutcome(peer.session, 0, number, 0, 0.0)
         peer.send_frames(S, b"client", messages.encode(outcome), forged)
         await answered_with_error(peer, "a worker's outcome in four frames")
-    peer.send_frames(S, messages.encode(messages.WorkerHello(PROTOCOL_VERSION, 1, "x", True)))
+    peer.send_frames(S, messages.encode(messages.WorkerHello(PROTOCOL_VERSION, 1, "x", True, 256)))
     await answered_with_error(peer, "a worker's hello")
     check(not peer.all(messages.Outcome), "no outcome yet", peer.all(messages.Outcome))
     await bench.open(asked)

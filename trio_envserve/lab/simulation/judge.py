@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from ...core import error_records
 from ...core.errors import ErrorInfo
+from ...core.limits import CAPACITY
 from ...core.terms import RequestId, Status, Verdict
 from .judge_closing import Closings
 from .judge_keys_work import label_of
@@ -179,7 +180,7 @@ class Judge(Closings):
         self.by_dispatch[worker, number] = execution
         at_once = self._at_once.setdefault(worker, [])
         at_once[:] = [each for each in at_once if each.live()] + [execution]
-        if len(at_once) > self.plan.server.worker_capacity:
+        if len(at_once) > (self.plan.server.worker_capacity or CAPACITY):
             self.violation("G8", f"{worker.name} runs {len(at_once)} executions at once", key)
         return execution
 

@@ -116,10 +116,11 @@
     showHosts(v);
     put($("h-workers"), `Workers: ${v.ready} of ${v.slots} ready` + (v.least < v.most ? ` (of ${v.least}..${v.most}${v.resized && "; " + v.resized})` : "") + (v.workers_more ? `; ${v.workers_more} are not shown` : ""));
     const list = [...v.workers].sort((a, b) => a.slot - b.slot || (a.name < b.name ? -1 : 1));
-    rows($("workers"), list, (each) => each.name, () => tableRow(9), (row, each) => {
+    rows($("workers"), list, (each) => each.name, () => tableRow(10), (row, each) => {
       const marks = ["silent", "blocked"].filter((mark) => each[mark]);
       fillRow(row, [[each.name], [[each.phase, ...marks].join(", "), marks.length ? "bad" : ""],
-        [count(each.pending), "n"], [count(each.done), "n"], [count(each.failed), each.failed ? "n bad" : "n"],
+        [count(each.pending), "n"], [each.capacity ? count(each.capacity) : "–", "n"], [count(each.done), "n"],
+        [count(each.failed), each.failed ? "n bad" : "n"],
         [count(each.restarts + 1), "n"], [seconds(each.lag_s), "n"], [String(Math.round(each.bytes / 1048576)), "n"],
         [each.pid == null ? "–" : String(each.pid), "n"]]);
     });
