@@ -1,6 +1,7 @@
 """Any exception becomes three strings that can be encoded."""
 
 import logging
+import math
 import sys
 import traceback
 from types import TracebackType
@@ -37,6 +38,7 @@ from trio_envserve.worker.failures import (
     failure_record,
     log,
     plain,
+    retry_after_of,
 )
 
 
@@ -421,10 +423,12 @@ def test_unavailable_environment_says_when_to_come_back():
 
 class Unavailable:
     async def run_rollout(self, rollout):
+        if rollout.input == "later":
+            raise EnvironmentUnavailable("down", retry_after_s=2.5)
         raise {"engine": ModelError, "service": EnvironmentUnavailable}[rollout.input]("down")
 
     async def run_group(self, rollouts):
-        return [EnvironmentUnavailable("down"), ValueError("no")]
+        return [EnvironmentUnavailable("down", retry_after_s=7), ValueError("no")]
 
 
 async def test_code_of_a_failure_reaches_the_caller():
@@ -444,3 +448,40 @@ async def test_code_of_a_failure_reaches_the_caller():
         members = await client.run_group(["a", "b"])
         codes = [member.error and member.error.code for member in members]
         assert codes == ["environment-unavailable", "rollout-failed"]
+        assert [m.error and m.error.retry_after_s for m in members] == [7.0, None]
+        with pytest.raises(RolloutFailed) as caught:
+            await client.run_rollout("later")
+        assert caught.value.retry_after_s == 2.5
+
+
+class Broken(EnvironmentUnavailable):
+    @property
+    def retry_after_s(self):
+        raise SystemExit
+
+    @retry_after_s.setter
+    def retry_after_s(self, value):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("exc", "seconds"),
+    [
+        (EnvironmentUnavailable("no"), None),
+        (EnvironmentUnavailable("no", 0), 0.0),
+        (EnvironmentUnavailable("no", retry_after_s=2.5), 2.5),
+        (ExceptionGroup("", [EnvironmentUnavailable("a", 3), EnvironmentUnavailable("b", 9)]), 9.0),
+        (EnvironmentUnavailable("no", retry_after_s=-1), None),
+        (EnvironmentUnavailable("no", retry_after_s=math.inf), None),
+        (EnvironmentUnavailable("no", retry_after_s=math.nan), None),
+        (EnvironmentUnavailable("no", retry_after_s="soon"), None),  # type: ignore[arg-type]  # as told
+        (EnvironmentUnavailable("no", retry_after_s=True), None),
+        (Broken("no"), None),
+        (ValueError("no"), None),
+    ],
+    ids=map(str, range(11)),
+)  # fmt: skip
+def test_how_long_a_service_is_down_is_a_finite_number_or_nothing(exc, seconds):
+    failure = EnvironmentFailure(exc, attempts=1, during="rollout")
+    assert retry_after_of(exc) == retry_after_of(failure) == seconds
+    assert failure_record(failure).get("retry_after_s") == seconds

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..core.endings import RAISED
 from ..core.errors import CallError, ErrorInfo, MayHaveRun, RolloutFailed, error_from_info
+from ..core.fields import is_seconds
 from ..core.terms import Verdict
 
 
@@ -60,10 +61,11 @@ class Outcome:
         if record["ok"]:
             return dataclasses.replace(whole, value=record["value"])
         failure = record["error"]
-        code = failure.get("code")
+        code, again_s = failure.get("code"), failure.get("retry_after_s")
         info = ErrorInfo(
             code=code if code in RAISED else RolloutFailed.code,
             verdict=Verdict.RAN_AND_FAILED, message=failure["message"],
             type=failure["type"], traceback=failure["traceback"], worker=whole.worker,
+            retry_after_s=again_s if is_seconds(again_s) else None,
         )  # fmt: skip
         return dataclasses.replace(whole, value=None, error=error_from_info(info))

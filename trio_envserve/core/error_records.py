@@ -63,7 +63,8 @@ def decode(body: bytes | memoryview) -> ErrorInfo:
         texts = (info.code, info.message, info.type, info.traceback, info.worker, info.incarnation)
         if not all(type(text) is str for text in texts):
             raise TypeError("a text field is not text")
-        if not (is_seconds(info.duration_s) and is_uint(info.executions)):
+        numbers = is_seconds(info.duration_s), is_seconds(info.retry_after_s)
+        if not (all(numbers) and is_uint(info.executions)):
             raise TypeError("a number field is not a number")
         return info
     except Exception as error:  # whatever a broken record raises, the caller must be told

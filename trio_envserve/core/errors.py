@@ -47,6 +47,9 @@ class ErrorInfo:
     """How long the execution took; None if it never began."""
     executions: int = 0
     """How many were started."""
+    retry_after_s: float | None = None
+    """How long what the environment needs will be down, in seconds, where it said so
+    (``EnvironmentUnavailable``)."""
 
 
 class EnvServeError(Exception):
@@ -108,6 +111,12 @@ class CallError(EnvServeError):
         """Whether asking again can end otherwise.  ``verdict`` says whether that might be a
         second run."""
         return self.ending.again
+
+    @property
+    def retry_after_s(self) -> float | None:
+        """How long to wait before asking again, in seconds, where the environment said so
+        (``EnvironmentUnavailable``)."""
+        return None if self.info is None else self.info.retry_after_s
 
     def __str__(self) -> str:
         return f"{super().__str__()} ({self.verdict.value})"

@@ -30,6 +30,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias, final
 
 from .. import foreign
 from ..core.endings import RAISED
+from ..core.fields import is_seconds
+from ..envs.interface import EnvironmentUnavailable
 from ..redaction import redacted
 from .tracebacks import has_own_frames, own_frames
 
@@ -133,6 +135,27 @@ def _code_of_class(kind: type[BaseException]) -> str:
     return "environment-unavailable" if issubclass(kind, ConnectionError) else "rollout-failed"
 
 
+def retry_after_of(exc: BaseException) -> float | None:
+    """How long what an environment needs will be down, in seconds: the most that an
+    :class:`~trio_envserve.EnvironmentUnavailable` among the leaves of ``exc`` says.  Never
+    raises."""
+    if type(exc) is EnvironmentFailure:
+        exc = exc.exception
+    found: float | None = foreign.call(_retry_after_of, exc).value
+    return found
+
+
+def _retry_after_of(exc: BaseException) -> float | None:
+    said = (
+        getattr(leaf, "retry_after_s", None)
+        for leaf in islice(foreign.leaves(exc), _CODED_LEAVES)
+        if foreign.is_exception(leaf, EnvironmentUnavailable)
+    )
+    return max(
+        (float(each) for each in said if each is not None and is_seconds(each)), default=None
+    )
+
+
 def described_cause(exc: BaseException) -> str:
     """The traceback of what made this package raise ``exc``; empty if none of it is in
     code that somebody else wrote.  Never raises."""
@@ -147,7 +170,9 @@ def described_cause(exc: BaseException) -> str:
 def failure_record(failure: EnvironmentFailure) -> dict[str, Any]:
     """The failure of one member of a group, as it is sent: texts, code and attempts."""
     about = describe_exception(failure)
-    return {**about._asdict(), "code": code_of(failure), "attempts": failure.attempts}
+    record = {**about._asdict(), "code": code_of(failure), "attempts": failure.attempts}
+    again_s = retry_after_of(failure)
+    return record if again_s is None else {**record, "retry_after_s": again_s}
 
 
 def log(level: int, text: str, *args: object, about: BaseException | None = None) -> None:

@@ -32,7 +32,14 @@ from ..envs.cutting import smaller
 from ..envs.request import RolloutRequest
 from ..envs.turns import Threads
 from ..redaction import found_in
-from .failures import EnvironmentFailure, code_of, describe_exception, described_cause, log
+from .failures import (
+    EnvironmentFailure,
+    code_of,
+    describe_exception,
+    described_cause,
+    log,
+    retry_after_of,
+)
 from .runners import Runner
 
 Outcome: TypeAlias = tuple[Status, SentBody]
@@ -195,5 +202,5 @@ def described(
     return ErrorInfo(
         code=code, verdict=verdict, message=about.message, type=about.type,
         traceback=about.traceback, worker=worker, incarnation=incarnation.hex(),
-        duration_s=duration_s,
+        duration_s=duration_s, retry_after_s=retry_after_of(error),
     )  # fmt: skip

@@ -295,6 +295,11 @@ def _problem() -> dict[str, Any]:
             "worker": {"type": "string"},
             "executions": {"type": "integer"},
             "duration_s": {"type": "number"},
+            "retry_after_s": {
+                "type": "number",
+                "description": "When what the environment needs may be there "
+                "again, where it says so; Retry-After has it, too, in whole seconds.",
+            },
             "exception": {"type": "string"},
             "traceback": {"type": "string"},
         },

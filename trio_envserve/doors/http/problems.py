@@ -11,6 +11,7 @@ whether to ask again are those of :mod:`~trio_envserve.core.endings`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -210,11 +211,15 @@ def problem_of(error: CallError) -> Problem:
     problem = Problem.__new__(Problem)
     Exception.__init__(problem, str(error))
     problem.status, problem.headers = kind.status, ()
+    again_s = error.retry_after_s
+    if again_s is not None:
+        problem.headers = ((b"retry-after", str(math.ceil(again_s)).encode()),)
     problem.record = _record(error.ending._replace(code=code), kind, str(error.args[0]))
     if info is not None:
         known = {
             "worker": info.worker, "executions": info.executions or None,
-            "duration_s": info.duration_s, "exception": info.type, "traceback": info.traceback,
+            "duration_s": info.duration_s, "retry_after_s": again_s, "exception": info.type,
+            "traceback": info.traceback,
         }  # fmt: skip
         problem.record |= {name: value for name, value in known.items() if value not in ("", None)}
     return problem
