@@ -167,7 +167,7 @@ def test_workers_that_speak_junk_are_replaced_and_nobody_waits_for_them():
 @pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"another incarnation", "nothing"}))
 @given(
     st.sampled_from([
-        messages.Beat(1, [0, 1], {"running": 1}), messages.WorkerHello(1, 1, "env", False),
+        messages.Beat(1, [0, 1], {"running": 1}), messages.WorkerHello(1, 1, "env", False, 9),
         messages.Missing([0, 1]), messages.Announced(bytes(16), 0, 0, 5),
         messages.Declined([0, 1]), messages.WorkerOutcome(bytes(16), 0, 0, 0, 1.0),
     ]),

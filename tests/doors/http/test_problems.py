@@ -39,3 +39,13 @@ def test_problem_that_ran_does_not_say_that_nothing_was_executed():
         assert "executions" not in problem_of(errors.error_from_info(info)).record
     info = errors.ErrorInfo("worker-lost", Verdict.MAY_HAVE_RUN, "so", executions=2)
     assert problem_of(errors.error_from_info(info)).record["executions"] == 2
+
+
+def test_a_service_that_is_down_for_some_seconds_is_asked_again_in_whole_ones():
+    for seconds, header in ((None, ()), (2.5, ((b"retry-after", b"3"),))):
+        info = errors.ErrorInfo(
+            "environment-unavailable", Verdict.RAN_AND_FAILED, "so", retry_after_s=seconds
+        )
+        problem = problem_of(errors.error_from_info(info))
+        assert (problem.record.get("retry_after_s"), problem.headers) == (seconds, header)
+        assert problem.status == 500, "it ran: no library is to send it again by habit"
