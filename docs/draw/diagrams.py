@@ -175,6 +175,19 @@ def _heights(rule: Mapping[str, set[str]]) -> dict[str, int]:
     return heights
 
 
+def _columns(heights: Mapping[str, int]) -> dict[str, int]:
+    """A column for each layer: its own if that is free at its height, else the next free one."""
+    columns: dict[str, int] = {}
+    taken: set[tuple[int, int]] = set()
+    for layer in sorted(heights, key=lambda layer: layer not in COLUMN_OF_LAYER):
+        column = COLUMN_OF_LAYER.get(layer, 3)
+        while (column, heights[layer]) in taken:
+            column += 1
+        taken.add((column, heights[layer]))
+        columns[layer] = column
+    return columns
+
+
 def _needed(rule: Mapping[str, set[str]], layer: str) -> set[str]:
     """Below a layer, what is not below something else that is (fewer lines)."""
     below = rule[layer]
@@ -187,8 +200,9 @@ def layers_svg() -> str:
     heights = _heights(rule)
     rows = max(heights.values()) + 1
     gap, box_w, box_h = 78, 110, 38
+    columns = _columns(heights)
     place = {
-        layer: (75 + 130 * COLUMN_OF_LAYER.get(layer, 3), 30 + gap * (rows - 1 - height))
+        layer: (75 + 130 * columns[layer], 30 + gap * (rows - 1 - height))
         for layer, height in heights.items()
     }
     parts = []
@@ -206,4 +220,4 @@ def layers_svg() -> str:
         )
         parts.append(_text(x, y + 24, [layer], small=False))
     title = "The layers: an arrow points to what a layer may import"
-    return _svg(150 + 130 * max(COLUMN_OF_LAYER.values()), 40 + gap * rows, title, parts)
+    return _svg(150 + 130 * max(columns.values()), 40 + gap * rows, title, parts)

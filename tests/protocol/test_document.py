@@ -110,6 +110,8 @@ def test_the_picture_of_the_layers_has_all_of_them():
     picture = diagrams.layers_svg()
     ElementTree.fromstring(picture)
     assert all(f">{layer}</text>" in picture for layer in diagrams.may_import())
+    boxes = re.findall(r'<rect class="box" x="([^"]+)" y="([^"]+)"', picture)
+    assert len(set(boxes)) == len(boxes) == len(diagrams.may_import()), "one lies on another"
 
 
 # -- refusals, each provoked -----------------------------------------------------
