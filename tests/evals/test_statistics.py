@@ -116,8 +116,12 @@ def test_a_bar_is_never_longer_than_its_room_and_shows_what_is_little():
     assert sparkline([]) == ""
 
 
-def test_percentiles_are_values_that_occurred():
-    hundred = [float(n) for n in range(1, 101)]
-    assert [percentile(hundred, p) for p in (50, 90, 99)] == [51.0, 91.0, 100.0]
+@given(st.lists(st.floats(0, 1e6), min_size=2, max_size=50).map(sorted), st.integers(1, 99))
+def test_percentile_is_that_of_the_standard_library(ordered: list[float], percent: int):
+    expected = statistics.quantiles(ordered, n=100, method="inclusive")[percent - 1]
+    assert percentile(ordered, percent) == pytest.approx(expected)
+    assert ordered[0] <= percentile(ordered, percent) <= ordered[-1]
+
+
+def test_percentile_of_one_value_is_that_value():
     assert percentile([7.0], 99) == 7.0
-    assert math.isfinite(percentile([1.0, 2.0], 0))

@@ -107,8 +107,11 @@ def pass_at(k: int, results: int, passed: int) -> float:
 
 
 def percentile(ordered: Sequence[float], percent: int) -> float:
-    """A value that occurred, so that at most ``percent`` of a hundred are below it."""
-    return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
+    """The percentile of values in ascending order, interpolated between the two nearest ones
+    (the seventh definition of R. Hyndman and Y. Fan, 1996, numpy's default)."""
+    position, hundredths = divmod((len(ordered) - 1) * percent, 100)
+    low, high = ordered[position], ordered[min(position + 1, len(ordered) - 1)]
+    return low + (high - low) * hundredths / 100
 
 
 # -- Student's t distribution ----------------------------------------------------
