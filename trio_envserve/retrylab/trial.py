@@ -223,13 +223,14 @@ class _Process(ActorProcess):
         with self._scope:
             try:
                 await program.main()
-            except BaseException as error:  # an author's code may raise anything
+            # An author's code may raise anything; what of it is a cancel is raised again below.
+            except BaseException as error:  # noqa: ASYNC103
                 further, own = _split(error, (trio.Cancelled, KeyboardInterrupt))
                 _, own = _split(own, (Killed,))
                 if own is not None and self.alive and not self.world.over:
                     self.crashed(f"{self.name}.main() raised", raised(own))
                 if further is not None:
-                    raise further from None
+                    raise further from None  # noqa: ASYNC104
 
     def call(self, handler: str, *args: Any) -> None:
         """As of any actor; acts are counted from one kill to the next, since a task has no
