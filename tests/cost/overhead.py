@@ -101,7 +101,7 @@ def engine() -> None:
 
 def alone(url: str) -> None:
     """The role ``asyncio``: everything in one program."""
-    import httpx
+    import httpx  # noqa: ASYNC127  # the one that the figure is about
 
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
 
