@@ -30,6 +30,7 @@ WRONG_TRACEPARENTS = [
 # For each kind of field, values that are not of it.
 ANYTHING_ELSE: dict[str, list[Any]] = {
     "uint": [-1, MAX_UINT, 1.0, True, None, "1"],
+    "positive": [0, -1, MAX_UINT, 1.0, True, None, "1"],
     "id": [b"", b"x" * 15, b"x" * 17, "x" * 16, None],
     "tstr": [b"text", None, 1],
     "bool": [0, 1, None],
@@ -50,9 +51,10 @@ ANYTHING_ELSE: dict[str, list[Any]] = {
 def example(cls: Any) -> list[Any]:
     """Good fields of a message."""
     plain: dict[str, Any] = {
-        "uint": 1, "id": b"i" * 16, "tstr": "text", "bool": True, "bool / null": None,
-        "seconds / null": 1.5, "spans": [0, 2, 3, 4], "{* tstr => any}": {"a": [1]},
-        "digest": b"d" * 32, "bstr": b"key", "uint / bstr": b"tag", "uint / null": None, "0..4": 2,
+        "uint": 1, "positive": 1, "id": b"i" * 16, "tstr": "text", "bool": True,
+        "bool / null": None, "seconds / null": 1.5, "spans": [0, 2, 3, 4],
+        "{* tstr => any}": {"a": [1]}, "digest": b"d" * 32, "bstr": b"key",
+        "uint / bstr": b"tag", "uint / null": None, "0..4": 2,
         "[* note]": [b"note", b""], "traceparent": TRACEPARENT,
     }  # fmt: skip
     fields = [plain[field.cddl] for _, field in FIELDS[cls]]

@@ -227,6 +227,7 @@ def fields(cddl: str) -> SearchStrategy[Any]:
     """
     kinds: dict[str, SearchStrategy[Any]] = {
         "uint": st.one_of(st.integers(0, 20), st.integers(0, MAX_UINT - 1)),
+        "positive": st.integers(1, 20) | st.integers(1, MAX_UINT - 1),
         "id": st.binary(min_size=ID_BYTES, max_size=ID_BYTES),
         "tstr": texts(),
         "bool": st.booleans(),
