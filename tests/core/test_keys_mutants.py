@@ -179,10 +179,6 @@ def starts_beside_an_earlier_execution(patch: Patch) -> None:
     patch.setattr(Keys, "__init__", blind)
 
 
-def replays_what_was_cancelled(keys, generation, command, now_s):
-    return ()
-
-
 def never_lets_the_next_one_in(keys, generation, arg, now_s):
     key_table._release(keys, generation, arg, now_s)
     return ()
@@ -300,9 +296,6 @@ MUTANTS: dict[str, Mutant] = {
     "a withdrawal is ignored": cells(KeyInput.WITHDRAW, key_table._ignore),
     "a cancel by key is stopped by those who wait": cells(
         KeyInput.CANCEL, cancels_for_who_did_it_alone
-    ),
-    "a cancelled key is replayed": cells(
-        KeyInput.CANCEL, replays_what_was_cancelled, GenerationState.COMPLETED
     ),
     "a command hits whatever is open": hits_any_generation,
     "a second copy of a command hits again": forgets_ids,

@@ -316,8 +316,8 @@ def a_pool_grows_without_need(patch: Patches) -> None:
     """A pool grows, though nobody waits for a worker."""
 
     @patch.around(Elastic, "tick")
-    def always(tick: Any, self: Any, now_s: float, need: Any) -> Any:
-        return tick(self, now_s, need._replace(waiting=1, oldest_s=1e9))
+    def always(tick: Any, self: Any, now_s: float, need: Any, capacity: int) -> Any:
+        return tick(self, now_s, need._replace(waiting=1, oldest_s=1e9), capacity)
 
 
 @FAMILY.mutant("G9", needs=(Fault.ELASTIC,))
