@@ -91,9 +91,9 @@ class EnvServer:
             os.kill(pid, signal.SIGKILL)
             print(f"killed worker {pid}", flush=True)
         else:
-            self.killed |= {record["pid"] for record in read_run_log(self.log)}
             self._process.kill()
             self._process.wait()
+            self.killed |= {record["pid"] for record in read_run_log(self.log)}
             print("killed the server", flush=True)
             self._start()
         self.kills[what] += 1
