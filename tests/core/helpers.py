@@ -25,7 +25,7 @@ from trio_envserve.core.client_inputs import (
 from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.dedup import DedupCache
 from trio_envserve.core.executions import Duty, Execution, Worker
-from trio_envserve.core.limits import ClientLimits, KeyLimits, ServerLimits, WireLimits
+from trio_envserve.core.limits import CAPACITY, ClientLimits, KeyLimits, ServerLimits, WireLimits
 from trio_envserve.core.request_table import Effects, RequestAction
 from trio_envserve.core.requests import Ask, Entry, RetainedOutcome, Session
 from trio_envserve.core.router import Router
@@ -264,7 +264,9 @@ class Joined:
         self.spawns.append(spawn)
         self.give(Spawned(spawn.worker, 1000 + len(self.spawns)))
         if self.auto_hello:
-            self.work(spawn.worker, core.take(EnvironmentReady(1, "env", self.rerun)))
+            capacity = self.server_limits.worker_capacity or CAPACITY
+            ready = EnvironmentReady(1, "env", self.rerun, capacity)
+            self.work(spawn.worker, core.take(ready))
 
     # -- what happens ---------------------------------------------------------
 
