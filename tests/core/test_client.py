@@ -364,6 +364,15 @@ def test_g9_a_call_whose_statements_are_refused_as_malformed_waited_for_ever():
     assert len(pair.runs) == 1
 
 
+def test_call_that_waits_for_the_window_ends_when_statements_are_refused():
+    pair = Pair(server={"window": 1})
+    pair.submit()
+    pair.submit()
+    refuse_statements(pair, SYNCS_REFUSED)
+    said = [answer.info.verdict for answer in pair.answers]
+    assert said == [Verdict.DID_NOT_RUN, Verdict.MAY_HAVE_RUN]
+
+
 def test_statements_that_are_refused_now_and_then_end_no_call():
     pair = Pair()
     pair.submit()

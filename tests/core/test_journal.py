@@ -24,6 +24,7 @@ from trio_envserve.core.journal import (
 )
 from trio_envserve.core.key_records import GenerationState, KeyAct, KeyName, input_digest
 from trio_envserve.core.keys import ENDED_AT_ONCE
+from trio_envserve.core.restored import remains_of
 from trio_envserve.core.router import Router
 from trio_envserve.core.router_effects import Save, ToWorker
 from trio_envserve.core.router_inputs import PoolOpened, Restored, Saved, SaveFailed
@@ -618,3 +619,10 @@ def test_what_is_over_may_be_there_without_its_beginning():
     other = crashed_with([Closed(41), Cancelled(*NAME)])
     other.call(name=KeyName(b"default", b"other"))
     assert {r.number for r in other.records if isinstance(r, Opened)} == {42}
+
+
+def test_g11_first_start_in_the_record_that_opens_a_key_is_one_execution():
+    opened = Opened(0, *NAME, bytes(32), None, 0, 1, bytes(ID_BYTES), b"body", identifier(3), 7)
+    (left,) = remains_of([opened]).generations.values()
+    assert (left.executions, left.opened.allowance, left.opened.earlier) == (1, 1, 0)
+    assert left.last == (identifier(3), 7)
