@@ -168,6 +168,7 @@ POSSIBLE_OF_KEYS: tuple[KeyPair, ...] = tuple(
 """All others, input by input."""
 
 RARE_OF_KEYS: dict[KeyPair, str] = {
+    (GenerationState.READING, KeyInput.LEAVE): "a caller gives up seldom while a disk reads",
     (GenerationState.READING, KeyInput.LOSE): "a lease ends seldom while a disk reads",
     (GenerationState.READING, KeyInput.ORPHANED): "nor does a caller stay away for so long",
     (GenerationState.READING, KeyInput.UNREADABLE): "a read fails seldom",
