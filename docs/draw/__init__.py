@@ -46,7 +46,7 @@ TEXTS: Mapping[str, Callable[[], str]] = {
     "benchmark figures": tables.benchmark_figures,
     **{f"api {section}": partial(reference.drawn, section) for section in reference.SECTIONS},
 }
-"""What stands in pages, by its name there."""
+"""Functions that draw the parts of pages, by the name there."""
 
 DIAGRAMS: Mapping[str, Callable[[], str]] = {
     "states.svg": diagrams.states_svg,
@@ -74,7 +74,7 @@ def pages() -> list[Path]:
 
 
 def renew() -> Iterator[Path]:
-    """Draw everything, and say which files are others than before."""
+    """Draw everything, and yield the files that are others than before."""
     PICTURES.mkdir(exist_ok=True)
     new = {page: redrawn(page.read_text(encoding="utf-8")) for page in pages()}
     new |= {PICTURES / name: draw() for name, draw in DIAGRAMS.items()}

@@ -2,8 +2,8 @@
 
 Theory of operation
 -------------------
-No arrow is written down here.  Those of the states are found: the dedup cache is brought
-into each state, given each input, and asked where it is.  Those of the layers are the rule
+No arrow is written down here.  Arrows of the states are found: the dedup cache is brought
+into each state, given each input, and asked where it is.  Arrows of the layers are the rule
 that ``tests/test_layers.py`` checks.
 """
 
@@ -23,8 +23,8 @@ from trio_envserve.core.requests import Ask, RequestState, RetainedOutcome, Sess
 
 from .tables import COLUMNS, DOCS
 
-# Where a layer stands in the picture from left to right, so that no line crosses a box.
-# How high it stands follows from the rule.
+# Column of each layer in the picture from left to right, so that no line crosses a box.
+# Its height follows from the rule.
 COLUMN_OF_LAYER: Mapping[str, int] = {
     "net": 0, "client": 0, "core": 1, "testing": 0, "lab": 1, "cli": 1, "models": 2, "envs": 2,
     "worker": 2, "server": 2, "doors": 2, "evals": 0, "json_values": 1, "logs": 4,
@@ -50,7 +50,7 @@ def _prepared(state: RequestState, *, rerun: bool) -> tuple[DedupCache, Session]
 
 
 def arrows() -> dict[tuple[RequestState, RequestState], list[str]]:
-    """Which inputs lead from one state to another, found by trying."""
+    """Inputs that lead from one state to another, found by trying."""
     ask = Ask(b"d" * 16, b"body", None, 2)
     found: dict[tuple[RequestState, RequestState], list[str]] = {}
     for row, cells in TABLE.items():
@@ -116,7 +116,7 @@ def _text(x: float, y: float, lines: Sequence[str], small: bool = True) -> str:
 
 
 def states_svg() -> str:
-    """The states of a request and what leads from one to another."""
+    """States of a request, and the inputs that lead from one to another."""
     step, box, middle = 190, 96, 300
     order = (*COLUMNS, RequestState.FINISHED)
     x = {state: 70 + step * index for index, state in enumerate(order)}
@@ -189,7 +189,7 @@ def _columns(heights: Mapping[str, int]) -> dict[str, int]:
 
 
 def _needed(rule: Mapping[str, set[str]], layer: str) -> set[str]:
-    """Below a layer, what is not below something else that is (fewer lines)."""
+    """Layers below a layer, but for those below another of them (fewer lines)."""
     below = rule[layer]
     return {one for one in below if not any(one in rule[other] for other in below)}
 

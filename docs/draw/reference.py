@@ -59,7 +59,7 @@ SECTIONS: Mapping[str, str] = {
         retrylab.check retrylab.Failure retrylab.save_failure retrylab.load_failure
         retrylab.replay retrylab.BrokenSystem""",
 }
-"""Sections and what is in each, below ``trio_envserve``."""
+"""Names in each section, below ``trio_envserve``."""
 
 PACKAGE = "trio_envserve"
 LIMITS = re.compile(r"(Server|Client|Wire|Key|Http|Verifiers)Limits")
@@ -70,7 +70,7 @@ SAME_AS: Mapping[str, str] = {
     "open_client_asyncio": "open_client",
     "Client.outcome": "CallOptions",
 }
-"""What has the sentences of the parameters that something else repeats."""
+"""Names that repeat the parameters of another, and that other, which has the sentences."""
 INTERNAL = (
     "ServerStats.of", "StatusRecord.of", "KeyPage.of", "RunningPage.of", "Outcome.failed",
     "Outcome.members", "RolloutNotes.add", "ModelUsage.answered", "ModelUsage.refused",
@@ -83,7 +83,7 @@ INTERNAL = (
 
 
 COLUMNS = ("type", "default", "meaning")
-"""Of a table, after the name."""
+"""Columns of a table, after the name."""
 
 
 class _Part(NamedTuple):
@@ -92,13 +92,13 @@ class _Part(NamedTuple):
     name: str
     type: str
     default: str
-    """Empty if it has none."""
+    """Default as code; empty if there is none."""
     meaning: str
     """A paragraph of markdown."""
 
 
 def names(section: str) -> list[str]:
-    """What is in a section, below the package."""
+    """Names in a section, below the package."""
     return SECTIONS[section].split()
 
 
@@ -147,7 +147,7 @@ def _joined(*parts: str) -> str:
 
 
 def _call(function: Any, name: str, *, typed: bool) -> str:
-    """A call as a program writes it, and what it gives."""
+    """Call as a program writes it, and the type of its result."""
     plain = inspect.unwrap(function)
     signature = inspect.signature(function)
     gives = str(signature.return_annotation)
@@ -247,7 +247,7 @@ def _fields_table(cls: type, short: str, section: str) -> str:
         return _error_fields(cls, short, section)
     words = _attribute_docs(cls)
     if issubclass(cls, dict) and not words:
-        return ""  # it repeats parameters: its docstring says of what
+        return ""  # a repetition of parameters: the docstring says of what
     if issubclass(cls, enum.Enum):
         members = [
             _Part(f"{short}.{each.name}", "", repr(each.value), words.get(each.name, ""))
@@ -263,7 +263,7 @@ def _fields_table(cls: type, short: str, section: str) -> str:
 
 
 def _error_fields(cls: type[BaseException], short: str, section: str) -> str:
-    """Its code, and the fields that it does not have from its base."""
+    """Code of an error, and the fields that it does not have from its base."""
     code = getattr(cls, "code", "")
     words = _strings_below(_body(cls))
     parts = [
@@ -305,7 +305,7 @@ def _fields(cls: type) -> dict[str, tuple[str, str]]:
 
 
 def _members(cls: type, short: str, section: str) -> Iterator[str]:
-    """Methods and properties, with what they take."""
+    """Methods and properties, with their parameters."""
     for name, found in vars(cls).items():
         path = f"{short}.{name}"
         if (name.startswith("_") and name != "__call__") or path in INTERNAL:

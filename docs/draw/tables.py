@@ -45,7 +45,7 @@ COLUMNS = (
     RequestState.COMPLETED,
 )
 
-# What a cell of the dedup cache's table does, in words, by the name of its function.
+# Action of a cell of the dedup cache's table in words, by the name of its function.
 CELL_WORDS: Mapping[str, str] = {
     "_enter": "enter, or refuse for now",
     "_coalesce": "coalesce",
@@ -67,7 +67,7 @@ CELL_WORDS: Mapping[str, str] = {
     "_turn_away": "forget: not seen",
 }
 
-# What a cell of the table of a key's generation does, in words.
+# Action of a cell of the table of a key's generation, in words.
 GENERATION_WORDS: Mapping[str, str] = {
     "_never": "–",  # noqa: RUF001  # a dash: cannot be
     "_ignore": "ignore",
@@ -95,7 +95,7 @@ GENERATION_WORDS: Mapping[str, str] = {
     "_send_away": "answer all that it could not be read; retention begins",
 }
 
-# What a cell of the table of a client's call does, in words.
+# Action of a cell of the table of a client's call, in words.
 CALL_WORDS: Mapping[str, str] = {
     "_never": "–",  # noqa: RUF001  # a dash: cannot be
     "_ignore": "ignore",
@@ -123,7 +123,7 @@ CALL_WORDS: Mapping[str, str] = {
     "_abandon": "fail",
 }
 
-# What a cell of the table of a worker's life does, in words.
+# Action of a cell of the table of a worker's life, in words.
 LIFE_WORDS: Mapping[str, str] = {
     "_nothing": "ignore",
     "_never": "–",  # noqa: RUF001  # a dash: cannot be
@@ -144,7 +144,8 @@ LIFE_WORDS: Mapping[str, str] = {
     "_time_reaped": "lost after `reap_settle_s`, and forgotten",
 }
 
-# Who sends the messages of which kinds, and what stands around their header.
+# Ranges of kinds: sender and receiver, the frame before all, and one more before a header
+# with a body.
 LINKS: Sequence[tuple[range, str, str, str]] = (
     (range(16), "client to router", "", ""),
     (range(16, 32), "router to client", "", ""),
@@ -199,7 +200,7 @@ ERROR_WORDS: Mapping[str, str] = {
     "nonce's session has ended: say it with a fresh one",
 }
 
-# Which codes of errors travel in records, and who makes them; the others the client makes.
+# Makers of the codes of errors that travel in records; the client makes the others.
 MADE_BY: Mapping[str, str] = {
     "outcome-not-encodable": "worker",
     "outcome-too-large": "worker, router", "refused": "worker; client, of `Refused`",
@@ -218,7 +219,7 @@ def kind_of(cls: type) -> int:
 
 
 def link_of(cls: type) -> tuple[str, list[str]]:
-    """Who sends a message to whom, and its frames as the sender sends them."""
+    """Sender and receiver of a message, and its frames as the sender sends them."""
     for kinds, who, before, extra in LINKS:
         if kind_of(cls) in kinds:
             frames = [before] if before else []
@@ -309,7 +310,7 @@ def lives_table() -> str:
 
 
 def table_in_words(table: Any, states: type[enum.Enum], words: Mapping[str, str]) -> str:
-    """A row for each input, and what the cell of each state does."""
+    """Row for each input, with the action of the cell of each state."""
     lines = ["| input | " + " | ".join(state.value for state in states) + " |"]
     lines.append("|---" * (len(states) + 1) + "|")
     for row, cells in table.items():
@@ -394,7 +395,7 @@ def metrics_table() -> str:
 
 
 def limit_rules_table() -> str:
-    """Which limit must not be below which."""
+    """Limits that must not be below others."""
     lines = ["| limit | at least | or else |", "|---|---|---|"]
     for rule in RULES:
         times = f"{rule.times} times " if rule.times > 1 else ""
@@ -429,7 +430,7 @@ def outcome_codes_table() -> str:
 
 
 def endings_table() -> str:
-    """How calls end without a result, for programs that act on it."""
+    """Endings of calls without a result, for programs that act on them."""
     lines = ["| code | verdict | fault | mask | again | meaning |", "|---|---|---|---|---|---|"]
     lines += [
         f"| `{row.code}` | {row.verdict.value} | {row.fault.value} | {_yes(row.mask)} "
@@ -519,5 +520,5 @@ def benchmark() -> dict[str, Any]:
 
 
 def benchmark_figures() -> str:
-    """All figures of that record."""
+    """Figures of the benchmark's record."""
     return markdown(benchmark())

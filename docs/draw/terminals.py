@@ -98,7 +98,7 @@ def _evaluation(plan: Plan, path: str, model: str) -> Evaluation:
 
 
 def svg(shown: Any, verb: str) -> str:
-    """What rich would print, as a picture that needs nothing from elsewhere."""
+    """Output of rich as a picture that needs nothing from elsewhere."""
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
     console.print(shown)
     drawn = console.export_svg(title=f"trio-envserve {verb}", unique_id="terminal")
@@ -106,12 +106,12 @@ def svg(shown: Any, verb: str) -> str:
 
 
 def drawn() -> dict[str, str]:
-    """All pictures, from a run of now."""
+    """All pictures, from a new run."""
     with tempfile.TemporaryDirectory() as folder:
         return trio.run(pictures, Path(folder))
 
 
 def words(picture: str) -> set[str]:
-    """What is written in a picture, but for numbers and progress."""
+    """Words in a picture, but for numbers and progress."""
     text = html.unescape(re.sub(r"<style>.*?</style>|<[^>]*>", " ", picture, flags=re.DOTALL))
     return set(re.findall(r"[a-z]{2,}", text.lower()))

@@ -3,7 +3,7 @@
     python tests/cost/overhead.py --verifiers-python /path/to/python
 
 256 rollouts at once of four model calls each, which an engine in a process of its own
-answers after 50 ms.  The same environment is run three ways, in turn:
+answers after 50 ms.  One environment is run three ways, in turn:
 
 ``ours``       ``trio-envserve serve`` with one worker, and a client program.
 ``asyncio``    one asyncio program with httpx: no server, no worker, no retries.
@@ -232,14 +232,14 @@ class Program:
         self.pid = self._process.pid
 
     def ask(self) -> dict[str, Any]:
-        """What it answers to a line."""
+        """Answer of the program to a line."""
         assert self._process.stdin
         self._process.stdin.write("go\n")
         self._process.stdin.flush()
         return self.read()
 
     def read(self) -> dict[str, Any]:
-        """The next line that it says."""
+        """Next line of the program's output."""
         assert self._process.stdout
         line = self._process.stdout.readline()
         if not line:

@@ -13,20 +13,20 @@ For developers
 One thought in one file; each imports only files above it:
 
 =============  ====================================================================
-``values``     plain values: what travels and what is kept
-``judges``     what happened (events), what must hold (judges, violations)
-``system``     what an author writes with: actors, disks, asks, faults
+``values``     plain values: the contents of messages and of states
+``judges``     events, judges of them (guarantees), violations
+``system``     an author's vocabulary: actors, disks, asks, faults
 ``author``     an author's code: found by name, called, its tracebacks
 ``life``       one life of an actor, whichever engine runs it
 ``world``      virtual time, processes, links, a run around them: for any simulation
 ``draw``       schedules and sequence diagrams as text
-``plan``       what is drawn before a run starts
+``plan``       the plan of a run: its asks and faults, drawn before it starts
 ``run``        the engine that runs one seed
 ``explore``    the engine that looks at every order
 ``trial``      the engine that runs trio code as it is (needs trio)
 ``shrink``     a failing plan made small
 ``failure``    failures looked for, told, saved and replayed: ``search``, ``check``
-``jobs``       the same in a process of its own; sums over runs
+``jobs``       searches and replays in a process of their own; sums over runs
 ``campaign``   the parent of such processes (needs trio)
 =============  ====================================================================
 

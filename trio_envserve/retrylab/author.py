@@ -36,7 +36,7 @@ def call(code: Callable[..., Any], /, *args: Any) -> CodeResult:
         return CodeResult(code(*args))
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # whatever an author's code raises is said in words
+    except BaseException as error:  # any error of an author's code is told in words
         return CodeResult(error=error)
 
 
@@ -52,7 +52,7 @@ def raised(error: BaseException) -> str:
 
 
 def _ours(frame: TracebackType) -> bool:
-    """Whether it is before the code that was called: ours, or the import system's."""
+    """Whether a frame is before the code that was called: ours, or the import system's."""
     code = frame.tb_frame.f_code
     return (
         frame.tb_frame.f_globals.get("__package__") == __package__

@@ -51,8 +51,8 @@ class Worker:
         self._pending = b""
 
     async def do(self, job: Job, tell: Callable[[Result], object]) -> None:
-        """Do a job; ``tell`` gets its results as they come.  JobError if it cannot be
-        done, ProcessDied if its process does."""
+        """Do a job; ``tell`` gets its results as they come.  JobError if the job cannot be
+        done, ProcessDied if the process dies."""
         assert self._process.stdin is not None
         try:
             await self._process.stdin.send_all(json.dumps(job).encode() + b"\n")
@@ -101,7 +101,7 @@ async def open_worker(module: str) -> AsyncIterator[Worker]:
 
 
 def cores() -> int:
-    """How many processes this machine runs at once."""
+    """Number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -137,7 +137,7 @@ class Campaign(Generic[T]):
         }  # fmt: skip
 
     async def run(self) -> None:
-        """All runs, or until the first that breaks a guarantee."""
+        """Run the seeds: with ``keep_going`` all of them, else until one breaks a guarantee."""
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as nursery:
                 for first in range(self._jobs):
@@ -173,7 +173,7 @@ async def examine(system: str, found: Found, *, save: str | None = None) -> dict
 
 
 async def one(system: str, seed: int, *, trace: bool) -> Result:
-    """One run, in a process of its own: what it came to."""
+    """Run one seed in a process of its own; returns its figures and its log."""
     job = {"do": "one", "system": system, "seed": seed, "trace": trace}
     return await ask(MODULE, job)
 
@@ -181,7 +181,7 @@ async def one(system: str, seed: int, *, trace: bool) -> Result:
 async def explore(
     system: str, tell: Callable[[dict[str, Any]], object], *, save: str | None = None
 ) -> dict[str, Any] | None:
-    """Look at every order in a process of its own; ``tell`` hears how far it is.  Returns the
+    """Look at every order in a process of its own; ``tell`` gets the progress.  Returns the
     failure as data, or None."""
     failure: dict[str, Any] | None = None
 

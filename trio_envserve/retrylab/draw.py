@@ -4,8 +4,8 @@ Theory of operation
 -------------------
 A diagram has lifelines side by side, and time downwards.  A :class:`Row` is a message
 (from lane to lane, at its arrival) or something that happened (a word in its lane, or
-across all of them).  Rows that only repeat an earlier one are counted.  :func:`draw` is
-told the rows; :func:`sequence` makes them from the trace of a system's run: a lifeline for
+across all of them).  Rows that only repeat an earlier one are counted.  :func:`draw`
+gets the rows; :func:`sequence` makes them from the trace of a system's run: a lifeline for
 each actor that has a part in it.
 """
 
@@ -26,10 +26,10 @@ WIDTH = 100
 
 MOST_ROWS = 50
 FIRST_ROWS = 10
-"""Most rows of a drawing, and how many of them come before those that are left out."""
+"""Most rows of a drawing, and the number of them before those that are left out."""
 
 EVERYWHERE = -1
-"""The lane of what happens to the whole world."""
+"""Lane of an event of the whole world."""
 
 
 class Lanes(NamedTuple):
@@ -45,18 +45,18 @@ class Row:
 
     at_s: float
     lane: int
-    """Where it happened; of a message, where it comes from."""
+    """Index of the lifeline that it happened in; of a message, of its sender's."""
     text: str
     to: int | None = None
-    """Where a message goes; None if it is no message."""
+    """Index of the receiver's lifeline; None for a row that is no message."""
     lost: bool = False
     late: bool = False
     at: str = ""
-    """The actor, in a lane that stands for several."""
+    """Name of the actor, in a lane that stands for several."""
     times: int = 1
 
     def repeats(self, other: Row) -> bool:
-        """Whether it is the same once more."""
+        """Whether the other row differs in nothing but its time and its count."""
         return dataclasses.replace(other, at_s=self.at_s, times=self.times) == self
 
 
@@ -147,17 +147,17 @@ def _put(columns: list[str], at: int, text: str) -> None:
 
 COLUMNS = 96
 MOST_LINES = 25
-"""Most lines of a schedule that are shown."""
+"""Most moments of a schedule that are shown."""
 
 
 def story(
     violation: str, *, guarantee: str, promise: str, run: str, found: str,
     schedule: Iterable[str], drawing: Iterable[str], again: str,
 ) -> list[str]:  # fmt: skip
-    """All that there is to see, in a hundred columns.
+    """Lines that tell a failure, for a terminal of 100 columns.
 
-    ``promise`` is what the guarantee says, ``run`` which run it was, ``found`` how the
-    schedule was found (:func:`shrunk`, say), ``again`` what runs it again.
+    ``promise`` is the guarantee's sentence, ``run`` the name of the run, ``found`` says how
+    the schedule was found (:func:`shrunk`, say), ``again`` is the command that repeats it.
     """
     what, *more = violation.split("\n")
     return [
@@ -176,7 +176,7 @@ def story(
 
 
 def shrunk(before: tuple[int, int], tried: int) -> str:
-    """How a schedule was made small: from so many requests and kinds of fault."""
+    """Words about a shrunk schedule: requests and kinds of fault before, and runs tried."""
     requests, kinds = before
     return (
         f"shrunk from {_count(requests, 'request')} and {_count(kinds, 'kind')} of fault in "
@@ -189,7 +189,7 @@ def _count(number: int, what: str) -> str:
 
 
 def timetable(moments: Iterable[tuple[float, str]]) -> list[str]:
-    """The moments of a run, in order; not endlessly many."""
+    """Lines of the first :data:`MOST_LINES` moments of a run, in order."""
     shown = sorted(moments)
     lines: list[str] = []
     for at_s, what in shown[:MOST_LINES]:
@@ -200,7 +200,7 @@ def timetable(moments: Iterable[tuple[float, str]]) -> list[str]:
 
 
 def listed(what: str, items: Sequence[str]) -> list[str]:
-    """``what: one, another``, if there are any."""
+    """Lines of ``what: one, another``; none if there are no items."""
     line = f"{what}: {', '.join(items)}"
     return wrap(line, COLUMNS, subsequent_indent="  ") if items else []
 
@@ -216,7 +216,7 @@ DRAWN = (
     "dies: ",
     "starts",
 )
-"""The beginnings of the records that are drawn, of those about an actor."""
+"""Beginnings of the records about an actor that are drawn."""
 
 FIRST_COLUMN, LAST_COLUMN = 12, WIDTH - 10
 
@@ -236,14 +236,14 @@ def sequence(system: System, trace: Trace, violation: Violation) -> list[str]:
 
 
 def lanes(names: list[str]) -> Lanes:
-    """Side by side over the whole width."""
+    """Lifelines of these names, side by side over the whole width."""
     room = (LAST_COLUMN - FIRST_COLUMN) / max(1, len(names) - 1)
     columns = (FIRST_COLUMN + round(index * room) for index in range(len(names)))
     return Lanes(tuple(names), tuple(columns))
 
 
 def _rows(system: System, trace: Trace, violation: Violation) -> Iterator[Row]:
-    """From the beginning to where it broke."""
+    """Rows from the beginning of the run to the violation."""
     lane_of = {name: lane for lane, name in enumerate(system.actors)}
     lives = dict.fromkeys(lane_of, 0)
     for record in trace:
@@ -263,7 +263,7 @@ def _rows(system: System, trace: Trace, violation: Violation) -> Iterator[Row]:
             if record.what == "starts":
                 lives[record.who] += 1
                 if lives[record.who] == 1:
-                    continue  # as everybody does
+                    continue  # the first start, which every actor has
             yield Row(record.at_s, lane_of[record.who], _short(record.what))
     yield Row(violation.at_s, EVERYWHERE, f"{violation.guarantee}: broken")
 

@@ -47,82 +47,82 @@ MOST_CALM = 5_000
 """Moves without a fault after which a system is taken for one that never rests."""
 
 MOST_WRITES = 3
-"""Of so many unsynced writes any may survive; of more, the last ones or none."""
+"""Most unsynced writes of which any may survive; of more, only the last ones or none."""
 
 CUT = b"cut"
-"""In the place of a message: the connection is gone."""
+"""Item of a link that is no message: the connection is gone."""
 
 Move: TypeAlias = tuple[Any, ...]
-"""Something that happens: its name, whom it happens to, and what more there is to say."""
+"""Name of a move, and its arguments: actors, links, numbers."""
 
 Link: TypeAlias = tuple[str, str]
-"""From whom to whom."""
+"""Names of the sender and of the receiver."""
 
 
 class Part(NamedTuple):
-    """An actor in a state, and all that is its own.  None of it changes: a move makes another."""
+    """Actor in a state, with its disk and its timers.  Never changed: a move makes another."""
 
     actor: Actor
     stored: Stored
     timers: tuple[tuple[float, str], ...]
-    """When each is due, in true time."""
+    """Time at which each is due, in true seconds since the run began, and its name."""
     held: int
-    """0, or if it is stopped, one more than the timers that have fired meanwhile."""
+    """0 unless it is stopped; then one more than the number of timers fired meanwhile."""
     draws: int
-    """How often it has asked for luck."""
+    """Number of random sources that it was given."""
     text: str
-    """What it keeps, for the digest."""
+    """Attributes, disk and draws as text, for the digest."""
 
 
 class State(NamedTuple):
-    """Everything at a moment."""
+    """State of the whole system at a moment."""
 
     now_s: float
     since_s: float
-    """When something was last asked, done or told."""
+    """Time of the last event, in seconds since the run began."""
     looked: bool
-    """An actor has looked at its clock, so that the time matters."""
+    """Whether an actor has looked at its clock, so that the time matters."""
     clocks: int
-    """Which of the ways in which clocks may be wrong."""
+    """Index of the right or wrong clocks in :attr:`Space.clocks`."""
     parts: dict[str, Part]
     links: dict[Link, tuple[Any, ...]]
-    """What is on its way, first in, first out."""
+    """Items on their way, by link: messages or :data:`CUT`, first in, first out."""
     joined: frozenset[Link]
-    """Who has a connection, in the order of the alphabet."""
+    """Pairs of actors with a connection, each in alphabetical order."""
     strays: tuple[Envelope, ...]
-    """What comes past others, or once more."""
+    """Messages that come past others, or once more."""
     asks: tuple[Ask, ...]
-    """Those that are still to come."""
+    """Asks that are still to come."""
     waiting: tuple[tuple[str, str], ...]
-    """Requests that nobody has been told about, and their actors."""
+    """Names of the requests whose callers wait, and of their actors."""
     known: frozenset[str]
-    """Requests that were asked for."""
+    """Names of the requests that were asked."""
     faults: int
-    """How many there have been."""
+    """Number of faults so far."""
     judges: tuple[Judge, ...]
     said: str
-    """What the judges keep, for the digest."""
+    """State of the judges as text, for the digest."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Path:
-    """A way through the states, from the first: in the place of a plan."""
+    """Moves from the first state to a violation: the schedule of a failure of this engine."""
 
     moves: tuple[Move, ...]
     bounds: Bounds
     asks: tuple[Ask, ...]
-    """Those that were made on the way."""
+    """Asks that are made on the path."""
     rests: bool = False
-    """What is wrong shows only after it, on the way to rest without a fault."""
+    """Whether the violation comes only after the last move, on the way to rest."""
 
     def kinds(self) -> list[Fault]:
-        """The kinds of fault on it."""
+        """Kinds of fault on the path."""
         names = {move[0] for move in self.moves if move[0] != "clocks" or move[1]}
         found = {_KINDS[name] for name in names if name in _KINDS}
         return [fault for fault in Fault if fault in found]
 
     def schedule(self) -> list[str]:
-        """In words, in order."""
+        """Moves in words, in order."""
         told = [move for move in self.moves if move[0] != "clocks" or move[1]]
         lines = [
             line
@@ -151,7 +151,7 @@ _KINDS = {
 
 
 def in_words(move: Move) -> str:
-    """A move, for people."""
+    """Move in words, for people."""
     name, *more = move
     match name:
         case "ask" | "ask later":
@@ -242,7 +242,7 @@ class _Life(BaseLife):
         self.step.violations.append(Violation(CRASH, self.step.now_s, text))
 
     def part(self) -> Part:
-        """What is left of it."""
+        """Part of the next state: the actor as the move leaves it."""
         assert self.actor is not None
         self.actor._life = None
         if not self.step.space.loses_power:
@@ -254,7 +254,7 @@ class _Life(BaseLife):
 
 
 class _Step:
-    """A move under way: a state that may be changed, and what came of it."""
+    """Move under way: a state that may be changed, with the events and violations so far."""
 
     def __init__(self, space: Space, state: State, trace: list[Record[Envelope]] | None) -> None:
         self.space = space
@@ -272,9 +272,9 @@ class _Step:
         self.events: list[Event] = []
         self.violations: list[Violation] = []
         self.acts = 0
-        """How many acts the handler had that ran."""
+        """Number of acts of the handler that ran."""
         self.power = False
-        """Whoever dies in this move loses power."""
+        """Whether the actor that dies in this move loses power."""
         self._trace = trace
 
     # -- what lives do ------------------------------------------------------------------
@@ -307,7 +307,7 @@ class _Step:
     # -- moves ---------------------------------------------------------------------------
 
     def take(self, move: Move) -> None:
-        """Let it happen."""
+        """Make a move."""
         name, *more = move
         getattr(self, f"_{name.replace(' ', '_')}")(*more)
 
@@ -335,7 +335,7 @@ class _Step:
         return self._ask(name, dies_before=dies_before)
 
     def _next(self, sender: str, to: str) -> Any:
-        """What comes next on a link; it is taken from it."""
+        """Take the first item from a link."""
         first, *others = self.links.pop((sender, to))
         if others:
             self.links[sender, to] = tuple(others)
@@ -394,7 +394,7 @@ class _Step:
             self._hears(*link)
 
     def _hears(self, peer: str, name: str) -> None:
-        """An actor that cares is told that its connection to the peer is gone."""
+        """Put :data:`CUT` on the link from the peer to an actor that has an ``on_cut``."""
         if type(self.parts[name].actor).on_cut is not Actor.on_cut:
             self.links[peer, name] = (*self.links.get((peer, name), ()), CUT)
 
@@ -436,7 +436,7 @@ class _Step:
     # -- its end --------------------------------------------------------------------------
 
     def state(self) -> State:
-        """The state after it; judges have seen what happened."""
+        """State after the move; the judges have seen its events."""
         judges, said = self.before.judges, self.before.said
         if self.events:
             judges = tuple(self.space.copy_of_judge(judge) for judge in judges)
@@ -458,7 +458,7 @@ def _pair(one: str, other: str) -> Link:
 
 
 class Space:
-    """The states of a system within bounds, and what can happen in each."""
+    """States of a system within bounds, and the moves that each allows."""
 
     def __init__(self, system: System, bounds: Bounds) -> None:
         for name, make in system.actors.items():
@@ -467,7 +467,7 @@ class Space:
         self.system = system
         self.bounds = bounds
         self.nobody = Actor()
-        """In the place of an actor that is not made yet."""
+        """Placeholder of an actor that is not made yet."""
         self.asks = asks_of(system, bounds.seed)[: bounds.asks]
         self.clocks = list(self._all_clocks())
         self._moves = set(system.faults)
@@ -477,7 +477,7 @@ class Space:
         self._rested: set[bytes] = set()
 
     def _all_clocks(self) -> Iterator[dict[str, Clock]]:
-        """Right ones, and every way in which all are as wrong as they may be."""
+        """Right clocks, then each combination of the extreme rates, set ahead or not."""
         yield {}
         if Fault.DRIFT not in self.system.faults:
             return
@@ -491,16 +491,16 @@ class Space:
         for chosen in itertools.product(kinds, repeat=len(names)):
             yield dict(zip(names, chosen, strict=True))
 
-    # -- what is kept -----------------------------------------------------------------------
+    # -- copies and texts -------------------------------------------------------------------
 
     def copy_of(self, actor: Actor, name: str) -> Actor:
-        """The same actor once more; BrokenSystem if it cannot be copied."""
+        """Copy of an actor; BrokenSystem if its state cannot be copied."""
         other = type(actor).__new__(type(actor))
         vars(other).update(self._copied(vars(actor), name))
         return other
 
     def copy_of_judge(self, judge: Judge) -> Judge:
-        """The same judge once more."""
+        """Copy of a judge; BrokenSystem if its state cannot be copied."""
         other = type(judge).__new__(type(judge))
         vars(other).update(self._copied(vars(judge), type(judge).__name__))
         return other
@@ -512,14 +512,14 @@ class Space:
             raise BrokenSystem(str(error)) from error
 
     def text_of(self, actor: Actor, name: str, stored: Stored, draws: int) -> str:
-        """What an actor keeps, in its attributes and on its disk."""
+        """Attributes, disk and draws of an actor as text."""
         kept = {each: vars(actor)[each] for each in sorted(vars(actor)) if each != "_life"}
         writes = [(name, None if value is GONE else (value,)) for name, value in stored.unsynced]
         disk = [stored.found, writes]
         return f"{self._text(kept, name)} {self._text(disk, name)} {draws}"
 
     def text_of_judges(self, judges: Sequence[Judge]) -> str:
-        """What judges keep."""
+        """Attributes of judges as text."""
         return " ".join(self._text(vars(judge), type(judge).__name__) for judge in judges)
 
     def _text(self, value: Any, whose: str) -> str:
@@ -534,7 +534,7 @@ class Space:
     # -- states -------------------------------------------------------------------------------
 
     def first(self) -> tuple[State, list[Violation]]:
-        """All actors have just started."""
+        """State before any actor has started, and no violation."""
         judges = tuple(made_judges(self.system))
         blank = Part(self.nobody, Stored(), (), 0, 0, "")
         state = State(
@@ -546,7 +546,7 @@ class Space:
     def started(
         self, state: State, clocks: int, trace: Any = None
     ) -> tuple[State, list[Violation]]:
-        """Start all actors, with these clocks."""
+        """State after all actors have started with these clocks, and the violations."""
         step = _Step(self, state, trace)
         step.clocks = clocks
         for name in self.system.actors:
@@ -558,7 +558,7 @@ class Space:
         return step.state(), step.violations
 
     def key(self, state: State, *, faults: bool = True) -> bytes:
-        """The same for the same states.  ``faults``: also how many there have been."""
+        """Digest of a state.  ``faults``: whether the number of faults is part of it."""
         now_s = state.now_s
         parts = [
             (part.text, part.held, [(round(due_s - now_s, 9), name) for due_s, name in part.timers])
@@ -578,7 +578,7 @@ class Space:
         return blake2b(repr(whole).encode(), digest_size=16).digest()
 
     def move(self, state: State, move: Move, trace: Any = None) -> tuple[State, _Step]:
-        """The state after a move."""
+        """State after a move, and the move."""
         step = _Step(self, state, trace)
         step.take(move)
         return step.state(), step
@@ -586,8 +586,8 @@ class Space:
     # -- what can happen -----------------------------------------------------------------------
 
     def certain(self, state: State, *, calm: bool = False) -> list[Move]:
-        """What happens by itself, now: asks, arrivals; and if there is nothing, or where it may
-        be slower, the timers that are due first."""
+        """Moves other than :meth:`trouble`: asks, arrivals, and the timers that are due first,
+        unless something else has to come before them."""
         moves: list[Move] = []
         free = {name for name, part in state.parts.items() if not part.held}
         longest = max(part.held for part in state.parts.values())
@@ -620,7 +620,7 @@ class Space:
         ]
 
     def _due(self, state: State, free: set[str], asking: list[str], *, calm: bool) -> list[Move]:
-        """The timers, and the asks at their time, that are due first."""
+        """Timers, and asks at their time, that are due first."""
         timers: list[tuple[float, Move]] = [
             (due_s, ("timer", name, timer))
             for name in state.parts
@@ -642,7 +642,7 @@ class Space:
         return [move for due_s, move in timers if due_s <= next_s]
 
     def trouble(self, state: State) -> Iterator[Move]:
-        """The faults that may happen now."""
+        """Faults that may strike now."""
         if state.faults >= self.bounds.faults:
             return
         may, system = self._moves, self.system
@@ -672,7 +672,7 @@ class Space:
                 yield ("power", name, survive, act, during)
 
     def continued(self, state: State) -> list[Move]:
-        """Those that are stopped may go on."""
+        """Moves that continue a stopped actor."""
         return [("continue", name) for name, part in state.parts.items() if part.held]
 
     def mid_way(self, state: State, move: Move, step: _Step) -> Iterator[Move]:
@@ -681,7 +681,7 @@ class Space:
         if name is None or name in self.system.never_killed or step.faults >= self.bounds.faults:
             return
         for act in range(1, step.acts + 1):
-            # Which writes there are before that act is only known by running it.
+            # The writes before that act are only known by running it.
             most = len(state.parts[name].stored.unsynced) + act - 1
             unsynced = Stored()
             unsynced.unsynced = [("", None)] * (most if Fault.POWER in self._moves else 0)
@@ -697,7 +697,7 @@ class Space:
         return quiet or not any(part.timers for part in state.parts.values())
 
     def run_to_rest(self, state: State, trace: Any = None) -> list[Violation]:
-        """What is violated on the way to rest, or there."""
+        """Violations on the way to rest without a fault, or at rest."""
         passed: list[bytes] = []
         seen: set[bytes] = set()
         until_s = state.now_s + self.system.patience_s
@@ -743,7 +743,7 @@ class Space:
 
 
 def _survivors(writes: int) -> Iterator[tuple[int, ...]]:
-    """Which of so many unsynced writes may survive a loss of power, counted from the end."""
+    """Sets of unsynced writes that may survive a loss of power, counted from the end."""
     numbers = range(-writes, 0)
     if writes <= MOST_WRITES:
         for count in range(writes + 1):
@@ -771,27 +771,27 @@ def _whose(state: State, move: Move) -> str | None:
 
 @dataclasses.dataclass(slots=True)
 class Explored:
-    """How far a search of every order came."""
+    """Progress of a search of every order, and its first violation."""
 
     bounds: Bounds
-    """How far it may go."""
+    """Bounds of the search."""
     states: int = 0
     """Number of states found."""
     transitions: int = 0
     """Number of moves from one state to another."""
     depth: int = 0
-    """Moves from the first state to those found last."""
+    """Number of moves from the first state to those found last."""
     exhausted: bool = False
-    """All states within the bounds were looked at."""
+    """Whether all states within the bounds were looked at."""
     seconds: float = 0.0
-    """How long it took."""
+    """Duration of the search in seconds."""
     violation: Violation | None = None
-    """The first that was met."""
+    """First violation that was found; None if there is none."""
     path: Path | None = None
-    """A shortest way to the violation."""
+    """Shortest path to the violation; None if there is none."""
 
     def text(self) -> str:
-        """In a line."""
+        """Figures in one line."""
         how = "all" if self.exhausted else "not all"
         return (
             f"{self.states:,} states, {self.transitions:,} transitions, {self.depth} deep, "
@@ -810,7 +810,7 @@ class Exploration:
         self._seen: set[bytes] = set()
 
     def run(self) -> Iterator[Explored]:
-        """Look at states; yields how far it is, now and then and at the end."""
+        """Look at states; yields the progress every 500 states and at the end."""
         began_s = time.monotonic()
         for looked, _ in enumerate(self._search()):
             if looked % 500 == 0:
@@ -876,7 +876,7 @@ class Exploration:
         return True
 
     def _enter(self, state: State, parent: int, move: Move) -> int | None:
-        """The number of a state that was never seen."""
+        """Number of a new state; None for one that was seen before."""
         key = self.space.key(state)
         if key in self._seen:
             return None
@@ -910,7 +910,7 @@ def explore(system: System, bounds: Bounds | None = None) -> Explored:
 
     Args:
         system: The system.
-        bounds: How far to go; None: as far as the system says.
+        bounds: Bounds of the search; None: those of the system.
     """
     search = Exploration(system, bounds)
     for _ in search.run():
@@ -920,7 +920,7 @@ def explore(system: System, bounds: Bounds | None = None) -> Explored:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Walked:
-    """A path that was walked again."""
+    """Violations and trace of a path that was walked again."""
 
     violations: tuple[Violation, ...]
     trace: tuple[Record[Envelope], ...]

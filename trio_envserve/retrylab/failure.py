@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 A failure has a schedule: the plan of a run, made small, or a shortest path of a search of
 every order.  A saved one holds the whole schedule, not just its seed, so it shows the same
-when seeds draw other plans.  What callers asked for is drawn again from the seed when it is
+when seeds draw other plans.  The asks of callers are drawn again from the seed when it is
 loaded, and compared: so values of any class need no form of their own in the file.
 """
 
@@ -38,24 +38,24 @@ class Failure:
     seed: int
     """The seed that failed."""
     guarantee: str
-    """The name of what broke."""
+    """Name of the guarantee that broke."""
     violation: str
-    """The judge's words about the shrunk run."""
+    """Text of the violation that the shrunk schedule shows."""
     plan: Plan | Path
     """The schedule; :func:`replay` runs it again."""
     luck: int
-    """The seed whose luck it needs."""
+    """Seed of all random choices that are not in the plan."""
     digest: str
     """The hash of the shrunk run's trace; empty for a path."""
     before: tuple[int, int]
-    """Requests and kinds of fault before it was shrunk."""
+    """Numbers of requests and of kinds of fault before the plan was shrunk."""
     tried: int
-    """How many plans were tried, or states looked at."""
+    """Number of plans tried while shrinking, or of states found by a search of every order."""
     drawing: tuple[str, ...]
     """The lines of a drawing of the shrunk run."""
 
     def text(self, again: str = "") -> str:
-        """All that there is to see, in a hundred columns.
+        """Violation, schedule and drawing as text, for a terminal of 100 columns.
 
         Args:
             again: Command that runs the whole seed.
@@ -142,8 +142,8 @@ HOW_TO_BE_THE_SAME = (
 
 
 def run_twice(system: System, seed: int, digest: str = "", *, plan: Plan | None = None) -> Run:
-    """BrokenSystem if it is not the same run, or not the one of this digest, which was
-    made elsewhere."""
+    """Run a seed twice; BrokenSystem if the runs differ, or are not the one of this digest,
+    which another process has made."""
     one, other = run(system, seed, plan=plan), run(system, seed, plan=plan)
     if len({one.digest, other.digest, digest or one.digest}) > 1:
         raise BrokenSystem(
@@ -154,7 +154,7 @@ def run_twice(system: System, seed: int, digest: str = "", *, plan: Plan | None 
 
 
 def _difference(system: System, seed: int, plan: Plan | None) -> str:
-    """The first lines in which two runs differ, if they do here."""
+    """First lines in which two runs differ, as a sentence; empty if they are equal here."""
     logs = [run(system, seed, plan=plan, trace=True).log for _ in range(2)]
     for one, other in zip(*logs, strict=False):
         if one != other:
@@ -168,7 +168,7 @@ def search(system: System, *, runs: int = 200, seed: int = 0) -> Failure | None:
     Args:
         system: The system.
         runs: Number of seeds.
-        seed: The first one.
+        seed: First seed.
     """
     run_twice(system, seed)
     for each in range(seed, seed + runs):
@@ -181,7 +181,7 @@ def check(
     system: System, *, runs: int = 200, seed: int = 0, exhaustive: bool | Bounds = False,
     save: FilePath | str | None = None,
 ) -> None:  # fmt: skip
-    """For a test: an AssertionError that tells the failure, if there is one.
+    """Search for a failure in a test: an AssertionError tells it.
 
     :func:`search` looks for it, and with ``exhaustive`` also :func:`.explore`, within the
     system's bounds or these.
@@ -189,8 +189,8 @@ def check(
     Args:
         system: The system.
         runs: Number of seeds; 0: none.
-        seed: The first one.
-        exhaustive: Whether to search every order as well; bounds other than the system's.
+        seed: First seed.
+        exhaustive: Whether to search every order as well; or the bounds of that search.
         save: Folder for the failure.
     """
     __tracebackhide__ = True  # pytest shows the test, which is the caller
@@ -211,13 +211,13 @@ def check(
 
 
 def save_failure(failure: Failure, folder: FilePath, *, system: str = "") -> FilePath:
-    """Write a failure down; the file is named after what went wrong, and replaced if it is
+    """Write a failure to a file, which is named after the guarantee, and replaced if it is
     there.
 
     Args:
         failure: The failure.
-        folder: Folder; it is made if it is not there.
-        system: Where the system is found (``file.py:NAME``), for people.
+        folder: Folder, which is made if it is missing.
+        system: Name by which the system is found (``file.py:NAME``), for people.
     """
     folder.mkdir(parents=True, exist_ok=True)
     how = "explored" if isinstance(failure.plan, Path) else f"seed-{failure.seed}"
@@ -251,11 +251,11 @@ def _schedule_data(plan: Plan | Path) -> dict[str, Any]:
 
 
 def load_failure(system: System, path: FilePath | str) -> Failure:
-    """A failure from its file.  ValueError says why it is none of this version, or not of
-    this system any more.
+    """Read a failure from its file.  ValueError says why the file has no failure of this
+    version, or none of this system any more.
 
     Args:
-        system: The system that it is of.
+        system: The system that failed.
         path: The file.
     """
     path = FilePath(path)
@@ -282,7 +282,7 @@ _AS_THEY_ARE = ("seed", "guarantee", "violation", "luck", "digest", "tried")
 
 
 def _asked_again(system: System, data: Mapping[str, Any]) -> tuple[Ask, ...]:
-    """The asks of its seed, those that are in the file."""
+    """Asks of the file, drawn again from its seed; ValueError if one is another now."""
     drawn = {ask.request: ask for ask in asks_of(system, data["seed"])}
     asks = []
     for each in data["asks"]:
@@ -320,7 +320,7 @@ def _tuples(value: Any) -> Any:
 
 
 def replay(system: System, failure: Failure) -> Sequence[Violation]:
-    """What breaks when a failure's schedule is run again; nothing, if it is mended.
+    """Violations when a failure's schedule is run again; none if the system is mended.
 
     ValueError if the system has no such schedule any more.
 

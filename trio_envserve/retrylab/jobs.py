@@ -4,11 +4,11 @@ Theory of operation
 -------------------
 One job is one line of JSON; so is each result, and the last one of a job has
 ``done``.  A process does one job at a time, so what a job changes in it (a mutant, an
-import) is seen by nobody else.  It ends when its input does, or when nobody reads
-what it says: so it outlives its parent (:mod:`.campaign`) by no more than
+import) is seen by nobody else.  The process ends when its input does, or when nobody
+reads its results: so it outlives its parent (:mod:`.campaign`) by no more than
 :data:`TELL_S` and a run.  Runs are added up before they are told (:class:`BaseTally`).
 
-What the code of a job prints goes to standard error, among the process's last words.
+Output of a job's own code goes to standard error, among the process's last words.
 
 Run as a program it does the jobs of anybody's system.  A handler may never return, and
 nothing in the process can end it then but a signal: one comes when a run has used
@@ -52,7 +52,7 @@ from .system import BrokenSystem, Fault, System
 
 
 class Ran(Protocol):
-    """The figures that every run has."""
+    """Figures that every run has."""
 
     @property
     def violations(self) -> Sequence[Violation]:
@@ -64,19 +64,19 @@ class Ran(Protocol):
 
     @property
     def events(self) -> int:
-        """How many there were."""
+        """Number of events."""
 
     @property
     def virtual_s(self) -> float:
-        """How long it was in virtual time."""
+        """Duration of the run in virtual seconds."""
 
     @property
     def told(self) -> Mapping[str, int]:
-        """How often callers were told what."""
+        """Number of requests by what their callers were told."""
 
     @property
     def faults(self) -> Mapping[str, int]:
-        """How often each kind struck."""
+        """Number of times that each kind of fault struck."""
 
     @property
     def log(self) -> Sequence[str]:
@@ -108,7 +108,7 @@ class BaseTally(ABC, Generic[R]):
         """The measures of how large a run is."""
 
     def add(self, run: R) -> None:
-        """One more run."""
+        """Add a run."""
         self.runs += 1
         self.violating += bool(run.violations)
         self.events += run.events
@@ -120,7 +120,7 @@ class BaseTally(ABC, Generic[R]):
         self._smaller(sizes)
 
     def merge(self, other: Self) -> None:
-        """Another tally's runs, too."""
+        """Add another tally's runs."""
         for field in dataclasses.fields(self):
             mine, theirs = getattr(self, field.name), getattr(other, field.name)
             if isinstance(mine, Counter):
@@ -134,7 +134,7 @@ class BaseTally(ABC, Generic[R]):
             self.least[name] = min(size, self.least.get(name, size))
 
     def to_data(self) -> dict[str, Any]:
-        """For the way between processes."""
+        """Fields as data, for another process."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @classmethod
@@ -143,7 +143,7 @@ class BaseTally(ABC, Generic[R]):
         empty = cls()
         return cls(**{name: type(getattr(empty, name))(value) for name, value in data.items()})
 
-    # -- what to tell ---------------------------------------------------------
+    # -- figures ---------------------------------------------------------------
 
     def average(self) -> dict[str, float]:
         """The sizes of an average run."""
@@ -155,7 +155,7 @@ class BaseTally(ABC, Generic[R]):
         }
 
     def figures(self, took_s: float) -> dict[str, Any]:
-        """All of it, for ``--json``."""
+        """All figures, for ``--json``."""
         return {
             "runs": self.runs,
             "violations": self.violating,
@@ -171,7 +171,7 @@ class BaseTally(ABC, Generic[R]):
 
 
 TELL_S = 0.4
-"""Between results of a job that has many."""
+"""Time between results of a job that has many, in seconds."""
 
 Job: TypeAlias = dict[str, Any]
 
@@ -180,11 +180,11 @@ class Tell(Protocol):
     """The report of a job's result."""
 
     def __call__(self, **result: Any) -> None:
-        """One result."""
+        """Report one result."""
 
 
 class JobError(Exception):
-    """A job cannot be done, for a reason that whoever gave it should read."""
+    """A job cannot be done; the message says why."""
 
 
 def do_jobs(by_name: Mapping[str, Callable[[Job, Tell], None]]) -> None:
@@ -213,7 +213,7 @@ def search_seeds(
     job: Job, tell: Tell, *, seeds: Iterable[int], run: Callable[[int], R],
     tally: Callable[[], BaseTally[R]], counts: Callable[[Violation], bool] = lambda violation: True,
 ) -> None:  # fmt: skip
-    """Run seeds; tell what they came to, and which of them fail."""
+    """Run seeds; tell their sums, and a violation of each that fails."""
     sums, told_s = tally(), time.monotonic()
     ends_s = told_s + job["seconds"] if job["seconds"] is not None else None
     for seed in _mine(job, seeds):
@@ -233,7 +233,7 @@ def search_seeds(
 
 
 def tell_run(tell: Tell, one: R, tally: BaseTally[R]) -> None:
-    """All of one run; ``tally`` is empty."""
+    """Tell the figures and the log of one run; ``tally`` is empty."""
     tally.add(one)
     tell(
         tally=tally.to_data(), digest=one.digest, events=one.events, virtual_s=one.virtual_s,
@@ -252,14 +252,14 @@ def seeds_from(base: int) -> Iterator[int]:
 
 
 SIZES = ("requests", "faults")
-"""The measures of the least run and of the average run."""
+"""Measures of the least run and of the average run."""
 
 
 class ActorTally(BaseTally[Run]):
     """Sums over runs."""
 
     def sizes(self, run: Run) -> dict[str, int]:
-        """By the names of :data:`SIZES`."""
+        """Number of requests and of faults, by the names of :data:`SIZES`."""
         sizes = (sum(run.told.values()), sum(run.faults.values()))
         return dict(zip(SIZES, sizes, strict=True))
 
@@ -268,22 +268,22 @@ class ActorTally(BaseTally[Run]):
         return {**dict.fromkeys(SIZES, 0.0), **super().average()}
 
     def figures(self, took_s: float) -> dict[str, Any]:
-        """All of it; the kinds of fault that never occurred with 0."""
+        """All figures, with 0 for the kinds of fault that never struck."""
         faults = {fault.value: self.faults[fault.value] for fault in Fault}
         return super().figures(took_s) | {"faults": faults}
 
 
 STUCK_S = 20.0
-"""A run that uses more processor time is taken for one that does not end."""
+"""Processor time in seconds after which a run is taken for one that does not end."""
 
 USUAL_S = 0.2
-"""Far more than a run takes that ends."""
+"""Processor time in seconds that is added for each run: far more than one takes that ends."""
 
 T = TypeVar("T")
 
 
 def _search(system: System, job: Job, tell: Tell) -> None:
-    """Run seeds; tell what they came to, and which of them fail."""
+    """Run seeds; tell their sums, and a violation of each that fails."""
 
     def simulate(seed: int) -> Run:
         with _ending(job, f"seed {seed}", tell):
@@ -293,7 +293,7 @@ def _search(system: System, job: Job, tell: Tell) -> None:
 
 
 def _one(system: System, job: Job, tell: Tell) -> None:
-    """Run one seed, and tell all of it."""
+    """Run one seed, and tell its figures and its log."""
     with _ending(job, f"seed {job['seed']}", tell):
         one = run(system, job["seed"], trace=job["trace"])
     tell_run(tell, one, ActorTally())
@@ -308,7 +308,7 @@ def _examine(system: System, job: Job, tell: Tell) -> None:
 
 
 def _explore(system: System, job: Job, tell: Tell) -> None:
-    """Look at every order; tells how far it is, and in the end what was found."""
+    """Look at every order; tell the progress, and at the end the failure."""
     search = Exploration(system)
     told_s = time.monotonic()
     progress = search.run()
@@ -326,7 +326,7 @@ def _explore(system: System, job: Job, tell: Tell) -> None:
 
 
 def _explored(explored: Explored) -> dict[str, object]:
-    """How far a search of every order came, for JSON."""
+    """Progress of a search of every order, for JSON."""
     names = ("states", "transitions", "depth", "exhausted", "seconds")
     data = {name: getattr(explored, name) for name in names}
     return {**data, "bounds": dataclasses.asdict(explored.bounds), "text": explored.text()}
@@ -345,7 +345,7 @@ def _replay(system: System, job: Job, tell: Tell) -> None:
 
 
 def _data(failure: Failure, job: Job) -> dict[str, object]:
-    """A failure for JSON, with what people see of it; saved, if that is asked for."""
+    """Failure for JSON, with its text for people; saved, if the job says so."""
     explored = isinstance(failure.plan, Path)
     how = "--exhaustive" if explored else f"--seed {failure.seed}"
     command = f"trio-envserve fuzz --protocol {job['system']} {how}"
@@ -385,7 +385,7 @@ def _of_system(do: Callable[[System, Job, Tell], None]) -> Callable[[Job, Tell],
 
 @contextmanager
 def _ending(job: Job, what: str, tell: Tell, *, runs: int = 1) -> Iterator[None]:
-    """A run that must end, or several."""
+    """Context of runs that must end in time; if not, the job fails and the process ends."""
     stuck_s: float = job.get("stuck_s", STUCK_S) + runs * USUAL_S
 
     def stuck(signal_number: int, frame: FrameType | None) -> None:
@@ -402,7 +402,7 @@ def _ending(job: Job, what: str, tell: Tell, *, runs: int = 1) -> Iterator[None]
 
 
 def _place(frame: FrameType | None) -> str:
-    """Where somebody's code is, from where it was called."""
+    """Stack of an author's code, from where it was called."""
     stack = traceback.extract_stack(frame)
     calls = [n for n, each in enumerate(stack, 1) if each.filename == author.__file__]
     return "".join(traceback.format_list(stack[calls[0] if calls else 0 :])).rstrip()

@@ -1,10 +1,10 @@
-"""What happened, and what must hold: events, judges, violations.
+"""Events of a run, judges of what must hold, violations.
 
 Theory of operation
 -------------------
-An :class:`Event` is something that was asked, done or told.  A :class:`Judge` is a fold over
-events: it sees each in order, keeps a small state in its attributes, and returns the
-:class:`Violation` of what does not hold; at rest it says what is missing.  So one judge
+An :class:`Event` is an ask, a deed of an actor, or an answer, say.  A :class:`Judge` is a fold over
+events: it sees each in order, has a small state in its attributes, and returns the
+:class:`Violation` of what does not hold; at rest it returns those of what is missing.  So one judge
 serves every engine: a run, a search of every order (which copies and compares a judge's
 state like an actor's), and the log of real processes (:func:`judge_log`).
 
@@ -24,16 +24,16 @@ class Violation(str):
     """A guarantee that did not hold: a line for people, and its parts."""
 
     guarantee: str
-    """Its name: ``G1``, say, or ``at most once``."""
+    """Name of the guarantee: ``G1``, say, or ``at most once``."""
     at_s: float
-    """When, in seconds since the run began."""
+    """Time of the violation in seconds since the run began."""
     text: str
-    """What happened, for people."""
+    """Description for people."""
     key: str
-    """The request that it happened to, or the empty string."""
+    """Name of the request that it concerns; empty if it concerns none."""
 
     def __new__(cls, guarantee: str, at_s: float, text: str, key: str = "") -> Self:
-        """The line is made of the parts."""
+        """Make the line from its parts."""
         self = super().__new__(cls, f"{guarantee} at {at_s:.3f} s: {text}")
         self.guarantee, self.at_s, self.text, self.key = guarantee, at_s, text, key
         return self
@@ -43,26 +43,26 @@ Kind: TypeAlias = Literal["asked", "did", "told", "began", "ended", "has", "died
 
 
 class Event(NamedTuple):
-    """Something that happened."""
+    """Event of a run, as the judges see it."""
 
     at_s: float
-    """When, in seconds since the run began."""
+    """Time of the event in seconds since the run began."""
     kind: Kind
-    """``asked`` by a caller, ``did`` for it, ``told`` to it; ``began`` and ``ended`` to hold
-    or to run something; ``has`` a request on its disk; ``died`` with all that it held."""
+    """Kind: ``asked`` by a caller, ``did`` for it, ``told`` to it; ``began`` and ``ended`` to
+    hold or to run something; ``has`` a request on its disk; ``died`` with all that it held."""
     actor: str
-    """In which process."""
+    """Name of the actor: the process that it happened in."""
     request: str
-    """Empty where it was for none."""
+    """Name of the request; empty if the event is for none."""
     what: Any
-    """The value that goes with it."""
+    """Value that was asked for, done, told, held or run."""
 
     def breaks(self, guarantee: str, text: str) -> Violation:
-        """The violation that shows with this event.
+        """Violation that this event shows.
 
         Args:
-            guarantee: Name of what does not hold.
-            text: What happened, for people.
+            guarantee: Name of the guarantee.
+            text: Description for people.
         """
         return Violation(guarantee, self.at_s, text, self.request)
 
@@ -72,12 +72,12 @@ class History:
     """All events of a run, in order."""
 
     events: tuple[Event, ...]
-    """All of them."""
+    """Events in order."""
     end_s: float
-    """When the run was over."""
+    """Time of the end of the run, in seconds since it began."""
 
     def asked(self, request: str | None = None) -> list[Event]:
-        """The asks of callers: all of them, or those of this request.
+        """Events of the kind ``asked``: all of them, or those of this request.
 
         Args:
             request: Name of the request; None: all of them.
@@ -85,7 +85,7 @@ class History:
         return self._of("asked", request)
 
     def did(self, request: str | None = None) -> list[Event]:
-        """The deeds of actors: all of them, or those for this request.
+        """Events of the kind ``did``: all of them, or those for this request.
 
         Args:
             request: Name of the request; None: all of them.
@@ -93,7 +93,7 @@ class History:
         return self._of("did", request)
 
     def told(self, request: str | None = None) -> list[Event]:
-        """The answers to callers: all of them, or those to this request.
+        """Events of the kind ``told``: all of them, or those to this request.
 
         Args:
             request: Name of the request; None: all of them.
@@ -115,7 +115,7 @@ class Judge:
     """
 
     def see(self, event: Event) -> Iterable[Violation] | None:
-        """An event, in its order; returns what does not hold any more, if anything.
+        """See the next event; returns the violations that it shows, if any.
 
         Args:
             event: The event.
@@ -123,20 +123,20 @@ class Judge:
         return None
 
     def rest(self, at_s: float) -> Iterable[Violation] | None:
-        """Nothing more will happen; returns what should have happened, and has not.
+        """See the end of the run; returns the violations by what has not happened, if any.
 
         Args:
-            at_s: When the run is over.
+            at_s: Time of the end, in seconds since the run began.
         """
         return None
 
 
 def whole(judge: Callable[[History], Iterable[Violation]]) -> type[Judge]:
-    """A judge that looks at all events at the end: handy, but in a search of every order no
-    two states are the same to it.
+    """Make a judge that looks at all events at the end: handy, but in a search of every
+    order no two states are the same to it.
 
     Args:
-        judge: The violations in a history.
+        judge: Function that returns the violations in a history.
     """
 
     class Whole(Judge):
@@ -156,13 +156,13 @@ def whole(judge: Callable[[History], Iterable[Violation]]) -> type[Judge]:
 
 
 class AtMostOnce(Judge):
-    """What is done for a request is done once."""
+    """The work of a request is done at most once."""
 
     def __init__(self) -> None:
         self.done: set[str] = set()
 
     def see(self, event: Event) -> Iterator[Violation]:
-        """A second deed for one request."""
+        """Violation by a second deed for one request."""
         if event.kind == "did":
             if event.request in self.done:
                 yield event.breaks("at most once", f"{event.request} is done again")
@@ -170,20 +170,20 @@ class AtMostOnce(Judge):
 
 
 class OneTrueAnswer(Judge):
-    """Every caller is told one thing, and what it is told was done for it.
+    """Every caller is told one answer, a value that was done for its request.
 
     A caller in a process that died need not be told anything.
     """
 
     def __init__(self, *, as_done: bool = True) -> None:
         self.as_done = as_done
-        """Whether the answer is what :meth:`.Actor.did` was given."""
+        """Whether the answer must be a value that :meth:`.Actor.did` was given."""
         self.waiting: dict[str, str] = {}
         self.done: dict[str, set[Any]] = {}
         self.told: dict[str, Any] = {}
 
     def see(self, event: Event) -> Iterator[Violation]:
-        """An answer that is another than before, or not what was done."""
+        """Violation by an answer that is another than before, or not what was done."""
         request, what = event.request, event.what
         match event.kind:
             case "asked":
@@ -202,20 +202,20 @@ class OneTrueAnswer(Judge):
                 self.waiting = {r: a for r, a in self.waiting.items() if a != event.actor}
 
     def rest(self, at_s: float) -> Iterator[Violation]:
-        """Callers that nobody will answer."""
+        """Violations by callers that are never told."""
         for request in self.waiting:
             yield Violation("one true answer", at_s, f"{request} is never told", request)
 
 
 class OneHolder(Judge):
-    """What one has begun to hold, nobody else begins until it has ended or its process died."""
+    """Everything held has one holder at a time, until that has ended or its process died."""
 
     def __init__(self) -> None:
         self.holders: dict[Any, list[tuple[str, str]]] = {}
-        """For what is held the actors, and the requests that they hold it for."""
+        """Holders of each value: actors, and the requests that they hold it for."""
 
     def see(self, event: Event) -> Iterator[Violation]:
-        """A second holder."""
+        """Violation by a second holder."""
         holder = event.actor, event.request
         match event.kind:
             case "began":
@@ -238,7 +238,7 @@ class OneHolder(Judge):
 
 
 class NoLostAcknowledgement(Judge):
-    """What a caller was told is done is there at the end: some actor says in its
+    """Every acknowledged request is there at the end: some actor says in its
     :meth:`.Actor.on_rest` that it has the request.
 
     ``refuses`` are answers that acknowledge nothing.
@@ -250,7 +250,7 @@ class NoLostAcknowledgement(Judge):
         self.there: dict[str, set[str]] = {}
 
     def see(self, event: Event) -> None:
-        """Collects who was told, and who has what."""
+        """Collect the acknowledged requests, and those that each actor has."""
         match event.kind:
             case "told" if event.what not in self.refuses:
                 self.told.add(event.request)
@@ -260,7 +260,7 @@ class NoLostAcknowledgement(Judge):
                 self.there.pop(event.actor, None)
 
     def rest(self, at_s: float) -> Iterator[Violation]:
-        """Acknowledged requests that nobody has."""
+        """Violations by acknowledged requests that no actor has."""
         there: set[str] = set().union(*self.there.values())
         for request in sorted(self.told - there):
             text = f"{request} was acknowledged, and nobody has it"
@@ -295,7 +295,7 @@ def judge_log(
 
 def read_log(lines: Iterable[str]) -> Iterator[Event]:
     """Events from lines of JSON: ``{"at_s": 1.5, "kind": "told", "actor": "c0", "request":
-    "c0#1", "what": 7}``.  ValueError names the line that is none.
+    "c0#1", "what": 7}``.  ValueError names the line that is no event.
 
     Args:
         lines: The lines.

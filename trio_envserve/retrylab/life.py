@@ -2,8 +2,8 @@
 
 Theory of operation
 -------------------
-A life is from a start to a crash.  It makes the actor, calls its handlers, and checks what
-they do.  What becomes of a message, a timer or an event is the engine's: it subclasses
+A life is from a start to a crash: it makes the actor, calls its handlers, and checks what
+they do.  Messages, timers and events are handed to the engine, which subclasses
 :class:`BaseLife`.  An *act* outlives the process: a send, a write, a sync.  A life may be
 told to end before an act of its next handlers: that is a crash between two writes.
 """
@@ -43,22 +43,22 @@ class BaseLife(ABC):
         self.disk = Disk(stored, self._before_write)
         self.actor: Actor | None = None
         self.acts = 0
-        """How often this handler has sent or written."""
+        """Number of acts (sends, writes, syncs) of this handler so far."""
         self.dies_before = 0
-        """It is killed before this act of a handler; 0: it is not to be."""
+        """Number of the act of a handler before which the actor is killed; 0: none."""
         self.resting = False
-        """The run is over; the actor only says what it has."""
+        """Whether the run is over, and the actor only says what it has."""
 
-    # -- what an engine does -------------------------------------------------------
+    # -- for an engine to write -----------------------------------------------------
 
     @property
     @abstractmethod
     def alive(self) -> bool:
-        """Whether it has not died."""
+        """Whether the process has not died."""
 
     @abstractmethod
     def now_s(self) -> float:
-        """What the actor's clock shows."""
+        """Time of the actor's clock in seconds."""
 
     @abstractmethod
     def luck(self) -> Random:
@@ -66,7 +66,7 @@ class BaseLife(ABC):
 
     @abstractmethod
     def note(self, what: str) -> None:
-        """Something happened: for the trace."""
+        """Note an event in the trace."""
 
     @abstractmethod
     def transmit(self, to: str, message: Any) -> None:
@@ -82,15 +82,15 @@ class BaseLife(ABC):
 
     @abstractmethod
     def happened(self, kind: Kind, request: str, what: Any) -> None:
-        """Something for the judges; ValueError if nobody has asked for this request."""
+        """Pass an event to the judges; ValueError if no caller has asked for this request."""
 
     @abstractmethod
     def die(self, how: str) -> None:
-        """The process is dead."""
+        """End the process."""
 
     @abstractmethod
     def crashed(self, what: str, why: str = "") -> None:
-        """The actor has raised: a violation."""
+        """Report a violation: the actor has raised."""
 
     # -- its life ---------------------------------------------------------------------
 
@@ -114,7 +114,7 @@ class BaseLife(ABC):
         self.acts = 0
         ended = call(getattr(self.actor, handler), *args)
         if not self.alive:
-            return  # whatever a dead process does on its way out of its code, nobody sees
+            return  # a dead process has no effects, whatever its code does on its way out
         where = f"{self.name}.{handler}({', '.join(map(repr, args))})"
         if ended.error is not None:
             self.crashed(f"{where} raised", raised(ended.error))
@@ -125,7 +125,7 @@ class BaseLife(ABC):
             self.crashed(f"{where} returned a {what}; a handler is a function of no result")
 
     def rest(self) -> None:
-        """The run is over; only asked of actors that have something to say then."""
+        """Call ``on_rest`` of an actor that has one: the run is over."""
         if self.actor is not None and type(self.actor).on_rest is not Actor.on_rest:
             self.resting = True
             self.call("on_rest")
@@ -133,8 +133,8 @@ class BaseLife(ABC):
     # -- what it does -------------------------------------------------------------------
 
     def before_act(self, what: str) -> None:
-        """Something is about to be done that outlives the process: unless it is killed
-        first."""
+        """Count an act, which outlives the process; raises Killed if the process is dead, or
+        dies before this act."""
         if self.resting:
             raise RuntimeError("in on_rest an actor only says what it has")
         self.acts += 1
@@ -164,14 +164,14 @@ class BaseLife(ABC):
         self.set_timer(timer, delay_s)
 
     def say(self, kind: Kind, request: str, what: Any) -> None:
-        """Tell the judges."""
+        """Tell the judges of an event."""
         plain(what)
         if not self.alive:
             raise Killed
         self.happened(kind, request, what)
 
     def in_words(self, kind: Kind, request: str, what: Any) -> str:
-        """An event for the trace."""
+        """Event in words, for the trace."""
         parts = [request, "" if what is None else short(what)]
         return f"{VERBS[kind]} {': '.join(filter(None, parts))}"
 
@@ -180,7 +180,7 @@ class BaseLife(ABC):
 
 
 def made_judges(system: System) -> list[Judge]:
-    """The system's judges, at the beginning."""
+    """New judges of the system; BrokenSystem if one cannot be made."""
     made = []
     for make in system.judges:
         ended = call(make)
@@ -193,8 +193,8 @@ def made_judges(system: System) -> list[Judge]:
 
 
 def judged(judges: Iterable[Judge], event: Event | float, where: str) -> list[Violation]:
-    """What judges find in an event, or at rest at this time; BrokenSystem if one raises, or
-    returns something else.  ``where`` says which run it is."""
+    """Violations that judges find in an event, or at rest at this time; BrokenSystem if a
+    judge raises, or returns something else.  ``where`` names the run."""
     found: list[Violation] = []
     for judge in judges:
         see: Callable[[Any], Any] = judge.rest if isinstance(event, float) else judge.see

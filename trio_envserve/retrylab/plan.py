@@ -23,38 +23,38 @@ MOST_STRIKES = 3
 """Most faults of each kind in a run."""
 
 AT_ONCE_S = 0.005
-"""A shorter pause is not worth a word."""
+"""Pause in seconds below which an actor is told to be back at once."""
 
 PLAIN_DELAY_S = (0.001, 0.001)
-"""How long messages are on their way where that does not matter."""
+"""Least and most delay of messages in seconds, where it does not matter."""
 
 AFTERWARDS_S = 1.0
-"""Faults strike until so long after the last ask."""
+"""Time in seconds after the last ask until which faults are drawn."""
 
 RATES = {Fault.LOSE: "loss", Fault.DUPLICATE: "duplicate", Fault.REORDER: "mangle"}
-"""The kinds that strike messages, and what their rate is called on a network."""
+"""Kinds of fault that strike messages, and the name of each rate in :class:`.Rates`."""
 
 
 class Strike(NamedTuple):
-    """A fault at a moment."""
+    """Fault at a moment."""
 
     at_s: float
-    """When, in seconds since the run began."""
+    """Time of the fault in seconds since the run began."""
     fault: Fault
-    """Its kind."""
+    """Kind of the fault."""
     actor: str
-    """The actor that it strikes; for a connection, the actor that has it."""
+    """Name of the actor that is struck; for a connection, of an actor that has it."""
     for_s: float
-    """How long until it is over: until the actor is there again, say."""
+    """Duration of the fault in seconds: until the actor is there again, say."""
     act: int = 0
-    """When an actor that is killed dies.  0: at once; n: in its next handler that has so
-    many acts (sends, writes), before the n-th."""
+    """Number of the act (send, write, sync) before which a killed actor dies, in its next
+    handler that has so many; 0: at once."""
 
     others: tuple[str, ...] = ()
-    """The actors on its side of a partition."""
+    """Names of the other actors on its side of a partition."""
 
     def text(self) -> str:
-        """In words."""
+        """Fault in words."""
         name, for_s = self.actor, f"{self.for_s:.2f} s"
         match self.fault:
             case Fault.KILL:
@@ -75,18 +75,17 @@ class Strike(NamedTuple):
 
 
 class Crash(NamedTuple):
-    """A crash before a certain act of an actor, counted from the beginning of the run."""
+    """Crash before a certain act of an actor."""
 
     actor: str
-    """Whom it happens to."""
+    """Name of the actor."""
     act: int
-    """The number of the act: of the send, the write or the sync."""
+    """Number of the act (send, write, sync), counted from 1 at the beginning of the run."""
     loses: str = ""
-    """Which of the writes that were not synced are lost: none, ``all`` or ``all but the
-    last``."""
+    """Unsynced writes that are lost: ``all`` or ``all but the last``; empty: none."""
 
     def survives(self) -> Callable[[int], bool] | None:
-        """Which unsynced writes survive, for :meth:`.Stored.lose`; None if all do."""
+        """Test whether an unsynced write survives, for :meth:`.Stored.lose`; None if all do."""
         match self.loses:
             case "all":
                 return lambda number: False
@@ -95,7 +94,7 @@ class Crash(NamedTuple):
         return None
 
     def text(self) -> str:
-        """In words."""
+        """Crash in words."""
         lost = f", and loses {self.loses} of its unsynced writes" if self.loses else ""
         return f"{self.actor} is killed before its act number {self.act}{lost}"
 
@@ -109,20 +108,20 @@ class Plan:
     strikes: tuple[Strike, ...]
     """The faults that strike actors and connections."""
     rates: Rates
-    """How often messages are lost, duplicated and delayed."""
+    """Rates of messages that are lost, duplicated and delayed."""
     busy_s: float
-    """When the last fault may strike."""
+    """Time in seconds since the run began until which faults are drawn."""
     clocks: Mapping[str, Clock] = dataclasses.field(default_factory=dict)
-    """The clocks that are wrong."""
+    """Wrong clocks, by the name of the actor."""
     crash: Crash | None = None
-    """A crash at a certain act."""
+    """Crash before a certain act; None: none."""
 
     def calm(self) -> Plan:
-        """The same asks, and no fault."""
+        """Copy of the plan without any fault."""
         return Plan(self.asks, (), Rates(delay_s=PLAIN_DELAY_S), self.busy_s)
 
     def kinds(self) -> list[Fault]:
-        """Which kinds of fault it has."""
+        """Kinds of fault in the plan."""
         struck = {strike.fault for strike in self.strikes}
         struck |= {Fault.DRIFT} if self.clocks else set()
         if self.crash is not None:
@@ -133,7 +132,7 @@ class Plan:
         return getattr(self.rates, RATES[fault]) if fault in RATES else 0.0
 
     def without(self, fault: Fault) -> Plan:
-        """The same without this kind of fault."""
+        """Copy of the plan without this kind of fault, but for the :attr:`crash`."""
         if fault in RATES:
             return self.with_rates({fault: 0.0})
         if fault is Fault.DRIFT:
@@ -142,12 +141,12 @@ class Plan:
         return dataclasses.replace(self, strikes=strikes)
 
     def with_rates(self, of: Mapping[Fault, float]) -> Plan:
-        """The same, with messages lost and so on as often as this."""
+        """Copy of the plan with these rates of the faults of messages."""
         changes: dict[str, Any] = {RATES[fault]: rate for fault, rate in of.items()}
         return dataclasses.replace(self, rates=dataclasses.replace(self.rates, **changes))
 
     def schedule(self) -> list[str]:
-        """In words, in order."""
+        """Plan in words: rates, wrong clocks, the crash; then faults and asks in order."""
         rated = [(fault, self._rate(fault)) for fault in Fault]
         moments = [(strike.at_s, strike.text()) for strike in self.strikes]
         moments += [(a.at_s, f"{a.actor} asks {a.request}: {short(a.what)}") for a in self.asks]
@@ -162,7 +161,7 @@ class Plan:
 
 
 def draw(system: System, seed: int) -> Plan:
-    """The plan of a seed.  BrokenSystem if what callers ask for cannot be drawn."""
+    """The plan of a seed.  BrokenSystem if the asks of callers cannot be drawn."""
     rng = Random(f"{seed}/plan")
     asks = asks_of(system, seed)
     busy_s = max((ask.at_s for ask in asks), default=0.0) + AFTERWARDS_S
@@ -193,12 +192,12 @@ def draw(system: System, seed: int) -> Plan:
 
 
 FIRST = tuple(fault for fault in Fault if fault not in (Fault.PARTITION, Fault.POWER, Fault.DRIFT))
-"""The kinds that are drawn together.  Each of the others has a source of its own, so that a
-system that has them meets the same of these."""
+"""Kinds of fault that are drawn from one source.  Each of the others has a source of its
+own, so that a system with those has the same faults of these kinds."""
 
 
 def _more_strikes(system: System, seed: int, chance: float, busy_s: float) -> Iterator[Strike]:
-    """Partitions, and power that is lost."""
+    """Partitions and losses of power."""
     for fault in (Fault.PARTITION, Fault.POWER):
         rng = Random(f"{seed}/{fault.name}")
         if rng.random() >= chance or fault not in system.faults:
@@ -214,7 +213,7 @@ def _more_strikes(system: System, seed: int, chance: float, busy_s: float) -> It
 
 
 def _clocks(system: System, seed: int, chance: float) -> dict[str, Clock]:
-    """The clocks that are wrong."""
+    """Wrong clocks, by the name of the actor."""
     rng = Random(f"{seed}/{Fault.DRIFT.name}")
     if rng.random() >= chance or Fault.DRIFT not in system.faults:
         return {}
@@ -236,13 +235,13 @@ _FOR_S: dict[Fault, tuple[tuple[float, float], ...]] = {
     Fault.PARTITION: ((0.2, 4.0),),
     Fault.POWER: ((0.005, 0.05), (0.2, 2.0)),
 }
-"""How long each takes: one of these ranges."""
+"""Ranges of the duration of each kind of fault in seconds, to draw one from."""
 
 _ACTS = (0, 0, 1, 2, 2, 3)
-"""Before which act of a handler an actor is killed; 0: between two handlers."""
+"""Numbers of the act before which an actor is killed, to draw one from; 0: at once."""
 
 _BEFORE = ["", *(f" before the {n} act of its next handler" for n in ("first", "second", "third"))]
-"""In words."""
+"""Words for each number of an act."""
 
 
 def _strike(system: System, rng: Random, fault: Fault, busy_s: float) -> Strike | None:
@@ -257,7 +256,7 @@ def _strike(system: System, rng: Random, fault: Fault, busy_s: float) -> Strike 
 
 
 def asks_of(system: System, seed: int) -> tuple[Ask, ...]:
-    """The asks of callers, in order, each with a name."""
+    """Asks of callers in the order of their times, each with a name."""
     ended = author.call(lambda: list(system.asks(Random(f"{seed}/asks"))))
     if ended.error is not None:
         raise BrokenSystem(f"asks raised (seed {seed}):\n{raised(ended.error)}")

@@ -32,7 +32,7 @@ from .world import (
 )
 
 HEARS_S = 0.001
-"""How soon an actor hears that a connection is gone."""
+"""Time in seconds until an actor is told that a connection is gone."""
 
 TRUE = Clock()
 
@@ -49,7 +49,7 @@ class ActorProcess(Process, BaseLife):
         self._timers_started = 0
         self._pause_s = 0.0
         self._survives: Callable[[int], bool] | None = None
-        """Which writes outlive it, where its power is lost."""
+        """Test whether an unsynced write survives; None if its power is not lost."""
 
     # -- its life ---------------------------------------------------------------
 
@@ -60,7 +60,7 @@ class ActorProcess(Process, BaseLife):
         super().call(handler, *args)
 
     def kill(self, strike: Strike) -> None:
-        """SIGKILL, or its power is lost: now, or before an act of a handler."""
+        """Kill the actor, or take its power: now, or before an act of a handler."""
         self._pause_s = strike.for_s
         if strike.fault is Fault.POWER:
             luck = self.world.luck_of(f"{self.name}/{strike.at_s}/power")
@@ -71,15 +71,15 @@ class ActorProcess(Process, BaseLife):
             self.die("killed")
 
     def dies_at(self, act: int) -> int:
-        """The act before which it dies, of those of a handler."""
+        """Number of the act before which it dies, of those of a handler."""
         return act
 
     def spare(self) -> None:
-        """It is not to be killed any more."""
+        """Call off a kill that was to come before an act."""
         self.dies_before = 0
 
     def before_act(self, what: str) -> None:
-        """Counts acts for a sweep, too."""
+        """Count the act for a sweep, too."""
         world, crash = self.world, self.world.plan.crash
         if self.alive and not self.resting:
             world.acts[self.name] += 1
@@ -89,7 +89,7 @@ class ActorProcess(Process, BaseLife):
         super().before_act(what)
 
     def die(self, how: str) -> None:
-        """The process is dead, and all who wait in it; another is started after a pause."""
+        """End the process, with its callers; another is started after a pause."""
         if not self.alive:
             return
         if self._survives is None:
@@ -100,27 +100,27 @@ class ActorProcess(Process, BaseLife):
         self.world.died(self, self._pause_s)
 
     def crashed(self, what: str, why: str = "") -> None:
-        """It has raised: the run is over."""
+        """Report that the actor has raised: the run is over."""
         self.world.crashed(what, why)
 
     def note(self, what: str) -> None:
-        """For the trace."""
+        """Note an event in the trace."""
         self.events.note(self.name, what)
 
-    # -- what happens to it -------------------------------------------------------
+    # -- events of the actor -------------------------------------------------------
 
     def take_in(self, sender: str, message: Any) -> None:
-        """A message has arrived."""
+        """Pass on a message that has arrived."""
         self.post(self.call, "on_message", sender, message)
 
     def ask(self, request: str, what: Any) -> None:
-        """A caller asks."""
+        """Pass on what a caller asks."""
         self.note(f"asks {request}: {short(what)}")
         self.world.write(Event(self.events.now_s, "asked", self.name, request, what))
         self.post(self.call, "on_ask", request, what)
 
     def cut_off(self, peer: str) -> None:
-        """A connection is gone."""
+        """Tell the actor that a connection is gone."""
         self.events.after(HEARS_S, self.post, self.call, "on_cut", peer)
 
     def _run_off(self, timer: str, number: int) -> None:
@@ -129,14 +129,14 @@ class ActorProcess(Process, BaseLife):
             self.note(f"timer {timer}")
             self.call("on_timer", timer)
 
-    # -- what it does ---------------------------------------------------------------
+    # -- its actions ----------------------------------------------------------------
 
     def now_s(self) -> float:
-        """What its clock shows."""
+        """Time of its clock in seconds."""
         return self.clock.shows_s(self.events.now_s)
 
     def luck(self) -> Random:
-        """Its own, for this life."""
+        """Random source of this life."""
         return self.rng
 
     def transmit(self, to: str, message: Any) -> None:
@@ -144,7 +144,7 @@ class ActorProcess(Process, BaseLife):
         self.world.network.transmit(self, to, message)
 
     def set_timer(self, timer: str, delay_s: float) -> None:
-        """Set a timer; its clock counts."""
+        """Set a timer, in seconds of the actor's clock."""
         self._timers_started += 1
         self._timers[timer] = self._timers_started
         takes_s = self.clock.takes_s(delay_s)
@@ -155,7 +155,7 @@ class ActorProcess(Process, BaseLife):
         self._timers.pop(timer, None)
 
     def happened(self, kind: Kind, request: str, what: Any) -> None:
-        """Into the history."""
+        """Add an event to the history; ValueError if no caller has asked for this request."""
         if request not in self.world.asked and (request or kind in ("did", "told", "has")):
             raise ValueError(f"nobody has asked for {request!r}")
         self.note(self.in_words(kind, request, what))
@@ -172,20 +172,20 @@ class ActorLink(BaseLink):
 
 
 class ActorNetwork(BaseNetwork[ActorLink, Envelope]):
-    """A connection for each two actors that talk, made by the first message."""
+    """Network with a connection for each two actors that talk, made by the first message."""
 
     def __init__(self, world: ActorWorld) -> None:
         super().__init__(world.events, world.plan.rates)
         self._world = world
         self._links: dict[str, ActorLink] = {}
         self._sent: Counter[bytes] = Counter()
-        """How often each message was sent."""
+        """Number of times that each message was sent."""
         self._none_until_s: dict[str, float] = {}
         self._apart: list[frozenset[str]] = []
-        """The sides of partitions: between one and the others nothing passes."""
+        """Sides of partitions: no message passes between one and the other actors."""
 
     def transmit(self, sender: ActorProcess, to: str, message: Any) -> None:
-        """Send, over a new connection if there is none; lost if there can be none."""
+        """Send a message, over a new connection if there is none; lost if there can be none."""
         envelope, name = Envelope(sender.name, to, message), _pair(sender.name, to)
         envelope = envelope._replace(text=envelope.to_bytes())
         link = self._links.get(name) or self._connect(name, sender, self._world.processes[to])
@@ -196,12 +196,12 @@ class ActorNetwork(BaseNetwork[ActorLink, Envelope]):
             self.send(link, envelope, up=sender is link.dialer)
 
     def strikes(self, rate: float, rng: Random) -> bool:
-        """Draws also where it never does: see :meth:`_luck_of`."""
+        """Whether a fault of this rate strikes; draws in any case: see :meth:`_luck_of`."""
         return rng.random() < rate and not self.calm
 
     def _luck_of(self, envelope: Envelope) -> Random:
-        """A source for each message: so it has the same luck when others, or a kind of
-        fault, are left out of the schedule."""
+        """Random source of one message, so that its luck stays as it is when others, or a
+        kind of fault, are left out of the schedule."""
         text = envelope.to_bytes()
         self._sent[text] += 1
         return self._world.luck_of(f"{text!r}/{self._sent[text]}")
@@ -220,12 +220,12 @@ class ActorNetwork(BaseNetwork[ActorLink, Envelope]):
         return [link for link in links if process in (link.dialer, link.listener)]
 
     def part(self, link: ActorLink, for_s: float) -> None:
-        """Cut it; there is no other for so long."""
+        """Cut a connection; there is no other for ``for_s``."""
         self._none_until_s[link.name] = self.events.now_s + for_s
         self.cut(link)
 
     def divide(self, side: frozenset[str], for_s: float) -> None:
-        """Let nothing pass between these actors and the others, for so long."""
+        """Let nothing pass between these actors and the others for ``for_s``."""
         self._apart.append(side)
         for link in self._links.values():
             if self._are_apart(link.dialer, link.listener):
@@ -243,7 +243,7 @@ class ActorNetwork(BaseNetwork[ActorLink, Envelope]):
         return any((one.name in side) != (other.name in side) for side in self._apart)
 
     def rejoin(self) -> None:
-        """End the half-open connections; everybody can connect again."""
+        """End half-open connections and partitions; all actors can connect again."""
         self._none_until_s.clear()
         self._apart.clear()
         for link in list(self._links.values()):
@@ -251,15 +251,15 @@ class ActorNetwork(BaseNetwork[ActorLink, Envelope]):
                 self.cut(link)
 
     def ended(self, link: ActorLink, *, cut: bool) -> None:
-        """Both ends hear of it, if they are alive."""
+        """Tell both ends that their connection is gone, if they are alive."""
         if self._links.get(link.name) is not link:
-            return  # it had ended before, and there may be another one
+            return  # ended before; there may be another one
         del self._links[link.name]
         link.dialer.cut_off(link.listener.name)
         link.listener.cut_off(link.dialer.name)
 
     def deliver(self, link: ActorLink, envelope: Envelope, *, up: bool, stray: bool) -> None:
-        """To the process at the end; a stray to whoever lives under the name now."""
+        """Deliver to the process at the end; a stray to the actor's present process."""
         way = STRAY if stray else ARRIVED
         receiver = link.listener if up else link.dialer
         if stray:
@@ -279,11 +279,11 @@ def _pair(one: str, other: str) -> str:
 
 
 class ActorWorld(BaseWorld[Strike]):
-    """Everything that there is in a run."""
+    """World of a run: actors, their disks, callers and connections."""
 
     network: ActorNetwork
     process: type[ActorProcess]
-    """The class of the lives."""
+    """Class of the lives."""
 
     def __init__(self, system: System, seed: int, plan: Plan, events: Events[Envelope]) -> None:
         super().__init__(events)
@@ -299,19 +299,19 @@ class ActorWorld(BaseWorld[Strike]):
         self.asked: set[str] = set()
         self.crashes: list[Violation] = []
         self.calls: Counter[Any] = Counter()
-        """How often each handler was called, by its function."""
+        """Number of calls of each handler, by its function."""
         self.acts: Counter[str] = Counter()
-        """How often each actor has sent, written or synced."""
+        """Number of acts (sends, writes, syncs) of each actor."""
         self._lives: Counter[str] = Counter()
         self._untold: dict[str, str] = {}
-        """Requests whose callers wait, and in which process."""
+        """Requests whose callers wait, and the actor of each."""
         self._waiting = {name: list[Ask]() for name in system.actors}
-        """Asks for actors that are dead."""
+        """Asks that wait until their actor starts again."""
         self._to_ask = len(plan.asks)
         self._busy_until_s = 0.0
 
     def begin(self) -> None:
-        """Start all actors; what callers ask and what strikes is on its way."""
+        """Start all actors, and schedule the asks and the faults."""
         for name in self.system.actors:
             self._make(name)
         for process in list(self.processes.values()):
@@ -321,7 +321,7 @@ class ActorWorld(BaseWorld[Strike]):
         self.schedule(((strike.at_s, strike) for strike in self.plan.strikes), self.plan.busy_s)
 
     def luck_of(self, name: str) -> Random:
-        """A source of its own for each who draws."""
+        """Random source of this name, the same in each run of the seed."""
         return Random(f"{self.seed}/{name}")
 
     # -- actors -------------------------------------------------------------------
@@ -338,14 +338,14 @@ class ActorWorld(BaseWorld[Strike]):
             self._ask(ask)
 
     def died(self, process: ActorProcess, pause_s: float) -> None:
-        """The callers in it are gone, and so are its connections."""
+        """Note a death, close its connections, and start the actor again after a pause."""
         self.write(Event(self.events.now_s, "died", process.name, "", None))
         for link in self.network.of(process):
             self.network.close(link)
         self.events.after(pause_s, self._start_again, process.name)
 
     def crashed(self, what: str, why: str = "") -> None:
-        """An actor has raised: the run is over."""
+        """Note that an actor has raised: the run is over."""
         self.events.note("CRASH", what)
         self.crashes.append(Violation(CRASH, self.events.now_s, f"{what}\n{why}".rstrip()))
 
@@ -361,7 +361,7 @@ class ActorWorld(BaseWorld[Strike]):
             self._waiting[ask.actor].append(ask)
 
     def write(self, event: Event) -> None:
-        """Into the history."""
+        """Add an event to the history."""
         self.happened.append(event)
         self._busy_until_s = event.at_s + self.system.quiet_s
         match event.kind:
@@ -377,7 +377,7 @@ class ActorWorld(BaseWorld[Strike]):
     # -- faults -------------------------------------------------------------------
 
     def struck(self, strike: Strike) -> bool:
-        """Whether it found somebody."""
+        """Let a fault strike now; False if there is nothing to strike."""
         process, fault = self.processes[strike.actor], strike.fault
         if fault is Fault.PARTITION:
             side = frozenset({strike.actor, *strike.others})
@@ -411,7 +411,7 @@ class ActorWorld(BaseWorld[Strike]):
             process.release("stopped")
 
     def release(self) -> None:
-        """Nothing strikes any more."""
+        """End all faults."""
         self._busy_until_s = max(self._busy_until_s, self.events.now_s + self.system.quiet_s)
         for process in list(self.processes.values()):
             process.spare()
@@ -419,7 +419,7 @@ class ActorWorld(BaseWorld[Strike]):
         self.network.rejoin()
 
     def times(self) -> dict[str, int]:
-        """How often each kind of fault struck, by what people call it."""
+        """Number of times that each kind of fault struck, by its name for people."""
         network = self.network
         times = self.faults + Counter(
             {
@@ -434,21 +434,21 @@ class ActorWorld(BaseWorld[Strike]):
     # -- its end ------------------------------------------------------------------
 
     def left(self) -> list[str]:
-        """The parts that have not come to rest."""
+        """Reasons why the run is not at rest."""
         if not self.network.calm or self.events.now_s < self._busy_until_s:
             return ["things happen"]
         left = [f"{request} was never told" for request in self._untold]
         return left + ["somebody will ask"] * bool(self._to_ask)
 
     def run(self) -> None:
-        """Until everything is at rest, or should be, or an actor raises."""
+        """Run until everything is at rest, or should be, or an actor raises."""
         self.begin()
         if not self.crashes:
             self.to_rest(self.system.patience_s, lambda: bool(self.crashes))
         self.ask_what_is_there()
 
     def ask_what_is_there(self) -> None:
-        """The run is over: the actors say what they have."""
+        """Call ``on_rest`` of the actors that are alive, unless one has raised."""
         if not self.crashes and self.events.count < MOST_EVENTS:
             for process in self.processes.values():
                 if process.alive:
@@ -467,31 +467,31 @@ class Run:
     seed: int
     """The seed."""
     plan: Plan
-    """What was drawn from it."""
+    """Plan of the run."""
     history: History
-    """What happened."""
+    """Events of the run."""
     violations: tuple[Violation, ...]
-    """What the judges found."""
+    """Violations that the judges found, or of an actor that raised."""
     events: int
-    """How many events there were."""
+    """Number of events on the virtual clock."""
     virtual_s: float
-    """How long it took on the virtual clock."""
+    """Duration of the run in virtual seconds."""
     faults: dict[str, int]
-    """How often each kind struck."""
+    """Number of times that each kind of fault struck."""
     told: dict[str, int]
-    """How many of the callers were told something, and how many were not."""
+    """Number of requests whose callers were told, and of those whose callers were not."""
     digest: str
     """The hash of the trace, recorded or not: the same for the same seed."""
     trace: tuple[Record[Envelope], ...] = ()
-    """Every event, if that was asked for."""
+    """Trace, if it was asked for."""
     acts: dict[str, int] = dataclasses.field(default_factory=dict)
-    """How often each actor has sent, written or synced."""
+    """Number of acts (sends, writes, syncs) of each actor."""
 
     def breaks(self, guarantee: str) -> bool:
         """Whether this guarantee was broken.
 
         Args:
-            guarantee: Its name.
+            guarantee: Name of the guarantee.
         """
         return any(violation.guarantee == guarantee for violation in self.violations)
 
@@ -511,11 +511,11 @@ def run(system: System, seed: int, *, plan: Plan | None = None, trace: bool = Fa
         system: The system.
         seed: The seed.
         plan: Another plan than that of the seed.
-        trace: Whether to keep every event.
+        trace: Whether to keep the trace.
     """
     plan = plan or draw(system, seed)
     engines = [make.engine for make in system.actors.values() if hasattr(make, "engine")]
-    if engines:  # it is a system of programs: see the file trial
+    if engines:  # a system of programs: see the file trial
         one: Run = engines[0](system, seed, plan, trace=trace)
         return one
     world = ActorWorld(system, seed, plan, Events(Envelope.to_bytes, trace=trace))
@@ -524,7 +524,7 @@ def run(system: System, seed: int, *, plan: Plan | None = None, trace: bool = Fa
 
 
 def ran(world: ActorWorld) -> Run:
-    """What a run came to that is over.  BrokenSystem if it never ended."""
+    """Result of a run that is over.  BrokenSystem if it never ended."""
     system, seed, plan = world.system, world.seed, world.plan
     if world.events.count >= MOST_EVENTS:
         raise BrokenSystem(_endless(world))
@@ -551,14 +551,14 @@ def _said(envelope: Envelope) -> str:
 
 
 def _judged(system: System, history: History, seed: int) -> list[Violation]:
-    """The violations that the judges found."""
+    """Violations that the judges find in a history."""
     judges, where = made_judges(system), f"seed {seed}"
     found = [v for event in history.events for v in judged(judges, event, where)]
     return found + judged(judges, float(history.end_s), where)
 
 
 def _endless(world: ActorWorld) -> str:
-    """The function that a run without an end calls again and again."""
+    """Message about a run without an end: its handlers that were called most often."""
     lines = [
         f"seed {world.seed} never ends: {world.events.count:,} events in "
         f"{world.events.now_s:.3f} virtual seconds. Called most often:",
@@ -571,11 +571,11 @@ def _endless(world: ActorWorld) -> str:
 
 
 def sweep(system: System, seed: int = 0, *, most: int | None = None) -> Iterator[Run]:
-    """The seed without faults, and then once for each act of an actor that may be killed:
+    """Run a seed without faults, and then once for each act of an actor that may be killed:
     with a crash right before it.
 
-    With ``Fault.POWER`` among the system's faults what was not synced is lost as well: all
-    of it, or all but the last write.
+    With ``Fault.POWER`` among the system's faults unsynced writes are lost as well: all of
+    them, or all but the last.
 
     Args:
         system: The system.

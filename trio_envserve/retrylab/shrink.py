@@ -1,4 +1,4 @@
-"""Makes a failing plan small: as long as it still fails.
+"""Shrinkers: a failing plan is made small, as long as it still fails.
 
 Theory of operation
 -------------------
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 
 MOST_RUNS = 700
-"""How many smaller plans are tried by default."""
+"""Most smaller plans that are tried, by default."""
 
 MOST_CALLS = 12
-"""With more calls than this, none is left out with another luck."""
+"""Most calls of a plan from which one is left out with another luck."""
 
 P = TypeVar("P", bound="DataclassInstance")
 C = TypeVar("C")
@@ -49,7 +49,7 @@ class BaseShrinker(ABC, Generic[P, C]):
     """The smallest failing plan so far, and the luck that it fails with."""
 
     lucks = 6
-    """How many are tried where that may help."""
+    """Number of lucks that are tried where another may help."""
 
     def __init__(self, plan: P, luck: int, most_runs: int) -> None:
         self.plan = plan
@@ -59,7 +59,7 @@ class BaseShrinker(ABC, Generic[P, C]):
 
     @abstractmethod
     def fails(self, plan: P, luck: int) -> bool:
-        """Run it: is the failure there?"""
+        """Run a plan; returns whether the failure is there."""
 
     @abstractmethod
     def calls(self) -> list[C]:
@@ -71,10 +71,10 @@ class BaseShrinker(ABC, Generic[P, C]):
 
     @abstractmethod
     def passes(self) -> Iterable[Callable[[], object]]:
-        """The parts that may be taken away, the largest first; each by :meth:`take`."""
+        """Functions that take something away by :meth:`take`, the largest part first."""
 
     def work(self, alone: Sequence[C]) -> None:
-        """All passes, until none of them helps; first with these calls alone."""
+        """Run all passes until none of them helps; first with these calls alone."""
         if alone:
             self.take_with_some_luck(self.with_calls(alone))
         while self.tried < self._most_runs:
@@ -85,7 +85,7 @@ class BaseShrinker(ABC, Generic[P, C]):
                 return
 
     def take(self, plan: P, luck: int | None = None) -> bool:
-        """Whether this plan fails, too: then it is the one to go on with."""
+        """Try a plan; returns whether it fails, too, and so is the one to go on with."""
         luck = self.luck if luck is None else luck
         if plan == self.plan or self.tried >= self._most_runs:
             return False
@@ -114,13 +114,13 @@ class BaseShrinker(ABC, Generic[P, C]):
         )
 
     def take_with_some_luck(self, plan: P) -> bool:
-        """Whether this plan fails, too, with some luck: then both are to go on with."""
+        """Try a plan with several lucks; returns whether it fails with one of them."""
         return any(self.take(plan, luck) for luck in range(self.luck, self.luck + self.lucks))
 
 
 def ddmin(items: list[T], take: Callable[[Sequence[T]], bool]) -> list[T]:
-    """A smaller list that ``take`` still takes: by leaving out halves, quarters, and
-    in the end single items.  ``take`` is asked for the empty list first."""
+    """Smaller list that ``take`` accepts: by leaving out halves, quarters, and in the
+    end single items.  ``take`` is asked for the empty list first."""
     if items and take([]):
         return []
     parts = 2
@@ -140,11 +140,11 @@ def ddmin(items: list[T], take: Callable[[Sequence[T]], bool]) -> list[T]:
 
 
 OFTEN = 0.5
-"""How often what may happen to a message does, where that may help."""
+"""Rate of each fault of messages, where a high one may help."""
 
 
 class ActorShrinker(BaseShrinker[Plan, Ask]):
-    """Makes small the plan of a run that breaks a guarantee."""
+    """Shrinker of the plan of a run that breaks a guarantee."""
 
     lucks = 30  # a run is short
 
@@ -156,7 +156,7 @@ class ActorShrinker(BaseShrinker[Plan, Ask]):
         self._broken = [ask for ask in whole.plan.asks if ask.request == keys[0]]
 
     def shrink(self) -> None:
-        """All of it."""
+        """Run all passes."""
         self.work(self._broken)
 
     def fails(self, plan: Plan, luck: int) -> bool:
@@ -172,19 +172,19 @@ class ActorShrinker(BaseShrinker[Plan, Ask]):
         return list(self.plan.asks)
 
     def with_calls(self, kept: Sequence[Ask]) -> Plan:
-        """They keep their names."""
+        """Plan with these asks only, which keep their names."""
         return dataclasses.replace(self.plan, asks=tuple(kept))
 
     def passes(self) -> Iterable[Callable[[], object]]:
-        """See the top of this file."""
+        """Passes in the order that the top of this file gives."""
         return (
             self._likelier, self._drop_kinds, self._drop_strikes, self._drop_clocks,
             self.drop_calls, self._plainer_strikes, self._plainer_world, self._rounder_times,
         )  # fmt: skip
 
     def _likelier(self) -> None:
-        """The asks that it broke for alone, and messages that are often lost: luck in one
-        of few messages may have needed many."""
+        """Try the asks that it broke for alone, with messages that are often lost: luck in
+        one of few messages may have needed many."""
         if len(self.plan.asks) > len(self._broken) > 0:
             often = {fault: OFTEN for fault in self.plan.kinds() if fault in RATES}
             self.take_with_some_luck(self.with_calls(self._broken).with_rates(often))

@@ -35,15 +35,15 @@ class Envelope(NamedTuple):
     to: str
     message: Any
     text: bytes = b""
-    """What it was when it was sent."""
+    """Bytes of the message when it was sent."""
 
     def to_bytes(self) -> bytes:
-        """For the digest."""
+        """Sender, receiver and message as bytes, for the digest."""
         return f"{self.sender} {self.to} {plain(self.message)}".encode()
 
 
 class Fault(enum.Enum):
-    """The faults; the values are for people."""
+    """Kinds of fault; the values are for people."""
 
     LOSE = "messages lost"
     DUPLICATE = "messages duplicated"
@@ -58,19 +58,19 @@ class Fault(enum.Enum):
 
 
 USUAL = frozenset(Fault) - {Fault.POWER, Fault.DRIFT}
-"""The faults that every system has to survive: all but those of a disk and of clocks."""
+"""Kinds of fault that every system has to survive: all but those of a disk and of clocks."""
 
 
 class Clock(NamedTuple):
     """The clock of one actor."""
 
     rate: float = 1.0
-    """Seconds that it counts in a second."""
+    """Seconds that the clock counts in a true second."""
     ahead_s: float = 0.0
-    """Seconds that it shows when the run begins."""
+    """Time that the clock shows when the run begins, in seconds."""
 
     def shows_s(self, now_s: float) -> float:
-        """Its time at a moment of the run.
+        """Time that the clock shows at a moment of the run, in seconds.
 
         Args:
             now_s: Seconds since the run began.
@@ -78,42 +78,42 @@ class Clock(NamedTuple):
         return self.ahead_s + self.rate * now_s
 
     def takes_s(self, delay_s: float) -> float:
-        """How long it takes to count so many seconds.
+        """True time in which the clock counts a delay, in seconds.
 
         Args:
-            delay_s: Seconds that it counts.
+            delay_s: Seconds that the clock counts.
         """
         return delay_s / self.rate
 
 
 GONE = object()
-"""In the place of a value that was deleted."""
+"""Marker of a value that was deleted."""
 
 
 class Stored:
-    """The disk of an actor, whoever lives: what a reader finds, and what is safe."""
+    """Disk of an actor over all of its lives: what a reader finds, and what is safe."""
 
     def __init__(self) -> None:
         self.found: dict[str, Any] = {}
-        """What a reader finds."""
+        """Values that a reader finds."""
         self.safe: dict[str, Any] = {}
-        """What was there when it was last synced."""
+        """Values that survive a loss of power."""
         self.unsynced: list[tuple[str, Any]] = []
-        """The writes since."""
+        """Writes since the last sync, in order."""
 
     def write(self, name: str, value: Any) -> None:
-        """A write, not safe yet."""
+        """Write a value, which is not safe yet."""
         self.unsynced.append((name, value))
         _apply(self.found, name, value)
 
     def sync(self) -> None:
-        """All that was written is safe."""
+        """Make all writes safe."""
         self.safe = dict(self.found)
         self.unsynced.clear()
 
     def lose(self, survives: Callable[[int], bool]) -> None:
-        """The power is gone: of what is not safe the writes of these numbers survive, counted
-        from the end: -1 is the last."""
+        """Lose the power, and all unsynced writes but those whose numbers ``survives`` accepts,
+        counted from the end: -1 is the last."""
         for number, (name, value) in enumerate(self.unsynced, -len(self.unsynced)):
             if survives(number):
                 _apply(self.safe, name, value)
@@ -121,7 +121,7 @@ class Stored:
         self.unsynced.clear()
 
     def copy(self) -> Stored:
-        """The same once more; its values never change."""
+        """Copy of the disk; the values are shared, since they never change."""
         other = Stored()
         other.found, other.safe = dict(self.found), dict(self.safe)
         other.unsynced = list(self.unsynced)
@@ -136,7 +136,7 @@ def _apply(names: dict[str, Any], name: str, value: Any) -> None:
 
 
 class Disk(MutableMapping[str, Any]):
-    """The state that an actor finds again after it was killed; it forgets everything else.
+    """State that an actor finds again after it was killed; everything else is forgotten.
 
     A value is copied whenever it is written or read, so nothing is kept but what was
     written.  One assignment is one write: an actor may be killed between two.  Power that
@@ -148,7 +148,7 @@ class Disk(MutableMapping[str, Any]):
         self._before_write = before_write
 
     def sync(self) -> None:
-        """Make safe what was written."""
+        """Make all writes safe."""
         self._before_write("syncs")
         self._stored.sync()
 
@@ -173,78 +173,78 @@ class Disk(MutableMapping[str, Any]):
 
 
 class Actor:
-    """A process of the system: subclass it, and write what it does when something
-    happens to it.
+    """A process of the system: subclass it, and write its handlers, ``on_start`` to
+    ``on_rest``.
 
-    An object of it lives from a start to a crash, and is then made anew: what is in
-    its attributes is gone, what is in :attr:`disk` is there.  Handlers are plain
+    An object of it lives from a start to a crash, and is then made anew: its attributes
+    are gone, its :attr:`disk` is there.  Handlers are plain
     functions that return nothing; they take time and randomness from :attr:`now_s` and
     :attr:`random` and from nowhere else, so that a seed is always the same run.
     """
 
     _life: Any = None  # a BaseLife, which stands on this file
 
-    # -- what happens to it: to be overridden -----------------------------------
+    # -- its handlers: to be overridden -----------------------------------------
 
     def on_start(self) -> None:
-        """It has started, for the first time or after a crash."""
+        """Handle the start of the actor, its first one or one after a crash."""
 
     def on_ask(self, request: str, what: Any) -> None:
-        """A caller in this process asks.
+        """Handle the ask of a caller in this process.
 
         Args:
-            request: Its name, which is never used again.
-            what: What it asks for.
+            request: Name of the request, which is never used again.
+            what: Value that the caller asks for.
         """
 
     def on_message(self, sender: str, message: Any) -> None:
-        """A message has arrived.
+        """Handle a message that has arrived.
 
         Args:
             sender: Name of the actor that sent it.
-            message: The value.
+            message: Value that was sent.
         """
 
     def on_timer(self, timer: str) -> None:
-        """A timer has fired.
+        """Handle a timer that has fired.
 
         Args:
-            timer: Its name.
+            timer: Name of the timer.
         """
 
     def on_cut(self, peer: str) -> None:
-        """The connection to this actor is gone, and whatever was on its way.  The next
-        :meth:`send` makes another one as soon as there can be one.
+        """Handle the end of a connection, with the loss of all messages on their way.  The
+        next :meth:`send` makes another one as soon as there can be one.
 
         Args:
             peer: Name of the other actor.
         """
 
     def on_rest(self) -> None:
-        """The run is over: say what is there, by :meth:`has`; nothing else counts any more."""
+        """Say by :meth:`has` what is there at the end of the run; nothing else counts any more."""
 
-    # -- what it can do ---------------------------------------------------------
+    # -- its methods ------------------------------------------------------------
 
     @property
     def name(self) -> str:
-        """Its name in :attr:`System.actors`."""
+        """Name of the actor in :attr:`System.actors`."""
         return str(self._itself.name)
 
     @property
     def now_s(self) -> float:
-        """What its clock shows: the seconds since the run began, unless it is wrong."""
+        """Time of the actor's clock in seconds: since the run began, unless the clock is wrong."""
         now_s: float = self._itself.now_s()
         return now_s
 
     @property
     def random(self) -> Random:
-        """A random source of its own."""
+        """Random source of this actor."""
         luck: Random = self._itself.luck()
         return luck
 
     @property
     def disk(self) -> Disk:
-        """The memory that survives a crash."""
+        """Disk of this actor, which survives a crash."""
         disk: Disk = self._itself.disk
         return disk
 
@@ -262,8 +262,8 @@ class Actor:
         """Call :meth:`on_timer` in ``delay_s``; one of the same name is replaced.
 
         Args:
-            timer: Its name.
-            delay_s: Seconds from now, on its clock.
+            timer: Name of the timer.
+            delay_s: Seconds from now, on the actor's clock.
         """
         self._itself.start_timer(timer, delay_s)
 
@@ -271,52 +271,52 @@ class Actor:
         """Cancel a timer; one that has fired, or was never started, is no error.
 
         Args:
-            timer: Its name.
+            timer: Name of the timer.
         """
         self._itself.stop_timer(timer)
 
     def did(self, request: str, what: Any) -> None:
-        """Tell the judges that something was done for a request: what must not happen
+        """Tell the judges that work was done for a request: work that must not happen
         twice, say.
 
         Args:
-            request: Its name.
+            request: Name of the request.
             what: An immutable value.
         """
         self._itself.say("did", request, what)
 
     def began(self, what: Any, request: str = "") -> None:
-        """Tell the judges that it holds something from now on, or runs it: a lock, say.
+        """Tell the judges that the actor holds something from now on, or runs it: a lock, say.
 
         Args:
-            what: What it holds: an immutable value.
-            request: For which request; empty if for none.
+            what: Thing that is held: an immutable value.
+            request: Name of the request that it is for; empty if for none.
         """
         self._itself.say("began", request, what)
 
     def ended(self, what: Any, request: str = "") -> None:
-        """Tell the judges that it does not hold it any more.
+        """Tell the judges that the actor does not hold something any more.
 
         Args:
-            what: What it held.
-            request: For which request; empty if for none.
+            what: Thing that was held.
+            request: Name of the request that it is for; empty if for none.
         """
         self._itself.say("ended", request, what)
 
     def has(self, request: str, what: Any = None) -> None:
-        """Tell the judges that it has what was done for a request.
+        """Tell the judges that the actor has what was done for a request.
 
         Args:
-            request: Its name.
+            request: Name of the request.
             what: An immutable value.
         """
         self._itself.say("has", request, what)
 
     def tell(self, request: str, answer: Any) -> None:
-        """Tell the caller.
+        """Tell the caller of a request its answer.
 
         Args:
-            request: Its name.
+            request: Name of the request.
             answer: An immutable value.
         """
         self._itself.say("told", request, answer)
@@ -329,62 +329,62 @@ class Actor:
 
 
 class Ask(NamedTuple):
-    """A caller will ask for something."""
+    """Ask of a caller, at a moment of the run."""
 
     at_s: float
-    """When, in seconds since the run began."""
+    """Time of the ask in seconds since the run began."""
     actor: str
-    """In which process."""
+    """Name of the actor that is asked."""
     what: Any
-    """An immutable value."""
+    """Value that the caller asks for: an immutable one."""
     request: str = ""
-    """Its name, which is made: ``c0#1`` is the first of the actor ``c0``."""
+    """Name of the request, which is made: ``c0#1`` is the first of the actor ``c0``."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """How far a search of every order goes."""
+    """Bounds of a search of every order."""
 
     asks: int = 2
-    """So many asks of callers, the first ones of the seed."""
+    """Number of asks, the first ones of the seed."""
     faults: int = 2
-    """So many faults on one way; a message that is slower than a timer is one, too."""
+    """Most faults on one path; a message that is slower than a timer is one, too."""
     pause: int = 3
-    """So many timers of others may fire while an actor is stopped."""
+    """Most timers of others that may fire while an actor is stopped."""
     seed: int = 0
-    """The seed that the asks are drawn from."""
+    """Seed that the asks are drawn from."""
     most_states: int = 200_000
-    """The search gives up at so many states."""
+    """Number of states at which the search gives up."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class System:
-    """A system that can be tried: who takes part, what callers ask for, what must hold."""
+    """System that can be tried: its actors, the asks of callers, the judges, the faults."""
 
     actors: Mapping[str, Callable[[], Actor]]
-    """The function that makes each actor, by name; in a diagram they stand in this order."""
+    """Functions that make the actors, by name; a diagram has the actors in this order."""
     asks: Callable[[Random], Iterable[Ask]]
-    """The asks of callers, drawn from the seed."""
+    """Function that draws the asks of callers, from a random source of the seed."""
     judges: Collection[Callable[[], Judge]]
-    """The classes of the judges, or functions that make them."""
+    """Classes of the judges, or functions that make them."""
     faults: Collection[Fault] = USUAL
-    """The faults that there may be; of these each seed draws some.  :data:`USUAL` leaves out
+    """Kinds of fault that may strike; each seed draws some.  :data:`USUAL` leaves out
     those of a disk that must be synced and of clocks."""
     never_killed: Collection[str] = ()
-    """Actors that live to the end, with all of their callers."""
+    """Names of the actors that live to the end, with all of their callers."""
     drift: float = 0.1
-    """How wrong clocks may run: from ``1 - drift`` to ``1 + drift`` seconds in a second."""
+    """Largest error of a clock's rate: ``1 - drift`` to ``1 + drift`` seconds in a second."""
     ahead_s: float = 0.0
-    """How far ahead a clock may be set."""
+    """Time in seconds by which a clock may be set ahead."""
     describe: Callable[[Any], str] = short
-    """How a message reads in a diagram; one that is "" there is left out."""
+    """Function that describes a message in a diagram; one described as "" is left out."""
     quiet_s: float = 5.0
-    """A run is over when every caller was told and nothing was done or told for so long:
+    """Time without an event after which a run is over, if every caller was told, in seconds:
     longer than any timer that matters."""
     patience_s: float = 60.0
-    """How long after the last fault that may take; then the run is over anyway."""
+    """Time after the last fault in which a run may come to rest, in seconds; then it is over."""
     bounds: Bounds = Bounds()
-    """How far a search of every order goes."""
+    """Bounds of a search of every order."""
 
     def __post_init__(self) -> None:
         if not self.actors:
@@ -413,7 +413,7 @@ class System:
 
 
 def unknown(name: object, actors: Iterable[str]) -> str:
-    """The message that there is no such actor, with the near names."""
+    """Message that there is no such actor, with the names that are near."""
     near = difflib.get_close_matches(str(name), list(actors), n=3)
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(actors)}"
     return f"no actor {name!r}; {hint}"

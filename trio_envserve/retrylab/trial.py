@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-A :class:`Program` is an actor with a ``main``, which is a task.  It may do what trio code
+A :class:`Program` is an actor with a ``main``, which is a task.  A task may do what trio code
 does: sleep, open nurseries, talk over streams.  Time jumps whenever all tasks wait
 (``trio.testing.MockClock``), and the seed decides in which order tasks run
 (:func:`seeded`), so a seed is the same run each time, and what callers ask, faults, judges,
@@ -43,12 +43,12 @@ LEFT_OUT = (Fault.LOSE, Fault.DUPLICATE, Fault.REORDER, Fault.STOP, Fault.DRIFT)
 
 
 class Asked(NamedTuple):
-    """What a caller asks for."""
+    """Ask of a caller, as a program gets it."""
 
     request: str
-    """Its name."""
+    """Name of the request."""
     what: Any
-    """The value."""
+    """Value that the caller asks for."""
 
 
 class Piece(NamedTuple):
@@ -56,7 +56,7 @@ class Piece(NamedTuple):
 
     stream: str
     data: bytes | None
-    """None: this end has sent all."""
+    """Bytes that were sent; empty to open the stream, None when this end has sent all."""
 
 
 @final
@@ -80,7 +80,7 @@ class ProgramStream(trio.abc.Stream):
             self._program.send(self.peer, Piece(self._name, bytes(data)))
 
     async def wait_send_all_might_not_block(self) -> None:
-        """Nothing to wait for: there is room."""
+        """Return at once: a stream has no bound."""
         await trio.lowlevel.checkpoint()
         self._check()
 
@@ -103,7 +103,7 @@ class ProgramStream(trio.abc.Stream):
         return piece[:max_bytes]
 
     async def aclose(self) -> None:
-        """Close it: the other end finds its end."""
+        """Close this end; the other one reads the end of the stream."""
         if not self._closed and not self._broken and self._program._itself.alive:
             self._program.send(self.peer, Piece(self._name, None))
         self._closed = True
@@ -128,15 +128,15 @@ class ProgramStream(trio.abc.Stream):
 class Program(Actor):
     """A process of the system in trio code: subclass it, and write its :meth:`main`.
 
-    It lives from a start to a crash, as an actor does, and may do all that an actor does,
+    A program lives from a start to a crash, as an actor does, and may do all that an actor does,
     but for timers: it sleeps.  ``trio.current_time()`` is the time since the run began.
     """
 
     async def main(self) -> None:
-        """What the process does; when it returns, it only waits for its end."""
+        """Run the program; when this returns, the process only waits for its end."""
 
     async def next_ask(self) -> Asked:
-        """Wait for a caller."""
+        """Wait for the ask of a caller."""
         asked: Asked = await self._queue("asks")[1].receive()
         return asked
 
@@ -146,7 +146,7 @@ class Program(Actor):
         return message
 
     async def open_stream(self, to: str) -> ProgramStream:
-        """A stream to another program; its other end comes from :meth:`next_stream` there.
+        """Open a stream to another program; its other end comes from :meth:`next_stream` there.
 
         Args:
             to: Name of the program.
@@ -163,14 +163,14 @@ class Program(Actor):
         stream: ProgramStream = await self._queue("streams")[1].receive()
         return stream
 
-    # -- what the engine does ---------------------------------------------------------
+    # -- for the engine ---------------------------------------------------------------
 
     def on_ask(self, request: str, what: Any) -> None:
-        """For :meth:`next_ask`."""
+        """Queue an ask for :meth:`next_ask`."""
         self._queue("asks")[0].send_nowait(Asked(request, what))
 
     def on_message(self, sender: str, message: Any) -> None:
-        """For :meth:`next_message` and streams."""
+        """Queue a message for :meth:`next_message`, or pass it to its stream."""
         if not isinstance(message, Piece):
             self._queue("messages")[0].send_nowait((sender, message))
         elif message.stream in self._streams:
@@ -180,7 +180,7 @@ class Program(Actor):
             self._queue("streams")[0].send_nowait(stream)
 
     def on_cut(self, peer: str) -> None:
-        """For streams."""
+        """Break the streams to this peer."""
         for name, stream in list(self._streams.items()):
             if stream.peer == peer:
                 del self._streams[name]
@@ -223,7 +223,7 @@ class _Process(ActorProcess):
         with self._scope:
             try:
                 await program.main()
-            # An author's code may raise anything; what of it is a cancel is raised again below.
+            # An author's code may raise anything; a cancel in it is raised again below.
             except BaseException as error:  # noqa: ASYNC103
                 further, own = _split(error, (trio.Cancelled, KeyboardInterrupt))
                 _, own = _split(own, (Killed,))
@@ -233,37 +233,37 @@ class _Process(ActorProcess):
                     raise further from None  # noqa: ASYNC104
 
     def call(self, handler: str, *args: Any) -> None:
-        """As of any actor; acts are counted from one kill to the next, since a task has no
-        handlers."""
+        """Call a handler; acts are counted since the start of the program, since a task has
+        no handlers."""
         acts = self.acts
         super().call(handler, *args)
         self.acts += acts
 
     def die(self, how: str) -> None:
-        """Its task is cancelled."""
+        """End the process, and cancel its task."""
         super().die(how)
         self._scope.cancel()
 
     def start_timer(self, timer: str, delay_s: float) -> None:
-        """None: a program sleeps."""
+        """Raise RuntimeError: a program sleeps instead."""
         raise RuntimeError("a program has no timers: it sleeps (trio.sleep)")
 
     def dies_at(self, act: int) -> int:
-        """The act before which it dies, of those since it started."""
+        """Number of the act before which it dies, of those since it started; 0: none."""
         return self.acts + act if act else 0
 
 
 def _split(
     error: BaseException | None, kinds: tuple[type[BaseException], ...]
 ) -> tuple[BaseException | None, BaseException | None]:
-    """What of an error is of these kinds, and what is not."""
+    """Parts of an error that are of these kinds, and that are not."""
     if isinstance(error, BaseExceptionGroup):
         return error.split(kinds)
     return (error, None) if isinstance(error, kinds) else (None, error)
 
 
 class _Events(Events[Envelope]):
-    """Things to come, by trio's clock."""
+    """Events to come, by trio's clock."""
 
     def __init__(self, to_bytes: Callable[[Envelope], bytes], *, trace: bool) -> None:
         self.sooner = trio.Event()
@@ -271,7 +271,7 @@ class _Events(Events[Envelope]):
 
     @property
     def now_s(self) -> float:
-        """The time of trio's clock."""
+        """Time of trio's clock in seconds; 0 outside of trio."""
         return trio.current_time() if trio.lowlevel.in_trio_run() else 0.0
 
     @now_s.setter
@@ -279,22 +279,22 @@ class _Events(Events[Envelope]):
         pass
 
     def after(self, delay_s: float, act: Callable[..., None], *args: Any) -> None:
-        """Something to come, which may be the next."""
+        """Schedule an event, which may be the next."""
         super().after(delay_s, act, *args)
         self.sooner.set()
 
 
 class _World(ActorWorld):
-    """Everything that there is in a run of programs."""
+    """World of a run of programs."""
 
     events: _Events
     nursery: trio.Nursery
     process = _Process
     over = False
-    """Nothing that happens any more counts."""
+    """Whether the run is over, so that nothing counts any more."""
 
     async def main(self) -> None:
-        """Until everything is at rest, or should be, or a program raises."""
+        """Run until everything is at rest, or should be, or a program raises."""
         async with trio.open_nursery() as self.nursery:
             self.begin()
             until_s = self.busy_s + LATEST_S + self.system.patience_s

@@ -1,8 +1,8 @@
 """Plain values: what may travel in a message, and how it reads.
 
 A message is written into the digest of a run, so its text must be the same in every
-process; and it must not change while it is on its way.  So it is immutable, down to
-its last part.
+process; and it must not change while it is on its way.  A message is therefore immutable,
+down to its last part.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ALLOWED = (
 
 
 def plain(value: Any) -> str:
-    """The value as text, the same in every process.  TypeError if it is not plain."""
+    """Text of a value, the same in every process.  TypeError if it is not plain."""
     if isinstance(value, enum.Enum):
         return f"{type(value).__name__}.{value.name}"
     if type(value) in _ATOMS:
@@ -35,7 +35,7 @@ def plain(value: Any) -> str:
 
 
 def short(value: Any) -> str:
-    """A plain value for a diagram, in one line: ``Add c0#1 x 3``."""
+    """Plain value for a diagram, in one line: ``Add c0#1 x 3``."""
     if type(value) is str:
         return " ".join(value.split())
     if isinstance(value, (enum.Enum, frozenset)) or type(value) in _ATOMS:
@@ -54,11 +54,11 @@ def _parts(value: Any) -> tuple[str, list[Any]]:
     raise TypeError(f"a {kind.__name__} is not a plain, immutable value; these are: {ALLOWED}")
 
 
-# -- what an actor or a judge keeps ---------------------------------------------------------
+# -- the states of actors and judges --------------------------------------------------------
 
 
 def copied(value: Any, whose: str) -> Any:
-    """A copy of what somebody keeps.  TypeError in words if there can be none."""
+    """Copy of the state of an actor or a judge.  TypeError in words if there can be none."""
     try:
         return copy.deepcopy(value)
     except Exception as error:  # a copy runs code of the value's class, which may raise anything
@@ -69,8 +69,8 @@ def copied(value: Any, whose: str) -> Any:
 
 
 def state_text(value: Any) -> str:
-    """What somebody keeps as text: the same text, the same state.  TypeError if it cannot
-    be told.  Dicts keep their order, since a program can see it."""
+    """State of an actor or a judge as text: equal texts, equal states.  TypeError if a value
+    has no such text.  Dicts keep their order, since a program can see it."""
     kind = type(value)
     if kind in _ATOMS:
         return repr(value)

@@ -4,14 +4,14 @@ Theory of operation
 -------------------
 *Time.*  :class:`Events` is a heap of things to come; time jumps from one to the next.
 Whatever is noted goes into a digest, so that two runs can be compared, and into a trace
-if one is wanted.  It knows of a message only how its bytes are made.
+if one is wanted.  Of a message only its bytes are known.
 
 *Processes.*  A :class:`Process` lives, may be held up, and dies once.  Each draws from a
 source of its own, so that a schedule with less in it leaves the others' luck as it was.
 
 *Connections.*  A :class:`BaseLink` is one connection: whoever made it is its *dialer*, the
-other end its *listener*.  It is first in, first out, until it is cut: then what is on its
-way in either direction is lost, and a new link is made later.  The sender never learns of
+other end its *listener*.  A link is first in, first out, until it is cut: then what is on
+its way in either direction is lost, and a new link is made later.  The sender never learns of
 a loss.  As the :class:`Rates` say, messages are lost, duplicated, and delayed past others
 and past their connection: such a stray goes to whoever answers to that name when it
 arrives.  A subclass of :class:`BaseNetwork` knows who is at the ends.
@@ -19,7 +19,7 @@ arrives.  A subclass of :class:`BaseNetwork` knows who is at the ends.
 *A run.*  :class:`BaseWorld`: faults strike for some time, then the world is calm and comes
 to rest.
 
-It knows no message, no role and no judge; the simulator of the protocol that ships stands
+This file knows no message, no role and no judge; the simulator of the protocol that ships stands
 on it, and :mod:`.run`, which is for any system.
 """
 
@@ -46,9 +46,9 @@ class Record(NamedTuple, Generic[M]):
 
     at_s: float
     who: str
-    """The actor that it happened to; for a message the name of its connection."""
+    """Name of the actor that it happened to; for a message, of its connection."""
     what: str
-    """For a message its way, or how it was lost: see :mod:`.network`."""
+    """Event in words; for a message :data:`ARRIVED`, :data:`LOST` or :data:`STRAY` of its way."""
     message: M | None = None
 
     def text(self, describe: Callable[[M], str]) -> str:
@@ -58,7 +58,7 @@ class Record(NamedTuple, Generic[M]):
 
 
 class Events(Generic[M]):
-    """The virtual clock, everything that is to happen, and a digest of what has."""
+    """Virtual clock, the events to come, and a digest of those that were noted."""
 
     def __init__(self, to_bytes: Callable[[M], bytes], *, trace: bool) -> None:
         self.now_s = 0.0
@@ -74,11 +74,11 @@ class Events(Generic[M]):
         heapq.heappush(self._heap, (self.now_s + delay_s, next(self._order), act, args))
 
     def next_s(self) -> float:
-        """When something is to happen next; infinity if nothing is."""
+        """Time of the next event in virtual seconds; infinity if there is none."""
         return self._heap[0][0] if self._heap else math.inf
 
     def step(self) -> bool:
-        """Do what comes next; False if nothing does."""
+        """Do the next event; False if there is none."""
         if not self._heap:
             return False
         self.now_s, _, act, args = heapq.heappop(self._heap)
@@ -87,13 +87,13 @@ class Events(Generic[M]):
         return True
 
     def note(self, who: str, what: str) -> None:
-        """Something happened: into the digest, and into the trace if there is one."""
+        """Note an event in the digest, and in the trace if there is one."""
         self._hash.update(_pack(self.now_s) + who.encode() + what.encode())
         if self.trace is not None:
             self.trace.append(Record(self.now_s, who, what))
 
     def note_message(self, who: str, way: str, message: M) -> None:
-        """A message has arrived, or was lost."""
+        """Note that a message has arrived, or was lost."""
         said = who.encode() + way.encode() + self._to_bytes(message)
         self._hash.update(_pack(self.now_s) + said)
         if self.trace is not None:
@@ -105,21 +105,21 @@ class Events(Generic[M]):
 
 
 def long_tailed(rng: Random, mean_s: float) -> float:
-    """A time that is mostly short and sometimes very long.
+    """Random time in seconds that is mostly short and sometimes very long.
 
-    Not the exponential distribution: its logarithm may differ in the last digit
+    No exponential distribution is used: its logarithm may differ in the last digit
     between systems, and a seed is to give the same run on all of them.
     """
     return mean_s * (1.0 / math.sqrt(1.0 - rng.random()) - 1.0)
 
 
 class Process:
-    """Something that lives, may be held up, and dies once.
+    """Process that lives, may be held up, and dies once.
 
-    It runs what is posted to it, unless it is dead or held (stopped, or its loop
-    blocked): then that waits, and nothing of it moves.
+    Functions that are posted to it are called at once.  While it is held (stopped, or its
+    loop blocked) they wait, and nothing of it moves; of a dead process they are dropped.
 
-    Each draws from a source of its own, so that a schedule with less in it leaves
+    Each process draws from a source of its own, so that a schedule with less in it leaves
     the others' luck as it was: failures shrink better.
     """
 
@@ -129,33 +129,33 @@ class Process:
         self.rng = rng
         self.died_s: float | None = None
         self.held_s = 0.0
-        """For how long it has been held up, in all."""
+        """Time for which it has been held up in all, in seconds."""
         self.held_times = 0
         self._holds: dict[str, float] = {}
         self._continued_s = -math.inf
-        """When it was last continued, stopped before."""
+        """Time at which it was last continued after a stop, in virtual seconds."""
         self._backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
 
     @property
     def alive(self) -> bool:
-        """Whether it has not died."""
+        """Whether the process has not died."""
         return self.died_s is None
 
     @property
     def held(self) -> bool:
-        """Whether it is stopped, or its loop is blocked."""
+        """Whether the process is stopped, or its loop is blocked."""
         return bool(self._holds)
 
     def moved_s(self, now_s: float) -> float:
-        """For how long it has not been stopped; a blocked loop is no stop."""
+        """Time since it was last continued, in seconds; 0 while stopped.  A block is no stop."""
         return 0.0 if "stopped" in self._holds else now_s - self._continued_s
 
     def stopped_for_s(self, now_s: float) -> float:
-        """For how long it is stopped; 0 if it is not."""
+        """Time since it was stopped, in seconds; 0 if it is not."""
         return now_s - self._holds.get("stopped", now_s)
 
     def post(self, act: Callable[..., None], *args: Any) -> None:
-        """Do this in the process: now, or when it moves again, or never."""
+        """Call a function in the process: now, or when it moves again, or never."""
         if self.died_s is not None:
             return
         if self._holds:
@@ -164,12 +164,12 @@ class Process:
             act(*args)
 
     def hold(self, why: str) -> None:
-        """It does not move until this is released."""
+        """Hold the process until this reason is released."""
         self._holds.setdefault(why, self.events.now_s)
 
     def release(self, why: str) -> None:
-        """It moves again, unless something else holds it; first it works off
-        what has come in, then :meth:`woke` says what its clock missed."""
+        """Let the process move again, unless another reason holds it; first it works off
+        what has come in, then :meth:`woke` does what its clock missed."""
         since_s = self._holds.pop(why, None)
         if why == "stopped":
             self._continued_s = self.events.now_s
@@ -184,44 +184,44 @@ class Process:
         self.post(self.woke, late_s)
 
     def woke(self, late_s: float) -> None:
-        """It runs again after ``late_s``: do what the clock would have asked for."""
+        """Do what the clock would have asked for in the ``late_s`` that it was held."""
 
     def die(self, how: str) -> None:
-        """The process is dead.  Only the first death counts."""
+        """End the process.  Only the first death counts."""
         if self.died_s is None:
             self.died_s = self.events.now_s
             self.events.note(self.name, f"dies: {how}")
 
 
 LOST = ("<-x LOST", "->x LOST")
-"""The way of a message that never arrives: from the listener, to it."""
+"""Way of a message that never arrives: from the listener, to it."""
 
 ARRIVED = ("<-", "->")
-"""The way of a message that does: from the listener, to it."""
+"""Way of a message that arrives: from the listener, to it."""
 
 STRAY = ("<- stray", "-> stray")
-"""The way of a message that overtook others, or came late."""
+"""Way of a message that overtook others, or came late: from the listener, to it."""
 
 LATE_S = (3.0, 0.5, 0.02)
-"""A stray is late by one of these, on average."""
+"""Mean delays of a stray in seconds, to draw one from."""
 
 LAST_WORDS = 0.7
-"""How often what a process had sent before it died still arrives."""
+"""Probability that messages of a process that has died still arrive."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rates:
-    """The faults of messages, and their rates."""
+    """Rates of the faults of messages."""
 
     delay_s: tuple[float, float]
-    """How long it is on its way: at least, at most."""
+    """Least and most delay of a message in seconds."""
     loss: float = 0.0
     mangle: float = 0.0
-    """How often it is taken out of its order."""
+    """Probability that a message is taken out of its order."""
     copies: tuple[int, ...] = (1, 1, 2, 3)
-    """As how many copies a message that was out of its order arrives."""
+    """Numbers of copies of a message that is out of its order, to draw one from."""
     duplicate: float = 0.0
-    """How often a copy of it comes later, too."""
+    """Probability that a copy of a message comes later, too."""
 
 
 class BaseLink:
@@ -229,14 +229,14 @@ class BaseLink:
 
     def __init__(self, name: str, rng: Random) -> None:
         self.name = name
-        """Under which its messages are noted."""
+        """Name under which its messages are noted."""
         self.rng = rng
-        """The random source of its messages' luck."""
+        """Random source of its messages' luck."""
         self.open = True
         self.half_open = False
-        """Nothing arrives in either direction, and nobody knows."""
+        """Whether nothing arrives in either direction, and neither end knows."""
         self.last_s = [0.0, 0.0]
-        """When the last message in each direction arrives: none overtakes it."""
+        """Time at which the last message in each direction arrives: none overtakes it."""
 
 
 L = TypeVar("L", bound=BaseLink)
@@ -249,9 +249,9 @@ class BaseNetwork(ABC, Generic[L, M]):
         self.events = events
         self.rates = rates
         self.calm = False
-        """No message is lost, duplicated or delayed any more."""
+        """Whether messages are not lost, duplicated or delayed any more."""
         self.lost = self.mangled = self.duplicated = 0
-        """How many were."""
+        """Numbers of messages that were lost, out of their order, and duplicated."""
 
     @abstractmethod
     def deliver(self, link: L, message: M, *, up: bool, stray: bool) -> None:
@@ -260,17 +260,17 @@ class BaseNetwork(ABC, Generic[L, M]):
 
     @abstractmethod
     def ended(self, link: L, *, cut: bool) -> None:
-        """A connection is over: it was cut, or its dialer is dead."""
+        """Handle the end of a connection: it was cut, or a process at its end is dead."""
 
     def cut(self, link: L | None) -> None:
-        """The connection ends; what is on its way is lost."""
+        """End a connection; messages on their way are lost."""
         if link is not None and link.open:
             link.open = False
             self.ended(link, cut=True)
 
     def close(self, link: L | None) -> None:
-        """The dialer's process is dead: nothing reaches it, and what it has sent
-        still arrives, or does not."""
+        """End the connection of a process that is dead: messages that it has sent still
+        arrive, or do not."""
         if link is not None:
             link.open = link.open and link.rng.random() < LAST_WORDS
             self.ended(link, cut=False)
@@ -298,7 +298,7 @@ class BaseNetwork(ABC, Generic[L, M]):
         self.events.after(arrives_s - self.events.now_s, self._arrive, link, message, up)
 
     def strikes(self, rate: float, rng: Random) -> bool:
-        """Whether it happens; draws nothing where it never does."""
+        """Whether a fault of this rate strikes; draws nothing where it never does."""
         return rate > 0.0 and not self.calm and rng.random() < rate
 
     def _send_stray(self, link: L, message: M, delay_s: float, up: bool) -> None:
@@ -318,22 +318,22 @@ class BaseNetwork(ABC, Generic[L, M]):
 F = TypeVar("F")
 
 MOST_EVENTS = 200_000
-"""A run of more events is taken for one that never ends."""
+"""Most events of a run; one of more is taken for one that never ends."""
 
 NOBODY_S = 0.1
-"""A fault that finds nobody to strike tries again after this."""
+"""Time in seconds after which a fault that found nothing to strike tries again."""
 
 LATEST_S = 10.0
-"""How long after its time the last fault may still strike."""
+"""Time in seconds after ``busy_s`` until which a fault may still strike."""
 
 LOOK_S = 0.5
-"""Between looks at whether everything is at rest."""
+"""Time in seconds between checks whether everything is at rest."""
 
 
 class BaseWorld(ABC, Generic[F]):
-    """Everything that there is in a run.  Its faults are any values.
+    """World of a run.  Its faults are any values.
 
-    A world of somebody's own makes :attr:`network` and its processes, then calls
+    A subclass makes :attr:`network` and its processes, then calls
     :meth:`schedule`, then :meth:`to_rest`.
     """
 
@@ -346,18 +346,18 @@ class BaseWorld(ABC, Generic[F]):
 
     @abstractmethod
     def struck(self, fault: F) -> bool:
-        """Let a fault strike now; False if nobody is there to be struck."""
+        """Let a fault strike now; False if there is nothing to strike."""
 
     @abstractmethod
     def release(self) -> None:
-        """Nothing strikes any more: what is stopped continues, what is half open ends."""
+        """End all faults: what is stopped continues, what is half open ends."""
 
     @abstractmethod
     def left(self) -> list[str]:
-        """The parts that have not come to rest."""
+        """Reasons why the run is not at rest."""
 
     def schedule(self, moments: Iterable[tuple[float, F]], busy_s: float) -> None:
-        """When faults strike, and when it is calm: ``busy_s`` at the earliest."""
+        """Schedule the faults, and the calm after them: at ``busy_s`` at the earliest."""
         self.busy_s = busy_s
         for at_s, fault in moments:
             self._to_strike += 1
@@ -382,7 +382,7 @@ class BaseWorld(ABC, Generic[F]):
 
     def to_rest(self, calm_s: float, until: Callable[[], bool] | None = None) -> bool:
         """Run until nothing is left to do; or for ``calm_s`` after the last fault; or
-        until ``until`` says so, which is False."""
+        until ``until`` says so, which returns False."""
         until_s = self.busy_s + LATEST_S + calm_s
         look_at_s = self.busy_s + 1.0
         while self.events.count < MOST_EVENTS and self.events.now_s < until_s:
