@@ -21,7 +21,8 @@ from trio_envserve import WorkerLost
 from trio_envserve.lab.simulation.junk import KINDS
 
 FENCED = ("another incarnation", "nothing")
-"""What may be of another process, for all that is known: it is ended by its silence."""
+"""Kinds that another process may have sent, for all that is known: such a worker is ended by its
+silence."""
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
@@ -32,7 +33,7 @@ async def test_g10_a_worker_that_speaks_junk_is_ended_and_nobody_waits_for_it(
     with trio.fail_after(PATIENCE_S):
         limits: dict[str, Any] = {}
         if kind in FENCED:
-            limits["silence_kill_s"] = await honest_s(judge)
+            limits = {"silence_kill_s": await honest_s(judge), "silence_report_s": 0.5}
         async with (
             open_server(judge, worker_capacity=4, **limits) as server,
             open_calls(server.address) as calls,
