@@ -72,6 +72,14 @@ async def test_the_log_of_a_seed(tmp_path: Path):
     assert "seed 8 (harsh)" in done.out.splitlines()[-1]
 
 
+async def test_failure_of_a_mutant_that_cannot_be_saved_is_shown_all_the_same(tmp_path: Path):
+    (tmp_path / "full").symlink_to("/dev/full")
+    done = await run(tmp_path, "fuzz", "--mutant", MUTANT, "--save", "full/x")
+    assert done.code == 0, done.err
+    assert "The schedule, shrunk from" in done.out
+    assert "Not saved: " in done.out
+
+
 async def test_a_mutant_is_caught_shown_kept_and_replayed(tmp_path: Path):
     done = await run(tmp_path, "fuzz", "--mutant", MUTANT, "--save", "kept")
     assert done.code == 0, done.err

@@ -227,6 +227,15 @@ async def test_a_failure_of_a_seed_is_saved_and_one_of_another_version_is_refuse
     assert "it is of format 9, and this version reads 1" in again.last["error"]["message"]
 
 
+async def test_failure_that_cannot_be_saved_is_shown_all_the_same(tmp_path: Path):
+    (tmp_path / "full").symlink_to("/dev/full")
+    for words in (("--exhaustive",), ("--runs", "50", "--seed", "0")):
+        done = await run(tmp_path, "fuzz", "--protocol", FORGETFUL, *words, "--save", "full/x")
+        assert done.code == 1, done.err
+        assert "The schedule" in done.out
+        assert "Not saved: " in done.out
+
+
 async def test_ctrl_c_ends_a_search_of_every_order_with_what_it_has(tmp_path: Path):
     many = EXAMPLE.read_text().replace("asks=1, seed=1", "asks=3, faults=3, seed=1")
     (tmp_path / "many.py").write_text(many)

@@ -74,7 +74,7 @@ def test_a_file_of_something_else_is_refused(failure: Failure, tmp_path: Path, c
 
 def test_a_file_that_is_no_json_is_refused(tmp_path: Path):
     path = tmp_path / "x.json"
-    for text in ("", "[]", "7", "{"):
+    for text in ("", "[]", "7", "{", "[" * 100_000):
         path.write_text(text)
         with pytest.raises(ValueError, match=r"x\.json is no saved failure"):
             load(path)

@@ -83,7 +83,7 @@ def test_another_version_or_another_system_is_refused_in_words(
     assert words in str(raised.value)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "7", "{}", "\x00"])
+@pytest.mark.parametrize("text", ["", "[]", "7", "{}", "\x00", "[" * 100_000], ids=range(6))
 def test_a_file_that_is_none_is_refused_in_words(tmp_path: Path, text: str):
     path = tmp_path / "x.json"
     path.write_text(text)

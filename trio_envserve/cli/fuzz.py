@@ -237,8 +237,13 @@ def _say_mutant(name: str, tally: Tally, *, caught: bool) -> None:
 
 
 def _shown(failure: Failure, options: _Options, made_by: dict[str, Any]) -> dict[str, Any]:
-    path = save(failure, options.save, made_by) if options.save else None
-    footer = f"Saved: trio-envserve fuzz --saved {path}" if path else ""
+    path, footer = None, ""
+    if options.save:
+        try:
+            path = save(failure, options.save, made_by)
+            footer = f"Saved: trio-envserve fuzz --saved {path}"
+        except OSError as error:
+            footer = f"Not saved: {error}"
     if failure.mutant and path:
         footer += f" --mutant {failure.mutant}"
     if not options.as_json:

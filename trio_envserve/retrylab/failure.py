@@ -273,7 +273,7 @@ def load_failure(system: System, path: FilePath | str) -> Failure:
             plan=_schedule(data, asks), before=tuple(data["before"]),
             drawing=tuple(data["drawing"]),
         )  # fmt: skip
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         why = f"it has no {error}" if isinstance(error, KeyError) else error
         raise ValueError(f"{path.name} is no saved failure of this system: {why}") from error
 

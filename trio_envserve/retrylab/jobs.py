@@ -351,9 +351,12 @@ def _data(failure: Failure, job: Job) -> dict[str, object]:
     command = f"trio-envserve fuzz --protocol {job['system']} {how}"
     text, saved = failure.text(command), {}
     if job.get("save"):
-        path = save_failure(failure, FilePath(job["save"]), system=job["system"])
-        saved = {"saved": str(path)}
-        text += f"\nSaved as {path}"
+        try:
+            path = save_failure(failure, FilePath(job["save"]), system=job["system"])
+            saved = {"saved": str(path)}
+            text += f"\nSaved as {path}"
+        except OSError as error:
+            text += f"\nNot saved: {error}"
     return {
         **saved,
         "seed": failure.seed,

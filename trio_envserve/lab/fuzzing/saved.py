@@ -38,7 +38,7 @@ def load(path: Path) -> Failure:
             raise ValueError(f"format {known}, not {FORMAT}")
         data.pop("made_by", None)
         return Failure.from_data(data)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"{path.name} is no saved failure: {error}") from error
 
 
