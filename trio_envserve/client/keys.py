@@ -29,7 +29,7 @@ class KeyEnded:
     started: bool
     """False: it had never been started, and now never will be.  True: it may have run."""
     finished: bool = False
-    """It had its outcome before it was to be cancelled, and keeps it: ``attach`` to the key."""
+    """Whether the key had its outcome before the cancel, and keeps it: ``attach`` gets it."""
 
 
 async def attach(

@@ -100,7 +100,7 @@ class Commanded(NamedTuple):
     early: bool
     """It will cancel the next request of its key, of which nothing was known."""
     finished: bool = False
-    """It was a cancel of what had its outcome."""
+    """Whether it was a cancel of a generation that had its outcome."""
 
 
 Record: TypeAlias = Opened | Joined | Started | Completed | Closed | Cancelled | Commanded

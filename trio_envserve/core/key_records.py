@@ -235,7 +235,7 @@ class CommandAnswer(NamedTuple):
     refused: bool = False
     """For now: nothing has changed, and the command is to be sent again."""
     finished: bool = False
-    """It was to cancel a generation that has its outcome, which stays."""
+    """Whether it was to cancel a generation that has its outcome, which stays."""
 
 
 # -- effects --------------------------------------------------------------------------

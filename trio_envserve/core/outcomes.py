@@ -211,8 +211,8 @@ def unreadable(why: str, executions: int) -> Callable[[Entry], RetainedOutcome]:
 
 
 def lost_before(executions: int) -> RetainedOutcome:
-    """It may have run before the server was started anew, and may not run again.
-    ``executions``: those that are known; 0 where nothing is."""
+    """Outcome of a key that may have run before the server was started anew, and may not run
+    again.  ``executions``: number of known ones, 0 where nothing is known."""
     known = f"; executions: {executions}" if executions else ""
     text = f"the server was lost when it may have run{known}"
     info = ErrorInfo("worker-lost", Verdict.MAY_HAVE_RUN, text, executions=executions)

@@ -75,8 +75,8 @@ def _read(left: Remains, record: Record) -> None:
 
 
 def _opened(record: Opened) -> Left:
-    """What the record says that opened it.  A first start may stand in it, as one of the earlier
-    ones and one that is allowed no more."""
+    """Generation as its opening record has it.  A first start may stand there too, as one of the
+    earlier executions and one that is allowed no more."""
     last = record.incarnation, record.dispatch
     if not record.incarnation:
         return Left(record, {record.caller}, last=last)

@@ -87,7 +87,7 @@ class Results:
     failed: int = 0
     """Number of those that had failed."""
     last_s: float = 0.0
-    """When the last of the row failed."""
+    """Moment at which the last of the row failed."""
 
     def add(self, failed: bool, everyone: Tally, now_s: float) -> None:
         """Another execution has ended."""

@@ -39,8 +39,8 @@ CAPACITIES: Mapping[Backend, int] = MappingProxyType({"trio": 256, "asyncio": 25
 is run.  Measured: the page on concurrency has the figures."""
 
 CAPACITY_OF_OBJECTS = 64
-"""The same of classes whose objects have a thread each: between their tools they wait for a
-model, which takes no thread."""
+"""Rollouts at once on one worker, of classes whose objects have a thread each: between their
+tools they wait for a model, which takes no thread."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ FORMED_THOUGHTS = (
     "reasoning_details",  # OpenRouter
     "thinking_blocks",  # LiteLLM
 )
-"""Those that have them in a form of the endpoint's own, with signatures, say."""
+"""Fields with thoughts in a form of the endpoint's own, with signatures, say."""
 
 _MORE = (*FORMED_THOUGHTS, "refusal")
 
@@ -358,7 +358,7 @@ class _Draft:
         self._reasoning += list(given.values())[:1]
 
     def _add_more(self, message: Mapping[str, Any]) -> None:
-        """Those of :data:`_MORE`, whose parts in a stream are put together."""
+        """Put together the parts of the fields of :data:`_MORE`, which a stream cuts."""
         for name in _MORE:
             value, before = message.get(name), self._more.get(name)
             if value is None:

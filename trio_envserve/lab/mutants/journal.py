@@ -78,7 +78,7 @@ def allowance_forgotten(patch: Patches) -> None:
 
 @FAMILY.mutant("G11", needs=(Fault.JOURNAL,))
 def executions_forgotten(patch: Patches) -> None:
-    """What was started before a crash is allowed no more, and counted no more."""
+    """Executions of before a crash are taken off the allowance, and not counted."""
 
     @patch.replacing(keys_module, "generation_of")
     def generation_of(left: Any, now_s: float) -> Any:

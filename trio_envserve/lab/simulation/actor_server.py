@@ -174,7 +174,7 @@ class SimServer(Process):
         self.world.judge.closing_seen(self)
 
     def _count_bounds(self) -> None:
-        """How often tiny bounds, or workers that still start, made somebody wait."""
+        """Count the waits that tiny bounds, or workers that still start, have caused."""
         cache, plan = self.router.cache, self.world.plan
         if self.router.pool.spreads(self.router.awake_s):
             self.world.faults[Fault.SPREAD] += bool(cache.queued_count)

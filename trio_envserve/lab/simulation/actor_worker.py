@@ -71,7 +71,7 @@ class SimWorker(Process):
         """When its router first answered its hello, which is a sign of life, too."""
         self.reaped = False
         self.junk = ""
-        """What is wrong with all that it says; empty if nothing is."""
+        """Way in which its messages are spoilt; empty if they are not."""
         self.told_to_stop: set[int] = set()
         """Dispatches that are to stop, of which the router has not heard the end."""
         world.worker_by_incarnation[spawn.incarnation] = self

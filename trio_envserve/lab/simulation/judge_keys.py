@@ -62,7 +62,7 @@ class KeyJudge:
         self._commands: dict[Place, int] = {}
         """When its last cancel or forget came."""
         self._forgets: dict[Place, int] = {}
-        """When its last forget came: a cancel drops no outcome."""
+        """Moment of the last forget of each; a cancel drops no outcome."""
         self._asked: dict[Place, int] = {}
         """When its last request with an input came."""
         self._fresh: set[Place] = set()

@@ -33,7 +33,7 @@ def is_speaking_junk(seed: int) -> bool:
 
 
 def with_junk(plan: Plan) -> Plan:
-    """The same with such workers."""
+    """Plan with workers that speak junk."""
     return dataclasses.replace(plan, faults=plan.faults | {Fault.JUNK})
 
 
@@ -87,9 +87,9 @@ KINDS: Final[Mapping[str, Spoil]] = {
     "another incarnation": _another_name,
     "nothing": _nothing,
 }
-"""What is wrong with all that such a worker says, by its name for people."""
+"""Ways in which the messages of such a worker are spoilt, by name."""
 
 
 def spoilt(frames: Frames, kind: str, rng: Random) -> Frames:
-    """What is sent instead of a message; no frame if nothing is."""
+    """Frames that are sent in the place of a message; none if nothing is sent."""
     return KINDS[kind]([bytes(each) for each in frames], rng)

@@ -20,8 +20,8 @@ def is_spreading(seed: int) -> bool:
 
 
 def with_spread(plan: Plan, rng: Random) -> Plan:
-    """The same with a time for which that is done, and with room for several on a worker;
-    ``rng`` is read in a fixed order."""
+    """Plan in which first dispatches are spread for a drawn time, over workers with room for
+    several; ``rng`` is read in a fixed order."""
     server = dataclasses.replace(
         plan.server, worker_capacity=rng.choice((3, 8)), spread_s=rng.choice((0.3, 1.0, 5.0))
     )
