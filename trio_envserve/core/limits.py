@@ -237,8 +237,8 @@ class ServerLimits(_Checked):
     )
     spoilt_after: int = limit(
         8,
-        "a worker with so many failures in a row gets one execution at a time if others do not "
-        "fail; it is drained and replaced once that cannot be chance",
+        "a worker with so many more failures than results gets one execution at a time if others "
+        "do not fail; it is drained and replaced once that cannot be chance",
     )
     recycle_executions: int | None = limit(
         None, "a worker is replaced after so many executions (drained first); None: never"

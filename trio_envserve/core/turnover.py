@@ -56,16 +56,16 @@ class Turnover:
     def reported(self, worker: Worker, failed: bool, now_s: float) -> list[RouterEffect]:
         """One of its executions has failed, or has a result: decide anew who is suspect, and
         drain who is spoilt."""
-        if not (failed or self._failing or worker.results.failures):
+        if not (failed or self._failing or worker.results.excess):
             self._tally.ended += 1  # nearly always: in few steps
             return []
-        worker.results.add(failed, self._tally, now_s)
+        most = self._limits.spoilt_after
+        worker.results.add(failed, self._tally, most, now_s)
         if not (failed or self._failing):
             return []
-        most = self._limits.spoilt_after
         was_failing, everyone = self._failing, self._workers.values()
-        self._failing = worker.results.failures >= most or (
-            was_failing and any(each.results.failures >= most for each in everyone)
+        self._failing = worker.results.excess >= most or (
+            was_failing and any(each.results.excess >= most for each in everyone)
         )
         if not (self._failing or was_failing):
             return []
@@ -77,8 +77,12 @@ class Turnover:
                 each.suspect and life.phase is Phase.READY
                 and not each.results.may_be_chance(self._tally)
             ):  # fmt: skip
-                row = each.results.failures
-                why = f"its last {row} executions failed, far more than on other workers"
+                row = each.results.row
+                many = "all" if row.failed == row.ended else row.failed
+                why = (
+                    f"{many} of its last {row.ended} executions failed, far more than on other "
+                    "workers"
+                )
                 text = f"worker {each.name} gets no more work: {why}"
                 effects += [Report("warning", text)]
                 effects += self._pool.step(life, LifeInput.RETIRE, now_s, why)
