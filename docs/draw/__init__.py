@@ -15,8 +15,11 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
+from tests.conformance.caught import CAUGHT, WORKERS_CAUGHT
 from trio_envserve.lab.bench.chart import svg
 from trio_envserve.lab.bench.report import targets
+from trio_envserve.lab.conformance.cases import CASES
+from trio_envserve.lab.conformance.worker_cases import WORKER_CASES
 
 from . import diagrams, reference, tables, terminals
 
@@ -42,6 +45,11 @@ TEXTS: Mapping[str, Callable[[], str]] = {
     "metrics": tables.metrics_table,
     "checks": tables.checks_table,
     "vectors": tables.vectors_table,
+    "mutants": tables.mutants_table,
+    "cases": partial(tables.conformance_table, CASES),
+    "broken servers": partial(tables.caught_table, CAUGHT),
+    "worker cases": partial(tables.conformance_table, WORKER_CASES),
+    "broken workers": partial(tables.caught_table, WORKERS_CAUGHT),
     "benchmark targets": targets,
     "benchmark figures": tables.benchmark_figures,
     **{f"api {section}": partial(reference.drawn, section) for section in reference.SECTIONS},

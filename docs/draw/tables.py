@@ -36,6 +36,9 @@ from trio_envserve.core.request_table import TABLE, RequestInput
 from trio_envserve.core.requests import RequestState
 from trio_envserve.core.terms import Verdict
 from trio_envserve.lab.bench.report import markdown
+from trio_envserve.lab.conformance.findings import Case
+from trio_envserve.lab.mutants import MUTANTS
+from trio_envserve.lab.mutants.patching import ANY
 
 DOCS = Path(__file__).resolve().parent.parent
 COLUMNS = (
@@ -522,3 +525,31 @@ def benchmark() -> dict[str, Any]:
 def benchmark_figures() -> str:
     """Figures of the benchmark's record."""
     return markdown(benchmark())
+
+
+def conformance_table(cases: Sequence[Case]) -> str:
+    """Cases of the conformance suite."""
+    lines = ["| case | says | section | |", "|---|---|---|---|"]
+    for case in cases:
+        proxy = " (proxy)" if case.faults else ""
+        place = re.sub(r"[^\w\- ]", "", case.section.lower()).replace(" ", "-")
+        lines.append(
+            f"| `{case.name}`{proxy} | {case.line} | [{case.section}](protocol.md#{place}) "
+            f"| {case.guarantee} |"
+        )
+    return "\n".join(lines)
+
+
+def caught_table(caught: Mapping[str, str]) -> str:
+    """Variants that are broken on purpose, with the case of the suite that fails."""
+    lines = ["| mutant | case that fails |", "|---|---|"]
+    return "\n".join(lines + [f"| `{name}` | `{case}` |" for name, case in caught.items()])
+
+
+def mutants_table() -> str:
+    """Every mutant of the core."""
+    lines = ["| mutant | what goes wrong | caught by |", "|---|---|---|"]
+    for mutant in MUTANTS:
+        by = "any" if mutant.guarantees == ANY else ", ".join(mutant.guarantees)
+        lines.append(f"| `{mutant.name}` | {mutant.prose} | {by} |")
+    return "\n".join(lines)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.conformance.drawn import CAUGHT
+from tests.conformance.caught import CAUGHT
 from tests.conformance.processes import served
 from trio_envserve.lab.conformance.cases import CASES, select
 from trio_envserve.lab.conformance.run import Options, conform

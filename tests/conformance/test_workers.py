@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import trio
 
-from tests.conformance import drawn
+from tests.conformance.caught import WORKERS_CAUGHT
+from tests.conformance.pages import headings
 from trio_envserve.lab.conformance.cases import select
 from trio_envserve.lab.conformance.findings import Mark
 from trio_envserve.lab.conformance.judging import Report
@@ -54,7 +55,7 @@ async def test_the_raw_worker_passes_every_case_for_which_it_has_inputs():
 
 @pytest.mark.real
 @pytest.mark.slow
-@pytest.mark.parametrize(("mutant", "case"), drawn.WORKERS_CAUGHT.items())
+@pytest.mark.parametrize(("mutant", "case"), WORKERS_CAUGHT.items())
 async def test_a_mutant_of_the_worker_does_not_conform(mutant: str, case: str):
     environment = "tests.conformance.worker_env:mutant"
     subject = Subject([], environment, {"name": mutant}, INPUTS)
@@ -104,7 +105,7 @@ async def test_cases_without_their_input_are_skipped():
 def test_each_case_is_from_a_section_about_workers_and_says_what_is_right():
     assert len({case.name for case in WORKER_CASES}) == len(WORKER_CASES) >= 25
     for case in WORKER_CASES:
-        assert case.section in drawn.headings()
+        assert case.section in headings()
         assert re.fullmatch(r"[A-Z][^\n]*[.]", case.line), case.name
         assert set(case.needs) <= {"long", "failing"}
-    assert set(drawn.WORKERS_CAUGHT.values()) <= {case.name for case in WORKER_CASES}
+    assert set(WORKERS_CAUGHT.values()) <= {case.name for case in WORKER_CASES}

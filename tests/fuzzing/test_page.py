@@ -8,7 +8,6 @@ from pathlib import Path
 from trio_envserve.lab.fuzzing.failure import examine, is_harsh, text
 from trio_envserve.lab.fuzzing.tally import Tally
 from trio_envserve.lab.mutants import MUTANTS, find
-from trio_envserve.lab.mutants.patching import ANY
 from trio_envserve.lab.simulation.coverage import (
     IMPOSSIBLE,
     IMPOSSIBLE_OF_KEYS,
@@ -20,12 +19,7 @@ from trio_envserve.lab.simulation.faults import Fault
 PAGE = Path(__file__).parent.parent.parent.joinpath("docs/fuzzing.md").read_text(encoding="utf-8")
 
 
-def test_the_table_of_mutants_is_that_of_the_code():
-    rows = re.findall(r"^\| `([a-z-]+)` \| (.+?) \| (.+?) \|$", PAGE, re.MULTILINE)
-    assert rows == [
-        (m.name, m.prose, "any" if m.guarantees == ANY else ", ".join(m.guarantees))
-        for m in MUTANTS
-    ]
+def test_the_number_of_mutants_is_that_of_the_code():
     assert f"in {len(MUTANTS)} ways" in PAGE
 
 

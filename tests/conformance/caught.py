@@ -1,0 +1,38 @@
+"""Which case of the suite shows each variant that is broken on purpose."""
+
+from __future__ import annotations
+
+CAUGHT: dict[str, str] = {
+    "duplicates-run-again": "a-duplicate-of-a-running-request-is-coalesced",
+    "finished-looks-unseen": "a-duplicate-of-a-finished-request-is-refused",
+    "reruns-without-consent": "without-consent-a-death-ends-the-request",
+    "spans-one-too-long": "a-finish-is-of-its-sequences-only",
+    "sync-names-nothing-missing": "what-was-never-seen-is-named",
+    "sync-replays-nothing": "outcomes-are-replayed-on-a-new-connection",
+    "what-was-sent-is-finished": "an-outcome-lost-on-its-way-is-replayed",
+    "cancel-is-forgotten": "a-cancel-may-overtake-its-request",
+    "cancelled-is-kept": "what-a-sync-leaves-out-is-finished",
+    "deadline-stops-nothing": "a-deadline-stops-what-runs",
+    "kept-outcomes-are-evicted": "outcomes-are-kept-beside-each-other",
+    "replay-has-a-new-header": "a-duplicate-of-a-completed-request-is-replayed",
+    "digest-is-not-compared": "another-request-with-the-id-of-a-running-one-is-a-conflict",
+    "cancel-says-it-never-ran": "a-cancel-never-denies-a-run",
+    "window-is-not-kept": "a-full-window-refuses-for-now",
+    "every-lost-session-is-gone": "an-unknown-session-is-told",
+    "any-server-answers-a-ping": "a-session-of-this-epoch-that-is-not-there-is-gone",
+    "answers-go-to-the-first-connection": "answers-go-to-the-newest-connection",
+    "rows-are-shifted-by-one": "requests-may-share-a-batch",
+    "a-refused-row-drops-the-rest": "a-row-that-is-refused-harms-no-other",
+}
+"""Mutants of the server, and the case that shows each."""
+
+WORKERS_CAUGHT: dict[str, str] = {
+    "a-number-is-run-twice": "a-number-seen-before-is-not-run-again",
+    "a-worker-takes-any-incarnation": "what-is-for-another-incarnation-is-ignored",
+    "an-early-stop-is-forgotten": "a-stop-may-overtake-its-dispatch",
+    "an-outcome-is-sent-once": "a-lost-outcome-is-sent-again",
+    "a-worker-never-says-what-it-misses": "what-never-arrived-is-asked-for",
+    "an-announced-outcome-is-dropped": "a-large-outcome-is-announced-first",
+    "a-lost-announcement-is-not-repeated": "a-lost-announcement-is-sent-again",
+}
+"""Mutants of the worker, and the case that shows each."""
