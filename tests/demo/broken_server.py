@@ -1,13 +1,13 @@
-"""The demonstration's server with the dedup cache's answer to a duplicate removed.
+"""The command, with the dedup cache's answer to a duplicate removed.
 
 A request that is there already is taken for one that was never seen: it is
 entered and run again.  A program, run by test_demo.py.
 """
 
+from trio_envserve.cli import main
 from trio_envserve.core import request_table
 from trio_envserve.core.request_table import TABLE, RequestInput
 from trio_envserve.core.requests import RequestState
-from trio_envserve.lab.demo import server as demo_server
 
 
 def never_seen(cache, session, sequence, entry, ask):
@@ -28,4 +28,4 @@ TABLE[RequestInput.REQUEST][RequestState.RUNNING] = never_seen
 TABLE[RequestInput.REQUEST][RequestState.COMPLETED] = never_seen
 
 if __name__ == "__main__":
-    demo_server.main()
+    raise SystemExit(main())

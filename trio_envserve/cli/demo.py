@@ -16,8 +16,8 @@ from typing import Any
 import click
 import trio
 
-from ..lab.demo.process import SERVER_COMMAND
 from ..lab.demo.run import ROLLOUTS_LEAST, WORKERS_MOST, DemoOptions, Progress, run_demo
+from ..lab.processes import TRIO_ENVSERVE
 from .common import Result, Stop, exit_codes, run_verb, say
 from .judged import folder, judged, judged_options, run_shown, show_figures
 from .render import Table
@@ -86,7 +86,7 @@ def demo(
             options = DemoOptions(
                 directory=directory, rollouts=rollouts, seed=seed, workers=workers,
                 seconds_limit=seconds_limit, remote_host=remote_host,
-                server_command=server_command or SERVER_COMMAND,
+                server_command=server_command or TRIO_ENVSERVE,
             )  # fmt: skip
             return await _run(options, stop, as_json=as_json, kept=keep)
 

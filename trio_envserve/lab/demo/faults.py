@@ -41,10 +41,9 @@ from ...core.messages import KINDS, Outcome
 from ...core.terms import ID_BYTES
 from ...testing.proxy import FaultProxy
 from ..logs import EnvironmentLog, JsonLog, WorkerLife
-from ..remote_host import RemoteHost
+from ..processes import Process
 from .judge_logs import LEAST_FAULTS, LEAST_LIVING
 from .logs import RequestId
-from .process import DemoServer
 
 T = TypeVar("T")
 
@@ -123,7 +122,7 @@ class Faults:
     """Carries the schedule out."""
 
     def __init__(
-        self, server: DemoServer, host: RemoteHost | None, proxy: FaultProxy,
+        self, server: Process, host: Process | None, proxy: FaultProxy,
         environment: EnvironmentLog, log: JsonLog, callers: Callers, *, rollouts: int,
         workers: int, say: Callable[[str], None],
     ) -> None:  # fmt: skip

@@ -35,12 +35,10 @@ from ...testing.retransmit import RetransmittingNetwork
 from ..answers import noted
 from ..history import CALLERS, ENVIRONMENT, KILLER
 from ..logs import EnvironmentLog, JsonLog, prepared
-from ..remote_host import RemoteHost, with_host
-from ..standing import open_standing
+from ..processes import TRIO_ENVSERVE, Process, join_process, serve_process
 from .faults import Faults, poll, schedule
 from .judge_logs import judge
 from .logs import CallerTap, RequestId
-from .process import SERVER_COMMAND, DemoServer
 from .wiretap import TappedNetwork
 
 ROLLOUTS_LEAST = 500
@@ -76,8 +74,8 @@ class DemoOptions:
     """The demonstration ends after this time, and what has no answer is lost."""
     remote_host: bool = False
     """The workers are those of a host that has joined, and it is killed, too."""
-    server_command: Sequence[str] = SERVER_COMMAND
-    """The command that starts the server, with options as its last argument."""
+    server_command: Sequence[str] = TRIO_ENVSERVE
+    """The command that knows the verb ``serve``."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -124,28 +122,23 @@ async def _run(
     options: DemoOptions, directory: Path, progress: Progress, killer: JsonLog, log: JsonLog
 ) -> None:
     environment = EnvironmentLog(directory / ENVIRONMENT)
-    serving = {
-        "environment": "arithmetic",
-        "args": {
-            "log_path": str(directory / ENVIRONMENT), "seed": options.seed,
-            "size": options.rollouts,
-        },
-        "workers": options.workers,
-        "log_directory": str(directory),
-    }  # fmt: skip
-    if options.remote_host:
-        serving = with_host(serving)
     # Everything is told to end in the order in which it depends on each other,
     # and deaths are watched to the very last.
     with trio.move_on_after(options.seconds_limit) as limit:
-        serves = DemoServer(serving, directory, options.server_command)
-        async with open_standing(serves) as server:
+        args = {
+            "log_path": str(directory / ENVIRONMENT), "seed": options.seed,
+            "size": options.rollouts,
+        }  # fmt: skip
+        async with serve_process(
+            "arithmetic", directory, args=args, workers=options.workers,
+            hosted=options.remote_host, command=options.server_command,
+        ) as server:  # fmt: skip
             server.note(killer)
             joining = (
-                open_standing(RemoteHost(server.hosts_address, options.workers, directory))
+                join_process(server.said["hosts"], options.workers, directory)
                 if options.remote_host else nullcontext()
             )  # fmt: skip
-            proxying = open_fault_proxy(server.address, seed=options.seed)
+            proxying = open_fault_proxy(server.said["address"], seed=options.seed)
             async with joining as host, proxying as proxy:
                 callers = _Callers(options, progress, log)
                 faults = Faults(
@@ -163,7 +156,7 @@ async def _run(
         await poll(lambda: environment.look(killer).all_dead())
 
 
-async def _notice_end(server: DemoServer, progress: Progress, scope: trio.CancelScope) -> None:
+async def _notice_end(server: Process, progress: Progress, scope: trio.CancelScope) -> None:
     await server.wait_unexpected_end()
     progress.said.append("the server ended by itself: see its logs")
     scope.cancel()
