@@ -341,6 +341,10 @@ ANSWERS: dict[str, tuple[Status, Good | Again | Ends]] = {
     "text without tokens": (
         plain(whole(token_ids=[])), Again(BrokenNumbers, "no token ids for what it sampled"),
     ),
+    "tokens after a prompt of none": (
+        plain({**whole(token_ids=[1]), "prompt_token_ids": []}),
+        Again(BrokenNumbers, "no token ids for what it read"),
+    ),
     "more tokens than there can be": (
         plain({**whole(), "usage": {"prompt_tokens": 1 << 70, "completion_tokens": -1}}),
         Good({"usage": (None, None)}),

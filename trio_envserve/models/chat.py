@@ -390,6 +390,8 @@ class _Draft:
         counted = _count(self._usage.get("completion_tokens"))
         if ids is not None and not ids and (text or calls):
             raise _broken("gave no token ids for what it sampled")
+        if ids and self._prompt_ids is not None and not self._prompt_ids:
+            raise _broken("gave no token ids for what it read")
         if ids is not None and self._streamed_ids and len(ids) < (counted or 0):
             raise _broken(f"gave {len(ids)} token ids for {counted} sampled tokens")
         for name, items in self._per_token.items():
