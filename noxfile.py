@@ -30,7 +30,7 @@ ON_PURPOSE_IN_TESTS = "ASYNC102,ASYNC103,ASYNC104,ASYNC111,ASYNC900"
 # takes work from others, so that no long test is the last.
 PARALLEL = ("-n", "4", "--dist", "worksteal")
 NO_PROCESSES = "not soak and not slow and not mutants and not real"
-LABORATORY = ("demo", "exploration", "fuzzing", "kills", "retrylab", "siege", "simulation", "soak")
+LABORATORY = ("attack", "demo", "exploration", "fuzzing", "kills", "retrylab", "simulation", "soak")
 
 nox.options.error_on_missing_interpreters = False
 nox.options.sessions = [
@@ -495,8 +495,8 @@ def siege(session: nox.Session) -> None:
     ``nox -s siege -- --minutes 120`` is the long form.  The half minute does not judge the
     rate and the turns, which are the machine's as well: no test of CI is timed.
     """
-    session.install(".[cli,http]")
-    session.run("trio-envserve", "siege", "--json", *(session.posargs or SHORT_SIEGE))
+    session.install(".[http]")
+    session.run("python", "-m", "tests.attack", *(session.posargs or SHORT_SIEGE))
 
 
 @nox.session

@@ -2,7 +2,7 @@
 
 Seen red on the last version with such sockets: exit by SIGABRT each time, with the
 assertions of stream_engine_base.cpp:310 and ipc_listener.cpp:297.  A held loop (of a client
-with many outcomes under way, or of a server with workers=0) is the siege's.
+with many outcomes under way, or of a server with workers=0) is that of `tests/attack`.
 """
 
 from __future__ import annotations

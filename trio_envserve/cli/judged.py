@@ -1,4 +1,4 @@
-"""Shared parts of ``demo``, ``soak`` and ``siege``: a judge reads the logs of a run."""
+"""Shared parts of ``demo`` and ``soak``: a judge reads the logs of a run."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A connection made by hand: what no socket of a library would send.
 
-The least of ZMTP (:mod:`..siege.wire`) under a :class:`~.peer.Peer`, so that a case
+The least of ZMTP (:mod:`.wire`) under a :class:`~.peer.Peer`, so that a case
 can state an identity, or send a message in two halves.
 """
 
@@ -15,7 +15,7 @@ import trio
 
 from ...core.terms import Body
 from ...net import parse_peer_address
-from ..siege import wire
+from . import wire
 from .findings import CaseFailed, TimedOut
 from .peer import Peer
 

@@ -14,7 +14,6 @@ with its standard input.
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import trio
@@ -22,13 +21,15 @@ import trio
 from ...core import messages
 from ...core.limits import ClientLimits
 from ...core.terms import Status
+from ..conformance.peer import Peer
+from ..conformance.raw import open_raw_peer
 from ..orders import given_options, input_ends, say
-from ..siege import wire
-from ..siege.attacks_protocol import body_of, request
-from ..siege.context import AttackContext, Connection
 
 AT_ONCE = 50
-"""So many join at one time."""
+"""Number of clients that join at one time."""
+
+PATIENCE_S = 60.0
+"""Longest wait for a connection, a session or an outcome."""
 
 
 def main() -> int:
@@ -40,20 +41,20 @@ def main() -> int:
 async def _run(options: dict[str, Any]) -> None:
     count, right, ended = options["clients"], 0, 0
     places, all_ended = trio.Semaphore(AT_ONCE), trio.Event()
-    context = AttackContext(options["address"], random.Random(0))
 
     async def live() -> None:
         nonlocal right, ended
-        async with context.session() as (peer, welcome):
-            await peer.send(request(welcome, 0, body_of({})))
-            outcome = await peer.hear_first(messages.Outcome)
+        address = options["address"]
+        async with open_raw_peer(address, patience_s=PATIENCE_S, identity=b"") as (peer, _):
+            await peer.hello()
+            peer.transmit(0, {})
+            outcome, _ = await peer.next(messages.Outcome)
             right += outcome.status == Status.RESULT
             ended += 1
             places.release()
             if ended == count:
                 all_ended.set()
-            async with peer.drained():
-                await _stay(peer, welcome)
+            await _stay(peer)
 
     async with trio.open_nursery() as nursery:
         for _ in range(count):
@@ -65,15 +66,15 @@ async def _run(options: dict[str, Any]) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def _stay(peer: Connection, welcome: messages.Welcome) -> None:
+async def _stay(peer: Peer) -> None:
     """State that nothing is pending, again and again."""
     limits = ClientLimits()
-    probe, pause_s = 0, limits.ping_s
+    pause_s = limits.ping_s
     while True:
         await trio.sleep(pause_s)
-        probe, pause_s = probe + 1, min(2 * pause_s, limits.idle_ping_s)
-        sync = messages.Sync(welcome.session, welcome.epoch, 1, probe, 1, [])
-        await peer.send(wire.message(messages.encode(sync)))
+        pause_s = min(2 * pause_s, limits.idle_ping_s)
+        await peer.sync(1, [])
+        peer.forget()
 
 
 if __name__ == "__main__":
