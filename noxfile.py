@@ -432,7 +432,7 @@ def laboratory(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """Speed and memory beside a plain loop and two peers.  Not by default: it is long."""
     session.install(".[cli]")
-    session.run("trio-envserve", "bench", "--json", *session.posargs)
+    session.run("python", "-m", "tests.cost", *session.posargs)
 
 
 @nox.session(python="3.11")

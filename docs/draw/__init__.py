@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 
 from tests.conformance.caught import CAUGHT, WORKERS_CAUGHT
-from trio_envserve.lab.bench.chart import svg
-from trio_envserve.lab.bench.report import targets
+from tests.cost.chart import svg
+from tests.cost.report import targets
 from trio_envserve.lab.conformance.cases import CASES
 from trio_envserve.lab.conformance.worker_cases import WORKER_CASES
 

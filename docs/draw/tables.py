@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.cost.report import markdown
 from trio_envserve.core import (
     call_table,
     errors,
@@ -35,7 +36,6 @@ from trio_envserve.core.limits import (
 from trio_envserve.core.request_table import TABLE, RequestInput
 from trio_envserve.core.requests import RequestState
 from trio_envserve.core.terms import Verdict
-from trio_envserve.lab.bench.report import markdown
 from trio_envserve.lab.conformance.findings import Case
 from trio_envserve.lab.mutants import MUTANTS
 from trio_envserve.lab.mutants.patching import ANY

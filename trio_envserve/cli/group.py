@@ -52,7 +52,6 @@ VERBS = {
     "fuzz": Verb("fuzz", "fuzz", "Simulate thousands of systems under random faults."),
     "explore": Verb("explore", "explore", "Try every interleaving in small systems."),
     "soak": Verb("soak", "soak", "Kill, stop and cut real processes for minutes."),
-    "bench": Verb("bench", "bench", "Compare the speed with a plain loop and another server."),
 }
 
 

@@ -50,12 +50,6 @@ def program(module: str) -> tuple[str, ...]:
     return (sys.executable, "-P", "-c", _BOOT.format(module=module), _ROOT)
 
 
-def module(name: str, *arguments: str | Mapping[str, Any]) -> list[str]:
-    """The command that runs a module of the laboratory.  Records are given as JSON."""
-    texts = [each if isinstance(each, str) else json.dumps(each) for each in arguments]
-    return [sys.executable, "-m", f"trio_envserve.lab.{name}", *texts]
-
-
 class EndedByItself(Exception):
     """A program ended, and nobody had killed it."""
 
