@@ -1,0 +1,218 @@
+"""Hashes of seeded runs and sizes of explored systems: equal as long as code only moves.
+
+``digests.json`` holds, for blocks of 100 seeds, one hash over the digests of all runs, the first
+four hexadecimal digits of each digest and the number of events of each run; so the first run that
+differs is found without a second list.  The hash decides; the digits say where.  Of each explored
+configuration it holds the numbers of states, transitions and quiet states, and the depth.
+
+``python -m tests.oracles digests --check`` compares, without ``--check`` the file is written.
+``--only PART`` (``simulator``, ``leases``, ``explored`` or the name of a configuration) takes a
+part of either; what is not chosen stays as it is in the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trio_envserve.lab.exploration.configurations import ALL, any_configuration
+from trio_envserve.lab.exploration.search import explore
+from trio_envserve.lab.fuzzing.failure import is_harsh
+from trio_envserve.lab.hosts.plan import plan_of
+from trio_envserve.lab.hosts.world import World
+from trio_envserve.lab.simulation.simulator import run
+
+STORED = Path(__file__).with_name("digests.json")
+BLOCK = 100
+"""Number of seeds of a block."""
+DIGITS = 4
+"""Number of hexadecimal digits of a digest that are kept of each run."""
+SEEDS = {"simulator": 1_500, "leases": 300}
+"""Number of seeds of each seeded world, from 0 on."""
+
+Stored = dict[str, Any]
+
+
+class Ran(NamedTuple):
+    """What is kept of one run."""
+
+    digest: str
+    events: int
+
+
+def simulated(seed: int) -> Ran:
+    """One seed of the simulator, as ``fuzz`` draws it."""
+    ran = run(seed, harsh=is_harsh(seed))
+    return Ran(ran.digest, ran.events)
+
+
+class _HashedWorld(World):
+    """A world of hosts, with a hash of the times at which anything is scheduled and happens."""
+
+    def __init__(self, seed: int) -> None:
+        self.hash = blake2b(digest_size=16)
+        super().__init__(plan_of(seed))
+
+    def after(self, delay_s: float, act: Callable[..., None], *args: Any) -> None:
+        self.hash.update(struct.pack("<dd", self.now_s, delay_s))
+        super().after(delay_s, act, *args)
+
+
+def leased(seed: int) -> Ran:
+    """One seed of the world of hosts."""
+    world = _HashedWorld(seed)
+    world.run()
+    for violation in world.judge.violations:
+        world.hash.update(str(violation).encode())
+    world.hash.update(world.luck.randbytes(16))  # how much luck was drawn
+    return Ran(world.hash.hexdigest(), world.events)
+
+
+WORLDS: dict[str, Callable[[int], Ran]] = {"simulator": simulated, "leases": leased}
+
+
+def block_of(ran: Sequence[Ran]) -> Stored:
+    """The stored form of consecutive runs."""
+    return {
+        "hash": blake2b("".join(each.digest for each in ran).encode(), digest_size=16).hexdigest(),
+        "digits": "".join(each.digest[:DIGITS] for each in ran),
+        "events": [each.events for each in ran],
+    }
+
+
+def explored(name: str) -> Stored:
+    """The sizes of one configuration, explored to its end."""
+    figures = explore(any_configuration(name)).figures
+    return {
+        "states": figures.states, "transitions": figures.transitions, "depth": figures.depth,
+        "quiet": figures.quiet, "violated": figures.record()["violated"],
+        "seconds": round(figures.seconds),
+    }  # fmt: skip
+
+
+# -- comparison ---------------------------------------------------------------
+
+
+def block_difference(first: int, stored: Stored, found: Stored) -> str:
+    """The first seed of a block that differs, in words; empty if none does."""
+    if stored["hash"] == found["hash"]:
+        return ""
+    pairs = zip(stored["events"], found["events"], strict=True)
+    for at, (before, now) in enumerate(pairs):
+        digits = slice(at * DIGITS, (at + 1) * DIGITS)
+        if before != now or stored["digits"][digits] != found["digits"][digits]:
+            return f"seed {first + at} is the first that differs: {before} events, now {now}"
+    return f"a seed from {first} to {first + len(found['events']) - 1} differs"
+
+
+def sizes_difference(stored: Stored, found: Stored) -> str:
+    """The sizes that differ, in words; empty if none does.  Seconds may differ."""
+    return ", ".join(
+        f"{name} {stored[name]}, now {found[name]}"
+        for name in found
+        if name != "seconds" and stored[name] != found[name]
+    )
+
+
+class Difference(NamedTuple):
+    """The comparison of one block, or of one configuration."""
+
+    what: str
+    text: str
+    """The difference in words; empty if there is none."""
+
+
+def read() -> Stored:
+    """The file; parts that it lacks are empty."""
+    stored: Stored = json.loads(STORED.read_text()) if STORED.exists() else {}
+    return {part: stored.get(part, {}) for part in (*WORLDS, "explored")}
+
+
+def write(stored: Stored) -> None:
+    """Write the file with a line for each block and each configuration."""
+    parts = []
+    for part, rows in stored.items():
+        lines = (f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in rows.items())
+        parts.append(f'"{part}": {{\n' + ",\n".join(lines) + "\n}")
+    STORED.write_text("{\n" + ",\n".join(parts) + "\n}\n")
+
+
+def blocks(world: str, count: int, pool: ProcessPoolExecutor) -> Iterator[tuple[int, Stored]]:
+    """The first seed of each block, and the block."""
+    ran = pool.map(WORLDS[world], range(count), chunksize=10)
+    for first in range(0, count, BLOCK):
+        yield first, block_of([next(ran) for _ in range(BLOCK)])
+
+
+def configurations(only: Sequence[str]) -> list[str]:
+    """The names of those that are chosen."""
+    return [each.name for each in ALL if not only or "explored" in only or each.name in only]
+
+
+def compared(only: Sequence[str], jobs: int, found: Stored) -> Iterator[Difference]:
+    """Compare what is chosen with the file, and put what was found in its place in ``found``."""
+    stored = read()
+    with ProcessPoolExecutor(jobs) as pool:
+        for world, count in SEEDS.items():
+            if only and world not in only:
+                continue
+            for first, block in blocks(world, count, pool):
+                found[world][str(first)] = block
+                before = stored[world].get(str(first))
+                text = block_difference(first, before, block) if before else "not stored"
+                yield Difference(f"{world}, seeds {first} to {first + BLOCK - 1}", text)
+        names = configurations(only)
+        for name, sizes in zip(names, pool.map(explored, names), strict=True):
+            found["explored"][name] = sizes
+            before = stored["explored"].get(name)
+            text = sizes_difference(before, sizes) if before else "not stored"
+            yield Difference(f"configuration {name}", text)
+
+
+# -- the command --------------------------------------------------------------
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.add_argument(
+        "--check", action="store_true", help="compare, write nothing; 1 if anything differs"
+    )
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="PART",
+        help="simulator, leases, explored, or a configuration; may be repeated; default: all",
+    )  # fmt: skip
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
+
+
+def main(given: argparse.Namespace) -> int:
+    """The exit code: whether anything differs that should not."""
+    names = {*WORLDS, "explored", *(each.name for each in ALL)}
+    if unknown := set(given.only) - names:
+        raise SystemExit(f"there is no {', '.join(sorted(unknown))}")
+    found = read()
+    differ = told = 0
+    for each in compared(given.only, given.jobs, found):
+        told += 1
+        differ += bool(each.text)
+        print(f"{each.what}: {each.text or 'as stored'}", flush=True)
+        if not given.check:
+            write(found)
+    print(f"{told} blocks and configurations, {differ} differ from {STORED.name}")
+    return int(given.check and differ > 0)
+
+
+def first_differences(world: str, firsts: Iterable[int], size: int = BLOCK) -> list[str]:
+    """The differences of some blocks of a world, found in this process."""
+    stored = read()[world]
+    found = []
+    for first in firsts:
+        block = block_of([WORLDS[world](seed) for seed in range(first, first + size)])
+        found.append(block_difference(first, stored[str(first)], block))
+    return [text for text in found if text]
