@@ -50,7 +50,8 @@ SECTIONS: Mapping[str, str] = {
         doors.verifiers.VerifiersLimits""",
     "http": "doors.http.open_http_door doors.http.HttpDoor doors.http.HttpLimits",
     "retrylab": """
-        retrylab.Actor retrylab.Disk retrylab.Ask retrylab.System retrylab.Bounds
+        retrylab.Actor retrylab.Choice retrylab.Disk retrylab.Ask retrylab.System
+        retrylab.Bounds retrylab.Rule retrylab.Counted retrylab.Bag
         retrylab.Fault retrylab.Clock retrylab.Event retrylab.History retrylab.Judge
         retrylab.AtMostOnce retrylab.OneTrueAnswer retrylab.OneHolder
         retrylab.NoLostAcknowledgement retrylab.whole retrylab.judge_log retrylab.read_log

@@ -14,17 +14,22 @@ from tests.retrylab.small import SMALL, Far, Near, with_actors
 from trio_envserve.retrylab import (
     Actor,
     AtMostOnce,
+    Bag,
     Bounds,
     BrokenSystem,
+    Choice,
+    Counted,
     Event,
     Fault,
     Judge,
     OneTrueAnswer,
     Path,
+    Rule,
     System,
     Violation,
     check,
     explore,
+    run,
     whole,
 )
 from trio_envserve.retrylab.explore import Exploration, walk
@@ -32,7 +37,7 @@ from trio_envserve.retrylab.failure import explored_failure
 
 
 class Uncopied:
-    def __deepcopy__(self, memo: Any) -> Any:
+    def __reduce_ex__(self, protocol: Any) -> Any:
         raise OSError("no copies")
 
 
@@ -96,7 +101,7 @@ def test_each_kind_of_fault_happens_and_is_all_that_does(fault: Fault, name: str
     search = Exploration(small(fault, near=Retrying), Bounds(asks=1, faults=1))
     for _ in search.run():
         pass
-    seen = {move[0] for _, move in search._parents if move[0] != "clocks" or move[1]}
+    seen = {move[0] for move in search._numbers if move[0] != "clocks" or move[1]}
     usual = {"ask", "arrive", "timer", "stray", "continue"}
     assert seen - usual == {name}
     assert search.explored.exhausted
@@ -155,6 +160,281 @@ def test_a_way_is_walked_again_to_the_same_violation():
     other = Path((*explored.path.moves, ("arrive", "far", "near")) * 3, ONE, ())
     with pytest.raises(ValueError, match=r"move \d+ cannot be made"):
         walk(system, other)
+
+
+# -- choices, and notices --------------------------------------------------------------------
+
+
+class Impatient(Near):
+    """Its callers may give up."""
+
+    def on_start(self) -> None:
+        self.waits: list[str] = []
+
+    def on_ask(self, request: str, what: Any) -> None:
+        self.waits.append(request)
+        super().on_ask(request, what)
+
+    def on_message(self, sender: str, message: Any) -> None:
+        if message[0] in self.waits:
+            self.waits.remove(message[0])
+            super().on_message(sender, message)
+
+    def choices(self) -> list[Choice]:
+        return [Choice("give up", (request,), bound="cancels") for request in self.waits]
+
+    def on_choice(self, name: str, *args: Any) -> None:
+        (request,) = args
+        self.waits.remove(request)
+        self.tell(request, name)
+
+
+@pytest.mark.parametrize(("most", "given_up"), [(0, set()), (1, {1}), (2, {1, 2})])
+def test_choice_with_a_bound_comes_as_often_as_that_says(most: int, given_up: set[int]):
+    seen: set[int] = set()
+
+    class Counting(Judge):
+        def __init__(self) -> None:
+            self.count = 0
+
+        def see(self, event: Event) -> None:
+            self.count += event.what == "give up"
+            seen.add(self.count)
+
+    system = small(near=Impatient, judges=[Counting])
+    explored = explore(system, Bounds(faults=9, each={"cancels": most}))
+    assert explored.exhausted
+    assert seen - {0} == given_up
+
+
+def test_fault_with_a_bound_of_its_own_leaves_the_others_theirs():
+    system = small(Fault.LOSE, Fault.DUPLICATE, judges=[AtMostOnce])
+    assert explore(system, Bounds(faults=2, each={"DUPLICATE": 0})).violation is None
+    found = explore(system, Bounds(faults=2, each={"LOSE": 0}))
+    assert found.violation is not None
+    assert found.path is not None
+    assert found.path.kinds() == [Fault.DUPLICATE]
+
+
+class Repeating(Near):
+    """Sends all that it has no answer to again, once nothing else happens."""
+
+    def on_start(self) -> None:
+        self.waits: list[tuple[str, Any]] = []
+
+    def on_ask(self, request: str, what: Any) -> None:
+        self.waits.append((request, what))
+        super().on_ask(request, what)
+
+    def on_message(self, sender: str, message: Any) -> None:
+        if message in self.waits:
+            self.waits.remove(message)
+            super().on_message(sender, message)
+
+    def choices(self) -> list[Choice]:
+        return [Choice("repeat", when="idle")]
+
+    def on_choice(self, name: str, *args: Any) -> None:
+        for waits in self.waits:
+            self.send("far", waits)
+
+
+def test_idle_choice_repairs_what_was_lost_and_comes_where_nothing_else_does():
+    system = small(Fault.LOSE, near=Repeating, judges=[OneTrueAnswer])
+    explored = explore(system, Bounds(asks=1, faults=2))
+    assert explored.exhausted
+    assert explored.violation is None
+    calm = explore(system, Bounds(asks=1, faults=0))
+    assert calm.states == 4, "it asks, it arrives, it is answered, and nothing is repeated"
+
+
+@pytest.mark.parametrize("when", ["", "patient"])
+def test_patient_choice_is_counted_on_by_a_caller_who_waits_alone(when: Any):
+    """Far works on what it is asked for, and holds it for ever unless its work ends."""
+
+    class Working(Far):
+        def on_start(self) -> None:
+            self.work: list[tuple[str, Any]] = []
+
+        def on_message(self, sender: str, message: Any) -> None:
+            self.work.append((sender, message))
+            self.began(message)
+
+        def choices(self) -> list[Choice]:
+            return [Choice("end", each, when=when) for each in self.work]
+
+        def on_choice(self, name: str, *args: Any) -> None:
+            sender, message = args
+            self.work.remove((sender, message))
+            self.ended(message)
+            super().on_message(sender, message)
+
+    class NothingHeld(Judge):
+        def __init__(self) -> None:
+            self.held = 0
+
+        def see(self, event: Event) -> None:
+            self.held += {"began": 1, "ended": -1}.get(event.kind, 0)
+
+        def rest(self, at_s: float) -> list[Violation]:
+            return [Violation("ends", at_s, "it is held for ever")] if self.held else []
+
+    bounds = Bounds(asks=1, faults=1, each={"cancels": 1})
+    system = small(near=Impatient, far=Working, judges=[NothingHeld])
+    found = explore(system, bounds)
+    assert (found.violation is None) == (when == "")
+    waits = small(near=Near, far=Working, judges=[NothingHeld])
+    assert explore(waits, bounds).violation is None
+
+
+class Telling(Near):
+    def on_ask(self, request: str, what: Any) -> None:
+        self.send("far", (request, what))
+        self.notify("far", (request, "notice"))
+
+
+class Noticing(Far):
+    def on_notice(self, peer: str, what: Any) -> None:
+        assert peer == "near"
+        self.did(*what)
+
+
+def test_notice_is_never_lost_and_passes_messages():
+    orders: set[tuple[str, ...]] = set()
+
+    class Ordered(Judge):
+        def __init__(self) -> None:
+            self.order: tuple[str, ...] = ()
+
+        def see(self, event: Event) -> None:
+            self.order += (event.what,) if event.kind == "did" else ()
+
+        def rest(self, at_s: float) -> None:
+            orders.add(self.order)
+
+    system = small(Fault.LOSE, Fault.CUT, Fault.REORDER, near=Telling, far=Noticing)
+    system = dataclasses.replace(system, judges=[Ordered])
+    assert explore(system, Bounds(asks=1, faults=2)).exhausted
+    assert orders >= {("notice",), ("one", "notice"), ("notice", "one")}
+    assert all("notice" in order for order in orders)
+    ran = run(dataclasses.replace(system, judges=[whole(lambda history: [])]), 3)
+    assert [each.what for each in ran.history.did()].count("notice") == 2
+
+
+# -- what is remembered, and which states are the same ---------------------------------------
+
+
+def test_handler_runs_once_in_each_state_of_its_actor():
+    calls: list[Any] = []
+
+    class Noted(Far):
+        def on_message(self, sender: str, message: Any) -> None:
+            calls.append(message)
+            super().on_message(sender, message)
+
+    explored = explore(small(Fault.LOSE, Fault.DUPLICATE, far=Noted), Bounds(faults=2))
+    assert explored.transitions > 100
+    assert len(calls) == len(set(calls)) == 2
+
+
+def test_actors_that_are_alike_are_exchanged():
+    asks = list(small().asks(None))  # type: ignore[arg-type]  # it draws nothing
+    other = [asks[0], asks[1]._replace(actor="other", what="one")]
+    system = dataclasses.replace(
+        small(), actors={"near": Near, "other": Near, "far": Far}, asks=lambda random: other
+    )
+    each = explore(system, Bounds(faults=0))
+    once = explore(dataclasses.replace(system, alike=[["near", "other"]]), Bounds(faults=0))
+    assert (each.exhausted, once.exhausted) == (True, True)
+    assert once.states < each.states < 2 * once.states
+    assert once.depth == each.depth
+    with pytest.raises(BrokenSystem, match="alike: no actor 'nera'; did you mean near"):
+        dataclasses.replace(system, alike=[["nera"]])
+
+
+@dataclasses.dataclass
+class Notes:
+    """What an actor keeps."""
+
+    count: int
+    last: int
+    log: list[str]
+
+
+@pytest.mark.parametrize(
+    ("rules", "exhausted"),
+    [
+        ({}, False),
+        ({"count": Rule("only compared", lambda notes, n: Counted("count", "near", n))}, False),
+        ({"log": Rule("for people"), "count": Rule("for people"), "last": Rule("why")}, True),
+        (
+            {
+                "log": Rule("for people"),
+                "count": Rule("only compared", lambda notes, n: Counted("count", "near", n)),
+                "last": Rule("only compared", lambda notes, n: Counted("count", "near", n)),
+            },
+            True,
+        ),
+    ],
+)
+def test_attributes_are_compared_as_the_forms_say(rules: Any, exhausted: bool):
+    """An actor that counts for ever has as many states as numbers, unless they do not count."""
+
+    class Counting(Near):
+        def on_start(self) -> None:
+            self.notes = Notes(0, 0, [])
+
+        def choices(self) -> list[Choice]:
+            return [Choice("count")] if self.notes.count < 400 else []
+
+        def on_choice(self, name: str, *args: Any) -> None:
+            self.notes.last, self.notes.count = self.notes.count, self.notes.count + 1
+            self.notes.log.append(name)
+
+    system = dataclasses.replace(small(near=Counting), forms={Notes: rules})
+    explored = explore(system, Bounds(asks=0, faults=0, most_states=100))
+    assert explored.exhausted == exhausted
+    assert (explored.states < 5) == exhausted
+
+
+def test_form_may_be_a_function_and_a_bag_has_no_order():
+    class Pair(tuple[int, int]):
+        __slots__ = ()
+
+    class Keeping(Near):
+        def on_start(self) -> None:
+            self.kept = Pair((1, 2))
+
+        def choices(self) -> list[Choice]:
+            return [Choice("turn")]
+
+        def on_choice(self, name: str, *args: Any) -> None:
+            self.kept = Pair(reversed(self.kept))
+
+    bounds = Bounds(asks=0, faults=0)
+    assert explore(small(near=Keeping), bounds).states == 2
+    system = dataclasses.replace(small(near=Keeping), forms={Pair: lambda pair: Bag(tuple(pair))})
+    assert explore(system, bounds).states == 1
+
+
+def test_frozen_object_that_holds_a_list_is_copied():
+    """It was shared by all states once, since nothing of it was thought to change."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Held:
+        items: list[int]
+
+    class Keeping(Near):
+        def on_start(self) -> None:
+            self.held = Held([])
+
+        def choices(self) -> list[Choice]:
+            return [Choice("add")] if len(self.held.items) < 5 else []
+
+        def on_choice(self, name: str, *args: Any) -> None:
+            self.held.items.append(1)
+
+    assert explore(small(near=Keeping), Bounds(asks=0, faults=0)).states == 6
 
 
 # -- what is not right --------------------------------------------------------------------

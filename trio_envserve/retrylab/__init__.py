@@ -51,12 +51,13 @@ from .judges import (
 )
 from .plan import Crash, Plan, Strike
 from .run import Run, run, sweep
-from .system import USUAL, Actor, Ask, Bounds, BrokenSystem, Clock, Disk, Fault, System
+from .system import USUAL, Actor, Ask, Bounds, BrokenSystem, Choice, Clock, Disk, Fault, System
+from .values import Bag, Counted, Rule
 
 __all__ = [
-    "USUAL", "Actor", "Ask", "AtMostOnce", "Bounds", "BrokenSystem", "Clock", "Crash", "Disk",
-    "Event", "Explored", "Failure", "Fault", "History", "Judge", "NoLostAcknowledgement",
-    "OneHolder", "OneTrueAnswer", "Path", "Plan", "Run", "Strike", "System", "Violation", "check",
-    "explore", "judge_log", "load_failure", "read_log", "replay", "run", "save_failure", "search",
-    "sweep", "whole",
+    "USUAL", "Actor", "Ask", "AtMostOnce", "Bag", "Bounds", "BrokenSystem", "Choice", "Clock",
+    "Counted", "Crash", "Disk", "Event", "Explored", "Failure", "Fault", "History", "Judge",
+    "NoLostAcknowledgement", "OneHolder", "OneTrueAnswer", "Path", "Plan", "Rule", "Run", "Strike",
+    "System", "Violation", "check", "explore", "judge_log", "load_failure", "read_log", "replay",
+    "run", "save_failure", "search", "sweep", "whole",
 ]  # fmt: skip

@@ -7,18 +7,29 @@ has a shortest path to it (:class:`Path`), which can be run again and drawn.
 
 A state is what actors keep in their attributes and on their disks, their timers, what is on
 its way, which callers wait, and what the judges keep.  In it may happen, in any order: an
-ask, the arrival of the next message of a link, the timer that is due first.  Faults may
+ask, the arrival of the next message or notice of a link, the timer that is due first, a
+choice of an actor (:meth:`.Actor.choices`).  Faults, and choices that have a bound, may
 happen as often as :class:`.Bounds` say: a message is lost, doubled, delayed past others, or
 slower than a timer; a connection is cut; an actor is killed, between two handlers or before
 any act of one, or loses power with any of its unsynced writes; an actor is stopped and
 continued.  A partition is the loss of its messages.  Clocks are all right, or each as fast or
 as slow as the system allows, from the beginning.
 
+*Speed.*  A state is made of local states, one of each actor and judge, which many other
+states have, too.  So each local state is kept once (:class:`Local`), and what a handler does
+in it is found out once, by running it, and remembered (:class:`Outcome`): unless it looks at
+its clock, for it may do something else later.
+
+*Sameness.*  Two states are the same if their forms are (:func:`.values.form`): attributes are
+left out as :attr:`.System.forms` say, counted numbers are compared by their order, and actors
+that are alike (:attr:`.System.alike`) are exchanged: of all exchanges of their names the
+least text stands for the state.
+
 *Time.*  Nothing takes time but timers, and asks that wait for their moment.  Two states
 that differ in nothing but the time are one, unless an actor has looked at its clock.
 
-*Rest.*  Each state is run on without any fault until nothing is left to do; then actors say
-what they have (``on_rest``) and judges what is missing.
+*Rest.*  Each state is run on without any fault until nothing is left to do, or nothing new
+happens any more; then actors say what they have (``on_rest``) and judges what is missing.
 
 A digest has 16 bytes; that two states share one is less likely than a fault of the machine.
 """
@@ -26,21 +37,36 @@ A digest has 16 bytes; that two states share one is less likely than a fault of 
 from __future__ import annotations
 
 import dataclasses
+import gc
 import itertools
+import re
 import time
+from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from random import Random
 from textwrap import wrap
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from .draw import COLUMNS
-from .judges import Event, Judge, Kind, Violation
+from .judges import Event, Kind, Violation
 from .life import CRASH, BaseLife, judged, made_judges
 from .plan import asks_of
-from .system import GONE, Actor, Ask, Bounds, BrokenSystem, Clock, Envelope, Fault, Stored, System
-from .values import copied, plain, short, state_text
+from .system import (
+    GONE,
+    Actor,
+    Ask,
+    Bounds,
+    BrokenSystem,
+    Choice,
+    Clock,
+    Envelope,
+    Fault,
+    Stored,
+    System,
+)
+from .values import Counted, Twins, counted, form, lowered, plain, ruled, short
 from .world import ARRIVED, LOST, STRAY, Record
 
 MOST_CALM = 5_000
@@ -49,8 +75,10 @@ MOST_CALM = 5_000
 MOST_WRITES = 3
 """Most unsynced writes of which any may survive; of more, only the last ones or none."""
 
-CUT = b"cut"
-"""Item of a link that is no message: the connection is gone."""
+MOST_REMEMBERED = 500_000
+"""Outcomes of judges that are remembered at a time."""
+
+WHERE = "a search of every order"
 
 Move: TypeAlias = tuple[Any, ...]
 """Name of a move, and its arguments: actors, links, numbers."""
@@ -59,19 +87,78 @@ Link: TypeAlias = tuple[str, str]
 """Names of the sender and of the receiver."""
 
 
-class Part(NamedTuple):
-    """Actor in a state, with its disk and its timers.  Never changed: a move makes another."""
+class Local:
+    """State of one actor, with its disk, or of one judge; each is kept once."""
 
-    actor: Actor
+    __slots__ = ("choices", "counted", "draws", "form", "hears_cuts", "kind", "number", "stored",
+                 "twins")  # fmt: skip
+
+    def __init__(
+        self, number: int, kind: Any, twins: Twins, form: Any, stored: Stored, draws: int,
+        choices: tuple[Choice, ...], numbers: tuple[int, ...],
+    ) -> None:  # fmt: skip
+        self.number = number
+        self.kind = kind
+        self.twins = twins
+        self.form = form
+        self.stored = stored
+        self.draws = draws
+        """Number of random sources that it was given."""
+        self.choices = choices
+        self.counted = numbers
+        """Numbers of the counted numbers in its form."""
+        self.hears_cuts = issubclass(kind, Actor) and kind.on_cut is not Actor.on_cut
+
+    def make(self) -> Any:
+        """The actor or the judge, to do with what the caller likes."""
+        other = self.kind.__new__(self.kind)
+        vars(other).update(self.twins.make())
+        return other
+
+
+class Letter:
+    """Message, or notice, from one actor to another; each is kept once."""
+
+    __slots__ = ("counted", "envelope", "form", "number", "text")
+
+    def __init__(
+        self, number: int, envelope: Envelope, form: Any, numbers: tuple[int, ...]
+    ) -> None:
+        self.number = number
+        self.envelope = envelope
+        self.text = envelope.to_bytes()
+        self.form = form
+        self.counted = numbers
+
+
+CUT: Final = Letter(-1, Envelope("", "", None), "cut", ())
+"""Item of a link that is no message: the connection is gone."""
+
+
+class Outcome(NamedTuple):
+    """Result of a handler in a local state."""
+
+    local: Local | None
+    """Local state after it; None if the actor died, or could not be made."""
+    effects: tuple[tuple[Any, ...], ...]
+    """Effects in order: the name of a method of :class:`_Step`, and its arguments."""
+    acts: int
+    """Number of its acts."""
     stored: Stored
-    timers: tuple[tuple[float, str], ...]
-    """Time at which each is due, in true seconds since the run began, and its name."""
-    held: int
-    """0 unless it is stopped; then one more than the number of timers fired meanwhile."""
+    """Disk after it."""
     draws: int
-    """Number of random sources that it was given."""
-    text: str
-    """Attributes, disk and draws as text, for the digest."""
+    looked: bool
+    """Whether it looked at the clock."""
+
+
+class Part(NamedTuple):
+    """Actor in a state, with its timers."""
+
+    local: Local
+    timers: tuple[tuple[float, str], ...] = ()
+    """Time at which each is due, in true seconds since the run began, and its name."""
+    held: int = 0
+    """0 unless it is stopped; then one more than the number of timers fired meanwhile."""
 
 
 class State(NamedTuple):
@@ -85,11 +172,13 @@ class State(NamedTuple):
     clocks: int
     """Index of the right or wrong clocks in :attr:`Space.clocks`."""
     parts: dict[str, Part]
-    links: dict[Link, tuple[Any, ...]]
+    links: dict[Link, tuple[Letter, ...]]
     """Items on their way, by link: messages or :data:`CUT`, first in, first out."""
+    notices: dict[Link, tuple[Letter, ...]]
+    """Notices on their way, likewise."""
     joined: frozenset[Link]
     """Pairs of actors with a connection, each in alphabetical order."""
-    strays: tuple[Envelope, ...]
+    strays: tuple[Letter, ...]
     """Messages that come past others, or once more."""
     asks: tuple[Ask, ...]
     """Asks that are still to come."""
@@ -99,9 +188,9 @@ class State(NamedTuple):
     """Names of the requests that were asked."""
     faults: int
     """Number of faults so far."""
-    judges: tuple[Judge, ...]
-    said: str
-    """State of the judges as text, for the digest."""
+    spent: tuple[int, ...]
+    """Number of those of each kind that has a bound of its own, as in :attr:`.Bounds.each`."""
+    judges: tuple[Local, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -158,6 +247,10 @@ def in_words(move: Move) -> str:
             return f"{more[0]} asks{' at its time' if name == 'ask later' else ''}"
         case "arrive":
             return f"{more[1]} gets the next message of {more[0]}"
+        case "notice":
+            return f"{more[1]} gets the next notice of {more[0]}"
+        case "choose":
+            return f"{more[0]}: {' '.join(map(_shown, more[1:]))}"
         case "stray":
             return f"a delayed message arrives (number {more[0]} of them)"
         case "timer":
@@ -185,72 +278,78 @@ def in_words(move: Move) -> str:
             return " ".join(map(str, move))
 
 
+def _shown(value: Any) -> str:
+    return value.decode("ascii", "replace") if isinstance(value, bytes) else short(value)
+
+
 # -- one move -------------------------------------------------------------------------------
 
 
 class _Life(BaseLife):
-    """A life that goes on for one move."""
+    """A life that goes on for one handler, and notes its effects."""
 
-    def __init__(self, step: _Step, name: str, part: Part) -> None:
-        super().__init__(step.space.system, part.stored.copy())
+    def __init__(
+        self, space: Space, name: str, stored: Stored, draws: int, now_s: float, clock: Clock
+    ) -> None:
+        super().__init__(space.system, stored.copy())
         self.name = name
-        self.step = step
-        self.timers = {timer: due_s for due_s, timer in part.timers}
-        self.draws = part.draws
+        self.space = space
+        self.draws = draws
+        self.effects: list[tuple[Any, ...]] = []
+        self.looked = False
         self._alive = True
-        self.clock: Clock = step.space.clocks[step.clocks].get(name, Clock())
-        if part.actor is not step.space.nobody:
-            self.actor = step.space.copy_of(part.actor, name)
-            self.actor._life = self
+        self._now_s = now_s
+        self._clock = clock
 
     @property
     def alive(self) -> bool:
         return self._alive
 
     def now_s(self) -> float:
-        self.step.looked = True
-        return self.clock.shows_s(self.step.now_s)
+        self.looked = True
+        return self._clock.shows_s(self._now_s)
 
     def luck(self) -> Random:
         self.draws += 1
         return Random(f"{self.name}/{self.draws}")
 
     def note(self, what: str) -> None:
-        self.step.note(self.name, what)
+        self.effects.append(("note", self.name, what))
 
     def transmit(self, to: str, message: Any) -> None:
-        self.step.transmit(Envelope(self.name, to, message))
+        self.effects.append(("transmit", self.space.letter(self.name, to, message)))
+
+    def pass_on(self, to: str, what: Any) -> None:
+        self.effects.append(("pass_on", self.space.letter(self.name, to, what)))
 
     def set_timer(self, timer: str, delay_s: float) -> None:
-        self.timers[timer] = self.step.now_s + self.clock.takes_s(delay_s)
+        self.effects.append(("set_timer", self.name, timer, self._clock.takes_s(delay_s)))
 
     def stop_timer(self, timer: str) -> None:
-        self.timers.pop(timer, None)
+        self.effects.append(("set_timer", self.name, timer, None))
 
     def happened(self, kind: Kind, request: str, what: Any) -> None:
-        if request not in self.step.known and (request or kind in ("did", "told", "has")):
-            raise ValueError(f"nobody has asked for {request!r}")
-        self.note(self.in_words(kind, request, what))
-        self.step.happened(Event(self.step.now_s, kind, self.name, request, what))
+        words = self.in_words(kind, request, what)
+        self.effects.append(("said", self.space.event(kind, self.name, request, what), words))
 
     def die(self, how: str) -> None:
         self._alive = False
-        self.note(f"dies: {how.replace('killed', 'power lost') if self.step.power else how}")
+        self.effects.append(("dies", self.name, how))
 
     def crashed(self, what: str, why: str = "") -> None:
-        text = f"{what}\n{why}".rstrip()
-        self.step.violations.append(Violation(CRASH, self.step.now_s, text))
+        self.effects.append(("crashed", f"{what}\n{why}".rstrip()))
 
-    def part(self) -> Part:
-        """Part of the next state: the actor as the move leaves it."""
-        assert self.actor is not None
-        self.actor._life = None
-        if not self.step.space.loses_power:
-            self.stored.sync()  # so that states are the same whatever was written since
-        timers = tuple(sorted((due_s, timer) for timer, due_s in self.timers.items()))
-        space = self.step.space
-        text = space.text_of(self.actor, self.name, self.stored, self.draws)
-        return Part(self.actor, self.stored, timers, 0, self.draws, text)
+    def outcome(self) -> Outcome:
+        """Result of the handler that ran."""
+        local = None
+        if self._alive and self.actor is not None:
+            choices = tuple(self.actor.choices())
+            self.actor._life = None
+            if not self.space.loses_power:
+                self.stored.sync()  # so that states are the same whatever was written since
+            local = self.space.local(self.name, self.actor, self.stored, self.draws, choices)
+        effects = tuple(self.effects)
+        return Outcome(local, effects, self.acts, self.stored, self.draws, self.looked)
 
 
 class _Step:
@@ -263,13 +362,15 @@ class _Step:
         self.clocks = state.clocks
         self.parts = dict(state.parts)
         self.links = dict(state.links)
-        self.joined = set(state.joined)
-        self.strays = list(state.strays)
+        self.notices = state.notices
+        self.joined = state.joined
+        self.strays = state.strays
         self.asks = state.asks
-        self.waiting = dict(state.waiting)
-        self.known = set(state.known)
+        self.waiting = state.waiting
+        self.known = state.known
         self.faults = state.faults
-        self.events: list[Event] = []
+        self.spent = state.spent
+        self.judges = state.judges
         self.violations: list[Violation] = []
         self.acts = 0
         """Number of acts of the handler that ran."""
@@ -277,7 +378,7 @@ class _Step:
         """Whether the actor that dies in this move loses power."""
         self._trace = trace
 
-    # -- what lives do ------------------------------------------------------------------
+    # -- effects of handlers ------------------------------------------------------------
 
     def note(self, who: str, what: str) -> None:
         if self._trace is not None:
@@ -290,19 +391,47 @@ class _Step:
                 Record(self.now_s, name, way[envelope.sender < envelope.to], envelope)
             )
 
-    def transmit(self, envelope: Envelope) -> None:
-        link = envelope.sender, envelope.to
-        self.joined.add(_pair(*link))
-        self.links[link] = (*self.links.get(link, ()), envelope)
+    def transmit(self, letter: Letter) -> None:
+        link = letter.envelope[:2]
+        pair = _pair(*link)
+        if pair not in self.joined:
+            self.joined |= {pair}
+        self.links[link] = (*self.links.get(link, ()), letter)
+
+    def pass_on(self, letter: Letter) -> None:
+        link = letter.envelope[:2]
+        self.notices = {**self.notices, link: (*self.notices.get(link, ()), letter)}
+
+    def set_timer(self, name: str, timer: str, takes_s: float | None) -> None:
+        part = self.parts[name]
+        others = [each for each in part.timers if each[1] != timer]
+        if takes_s is not None:
+            others.append((self.now_s + takes_s, timer))
+        self.parts[name] = part._replace(timers=tuple(sorted(others)))
+
+    def said(self, event: Event, words: str) -> None:
+        request = event.request
+        if request and request not in self.known:
+            self.crashed(f"{event.actor} says that it {words}, and nobody has asked for that")
+            return
+        self.note(event.actor, words)
+        self.happened(event)
+
+    def dies(self, name: str, how: str) -> None:
+        self.note(name, f"dies: {how.replace('killed', 'power lost') if self.power else how}")
+
+    def crashed(self, text: str) -> None:
+        self.violations.append(Violation(CRASH, self.now_s, text))
 
     def happened(self, event: Event) -> None:
+        """Let the judges see an event."""
         self.since_s = self.now_s
-        match event.kind:
-            case "told":
-                self.waiting.pop(event.request, None)
-            case "died":
-                self.waiting = {r: a for r, a in self.waiting.items() if a != event.actor}
-        self.events.append(event)
+        if event.kind == "told" and self.waiting:
+            self.waiting = tuple(each for each in self.waiting if each[0] != event.request)
+        elif event.kind == "died":
+            self.waiting = tuple(each for each in self.waiting if each[1] != event.actor)
+        self.judges, found = self.space.judged(self.judges, event, self.now_s)
+        self.violations += found
 
     # -- moves ---------------------------------------------------------------------------
 
@@ -311,50 +440,81 @@ class _Step:
         name, *more = move
         getattr(self, f"_{name.replace(' ', '_')}")(*more)
 
-    def _run(self, name: str, handler: str, *args: Any, dies_before: int = 0) -> _Life:
-        """Call a handler of an actor."""
-        life = _Life(self, name, self.parts[name])
-        life.dies_before = dies_before
-        life.call(handler, *args)
-        self.acts = life.acts
-        if life.alive:
-            self.parts[name] = life.part()
-        return life
+    def _run(
+        self, name: str, handler: str, *args: Any, given: Any = None, dies_before: int = 0
+    ) -> Outcome:
+        """Call a handler of an actor.  ``given``: key of the arguments; None: themselves."""
+        outcome = self.space.outcome(
+            self.parts[name].local, name, handler, args, args if given is None else given,
+            dies_before, self.now_s, self.clocks,
+        )  # fmt: skip
+        self.apply(name, outcome)
+        self.acts = outcome.acts
+        return outcome
 
-    def _ask(self, name: str, *, dies_before: int = 0) -> _Life:
+    def apply(self, name: str, outcome: Outcome) -> None:
+        """Carry out the effects of a handler."""
+        if outcome.local is not None:
+            self.parts[name] = Part(outcome.local, self.parts[name].timers)
+        self.looked |= outcome.looked
+        for effect in outcome.effects:
+            getattr(self, effect[0])(*effect[1:])
+
+    def start(self, name: str, stored: Stored, draws: int) -> None:
+        """Make an actor, and start it."""
+        outcome = self.space.started(name, stored, draws, self.now_s, self.clocks)
+        if outcome.local is not None:
+            self.parts[name] = Part(outcome.local)
+        self.apply(name, outcome)
+
+    def _ask(self, name: str, *, dies_before: int = 0) -> Outcome:
         ask = next(ask for ask in self.asks if ask.actor == name)
         self.asks = tuple(each for each in self.asks if each is not ask)
-        self.known.add(ask.request)
+        self.known |= {ask.request}
         self.note(name, f"asks {ask.request}: {short(ask.what)}")
-        self.waiting[ask.request] = name
-        self.happened(Event(self.now_s, "asked", name, ask.request, ask.what))
+        self.waiting = (*self.waiting, (ask.request, name))
+        self.happened(self.space.event("asked", name, ask.request, ask.what))
         return self._run(name, "on_ask", ask.request, ask.what, dies_before=dies_before)
 
-    def _ask_later(self, name: str, *, dies_before: int = 0) -> _Life:
+    def _ask_later(self, name: str, *, dies_before: int = 0) -> Outcome:
         self.now_s = next(ask for ask in self.asks if ask.actor == name).at_s
         return self._ask(name, dies_before=dies_before)
 
-    def _next(self, sender: str, to: str) -> Any:
+    def _next(self, sender: str, to: str) -> Letter:
         """Take the first item from a link."""
         first, *others = self.links.pop((sender, to))
         if others:
             self.links[sender, to] = tuple(others)
         return first
 
-    def _arrive(self, sender: str, to: str, *, dies_before: int = 0) -> _Life:
+    def _arrive(self, sender: str, to: str, *, dies_before: int = 0) -> Outcome:
         first = self._next(sender, to)
         if first is CUT:
             return self._run(to, "on_cut", sender, dies_before=dies_before)
-        self.note_message(first, ARRIVED)
-        return self._run(to, "on_message", sender, first.message, dies_before=dies_before)
+        return self._hand(first, ARRIVED, dies_before)
 
-    def _stray(self, number: int, *, dies_before: int = 0) -> _Life:
-        envelope = self.strays.pop(number)
-        self.note_message(envelope, STRAY)
-        to, sender = envelope.to, envelope.sender
-        return self._run(to, "on_message", sender, envelope.message, dies_before=dies_before)
+    def _stray(self, number: int, *, dies_before: int = 0) -> Outcome:
+        letter = self.strays[number]
+        self.strays = self.strays[:number] + self.strays[number + 1 :]
+        return self._hand(letter, STRAY, dies_before)
 
-    def _timer(self, name: str, timer: str, *, dies_before: int = 0) -> _Life:
+    def _hand(self, letter: Letter, way: tuple[str, str], dies_before: int) -> Outcome:
+        sender, to, message, _ = envelope = letter.envelope
+        self.note_message(envelope, way)
+        return self._run(
+            to, "on_message", sender, message, given=letter.number, dies_before=dies_before
+        )
+
+    def _notice(self, sender: str, to: str, *, dies_before: int = 0) -> Outcome:
+        first, *others = self.notices[sender, to]
+        self.notices = {link: items for link, items in self.notices.items() if link != (sender, to)}
+        if others:
+            self.notices[sender, to] = tuple(others)
+        what = first.envelope.message
+        self.note(to, f"notices of {sender}: {short(what)}")
+        return self._run(to, "on_notice", sender, what, given=first.number, dies_before=dies_before)
+
+    def _timer(self, name: str, timer: str, *, dies_before: int = 0) -> Outcome:
         part = self.parts[name]
         due_s = next(due_s for due_s, each in part.timers if each == timer)
         if due_s > self.now_s:
@@ -368,38 +528,53 @@ class _Step:
         self.note(name, f"timer {timer}")
         return self._run(name, "on_timer", timer, dies_before=dies_before)
 
+    def _choose(self, name: str, what: str, *args: Any, dies_before: int = 0) -> Outcome:
+        chosen = self.space.choice(self.parts[name].local, what, args)
+        if chosen.bound:
+            self._spend(chosen.bound)
+        self.note(name, in_words(("choose", name, what, *args)).partition(": ")[2])
+        return self._run(name, "on_choice", what, *args, dies_before=dies_before)
+
     # -- faults --------------------------------------------------------------------------
 
-    def _lose(self, sender: str, to: str) -> None:
+    def _spend(self, kind: str) -> None:
         self.faults += 1
-        self.note_message(self._next(sender, to), LOST)
+        index = self.space.bounded.get(kind)
+        if index is not None:
+            spent = [*self.spent]
+            spent[index] += 1
+            self.spent = tuple(spent)
+
+    def _lose(self, sender: str, to: str) -> None:
+        self._spend("LOSE")
+        self.note_message(self._next(sender, to).envelope, LOST)
 
     def _double(self, sender: str, to: str) -> None:
-        self.faults += 1
+        self._spend("DUPLICATE")
         self._add_stray(self.links[sender, to][0])
 
     def _delay(self, sender: str, to: str) -> None:
-        self.faults += 1
+        self._spend("REORDER")
         self._add_stray(self._next(sender, to))
 
-    def _add_stray(self, envelope: Envelope) -> None:
-        self.strays = sorted([*self.strays, envelope], key=Envelope.to_bytes)
+    def _add_stray(self, letter: Letter) -> None:
+        self.strays = tuple(sorted([*self.strays, letter], key=lambda each: each.text))
 
     def _cut(self, one: str, other: str) -> None:
-        self.faults += 1
+        self._spend("CUT")
         self.note("fault", f"{Fault.CUT.value}: {one}-{other}")
-        self.joined.discard((one, other))
+        self.joined -= {(one, other)}
         for link in ((one, other), (other, one)):
             self.links.pop(link, None)
             self._hears(*link)
 
     def _hears(self, peer: str, name: str) -> None:
         """Put :data:`CUT` on the link from the peer to an actor that has an ``on_cut``."""
-        if type(self.parts[name].actor).on_cut is not Actor.on_cut:
+        if self.parts[name].local.hears_cuts:
             self.links[peer, name] = (*self.links.get((peer, name), ()), CUT)
 
     def _stop(self, name: str) -> None:
-        self.faults += 1
+        self._spend("STOP")
         self.note(name, "is stopped")
         self.parts[name] = self.parts[name]._replace(held=1)
 
@@ -408,45 +583,38 @@ class _Step:
         self.parts[name] = self.parts[name]._replace(held=0)
 
     def _kill(self, name: str, survive: tuple[int, ...] | None, act: int, during: Move) -> None:
-        self.faults += 1
+        self._spend("KILL" if survive is None else "POWER")
         self.power = survive is not None
+        before = self.parts[name].local
+        stored = before.stored
         if act:
             kind, *more = during
-            life = getattr(self, f"_{kind.replace(' ', '_')}")(*more, dies_before=act)
-            stored = life.stored
+            stored = getattr(self, f"_{kind.replace(' ', '_')}")(*more, dies_before=act).stored
         else:
             self.note(name, "dies: killed" if survive is None else "dies: power lost")
-            stored = self.parts[name].stored.copy()
         if survive is not None:
+            stored = stored.copy()
             stored.lose(lambda number: number in survive)
-        self.happened(Event(self.now_s, "died", name, "", None))
+        self.happened(self.space.event("died", name, "", None))
         for peer in self.space.system.actors:
             if _pair(name, peer) in self.joined:
-                self.joined.discard(_pair(name, peer))
+                self.joined -= {_pair(name, peer)}
                 self.links.pop((peer, name), None)
                 self._hears(name, peer)
-        nobody = self.space.nobody
-        life = _Life(self, name, Part(nobody, stored, (), 0, self.parts[name].draws, ""))
-        life.start()
-        if life.actor is not None:
-            self.parts[name] = life.part()
+        self.notices = {link: items for link, items in self.notices.items() if link[1] != name}
+        self.parts[name] = Part(before)
+        self.start(name, stored, before.draws)
 
     _power = _kill
 
     # -- its end --------------------------------------------------------------------------
 
     def state(self) -> State:
-        """State after the move; the judges have seen its events."""
-        judges, said = self.before.judges, self.before.said
-        if self.events:
-            judges = tuple(self.space.copy_of_judge(judge) for judge in judges)
-            for event in self.events:
-                self.violations += judged(judges, event, "a search of every order")
-            said = self.space.text_of_judges(judges)
+        """State after the move."""
         return State(
             self.now_s, self.since_s, self.looked, self.clocks, self.parts, self.links,
-            frozenset(self.joined), tuple(self.strays), self.asks,
-            tuple(self.waiting.items()), frozenset(self.known), self.faults, judges, said,
+            self.notices, self.joined, self.strays, self.asks, self.waiting, self.known,
+            self.faults, self.spent, self.judges,
         )  # fmt: skip
 
 
@@ -454,7 +622,51 @@ def _pair(one: str, other: str) -> Link:
     return (one, other) if one < other else (other, one)
 
 
-# -- all states -------------------------------------------------------------------------------
+# -- local states, and which are the same -----------------------------------------------------
+
+
+class Exchange:
+    """One exchange of the names of actors that are alike."""
+
+    def __init__(self, names: Mapping[str, str], actors: Sequence[str]) -> None:
+        self.names = names
+        self.order = sorted(actors, key=lambda name: names.get(name, name))
+        """Actors in the order of their new names."""
+        changed = [name for name, new in names.items() if name != new]
+        text = rf"(?<![A-Za-z0-9])({'|'.join(map(re.escape, changed))})(?![A-Za-z0-9])"
+        self._text = re.compile(text) if changed else None
+        self._bytes = re.compile(text.encode()) if changed else None
+        self._known: dict[Any, Any] = {}
+        self.pieces: dict[Any, int] = {}
+        """Number of the text of each local state and letter, by its number and the ranks of its
+        counted numbers."""
+
+    def __call__(self, text: Any) -> Any:
+        """Text or bytes with the names exchanged."""
+        if self._text is None or self._bytes is None:
+            return text
+        known = self._known.get(text)
+        if known is None:
+            if isinstance(text, str):
+                known = self._text.sub(lambda found: self.names[found[1]], text)
+            else:
+                known = self._bytes.sub(lambda found: self.names[found[1].decode()].encode(), text)
+            self._known[text] = known
+        return known
+
+
+def _exchanges(system: System) -> list[Exchange]:
+    """All exchanges of the names of actors that are alike; the first one changes nothing."""
+    groups = [tuple(group) for group in system.alike]
+    ways = itertools.product(*map(itertools.permutations, groups))
+    return [
+        Exchange(
+            {old: new for group, way in zip(groups, chosen, strict=True)
+             for old, new in zip(group, way, strict=True)},
+            [*system.actors],
+        )
+        for chosen in ways
+    ]  # fmt: skip
 
 
 class Space:
@@ -466,15 +678,26 @@ class Space:
                 raise BrokenSystem(f"{name} is a program: only actors are searched in every order")
         self.system = system
         self.bounds = bounds
-        self.nobody = Actor()
-        """Placeholder of an actor that is not made yet."""
         self.asks = asks_of(system, bounds.seed)[: bounds.asks]
         self.clocks = list(self._all_clocks())
+        self.bounded = {kind: index for index, kind in enumerate(bounds.each)}
+        """Index in :attr:`State.spent` of each kind of fault or choice with a bound of its own."""
+        self._most = tuple(bounds.each.values())
         self._moves = set(system.faults)
         if self._moves & {Fault.HALF_OPEN, Fault.PARTITION}:
             self._moves.add(Fault.LOSE)
         self.loses_power = Fault.POWER in self._moves
         self._rested: set[bytes] = set()
+        self._exchanges = _exchanges(system)
+        self._locals: dict[str, Local] = {}
+        self._letters: dict[str, Letter] = {}
+        self._events: dict[str, Event] = {}
+        self._outcomes: dict[Any, Outcome | None] = {}
+        self._judged: dict[Any, tuple[Local, list[Violation]]] = {}
+        self._numbers: dict[Counted, int] = {}
+        self._ranks: dict[frozenset[int], dict[int, int]] = {}
+        self._counted: list[Counted] = []
+        self._texts: dict[str, int] = {}
 
     def _all_clocks(self) -> Iterator[dict[str, Clock]]:
         """Right clocks, then each combination of the extreme rates, set ahead or not."""
@@ -491,91 +714,214 @@ class Space:
         for chosen in itertools.product(kinds, repeat=len(names)):
             yield dict(zip(names, chosen, strict=True))
 
-    # -- copies and texts -------------------------------------------------------------------
+    # -- each once --------------------------------------------------------------------------
 
-    def copy_of(self, actor: Actor, name: str) -> Actor:
-        """Copy of an actor; BrokenSystem if its state cannot be copied."""
-        other = type(actor).__new__(type(actor))
-        vars(other).update(self._copied(vars(actor), name))
-        return other
-
-    def copy_of_judge(self, judge: Judge) -> Judge:
-        """Copy of a judge; BrokenSystem if its state cannot be copied."""
-        other = type(judge).__new__(type(judge))
-        vars(other).update(self._copied(vars(judge), type(judge).__name__))
-        return other
-
-    def _copied(self, kept: dict[str, Any], whose: str) -> Any:
-        try:
-            return copied({name: kept[name] for name in kept if name != "_life"}, whose)
-        except TypeError as error:
-            raise BrokenSystem(str(error)) from error
-
-    def text_of(self, actor: Actor, name: str, stored: Stored, draws: int) -> str:
-        """Attributes, disk and draws of an actor as text."""
+    def local(
+        self, name: str, actor: Any, stored: Stored, draws: int, choices: tuple[Choice, ...] = ()
+    ) -> Local:
+        """Local state of an actor or a judge; BrokenSystem if it cannot be copied or compared."""
         kept = {each: vars(actor)[each] for each in sorted(vars(actor)) if each != "_life"}
-        writes = [(name, None if value is GONE else (value,)) for name, value in stored.unsynced]
-        disk = [stored.found, writes]
-        return f"{self._text(kept, name)} {self._text(disk, name)} {draws}"
+        rules: Any = self.system.forms.get(type(actor), {})
+        writes = [(each, None if value is GONE else (value,)) for each, value in stored.unsynced]
+        its = self._form([[*ruled(actor, kept, rules)], stored.found, writes, draws], name)
+        text = f"{name} {_in_order(its)!r}"
+        known = self._locals.get(text)
+        if known is None:
+            try:
+                twins = Twins(kept, name)
+            except TypeError as error:
+                raise BrokenSystem(str(error)) from error
+            known = self._locals[text] = Local(
+                len(self._locals), type(actor), twins, its, stored.copy(), draws, choices,
+                self._counted_in(its),
+            )  # fmt: skip
+        return known
 
-    def text_of_judges(self, judges: Sequence[Judge]) -> str:
-        """Attributes of judges as text."""
-        return " ".join(self._text(vars(judge), type(judge).__name__) for judge in judges)
-
-    def _text(self, value: Any, whose: str) -> str:
+    def _form(self, value: Any, whose: str) -> Any:
         try:
-            return state_text(value)
+            return form(value, self.system.forms)
         except (TypeError, RecursionError) as error:
             raise BrokenSystem(
                 f"{whose} keeps what two states cannot be compared by ({error}); "
                 "keep plain values, lists, sets and dicts"
             ) from None
 
+    def _counted_in(self, its: Any) -> tuple[int, ...]:
+        found = []
+        for each in dict.fromkeys(counted(its)):
+            number = self._numbers.setdefault(each, len(self._numbers))
+            if number == len(self._counted):
+                self._counted.append(each)
+            found.append(number)
+        return tuple(found)
+
+    def letter(self, sender: str, to: str, message: Any) -> Letter:
+        """Message from one actor to another."""
+        text = f"{sender} {to} {plain(message)}"
+        known = self._letters.get(text)
+        if known is None:
+            its = self._form(message, sender)
+            known = self._letters[text] = Letter(
+                len(self._letters), Envelope(sender, to, message), its, self._counted_in(its)
+            )
+        return known
+
+    def event(self, kind: Kind, name: str, request: str, what: Any) -> Event:
+        """Event at no certain time."""
+        text = f"{kind} {name} {request} {plain(what)}"
+        return self._events.setdefault(text, Event(0.0, kind, name, request, what))
+
+    # -- what comes of it ---------------------------------------------------------------------
+
+    def outcome(
+        self, local: Local, name: str, handler: str, args: tuple[Any, ...], given: Any,
+        dies_before: int, now_s: float, clocks: int,
+    ) -> Outcome:  # fmt: skip
+        """Result of a handler in a local state."""
+        key = local.number, handler, given, dies_before, clocks
+        known = self._outcomes.get(key)
+        if known is None:
+            life = self._life(name, local.stored, local.draws, now_s, clocks)
+            life.dies_before = dies_before
+            life.actor = local.make()
+            life.actor._life = life
+            life.call(handler, *args)
+            known = life.outcome()
+            if not known.looked:
+                self._outcomes[key] = known
+        return known
+
+    def started(self, name: str, stored: Stored, draws: int, now_s: float, clocks: int) -> Outcome:
+        """Result of the start of an actor."""
+        key = name, draws, clocks, repr(self._form([stored.found, stored.unsynced], name))
+        known = self._outcomes.get(key)
+        if known is None:
+            life = self._life(name, stored, draws, now_s, clocks)
+            life.start()
+            known = life.outcome()
+            if not known.looked:
+                self._outcomes[key] = known
+        return known
+
+    def _life(self, name: str, stored: Stored, draws: int, now_s: float, clocks: int) -> _Life:
+        clock = self.clocks[clocks].get(name, Clock())
+        return _Life(self, name, stored, draws, now_s, clock)
+
+    def choice(self, local: Local, name: str, args: tuple[Any, ...]) -> Choice:
+        """Choice of this name in a local state; StopIteration if there is none."""
+        return next(each for each in local.choices if (each.name, each.args) == (name, args))
+
+    def judged(
+        self, judges: tuple[Local, ...], event: Event, now_s: float
+    ) -> tuple[tuple[Local, ...], list[Violation]]:
+        """Judges after an event, and the violations that they see in it."""
+        after, found = [], []
+        for judge in judges:
+            key = judge.number, id(event), now_s  # each event is kept, and so is its id
+            known = self._judged.get(key)
+            if known is None:
+                made = judge.make()
+                violations = judged((made,), event._replace(at_s=now_s), WHERE)
+                known = self.local(type(made).__name__, made, Stored(), 0), violations
+                if len(self._judged) >= MOST_REMEMBERED:
+                    self._judged.clear()
+                self._judged[key] = known
+            after.append(known[0])
+            found += known[1]
+        return tuple(after), found
+
+    def size(self) -> int:
+        """Number of local states."""
+        return len(self._locals)
+
     # -- states -------------------------------------------------------------------------------
 
     def first(self) -> tuple[State, list[Violation]]:
         """State before any actor has started, and no violation."""
-        judges = tuple(made_judges(self.system))
-        blank = Part(self.nobody, Stored(), (), 0, 0, "")
+        made = made_judges(self.system)
+        judges = tuple(self.local(type(each).__name__, each, Stored(), 0) for each in made)
+        nobody = self.local("", Actor(), Stored(), 0)
         state = State(
-            0.0, 0.0, False, 0, dict.fromkeys(self.system.actors, blank), {}, frozenset(), (),
-            self.asks, (), frozenset(), 0, judges, self.text_of_judges(judges),
+            0.0, 0.0, False, 0, dict.fromkeys(self.system.actors, Part(nobody)), {}, {},
+            frozenset(), (), self.asks, (), frozenset(), 0, (0,) * len(self.bounded), judges,
         )  # fmt: skip
         return state, []
 
-    def started(
-        self, state: State, clocks: int, trace: Any = None
-    ) -> tuple[State, list[Violation]]:
+    def begun(self, state: State, clocks: int, trace: Any = None) -> tuple[State, list[Violation]]:
         """State after all actors have started with these clocks, and the violations."""
         step = _Step(self, state, trace)
         step.clocks = clocks
         for name in self.system.actors:
-            life = _Life(step, name, state.parts[name])
-            life.start()
+            step.start(name, Stored(), 0)
             if step.violations:
                 return state, step.violations
-            step.parts[name] = life.part()
         return step.state(), step.violations
 
     def key(self, state: State, *, faults: bool = True) -> bytes:
         """Digest of a state.  ``faults``: whether the number of faults is part of it."""
+        things = [part.local for part in state.parts.values()]
+        things += state.judges
+        for items in (*state.links.values(), *state.notices.values(), state.strays):
+            things += items  # type: ignore[arg-type]  # letters have these attributes, too
+        ranks = self._ranks_of(frozenset().union(*[each.counted for each in things]))
+        text = min([self._text(state, each, ranks) for each in self._exchanges])
         now_s = state.now_s
-        parts = [
-            (part.text, part.held, [(round(due_s - now_s, 9), name) for due_s, name in part.timers])
-            for part in state.parts.values()
-        ]
-        links = [
-            (link, [each if each is CUT else plain(each.message) for each in state.links[link]])
-            for link in sorted(state.links)
-        ]
         quiet_s = round(min(now_s - state.since_s, self.system.quiet_s), 9)
-        whole = (
-            parts, links, sorted(state.joined), [each.to_bytes() for each in state.strays],
-            [ask.request for ask in state.asks], sorted(state.waiting), state.said,
-            state.clocks, now_s if state.looked else None, quiet_s,
-            state.faults if faults else 0,
-        )  # fmt: skip
-        return blake2b(repr(whole).encode(), digest_size=16).digest()
+        spent = (state.faults, state.spent) if faults else 0
+        whole = f"{text} {now_s if state.looked else None} {quiet_s} {spent}"
+        return blake2b(whole.encode(), digest_size=16).digest()
+
+    def _ranks_of(self, numbers: frozenset[int]) -> dict[int, int]:
+        """Rank of each counted number among those of its kind and owner."""
+        known = self._ranks.get(numbers)
+        if known is None:
+            known, owners = {}, Counter[Any]()
+            for number in sorted(numbers, key=lambda each: self._counted[each].number):
+                owner = self._counted[number][:2]
+                known[number] = owners[owner]
+                owners[owner] += 1
+            self._ranks[numbers] = known
+        return known
+
+    def _piece(
+        self, kind: int, thing: Local | Letter, exchange: Exchange, ranks: dict[int, int]
+    ) -> int:
+        """Number of the text of a local state or a letter under an exchange of names."""
+        its = tuple([ranks[each] for each in thing.counted])
+        key = kind, thing.number, its
+        known = exchange.pieces.get(key)
+        if known is None:
+            numbers = {self._counted[each]: ranks[each] for each in thing.counted}
+            text = repr(lowered(thing.form, exchange, numbers))
+            known = exchange.pieces[key] = self._texts.setdefault(text, len(self._texts))
+        return known
+
+    def _text(self, state: State, exchange: Exchange, ranks: dict[int, int]) -> str:
+        """State as text, without times and faults."""
+        now_s, clocks, piece = state.now_s, self.clocks[state.clocks], self._piece
+        parts = []
+        for name in exchange.order:
+            part = state.parts[name]
+            timers = [(round(due_s - now_s, 9), exchange(each)) for due_s, each in part.timers]
+            number = piece(0, part.local, exchange, ranks)
+            parts.append((number, part.held, timers, clocks.get(name)))
+        links = [
+            [
+                (exchange(one), exchange(to), [piece(1, each, exchange, ranks) for each in items])
+                for (one, to), items in of.items()
+            ]
+            for of in (state.links, state.notices)
+        ]
+        judges = [piece(0, judge, exchange, ranks) for judge in state.judges]
+        strays = [
+            (exchange(each.envelope.sender), exchange(each.envelope.to),
+             piece(1, each, exchange, ranks)) for each in state.strays
+        ]  # fmt: skip
+        joined = sorted([sorted(map(exchange, pair)) for pair in state.joined])
+        asks = [(exchange(ask.request), ask.at_s) for ask in state.asks]
+        waiting = sorted([exchange(request) for request, _ in state.waiting])
+        whole = parts, *map(sorted, links), judges, sorted(strays), joined, sorted(asks), waiting
+        return repr(whole)
 
     def move(self, state: State, move: Move, trace: Any = None) -> tuple[State, _Step]:
         """State after a move, and the move."""
@@ -586,28 +932,42 @@ class Space:
     # -- what can happen -----------------------------------------------------------------------
 
     def certain(self, state: State, *, calm: bool = False) -> list[Move]:
-        """Moves other than :meth:`trouble`: asks, arrivals, and the timers that are due first,
-        unless something else has to come before them."""
+        """Moves other than :meth:`trouble`: asks, arrivals, choices that come by themselves, and
+        the timers that are due first, unless something else has to come before them."""
         moves: list[Move] = []
         free = {name for name, part in state.parts.items() if not part.held}
         longest = max(part.held for part in state.parts.values())
         asking = [a for a in dict.fromkeys(ask.actor for ask in state.asks) if a in free]
         moves += [("ask", name) for name in asking]
         moves += [("arrive", *link) for link in sorted(state.links) if link[1] in free]
+        moves += [("notice", *link) for link in sorted(state.notices) if link[1] in free]
         moves += [
             ("stray", number)
             for number, stray in enumerate(state.strays)
-            if stray.to in free and stray not in state.strays[:number]
+            if stray.envelope.to in free and stray not in state.strays[:number]
         ]
+        moves += self._choices(state, "")
+        if not calm or (not moves and state.waiting):
+            moves += self._choices(state, "patient")
         if (calm and moves) or longest > self.bounds.pause:
             return moves
         if self.busy(state) and state.faults >= self.bounds.faults:
             return moves + self._overdue(state, free)
         return moves + self._due(state, free, asking, calm=calm)
 
+    def _choices(self, state: State, when: str) -> list[Move]:
+        return [
+            ("choose", name, each.name, *each.args)
+            for name, part in state.parts.items()
+            if not part.held
+            for each in part.local.choices
+            if each.when == when and not each.bound
+        ]
+
     def busy(self, state: State) -> bool:
         """Whether something is on its way to an actor that is not stopped."""
-        to = {link[1] for link in state.links} | {stray.to for stray in state.strays}
+        to = {link[1] for link in (*state.links, *state.notices)}
+        to |= {stray.envelope.to for stray in state.strays}
         return any(not state.parts[name].held for name in to)
 
     def _overdue(self, state: State, free: set[str]) -> list[Move]:
@@ -641,11 +1001,19 @@ class Space:
         next_s = max(state.now_s, min(due_s for due_s, _ in timers))
         return [move for due_s, move in timers if due_s <= next_s]
 
+    def repairs(self, state: State, certain: Sequence[Move]) -> list[Move]:
+        """Choices that come once nothing else does, in a state that is not at rest."""
+        if not set(certain) <= set(self._choices(state, "patient")):
+            return []
+        moves = self._choices(state, "idle")
+        return moves if moves and self._at_the_end(state, None) else []
+
     def trouble(self, state: State) -> Iterator[Move]:
-        """Faults that may strike now."""
+        """Faults, and choices with a bound, that may strike now."""
         if state.faults >= self.bounds.faults:
             return
         may, system = self._moves, self.system
+        may = {fault for fault in may if self._is_left(state, fault.name)}
         for link in sorted(state.links):
             if state.links[link][0] is CUT:
                 continue
@@ -661,13 +1029,24 @@ class Space:
             if Fault.STOP in may and not part.held:
                 yield ("stop", name)
             if name not in system.never_killed:
-                yield from self.deaths(name, part.stored, 0, ())
+                yield from self.deaths(state, name, part.local.stored, 0, ())
+            if not part.held:
+                for each in part.local.choices:
+                    if each.bound and self._is_left(state, each.bound):
+                        yield ("choose", name, each.name, *each.args)
 
-    def deaths(self, name: str, stored: Stored, act: int, during: Move) -> Iterator[Move]:
+    def _is_left(self, state: State, kind: str) -> bool:
+        """Whether a kind of fault or choice may still come."""
+        index = self.bounded.get(kind)
+        return index is None or state.spent[index] < self._most[index]
+
+    def deaths(
+        self, state: State, name: str, stored: Stored, act: int, during: Move
+    ) -> Iterator[Move]:
         """The ways in which an actor may die now, or before this act of a move."""
-        if Fault.KILL in self._moves:
+        if Fault.KILL in self._moves and self._is_left(state, "KILL"):
             yield ("kill", name, None, act, during)
-        if Fault.POWER in self._moves:
+        if Fault.POWER in self._moves and self._is_left(state, "POWER"):
             for survive in _survivors(len(stored.unsynced)):
                 yield ("power", name, survive, act, during)
 
@@ -682,16 +1061,18 @@ class Space:
             return
         for act in range(1, step.acts + 1):
             # The writes before that act are only known by running it.
-            most = len(state.parts[name].stored.unsynced) + act - 1
+            most = len(state.parts[name].local.stored.unsynced) + act - 1
             unsynced = Stored()
             unsynced.unsynced = [("", None)] * (most if Fault.POWER in self._moves else 0)
-            yield from self.deaths(name, unsynced, act, move)
+            yield from self.deaths(state, name, unsynced, act, move)
 
     # -- rest -----------------------------------------------------------------------------------
 
     def at_rest(self, state: State) -> bool:
         """Whether nothing is left to do."""
-        if state.asks or state.waiting or any(state.links.values()) or state.strays:
+        if state.asks or state.waiting or state.links or state.notices or state.strays:
+            return False
+        if self._choices(state, ""):
             return False
         quiet = state.now_s - state.since_s >= self.system.quiet_s
         return quiet or not any(part.timers for part in state.parts.values())
@@ -708,22 +1089,23 @@ class Space:
             key = self.key(state, faults=False)
             if key in self._rested:
                 break
-            if key in seen or self.at_rest(state) or state.now_s > until_s:
+            moves = self.certain(state, calm=True)
+            over = key in seen or state.now_s > until_s
+            if over or not moves or self.at_rest(state):
                 violations = self._at_the_end(state, trace)
-                if violations:
+                moves = self._choices(state, "idle")
+                if not violations:
+                    break
+                if over or not moves:
                     return violations
-                break
+            else:
+                moves = [moves[count % len(moves)]]
             seen.add(key)
             passed.append(key)
-            moves = self.certain(state, calm=True)
-            if not moves:
-                violations = self._at_the_end(state, trace)
-                if violations:
-                    return violations
-                break
-            state, step = self.move(state, moves[count % len(moves)], trace)
-            if step.violations:
-                return step.violations
+            for move in moves:
+                state, step = self.move(state, move, trace)
+                if step.violations:
+                    return step.violations
         else:
             raise BrokenSystem(f"it never rests: {MOST_CALM:,} moves without a fault, and more")
         self._rested.update(passed)
@@ -732,14 +1114,31 @@ class Space:
     def _at_the_end(self, state: State, trace: Any) -> list[Violation]:
         step = _Step(self, state, trace)
         for name, part in state.parts.items():
-            if type(part.actor).on_rest is not Actor.on_rest:
-                life = _Life(step, name, part)
+            if part.local.kind.on_rest is not Actor.on_rest:
+                life = self._life(
+                    name, part.local.stored, part.local.draws, state.now_s, state.clocks
+                )
+                life.actor = part.local.make()
+                life.actor._life = life
                 life.rest()
-        after = step.state()
+                for effect in life.effects:
+                    getattr(step, effect[0])(*effect[1:])
         if step.violations:
             return step.violations
-        judges = tuple(self.copy_of_judge(judge) for judge in after.judges)
-        return judged(judges, float(after.now_s), "a search of every order")
+        return judged([each.make() for each in step.judges], float(state.now_s), WHERE)
+
+
+def _in_order(its: Any) -> Any:
+    """Form with its bags in order."""
+    return lowered(its, lambda text: text, _AS_COUNTED)
+
+
+class _Themselves(dict[Counted, int]):
+    def __missing__(self, key: Counted) -> int:
+        return key.number
+
+
+_AS_COUNTED = _Themselves()
 
 
 def _survivors(writes: int) -> Iterator[tuple[int, ...]]:
@@ -757,12 +1156,12 @@ def _survivors(writes: int) -> Iterator[tuple[int, ...]]:
 def _whose(state: State, move: Move) -> str | None:
     """The actor whose handler a move runs."""
     match move:
-        case ("ask" | "ask later" | "timer", name, *_):
+        case ("ask" | "ask later" | "timer" | "choose", name, *_):
             return str(name)
-        case ("arrive", _, name):
+        case ("arrive" | "notice", _, name):
             return str(name)
         case ("stray", number):
-            return state.strays[number].to
+            return state.strays[number].envelope.to
     return None
 
 
@@ -789,6 +1188,10 @@ class Explored:
     """First violation that was found; None if there is none."""
     path: Path | None = None
     """Shortest path to the violation; None if there is none."""
+    looked: int = 0
+    """Number of states looked at: of the others it is only known that there are such."""
+    locals: int = 0
+    """Number of local states, of all actors and judges together."""
 
     def text(self) -> str:
         """Figures in one line."""
@@ -806,26 +1209,39 @@ class Exploration:
         self.bounds = bounds or system.bounds
         self.space = Space(system, self.bounds)
         self.explored = Explored(self.bounds)
-        self._parents: list[tuple[int, Move]] = []
         self._seen: set[bytes] = set()
+        self._parents, self._moves = array("q"), array("q")
+        """Of each state: its predecessor, and the number of the move between."""
+        self._numbers: dict[Move, int] = {}
 
     def run(self) -> Iterator[Explored]:
         """Look at states; yields the progress every 500 states and at the end."""
         began_s = time.monotonic()
-        for looked, _ in enumerate(self._search()):
-            if looked % 500 == 0:
-                self.explored.seconds = time.monotonic() - began_s
-                yield self.explored
-        self.explored.seconds = time.monotonic() - began_s
-        yield self.explored
+        explored = self.explored
+        collects = gc.isenabled()
+        gc.disable()  # nothing here is garbage in cycles, and there is much to look through
+        try:
+            for _ in self._search():
+                explored.looked += 1
+                if explored.looked % 500 == 0:
+                    explored.seconds = time.monotonic() - began_s
+                    explored.locals = self.space.size()
+                    yield explored
+        finally:
+            if collects:
+                gc.enable()
+        explored.seconds = time.monotonic() - began_s
+        explored.locals = self.space.size()
+        yield explored
 
     def _search(self) -> Iterator[None]:
         space, explored = self.space, self.explored
         blank, _ = space.first()
         layer: list[tuple[State, int]] = []
         for number in range(len(space.clocks)):
-            state, violations = space.started(blank, number)
-            index = self._enter(state, -1, ("clocks", number, _of_clocks(space.clocks[number])))
+            state, violations = space.begun(blank, number)
+            move = "clocks", number, _of_clocks(space.clocks[number])
+            index = self._enter(space.key(state), -1, move)
             if violations:
                 self._report(violations, index)
                 return
@@ -851,6 +1267,7 @@ class Exploration:
             self._report(violations, index, rests=True)
             return False
         moves: list[Move] = [*space.certain(state), *space.continued(state)]
+        moves += space.repairs(state, moves)
         moves += space.trouble(state)
         for move in moves:
             after, step = space.move(state, move)
@@ -870,28 +1287,28 @@ class Exploration:
         if step.violations:
             self._report(step.violations, index, move)
             return False
-        number = self._enter(after, index, move)
+        number = self._enter(self.space.key(after), index, move)
         if number is not None:
             found.append((after, number))
         return True
 
-    def _enter(self, state: State, parent: int, move: Move) -> int | None:
+    def _enter(self, key: bytes, parent: int, move: Move) -> int | None:
         """Number of a new state; None for one that was seen before."""
-        key = self.space.key(state)
         if key in self._seen:
             return None
         self._seen.add(key)
-        self._parents.append((parent, move))
+        self._parents.append(parent)
+        self._moves.append(self._numbers.setdefault(move, len(self._numbers)))
         self.explored.states = len(self._parents)
         return len(self._parents) - 1
 
     def _report(
         self, violations: list[Violation], index: int | None, *last: Move, rests: bool = False
     ) -> None:
-        path = list(reversed(last))
+        path, moves = list(reversed(last)), [*self._numbers]
         while index is not None and index >= 0:
-            index, move = self._parents[index]
-            path.append(move)
+            path.append(moves[self._moves[index]])
+            index = self._parents[index]
         inner = [move[4] if move[0] in ("kill", "power") and move[3] else move for move in path]
         asking = Counter(move[1] for move in inner if move[0] in ("ask", "ask later"))
         asks = []
@@ -937,7 +1354,7 @@ def walk(system: System, path: Path) -> Walked:
         if move[0] == "clocks" and not number:
             if move[1] >= len(space.clocks):
                 raise ValueError(f"move {number + 1} cannot be made: {in_words(move)}")
-            state, violations = space.started(state, move[1], trace)
+            state, violations = space.begun(state, move[1], trace)
         else:
             try:
                 state, step = space.move(state, move, trace)

@@ -73,6 +73,10 @@ class BaseLife(ABC):
         """Put a message on its way."""
 
     @abstractmethod
+    def pass_on(self, to: str, what: Any) -> None:
+        """Put a notice on its way."""
+
+    @abstractmethod
     def set_timer(self, timer: str, delay_s: float) -> None:
         """Set a timer."""
 
@@ -149,13 +153,23 @@ class BaseLife(ABC):
 
     def send(self, to: str, message: Any) -> None:
         """See :meth:`.Actor.send`."""
+        self._check(to, message)
+        self.before_act(f"sends to {to}")
+        self.transmit(to, message)
+
+    def notify(self, to: str, what: Any) -> None:
+        """See :meth:`.Actor.notify`."""
+        self._check(to, what)
+        self.before_act(f"notifies {to}")
+        self.pass_on(to, what)
+
+    def _check(self, to: str, value: Any) -> None:
+        """Raise an error if this cannot be sent."""
         if to not in self.system.actors:
             raise ValueError(unknown(to, self.system.actors))
         if to == self.name:
             raise ValueError(f"{to} sends to itself")
-        plain(message)
-        self.before_act(f"sends to {to}")
-        self.transmit(to, message)
+        plain(value)
 
     def start_timer(self, timer: str, delay_s: float) -> None:
         """See :meth:`.Actor.start_timer`."""

@@ -143,6 +143,10 @@ class ActorProcess(Process, BaseLife):
         """Put a message on its way."""
         self.world.network.transmit(self, to, message)
 
+    def pass_on(self, to: str, what: Any) -> None:
+        """Put a notice on its way."""
+        self.events.after(HEARS_S, self.world.notice, self.name, to, what)
+
     def set_timer(self, timer: str, delay_s: float) -> None:
         """Set a timer, in seconds of the actor's clock."""
         self._timers_started += 1
@@ -156,7 +160,7 @@ class ActorProcess(Process, BaseLife):
 
     def happened(self, kind: Kind, request: str, what: Any) -> None:
         """Add an event to the history; ValueError if no caller has asked for this request."""
-        if request not in self.world.asked and (request or kind in ("did", "told", "has")):
+        if request and request not in self.world.asked:
             raise ValueError(f"nobody has asked for {request!r}")
         self.note(self.in_words(kind, request, what))
         self.world.write(Event(self.events.now_s, kind, self.name, request, what))
@@ -325,6 +329,13 @@ class ActorWorld(BaseWorld[Strike]):
         return Random(f"{self.seed}/{name}")
 
     # -- actors -------------------------------------------------------------------
+
+    def notice(self, sender: str, to: str, what: Any) -> None:
+        """Pass on a notice to the present process of an actor."""
+        process = self.processes[to]
+        if process.alive:
+            process.note(f"notices of {sender}: {short(what)}")
+            process.post(process.call, "on_notice", sender, what)
 
     def _make(self, name: str) -> ActorProcess:
         self._lives[name] += 1

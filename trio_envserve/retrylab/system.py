@@ -10,12 +10,13 @@ import copy
 import dataclasses
 import difflib
 import enum
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from .judges import Judge
-from .values import plain, short
+from .values import Forms, plain, short
 
 FAULT = "fault"
 """The name in a trace of faults that strike no actor."""
@@ -172,6 +173,22 @@ class Disk(MutableMapping[str, Any]):
         return len(self._stored.found)
 
 
+class Choice(NamedTuple):
+    """Input that an actor may be given besides asks, messages and timers, in a search of every
+    order: its own code ends, a caller gives up, a lease ends."""
+
+    name: str
+    """Name, for :meth:`Actor.on_choice`."""
+    args: tuple[Any, ...] = ()
+    """Arguments of :meth:`Actor.on_choice`: immutable values."""
+    bound: str = ""
+    """Name of the bound in :attr:`Bounds.each` that it uses up, as a fault does; empty: it comes
+    by itself, sooner or later."""
+    when: Literal["", "idle", "patient"] = ""
+    """``idle``: it comes by itself only where nothing else does, to repair what was lost;
+    ``patient``: nobody counts on it but a caller who waits."""
+
+
 class Actor:
     """A process of the system: subclass it, and write its handlers, ``on_start`` to
     ``on_rest``.
@@ -220,6 +237,27 @@ class Actor:
             peer: Name of the other actor.
         """
 
+    def on_notice(self, peer: str, what: Any) -> None:
+        """Handle a notice, see :meth:`notify`.
+
+        Args:
+            peer: Name of the actor that gave it.
+            what: Value that was given.
+        """
+
+    def choices(self) -> Iterable[Choice]:
+        """Return the inputs that the actor may be given now; only a search of every order
+        asks, and not in every order of time: so it must not look at the clock."""
+        return ()
+
+    def on_choice(self, name: str, *args: Any) -> None:
+        """Handle an input that was chosen among :meth:`choices`.
+
+        Args:
+            name: Name of the choice.
+            *args: Its arguments.
+        """
+
     def on_rest(self) -> None:
         """Say by :meth:`has` what is there at the end of the run; nothing else counts any more."""
 
@@ -257,6 +295,17 @@ class Actor:
             message: An immutable value.
         """
         self._itself.send(to, message)
+
+    def notify(self, to: str, what: Any) -> None:
+        """Give another actor a notice, an immutable value, by means that lose nothing and are
+        apart from messages: a signal, the end of a process, a lock of one machine.  Notices
+        between two actors keep their order; those to an actor that is killed are lost.
+
+        Args:
+            to: Name of the actor.
+            what: An immutable value.
+        """
+        self._itself.notify(to, what)
 
     def start_timer(self, timer: str, delay_s: float) -> None:
         """Call :meth:`on_timer` in ``delay_s``; one of the same name is replaced.
@@ -351,6 +400,9 @@ class Bounds:
     """Most faults on one path; a message that is slower than a timer is one, too."""
     pause: int = 3
     """Most timers of others that may fire while an actor is stopped."""
+    each: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """Most faults and choices of each kind on one path, by the names of :class:`Fault` and the
+    bounds of choices; of a kind that is not here as many as ``faults``."""
     seed: int = 0
     """Seed that the asks are drawn from."""
     most_states: int = 200_000
@@ -385,6 +437,13 @@ class System:
     """Time after the last fault in which a run may come to rest, in seconds; then it is over."""
     bounds: Bounds = Bounds()
     """Bounds of a search of every order."""
+    alike: Collection[Collection[str]] = ()
+    """Groups of actors that differ in nothing but their names: a search of every order takes
+    states for one that differ only by an exchange of names.  A name is found in texts and bytes
+    where it stands between characters that are neither letters nor digits."""
+    forms: Forms = dataclasses.field(default_factory=dict)
+    """Rules by which a search of every order compares instances of a class: attributes that are
+    left out, or replaced, each with its reason."""
 
     def __post_init__(self) -> None:
         if not self.actors:
@@ -397,6 +456,9 @@ class System:
         for name in self.never_killed:
             if name not in self.actors:
                 raise BrokenSystem(f"never_killed: {unknown(name, self.actors)}")
+        for name in itertools.chain(*self.alike):
+            if name not in self.actors:
+                raise BrokenSystem(f"alike: {unknown(name, self.actors)}")
         for fault in self.faults:
             if not isinstance(fault, Fault):
                 raise BrokenSystem(f"faults are members of Fault, not {fault!r}")

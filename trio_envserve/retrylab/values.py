@@ -3,6 +3,9 @@
 A message is written into the digest of a run, so its text must be the same in every
 process; and it must not change while it is on its way.  A message is therefore immutable,
 down to its last part.
+
+The *form* of a state is what two states are compared by: nested tuples of plain values
+(:func:`form`), in which names may be exchanged (:func:`lowered`).
 """
 
 from __future__ import annotations
@@ -11,8 +14,11 @@ import collections
 import copy
 import dataclasses
 import enum
+import io
+import pickle
 import types
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias
 
 _ATOMS = (type(None), bool, int, float, str, bytes)
 
@@ -57,6 +63,86 @@ def _parts(value: Any) -> tuple[str, list[Any]]:
 # -- the states of actors and judges --------------------------------------------------------
 
 
+class Rule(NamedTuple):
+    """Treatment of an attribute in the form of a state, and its reason."""
+
+    why: str
+    """Reason why the attribute, or the part of it that is left out, changes nothing later."""
+    make: Callable[[Any, Any], Any] | None = None
+    """Function of the object and the attribute's value that returns the value to compare in its
+    place; None: the attribute is left out."""
+
+
+Forms: TypeAlias = Mapping[type, Mapping[str, Rule] | Callable[[Any], Any]]
+"""By class: rules for attributes by name, or a function that returns the value to compare in
+the place of an object."""
+
+
+class Counted(NamedTuple):
+    """Number that only counts on, and is compared with others of its kind and owner only: two
+    states are the same if all such numbers are in the same order."""
+
+    kind: str
+    """Name of what it counts."""
+    owner: Any
+    """Name of whoever counts; it may be exchanged."""
+    number: int
+    """The number."""
+
+
+class Bag(NamedTuple):
+    """Values whose order does not matter."""
+
+    values: tuple[Any, ...]
+    """The values."""
+
+
+class Twins:
+    """Copies of one object that share what cannot change: instances of frozen dataclasses."""
+
+    def __init__(self, value: Any, whose: str) -> None:
+        self._value, self._bytes = value, b""
+        self._shared: list[Any] = []
+        try:
+            file = io.BytesIO()
+            _Pickler(file, self._shared).dump(value)
+            self._bytes = file.getvalue()
+        except Exception:  # what pickle does not know, like a class in a function, is copied
+            self._value = copied(value, whose)
+        self.whose = whose
+
+    def make(self) -> Any:
+        """Another copy.  TypeError in words if there can be none."""
+        if not self._bytes:
+            return copied(self._value, self.whose)
+        unpickler = pickle.Unpickler(io.BytesIO(self._bytes))
+        unpickler.persistent_load = self._shared.__getitem__  # type: ignore[method-assign]  # as pickle has it
+        return unpickler.load()
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, shared: list[Any]) -> None:
+        super().__init__(file, protocol=5)
+        self._shared = shared
+
+    def persistent_id(self, obj: Any) -> int | None:
+        if not _cannot_change(obj):
+            return None
+        self._shared.append(obj)
+        return len(self._shared) - 1
+
+
+def _cannot_change(value: Any) -> bool:
+    params = vars(type(value)).get("__dataclass_params__")
+    if params is None or not params.frozen:
+        return False
+    try:
+        hash(value)  # what holds a list has no hash
+    except TypeError:
+        return False
+    return True
+
+
 def copied(value: Any, whose: str) -> Any:
     """Copy of the state of an actor or a judge.  TypeError in words if there can be none."""
     try:
@@ -68,30 +154,86 @@ def copied(value: Any, whose: str) -> Any:
         ) from error
 
 
-def state_text(value: Any) -> str:
-    """State of an actor or a judge as text: equal texts, equal states.  TypeError if a value
-    has no such text.  Dicts keep their order, since a program can see it."""
+def form(value: Any, forms: Forms) -> Any:
+    """Form of the state of an actor or a judge: equal forms, equal states.  TypeError if a
+    value has none.  Dicts keep their order, since a program can see it."""
     kind = type(value)
+    made = forms.get(kind)
+    if callable(made):
+        return form(made(value), forms)
     if kind in _ATOMS:
-        return repr(value)
+        return value
+    if kind is Counted:
+        return Counted(value.kind, form(value.owner, forms), value.number)
+    if kind is Bag:
+        return Bag(tuple(form(each, forms) for each in value.values))
     if isinstance(value, enum.Enum):
         return f"{kind.__name__}.{value.name}"
     if isinstance(value, (list, tuple, collections.deque)):
-        return f"{kind.__name__}[{','.join(map(state_text, value))}]"
+        return (kind.__name__, *(form(each, forms) for each in value))
     if isinstance(value, dict):
-        items = (f"{state_text(name)}:{state_text(each)}" for name, each in value.items())
-        return f"{kind.__name__}{{{','.join(items)}}}"
+        items = ((form(name, forms), form(each, forms)) for name, each in value.items())
+        return (kind.__name__, *items)
     if isinstance(value, (set, frozenset)):
-        return f"{kind.__name__}{{{','.join(sorted(map(state_text, value)))}}}"
-    if dataclasses.is_dataclass(kind):
-        return f"{kind.__name__}({','.join(state_text(part) for part in _fields(value))})"
+        return (kind.__name__, Bag(tuple(form(each, forms) for each in value)))
+    if isinstance(value, (bytearray, memoryview)):
+        return (kind.__name__, bytes(value))
     if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):
         if "<" not in value.__qualname__:
             return f"{value.__module__}.{value.__qualname__}"
-    elif kind.__module__ != "builtins" and hasattr(value, "__dict__"):
-        return f"{kind.__name__}{state_text(vars(value))}"
+    elif kind.__module__ != "builtins":
+        attributes = _attributes(value, kind)
+        if attributes or hasattr(value, "__dict__"):
+            its = ruled(value, attributes, made or {})
+            return (kind.__name__, *((name, form(each, forms)) for name, each in its))
     raise TypeError(f"{kind.__name__}: {value!r}"[:200])
 
 
-def _fields(value: Any) -> list[Any]:
-    return [getattr(value, field.name) for field in dataclasses.fields(value)]
+def _attributes(value: Any, kind: type) -> dict[str, Any]:
+    """Attributes of an object; none if it has no such."""
+    if hasattr(value, "__dict__"):
+        return {**vars(value)}
+    slots = [name for each in reversed(kind.__mro__) for name in vars(each).get("__slots__", ())]
+    return {name: getattr(value, name) for name in slots if hasattr(value, name)}
+
+
+def ruled(
+    value: Any, attributes: Mapping[str, Any], rules: Mapping[str, Rule]
+) -> Iterator[tuple[str, Any]]:
+    """Attributes of an object as its rules say."""
+    for name, its in attributes.items():
+        rule = rules.get(name)
+        if rule is None:
+            yield name, its
+        elif rule.make is not None:
+            yield name, rule.make(value, its)
+
+
+def counted(form: Any) -> Iterator[Counted]:
+    """All counted numbers in a form."""
+    if type(form) is Counted:
+        yield form
+    elif isinstance(form, tuple):
+        for part in form:
+            yield from counted(part)
+
+
+Renamed: TypeAlias = Callable[[Any], Any]
+"""Function that returns a text or bytes with its names exchanged."""
+
+
+def lowered(form: Any, renamed: Renamed, ranks: Mapping[Counted, int]) -> Any:
+    """Form with names exchanged, counted numbers replaced by their ranks, and bags in order."""
+    kind = type(form)
+    if kind is str or kind is bytes:
+        return renamed(form)
+    if kind is Counted:
+        return (form.kind, lowered(form.owner, renamed, ranks), ranks[form])
+    if kind is Bag:
+        return (
+            "Bag",
+            *sorted((lowered(part, renamed, ranks) for part in form.values), key=repr),
+        )
+    if isinstance(form, tuple):
+        return tuple([lowered(part, renamed, ranks) for part in form])
+    return form
