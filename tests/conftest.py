@@ -37,6 +37,9 @@ settings.register_profile(
     "mutation", EVERY, max_examples=100, stateful_step_count=60, derandomize=True, database=None,
     phases=[Phase.explicit, Phase.generate],  # nobody reads the smallest example
 )  # fmt: skip
+settings.register_profile(
+    "matrix", settings.get_profile("mutation"), max_examples=10, stateful_step_count=25
+)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 

@@ -287,6 +287,7 @@ def messages_table() -> str:
 
 def state_table() -> str:
     """The table of the dedup cache, in words."""
+    check_words(TABLE, CELL_WORDS)
     lines = ["| input | " + " | ".join(state.value for state in COLUMNS) + " | finished |"]
     lines.append("|---" * (len(COLUMNS) + 2) + "|")
     for row, cells in TABLE.items():
@@ -314,12 +315,20 @@ def lives_table() -> str:
 
 def table_in_words(table: Any, states: type[enum.Enum], words: Mapping[str, str]) -> str:
     """Row for each input, with the action of the cell of each state."""
+    check_words(table, words)
     lines = ["| input | " + " | ".join(state.value for state in states) + " |"]
     lines.append("|---" * (len(states) + 1) + "|")
     for row, cells in table.items():
         done = [words[cells[state].__name__] for state in states]
         lines.append(f"| {row.value} | " + " | ".join(done) + " |")
     return "\n".join(lines)
+
+
+def check_words(table: Any, words: Mapping[str, str]) -> None:
+    """Words of cells that are not in the table any more are an error; so are cells without."""
+    used = {cell.__name__ for cells in table.values() for cell in cells.values()}
+    if used != {*words}:
+        raise ValueError(f"cells and words differ: {sorted(used ^ {*words})}")
 
 
 def shown_number(name: str, value: float | int | None) -> str:

@@ -1,38 +1,22 @@
-"""What is the same request under a key, and what may start it when it is issued again."""
+"""Keys beside their model (``test_keys_machine``): what names and digests are, what one turn
+does, what a namespace leaves to others, and which commands are remembered."""
 
 from __future__ import annotations
+
+import itertools
 
 import pytest
 
 from trio_envserve.core.errors import ProtocolError
-from trio_envserve.core.key_records import Enter, KeyName, Reissue, input_digest
+from trio_envserve.core.journal import Commanded
+from trio_envserve.core.key_records import CommandAnswer, KeyName, input_digest
+from trio_envserve.core.keys import ENDED_AT_ONCE
+from trio_envserve.core.limits import KeyLimits
 from trio_envserve.core.requests import Ask
+from trio_envserve.core.restored import Remains
+from trio_envserve.core.terms import RequestId
 
-from .key_desk import LIMITS, NAME, OUTCOME, A, B, C, Desk, asking, said
-
-
-def test_the_same_key_in_another_namespace_is_another_key():
-    desk = Desk()
-    desk.ask(A)
-    assert desk.ask(B, KeyName(b"other", NAME.key), body=b"other")[0] == ("enter", 1)
-
-
-def test_the_same_input_under_a_key_starts_nothing_a_second_time():
-    desk = Desk()
-    assert desk.ask(A) == [("enter", 0)]
-    assert desk.ask(B) == []
-    assert desk.run() == [("answer", A, OUTCOME), ("answer", B, OUTCOME)]
-    assert desk.ask(C) == [("answer", C, OUTCOME)]
-
-
-@pytest.mark.parametrize("other", [{"body": b"other"}, {"rerun": True}, {"rerun": False}])
-def test_another_input_or_consent_is_a_conflict_and_disturbs_nothing(other):
-    desk = Desk()
-    desk.ask(A)
-    assert desk.ask(B, **other) == [("CONFLICT", B)]
-    assert desk.leave(B) == []
-    assert desk.run() == [("answer", A, OUTCOME)]
-    assert desk.ask(B, **other) == [("CONFLICT", B)]
+from .key_desk import LIMITS, NAME, A, B, C, Desk, asking, said
 
 
 def test_a_digest_that_is_said_of_another_input_is_a_conflict():
@@ -51,14 +35,6 @@ def test_the_digest_is_of_the_input_and_the_consent():
     assert input_digest(memoryview(b"11"), True) == input_digest(b"11", True)
 
 
-def test_the_allowance_is_the_keys_and_the_first_one_holds():
-    desk = Desk()
-    effects = desk.keys.ask(asking(A, Ask(b"digest", b"", True, 3)), 0.0)
-    (entered,) = [effect for effect in effects if isinstance(effect, Enter)]
-    assert entered.allowance == 3
-    assert said(desk.keys.ask(asking(B, Ask(b"digest", b"", True, 9)), 0.0)) == []
-
-
 @pytest.mark.parametrize("part", ["namespace", "key"])
 def test_a_name_has_a_bounded_length(part):
     desk = Desk()
@@ -70,31 +46,99 @@ def test_a_name_has_a_bounded_length(part):
     assert desk.ask(A, NAME._replace(**{part: b"k" * most}))[0] == ("enter", 0)
 
 
-@pytest.mark.parametrize(
-    ("gone", "rerun", "earlier"),
-    [(False, True, 1), (True, None, 1), (True, False, 1), (True, True, 4)],
-)
-def test_who_is_issued_again_without_proof_or_consent_or_allowance_only_attaches(
-    gone, rerun, earlier
-):
-    desk = Desk()
-    again = Reissue(gone, earlier)
-    assert desk.ask(A, rerun=rerun, reissue=again) == [("UNKNOWN_KEY", A)]
-    desk.ask(B, rerun=rerun)
-    assert desk.ask(A, rerun=rerun, reissue=again) == []
-    assert desk.leave(B) == []  # it has sent the input: it counts
-    desk.run()
-    assert desk.ask(C, rerun=rerun, reissue=again) == [("answer", C, OUTCOME)]
+# -- turns and bounds ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rerun", [True, None])
-def test_who_is_issued_again_with_all_of_them_starts_what_is_left(rerun):
-    desk = Desk()
-    desk.keys.declared_rerun = True
-    ask = Ask(input_digest(b"", rerun), b"", rerun, 4)
-    again = asking(A, ask, reissue=Reissue(gone=True, earlier=3))
-    effects = desk.keys.ask(again, 0.0)
-    assert said(effects) == [("enter", 0)]
-    (entered,) = [effect for effect in effects if isinstance(effect, Enter)]
-    assert (entered.allowance, ask.allowance) == (1, 4)
-    assert desk.keys.cancel(NAME, 0, 0.0)[1].started, "an earlier epoch may have started it"
+def test_one_turn_ends_so_many_by_time_and_no_more():
+    desk = Desk(KeyLimits(retention_s=1.0, namespace_share=1.0))
+    for number in range(ENDED_AT_ONCE + 1):
+        desk.ask(A._replace(sequence=number), KeyName(b"default", b"%d" % number))
+        desk.run(number)
+    desk.keys.leave_all([*desk.keys.waiting], 0.0, lost=False)
+    assert desk.keys.behind  # one of them leaves in the next turn
+    desk.wait(0.0)
+    assert not desk.keys.behind
+    desk.wait(1.0)
+    assert len(desk.keys.generations) == 1
+    assert desk.keys.behind
+    desk.wait(0.0)
+    assert not desk.keys.behind
+    assert desk.keys.generations == {}
+
+
+def test_each_end_of_a_retention_had_a_turn_of_its_own():
+    """Where much was retained, something was due at any time, and a server went round and
+    round between its ticks."""
+    desk = Desk(KeyLimits(retention_s=1.0))
+    desk.ask(A)
+    desk.run(0)
+    desk.leave(A)
+    desk.now_s += 2.0
+    assert not desk.keys.behind
+    desk.wait(0.0)
+    assert not desk.keys.behind
+    assert desk.keys.generations == {}
+
+
+def test_one_turn_answers_so_many_and_no_more():
+    desk = Desk(KeyLimits(orphan_s=1.0, namespace_share=1.0))
+    for number, sequence in itertools.product(range(3), range(600)):
+        name = KeyName(b"default", b"%d" % number)
+        if not sequence:
+            desk.ask(A._replace(sequence=number), name)
+        desk.attach(C._replace(sequence=1000 * number + sequence), name)
+    desk.lose(A)
+    assert len(desk.wait(1.0)) == 2 * 601
+    assert desk.keys.behind
+
+
+def test_a_namespace_leaves_room_for_the_others():
+    desk = Desk(KeyLimits(generations=8, namespace_share=0.5))
+    taken = []
+    for namespace in (b"a", b"b", b"c", b"d", b"e"):
+        before = len(desk.keys.open)
+        for n in range(9):
+            desk.ask(RequestId(namespace, n), KeyName(namespace, b"%d" % n))
+        taken.append(len(desk.keys.open) - before)
+    assert taken == [4, 2, 1, 1, 0]
+
+
+# -- commands -----------------------------------------------------------------------
+
+
+def test_what_a_door_had_forgotten_filled_the_memory_of_commands():
+    """A door forgets the key of each run.  The server remembered all of these commands for
+    minutes; then it refused them, and what nobody wanted stayed retained."""
+    desk = Desk(KeyLimits(commands=100))
+    for number in range(1000):
+        desk.ask(A)
+        desk.run(number)
+        desk.leave(A)
+        assert desk.keys.forget(NAME, b"", 0.0) == ((), CommandAnswer(number))
+    assert not desk.keys.commands.said
+    assert not desk.keys.commands.of
+    assert not desk.keys.usage.generations
+
+
+def test_commands_of_one_namespace_left_no_room_for_those_of_others():
+    desk = Desk(KeyLimits(commands=8, command_s=20.0))
+    for number in range(8):
+        desk.keys.forget(KeyName(b"busy", b"%d" % number), b"id", 0.0)
+    assert len(desk.keys.commands.said) == 4
+    assert not desk.keys.forget(KeyName(b"other", b"key"), b"id", 0.0)[1].refused
+    assert desk.keys.forget(KeyName(b"busy", b"7"), b"id", 0.0)[1].refused
+    assert not desk.keys.forget(KeyName(b"busy", b"0"), b"id", 0.0)[1].refused  # is known
+    desk.wait(20.0)
+    assert not desk.keys.commands.of
+    assert not desk.keys.forget(KeyName(b"busy", b"7"), b"id", 20.0)[1].refused
+
+
+def test_a_command_that_a_journal_has_twice_counted_twice_for_ever():
+    """A copy of it had come after the first was forgotten, and a crash before the disk forgot
+    that, too."""
+    commands = Desk(KeyLimits(command_s=1.0)).keys.commands
+    record = Commanded(False, *NAME, b"t" * 16, None, False, False)
+    commands.restore(Remains({}, [record, record], {}, 0), 0.0)
+    commands.pass_by(1.0)
+    assert not commands.said
+    assert not commands.of

@@ -17,6 +17,7 @@ wake them later.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib
 import importlib.abc
@@ -91,10 +92,10 @@ class Sleeper:
 class Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Loads one module from changed source; all others as ever."""
 
-    def __init__(self, name: str, path: Path, source: str) -> None:
+    def __init__(self, name: str, path: Path, tree: ast.Module) -> None:
         self.name = name
         self.path = path
-        self.source = source
+        self.tree = tree
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         if name != self.name:
@@ -106,7 +107,7 @@ class Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         # Under its own path, by which the frames of this package are known in tracebacks.
-        exec(compile(self.source, self.path, "exec"), module.__dict__)
+        exec(compile(self.tree, self.path, "exec"), module.__dict__)
 
 
 def judge_all(module: str, chosen: Sequence[Mutation], jobs: int) -> list[int]:
@@ -248,7 +249,7 @@ def _fork_whole(module: str, mutation: Mutation | None, limits: Limits) -> int:
 
 
 def _judge_whole(module: str, mutation: Mutation) -> int:
-    sys.meta_path.insert(0, Changed(_name(module), path_of(module), mutation.source))
+    sys.meta_path.insert(0, Changed(_name(module), path_of(module), mutation.change()))
     if _run_tests(module) != 0:
         return BY_TESTS
     if module in SHELLS:
@@ -318,7 +319,7 @@ class ForkServer:
 
 def _put_in(module: str, mutation: Mutation) -> bool:
     """Put the changed code in the place of the shipped one; whether that can be done."""
-    changed: list[CodeType] = [compile(mutation.source, path_of(module), "exec")]
+    changed: list[CodeType] = [compile(mutation.change(), path_of(module), "exec")]
     found: Any = sys.modules[_name(module)]
     for part in mutation.function.split("."):
         inner = (each for code in changed for each in code.co_consts)

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -43,7 +44,8 @@ class Mutation(NamedTuple):
     ordinal: int
     """Which of the same changes in this function it is, from 1."""
     line: int
-    source: str
+    change: Callable[[], ast.Module]
+    """Makes the whole tree after it."""
 
     @property
     def name(self) -> str:
@@ -57,31 +59,35 @@ def mutations(source: str) -> Iterator[Mutation]:
     tree = ast.parse(source)
     seen: dict[tuple[str, str, str], int] = {}
 
-    def mutation(function: str, path: Path, texts: tuple[str, str], mutant: ast.AST) -> Mutation:
+    def mutation(
+        function: str, path: Path, texts: tuple[str, str], change: Callable[[ast.Module], None]
+    ) -> Mutation:
         key = (function, *texts)
         seen[key] = seen.get(key, 0) + 1
         before, after = (text.splitlines()[0] for text in texts)
         line = getattr(_at(tree, path), "lineno", 0)
-        text = ast.unparse(ast.fix_missing_locations(mutant))
-        return Mutation(function, before, after, seen[key], line, text)
+        return Mutation(function, before, after, seen[key], line, partial(_changed, tree, change))
 
     for function, path in list(_places(tree)):
         node = _at(tree, path)
         for changed in _changes(node):
-            mutant = copy.deepcopy(tree)
-            _put(mutant, path, changed)
-            yield mutation(function, path, (_text(node), _text(changed)), mutant)
+            texts = _text(node), _text(changed)
+            yield mutation(function, path, texts, partial(_put, path=path, node=changed))
         if (following := _following(tree, path)) is not None and _exchanges(node, following):
-            mutant = copy.deepcopy(tree)
-            _exchange(mutant, path)
             first, second = (_text(each).splitlines()[0] for each in (node, following))
             texts = f"{first}; {second}", f"{second}; {first}"
-            yield mutation(function, path, texts, mutant)
+            yield mutation(function, path, texts, partial(_exchange, path=path))
+
+
+def _changed(tree: ast.Module, change: Callable[[ast.Module], None]) -> ast.Module:
+    mutant = copy.deepcopy(tree)
+    change(mutant)
+    return ast.fix_missing_locations(mutant)
 
 
 def shipped(source: str) -> Mutation:
     """A module as it is, in the form in which a mutation has it."""
-    return Mutation("the module", "as it is", "as it is", 1, 0, ast.unparse(ast.parse(source)))
+    return Mutation("the module", "as it is", "as it is", 1, 0, partial(ast.parse, source))
 
 
 def _text(node: ast.AST | None) -> str:

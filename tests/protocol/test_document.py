@@ -14,13 +14,9 @@ import pytest
 
 from docs.draw import diagrams, tables
 from trio_envserve.core import (
-    call_steps,
-    call_table,
     dispatcher,
     errors,
-    key_table,
     keyed,
-    lives,
     messages,
     request_table,
     router,
@@ -28,13 +24,11 @@ from trio_envserve.core import (
 )
 from trio_envserve.core.key_records import KeyAct, input_digest
 from trio_envserve.core.limits import (
-    ClientLimits,
     KeyLimits,
     ServerLimits,
     WireLimits,
-    WorkerLimits,
 )
-from trio_envserve.core.request_table import TABLE, RequestAction, RequestInput
+from trio_envserve.core.request_table import RequestAction
 from trio_envserve.core.requests import RequestState
 from trio_envserve.core.router import Router
 from trio_envserve.core.router_effects import ToClient
@@ -45,43 +39,6 @@ DOCS = Path(__file__).parent.parent.parent / "docs"
 PAGE = (DOCS / "protocol.md").read_text(encoding="utf-8")
 MOST = 1 << 20
 NONCE, SESSION, DIGEST = b"n" * 16, (1).to_bytes(16, "big"), b"d" * 16
-
-
-def test_the_tables_name_everything():
-    for cls in messages.MESSAGES:
-        assert f" | {cls.__name__} | " in PAGE
-        assert f"\n{tables._rule_name(cls)} = [kind: {messages.KINDS[cls]}" in PAGE
-    for limits in (WireLimits, ServerLimits, KeyLimits, ClientLimits, WorkerLimits):
-        for name in inspect.signature(limits).parameters:
-            assert f"| `{name}` |" in PAGE
-    for row in (*RequestInput, *key_table.KeyInput):
-        assert f"\n| {row.value} |" in PAGE
-    for act in KeyAct:
-        assert f"\n| {act.value} | {act.name.lower()} |" in PAGE
-
-
-def test_every_cell_of_the_table_has_words_of_its_own():
-    used = {cell.__name__ for cells in TABLE.values() for cell in cells.values()}
-    assert used == set(tables.CELL_WORDS)
-
-
-def test_every_cell_of_the_table_of_a_call_has_words_and_is_drawn():
-    used = {cell.__name__ for cells in call_table.TABLE.values() for cell in cells.values()}
-    assert used == set(tables.CALL_WORDS)
-    page = tables.calls_table()
-    assert all(f"\n| {row.value} | " in page for row in call_steps.CallInput)
-
-
-def test_every_cell_of_the_table_of_a_life_has_words_and_is_drawn():
-    used = {cell.__name__ for cells in lives.TABLE.values() for cell in cells.values()}
-    assert used == set(tables.LIFE_WORDS)
-    page = tables.lives_table()
-    assert all(f"\n| {row.value} | " in page for row in lives.LifeInput)
-
-
-def test_every_cell_of_the_table_of_a_generation_has_words_of_its_own():
-    used = {cell.__name__ for cells in key_table.TABLE.values() for cell in cells.values()}
-    assert used == set(tables.GENERATION_WORDS)
 
 
 def test_the_picture_of_the_states_has_the_way_of_every_request():
