@@ -345,10 +345,11 @@ def mutation(session: nox.Session) -> None:
     """Every small change of the dedup cache is caught.  Not by default: it takes minutes.
 
     ``nox -s mutation -- client.driver`` does that for the modules that are named, and
-    ``shells`` names those of the shells whose survivors were read.
+    ``shells`` names those of the shells whose survivors were read.  ``matrix MODULE ...`` says
+    which tests of a module are in no need.
     """
     install(session, "test")
-    session.run("python", "tests/mutation/run.py", *session.posargs)
+    session.run("python", "-m", "tests.mutation", *session.posargs)
 
 
 @nox.session

@@ -4,7 +4,7 @@ sockets, and the Hypothesis profiles.
 ``HYPOTHESIS_PROFILE`` chooses: ``quick`` (the default, for every run), ``few``
 (where the tests run again, on another Python or with other libraries),
 ``ci`` (the pure core's tests, once per CI run), ``nightly`` (hours), ``mutation``
-(the same examples each time, for `tests/mutation/run.py`).
+(the same examples each time, for `python -m tests.mutation`), ``matrix`` (few of them).
 """
 
 from __future__ import annotations

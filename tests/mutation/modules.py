@@ -189,9 +189,14 @@ ALL = TESTS | SHELLS
 
 def full_name(module: str) -> str:
     """A module's name below the package."""
-    return module if module in SHELLS else f"core.{module}"
+    return module if "." in module else f"core.{module}"
 
 
 def path_of(module: str) -> Path:
     """Where a module's source is."""
     return ROOT.joinpath("trio_envserve", *full_name(module).split(".")).with_suffix(".py")
+
+
+def tests_of(module: str) -> tuple[str, ...]:
+    """The tests that judge a module: of one that is not listed all of its folder."""
+    return ALL.get(module, (f"tests/{full_name(module).partition('.')[0]}",))

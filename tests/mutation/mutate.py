@@ -85,11 +85,6 @@ def _changed(tree: ast.Module, change: Callable[[ast.Module], None]) -> ast.Modu
     return ast.fix_missing_locations(mutant)
 
 
-def shipped(source: str) -> Mutation:
-    """A module as it is, in the form in which a mutation has it."""
-    return Mutation("the module", "as it is", "as it is", 1, 0, partial(ast.parse, source))
-
-
 def _text(node: ast.AST | None) -> str:
     """A node in the name of a mutation; of a long one, its first line tells."""
     match node:
