@@ -280,17 +280,18 @@ class BaseNetwork(ABC, Generic[L, M]):
         if link is None or not link.open or link.half_open:
             return
         rates = self.rates
-        if self.strikes(rates.loss, link.rng):
+        if rates.loss and self.strikes(rates.loss, link.rng):
             self.lost += 1
             self.events.note_message(link.name, LOST[up], message)
             return
-        delay_s = link.rng.uniform(*rates.delay_s)
-        if self.strikes(rates.mangle, link.rng):
+        least_s, most_s = rates.delay_s
+        delay_s = least_s + (most_s - least_s) * link.rng.random()
+        if rates.mangle and self.strikes(rates.mangle, link.rng):
             self.mangled += 1
             for _ in range(link.rng.choice(rates.copies)):
                 self._send_stray(link, message, delay_s, up)
             return
-        if self.strikes(rates.duplicate, link.rng):
+        if rates.duplicate and self.strikes(rates.duplicate, link.rng):
             self.duplicated += 1
             self._send_stray(link, message, delay_s, up)
         arrives_s = max(self.events.now_s + delay_s, link.last_s[up])
@@ -298,8 +299,8 @@ class BaseNetwork(ABC, Generic[L, M]):
         self.events.after(arrives_s - self.events.now_s, self._arrive, link, message, up)
 
     def strikes(self, rate: float, rng: Random) -> bool:
-        """Whether a fault of this rate strikes; draws nothing where it never does."""
-        return rate > 0.0 and not self.calm and rng.random() < rate
+        """Whether a fault of this rate, which is not 0, strikes."""
+        return not self.calm and rng.random() < rate
 
     def _send_stray(self, link: L, message: M, delay_s: float, up: bool) -> None:
         late_s = delay_s + long_tailed(link.rng, link.rng.choice(LATE_S))
@@ -383,14 +384,14 @@ class BaseWorld(ABC, Generic[F]):
     def to_rest(self, calm_s: float, until: Callable[[], bool] | None = None) -> bool:
         """Run until nothing is left to do; or for ``calm_s`` after the last fault; or
         until ``until`` says so, which returns False."""
-        until_s = self.busy_s + LATEST_S + calm_s
+        events, until_s = self.events, self.busy_s + LATEST_S + calm_s
         look_at_s = self.busy_s + 1.0
-        while self.events.count < MOST_EVENTS and self.events.now_s < until_s:
-            if not self.events.step():
+        while events.count < MOST_EVENTS and events.now_s < until_s:
+            if not events.step():
                 break
             if until is not None and until():
                 return False
-            if self.events.now_s >= look_at_s:
+            if events.now_s >= look_at_s:
                 look_at_s += LOOK_S
                 if not self.left():
                     break

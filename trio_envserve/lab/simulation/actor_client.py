@@ -27,7 +27,7 @@ from ...core.terms import RequestId
 from ...retrylab.world import Process
 from .faults import Ask, Fault
 from .judge_records import Call, key_of
-from .network import Frames, Link, Outgoing, singly
+from .network import Frames, Link, Outgoing, said_in
 
 if TYPE_CHECKING:
     from .simulator import World
@@ -177,8 +177,8 @@ class SimClient(Process):
 
     def _message(self, frames: Frames) -> None:
         self._take(ServerMessage(frames, self.events.now_s))
-        for each in singly(frames):
-            self.world.judge.client_heard(self, each)
+        for message, _ in said_in(frames):
+            self.world.judge.client_heard(self, message)
 
     # -- time -----------------------------------------------------------------
 

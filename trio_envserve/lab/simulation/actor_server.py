@@ -6,7 +6,6 @@ keeps time, carries out effects in order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ...core.closing import ClosingStage
@@ -49,7 +48,7 @@ from .actor_worker import SimWorker
 from .bounds import at_a_bound, audit, crowded, greedy
 from .coverage import count_key_pairs, count_pairs
 from .faults import Fault
-from .network import Frames, Link, Outgoing, singly
+from .network import Frames, Link, Outgoing, said_in
 
 if TYPE_CHECKING:
     from .simulator import World
@@ -104,8 +103,8 @@ class SimServer(Process):
 
     def _from_client(self, link: Link, frames: Frames) -> None:
         effects = self.router.take(ClientMessage(link.route, frames, self.events.now_s))
-        for each in singly(frames):
-            self.world.judge.server_heard(self, link.peer.name, each)
+        for message, body in said_in(frames):
+            self.world.judge.server_heard(self, link.peer.name, message, body)
         self._carry_out(effects)
         self.world.judge.server_has_dealt()
 
@@ -114,9 +113,9 @@ class SimServer(Process):
         if isinstance(speaker, SimWorker) and speaker.junk and speaker.server is not self:
             return  # the stream of a process is no other's, whatever it says of its name
         worker = self.world.worker_by_incarnation.get(bytes(frames[0]))
-        if worker is not None and worker.server is self:
-            for each in singly(frames):
-                self.world.judge.outcome_arrived(worker, each)
+        if worker is not None and worker.server is self and len(frames) == 4:
+            for message, _ in said_in(frames, 2):
+                self.world.judge.outcome_arrived(worker, message)
         given = WorkerMessage((link.route, *frames), self.events.now_s)
         self._carry_out(self.router.take(given))
 
@@ -205,9 +204,10 @@ class SimServer(Process):
 
     def _carry_out(self, effects: list[RouterEffect]) -> None:
         world = self.world
-        started = list(self._started())
-        for wrong in greedy(self.router, started) + crowded(self.router, started):
-            world.judge.violation("G8", wrong)
+        started = self._started()
+        if started:
+            for wrong in greedy(self.router, started) + crowded(self.router, started):
+                world.judge.violation("G8", wrong)
         if self.router.pool.is_broken_for_good():
             world.judge.broken.add(self)
         self._turns += 1
@@ -218,7 +218,7 @@ class SimServer(Process):
                 case TellStats():
                     self._tell_client(effect.told(encode_record(effect.stats)))
                 case ToWorker(name, incarnation, message, body):
-                    world.judge.statement_sent(self.workers[name], effect.frames)
+                    world.judge.statement_sent(self.workers[name], message, body)
                     link = self.worker_links.get(name)
                     self._outgoing.say(link, (message, body), (incarnation,), up=False)
                 case Spawn():
@@ -264,17 +264,20 @@ class SimServer(Process):
     def _tell_client(self, effect: ToClient) -> None:
         world, link = self.world, self.client_links.get(effect.route)
         if link is None:
-            world.judge.server_told_nobody(effect.frames)
+            world.judge.server_told_nobody(effect.message, effect.body)
         else:
-            world.judge.server_told_client(self, link.peer.name, effect.frames)
+            world.judge.server_told_client(self, link.peer.name, effect.message, effect.body)
         self._outgoing.say(link, (effect.message, effect.body), (), up=False)
 
-    def _started(self) -> Iterator[Execution]:
+    def _started(self) -> list[Execution]:
         """Executions that were not there the last time."""
+        started, numbers = [], self._numbers
         for worker in self.router.workforce.workers.values():
-            for number in range(self._numbers.get(worker.id, 0), worker.next_number):
-                yield worker.live[number]
-            self._numbers[worker.id] = worker.next_number
+            before = numbers.get(worker.id, 0)
+            if before != worker.next_number:
+                started += [worker.live[number] for number in range(before, worker.next_number)]
+                numbers[worker.id] = worker.next_number
+        return started
 
     def _spawn(self, spawn: Spawn) -> None:
         worker = SimWorker(self.world, self, spawn)

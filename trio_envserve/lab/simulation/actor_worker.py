@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ...core import error_records, messages
 from ...core.errors import ErrorInfo
 from ...core.router_effects import Spawn
-from ...core.terms import RequestId, Status, Verdict, whole
+from ...core.terms import RequestId, Status, Verdict
 from ...core.worker import WorkerCore
 from ...core.worker_effects import CancelRun, Exit, Park, Run, ToRouter, WorkerEffect
 from ...core.worker_inputs import (
@@ -29,7 +29,7 @@ from ...retrylab.world import Process
 from .faults import Fault
 from .judge_records import Execution
 from .junk import KINDS, spoilt
-from .network import Frames, Link, Outgoing, singly
+from .network import Frames, Link, Outgoing, said_in
 
 if TYPE_CHECKING:
     from .actor_server import SimServer
@@ -170,9 +170,9 @@ class SimWorker(Process):
 
     def _message(self, frames: Frames) -> None:
         effects = self.core.take(RouterMessage(frames))
-        if frames[0] == self.core.incarnation:
-            for each in singly(frames):
-                self.world.judge.worker_heard(self, each)
+        if frames[0] == self.core.incarnation and len(frames) == 2:
+            for message, _ in said_in(frames, 1):
+                self.world.judge.worker_heard(self, message)
         self._do(effects)
 
     # -- effects and environment code -----------------------------------------
@@ -183,11 +183,11 @@ class SimWorker(Process):
     def _do(self, effects: list[WorkerEffect]) -> None:
         for effect in effects:
             match effect:
-                case ToRouter(_, message, body):
-                    before = effect.frames[: 1 if body is None else 2]
+                case ToRouter(incarnation, message, body, client):
                     if self.junk:
-                        self._send(spoilt([*map(whole, effect.frames)], self.junk, self.rng))
+                        self._send(spoilt(effect.frames, self.junk, self.rng))
                         continue
+                    before = (incarnation,) if body is None else (incarnation, client.encode())
                     self._outgoing.say(self.link, (message, body), before, up=True)
                 case Run():
                     self._run(effect)

@@ -8,7 +8,6 @@ says so.  The judge knows from the world when closing began, never from the rout
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...core import messages
@@ -66,16 +65,15 @@ class Closings(Health):
             text = f"{server.name} has been closing for {took_s:.1f} s, {most_s:.1f} s allowed"
             self.violation("G9", text)
 
-    def server_told_nobody(self, frames: Sequence[Body]) -> None:
+    def server_told_nobody(self, message: messages.Message, body: Body | None) -> None:
         """A server answers a client that is not connected."""
-        message = self.read(frames[0])
         if isinstance(message, (messages.Outcome, messages.Refused)):
             self.unsent.add(RequestId(message.session, message.sequence))
         elif isinstance(message, messages.Unknown):
             self.unknown.add(message.session)
             self.keys.lost(message.session)
         if isinstance(message, messages.Outcome):
-            self.keys.told(message, frames)
+            self.keys.told(message, body)
         elif isinstance(message, messages.Refused):
             self.keys.refused(message)
 
@@ -95,18 +93,20 @@ class Closings(Health):
                 text = f"{server.name} took {key} in, and closes without an answer"
                 self.violation("G9", text, key)
 
-    def statement_sent(self, worker: SimWorker, frames: Sequence[Body]) -> None:
+    def statement_sent(
+        self, worker: SimWorker, message: messages.Message, body: Body | None
+    ) -> None:
         """No work is begun by a server that closes; that is sent again is no beginning."""
-        message = self.read(frames[1])
         if isinstance(message, messages.Dispatch):
+            assert body is not None
             begun = (worker, message.number) in self.dispatched
-            if self.journal.on and label_of(key_of(frames[2])):  # it waited for the disk
+            if self.journal.on and label_of(key_of(body)):  # it waited for the disk
                 began = self._began.get(worker.server)
                 begun |= began is None or self.journal.started_s(message.sequence) <= began.at_s
             if worker.server in self.draining and not begun:
                 key = self.key_of_request(RequestId(message.session, message.sequence))
                 self.violation("G7", f"{worker.server.name} closes, and begins {key}", key)
-        super().statement_sent(worker, frames)
+        super().statement_sent(worker, message, body)
 
     def status_told(self, server: SimServer, status: dict[str, Any]) -> None:
         """A server that closes says so, and how far it is."""

@@ -6,7 +6,6 @@ The judge knows which worker was stopped, and when; it never asks the router.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...core import messages
@@ -54,10 +53,11 @@ class Health(Wires):
             keys = [e.key for e in self.by_dispatch.values() if e.worker is worker and e.live()]
             self.violation("G9", text, keys[0] if keys else "")
 
-    def statement_sent(self, worker: SimWorker, frames: Sequence[Body]) -> None:
+    def statement_sent(
+        self, worker: SimWorker, message: messages.Message, body: Body | None
+    ) -> None:
         """A server sends to a worker: what does the server know, and want to end?"""
-        self.server_told_worker(worker, frames)
-        message = self.read(frames[1])
+        self.server_told_worker(worker, message, body)
         if isinstance(message, messages.Statement):
             if worker.known_s is None:
                 worker.known_s = self.clock()

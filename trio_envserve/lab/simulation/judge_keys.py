@@ -19,7 +19,7 @@ one whose caller has asked again in another session, of what closed without a wo
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -243,21 +243,22 @@ class KeyJudge:
         waiting = [w for w in here if not w.answered and self._here(w)]
         return [w for w in waiting if not self.is_over(place, w)]
 
-    def told(self, message: messages.Outcome, frames: Sequence[Body]) -> None:
+    def told(self, message: messages.Outcome, body: Body | None) -> None:
         """An outcome is sent, or sent again."""
         request = RequestId(message.session, message.sequence)
         place = self._place.get(request)
         if place is None or request in self._answered:
             return
         self._answered.add(request)
+        assert body is not None
+        payload = bytes(body)
         waiter = self._waiters[place].get(request)
         if waiter is None:
             if message.status == Status.RESULT:
                 call = self._book.calls[self.calls[request]]
-                self._command_done(place, call, cbor2.loads(bytes(frames[1])))
+                self._command_done(place, call, cbor2.loads(payload))
             return
         waiter.answered = True
-        payload = bytes(frames[1])
         execution = self.runs.by_payload.get(payload)
         if execution is not None:
             self._book.journal.told(

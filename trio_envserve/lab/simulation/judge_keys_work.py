@@ -96,13 +96,16 @@ class Wanted:
 
     def dealt(self, server: Process) -> None:
         """A server has done all that follows from what came in."""
+        if not self._stops and not self._running:
+            return
         stops, self._stops = self._stops, []
         if not server.alive or server in self._book.draining:
             return
         for execution in stops:
             self._stopped(execution)
+        home = self._book.journal.home(server)
         for place, running in self._running.items():
-            if place[0] is self._book.journal.home(server) and running:
+            if running and place[0] is home:
                 running[:] = [e for e in running if e.live() and e.server is server]
                 if running and not self._may_count(place):
                     execution = running.pop()

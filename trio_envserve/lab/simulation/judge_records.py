@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from ...core.messages import Message, decode
 from ...core.ranges import Ranges
 from ...core.terms import Body, RequestId, Status, Verdict
 from ...retrylab.judges import Violation
@@ -19,10 +17,6 @@ from ...retrylab.judges import Violation
 if TYPE_CHECKING:
     from ...retrylab.world import Process
     from .faults import KeyUse, Plan
-
-
-MOST_BYTES = 1 << 20
-"""The largest header that is looked at."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -86,10 +80,6 @@ def key_of(body: Body) -> str:
     return bytes(body[:64]).partition(b"|")[0].decode()
 
 
-def _decode(header: Body) -> Message:
-    return decode(header, most_bytes=MOST_BYTES)
-
-
 class Book:
     """The facts, and the violations found so far."""
 
@@ -99,8 +89,6 @@ class Book:
         self.clock = clock
         self.note = note
         self.plan = plan
-        self.read: Callable[[Body], Message] = lru_cache(maxsize=256)(_decode)
-        """A message by its header; most are looked at twice, as sent and as dealt with."""
         self.violations: list[Violation] = []
         self.calls: dict[str, Call] = {}
         self.draining: set[Process] = set()

@@ -7,11 +7,10 @@ said afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ...core import messages
-from ...core.errors import ProtocolError
 from ...core.ranges import Ranges
 from ...core.terms import Body, RequestId, Status
 from .judge_journal import JournalJudge
@@ -41,7 +40,7 @@ class Wires(Book):
         """Dispatches that their workers were told to stop."""
         self.lost: set[Process] = set()
         """Workers whose executions their router takes for ended."""
-        self.outcomes: dict[RequestId, tuple[bytes, ...]] = {}
+        self.outcomes: dict[RequestId, tuple[messages.Outcome, bytes]] = {}
         self._unreceived: dict[RequestId, Call] = {}
         """Under which id a call was answered, until its caller has the outcome."""
         self._given_up: set[RequestId] = set()
@@ -62,18 +61,12 @@ class Wires(Book):
         self._owed: tuple[RequestId, str] | None = None
         """A request with another body than the first, whose sender is to be told."""
 
-    def _decoded(self, frames: Sequence[Body], at: int = 0) -> messages.Message | None:
-        """None for garbage."""
-        try:
-            return self.read(frames[at])
-        except (ProtocolError, IndexError):
-            return None
-
     # -- between clients and servers ------------------------------------------
 
-    def server_heard(self, server: Process, client: str, frames: Sequence[Body]) -> None:
+    def server_heard(
+        self, server: Process, client: str, message: messages.Message, body: Body | None
+    ) -> None:
         """A server has dealt with a client's message; what it says comes next."""
-        message = self._decoded(frames)
         if isinstance(message, messages.Goodbye):
             left = self._left(server, message.session)
             self._said_goodbye.setdefault(server, []).append(left)
@@ -83,8 +76,8 @@ class Wires(Book):
         self._compare(session)
         self.heard[session] = Hearing(self.clock(), server.held_s, server.held_times)
         if isinstance(message, messages.Request):
-            if len(frames) == 2:
-                self._request_heard(RequestId(session, message.sequence), key_of(frames[1]))
+            assert body is not None
+            self._request_heard(RequestId(session, message.sequence), key_of(body))
             return
         if client != "hostile" and isinstance(message, messages.KeyedRequest):
             request = RequestId(session, message.sequence)
@@ -166,9 +159,10 @@ class Wires(Book):
         self._compare(session)
         return session in self.silent
 
-    def server_told_client(self, server: SimServer, client: str, frames: Sequence[Body]) -> None:
+    def server_told_client(
+        self, server: SimServer, client: str, message: messages.Message, body: Body | None
+    ) -> None:
         """A server sends to a client."""
-        message = self.read(frames[0])
         match message:
             case messages.Welcome():
                 self._nonces[message.session] = message.nonce
@@ -185,8 +179,8 @@ class Wires(Book):
             case messages.Synced():
                 self.status_told(server, message.server)
             case messages.Outcome():
-                self._outcome_sent(RequestId(message.session, message.sequence), frames)
-                self.keys.told(message, frames)
+                self._outcome_sent(message, body)
+                self.keys.told(message, body)
             case messages.Refused():
                 self.keys.refused(message)
                 request = RequestId(message.session, message.sequence)
@@ -233,8 +227,10 @@ class Wires(Book):
                 text = f"{request} has run, and its session is said to be settled"
                 self.violation("G9", text, key)
 
-    def _outcome_sent(self, request: RequestId, frames: Sequence[Body]) -> None:
-        sent = tuple(map(bytes, frames))
+    def _outcome_sent(self, message: messages.Outcome, body: Body | None) -> None:
+        assert body is not None
+        sent = message, bytes(body)
+        request = RequestId(message.session, message.sequence)
         key = self.key_of_request(request)
         if self.outcomes.setdefault(request, sent) != sent:
             self.violation("G3", f"{request}: two outcomes that differ", key)
@@ -249,9 +245,8 @@ class Wires(Book):
             text = f"{call.key}: the outcome is of an execution before the last"
             self.violation("G5", text, call.key)
 
-    def client_heard(self, client: Process, frames: Sequence[Body]) -> None:
+    def client_heard(self, client: Process, message: messages.Message) -> None:
         """A client has dealt with a server's message."""
-        message = self._decoded(frames)
         if isinstance(message, messages.Unknown) and message.gone:
             self._over.add(message.session)
         if not isinstance(message, messages.Outcome) or message.session in self._over:
@@ -269,9 +264,10 @@ class Wires(Book):
 
     # -- between servers and workers ------------------------------------------
 
-    def server_told_worker(self, worker: SimWorker, frames: Sequence[Body]) -> None:
+    def server_told_worker(
+        self, worker: SimWorker, message: messages.Message, body: Body | None
+    ) -> None:
         """A server sends to a worker."""
-        message = self.read(frames[1])
         if isinstance(message, messages.Retire):
             self.leaving.add(worker)
         if isinstance(message, messages.Stop):
@@ -280,29 +276,28 @@ class Wires(Book):
         if not isinstance(message, messages.Dispatch):
             return
         request = RequestId(message.session, message.sequence)
-        key = key_of(frames[2])
+        assert body is not None
+        key = key_of(body)
         # What waited for the disk was spent before.
         began = (worker, message.number) in self.dispatched or (label_of(key) and self.journal.on)
         if worker in self.leaving and not began:
             text = f"an execution is spent on {worker.name}, which is to end"
             self.violation("G2", text, key)
         if label_of(key) and (worker, message.number) not in self.dispatched:
-            self.keys.dispatched(worker.server, message.sequence, frames[2])
+            self.keys.dispatched(worker.server, message.sequence, body)
         self.dispatched.add((worker, message.number))
         if message.sequence in self.finished.get(message.session, ()):
             self.violation("G7", f"{request} is dispatched after it was finished", key)
 
-    def worker_heard(self, worker: Process, frames: Sequence[Body]) -> None:
+    def worker_heard(self, worker: Process, message: messages.Message) -> None:
         """A worker has dealt with a message of its router."""
-        message = self._decoded(frames, 1) if len(frames) == 2 else None
         if isinstance(message, messages.Stop):
             self.stopped.update((worker, n) for n in Ranges.from_flat(message.numbers))
 
-    def outcome_arrived(self, worker: Process, frames: Sequence[Body]) -> None:
+    def outcome_arrived(self, worker: Process, message: messages.Message) -> None:
         """An outcome has arrived at the worker's own router."""
-        if len(frames) != 4 or worker in self.lost:
+        if worker in self.lost:
             return
-        message = self._decoded(frames, 2)
         if isinstance(message, messages.WorkerOutcome):
             execution = self.by_dispatch.get((worker, message.number))
             of = RequestId(message.session, message.sequence)

@@ -13,7 +13,7 @@ from random import Random
 from typing import Protocol, TypeAlias
 
 from ...core.errors import ProtocolError
-from ...core.messages import KeyedRequest, Message, ToSay, in_batches, one_by_one, read
+from ...core.messages import KeyedRequest, Message, Said, ToSay, in_batches, one_by_one, read
 from ...core.terms import Body, SentBody, whole
 from ...retrylab.world import ARRIVED, STRAY, BaseLink, BaseNetwork, Events, Rates
 
@@ -42,6 +42,14 @@ def singly(frames: Frames) -> list[Frames]:
             continue
         return [(*frames[:at], *each) for each in alone] if len(alone) > 1 else [frames]
     return [frames]
+
+
+def said_in(frames: Frames, at: int = 0) -> Sequence[Said]:
+    """The messages from this frame on, each with its body; none for garbage."""
+    try:
+        return read(frames[at:] if at else frames, most_bytes=HEADER_BYTES)
+    except ProtocolError:
+        return ()
 
 
 def describe(frames: Frames) -> str:
@@ -124,6 +132,8 @@ class Outgoing:
 
     def leave(self, *, up: bool) -> None:
         """The turn is over."""
+        if not self._waiting:
+            return
         waiting, self._waiting = self._waiting, {}
         for link, all_said in waiting.items():
             for before, said in itertools.groupby(all_said, operator.itemgetter(0)):
