@@ -249,7 +249,7 @@ class NoLostAcknowledgement(Judge):
         self.told: set[str] = set()
         self.there: dict[str, set[str]] = {}
 
-    def see(self, event: Event) -> None:
+    def see(self, event: Event) -> Iterable[Violation] | None:
         """Collect the acknowledged requests, and those that each actor has."""
         match event.kind:
             case "told" if event.what not in self.refuses:
@@ -258,6 +258,7 @@ class NoLostAcknowledgement(Judge):
                 self.there.setdefault(event.actor, set()).add(event.request)
             case "died":
                 self.there.pop(event.actor, None)
+        return None
 
     def rest(self, at_s: float) -> Iterator[Violation]:
         """Violations by acknowledged requests that no actor has."""
