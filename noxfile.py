@@ -8,11 +8,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import nox
 
 PYTHONS = ["3.11", "3.12", "3.13"]
+WHOLE = "3.12"
+"""The Python on which CI runs all tests.  On the others it runs one test of each file."""
 PYPROJECT = nox.project.load_toml("pyproject.toml")
 
 # What flake8-async sees and ruff does not.  Left out, because right code breaks them: a
@@ -29,8 +32,8 @@ ON_PURPOSE_IN_TESTS = "ASYNC102,ASYNC103,ASYNC104,ASYNC111,ASYNC900"
 # More than cores: the tests with real processes mostly wait for them.  Whoever is done
 # takes work from others, so that no long test is the last.
 PARALLEL = ("-n", "4", "--dist", "worksteal")
-NO_PROCESSES = "not soak and not slow and not mutants and not real"
-LABORATORY = ("attack", "demo", "exploration", "fuzzing", "kills", "retrylab", "simulation", "soak")
+# For the same order and the same examples in each run of a commit: luck is for the night.
+IN_ORDER = ("-p", "no:randomly")
 
 nox.options.error_on_missing_interpreters = False
 nox.options.sessions = [
@@ -38,16 +41,13 @@ nox.options.sessions = [
     "typecheck",
     "docs",
     "build",
-    "pure",
-    "tests",
-    "slow",
+    "demo",
     "mutants",
-    "minimum",
     "regressions",
     "laboratory",
-    "demo",
-    "first_hour",
-    "siege",
+    "minimum-3.11",
+    "tests-3.13",
+    "tests-3.12",
 ]
 
 
@@ -64,10 +64,50 @@ def dev(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
-    """All tests but the slow, the soak and those of mutants, in random order."""
+    """All tests but the long ones on 3.12, with the core's coverage; elsewhere one of each file.
+
+    ``nox -s tests-3.13 -- tests`` runs all of them there, in random order.
+    """
     install(session, "test")
-    session.install("-e", ".[textarena]")
-    session.run("python", "-m", "pytest", *PARALLEL, *session.posargs)
+    if session.posargs:
+        session.install("-e", ".[textarena]")
+        session.run("python", "-m", "pytest", *PARALLEL, *session.posargs)
+    elif session.python == WHOLE:
+        measured(session, *PARALLEL, *IN_ORDER)
+    else:
+        one_of_each_file(session, "tests/evals", "tests/core/test_arrays.py")
+
+
+@nox.session
+def pure(session: nox.Session) -> None:
+    """The core's own tests reach every branch of it.  Not by default: ``tests-3.12`` shows it."""
+    install(session, "test")
+    measured(session, "-n", "2", *IN_ORDER, *(session.posargs or ["tests/core"]))
+
+
+def measured(session: nox.Session, *arguments: str, report: Sequence[str] = ()) -> None:
+    """Run tests; those in tests/core must reach every branch of the core (`tests/conftest.py`)."""
+    data = {"COVERAGE_FILE": str(Path(session.create_tmp()).resolve() / "coverage")}
+    begin = {"COVERAGE_PROCESS_START": str(Path("pyproject.toml").resolve())}
+    session.run("coverage", "erase", env=data)
+    session.run("python", "-m", "pytest", *arguments, env=data | begin)
+    session.run("coverage", "combine", "--quiet", env=data)
+    session.run("coverage", "report", *report, "--fail-under=100", env=data)
+
+
+def one_of_each_file(session: nox.Session, *whole: str) -> None:
+    """Run a few hundred tests that touch everything, and these files whole: what they need is
+    not in the environment in which CI runs all tests."""
+    for chosen in (("--one-of-each-file",), whole):
+        session.run("python", "-m", "pytest", *PARALLEL, *IN_ORDER, *chosen)
+
+
+@nox.session
+def properties(session: nox.Session) -> None:
+    """Thousands of examples of each property, other ones each time.  Not by default: it is long."""
+    install(session, "test")
+    env = {"HYPOTHESIS_PROFILE": "nightly"}
+    session.run("python", "-m", "pytest", *PARALLEL, "-m", "hypothesis", *session.posargs, env=env)
 
 
 @nox.session
@@ -83,7 +123,7 @@ def mutants(session: nox.Session) -> None:
     """What is broken on purpose is caught, each by the check that is for it."""
     install(session, "test")
     chosen = ["-m", "mutants and not slow", *session.posargs]
-    session.run("python", "-m", "pytest", *PARALLEL, *chosen)
+    session.run("python", "-m", "pytest", *PARALLEL, *IN_ORDER, *chosen)
 
 
 @nox.session
@@ -107,31 +147,20 @@ def repeat(session: nox.Session) -> None:
         session.run(*command, external=bool(pinned))
 
 
-@nox.session
-def pure(session: nox.Session) -> None:
-    """The pure core's own tests alone reach every branch of it."""
-    install(session, "test")
-    env = {"HYPOTHESIS_PROFILE": os.environ.get("HYPOTHESIS_PROFILE", "ci")}
-    chosen = ["tests/core", *session.posargs]
-    pytest = ["-m", "pytest", "-n", "2", *chosen]
-    session.run("coverage", "erase")
-    session.run("coverage", "run", "--source=trio_envserve.core", *pytest, env=env)
-    session.run("coverage", "combine", "--quiet")
-    session.run("coverage", "report", "--fail-under=100")
-
-
 @nox.session(python=["3.11", "3.12"])
 def minimum(session: nox.Session) -> None:
-    """The tests that start no processes, on the lower bound of every dependency.
+    """One test of each file, on the lower bound of every dependency.
 
-    Those of the laboratory are left out: what they test depends on the core alone.
+    ``nox -s minimum-3.11 -- tests`` runs all of them, in random order.
     """
     constraints = Path(session.create_tmp()) / "lower-bounds.txt"
     constraints.write_text("".join(f"{pin}\n" for pin in lower_bounds()))
     session.install("-c", str(constraints), "-e", ".[all,textarena]")
-    laboratory = [f"--ignore=tests/{name}" for name in LABORATORY]
-    chosen = session.posargs or ["-m", NO_PROCESSES, *laboratory]
-    session.run("python", "-m", "pytest", *PARALLEL, *chosen, env={"HYPOTHESIS_PROFILE": "few"})
+    if session.posargs:
+        session.run("python", "-m", "pytest", *PARALLEL, *session.posargs)
+    else:
+        games = ("tests/envs/test_textarena.py", "tests/envs/test_textarena_games.py")
+        one_of_each_file(session, *games)
 
 
 def lower_bounds() -> list[str]:
@@ -155,13 +184,10 @@ def torch(session: nox.Session) -> None:
     """What needs torch in the codec, every branch of it.  Not by default: it is large."""
     install(session, "test")
     session.install("torch")
-    session.run("coverage", "erase")
-    session.run("coverage", "run", "--source=trio_envserve.core", "-m", "pytest", "tests/core")
-    session.run("coverage", "combine", "--quiet")
     everything = Path(session.create_tmp()) / "coveragerc"
     everything.write_text("[report]\nexclude_also =\n    @overload\n")
-    arrays = "--include=*/core/arrays.py"
-    session.run("coverage", "report", f"--rcfile={everything}", arrays, "--fail-under=100")
+    arrays = (f"--rcfile={everything}", "--include=*/core/arrays.py")
+    measured(session, "tests/core", report=arrays)
 
 
 @nox.session(python="3.11")
@@ -354,9 +380,13 @@ def mutation(session: nox.Session) -> None:
 
 @nox.session
 def regressions(session: nox.Session) -> None:
-    """Put each known failure back, one at a time, and see its test turn red."""
+    """Put known failures back, one at a time, and see their tests turn red.
+
+    By default those whose module or test is changed by the newest commit, or by no commit yet.
+    ``-- --since COMMIT`` compares with another one; at night it is all of them.
+    """
     install(session)
-    session.run("python", "tests/regressions/run.py", *session.posargs)
+    session.run("python", "tests/regressions/run.py", *(session.posargs or ("--since", "HEAD~1")))
 
 
 @nox.session
@@ -424,9 +454,12 @@ def laboratory(session: nox.Session) -> None:
     """
     session.install(".[cli]")
     session.run("trio-envserve", "fuzz", "--seed", "0", "--runs", "1500", "--json")
-    session.run("trio-envserve", "explore", "--json")
-    for config in ("keys", "keys-command", "keys-disk", "keys-other", "hosts"):
-        session.run("trio-envserve", "explore", "--config", config, "--json")
+    # Each has one process.
+    explore = f"xargs -P {os.cpu_count()} -n 1 trio-envserve explore --json --config"
+    session.run("sh", "-c", f"echo {EXPLORED} | {explore}", external=True)
+
+
+EXPLORED = "ci keys keys-command keys-disk keys-other hosts"
 
 
 @nox.session
@@ -462,9 +495,10 @@ def kills(session: nox.Session) -> None:
 
 @nox.session
 def nightly(session: nox.Session) -> None:
-    """What takes hours: searches, mutations, ten minutes of faults, two hours of attacks.
+    """All that CI leaves out: what needs luck, minutes, other Pythons or the software of others.
 
-    Not by default; to be run before a release, and by whoever changes what they judge.
+    Not by default: it takes hours.  To be run before a release, and by whoever changes what it
+    judges.
     """
     session.install(".[cli]")
     session.run("trio-envserve", "fuzz", "--seconds", "600", "--json")
@@ -475,15 +509,47 @@ def nightly(session: nox.Session) -> None:
     session.run("trio-envserve", "explore", "--config", "nightly", "--json")
     session.run("trio-envserve", "explore", "--config", "keys-nightly", "--json")
     session.run("trio-envserve", "explore", "--config", "keys-disk-nightly", "--json")
-    names = ("tests-3.12", "tests-3.13", "slow", "browser", "soak", "kills", "repeat")
-    for name in (*names, "verifiers", "verifiers_newest", "ray", "training-3.11"):
-        session.notify(name)
-    session.notify("nemo_gym-3.12")
-    session.notify("games-3.12")
-    session.notify("trainers-3.11")
-    session.notify("vllm-3.11")
-    session.notify("mutation", posargs=["dedup", "request_table", "shells"])
-    session.notify("siege", posargs=["--minutes", "120"])
+    for name, arguments in AT_NIGHT.items():
+        session.notify(name, posargs=arguments)
+
+
+AT_NIGHT: dict[str, tuple[str, ...]] = {
+    "tests-3.11": ("tests",),
+    "tests-3.12": ("tests",),
+    "tests-3.13": ("tests",),
+    "minimum-3.11": ("tests",),
+    "minimum-3.12": ("tests",),
+    "properties": (),
+    "slow": ("-m", "(slow or soak) and not browser"),
+    "browser": (),
+    "mutants": ("-m", "mutants"),
+    "regressions": ("--since", ""),
+    "mutation": ("dedup", "request_table", "shells"),
+    "repeat": (),
+    "first_hour": (),
+    "siege": ("--minutes", "120"),
+    "soak": (),
+    "kills": (),
+    "bench": (),
+    "hostile_bytes": (),
+    "torch": (),
+    "verifiers": (),
+    "verifiers_newest": (),
+    "ray": (),
+    "training": (),
+    "nemo_gym": (),
+    "games": (),
+    "trainers": (),
+    "vllm": (),
+}
+"""The sessions that `nightly` runs after its own searches, and their arguments."""
+NEVER = {
+    "dev": "runs nothing",
+    "nightly": "runs the others",
+    "pure": "is a part of tests-3.12",
+    "overhead": "judges nothing",
+}
+"""The sessions that neither CI nor `nightly` runs, each with the reason."""
 
 
 SHORT_SIEGE = ("--seconds", "30", "--unjudged", "rate", "--unjudged", "turns")

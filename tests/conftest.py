@@ -1,10 +1,9 @@
-"""What all tests share: signals as in a terminal, a compiled package, a place for
-sockets, and the Hypothesis profiles.
+"""Fixtures and options of all tests: signals as in a terminal, a compiled package, a place
+for sockets, the Hypothesis profiles, a choice of tests, and the core's coverage.
 
-``HYPOTHESIS_PROFILE`` chooses: ``quick`` (the default, for every run), ``few``
-(where the tests run again, on another Python or with other libraries),
-``ci`` (the pure core's tests, once per CI run), ``nightly`` (hours), ``mutation``
-(the same examples each time, for `python -m tests.mutation`), ``matrix`` (few of them).
+``HYPOTHESIS_PROFILE`` chooses: ``quick`` (the default: few examples, and the same ones each
+time, so that a commit is judged by what it changed), ``nightly`` (an hour of other ones),
+``mutation`` (the same ones each time, for `python -m tests.mutation`), ``matrix`` (few of them).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +28,10 @@ EVERY = settings(
     suppress_health_check=[HealthCheck.too_slow],
 )
 
-settings.register_profile("few", EVERY, max_examples=10, stateful_step_count=20)
-settings.register_profile("quick", EVERY, max_examples=30, stateful_step_count=40)
-settings.register_profile("ci", EVERY, max_examples=100, stateful_step_count=60)
-settings.register_profile("nightly", EVERY, max_examples=20_000, stateful_step_count=150)
+settings.register_profile(
+    "quick", EVERY, max_examples=30, stateful_step_count=40, derandomize=True, database=None
+)
+settings.register_profile("nightly", EVERY, max_examples=2_000, stateful_step_count=100)
 settings.register_profile(
     "mutation", EVERY, max_examples=100, stateful_step_count=60, derandomize=True, database=None,
     phases=[Phase.explicit, Phase.generate],  # nobody reads the smallest example
@@ -41,6 +40,17 @@ settings.register_profile(
     "matrix", settings.get_profile("mutation"), max_examples=10, stateful_step_count=25
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+CORE = Path(__file__).parent / "core"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--one-of-each-file",
+        action="store_true",
+        help="run the first test of each file only: a few hundred that touch everything",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -52,15 +62,50 @@ def pytest_configure(config: pytest.Config) -> None:
     ):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, default)
+    runs_tests = hasattr(config, "workerinput") or not config.getoption("numprocesses", None)
     if sys.dont_write_bytecode and not hasattr(config, "workerinput"):  # that is of pytest-xdist
         compile_package()
+    if "COVERAGE_PROCESS_START" in os.environ and runs_tests:
+        config.pluginmanager.register(CoreCoverage())
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(trylast=True)  # when those that marks leave out are gone
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The processes of pytest-xdist must find the same tests."""
     for item in items:
         if " at 0x" in item.nodeid:
             raise pytest.UsageError(f"a name with the address of an object: {item.nodeid}")
+    if config.getoption("one_of_each_file"):
+        first = {item.path: item for item in reversed(items)}
+        left_out = [item for item in items if item is not first[item.path]]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item is first[item.path]]
+
+
+class CoreCoverage:
+    """Measures coverage, which the interpreter began, only while tests of the core run: what
+    others reach of the core by accident is not tested.  Their own programs are not measured."""
+
+    def __init__(self) -> None:
+        from coverage import Coverage
+
+        measured = Coverage.current()
+        assert measured is not None, "COVERAGE_PROCESS_START, but coverage is not installed"
+        self._measured = measured
+        del os.environ["COVERAGE_PROCESS_START"]
+
+    def pytest_collection_finish(self) -> None:
+        self._measured.stop()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, bool, bool]:
+        if not item.path.is_relative_to(CORE):
+            return (yield)
+        self._measured.start()
+        try:
+            return (yield)
+        finally:
+            self._measured.stop()
 
 
 def compile_package() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
 VENV = "python3 -m venv .venv"
-QUIET = {"--quiet", "--disable-pip-version-check"}
+QUIET = {"--quiet", "--disable-pip-version-check", "&"}
 
 
 def readme() -> list[str]:
@@ -53,5 +53,37 @@ def test_the_second_command_is_what_ci_runs_last():
         if line.startswith(bin)
     ]
     assert ran == commands(readme()[1])
-    assert lines[-1].startswith(bin)
+    assert lines[-2].startswith(bin)
+    assert lines[-1].startswith('covered >"$work/covered" || ')  # prints only where it fails
     assert '"$python" -m venv "$work/tests"' in lines
+
+
+def sessions_of_nox() -> tuple[set[str], dict[str, ast.expr]]:
+    """The names of all sessions, and what is assigned at the top of the file, by name."""
+    tree = ast.parse((ROOT / "noxfile.py").read_text(encoding="utf-8"))
+    names, assigned = set(), {}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.decorator_list:
+            names.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            (target,) = node.targets if isinstance(node, ast.Assign) else (node.target,)
+            assigned[ast.unparse(target)] = node.value
+    return names, assigned
+
+
+def test_each_session_is_run_by_ci_or_at_night_or_says_why_not():
+    names, assigned = sessions_of_nox()
+    by_ci, at_night, never = (
+        {name.partition("-")[0] for name in ast.literal_eval(assigned[each])}
+        for each in ("nox.options.sessions", "AT_NIGHT", "NEVER")
+    )
+    assert by_ci | at_night | never == names
+    assert not never & (by_ci | at_night)
+
+
+def test_ci_runs_the_sessions_that_nox_runs_and_the_readme_s_command_all_tests():
+    _, assigned = sessions_of_nox()
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    runs = re.findall(r"^nox ((?:[\w.-]+ ?)+)", script, re.MULTILINE)
+    ran = {name for line in runs for name in line.split()} - {"dev"}
+    assert ran | {"tests-3.12"} == set(ast.literal_eval(assigned["nox.options.sessions"]))

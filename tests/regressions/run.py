@@ -1,13 +1,14 @@
 """Puts each known failure back, one at a time, and sees its tests turn red.
 
-    python tests/regressions/run.py [--only NAME]
+    python tests/regressions/run.py [--only NAME] [--since COMMIT]
 
 A check that cannot fail is not a check.  For each patch in ``patches/`` the package
 and the tests are copied to a directory of their own, the patch is applied to the
 copy, and the tests that it names are run there: each must fail, by an assertion and
 in time.  Before that, all of them must pass in a copy without a patch.  Exit status 0
 only if all of that is so and there is a patch for each of the 18 failures that servers
-of this kind are known for.
+of this kind are known for.  With ``--since``, only the patches whose files or tests were
+changed since that commit are put back; all of them where git does not know it.
 
 A patch is a unified diff under some lines of prose, of which those that begin with
 ``Test:`` name its tests, by their path below ``tests``.  Its name begins with the number
@@ -202,13 +203,35 @@ def became_of(ended: Ended, test: str) -> str:
     return "red" if "red" in hows else "green"
 
 
+def changed_since(commit: str) -> set[str] | None:
+    """Files that differ from those of a commit, by their path in the tree, committed or not;
+    ``None`` if git cannot tell."""
+    command = ["git", "diff", "--name-only", commit, "--"]
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    except FileNotFoundError:
+        return None
+    return set(done.stdout.split("\n")) if done.returncode == 0 else None
+
+
+def concerns(patch: Patch, changed: set[str]) -> bool:
+    """Whether the patch, a file that it changes or a file of its tests is among those changed."""
+    files = set(re.findall(r"^\+\+\+ b/(\S+)$", patch.path.read_text(), re.MULTILINE))
+    files |= {f"tests/{test.partition('::')[0]}" for test in patch.tests}
+    return not changed.isdisjoint(files | {str(patch.path.relative_to(ROOT))})
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", metavar="NAME", help="only those whose names begin so")
-    only = parser.parse_args().only
+    parser.add_argument("--since", metavar="COMMIT", help="only those that changes concern")
+    arguments = parser.parse_args()
+    only = arguments.only
     patches = [read_patch(path) for path in sorted(PATCHES.glob(f"{only or ''}*.patch"))]
     wanted = FAILURES if only is None else {only[:3].partition("-")[0]}
     missing = sorted(wanted - {patch.number for patch in patches})
+    if arguments.since and (changed := changed_since(arguments.since)) is not None:
+        patches = [patch for patch in patches if concerns(patch, changed)]
 
     with tempfile.TemporaryDirectory(prefix="regressions-") as name:
         base = Path(name).resolve() / "base"
