@@ -4,6 +4,10 @@
 
 ``digests``
     hashes of seeded runs, and sizes of every explored configuration.
+``traces``
+    what the judges of the simulator see, as plain data outside of the repository.
+``judge``
+    judges over those traces: whether they find what today's do.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from . import digests
+from . import digests, judge, traces
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -21,7 +25,7 @@ def main(arguments: Sequence[str]) -> int:
         "python -m tests.oracles", description=(__doc__ or "").partition("\n")[0]
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (digests,):
+    for command in (digests, traces, judge):
         name = command.__name__.rpartition(".")[2]
         prose = (command.__doc__ or "").partition("\n")[0]
         its = commands.add_parser(name, help=prose, description=prose)

@@ -1,0 +1,87 @@
+"""Stored traces: replayed, they show today's judges what the world showed them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.oracles.judge import Pair, all_compared, compared, found_today
+from tests.oracles.traces import (
+    MUTANT_EACH,
+    Trace,
+    drawn,
+    read_directory,
+    record,
+    write_file,
+)
+from trio_envserve.lab.fuzzing.failure import is_harsh
+from trio_envserve.lab.mutants import MUTANTS
+from trio_envserve.lab.simulation.simulator import run
+
+KEYED_ON_DISK = 23
+"""A seed with keys and a journal."""
+SEEN = 24
+"""Number of a run of a mutant that is seen."""
+
+
+def test_a_recorded_run_is_that_of_its_seed():
+    trace = record(drawn(KEYED_ON_DISK))
+    ran = run(trace["seed"], harsh=is_harsh(trace["seed"]))
+    assert trace["events"][-1][0] <= ran.virtual_s
+    assert sum(name == "started" for _, name, *_ in trace["events"]) == ran.executions
+    assert trace["violations"] == []
+
+
+@pytest.mark.parametrize("number", [0, 1, 4, KEYED_ON_DISK, SEEN, 39])
+def test_replayed_events_give_the_recorded_findings(number: int):
+    trace = record(drawn(number))
+    assert found_today(trace) == trace["violations"]
+
+
+def test_files_hold_traces_as_they_were_recorded(tmp_path: Path):
+    broken, size = write_file(tmp_path, SEEN - 1, 2)
+    assert broken == 1
+    assert 0 < size < 500_000
+    one, mutant = read_directory(tmp_path)
+    assert (one["run"], one["mutant"]) == (SEEN - 1, "")
+    assert (mutant["run"], mutant["mutant"]) == (SEEN, "spans-one-too-long")
+    assert [each.text for each in all_compared(tmp_path, "", 1)] == ["", ""]
+
+
+def without(trace: Trace, name: str) -> Trace:
+    """A trace that has lost its first event of this name."""
+    at = next(at for at, event in enumerate(trace["events"]) if event[1] == name)
+    return {**trace, "events": trace["events"][:at] + trace["events"][at + 1 :]}
+
+
+@pytest.mark.parametrize("name", ["answered", "received", "ended", "violation"])
+def test_a_lost_event_is_judged_otherwise(name: str):
+    trace = record(drawn(0))
+    trace["events"].insert(0, [0.0, "violation", "G8", "said by the world"])
+    trace["violations"].insert(0, ["G8", 0.0, "said by the world", ""])
+    assert compared(trace, None).text == ""
+    assert compared(without(trace, name), None).text != ""
+
+
+def blind(trace: Trace) -> Iterator[Pair]:
+    """Judges that find nothing but what is not there."""
+    yield "G99", ""
+
+
+def test_other_judges_are_compared_by_guarantee_and_key():
+    trace = record(drawn(SEEN))
+    text = compared(trace, blind).text
+    assert "lost [('G" in text
+    assert "new [('G99', '')]" in text
+    same = compared(trace, lambda trace: [(each[0], each[3]) for each in trace["violations"]])
+    assert same.text == ""
+
+
+def test_every_fifth_run_is_of_a_mutant_and_all_take_turns():
+    runs = [drawn(number) for number in range(MUTANT_EACH * len(MUTANTS))]
+    mutants = [each.mutant for each in runs if each.mutant]
+    assert mutants == [mutant.name for mutant in MUTANTS]
+    plain = [each.seed for each in runs if not each.mutant]
+    assert plain == [*range(len(plain))]
