@@ -280,18 +280,18 @@ class BaseNetwork(ABC, Generic[L, M]):
         if link is None or not link.open or link.half_open:
             return
         rates = self.rates
-        if rates.loss and self.strikes(rates.loss, link.rng):
+        if self.strikes(rates.loss, link.rng):
             self.lost += 1
             self.events.note_message(link.name, LOST[up], message)
             return
         least_s, most_s = rates.delay_s
         delay_s = least_s + (most_s - least_s) * link.rng.random()
-        if rates.mangle and self.strikes(rates.mangle, link.rng):
+        if self.strikes(rates.mangle, link.rng):
             self.mangled += 1
             for _ in range(link.rng.choice(rates.copies)):
                 self._send_stray(link, message, delay_s, up)
             return
-        if rates.duplicate and self.strikes(rates.duplicate, link.rng):
+        if self.strikes(rates.duplicate, link.rng):
             self.duplicated += 1
             self._send_stray(link, message, delay_s, up)
         arrives_s = max(self.events.now_s + delay_s, link.last_s[up])
@@ -299,8 +299,8 @@ class BaseNetwork(ABC, Generic[L, M]):
         self.events.after(arrives_s - self.events.now_s, self._arrive, link, message, up)
 
     def strikes(self, rate: float, rng: Random) -> bool:
-        """Whether a fault of this rate, which is not 0, strikes."""
-        return not self.calm and rng.random() < rate
+        """Whether a fault of this rate strikes; draws nothing where it never does."""
+        return rate > 0.0 and not self.calm and rng.random() < rate
 
     def _send_stray(self, link: L, message: M, delay_s: float, up: bool) -> None:
         late_s = delay_s + long_tailed(link.rng, link.rng.choice(LATE_S))
