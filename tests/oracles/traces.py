@@ -15,11 +15,12 @@ A file is a sequence of CBOR byte strings, one for each run: the zlib form of a 
 ``violations``
     ``[guarantee, at_s, text, key]`` of each that the judges of that commit found
 
-Events carry the calls that the world makes to its judge, by the names of :data:`EVENTS`: processes
-by their names, messages as lists of frames, executions by their number in the trace (from 0).
-Two kinds tell what a judge sees of processes without a call: ``is`` gives a process and those of
-its facts that have changed (:func:`facts_of`), ``stops`` the execution whose worker has cancelled
-it.  ``violation`` is what others than judges have found: bounds of a router, and exceptions.
+Events carry the calls that the world makes to its judge, by the names of :data:`EVENTS`:
+processes by their names, messages as they are encoded on the wire, executions by their number in
+the trace (from 0).  Two kinds tell what a judge sees of processes without a call: ``is`` gives a
+process and those of its facts that have changed (:func:`facts_of`), ``stops`` the execution whose
+worker has cancelled it.  ``violation`` is what others than judges have found: bounds of a router,
+and exceptions.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import cbor2
 
-from trio_envserve.core import journal
+from trio_envserve.core import journal, messages
 from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.key_records import KeyAct
 from trio_envserve.core.terms import RequestId, Status, Verdict
@@ -103,7 +104,8 @@ class Kind(NamedTuple):
 
 PLAIN = Kind(lambda value: value, lambda plain: plain)
 LINES = Kind(list, list)
-FRAMES = Kind(lambda frames: [bytes(each) for each in frames], tuple)
+MESSAGE = Kind(messages.encode, partial(messages.decode, most_bytes=1 << 20))
+BODY = Kind(lambda body: None if body is None else bytes(body), lambda plain: plain)
 REQUEST = Kind(list, lambda plain: RequestId(*plain))
 STATUS = Kind(int, Status)
 ERROR = Kind(
@@ -127,14 +129,14 @@ EVENTS: dict[str, tuple[Kind, ...]] = {
     "started": (PLAIN, PROCESS, PROCESS, REQUEST, PLAIN),
     "ended": (EXECUTION, STATUS, PLAIN),
     # The wires.
-    "server_heard": (PROCESS, PLAIN, FRAMES),
+    "server_heard": (PROCESS, PLAIN, MESSAGE, BODY),
     "server_has_dealt": (),
-    "server_told_client": (PROCESS, PLAIN, FRAMES),
-    "server_told_nobody": (FRAMES,),
-    "client_heard": (PROCESS, FRAMES),
-    "statement_sent": (PROCESS, FRAMES),
-    "worker_heard": (PROCESS, FRAMES),
-    "outcome_arrived": (PROCESS, FRAMES),
+    "server_told_client": (PROCESS, PLAIN, MESSAGE, BODY),
+    "server_told_nobody": (MESSAGE, BODY),
+    "client_heard": (PROCESS, MESSAGE),
+    "statement_sent": (PROCESS, MESSAGE, BODY),
+    "worker_heard": (PROCESS, MESSAGE),
+    "outcome_arrived": (PROCESS, MESSAGE),
     # What servers do.
     "spawned": (PROCESS,),
     "kill_sent": (PROCESS, PROCESS, PLAIN),
