@@ -503,7 +503,7 @@ def nightly(session: nox.Session) -> None:
     session.install(".[cli]")
     session.run("trio-envserve", "fuzz", "--seconds", "600", "--json")
     session.run("trio-envserve", "fuzz", "--mutant", "all", "--json")
-    session.run("python", "-m", "trio_envserve.lab.fuzzing.every_write", "200")
+    session.run("python", "-m", "trio_envserve.lab.simulation", "200")
     session.run("python", "-m", "trio_envserve.lab.hosts", "100000")
     session.run("python", "-m", "trio_envserve.lab.hosts", "--mutants")
     session.run("trio-envserve", "explore", "--config", "nightly", "--json")

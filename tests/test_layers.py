@@ -305,7 +305,7 @@ def test_core_is_pure(module: Module):
         ("server.shell", "def late():\n    from ..core import values"),
         ("server.shell", "from ..client import open_client"),
         ("retrylab.run", "from .. import foreign"),
-        ("retrylab.world", "from ..lab.simulation.faults import Fault"),
+        ("retrylab.world", "from ..lab.simulation.plan import Fault"),
         ("worker.main", "from ..server.shell import serve"),
         ("client.shell", "from ..server import open_server"),
         ("client.shell", "if TYPE_CHECKING:\n    from ..testing import proxy"),

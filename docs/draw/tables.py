@@ -38,7 +38,7 @@ from trio_envserve.core.requests import RequestState
 from trio_envserve.core.terms import Verdict
 from trio_envserve.lab.conformance.findings import Case
 from trio_envserve.lab.mutants import MUTANTS
-from trio_envserve.lab.mutants.patching import ANY
+from trio_envserve.lab.simulation.plan import ANY
 
 DOCS = Path(__file__).resolve().parent.parent
 COLUMNS = (

@@ -13,7 +13,7 @@ import pytest
 from tests.cli.commands import ROOT, check_nothing_left, command, run
 from trio_envserve.lab.mutants import MUTANTS
 from trio_envserve.lab.simulation.coverage import POSSIBLE, POSSIBLE_OF_KEYS
-from trio_envserve.lab.simulation.faults import Fault
+from trio_envserve.lab.simulation.plan import Fault
 
 pytestmark = pytest.mark.real
 

@@ -221,10 +221,10 @@ async def test_a_failure_of_a_seed_is_saved_and_one_of_another_version_is_refuse
     assert done.code == 1, done.err
     (failure,) = done.last["failures"]
     saved = tmp_path / failure["saved"]
-    saved.write_text(saved.read_text().replace('"format": 1', '"format": 9'))
+    saved.write_text(saved.read_text().replace('"format": 2', '"format": 9'))
     again = await run(tmp_path, "fuzz", "--protocol", FORGETFUL, "--saved", str(saved), "--json")
     assert again.code == 2
-    assert "it is of format 9, and this version reads 1" in again.last["error"]["message"]
+    assert "it is of format 9, and this version reads 2" in again.last["error"]["message"]
 
 
 async def test_failure_that_cannot_be_saved_is_shown_all_the_same(tmp_path: Path):

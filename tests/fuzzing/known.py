@@ -6,23 +6,20 @@ import functools
 import json
 from pathlib import Path
 
-from trio_envserve.lab.fuzzing.failure import is_harsh
-from trio_envserve.lab.fuzzing.hunt import hunt
-from trio_envserve.lab.mutants import find
-from trio_envserve.lab.simulation.simulator import run
+from trio_envserve.lab.simulation.target import Protocol
+from trio_envserve.retrylab.target import hunt
 
 KNOWN: dict[str, int] = json.loads(Path(__file__).with_name("seeds.json").read_text())
 
 
 @functools.cache
-def broken_by(name: str) -> tuple[int, bool, str]:
-    """Seed, whether harsh, and the guarantee that breaks."""
-    mutant, seed = find(name), KNOWN.get(name, 0)
-    with mutant.applied():
-        one = run(seed, harsh=is_harsh(seed))
-    for violation in one.violations:
-        if mutant.caught_by(violation.guarantee):
-            return seed, one.harsh, violation.guarantee
-    catch = hunt(mutant)
+def broken_by(name: str) -> tuple[int, str]:
+    """Seed, and the guarantee that breaks."""
+    target, seed = Protocol(mutant=name), KNOWN.get(name, 0)
+    with target.applied():
+        one = target.run(seed)
+    for violation in filter(target.counts, one.violations):
+        return seed, violation.guarantee
+    catch = hunt(target)
     assert catch.seed is not None, name
-    return catch.seed, catch.harsh, catch.guarantee
+    return catch.seed, catch.guarantee

@@ -7,9 +7,8 @@ import pytest
 from tests.fuzzing.known import broken_by
 from trio_envserve.core import messages
 from trio_envserve.core.terms import Status
-from trio_envserve.lab.fuzzing.diagram import COLUMNS, ROUTER, Trace, sequence
-from trio_envserve.lab.mutants import find
-from trio_envserve.lab.simulation.simulator import run
+from trio_envserve.lab.simulation.diagram import COLUMNS, ROUTER, Trace, sequence
+from trio_envserve.lab.simulation.target import Protocol
 from trio_envserve.retrylab.draw import MOST_ROWS, WIDTH
 from trio_envserve.retrylab.judges import Violation
 from trio_envserve.retrylab.world import LOST, STRAY, Record
@@ -75,9 +74,9 @@ def test_only_what_is_about_the_request_is_drawn():
 )
 def test_every_drawing_fits_the_page_and_ends_where_it_broke(name: str):
     """Of a hostile client's request, of none, of a duplicate."""
-    seed, harsh, guarantee = broken_by(name)
-    with find(name).applied():
-        one = run(seed, harsh=harsh, trace=True, until=guarantee)
+    (seed, guarantee), target = broken_by(name), Protocol(mutant=name)
+    with target.applied():
+        one = target.run(seed, trace=True, until=guarantee)
     violation = next(each for each in one.violations if each.guarantee == guarantee)
     lines = sequence(one.trace, violation)
     assert max(map(len, lines)) <= WIDTH

@@ -15,11 +15,11 @@ import pytest
 
 from trio_envserve.core.request_table import TABLE, RequestInput
 from trio_envserve.core.requests import RequestState
-from trio_envserve.lab.fuzzing.failure import is_harsh
-from trio_envserve.lab.fuzzing.hunt import hunt, seeds
 from trio_envserve.lab.mutants import MUTANTS, Mutant, Patches, find
-from trio_envserve.lab.mutants.patching import ANY
-from trio_envserve.lab.simulation.simulator import Run, plan_of, run
+from trio_envserve.lab.simulation.plan import ANY, is_harsh
+from trio_envserve.lab.simulation.simulator import run
+from trio_envserve.lab.simulation.target import Protocol
+from trio_envserve.retrylab.target import hunt
 
 KNOWN: dict[str, int] = json.loads(Path(__file__).with_name("seeds.json").read_text())
 AT_LEAST = {
@@ -29,18 +29,14 @@ AT_LEAST = {
 }  # fmt: skip
 
 
-def shows(mutant: Mutant, one: Run) -> bool:
-    return any(mutant.caught_by(violation.guarantee) for violation in one.violations)
-
-
 @pytest.mark.mutants
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_broken_variant_is_caught_and_what_ships_is_not(mutant: Mutant):
-    seed = KNOWN.get(mutant.name, 0)
-    with mutant.applied():
-        broken = run(seed, harsh=is_harsh(seed))
-    if not shows(mutant, broken):
-        catch = hunt(mutant)
+    target, seed = Protocol(mutant=mutant.name), KNOWN.get(mutant.name, 0)
+    with target.applied():
+        broken = target.run(seed)
+    if not any(map(target.counts, broken.violations)):
+        catch = hunt(target)
         assert catch.caught, mutant.name
         assert catch.clean
         return
@@ -99,12 +95,14 @@ def test_a_wrong_name_gets_the_near_ones():
 
 
 def test_only_seeds_with_what_a_mutant_needs_are_tried():
-    mutant = find("leases-run-while-it-is-stopped")
-    for seed, _ in zip(seeds(mutant, 0), range(3), strict=False):
-        assert mutant.needs <= plan_of(seed, harsh=is_harsh(seed)).faults
+    target = Protocol(mutant="leases-run-while-it-is-stopped")
+    assert target.mutant is not None
+    for seed, _ in zip(target.seeds(0), range(3), strict=False):
+        assert target.mutant.needs <= target.plan(seed).faults
 
 
 def test_a_mutant_that_nobody_sees_is_not_caught():
-    harmless = Mutant("does-nothing", "Nothing.", ("G1",), frozenset(), lambda patches: None)
-    catch = hunt(harmless, most_runs=3)
+    target = Protocol()
+    target.mutant = Mutant("does-nothing", "Nothing.", ("G1",), frozenset(), lambda patches: None)
+    catch = hunt(target, most_runs=3)
     assert (catch.caught, catch.runs, catch.seed) == (False, 3, None)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from trio_envserve.lab.fuzzing.failure import examine, is_harsh, text
-from trio_envserve.lab.fuzzing.tally import Tally
-from trio_envserve.lab.mutants import MUTANTS, find
+from trio_envserve.lab.mutants import MUTANTS
 from trio_envserve.lab.simulation.coverage import (
     IMPOSSIBLE,
     IMPOSSIBLE_OF_KEYS,
     POSSIBLE,
     POSSIBLE_OF_KEYS,
 )
-from trio_envserve.lab.simulation.faults import Fault
+from trio_envserve.lab.simulation.plan import Fault
+from trio_envserve.lab.simulation.target import Protocol, Tally
+from trio_envserve.retrylab.failure import examine
 
 PAGE = Path(__file__).parent.parent.parent.joinpath("docs/fuzzing.md").read_text(encoding="utf-8")
 
@@ -27,11 +27,11 @@ def test_the_failure_that_is_shown_is_what_the_command_says():
     name = "reruns-without-consent"
     command = re.search(rf"trio-envserve fuzz --seed (\d+) --mutant {name}\n", PAGE)
     assert command is not None
-    seed = int(command[1])
-    with find(name).applied():
-        found = examine(seed, harsh=is_harsh(seed), guarantee="G2", mutant=name)
+    target = Protocol(mutant=name)
+    with target.applied():
+        found = examine(target, int(command[1]), guarantee="G2")
     assert found is not None
-    assert f"```text\n{text(found)}\n```" in PAGE
+    assert f"```text\n{found.text()}\n```" in PAGE
 
 
 def test_every_kind_of_fault_is_named():

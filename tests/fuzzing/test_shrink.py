@@ -9,47 +9,48 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fuzzing.known import broken_by
-from trio_envserve.lab.fuzzing.failure import examine, schedule, text
-from trio_envserve.lab.fuzzing.shrink import shrink
-from trio_envserve.lab.mutants import find
-from trio_envserve.lab.simulation.faults import (
+from trio_envserve.lab.simulation.plan import (
     PLAIN_BOUNDS,
     PLAIN_LEASE_S,
     PLAIN_MESSAGE_BYTES,
     Fault,
+    plan_of,
 )
-from trio_envserve.lab.simulation.simulator import plan_of, run
+from trio_envserve.lab.simulation.simulator import run
+from trio_envserve.lab.simulation.target import Protocol
+from trio_envserve.retrylab.failure import examine
 from trio_envserve.retrylab.shrink import ddmin
 
 
 @pytest.mark.parametrize("name", ["reruns-without-consent", "sync-replays-nothing"])
 def test_a_failure_gets_small_and_still_fails(name: str):
-    seed, harsh, guarantee = broken_by(name)
-    plan = plan_of(seed, harsh=harsh)
-    with find(name).applied():
-        small = shrink(seed, plan, guarantee)
-        again = shrink(seed, plan, guarantee)
-        ran = run(small.luck, harsh=harsh, plan=small.plan)
-    assert small.run.breaks(guarantee)
-    assert (small.plan, small.luck, small.tried) == (again.plan, again.luck, again.tried)
-    assert small.run.digest == again.run.digest
+    (seed, guarantee), target = broken_by(name), Protocol(mutant=name)
+    plan = target.plan(seed)
+    with target.applied():
+        small = examine(target, seed, guarantee=guarantee)
+        again = examine(target, seed, guarantee=guarantee)
+        assert small is not None
+        ran = target.run(small.luck, plan=small.plan)
+    assert small == again
     assert ran.breaks(guarantee)
-    assert sum(map(len, small.plan.asks)) <= 5 < sum(map(len, plan.asks))
+    assert sum(map(len, small.plan.asks)) == small.requests <= 5 < sum(map(len, plan.asks))
     assert len(small.plan.moments) <= len(plan.moments)
-    assert not run(small.luck, harsh=harsh, plan=small.plan).violations, "it is the mutant's"
+    assert not target.run(small.luck, plan=small.plan).violations, "it is the mutant's"
 
 
 def test_the_work_is_bounded():
-    seed, harsh, guarantee = broken_by("reruns-without-consent")
-    with find("reruns-without-consent").applied():
-        small = shrink(seed, plan_of(seed, harsh=harsh), guarantee, most_runs=3)
+    seed, guarantee = broken_by("reruns-without-consent")
+    target = Protocol(mutant="reruns-without-consent")
+    with target.applied():
+        small = examine(target, seed, guarantee=guarantee, most_runs=3)
+    assert small is not None
     assert small.tried <= 3
-    assert small.run.breaks(guarantee)
+    assert small.violation.startswith(guarantee)
 
 
 def test_what_does_not_fail_is_not_examined():
-    assert examine(1, harsh=True) is None
-    assert examine(1, harsh=True, guarantee="G1") is None
+    assert examine(Protocol(), 1) is None
+    assert examine(Protocol(), 1, guarantee="G1") is None
 
 
 @given(st.lists(st.integers(0, 20), max_size=40), st.sets(st.integers(0, 20), max_size=4))
@@ -83,7 +84,7 @@ def test_a_kind_of_fault_can_be_taken_out_of_a_plan(fault: Fault):
 
 
 def test_a_schedule_is_told_in_order_and_not_endlessly():
-    lines = schedule(plan_of(3, harsh=True))
+    lines = plan_of(3, harsh=True).schedule()
     assert max(map(len, lines)) <= 96
     times = [float(line[:6]) for line in lines if line[6:10] == " s  "]
     assert times == sorted(times)
@@ -91,15 +92,14 @@ def test_a_schedule_is_told_in_order_and_not_endlessly():
 
 
 def test_a_failure_is_told_in_a_hundred_columns():
-    seed, harsh, guarantee = broken_by("duplicates-run-again")
-    with find("duplicates-run-again").applied():
-        failure = examine(seed, harsh=harsh, guarantee=guarantee, mutant="duplicates-run-again")
+    seed, guarantee = broken_by("duplicates-run-again")
+    target = Protocol(mutant="duplicates-run-again")
+    with target.applied():
+        failure = examine(target, seed, guarantee=guarantee)
     assert failure is not None
-    told = text(failure, "the end")
+    told = failure.text()
     assert told.startswith("G1: one at a time")
-    assert failure.command() in told
-    assert f"--seed {seed}" in failure.command()
-    assert "--mutant duplicates-run-again" in failure.command()
-    assert told.endswith("the end")
+    assert told.endswith(failure.again)
+    assert f"--seed {seed}" in failure.again
+    assert "--mutant duplicates-run-again" in failure.again
     assert max(map(len, failure.drawing)) <= 100
-    assert type(failure).from_data(failure.to_data()) == failure

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 
-from trio_envserve.lab.fuzzing.tally import Tally
 from trio_envserve.lab.simulation.coverage import (
     IMPOSSIBLE_OF_KEYS,
     POSSIBLE,
     POSSIBLE_OF_KEYS,
     name_of,
 )
-from trio_envserve.lab.simulation.faults import Fault
+from trio_envserve.lab.simulation.plan import Fault
 from trio_envserve.lab.simulation.simulator import run
+from trio_envserve.lab.simulation.target import Tally
 
 
 def tally_of(*seeds: int) -> Tally:

@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 
 from trio_envserve.lab.exploration.configurations import ALL, any_configuration
 from trio_envserve.lab.exploration.search import explore
-from trio_envserve.lab.fuzzing.failure import is_harsh
 from trio_envserve.lab.hosts.plan import plan_of
 from trio_envserve.lab.hosts.world import World
+from trio_envserve.lab.simulation.plan import is_harsh
 from trio_envserve.lab.simulation.simulator import run
 
 STORED = Path(__file__).with_name("digests.json")

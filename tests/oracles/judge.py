@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from trio_envserve.lab.simulation.judge import Judge
 from trio_envserve.lab.simulation.judge_records import Execution
-from trio_envserve.lab.simulation.plans import from_data
+from trio_envserve.lab.simulation.plan import from_data
 
 from .traces import EVENTS, EXECUTION, PROCESS, Trace, read_file
 

@@ -16,8 +16,8 @@ from tests.oracles.traces import (
     record,
     write_file,
 )
-from trio_envserve.lab.fuzzing.failure import is_harsh
 from trio_envserve.lab.mutants import MUTANTS
+from trio_envserve.lab.simulation.plan import is_harsh
 from trio_envserve.lab.simulation.simulator import run
 
 KEYED_ON_DISK = 23

@@ -9,7 +9,7 @@ A file is a sequence of CBOR byte strings, one for each run: the zlib form of a 
 ``run``, ``seed``, ``harsh``, ``mutant``
     number of the run, its seed, whether its links are harsh, and the name of the mutant or ``""``
 ``plan``
-    the plan as :mod:`trio_envserve.lab.simulation.plans` writes it
+    the plan as :mod:`trio_envserve.lab.simulation.plan` writes it
 ``events``
     ``[at_s, name, *arguments]``, in order, as below
 ``violations``
@@ -43,16 +43,14 @@ from trio_envserve.core import journal, messages
 from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.key_records import KeyAct
 from trio_envserve.core.terms import RequestId, Status, Verdict
-from trio_envserve.lab.fuzzing.failure import is_harsh
-from trio_envserve.lab.fuzzing.hunt import seeds
 from trio_envserve.lab.mutants import MUTANTS, Patches
 from trio_envserve.lab.simulation import simulator
 from trio_envserve.lab.simulation.actor_server import SimServer
 from trio_envserve.lab.simulation.actor_worker import SimWorker
-from trio_envserve.lab.simulation.faults import KeyUse, Plan
 from trio_envserve.lab.simulation.judge import Judge
 from trio_envserve.lab.simulation.judge_records import Call, Execution
-from trio_envserve.lab.simulation.plans import to_data
+from trio_envserve.lab.simulation.plan import KeyUse, Plan, is_harsh
+from trio_envserve.lab.simulation.target import Protocol
 from trio_envserve.retrylab.world import Process
 
 Event: TypeAlias = list[Any]
@@ -341,7 +339,7 @@ def drawn(number: int) -> Drawn:
         return Drawn(number, fives * (MUTANT_EACH - 1) + rest, "")
     turn, index = divmod(fives, len(MUTANTS))
     mutant = MUTANTS[index]
-    return Drawn(number, next(seeds(mutant, turn * SEEDS_APART)), mutant.name)
+    return Drawn(number, next(Protocol(mutant=mutant.name).seeds(turn * SEEDS_APART)), mutant.name)
 
 
 def record(of: Drawn) -> Trace:
@@ -354,7 +352,7 @@ def record(of: Drawn) -> Trace:
     violations = [[each.guarantee, each.at_s, each.text, each.key] for each in ran.violations]
     return {
         "run": of.number, "seed": of.seed, "harsh": harsh, "mutant": of.mutant,
-        "plan": to_data(ran.plan), "events": recorder.events,
+        **ran.plan.to_data(), "events": recorder.events,
         "violations": violations,
     }  # fmt: skip
 

@@ -16,7 +16,7 @@ import pytest
 
 from examples import kv_store
 from trio_envserve.retrylab import Actor, Fault, System
-from trio_envserve.retrylab.failure import examine
+from trio_envserve.retrylab.failure import SystemTarget, examine
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLE = ROOT / "examples" / "kv_store.py"
@@ -57,10 +57,9 @@ def test_the_commands_do_what_the_page_says(tmp_path: Path):
 
 def test_the_diagram_is_the_one_that_is_drawn():
     assert SHOWN is not None
-    failure = examine(kv_store.FORGETFUL, 6)
+    failure = examine(SystemTarget(kv_store.FORGETFUL, "examples/kv_store.py:FORGETFUL"), 6)
     assert failure is not None
-    command = "trio-envserve fuzz --protocol examples/kv_store.py:FORGETFUL --seed 6"
-    assert SHOWN[1].startswith(f"{failure.text(command)}\n")
+    assert SHOWN[1].startswith(f"{failure.text()}\n")
     assert len(failure.plan.asks) <= 3
 
 

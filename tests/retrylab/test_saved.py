@@ -66,7 +66,7 @@ def test_a_mended_system_replays_it_clean(tmp_path: Path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"format": 2}, "it is of format 2, and this version reads 1; find the failure again"),
+        ({"format": 1}, "it is of format 1, and this version reads 2; find the failure again"),
         ({"format": None}, "it is of format None"),
         ({"plan": {}}, "it has no 'rates'"),
         ({"seed": "x"}, "is no saved failure"),

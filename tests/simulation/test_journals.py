@@ -21,18 +21,25 @@ from trio_envserve.core.journal import (
 )
 from trio_envserve.core.key_records import GenerationState
 from trio_envserve.core.key_table import TABLE, KeyInput
-from trio_envserve.lab.fuzzing import every_write
-from trio_envserve.lab.fuzzing.failure import is_harsh
+from trio_envserve.lab.simulation import __main__ as every_write
 from trio_envserve.lab.simulation import actor_journal
 from trio_envserve.lab.simulation.disk import Disk
-from trio_envserve.lab.simulation.faults import OF_JOURNALS, PLAIN_SYNC_S, Fault
-from trio_envserve.lab.simulation.journals import have_journal, of_keys_only
 from trio_envserve.lab.simulation.judge_journal import Facts, JournalJudge
-from trio_envserve.lab.simulation.keyed_asks import have_keys
-from trio_envserve.lab.simulation.plans import from_data, to_data
-from trio_envserve.lab.simulation.simulator import World, plan_of, run
+from trio_envserve.lab.simulation.plan import (
+    OF_JOURNALS,
+    PLAIN_SYNC_S,
+    Fault,
+    brings,
+    from_data,
+    have_keys,
+    is_harsh,
+    of_keys_only,
+    plan_of,
+)
+from trio_envserve.lab.simulation.simulator import World, run
+from trio_envserve.lab.simulation.target import crashes, keyed_seeds
 
-SEEDS = list(filter(have_journal, range(240)))
+SEEDS = [seed for seed in range(240) if brings("journal", seed)]
 
 
 def test_no_seed_with_a_journal_violates_a_guarantee():
@@ -48,8 +55,8 @@ def test_no_seed_with_a_journal_violates_a_guarantee():
 
 
 def test_g11_a_crash_at_a_write_loses_nothing_that_was_told():
-    """In short: ``every_write 200`` is run at night."""
-    runs = [each for seed in every_write.seeds(10) for each in every_write.crashes(seed, most=5)]
+    """In short: ``python -m trio_envserve.lab.simulation 200`` is run at night."""
+    runs = [each for seed in keyed_seeds(10) for each in crashes(seed, most=5)]
     assert len(runs) > 40
     bad = [each for each in runs if each.violations]
     assert not bad, [(each.seed, each.plan.crash_at_write, each.violations[0]) for each in bad]
@@ -110,9 +117,9 @@ def test_g11_who_is_told_that_what_was_read_cannot_be_is_found_out(
 def test_a_journal_leaves_seeds_without_one_as_they_were():
     for seed in range(60):
         plan = plan_of(seed)
-        assert plan.has(Fault.JOURNAL) == have_journal(seed)
-        assert have_keys(seed) or not have_journal(seed)
-        assert not (plan.faults & OF_JOURNALS and not have_journal(seed))
+        assert plan.has(Fault.JOURNAL) == brings("journal", seed)
+        assert have_keys(seed) or not brings("journal", seed)
+        assert not (plan.faults & OF_JOURNALS and not brings("journal", seed))
         without = plan.without(Fault.JOURNAL)
         assert not without.faults & OF_JOURNALS
         assert (without.sync_s, without.crash_at_write) == (PLAIN_SYNC_S, None)
@@ -121,8 +128,8 @@ def test_a_journal_leaves_seeds_without_one_as_they_were():
 
 def test_a_plan_with_a_journal_is_written_down_and_read():
     plan = dataclasses.replace(plan_of(SEEDS[0]), crash_at_write=3)
-    assert from_data(to_data(plan)) == plan
-    old = to_data(plan_of(0))
+    assert from_data(plan.to_data()["plan"]) == plan
+    old = plan_of(0).to_data()["plan"]
     del old["sync_s"], old["crash_at_write"]
     assert from_data(old) == plan_of(0)
 

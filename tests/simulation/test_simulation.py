@@ -23,7 +23,6 @@ from trio_envserve.core.key_table import KeyInput, _never
 from trio_envserve.core.limits import ServerLimits
 from trio_envserve.core.request_table import RequestInput
 from trio_envserve.core.requests import RequestState
-from trio_envserve.lab.fuzzing.failure import is_harsh
 from trio_envserve.lab.simulation.actor_server import SimServer
 from trio_envserve.lab.simulation.coverage import (
     IMPOSSIBLE,
@@ -33,8 +32,10 @@ from trio_envserve.lab.simulation.coverage import (
     RARE_OF_KEYS,
     name_of,
 )
-from trio_envserve.lab.simulation.elastic_pools import is_elastic
-from trio_envserve.lab.simulation.faults import (
+from trio_envserve.lab.simulation.junk import KINDS, spoilt
+from trio_envserve.lab.simulation.network import Frames, Link, Network
+from trio_envserve.lab.simulation.plan import (
+    DRAWN_APART,
     HARSH_ONLY,
     PLAIN_MESSAGE_BYTES,
     PLAIN_SPREAD_S,
@@ -42,14 +43,13 @@ from trio_envserve.lab.simulation.faults import (
     Ask,
     Fault,
     Plan,
+    brings,
     draw,
+    have_keys,
+    is_harsh,
+    plan_of,
 )
-from trio_envserve.lab.simulation.junk import KINDS, is_speaking_junk, spoilt
-from trio_envserve.lab.simulation.keyed_asks import have_keys
-from trio_envserve.lab.simulation.network import Frames, Link, Network
-from trio_envserve.lab.simulation.pausing_servers import is_pausing
-from trio_envserve.lab.simulation.simulator import Run, World, plan_of, run, workers_of
-from trio_envserve.lab.simulation.spreading import is_spreading
+from trio_envserve.lab.simulation.simulator import Run, World, run, workers_of
 
 SEEDS = 80
 """Each is run usual and harsh: half of that by each of two tests."""
@@ -127,7 +127,7 @@ def test_no_seed_violates_a_guarantee_and_the_runs_are_worth_something():
     # The least of a run; what all together reach.
     assert min(each.asked for each in runs) >= 50
     assert min(each.plan.clients for each in runs) == 2
-    assert min(each.plan.workers for each in runs if not is_elastic(each.seed)) == 2
+    assert min(each.plan.workers for each in runs if not brings("range", each.seed)) == 2
     assert min(sum(each.faults.values()) for each in runs) >= 5
     assert pairs.keys() <= {name_of(pair) for pair in POSSIBLE}
     assert len(pairs) >= len(POSSIBLE) - 3, set(map(name_of, POSSIBLE)) - pairs.keys()
@@ -135,16 +135,16 @@ def test_no_seed_violates_a_guarantee_and_the_runs_are_worth_something():
 
 def test_some_pools_grow_and_shrink_and_none_does_so_by_a_wrong_number():
     """The judge counts processes: neither too many, nor too few, nor one without need."""
-    seeds = [seed for seed in range(20_000, 20_150) if is_elastic(seed)]
+    seeds = [seed for seed in range(20_000, 20_150) if brings("range", seed)]
     runs = [run(seed, harsh=is_harsh(seed)) for seed in seeds]
     assert violations(runs) == ""
     assert {each.plan.has(Fault.ELASTIC) for each in runs} == {True}
     assert sum(each.faults.get(Fault.ELASTIC.value, 0) for each in runs) > 2 * len(runs)
-    assert not any(plan_of(seed).most_workers for seed in range(100) if not is_elastic(seed))
+    assert not any(plan_of(seed).most_workers for seed in range(100) if not brings("range", seed))
 
 
 def test_some_servers_pause_and_all_goes_on():
-    seeds = [seed for seed in range(20_000, 20_200) if is_pausing(seed)]
+    seeds = [seed for seed in range(20_000, 20_200) if brings("pauses", seed)]
     runs = [run(seed, harsh=is_harsh(seed)) for seed in seeds]
     assert violations(runs) == ""
     assert {each.plan.has(Fault.PAUSES) for each in runs} == {True}
@@ -154,7 +154,7 @@ def test_some_servers_pause_and_all_goes_on():
 def test_workers_that_speak_junk_are_replaced_and_nobody_waits_for_them():
     """Each kind of it: such a worker is dead at the end, whatever it is that nobody hears."""
     spoken = Counter[str]()
-    for seed in filter(is_speaking_junk, range(20_000, 20_150)):
+    for seed in (seed for seed in range(20_000, 20_150) if brings("junk", seed)):
         world = World(seed, harsh=is_harsh(seed))
         world.run()
         assert world.judge.violations == [], seed
@@ -188,7 +188,7 @@ def test_no_junk_is_a_message(kind: str, message: messages.Message, seed: int):
 
 
 def test_the_first_dispatches_are_spread_and_nobody_starves_because_of_that():
-    seeds = [seed for seed in range(20_000, 20_120) if is_spreading(seed)]
+    seeds = [seed for seed in range(20_000, 20_120) if brings("spread", seed)]
     runs = [run(seed, harsh=is_harsh(seed)) for seed in seeds]
     assert violations(runs) == ""
     assert {each.plan.has(Fault.SPREAD) for each in runs} == {True}
@@ -246,8 +246,7 @@ def test_keys_leave_the_rest_of_a_plan_as_it_was_before_there_were_any(harsh: bo
     for seed in range(20):
         plan, before = plan_of(seed, harsh=harsh), draw(Random(seed * 2 + harsh), harsh=harsh)
         assert plan.has(Fault.KEYS) == have_keys(seed)
-        drawn_apart = (have_keys, is_elastic, is_pausing, is_spreading, is_speaking_junk)
-        assert (plan != before) == any(each(seed) for each in drawn_apart)
+        assert (plan != before) == any(brings(what, seed) for what in DRAWN_APART)
         for fault in (Fault.KEYS, Fault.ELASTIC, Fault.PAUSES, Fault.SPREAD, Fault.JUNK):
             plan = plan.without(fault)
         assert (plan.asks, plan.faults) == (before.asks, before.faults)

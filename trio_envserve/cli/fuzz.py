@@ -1,6 +1,7 @@
 """The verb ``fuzz``: thousands of simulated runs, and a shrunk one that fails.
 
-:mod:`trio_envserve.lab.fuzzing` runs them; here are the options, the progress, and the
+The protocol that ships, a mutant of it and a protocol of somebody's own are targets of
+:mod:`trio_envserve.retrylab`, which runs them; here are the options, the progress, and the
 output (:mod:`.fuzz_report`).
 """
 
@@ -8,30 +9,31 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import trio
 
-from ..lab.fuzzing import campaign
-from ..lab.fuzzing.failure import Failure, is_harsh
-from ..lab.fuzzing.failure import text as failure_text
-from ..lab.fuzzing.hunt import MOST_RUNS, Catch
-from ..lab.fuzzing.origin import describe, origin
-from ..lab.fuzzing.saved import load, save
-from ..lab.fuzzing.tally import Tally
 from ..lab.mutants import MUTANTS, find
-from ..lab.simulation.plans import to_data
+from ..lab.simulation.plan import is_harsh
+from ..lab.simulation.target import SPEC, Tally, describe, origin
+from ..retrylab import campaign
 from ..retrylab.campaign import Campaign, Found, ProcessDied, cores
+from ..retrylab.failure import SIZES, ActorTally
 from ..retrylab.jobs import JobError
-from . import fuzz_protocol
+from ..retrylab.target import MOST_HUNTED, BaseTally, Catch
 from .common import USAGE, CommandError, Result, Stop, exit_codes, put, run_verb, say
-from .fuzz_report import catches_table, count, run_tables
+from .fuzz_report import any_tables, catches_table, count, progress_of, run_tables
 from .options import json_option
-from .render import show_tables
-from .searching import FAILED, search
+from .render import PLAIN_EVERY_S, show_tables
 
 DEFAULT_S = 30.0
+
+FAILED = 1
+"""Exit code when a guarantee broke; of mutants, when one was not caught."""
+
+SHOWN = 3
+"""Most failures, of different guarantees, that are made small and shown."""
 
 _EPILOG = exit_codes(
     "no guarantee broke; with --mutant: every mutant was caught",
@@ -90,6 +92,31 @@ class _Options:
         if self.seed is not None:
             return self.seed
         return 0 if self.mutant else int.from_bytes(os.urandom(4), "big") // 2
+
+    # -- the target -----------------------------------------------------------
+
+    @property
+    def spec(self) -> str:
+        """The name by which the target is found."""
+        return self.protocol or SPEC
+
+    def of_target(self) -> dict[str, Any]:
+        """The options of the target."""
+        return {} if self.protocol else {"harsh": self.harsh, "mutant": self.mutant}
+
+    def tally(self) -> BaseTally[Any]:
+        """New sums over its runs."""
+        return ActorTally() if self.protocol else Tally()
+
+    def named(self, seed: int) -> dict[str, Any]:
+        """What the figures say of the target and of a run of it."""
+        if self.protocol:
+            return {"protocol": self.protocol}
+        return {"harsh": is_harsh(seed, always=self.harsh)}
+
+    def failed(self, *, broke: bool) -> int:
+        """The exit code: a mutant should be caught."""
+        return FAILED if broke != bool(self.mutant) else 0
 
 
 @click.command(epilog=_EPILOG)
@@ -168,8 +195,8 @@ def _first(group: BaseExceptionGroup) -> BaseException:
 
 
 async def _chosen(options: _Options, made_by: dict[str, Any], stop: Stop) -> Result:
-    if options.protocol:
-        return await _protocol(options, stop)
+    if options.exhaustive:
+        return await _exhaustive(options, stop)
     if options.mutant == "all":
         return await _mutants(options, stop)
     if options.saved is not None:
@@ -179,25 +206,6 @@ async def _chosen(options: _Options, made_by: dict[str, Any], stop: Stop) -> Res
     return await _many(options, made_by, stop)
 
 
-# -- another protocol ---------------------------------------------------------
-
-
-async def _protocol(options: _Options, stop: Stop) -> Result:
-    spec, base = options.protocol, options.base()
-    as_json, save = options.as_json, str(options.save) if options.save else None
-    if options.exhaustive:
-        return await fuzz_protocol.exhaustive(spec, stop, as_json=as_json, save=save)
-    if options.saved is not None:
-        return await fuzz_protocol.replay(spec, str(options.saved), as_json=as_json)
-    if options.single:
-        return await fuzz_protocol.one(spec, base, trace=options.trace, as_json=as_json, save=save)
-    seconds = options.seconds if options.many else DEFAULT_S
-    return await fuzz_protocol.many(
-        spec, stop, base=base, runs=options.runs, seconds=seconds, jobs=options.jobs,
-        keep_going=options.keep_going, as_json=as_json, save=save,
-    )  # fmt: skip
-
-
 # -- many runs ----------------------------------------------------------------
 
 
@@ -205,50 +213,83 @@ async def _many(options: _Options, made_by: dict[str, Any], stop: Stop) -> Resul
     base = options.base()
     runs, seconds = options.runs, options.seconds
     if not options.many:
-        runs, seconds = (MOST_RUNS, None) if options.mutant else (None, DEFAULT_S)
-    job = {"base": base, "harsh": options.harsh, "mutant": options.mutant}
+        runs, seconds = (MOST_HUNTED, None) if options.mutant else (None, DEFAULT_S)
     fuzzing = Campaign(
-        campaign.MODULE, Tally(), job, runs=runs, seconds=seconds, jobs=options.jobs,
-        keep_going=options.keep_going,
+        options.spec, options.tally(), options=options.of_target(), base=base, runs=runs,
+        seconds=seconds, jobs=options.jobs, keep_going=options.keep_going,
     )  # fmt: skip
-    mode = "all harsh" if options.harsh else "usual and harsh by turns"
-    say(f"{describe(made_by)}; seeds from {base}, {mode}, {count(options.jobs, 'process')}")
+    mode = "" if options.protocol else ", usual and harsh by turns"
+    mode = ", all harsh" if options.harsh else mode
+    of = options.protocol + ": " if options.protocol else f"{describe(made_by)}; "
+    say(f"{of}seeds from {base}{mode}, {count(options.jobs, 'process')}")
     if options.mutant:
         say(f"mutant {options.mutant}: {find(options.mutant).prose}")
-
-    async def examine(found: Found) -> dict[str, Any]:
-        harsh = is_harsh(found.seed, always=options.harsh)
-        failure = await campaign.examine(found, harsh=harsh, mutant=options.mutant)
-        return _shown(failure, options, made_by) | {"seed_digest": found.digest}
-
-    searched = await search(fuzzing, stop, examine, runs=runs, seconds=seconds)
-    searched.figures.update(seed=base, jobs=options.jobs)
-    broke = bool(fuzzing.found)
-    if not searched.interrupted:
-        if not options.as_json and not options.mutant:
-            show_tables(run_tables(fuzzing.tally, searched.figures), put)
-        if options.mutant:
-            _say_mutant(options.mutant, fuzzing.tally, caught=broke)
-    return searched.result(stop, FAILED if broke != bool(options.mutant) else 0)
-
-
-def _say_mutant(name: str, tally: Tally, *, caught: bool) -> None:
-    say(f"{name}: {'caught' if caught else 'NOT CAUGHT'} after {count(tally.runs, 'run')}")
+    searched = await _search(fuzzing, options, made_by, stop, runs=runs, seconds=seconds)
+    figures = searched.figures | {"seed": base, "jobs": options.jobs}
+    figures |= {"protocol": options.protocol} if options.protocol else {}
+    figures["failures"] = searched.failures
+    if searched.interrupted:
+        return Result(stop.interrupted_code, {**figures, "interrupted": True})
+    tally, broke = fuzzing.tally, bool(fuzzing.found)
+    if options.mutant:
+        caught = "caught" if broke else "NOT CAUGHT"
+        say(f"{options.mutant}: {caught} after {count(tally.runs, 'run')}")
+    elif not options.as_json:
+        if isinstance(tally, Tally):
+            show_tables(run_tables(tally, figures), put)
+        else:
+            show_tables(any_tables(tally, figures, SIZES), put)
+    return Result(options.failed(broke=broke), figures)
 
 
-def _shown(failure: Failure, options: _Options, made_by: dict[str, Any]) -> dict[str, Any]:
-    path, footer = None, ""
-    if options.save:
-        try:
-            path = save(failure, options.save, made_by)
-            footer = f"Saved: trio-envserve fuzz --saved {path}"
-        except OSError as error:
-            footer = f"Not saved: {error}"
-    if failure.mutant and path:
-        footer += f" --mutant {failure.mutant}"
-    if not options.as_json:
-        put(failure_text(failure, f"{footer}\n".lstrip("\n")))
-    return failure.to_data() | {"command": failure.command(), "saved": path and str(path)}
+class _Searched(NamedTuple):
+    """The result of a search."""
+
+    figures: dict[str, Any]
+    failures: list[dict[str, Any]]
+    interrupted: bool = False
+
+
+async def _search(
+    fuzzing: Campaign[Any], options: _Options, made_by: dict[str, Any], stop: Stop, *,
+    runs: int | None, seconds: float | None,
+) -> _Searched:  # fmt: skip
+    """Search; make the first failure of each guarantee small, and show it."""
+    began_s = trio.current_time()
+    with trio.CancelScope() as searching:
+        stop.on_first = searching.cancel
+        async with progress_of(fuzzing.tally, runs=runs, seconds=seconds):
+            await fuzzing.run()
+    figures = fuzzing.tally.figures(trio.current_time() - began_s)
+    if searching.cancelled_caught:
+        say(f"interrupted after {count(fuzzing.tally.runs, 'run')}")
+        return _Searched(figures, [], interrupted=True)
+    failures = []
+    with trio.CancelScope() as shrinking:
+        stop.on_first = shrinking.cancel
+        firsts = {found.guarantee: found for found in reversed(fuzzing.found)}
+        for found in list(firsts.values())[:SHOWN]:
+            say(f"seed {found.seed} breaks {found.guarantee}; shrinking it")
+            failures.append(await _examined(options, found, made_by))
+    if shrinking.cancelled_caught:
+        say("interrupted while a failure was made small")
+        return _Searched(figures, [], interrupted=True)
+    return _Searched(figures, failures)
+
+
+async def _examined(options: _Options, found: Found, made_by: dict[str, Any]) -> dict[str, Any]:
+    failure = await campaign.examine(
+        options.spec, found, options=options.of_target(), made_by=made_by,
+        save=str(options.save) if options.save else None,
+    )  # fmt: skip
+    _show(failure, as_json=options.as_json)
+    return failure
+
+
+def _show(failure: dict[str, Any], *, as_json: bool) -> None:
+    text = failure.pop("text")
+    if not as_json:
+        put(f"{text}\n")
 
 
 # -- one run ------------------------------------------------------------------
@@ -256,38 +297,38 @@ def _shown(failure: Failure, options: _Options, made_by: dict[str, Any]) -> dict
 
 async def _one(options: _Options, made_by: dict[str, Any]) -> Result:
     assert options.seed is not None
-    harsh = is_harsh(options.seed, always=options.harsh)
     began_s = trio.current_time()
-    ran = await campaign.one(options.seed, harsh=harsh, mutant=options.mutant, trace=options.trace)
+    ran = await campaign.one(
+        options.spec, options.seed, trace=options.trace, options=options.of_target()
+    )
     took_s = trio.current_time() - began_s
+    _print_log(ran, options)
     failures = []
     for guarantee, violation in ran["violations"][:1]:
         found = Found(options.seed, guarantee, violation, ran["digest"])
-        _print_log(ran, options)
-        failure = await campaign.examine(found, harsh=harsh, mutant=options.mutant)
-        failures.append(_shown(failure, options, made_by))
-    if not failures:
-        _print_log(ran, options)
-    return _told(options, ran, options.seed, failures, took_s, harsh=harsh)
+        failures.append(await _examined(options, found, made_by))
+    return _told(options, ran, options.seed, failures, took_s)
 
 
 async def _replay(options: _Options, path: Path) -> Result:
-    try:
-        failure = load(path)
-    except ValueError as error:
-        raise CommandError(str(error), USAGE) from None
     began_s = trio.current_time()
-    ran = await campaign.one(
-        failure.luck, harsh=failure.harsh, mutant=options.mutant, trace=options.trace,
-        plan=to_data(failure.plan),
-    )  # fmt: skip
+    ran = await campaign.replay(
+        options.spec, str(path), trace=options.trace, options=options.of_target()
+    )
     took_s = trio.current_time() - began_s
-    _print_log(ran, options)
-    broke = any(guarantee == failure.guarantee for guarantee, _ in ran["violations"])
-    failures = [failure.to_data() | {"saved": str(path)}] * broke
-    if broke and not options.as_json:
-        put(failure_text(failure))
-    return _told(options, ran, failure.luck, failures, took_s, harsh=failure.harsh)
+    failure = ran["failure"]
+    broke = any(guarantee == failure["guarantee"] for guarantee, _ in ran["violations"])
+    if "tally" in ran:
+        _print_log(ran, options)
+    if broke:
+        _show(failure, as_json=options.as_json)
+    elif not options.as_json:
+        put(f"{failure['guarantee']} holds: {path} shows nothing any more")
+    failures = [{**failure, "saved": str(path)}] * broke
+    if "tally" in ran:
+        return _told(options, ran, failure["luck"], failures, took_s)
+    figures = {"failures": failures, "broken": [text for _, text in ran["violations"]]}
+    return Result(options.failed(broke=bool(ran["violations"])), figures)
 
 
 def _print_log(ran: dict[str, Any], options: _Options) -> None:
@@ -296,28 +337,58 @@ def _print_log(ran: dict[str, Any], options: _Options) -> None:
 
 
 def _told(
-    options: _Options, ran: dict[str, Any], seed: int, failures: list[dict[str, Any]],
-    took_s: float, *, harsh: bool,
-) -> Result:  # fmt: skip
+    options: _Options, ran: dict[str, Any], seed: int, failures: list[dict[str, Any]], took_s: float
+) -> Result:
     """The result of one run, printed."""
-    tally = Tally.from_data(ran["tally"])
-    figures = tally.figures(took_s)
+    tally = type(options.tally()).from_data(ran["tally"])
+    figures = tally.figures(took_s) | options.named(seed)
     figures |= {
-        "seed": seed, "harsh": harsh, "digest": ran["digest"], "virtual_s": ran["virtual_s"],
+        "seed": seed, "digest": ran["digest"], "virtual_s": ran["virtual_s"],
         "failures": failures, "broken": [violation for _, violation in ran["violations"]],
     }  # fmt: skip
     if options.trace:
         figures["log"] = ran["log"]
     if not options.as_json:
-        mode = "harsh" if harsh else "usual"
         put(
-            f"seed {seed} ({mode}): {ran['events']} events in {ran['virtual_s']:.1f} simulated s, "
+            f"{ran['whole']}: {ran['events']} events in {ran['virtual_s']:.1f} simulated s, "
             f"{count(len(ran['violations']), 'violation')}, trace {ran['digest']}"
         )
-    broke = bool(ran["violations"])
-    if options.mutant:
-        broke = not broke
-    return Result(FAILED if broke else 0, figures)
+    return Result(options.failed(broke=bool(ran["violations"])), figures)
+
+
+# -- every order --------------------------------------------------------------
+
+
+async def _exhaustive(options: _Options, stop: Stop) -> Result:
+    """Look at every order within the system's bounds."""
+    say(f"{options.protocol}: every order")
+    figures: dict[str, Any] = {}
+    told_s = trio.current_time()
+
+    def tell(explored: dict[str, Any]) -> None:
+        nonlocal told_s
+        figures.update(explored)
+        if trio.current_time() - told_s >= PLAIN_EVERY_S:
+            told_s = trio.current_time()
+            say(explored["text"])
+
+    failure, save = None, str(options.save) if options.save else None
+    with trio.CancelScope() as searching:
+        stop.on_first = searching.cancel
+        failure = await campaign.explore(options.protocol, tell, save=save)
+    text = figures.pop("text", "no state yet")
+    summary = {**figures, "protocol": options.protocol, "failures": []}
+    if searching.cancelled_caught:
+        say("interrupted")
+        if not options.as_json:
+            put(text)
+        return Result(stop.interrupted_code, {**summary, "interrupted": True})
+    if failure is not None:
+        _show(failure, as_json=options.as_json)
+        summary["failures"] = [failure]
+    if not options.as_json:
+        put(text)
+    return Result(FAILED if failure else 0, summary)
 
 
 # -- mutants ------------------------------------------------------------------
@@ -340,7 +411,10 @@ async def _mutants(options: _Options, stop: Stop) -> Result:
 
     with trio.CancelScope() as hunting:
         stop.on_first = hunting.cancel
-        await campaign.hunt_all(names, base=options.base(), jobs=options.jobs, caught=caught)
+        await campaign.hunt_all(
+            SPEC, [{"mutant": name} for name in names], base=options.base(), jobs=options.jobs,
+            caught=caught,
+        )  # fmt: skip
     catches.sort(key=lambda catch: names.index(catch.name))
     summary = {
         "mutants": [_data(catch) for catch in catches],

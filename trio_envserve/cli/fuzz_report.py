@@ -13,9 +13,8 @@ from ..core.key_records import GenerationState
 from ..core.key_table import KeyInput
 from ..core.request_table import RequestInput
 from ..core.requests import RequestState
-from ..lab.fuzzing.hunt import Catch
-from ..lab.fuzzing.tally import SIZES, Tally
-from ..retrylab.jobs import BaseTally
+from ..lab.simulation.target import SIZES, Tally
+from ..retrylab.target import BaseTally, Catch
 from .common import say
 from .render import PLAIN_EVERY_S, Table
 

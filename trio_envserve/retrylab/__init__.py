@@ -16,6 +16,8 @@ One thought in one file; each imports only files above it:
 ``values``     plain values: the contents of messages and of states
 ``judges``     events, judges of them (guarantees), violations
 ``system``     an author's vocabulary: actors, disks, asks, faults
+``mutants``    code that is broken on purpose, for as long as a block lasts
+``target``     whatever a search tries: plans, runs, sums over them; mutants hunted
 ``author``     an author's code: found by name, called, its tracebacks
 ``life``       one life of an actor, whichever engine runs it
 ``world``      virtual time, processes, links, a run around them: for any simulation
@@ -26,7 +28,7 @@ One thought in one file; each imports only files above it:
 ``trial``      the engine that runs trio code as it is (needs trio)
 ``shrink``     a failing plan made small
 ``failure``    failures looked for, told, saved and replayed: ``search``, ``check``
-``jobs``       searches and replays in a process of their own; sums over runs
+``jobs``       searches and replays in a process of their own
 ``campaign``   the parent of such processes (needs trio)
 =============  ====================================================================
 

@@ -21,6 +21,7 @@ from types import ModuleType, TracebackType
 from typing import Any, NamedTuple
 
 from .system import BrokenSystem, System
+from .target import Target
 
 
 class CodeResult(NamedTuple):
@@ -61,8 +62,8 @@ def _ours(frame: TracebackType) -> bool:
     )
 
 
-def find(spec: str) -> System:
-    """The system that ``spec`` names; BrokenSystem if there is none.
+def find(spec: str) -> System | type[Target[Any, Any]]:
+    """The system that ``spec`` names, or the class of targets; BrokenSystem if there is none.
 
     Runs the code of its module, and puts the folder of a file on the path, as Python
     does for a script.
@@ -72,7 +73,7 @@ def find(spec: str) -> System:
         raise BrokenSystem(f"{spec!r}: write file.py:NAME or package.module:NAME")
     module = _file(Path(where)) if where.endswith(".py") else _module(where)
     found = getattr(module, name, None)
-    if isinstance(found, System):
+    if isinstance(found, System) or (isinstance(found, type) and issubclass(found, Target)):
         return found
     there = [other for other, value in vars(module).items() if isinstance(value, System)]
     hint = f"; its systems: {', '.join(there)}" if there else "; it has no System at all"

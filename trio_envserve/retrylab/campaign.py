@@ -15,13 +15,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, final
 
 import trio
 
-from .jobs import BaseTally, Job, JobError
+from .jobs import Job, JobError
+from .target import BaseTally, Catch
 
 READ_BYTES = 1 << 16
 
@@ -116,24 +117,28 @@ async def ask(module: str, job: Job) -> Result:
     return result
 
 
+MODULE = "trio_envserve.retrylab.jobs"
+
+
 @final
 class Campaign(Generic[T]):
-    """Seeds run by several processes, and what has come of them so far.
+    """Seeds of a target run by several processes, and what has come of them so far.
 
-    ``module`` has the job ``search``, which is given ``options``; ``tally`` is empty.
+    ``system`` names the target, which is given ``options``; ``tally`` is empty.
     """
 
     def __init__(
-        self, module: str, tally: T, options: Mapping[str, Any], *, runs: int | None = None,
-        seconds: float | None = None, jobs: int = 1, keep_going: bool = False,
+        self, system: str, tally: T, *, options: Mapping[str, Any] | None = None, base: int,
+        runs: int | None = None, seconds: float | None = None, jobs: int = 1,
+        keep_going: bool = False,
     ) -> None:  # fmt: skip
         self.tally = tally
         self.found: list[Found] = []
-        self._module = module
         self._keep_going = keep_going
         self._jobs = jobs
         self._job = {
-            **options, "do": "search", "runs": runs, "seconds": seconds, "step": jobs,
+            "do": "search", "system": system, "options": dict(options or {}), "base": base,
+            "runs": runs, "seconds": seconds, "step": jobs,
         }  # fmt: skip
 
     async def run(self) -> None:
@@ -153,18 +158,16 @@ class Campaign(Generic[T]):
             if self.found and not self._keep_going:
                 scope.cancel()
 
-        async with open_worker(self._module) as worker:
+        async with open_worker(MODULE) as worker:
             await worker.do({**self._job, "first": first}, take)
 
 
-MODULE = "trio_envserve.retrylab.jobs"
-
-
-async def examine(system: str, found: Found, *, save: str | None = None) -> dict[str, Any]:
-    """The failure, made small, as data; ``save`` is a folder for it."""
+async def examine(system: str, found: Found, **more: Any) -> dict[str, Any]:
+    """The failure, made small, as data; ``more`` are ``options`` of the target, and a folder
+    to ``save`` it in, and by what code it was ``made_by``."""
     job = {
         "do": "examine", "system": system, "seed": found.seed, "guarantee": found.guarantee,
-        "digest": found.digest, "save": save,
+        "digest": found.digest, **more,
     }  # fmt: skip
     failure: dict[str, Any] | None = (await ask(MODULE, job))["failure"]
     if failure is None:
@@ -172,9 +175,9 @@ async def examine(system: str, found: Found, *, save: str | None = None) -> dict
     return failure
 
 
-async def one(system: str, seed: int, *, trace: bool) -> Result:
+async def one(system: str, seed: int, *, trace: bool, **more: Any) -> Result:
     """Run one seed in a process of its own; returns its figures and its log."""
-    job = {"do": "one", "system": system, "seed": seed, "trace": trace}
+    job = {"do": "one", "system": system, "seed": seed, "trace": trace, **more}
     return await ask(MODULE, job)
 
 
@@ -197,6 +200,27 @@ async def explore(
     return failure
 
 
-async def replay(system: str, path: str) -> Result:
+async def replay(system: str, path: str, *, trace: bool = False, **more: Any) -> Result:
     """Run a saved failure again: the failure as data, and the violations of now."""
-    return await ask(MODULE, {"do": "replay", "system": system, "path": path})
+    return await ask(
+        MODULE, {"do": "replay", "system": system, "path": path, "trace": trace, **more}
+    )
+
+
+async def hunt_all(
+    system: str, options: Sequence[Mapping[str, Any]], *, base: int, jobs: int,
+    caught: Callable[[Catch], object],
+) -> None:  # fmt: skip
+    """Hunt the mutant of a target with each of these options, several at once; ``caught`` is
+    told of each."""
+    left = list(reversed(options))
+
+    async def work() -> None:
+        async with open_worker(MODULE) as worker:
+            while left:
+                job = {"do": "hunt", "system": system, "options": left.pop(), "base": base}
+                await worker.do(job, lambda result: caught(Catch(**result["caught"])))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(min(jobs, len(left))):
+            nursery.start_soon(work)

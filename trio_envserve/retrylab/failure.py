@@ -4,8 +4,11 @@ Theory of operation
 -------------------
 A failure has a schedule: the plan of a run, made small, or a shortest path of a search of
 every order.  A saved one holds the whole schedule, not just its seed, so it shows the same
-when seeds draw other plans.  The asks of callers are drawn again from the seed when it is
-loaded, and compared: so values of any class need no form of their own in the file.
+when seeds draw other plans.  The asks of a system's callers are drawn again from the seed when
+it is loaded, and compared: so values of any class need no form of their own in the file.
+
+Whatever a :class:`.Target` is, its failures are looked for, told and saved in one way; a
+:class:`.System` is one as a :class:`SystemTarget`.
 """
 
 from __future__ import annotations
@@ -16,19 +19,108 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Any
 
+from . import author
 from .draw import sequence, shrunk, story
 from .explore import Explored, Path, explore, walk
 from .judges import Violation
 from .life import CRASH
-from .plan import Crash, Plan, Strike, asks_of
+from .mutants import Mutant
+from .plan import Crash, Plan, Strike, asks_data, asks_of
+from .plan import draw as draw_plan
 from .run import Run, run
 from .shrink import MOST_RUNS, ActorShrinker
 from .system import Ask, Bounds, BrokenSystem, Clock, Fault, System
+from .target import BaseTally, Target
 from .values import plain
 from .world import Rates
 
-FORMAT = 1
+FORMAT = 2
 """The version of saved failures."""
+
+
+# -- a system as a target -------------------------------------------------------------------
+
+SIZES = ("requests", "faults")
+"""Measures of the least run and of the average run of a system."""
+
+
+class ActorTally(BaseTally[Run]):
+    """Sums over runs of a system."""
+
+    def sizes(self, run: Run) -> dict[str, int]:
+        """Number of requests and of faults, by the names of :data:`SIZES`."""
+        sizes = (sum(run.told.values()), sum(run.faults.values()))
+        return dict(zip(SIZES, sizes, strict=True))
+
+    def average(self) -> dict[str, float]:
+        """The sizes of an average run."""
+        return {**dict.fromkeys(SIZES, 0.0), **super().average()}
+
+    def figures(self, took_s: float) -> dict[str, Any]:
+        """All figures, with 0 for the kinds of fault that never struck."""
+        faults = {fault.value: self.faults[fault.value] for fault in Fault}
+        return super().figures(took_s) | {"faults": faults}
+
+
+class SystemTarget(Target[Plan, Run]):
+    """A system of actors as a target."""
+
+    def __init__(self, system: System, spec: str = "", mutant: Mutant | None = None) -> None:
+        super().__init__(mutant)
+        self.system = system
+        self.spec = spec
+        """Name by which the system is found; empty if it was given as an object."""
+
+    def plan(self, seed: int) -> Plan:
+        """The plan that a seed draws."""
+        return draw_plan(self.system, seed)
+
+    def run(
+        self, seed: int, *, plan: Plan | None = None, trace: bool = False, until: str = ""
+    ) -> Run:
+        """Run a seed, always to its end: judges look at all events."""
+        return run(self.system, seed, plan=plan, trace=trace)
+
+    def tally(self) -> ActorTally:
+        """New sums over runs."""
+        return ActorTally()
+
+    def shrinker(self, whole: Run, guarantee: str, most_runs: int) -> ActorShrinker:
+        """A shrinker of the plan of a run."""
+        return ActorShrinker(self, whole, guarantee, most_runs)
+
+    def drawing(self, run: Run, violation: Violation) -> list[str]:
+        """The lines of a drawing, up to a violation."""
+        return sequence(self.system, run.trace, violation)
+
+    def plan_from_data(self, data: Mapping[str, Any]) -> Plan:
+        """The plan in the data of a saved failure."""
+        return _plan(data["plan"], _asked_again(self.system, data))
+
+    def promise(self, guarantee: str) -> str:
+        """Words for an actor that raised; a guarantee of an author's needs none."""
+        return "an actor raised" if guarantee == CRASH else ""
+
+    def again(self, seed: int, plan: Plan) -> str:
+        """The command that runs the whole seed again."""
+        if not self.spec:
+            return super().again(seed, plan)
+        return f"trio-envserve fuzz --protocol {self.spec} --seed {seed}"
+
+
+def target_of(system: System | Target[Any, Any]) -> Target[Any, Any]:
+    """The target that this is."""
+    return SystemTarget(system) if isinstance(system, System) else system
+
+
+def find_target(spec: str, options: Mapping[str, Any]) -> Target[Any, Any]:
+    """The target that ``spec`` names, with options if it is a class of them; BrokenSystem if
+    there is none."""
+    found = author.find(spec)
+    return SystemTarget(found, spec) if isinstance(found, System) else found(**options)
+
+
+# -- a failure --------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,8 +133,9 @@ class Failure:
     """Name of the guarantee that broke."""
     violation: str
     """Text of the violation that the shrunk schedule shows."""
-    plan: Plan | Path
-    """The schedule; :func:`replay` runs it again."""
+    plan: Any
+    """The schedule; :func:`replay` runs it again.  Of a system it is a :class:`.Plan` or a
+    :class:`.Path`."""
     luck: int
     """Seed of all random choices that are not in the plan."""
     digest: str
@@ -53,24 +146,30 @@ class Failure:
     """Number of plans tried while shrinking, or of states found by a search of every order."""
     drawing: tuple[str, ...]
     """The lines of a drawing of the shrunk run."""
+    promise: str = ""
+    """The guarantee in one line, for people."""
+    whole: str = ""
+    """The whole run in a few words."""
+    again: str = ""
+    """Command that runs the whole seed again."""
+    requests: int = 0
+    """Number of requests in the schedule."""
+    mutant: str = ""
+    """Name of the mutant; empty if nothing was broken on purpose."""
 
-    def text(self, again: str = "") -> str:
-        """Violation, schedule and drawing as text, for a terminal of 100 columns.
-
-        Args:
-            again: Command that runs the whole seed.
-        """
+    def text(self) -> str:
+        """Violation, schedule and drawing as text, for a terminal of 100 columns."""
         explored = isinstance(self.plan, Path)
         found = f"a shortest of all, found in {self.tried:,} states"
         lines = story(
             self.violation,
             guarantee=self.guarantee,
-            promise="an actor raised" if self.guarantee == CRASH else "",
-            run="a search of every order" if explored else f"seed {self.seed}",
+            promise=self.promise,
+            run=self.whole,
             found=found if explored else shrunk(self.before, self.tried),
             schedule=self.plan.schedule(),
             drawing=self.drawing,
-            again=again or ("explore(system)" if explored else f"run(system, {self.seed})"),
+            again=self.again,
         )
         return "\n".join(lines)
 
@@ -79,22 +178,24 @@ class Failure:
 
 
 def examine(
-    system: System, seed: int, *, guarantee: str = "", plan: Plan | None = None,
+    system: System | Target[Any, Any], seed: int, *, guarantee: str = "", plan: Any = None,
     most_runs: int = MOST_RUNS,
 ) -> Failure | None:  # fmt: skip
     """Make a failing run small and draw it; None if nothing fails.
 
     Without ``guarantee`` the first one that breaks is taken; without ``plan`` that of the
-    seed.
+    seed.  The mutant of a target is applied by the caller.
     """
-    whole = run_twice(system, seed, plan=plan)
+    target = target_of(system)
+    whole = run_twice(target, seed, plan=plan)
     if not guarantee and whole.violations:
         guarantee = whole.violations[0].guarantee
     if not whole.breaks(guarantee):
         return None
-    shrinker = ActorShrinker(system, whole, guarantee, most_runs)
+    shrinker = target.shrinker(whole, guarantee, most_runs)
+    before = len(shrinker.calls()), len(whole.plan.kinds())
     shrinker.shrink()
-    small = run(system, shrinker.luck, plan=shrinker.plan, trace=True)
+    small = target.run(shrinker.luck, plan=shrinker.plan, trace=True, until=guarantee)
     violation = next(each for each in small.violations if each.guarantee == guarantee)
     return Failure(
         seed=seed,
@@ -103,13 +204,20 @@ def examine(
         plan=shrinker.plan,
         luck=shrinker.luck,
         digest=small.digest,
-        before=(len(whole.plan.asks), len(whole.plan.kinds())),
+        before=before,
         tried=shrinker.tried,
-        drawing=tuple(sequence(system, small.trace, violation)),
+        drawing=tuple(target.drawing(small, violation)),
+        promise=target.promise(guarantee),
+        whole=target.in_words(seed, whole.plan),
+        again=target.again(seed, whole.plan),
+        requests=len(shrinker.calls()),
+        mutant=target.mutant.name if target.mutant else "",
     )
 
 
-def explored_failure(system: System, explored: Explored) -> Failure | None:
+def explored_failure(
+    system: System, explored: Explored, again: str = "explore(system)"
+) -> Failure | None:
     """The failure that a search of every order has found, drawn; None if there is none."""
     if explored.path is None or explored.violation is None:
         return None
@@ -127,6 +235,10 @@ def explored_failure(system: System, explored: Explored) -> Failure | None:
         before=(len(path.asks), len(path.kinds())),
         tried=explored.states,
         drawing=tuple(sequence(system, walked.trace, explored.violation)),
+        promise=SystemTarget(system).promise(explored.violation.guarantee),
+        whole="a search of every order",
+        again=again,
+        requests=len(path.asks),
     )
 
 
@@ -141,28 +253,28 @@ HOW_TO_BE_THE_SAME = (
 )
 
 
-def run_twice(system: System, seed: int, digest: str = "", *, plan: Plan | None = None) -> Run:
+def run_twice(target: Target[Any, Any], seed: int, digest: str = "", *, plan: Any = None) -> Any:
     """Run a seed twice; BrokenSystem if the runs differ, or are not the one of this digest,
     which another process has made."""
-    one, other = run(system, seed, plan=plan), run(system, seed, plan=plan)
+    one, other = target.run(seed, plan=plan), target.run(seed, plan=plan)
     if len({one.digest, other.digest, digest or one.digest}) > 1:
         raise BrokenSystem(
             f"seed {seed} is not the same run twice: {HOW_TO_BE_THE_SAME}"
-            f"{_difference(system, seed, plan)}"
+            f"{_difference(target, seed, plan)}"
         )
     return one
 
 
-def _difference(system: System, seed: int, plan: Plan | None) -> str:
+def _difference(target: Target[Any, Any], seed: int, plan: Any) -> str:
     """First lines in which two runs differ, as a sentence; empty if they are equal here."""
-    logs = [run(system, seed, plan=plan, trace=True).log for _ in range(2)]
+    logs = [target.run(seed, plan=plan, trace=True).log for _ in range(2)]
     for one, other in zip(*logs, strict=False):
         if one != other:
             return f". It was once\n  {one.strip()}\nand once\n  {other.strip()}"
     return ""
 
 
-def search(system: System, *, runs: int = 200, seed: int = 0) -> Failure | None:
+def search(system: System | Target[Any, Any], *, runs: int = 200, seed: int = 0) -> Failure | None:
     """The first failure among seeds, made small; None if there is none.
 
     Args:
@@ -170,10 +282,11 @@ def search(system: System, *, runs: int = 200, seed: int = 0) -> Failure | None:
         runs: Number of seeds.
         seed: First seed.
     """
-    run_twice(system, seed)
+    target = target_of(system)
+    run_twice(target, seed)
     for each in range(seed, seed + runs):
-        if run(system, each).violations:
-            return examine(system, each)
+        if target.run(each).violations:
+            return examine(target, each)
     return None
 
 
@@ -210,7 +323,10 @@ def check(
 # -- saved ----------------------------------------------------------------------------------
 
 
-def save_failure(failure: Failure, folder: FilePath, *, system: str = "") -> FilePath:
+def save_failure(
+    failure: Failure, folder: FilePath, *, system: str = "",
+    made_by: Mapping[str, Any] | None = None,
+) -> FilePath:  # fmt: skip
     """Write a failure to a file, which is named after the guarantee, and replaced if it is
     there.
 
@@ -218,39 +334,31 @@ def save_failure(failure: Failure, folder: FilePath, *, system: str = "") -> Fil
         failure: The failure.
         folder: Folder, which is made if it is missing.
         system: Name by which the system is found (``file.py:NAME``), for people.
+        made_by: Versions of the code that showed it, for people; None: not said.
     """
     folder.mkdir(parents=True, exist_ok=True)
     how = "explored" if isinstance(failure.plan, Path) else f"seed-{failure.seed}"
-    path = folder / f"{failure.guarantee.lower().replace(' ', '-')}-{how}.json"
+    of = f"-{failure.mutant}" if failure.mutant else ""
+    path = folder / f"{failure.guarantee.lower().replace(' ', '-')}-{how}{of}.json"
     data = {
-        "format": FORMAT, "system": system, "seed": failure.seed, "guarantee": failure.guarantee,
-        "violation": failure.violation, "luck": failure.luck, "digest": failure.digest,
-        "before": failure.before, "tried": failure.tried, "drawing": failure.drawing,
-        "asks": [
-            {"request": ask.request, "at_s": ask.at_s, "what": plain(ask.what)}
-            for ask in failure.plan.asks
-        ],
-        **_schedule_data(failure.plan),
+        "format": FORMAT, "system": system, "made_by": dict(made_by or {}),
+        **{name: getattr(failure, name) for name in (*_AS_THEY_ARE, "before", "drawing")},
+        **_path_or_plan_data(failure.plan),
     }  # fmt: skip
     path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     return path
 
 
-def _schedule_data(plan: Plan | Path) -> dict[str, Any]:
+def _path_or_plan_data(plan: Any) -> dict[str, Any]:
     if isinstance(plan, Path):
-        return {"path": plan.moves, "rests": plan.rests, "bounds": dataclasses.asdict(plan.bounds)}
-    return {
-        "plan": {
-            "strikes": [{**each._asdict(), "fault": each.fault.name} for each in plan.strikes],
-            "rates": dataclasses.asdict(plan.rates),
-            "busy_s": plan.busy_s,
-            "clocks": {name: list(clock) for name, clock in plan.clocks.items()},
-            "crash": plan.crash,
-        }
-    }
+        bounds = dataclasses.asdict(plan.bounds)
+        path = {"path": plan.moves, "rests": plan.rests, "bounds": bounds}
+        return {"asks": asks_data(plan.asks), **path}
+    data: dict[str, Any] = plan.to_data()
+    return data
 
 
-def load_failure(system: System, path: FilePath | str) -> Failure:
+def load_failure(system: System | Target[Any, Any], path: FilePath | str) -> Failure:
     """Read a failure from its file.  ValueError says why the file has no failure of this
     version, or none of this system any more.
 
@@ -267,10 +375,9 @@ def load_failure(system: System, path: FilePath | str) -> Failure:
                 f"it is of format {known}, and this version reads {FORMAT}; "
                 "find the failure again, with the seed that is in it"
             )
-        asks = _asked_again(system, data)
         return Failure(
             **{name: data[name] for name in _AS_THEY_ARE},
-            plan=_schedule(data, asks), before=tuple(data["before"]),
+            plan=_path_or_plan(system, data), before=tuple(data["before"]),
             drawing=tuple(data["drawing"]),
         )  # fmt: skip
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
@@ -278,7 +385,10 @@ def load_failure(system: System, path: FilePath | str) -> Failure:
         raise ValueError(f"{path.name} is no saved failure of this system: {why}") from error
 
 
-_AS_THEY_ARE = ("seed", "guarantee", "violation", "luck", "digest", "tried")
+_AS_THEY_ARE = (
+    "seed", "guarantee", "violation", "luck", "digest", "tried", "promise", "whole", "again",
+    "requests", "mutant",
+)  # fmt: skip
 
 
 def _asked_again(system: System, data: Mapping[str, Any]) -> tuple[Ask, ...]:
@@ -297,10 +407,17 @@ def _asked_again(system: System, data: Mapping[str, Any]) -> tuple[Ask, ...]:
     return tuple(asks)
 
 
-def _schedule(data: Mapping[str, Any], asks: tuple[Ask, ...]) -> Plan | Path:
-    if "path" in data:
-        return Path(_tuples(data["path"]), Bounds(**data["bounds"]), asks, data["rests"])
-    plan = data["plan"]
+def _path_or_plan(system: System | Target[Any, Any], data: Mapping[str, Any]) -> Any:
+    target = target_of(system)
+    if "path" not in data:
+        return target.plan_from_data(data)
+    if not isinstance(target, SystemTarget):
+        raise ValueError("it is of a search of every order")
+    asks, bounds = _asked_again(target.system, data), Bounds(**data["bounds"])
+    return Path(_tuples(data["path"]), bounds, asks, data["rests"])
+
+
+def _plan(plan: Mapping[str, Any], asks: tuple[Ask, ...]) -> Plan:
     rates = {name: _tuples(value) for name, value in plan["rates"].items()}
     return Plan(
         asks=asks,
@@ -319,7 +436,7 @@ def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-def replay(system: System, failure: Failure) -> Sequence[Violation]:
+def replay(system: System | Target[Any, Any], failure: Failure) -> Sequence[Violation]:
     """Violations when a failure's schedule is run again; none if the system is mended.
 
     ValueError if the system has no such schedule any more.
@@ -329,5 +446,9 @@ def replay(system: System, failure: Failure) -> Sequence[Violation]:
         failure: The failure.
     """
     if isinstance(failure.plan, Path):
+        assert isinstance(system, System), "only of a system every order is searched"
         return walk(system, failure.plan).violations
-    return run(system, failure.luck, plan=failure.plan).violations
+    violations: Sequence[Violation] = (
+        target_of(system).run(failure.luck, plan=failure.plan).violations
+    )
+    return violations

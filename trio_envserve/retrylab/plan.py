@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from random import Random
 from typing import Any, NamedTuple
 
@@ -131,6 +131,19 @@ class Plan:
     def _rate(self, fault: Fault) -> float:
         return getattr(self.rates, RATES[fault]) if fault in RATES else 0.0
 
+    def to_data(self) -> dict[str, Any]:
+        """Plan as plain data, for a file."""
+        return {
+            "asks": asks_data(self.asks),
+            "plan": {
+                "strikes": [{**each._asdict(), "fault": each.fault.name} for each in self.strikes],
+                "rates": dataclasses.asdict(self.rates),
+                "busy_s": self.busy_s,
+                "clocks": {name: list(clock) for name, clock in self.clocks.items()},
+                "crash": self.crash,
+            },
+        }
+
     def without(self, fault: Fault) -> Plan:
         """Copy of the plan without this kind of fault, but for the :attr:`crash`."""
         if fault in RATES:
@@ -158,6 +171,11 @@ class Plan:
         crash = [self.crash.text()] if self.crash is not None else []
         lines = listed("all along", along) + listed("clocks that are wrong", clocks)
         return lines + crash + timetable(moments)
+
+
+def asks_data(asks: Iterable[Ask]) -> list[dict[str, Any]]:
+    """Asks as plain data: what was asked for is drawn again when they are read."""
+    return [{"request": a.request, "at_s": a.at_s, "what": plain(a.what)} for a in asks]
 
 
 def draw(system: System, seed: int) -> Plan:

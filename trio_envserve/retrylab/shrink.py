@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 A *plan* is a frozen dataclass: everything about a run that is drawn before it starts.
 A subclass of :class:`BaseShrinker` says what its *calls* are (whatever callers ask
-for), what else may be taken away from it, and whether it still fails.
+for), and what else may be taken away from it.
 
 Each pass takes something away, or makes it plain, and keeps that if the plan still fails.
 The passes are repeated until none of them changes anything.  The *luck* (the seed of all
@@ -24,15 +24,11 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from .plan import AFTERWARDS_S, PLAIN_DELAY_S, RATES, Plan, Strike
-from .run import Run, run
-from .system import Ask, BrokenSystem, System
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
+from .system import Ask, BrokenSystem
+from .target import P, Ran, Target
 
 MOST_RUNS = 700
 """Most smaller plans that are tried, by default."""
@@ -40,7 +36,6 @@ MOST_RUNS = 700
 MOST_CALLS = 12
 """Most calls of a plan from which one is left out with another luck."""
 
-P = TypeVar("P", bound="DataclassInstance")
 C = TypeVar("C")
 T = TypeVar("T")
 
@@ -51,15 +46,31 @@ class BaseShrinker(ABC, Generic[P, C]):
     lucks = 6
     """Number of lucks that are tried where another may help."""
 
-    def __init__(self, plan: P, luck: int, most_runs: int) -> None:
-        self.plan = plan
-        self.luck = luck
+    def __init__(
+        self, target: Target[P, Any], whole: Ran, guarantee: str, most_runs: int
+    ) -> None:  # fmt: skip
+        self.plan: P = whole.plan
+        self.luck = whole.seed
         self.tried = 0
+        self.guarantee = guarantee
+        self._target = target
         self._most_runs = most_runs
+        keys = [each.key for each in whole.violations if each.guarantee == guarantee]
+        self.broken = [call for call in self.calls() if self.named(call) == keys[0]]
+        """Call that it broke for, if it is one's."""
+
+    def fails(self, plan: P, luck: int) -> bool:
+        """Whether the same guarantee breaks.  A judge may raise where nothing is asked
+        for any more, say: then this plan is not the failure that is made small."""
+        try:
+            ran: Ran = self._target.run(luck, plan=plan, until=self.guarantee)
+            return ran.breaks(self.guarantee)
+        except BrokenSystem:
+            return False
 
     @abstractmethod
-    def fails(self, plan: P, luck: int) -> bool:
-        """Run a plan; returns whether the failure is there."""
+    def named(self, call: C) -> str:
+        """The name of a call, as violations have it."""
 
     @abstractmethod
     def calls(self) -> list[C]:
@@ -73,10 +84,10 @@ class BaseShrinker(ABC, Generic[P, C]):
     def passes(self) -> Iterable[Callable[[], object]]:
         """Functions that take something away by :meth:`take`, the largest part first."""
 
-    def work(self, alone: Sequence[C]) -> None:
-        """Run all passes until none of them helps; first with these calls alone."""
-        if alone:
-            self.take_with_some_luck(self.with_calls(alone))
+    def shrink(self) -> None:
+        """Run all passes until none of them helps; first with the broken call alone."""
+        if self.broken:
+            self.take_with_some_luck(self.with_calls(self.broken))
         while self.tried < self._most_runs:
             before = self.plan
             for one in self.passes():
@@ -97,7 +108,8 @@ class BaseShrinker(ABC, Generic[P, C]):
 
     def replace(self, **changes: Any) -> bool:
         """Take the plan with these fields changed."""
-        return self.take(dataclasses.replace(self.plan, **changes))
+        plan: Any = self.plan
+        return self.take(dataclasses.replace(plan, **changes))
 
     def drop_calls(self) -> None:
         """Leave out calls, half of them at first."""
@@ -148,24 +160,9 @@ class ActorShrinker(BaseShrinker[Plan, Ask]):
 
     lucks = 30  # a run is short
 
-    def __init__(self, system: System, whole: Run, guarantee: str, most_runs: int) -> None:
-        super().__init__(whole.plan, whole.seed, most_runs)
-        self._system = system
-        self._guarantee = guarantee
-        keys = [each.key for each in whole.violations if each.guarantee == guarantee]
-        self._broken = [ask for ask in whole.plan.asks if ask.request == keys[0]]
-
-    def shrink(self) -> None:
-        """Run all passes."""
-        self.work(self._broken)
-
-    def fails(self, plan: Plan, luck: int) -> bool:
-        """Whether the same guarantee breaks.  A judge may raise where nothing is asked
-        for any more, say: then this plan is not the failure that is made small."""
-        try:
-            return run(self._system, luck, plan=plan).breaks(self._guarantee)
-        except BrokenSystem:
-            return False
+    def named(self, call: Ask) -> str:
+        """Name of the request."""
+        return call.request
 
     def calls(self) -> list[Ask]:
         """All asks."""
@@ -185,9 +182,9 @@ class ActorShrinker(BaseShrinker[Plan, Ask]):
     def _likelier(self) -> None:
         """Try the asks that it broke for alone, with messages that are often lost: luck in
         one of few messages may have needed many."""
-        if len(self.plan.asks) > len(self._broken) > 0:
+        if len(self.plan.asks) > len(self.broken) > 0:
             often = {fault: OFTEN for fault in self.plan.kinds() if fault in RATES}
-            self.take_with_some_luck(self.with_calls(self._broken).with_rates(often))
+            self.take_with_some_luck(self.with_calls(self.broken).with_rates(often))
 
     def _drop_kinds(self) -> None:
         for fault in self.plan.kinds():

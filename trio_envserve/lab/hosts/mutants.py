@@ -7,11 +7,11 @@ from typing import Any
 from ...core import lease as shipped
 from ...core.earlier_epochs import EarlierEpochs
 from ...core.lease import HostLease, Leases, LeaseTerms, Reception
-from ..mutants.patching import Family, Patches
+from ...retrylab.mutants import Family, Patches
 from .machine import Machine
 from .router import Router
 
-FAMILY = Family()
+FAMILY = Family(("CRASH", "G1", "G2", "G9"))
 MUTANTS = FAMILY.mutants
 
 

@@ -1,7 +1,7 @@
 """Variants of the core that are broken on purpose: each must be caught.
 
 A check that no mutant fails is not a check.  Each mutant is applied from outside
-(:mod:`.patching`) and names the guarantees by which it may be found.  They stand
+(:mod:`.retrylab.mutants`) and names the guarantees by which it may be found.  They stand
 by what is broken: the dedup cache (:mod:`.cache`), the router and what it says
 (:mod:`.router`), workers and their processes (:mod:`.workers`), the client's side
 (:mod:`.client`), keys (:mod:`.keys`), their journal (:mod:`.journal`), and what is done to
@@ -10,11 +10,8 @@ many at once (:mod:`.batches`).
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Sequence
-
+from ...retrylab.mutants import Mutant, Patches, find_in
 from . import batches, cache, client, journal, keys, router, workers
-from .patching import Mutant, Patches
 
 __all__ = ["MUTANTS", "Mutant", "Patches", "find", "find_in"]
 
@@ -33,13 +30,3 @@ MUTANTS: tuple[Mutant, ...] = (
 def find(name: str) -> Mutant:
     """The mutant of this name.  KeyError with the near names if there is none."""
     return find_in(MUTANTS, name)
-
-
-def find_in(mutants: Sequence[Mutant], name: str) -> Mutant:
-    """The same among these."""
-    for mutant in mutants:
-        if mutant.name == name:
-            return mutant
-    near = difflib.get_close_matches(name, [mutant.name for mutant in mutants], n=3)
-    hint = f"; did you mean {' or '.join(near)}?" if near else ""
-    raise KeyError(f"no mutant {name!r}{hint}")

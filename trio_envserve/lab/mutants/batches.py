@@ -22,10 +22,10 @@ from ...core.request_table import Effects, RequestAction, RequestInput
 from ...core.requests import RequestState
 from ...core.router_inputs import ClientMessage
 from ...core.workforce import Workforce
-from ..simulation.faults import Fault
-from .patching import Family, Patches
+from ...retrylab.mutants import Family, Patches
+from ..simulation.plan import ANY, Fault
 
-FAMILY = Family()
+FAMILY = Family(ANY)
 
 
 @FAMILY.mutant("G7", "G8", needs=(Fault.CANCEL_STORM,))

@@ -9,10 +9,10 @@ from ...core.dedup import DedupCache
 from ...core.ranges import Ranges
 from ...core.request_table import TABLE, Effects, RequestAction, RequestInput
 from ...core.requests import RequestState, Session
-from ..simulation.faults import Fault
-from .patching import Family, Patches
+from ...retrylab.mutants import Family, Patches
+from ..simulation.plan import ANY, Fault
 
-FAMILY = Family()
+FAMILY = Family(ANY)
 
 
 @FAMILY.mutant("G1")

@@ -12,10 +12,10 @@ from ...core.client import ClientCore
 from ...core.client_pings import Pings
 from ...core.client_sessions import Sessions
 from ...core.health import Health
-from ..simulation.faults import Fault
-from .patching import Family, Patches
+from ...retrylab.mutants import Family, Patches
+from ..simulation.plan import ANY, Fault
 
-FAMILY = Family()
+FAMILY = Family(ANY)
 
 
 @FAMILY.mutant("G2", needs=(Fault.POISON,))

@@ -12,10 +12,10 @@ from ...core.key_answers import KeyAnswers
 from ...core.key_records import Answer
 from ...core.keyed_at_rest import RestingRequests
 from ...core.terms import ID_BYTES, Status
-from ..simulation.faults import Fault
-from .patching import Family, Patches
+from ...retrylab.mutants import Family, Patches
+from ..simulation.plan import ANY, Fault
 
-FAMILY = Family()
+FAMILY = Family(ANY)
 
 
 @FAMILY.mutant("G11", "G2", needs=(Fault.JOURNAL,))

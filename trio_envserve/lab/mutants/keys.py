@@ -11,10 +11,10 @@ from ...core.key_table import TABLE, KeyInput
 from ...core.keyed import KeyedRequests
 from ...core.keys import Keys
 from ...core.requests import Entry
-from ..simulation.faults import Fault
-from .patching import Family, Patches
+from ...retrylab.mutants import Family, Patches
+from ..simulation.plan import ANY, Fault
 
-FAMILY = Family()
+FAMILY = Family(ANY)
 
 WITHOUT_OUTCOME = (GenerationState.HELD, GenerationState.WAITING, GenerationState.RUNNING)
 

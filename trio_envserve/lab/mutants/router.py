@@ -19,10 +19,10 @@ from ...core.router_inputs import Tick
 from ...core.slots import Pool
 from ...core.terms import Status, Verdict
 from ...core.workforce import Workforce
-from ..simulation.faults import Fault
-from .patching import Family, Patches
+from ...retrylab.mutants import Family, Patches
+from ..simulation.plan import ANY, Fault
 
-FAMILY = Family()
+FAMILY = Family(ANY)
 
 EXPIRE_S = 1.0
 """After how long :func:`kept_outcomes_expire` forgets: sooner than any retry."""

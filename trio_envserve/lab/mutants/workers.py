@@ -21,10 +21,10 @@ from ...core.worker import WorkerCore
 from ...core.worker_effects import Run
 from ...core.worker_inputs import OutcomeMade, RouterMessage
 from ...core.workforce import Workforce
-from ..simulation.faults import Fault
-from .patching import Family, Patches
+from ...retrylab.mutants import Family, Patches
+from ..simulation.plan import ANY, Fault
 
-FAMILY = Family()
+FAMILY = Family(ANY)
 
 
 @FAMILY.mutant("G1", "G2")

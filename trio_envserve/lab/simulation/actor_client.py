@@ -25,9 +25,9 @@ from ...core.key_records import KeyAct, KeyName, input_digest
 from ...core.router_effects import Report
 from ...core.terms import RequestId
 from ...retrylab.world import Process
-from .faults import Ask, Fault
 from .judge_records import Call, key_of
 from .network import Frames, Link, Outgoing, said_in
+from .plan import Ask, Fault
 
 if TYPE_CHECKING:
     from .simulator import World

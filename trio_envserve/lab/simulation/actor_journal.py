@@ -11,7 +11,7 @@ from ...core.restored import remains_of
 from ...core.router_effects import Load, Save
 from ...core.terms import Body
 from .disk import Disk
-from .faults import Fault
+from .plan import Fault
 
 if TYPE_CHECKING:
     from .actor_server import SimServer

@@ -47,8 +47,8 @@ from .actor_journal import SimJournal, given
 from .actor_worker import SimWorker
 from .bounds import at_a_bound, audit, crowded, greedy
 from .coverage import count_key_pairs, count_pairs
-from .faults import Fault
 from .network import Frames, Link, Outgoing, said_in
+from .plan import Fault
 
 if TYPE_CHECKING:
     from .simulator import World

@@ -26,10 +26,10 @@ from ...core.worker_inputs import (
     WorkerInput,
 )
 from ...retrylab.world import Process
-from .faults import Fault
 from .judge_records import Execution
 from .junk import KINDS, spoilt
 from .network import Frames, Link, Outgoing, said_in
+from .plan import Fault
 
 if TYPE_CHECKING:
     from .actor_server import SimServer

@@ -12,8 +12,8 @@ from ...core import messages
 from ...core.limits import PROTOCOL_VERSION
 from ...core.terms import Body
 from ...retrylab.world import Process
-from .faults import Fault
 from .network import Frames, Link
+from .plan import Fault
 
 if TYPE_CHECKING:
     from .simulator import World

@@ -28,7 +28,7 @@ from .judge_records import Call, Execution
 
 if TYPE_CHECKING:
     from ...retrylab.world import Process
-    from .faults import Plan
+    from .plan import Plan
 
 
 class Judge(Closings):

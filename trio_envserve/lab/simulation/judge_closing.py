@@ -14,10 +14,10 @@ from ...core import messages
 from ...core.closing import ClosingStage
 from ...core.limits import WireLimits
 from ...core.terms import Body, RequestId
-from .faults import Fault
 from .judge_health import Health
 from .judge_keys_work import label_of
 from .judge_records import key_of
+from .plan import Fault
 
 if TYPE_CHECKING:
     from .actor_server import SimServer

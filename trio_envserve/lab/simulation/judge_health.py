@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ...core import messages
 from ...core.ranges import Ranges
 from ...core.terms import Body
-from .faults import Fault
 from .judge_wires import Wires
+from .plan import Fault
 
 if TYPE_CHECKING:
     from .actor_server import SimServer

@@ -31,8 +31,8 @@ from ...core.journal import (
 )
 from ...core.key_records import KeyAct
 from ...core.terms import RequestId
-from .faults import Fault
 from .judge_records import Call
+from .plan import Fault
 
 if TYPE_CHECKING:
     from ...retrylab.world import Process

@@ -16,7 +16,7 @@ from ...retrylab.judges import Violation
 
 if TYPE_CHECKING:
     from ...retrylab.world import Process
-    from .faults import KeyUse, Plan
+    from .plan import KeyUse, Plan
 
 
 @dataclasses.dataclass(slots=True, eq=False)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ...retrylab.world import Process
     from .actor_server import SimServer
     from .actor_worker import SimWorker
-    from .faults import Plan
+    from .plan import Plan
 
 
 TICKS_S = 0.6

@@ -1,14 +1,11 @@
-"""Which runs have workers that send malformed messages, and what such messages are.
+"""The messages of a worker that speaks junk.
 
 A rollout has changed something that its worker's process speaks with: from some moment on nothing
 that it says can be understood, while its code, its loop and its heartbeat go on.
-
-Drawn apart from the rest of the plan: all other seeds are what they were before any did.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from random import Random
 from typing import Final, TypeAlias
@@ -17,24 +14,10 @@ import cbor2
 
 from ...core.messages import Announced, WorkerOutcome, encode, read
 from ...core.terms import ID_BYTES
-from .faults import Fault, Plan
 from .network import HEADER_BYTES, Frames
-
-SPEAK_JUNK = (5, 11, 16, 21)
-"""The remainders of those numbers, divided by 23."""
 
 Spoil: TypeAlias = Callable[[list[bytes], Random], Frames]
 """From a message of a worker, incarnation first, what it sends instead."""
-
-
-def is_speaking_junk(seed: int) -> bool:
-    """Whether workers of this seed do."""
-    return seed % 23 in SPEAK_JUNK
-
-
-def with_junk(plan: Plan) -> Plan:
-    """Plan with workers that speak junk."""
-    return dataclasses.replace(plan, faults=plan.faults | {Fault.JUNK})
 
 
 def _cut_short(frames: list[bytes], rng: Random) -> Frames:

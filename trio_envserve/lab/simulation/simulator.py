@@ -9,7 +9,7 @@ virtual seconds; then calms down and waits until everything has come to rest.
 A judge (:mod:`.judge`) compares what happened with the guarantees.
 
 One integer decides everything: the same seed gives the same trace, whose hash
-is part of the result.  It decides twice: first the *plan* (:mod:`.faults`), which
+is part of the result.  It decides twice: first the *plan* (:mod:`.plan`), which
 may also be given, and then the *luck*: which message is how late, whom a fault
 strikes.  ``trio-envserve fuzz`` runs many seeds, or shows one.
 """
@@ -32,16 +32,10 @@ from .actor_worker import SimWorker
 from .bounds import unanswered, unfinished
 from .coverage import IMPOSSIBLE, IMPOSSIBLE_OF_KEYS, KeyPair, Pair, name_of
 from .disk import Disk
-from .elastic_pools import is_elastic, with_range
-from .faults import Ask, Fault, Plan, draw
 from .hostile import HostileClient
-from .journals import have_journal, with_journal
 from .judge import Judge
-from .junk import is_speaking_junk, with_junk
-from .keyed_asks import have_keys, with_keys
 from .network import Frames, Network, describe
-from .pausing_servers import is_pausing, with_pauses
-from .spreading import is_spreading, with_spread
+from .plan import Ask, Fault, Plan, plan_of
 
 CALM_S = 45.0
 """Virtual time after the last fault in which everything must come to rest, the
@@ -315,24 +309,6 @@ _OF_SERVERS = frozenset(
 def workers_of(servers: list[SimServer]) -> list[SimWorker]:
     """Every worker that these have ever started."""
     return [worker for server in servers for worker in server.workers.values()]
-
-
-def plan_of(seed: int, *, harsh: bool = False) -> Plan:
-    """The plan of a run of this seed, without running it."""
-    plan = draw(Random(seed * 2 + harsh), harsh=harsh)
-    if have_keys(seed):
-        plan = with_keys(plan, Random(f"{seed * 2 + harsh}/keys"))
-    if have_journal(seed):
-        plan = with_journal(plan, Random(f"{seed * 2 + harsh}/journal"))
-    if is_elastic(seed):
-        plan = with_range(plan, Random(f"{seed * 2 + harsh}/range"))
-    if is_pausing(seed):
-        plan = with_pauses(plan, Random(f"{seed * 2 + harsh}/pauses"))
-    if is_spreading(seed):
-        plan = with_spread(plan, Random(f"{seed * 2 + harsh}/spread"))
-    if is_speaking_junk(seed):
-        plan = with_junk(plan)
-    return plan
 
 
 def run(

@@ -1,19 +1,18 @@
-"""Applying a mutant from outside, and taking it back.
+"""Mutants: code that is broken on purpose, from outside, for as long as a block lasts.
 
-The shipped code has no trace of the mutants: each sets attributes of its classes
-and modules, or cells of its table, for as long as a ``with`` block lasts.  Only
-this process is changed, and all of it: no two mutants at once, and no run of what
-ships beside one.
+A check that no mutant fails is not a check.  The code itself has no trace of the mutants:
+each sets attributes of its classes and modules, or cells of its tables, for as long as a
+``with`` block lasts.  Only this process is changed, and all of it: no two mutants at once,
+and no run of what is whole beside one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping
+import difflib
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar, final
-
-from ..simulation.faults import Fault
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -82,8 +81,8 @@ class Mutant(NamedTuple):
     """One line: what goes wrong."""
     guarantees: tuple[str, ...]
     """The guarantees by which it may be caught."""
-    needs: frozenset[Fault]
-    """Only runs with all these faults are tried: what it breaks defends against them."""
+    needs: frozenset[Any]
+    """Kinds of fault without which a run is not tried: what it breaks defends against them."""
     apply: Apply
 
     @contextmanager
@@ -101,24 +100,33 @@ class Mutant(NamedTuple):
         return guarantee in self.guarantees
 
 
-ANY = ("CRASH", *(f"G{n}" for n in range(1, 10)), "G11")
-"""For what breaks so much that any guarantee may be the first to show it."""
+def find_in(mutants: Sequence[Mutant], name: str) -> Mutant:
+    """The mutant of this name.  KeyError with the near names if there is none."""
+    for mutant in mutants:
+        if mutant.name == name:
+            return mutant
+    near = difflib.get_close_matches(name, [mutant.name for mutant in mutants], n=3)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    raise KeyError(f"no mutant {name!r}{hint}")
 
 
 @final
 class Family:
     """The mutants of one module, in the order in which they are written there."""
 
-    def __init__(self) -> None:
+    def __init__(self, guarantees: Sequence[str]) -> None:
+        self.guarantees = tuple(guarantees)
+        """Guarantees by which a mutant that names none may be caught: it breaks so much
+        that any may be the first to show it."""
         self.mutants: list[Mutant] = []
 
-    def mutant(self, *guarantees: str, needs: tuple[Fault, ...] = ()) -> Callable[[Apply], Apply]:
+    def mutant(self, *guarantees: str, needs: tuple[Any, ...] = ()) -> Callable[[Apply], Apply]:
         """A decorator: the function's name and docstring are the mutant's."""
 
         def add(apply: Apply) -> Apply:
             name = getattr(apply, "__name__", "").replace("_", "-")
             prose = " ".join((apply.__doc__ or "").split())
-            found = Mutant(name, prose, guarantees or ANY, frozenset(needs), apply)
+            found = Mutant(name, prose, guarantees or self.guarantees, frozenset(needs), apply)
             self.mutants.append(found)
             return apply
 

@@ -1,0 +1,796 @@
+"""The plan of a simulated run, and its faults.
+
+Theory of operation
+-------------------
+Each seed draws its own plan: how many clients and workers, how tight the
+bounds, what the environment does, and which *kinds* of fault occur, how often
+("swarm testing": a run with three kinds of fault reaches states that a run
+with all of them never does).  Faults are injected during the first
+``busy_s`` of virtual time; then the world is calm, and everything must end.
+
+Timers are those of the real thing, scaled down so that a lease or a kill fits
+into a run of some seconds.
+
+A plan is plain data, so what a seed has drawn can be made smaller while it still shows the
+same failure, and be kept in a file.  Everything is written there, the limits that are as shipped
+too: a file shows the same schedule when defaults have changed.
+
+Some things a seed has or has not by its number (:data:`DRAWN_APART`), and what they bring is
+drawn from sources of their own: all other seeds are what they were before there was such a thing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any
+
+from ...core.key_records import KeyAct, KeyName, Tag
+from ...core.limits import ANNOUNCE_BYTES, ClientLimits, KeyLimits, ServerLimits
+from ...core.worker_range import WorkerRange
+from ...retrylab.draw import listed, timetable
+
+GUARANTEES = {
+    "G1": "one at a time: no request has two live executions",
+    "G2": "at most once: a further execution needs consent, proof of death and allowance",
+    "G3": "one outcome: all that are sent for one request are the same bytes",
+    "G4": "kept until received: what has ended is neither forgotten nor replaced",
+    "G5": "fenced: who is not the current incarnation changes nothing",
+    "G6": "same id, same request: another payload is refused",
+    "G7": "cancel is final and complete",
+    "G8": "bounded: nothing grows past its bound, nothing is left at the end",
+    "G9": "no silent wait, no false alarm: each call is told what is true",
+    "G11": "durable: nothing is told before it is safe, and what was told is told again",
+    "CRASH": "a core raised, or did what it cannot do",
+}
+"""The guarantees in a line each; `docs/guarantees.md` has them whole."""
+
+ANY = ("CRASH", *(name for name in GUARANTEES if name != "CRASH"))
+"""For a mutant that breaks so much that any guarantee may be the first to show it."""
+
+
+class Fault(enum.Enum):
+    """The kinds of fault; the values are for people."""
+
+    LOSE = "messages lost"
+    CUT_CLIENT = "client connection cut"
+    CUT_LONG = "client connection cut for long"
+    HALF_OPEN = "client connection half open"
+    CUT_WORKER = "worker link cut"
+    NEW_ROUTE = "new routing identity after each reconnect"
+    MANGLE = "messages duplicated, delayed, reordered"
+    KILL_WORKER = "worker killed"
+    KILL_AFTER_OUTCOME = "worker killed just after it sent an outcome"
+    KILL_EARLY = "worker killed before its hello"
+    SLOW_START = "worker never says hello"
+    SET_UP_FAILS = "environment fails to set up"
+    NO_SPAWN = "worker process cannot be started"
+    SLOW_DEATH = "a dead worker is reaped late"
+    STOP_WORKER = "worker stopped and continued"
+    BLOCK_LOOP = "environment blocks the event loop"
+    IGNORE_CANCEL = "environment ignores cancellation"
+    HANG = "environment hangs until it is cancelled"
+    POISON = "environment kills its worker"
+    KILL_SERVER = "server killed"
+    RESTART_FAST = "server killed and restarted at once"
+    STOP_SERVER = "server stopped and continued"
+    DRAIN_SERVER = "server stopped gracefully"
+    KILL_CLIENT = "client killed"
+    CLOSE_CLIENT = "client closed"
+    STOP_CLIENT = "client stopped and continued"
+    SUSPEND = "everything stopped and continued"
+    CANCEL_STORM = "all calls of a client cancelled"
+    HOSTILE = "a hostile client"
+    CONFUSED_WORKER = "a worker reports what it never ran"
+    HUGE = "huge payloads"
+    TINY_BOUNDS = "tiny bounds"
+    SHORT_LEASE = "short lease"
+    FLIP_RERUN = "the environment's declaration changes between lives"
+    KEYS = "keys that callers share"
+    JOURNAL = "keys are kept in a journal"
+    CRASH_AT_WRITE = "server killed as it writes its journal"
+    SLOW_DISK = "a sync of the disk takes long"
+    DAMAGED_READ = "an outcome on the disk cannot be read"
+    ELASTIC = "a pool that grows and shrinks"
+    PAUSES = "dispatching pauses after failures"
+    JUNK = "a worker sends malformed messages"
+    SPREAD = "workers that start are left their share"
+
+
+HARSH_ONLY = frozenset({Fault.MANGLE})
+"""Faults that ZMQ and TCP never cause, but the protocol should survive."""
+
+OF_JOURNALS = frozenset({Fault.JOURNAL, Fault.CRASH_AT_WRITE, Fault.SLOW_DISK, Fault.DAMAGED_READ})
+"""Those of servers with a journal."""
+
+NOT_DRAWN = OF_JOURNALS | {
+    Fault.KEYS, Fault.ELASTIC, Fault.PAUSES, Fault.JUNK, Fault.SPREAD,
+}  # fmt: skip
+"""The faults that a seed has or has not, whatever it draws: those of :data:`DRAWN_APART`."""
+
+TIMES: dict[Fault, tuple[int, int]] = {
+    Fault.CUT_CLIENT: (1, 5),
+    Fault.CUT_LONG: (1, 2),
+    Fault.HALF_OPEN: (1, 3),
+    Fault.CUT_WORKER: (1, 5),
+    Fault.KILL_WORKER: (1, 4),
+    Fault.STOP_WORKER: (1, 3),
+    Fault.KILL_SERVER: (1, 2),
+    Fault.RESTART_FAST: (1, 3),
+    Fault.STOP_SERVER: (1, 2),
+    Fault.DRAIN_SERVER: (1, 1),
+    Fault.KILL_CLIENT: (1, 1),
+    Fault.CLOSE_CLIENT: (1, 1),
+    Fault.STOP_CLIENT: (1, 2),
+    Fault.SUSPEND: (1, 2),
+    Fault.CANCEL_STORM: (1, 2),
+}
+"""Faults that happen at moments: how often in a run, at least and at most."""
+
+LEAST_MOMENTS = 5
+"""The fewest faults of a run that happen at moments; the other kinds come on top."""
+
+PLAIN_LEASE_S, SHORT_LEASE_S = 6.0, 3.0
+PLAIN_SYNC_S = (0.0005, 0.005)
+PLAIN_MESSAGE_BYTES, SMALL_MESSAGE_BYTES = 1 << 20, 2048
+
+PLAIN_SPREAD_S = 1e-300
+"""Nothing: whichever worker is ready first may take everything."""
+
+PLAIN_BOUNDS = {
+    "kept_outcomes": 1000, "kept_bytes": 1 << 20, "window": 64, "queue": 1000,
+    "queue_bytes": 1 << 20,
+}  # fmt: skip
+"""The bounds of a run without :attr:`Fault.TINY_BOUNDS`."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KeyUse:
+    """The use of a key by a call."""
+
+    act: KeyAct
+    namespace: str
+    word: str
+    """The key, in its namespace."""
+    tag: Tag = b""
+    """Of a cancel or a forget."""
+
+    @property
+    def name(self) -> KeyName:
+        """As the core has it."""
+        return KeyName(self.namespace.encode(), self.word.encode())
+
+    @property
+    def label(self) -> str:
+        """How the environment's log names the key."""
+        return f"{self.namespace}.{self.word}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ask:
+    """One call that a simulated caller will make."""
+
+    key: str
+    at_s: float
+    behaviour: str
+    duration_s: float
+    rerun: bool | None
+    max_executions: int
+    limit_s: float | None
+    cancel_after_s: float | None
+    body: bytes
+    use: KeyUse | None = None
+    """The use of a key, if it names one.  Then its body names key and input."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything about a run that is drawn before it starts."""
+
+    harsh: bool
+    faults: frozenset[Fault]
+    moments: tuple[tuple[float, Fault], ...]
+    busy_s: float
+    clients: int
+    workers: int
+    declares_rerun: bool
+    loss: float
+    mangle: float
+    delay_s: tuple[float, float]
+    linger_s: float
+    """How long worker processes may outlive their server."""
+    server: ServerLimits
+    client: ClientLimits
+    asks: tuple[tuple[Ask, ...], ...]
+    """The asks of each client."""
+    message_bytes: int = PLAIN_MESSAGE_BYTES
+    """The largest frame that servers and clients take."""
+    keys: KeyLimits = dataclasses.field(default_factory=KeyLimits)
+    sync_s: tuple[float, float] = PLAIN_SYNC_S
+    """How long a sync of the disk takes, if there is a journal."""
+    crash_at_write: int | None = None
+    """The server is killed as it writes this group of its journal, counted from 1."""
+    most_workers: int = 0
+    """How many workers there may be, if their number changes: then ``workers`` is the least."""
+
+    @property
+    def slots(self) -> int | WorkerRange:
+        """How many workers a server is to have."""
+        return WorkerRange(self.workers, self.most_workers) if self.most_workers else self.workers
+
+    def has(self, fault: Fault) -> bool:
+        """Whether the run has this kind of fault."""
+        return fault in self.faults
+
+    def kinds(self) -> frozenset[Fault]:
+        """Kinds of fault in the plan."""
+        return self.faults
+
+    def to_data(self) -> dict[str, Any]:
+        """Plan as plain data, for a file."""
+        data = dataclasses.asdict(self)
+        data["faults"] = [fault.name for fault in Fault if fault in self.faults]
+        data["moments"] = [[at_s, fault.name] for at_s, fault in self.moments]
+        data["delay_s"] = list(self.delay_s)
+        data["sync_s"] = list(self.sync_s)
+        data["asks"] = [[_ask_to_data(ask) for ask in asks] for asks in self.asks]
+        return {"plan": data}
+
+    def schedule(self) -> list[str]:
+        """The events of the plan, in order; the usual ones are left out."""
+        workers = f"{self.slots} worker" + "s" * (self.slots != 1)
+        clients = f"{self.clients} client" + "s" * (self.clients > 1)
+        lines = [f"{clients}, {workers}" + "; the environment declares rerun" * self.declares_rerun]
+        lines += _all_along(self)
+        timed: list[tuple[float, str]] = [(at_s, fault.value) for at_s, fault in self.moments]
+        timed += [
+            (ask.at_s, _in_words(f"c{client}", ask))
+            for client, asks in enumerate(self.asks)
+            for ask in asks
+        ]
+        return lines + timetable(timed)
+
+    def without(self, fault: Fault) -> Plan:
+        """The same without this kind of fault, and without what it has brought along."""
+        plan = dataclasses.replace(
+            self,
+            faults=self.faults - {fault},
+            moments=tuple(moment for moment in self.moments if moment[1] is not fault),
+        )
+        match fault:
+            case Fault.LOSE:
+                return dataclasses.replace(plan, loss=0.0)
+            case Fault.MANGLE:
+                return dataclasses.replace(plan, mangle=0.0)
+            case Fault.HUGE:
+                return dataclasses.replace(plan, message_bytes=PLAIN_MESSAGE_BYTES)
+            case Fault.TINY_BOUNDS:
+                server = dataclasses.replace(plan.server, **PLAIN_BOUNDS)
+                return dataclasses.replace(plan, server=server)
+            case Fault.KEYS:
+                asks = tuple(tuple(a for a in asks if a.use is None) for asks in plan.asks)
+                plan = dataclasses.replace(plan, asks=asks)
+                return plan.without(Fault.JOURNAL) if plan.has(Fault.JOURNAL) else plan
+            case Fault.JOURNAL:
+                return dataclasses.replace(
+                    plan, faults=plan.faults - OF_JOURNALS, sync_s=PLAIN_SYNC_S,
+                    crash_at_write=None,
+                )  # fmt: skip
+            case Fault.ELASTIC:
+                return dataclasses.replace(plan, most_workers=0)
+            case Fault.PAUSES:
+                server = dataclasses.replace(plan.server, pause_after_errors=None)
+                return dataclasses.replace(plan, server=server)
+            case Fault.SPREAD:
+                server = dataclasses.replace(plan.server, spread_s=PLAIN_SPREAD_S)
+                return dataclasses.replace(plan, server=server)
+            case Fault.SHORT_LEASE:
+                server = dataclasses.replace(plan.server, lease_s=PLAIN_LEASE_S)
+                return dataclasses.replace(plan, server=server)
+        return plan
+
+
+def draw(rng: Random, *, harsh: bool) -> Plan:
+    """The plan of a seed; ``rng`` is read in a fixed order.
+
+    The least has 2 clients, 2 workers, 50 requests and :data:`LEAST_MOMENTS` faults.
+    """
+    rate = rng.choice((0.15, 0.3, 0.5))
+    drawn = frozenset(
+        fault
+        for fault in Fault
+        if fault not in NOT_DRAWN
+        if (fault is Fault.MANGLE and harsh) or (fault not in HARSH_ONLY and rng.random() < rate)
+    )
+    busy_s = rng.uniform(4.0, 9.0)
+    moments = _moments(rng, drawn, busy_s)
+    faults = drawn | {fault for _, fault in moments}
+    clients, workers = rng.choice((2, 2, 3)), rng.choice((2, 2, 3))
+    calls = rng.choice((50, 50, 60, 80))
+    behaviours = _behaviours(rng, faults)
+    huge = Fault.HUGE in faults
+    asks = tuple(
+        tuple(
+            _ask(rng, f"c{client}:{n}", busy_s, behaviours, huge=huge)
+            for n in range((calls + client) // clients)
+        )
+        for client in range(clients)
+    )
+    fast = rng.random() < 0.7
+    plan = Plan(
+        harsh=harsh,
+        faults=faults,
+        moments=tuple(sorted(moments, key=lambda moment: moment[0])),
+        busy_s=busy_s,
+        clients=clients,
+        workers=workers,
+        declares_rerun=rng.random() < 0.5,
+        loss=rng.choice((0.01, 0.05, 0.2)) if Fault.LOSE in faults else 0.0,
+        mangle=rng.choice((0.02, 0.1, 0.3)) if Fault.MANGLE in faults else 0.0,
+        delay_s=(0.0005, 0.004) if fast else (0.001, 0.06),
+        linger_s=rng.choice((0.05, 0.5, 3.0)),
+        server=_server_limits(rng, faults),
+        client=ClientLimits(
+            start_s=20.0,
+            recovery_s=20.0,
+            probe_s=3.0,
+            cancel_answer_s=2.0,
+            finish_flush_s=rng.choice((0.005, 0.05)),
+        ),
+        asks=asks,
+        message_bytes=SMALL_MESSAGE_BYTES if huge else PLAIN_MESSAGE_BYTES,
+    )
+    # Results have some 30 bytes: none is announced, or only errors and huge ones, or all.
+    announce_bytes = rng.choice((ANNOUNCE_BYTES, ANNOUNCE_BYTES, 40, 10, 10))
+    server = dataclasses.replace(plan.server, announce_bytes=announce_bytes)
+    if Fault.TINY_BOUNDS in faults and announce_bytes < 40:
+        server = dataclasses.replace(server, kept_bytes=100)
+    return dataclasses.replace(plan, server=server)
+
+
+def _moments(rng: Random, faults: frozenset[Fault], busy_s: float) -> list[tuple[float, Fault]]:
+    """When which fault strikes: as often as its kind does, and more if that is too little."""
+    kinds = [fault for fault in Fault if fault in faults and fault in TIMES]  # in a fixed order
+    struck = [fault for fault in kinds for _ in range(rng.randint(*TIMES[fault]))]
+    often = [fault for fault in kinds if TIMES[fault][1] > 1]
+    often = often or [rng.choice([fault for fault in TIMES if TIMES[fault][1] > 1])]
+    while len(struck) < LEAST_MOMENTS:
+        struck.append(rng.choice(often))
+    return [(rng.uniform(0.3, busy_s), fault) for fault in struck]
+
+
+def _server_limits(rng: Random, faults: frozenset[Fault]) -> ServerLimits:
+    bounds: dict[str, int] = dict(PLAIN_BOUNDS)
+    if Fault.TINY_BOUNDS in faults:
+        small = rng.randint(2, 4)
+        tiny = {
+            "kept_outcomes": small, "kept_bytes": rng.choice((60, 600)), "window": small,
+            "queue": small + 1, "queue_bytes": 400,
+        }  # fmt: skip
+        # Not always all: behind the tightest bound the others never show.
+        bounds |= {name: value for name, value in tiny.items() if rng.random() < 0.6} or tiny
+    return ServerLimits(
+        **bounds,
+        lease_s=SHORT_LEASE_S if Fault.SHORT_LEASE in faults else PLAIN_LEASE_S,
+        sessions=rng.choice((8, 10_000)),
+        connection_sessions=4,
+        worker_held_bytes=rng.choice((1, 60, 1 << 30)),
+        worker_capacity=rng.choice((1, 3, 8)),
+        retry_delay_s=0.2,
+        tick_s=0.2,
+        start_s=2.0,
+        heartbeat_s=0.5,
+        silence_report_s=1.0,
+        silence_kill_s=2.0,
+        blocked_report_s=0.5,
+        cancel_grace_s=0.8,
+        cancel_kill_s=2.5,
+        spread_s=PLAIN_SPREAD_S,
+        restart_pause_s=0.1,
+        restart_pause_max_s=0.5,
+        drain_s=1.0,
+        stop_s=0.7,
+        reap_s=2.0,
+        recycle_executions=rng.choice((None, None, 7)),
+    )
+
+
+def _behaviours(rng: Random, faults: frozenset[Fault]) -> list[str]:
+    """The behaviours of environment code in this run, by weight."""
+    chosen = ["return"] * 8 + ["raise", "slow"]
+    odd = {
+        Fault.BLOCK_LOOP: "block",
+        Fault.IGNORE_CANCEL: "ignore",
+        Fault.HANG: "hang",
+        Fault.POISON: rng.choice(("kill", "kill-sometimes")),
+        Fault.KILL_AFTER_OUTCOME: "last-words",
+        Fault.HUGE: "huge",
+    }
+    for fault, name in odd.items():
+        if fault in faults:
+            chosen += [name] * rng.randint(1, 2)
+    return chosen
+
+
+_LONG_S = {"slow": 10.0, "ignore": 12.0, "block": 6.0}
+"""How many times longer these take."""
+
+
+def _ask(rng: Random, key: str, busy_s: float, behaviours: list[str], *, huge: bool) -> Ask:
+    behaviour = rng.choice(behaviours)
+    duration_s = rng.uniform(0.01, 0.4) * _LONG_S.get(behaviour, 1.0)
+    sizes = (0, 0, 100, 300, 1500, SMALL_MESSAGE_BYTES) if huge else (0, 0, 100, 300)
+    padding = b"." * rng.choice(sizes)
+    body = body_of(key, behaviour, duration_s) + padding
+    return Ask(
+        key=key,
+        at_s=rng.uniform(0.0, busy_s),
+        behaviour=behaviour,
+        duration_s=duration_s,
+        rerun=rng.choice((None, None, True, False)),
+        max_executions=rng.randint(1, 4),
+        limit_s=rng.uniform(0.1, 6.0) if rng.random() < (0.2, 1.0)[behaviour == "hang"] else None,
+        cancel_after_s=rng.uniform(0.0, 1.5) if rng.random() < 0.2 else None,
+        body=body,
+    )
+
+
+def body_of(key: str, behaviour: str, duration_s: float) -> bytes:
+    """The least body of a call: what its environment code reads."""
+    return f"{key}|{behaviour}|{duration_s:.4f}|".encode()
+
+
+# -- calls that name keys ---------------------------------------------------------------
+#
+# Keys are few and near in time, so that callers meet: some ask the same, some another thing
+# under the same key, some only attach, and some cancel or forget what others wait for.  Where
+# clients are stopped, half of the runs have work, too, that goes on for seconds after it was
+# cancelled by key, and a client that is away for longer than its lease while it waits for that.
+
+ACTS = (
+    *[KeyAct.ASK] * 12, *[KeyAct.ATTACH] * 2, KeyAct.CANCEL, KeyAct.FORGET, KeyAct.WITHDRAW,
+)  # fmt: skip
+
+LONG = 0.3
+"""How much of the work lasts for so long that callers come and go meanwhile."""
+
+STAYS_S = 9.0
+"""How long at most what was cancelled goes on where somebody is away meanwhile."""
+
+SPANS = 4
+"""The time of a run has so many spans, with keys of their own."""
+
+
+def _with_keys(plan: Plan, rng: Random) -> Plan:
+    """The same with further calls, which name keys; ``rng`` is read in a fixed order."""
+    plain = [ask for asks in plan.asks for ask in asks]
+    words = rng.choice((1, 2, 4))
+    inputs = {
+        (namespace, f"k{span}{word}", variant): _input(
+            rng, rng.choice(plain), f"{namespace}.k{span}{word}/{variant}"
+        )
+        for namespace in ("a", "b")
+        for span in range(SPANS)
+        for word in range(words)
+        for variant in ("x", "y")
+    }
+    asks = tuple(
+        asks
+        + tuple(
+            _keyed_ask(rng, f"c{client}:key{n}", plan.busy_s, words, inputs)
+            for n in range(rng.choice((10, 20)))
+        )
+        for client, asks in enumerate(plan.asks)
+    )
+    commands = [ask for mine in asks for ask in mine if ask.use is not None and ask.use.tag]
+    asks = tuple(
+        mine + _copies(rng, f"c{client}:copy", plan.busy_s, commands)
+        for client, mine in enumerate(asks)
+    )
+    keyed = dataclasses.replace(
+        plan,
+        faults=plan.faults | {Fault.KEYS},
+        asks=asks,
+        keys=_limits(rng, tiny=plan.has(Fault.TINY_BOUNDS)),
+        server=dataclasses.replace(
+            plan.server, lease_s=min(plan.server.lease_s, rng.choice((2.5, PLAIN_LEASE_S)))
+        ),
+    )
+    if plan.has(Fault.STOP_CLIENT) and rng.random() < 0.5:
+        return _with_work_that_stays(keyed, rng)
+    return keyed
+
+
+def _with_work_that_stays(plan: Plan, rng: Random) -> Plan:
+    """Every worker is given work that ignores its cancel.  One of these is cancelled by key and
+    asked for again, so that the next generation is held; another key waits for a worker.
+    Then clients are stopped, with luck the one that waits, beyond lease and orphan deadline;
+    faults that would end all this sooner strike later.
+    """
+    cancel_s = rng.uniform(1.3, 2.0)
+    like = rng.choice([ask for asks in plan.asks for ask in asks if ask.use is None])
+
+    def ask(at_s: float, name: str, word: str, act: KeyAct = KeyAct.ASK) -> Ask:
+        body = body_of(f"a.{word}/x", "ignore", STAYS_S - 2.0) if act is KeyAct.ASK else b""
+        return dataclasses.replace(
+            like, key=name, at_s=at_s, behaviour="ignore", duration_s=STAYS_S - 2.0,
+            limit_s=None, cancel_after_s=None, body=body,
+            use=KeyUse(act, "a", word, b"" if act is KeyAct.ASK else name.encode()),
+        )  # fmt: skip
+
+    first = tuple(ask(0.01, f"c0:stays{n}", f"stays{n}") for n in range(plan.workers))
+    other = (
+        ask(cancel_s, "c1:stays-cancel", "stays0", KeyAct.CANCEL),
+        ask(cancel_s + 0.1, "c1:stays0", "stays0"),
+        ask(cancel_s + 0.1, "c1:waits", "waits"),
+    )
+    stops = sorted(cancel_s + rng.uniform(0.2, 0.5) for _ in range(2))
+    return dataclasses.replace(
+        plan,
+        asks=(plan.asks[0] + first, plan.asks[1] + other, *plan.asks[2:]),
+        moments=(
+            *((at_s, Fault.STOP_CLIENT) for at_s in stops),
+            *((at_s + STAYS_S, fault) for at_s, fault in plan.moments),
+        ),
+        busy_s=plan.busy_s + STAYS_S,
+        server=dataclasses.replace(
+            plan.server, lease_s=2.5, worker_capacity=1,
+            cancel_grace_s=STAYS_S, cancel_kill_s=STAYS_S,
+        ),
+        keys=dataclasses.replace(plan.keys, orphan_s=0.5),
+    )  # fmt: skip
+
+
+def _input(rng: Random, like: Ask, label: str) -> Ask:
+    """One input under a key.  Its consent is part of it."""
+    behaviour, duration_s = like.behaviour, like.duration_s
+    if behaviour == "return" and rng.random() < LONG:
+        duration_s = rng.uniform(1.0, 7.0)
+    padding = like.body[len(like.body.rstrip(b".")) :]
+    body = body_of(label, behaviour, duration_s) + padding
+    return dataclasses.replace(like, duration_s=duration_s, body=body)
+
+
+def _keyed_ask(
+    rng: Random, name: str, busy_s: float, words: int, inputs: dict[tuple[str, str, str], Ask]
+) -> Ask:
+    at_s = rng.uniform(0.0, busy_s)
+    span = min(int(at_s / busy_s * SPANS), SPANS - 1)
+    span = max(0, span - (rng.random() < 0.2))  # some come back to what is over
+    namespace, word = rng.choice("aaab"), f"k{span}{rng.randrange(words)}"
+    act = rng.choice(ACTS)
+    tag: Tag = rng.randrange(8) if rng.random() < 0.3 else name.encode()
+    like = inputs[namespace, word, rng.choice("xxxxxxxy")]
+    hangs = like.behaviour == "hang"
+    return dataclasses.replace(
+        like,
+        key=name,
+        at_s=at_s,
+        max_executions=rng.randint(1, 4),
+        limit_s=rng.uniform(0.1, 6.0) if hangs or rng.random() < 0.2 else None,
+        cancel_after_s=rng.uniform(0.0, 1.5) if rng.random() < 0.25 else None,
+        body=like.body if act is KeyAct.ASK else b"",
+        use=KeyUse(act, namespace, word, tag if act in (KeyAct.CANCEL, KeyAct.FORGET) else b""),
+    )
+
+
+def _copies(rng: Random, name: str, busy_s: float, commands: list[Ask]) -> tuple[Ask, ...]:
+    """Commands that come again, from whomever, when others may have asked since."""
+    firsts = [rng.choice(commands) for _ in range(3)] if commands else []
+    return tuple(
+        dataclasses.replace(first, key=f"{name}{n}", at_s=rng.uniform(first.at_s, busy_s))
+        for n, first in enumerate(firsts)
+    )
+
+
+def _limits(rng: Random, *, tiny: bool) -> KeyLimits:
+    retention_s, orphan_s = rng.choice((0.5, 2.0, 3600.0)), rng.choice((0.5, 2.0, 8.0))
+    limits = KeyLimits(
+        command_s=rng.choice((1.0, 600.0)), orphan_s=orphan_s, retention_s=retention_s
+    )
+    if not tiny:
+        return limits
+    # At a bound new keys wait for others to be forgotten: that must come within the run.
+    return KeyLimits(
+        command_s=1.0,
+        orphan_s=orphan_s,
+        retention_s=min(retention_s, 2.0),
+        generations=rng.choice((3, 65_536)),
+        retained_bytes=rng.choice((100, 600, 1 << 20)),
+        waiters=rng.choice((2, 1024)),
+        commands=rng.choice((1, 16_384)),
+    )
+
+
+# -- what is drawn apart ---------------------------------------------------------------
+
+LATE_SYNC_S = (0.01, 0.15)
+
+
+def _with_journal(plan: Plan, rng: Random) -> Plan:
+    """Plan with a journal, and perhaps a bad disk; ``rng`` is read in a fixed order."""
+    drawn = [fault for fault in (Fault.CRASH_AT_WRITE, Fault.SLOW_DISK) if rng.random() < 0.7]
+    sync_s = rng.choice((PLAIN_SYNC_S, LATE_SYNC_S))
+    if plan.harsh and rng.random() < 0.7:
+        drawn.append(Fault.DAMAGED_READ)
+    return dataclasses.replace(plan, faults=plan.faults | {Fault.JOURNAL, *drawn}, sync_s=sync_s)
+
+
+def _with_range(plan: Plan, rng: Random) -> Plan:
+    """Plan with a range of workers; ``rng`` is read in a fixed order."""
+    least = rng.choice((1, 1, 2))
+    most = least + rng.choice((1, 2, 4))
+    server = dataclasses.replace(
+        plan.server, worker_capacity=rng.choice((1, 1, 3)), grow_after_s=rng.choice((0.2, 0.6)),
+        shrink_after_s=rng.choice((0.6, 1.5)),
+    )  # fmt: skip
+    return dataclasses.replace(
+        plan, faults=plan.faults | {Fault.ELASTIC}, workers=least, most_workers=most,
+        server=server,
+    )  # fmt: skip
+
+
+def _with_pauses(plan: Plan, rng: Random) -> Plan:
+    """Plan with pauses, and with room for several on a worker that dies; ``rng`` is read in a
+    fixed order.  No simulated rollout asks a model: workers that die at work make it pause."""
+    server = dataclasses.replace(
+        plan.server, worker_capacity=rng.choice((3, 8)), pause_after_errors=rng.choice((1, 1, 2)),
+        pause_s=rng.choice((0.3, 0.8)),
+    )  # fmt: skip
+    return dataclasses.replace(plan, faults=plan.faults | {Fault.PAUSES}, server=server)
+
+
+def _with_spread(plan: Plan, rng: Random) -> Plan:
+    """Plan in which first dispatches are spread for a drawn time, over workers with room for
+    several; ``rng`` is read in a fixed order."""
+    server = dataclasses.replace(
+        plan.server, worker_capacity=rng.choice((3, 8)), spread_s=rng.choice((0.3, 1.0, 5.0))
+    )
+    return dataclasses.replace(plan, faults=plan.faults | {Fault.SPREAD}, server=server)
+
+
+def _with_junk(plan: Plan, rng: Random) -> Plan:
+    """Plan in which some workers send malformed messages."""
+    return dataclasses.replace(plan, faults=plan.faults | {Fault.JUNK})
+
+
+def have_keys(seed: int) -> bool:
+    """Whether calls of this seed name keys."""
+    return seed % 7 in (2, 5)
+
+
+DRAWN_APART: dict[str, tuple[Callable[[int], bool], Callable[[Plan, Random], Plan]]] = {
+    "keys": (have_keys, _with_keys),
+    "journal": (lambda seed: have_keys(seed) and seed // 7 % 4 == 3, _with_journal),
+    "range": (lambda seed: seed % 22 in (13, 16, 20), _with_range),
+    "pauses": (lambda seed: seed % 29 in (16, 18, 26), _with_pauses),
+    "spread": (lambda seed: seed % 19 in (3, 4, 9, 14, 17), _with_spread),
+    "junk": (lambda seed: seed % 23 in (5, 11, 16, 21), _with_junk),
+}
+"""Which seeds have it, and how it changes a plan, by the name of its source of luck."""
+
+
+def brings(what: str, seed: int) -> bool:
+    """Whether a seed has what is drawn apart under this name."""
+    return DRAWN_APART[what][0](seed)
+
+
+def plan_of(seed: int, *, harsh: bool = False) -> Plan:
+    """The plan of a run of this seed, without running it."""
+    number = seed * 2 + harsh
+    plan = draw(Random(number), harsh=harsh)
+    for name, (have, change) in DRAWN_APART.items():
+        if have(seed):
+            plan = change(plan, Random(f"{number}/{name}"))
+    return plan
+
+
+def is_harsh(seed: int, *, always: bool = False) -> bool:
+    """Whether a seed is run harsh: even ones are run on links as they are."""
+    return always or seed % 2 == 1
+
+
+def of_keys_only(plan: Plan) -> Plan:
+    """The same with a journal and without the calls that name no key, which do not touch
+    it; nor is its server killed by luck, so that who runs this says when."""
+    asks = tuple(tuple(ask for ask in asks if ask.use is not None) for asks in plan.asks)
+    return dataclasses.replace(
+        plan, asks=asks, faults=plan.faults - {Fault.CRASH_AT_WRITE} | {Fault.JOURNAL}
+    )
+
+
+# -- a plan in words and as data ------------------------------------------------------
+
+
+def _all_along(plan: Plan) -> list[str]:
+    """Faults without a moment, and bounds that matter."""
+    moments = {fault for _, fault in plan.moments}
+    rates = {Fault.LOSE: plan.loss, Fault.MANGLE: plan.mangle}
+    faults = [
+        fault.value + (f" ({rates[fault]:.0%})" if fault in rates else "")
+        for fault in Fault
+        if fault in plan.faults - moments and fault not in (Fault.TINY_BOUNDS, Fault.SHORT_LEASE)
+    ]
+    plain = {**PLAIN_BOUNDS, "lease_s": PLAIN_LEASE_S, "recycle_executions": None}
+    limits = [
+        f"{field.name}={getattr(plan.server, field.name)}"
+        for field in dataclasses.fields(ServerLimits)
+        if field.name in plain and getattr(plan.server, field.name) != plain[field.name]
+    ]
+    return listed("all along", faults) + listed("limits", limits)
+
+
+def _in_words(client: str, ask: Ask) -> str:
+    consent = {None: "rerun as declared", True: f"rerun, {ask.max_executions} at most"}
+    if ask.use is not None and ask.use.act is not KeyAct.ASK:
+        tag = f" (generation {ask.use.tag})" if isinstance(ask.use.tag, int) else ""
+        words = [f"{client} asks {ask.key}: {ask.use.act.name.lower()} of {ask.use.label}{tag}"]
+        return ", ".join(words + _ends(ask))
+    named = "" if ask.use is None else f" ({ask.body.partition(b'|')[0].decode()})"
+    does = f"{_BEHAVIOURS[ask.behaviour]} after {ask.duration_s:.1f} s"
+    words = [
+        f"{client} asks {ask.key}{named}: {does}",
+        consent.get(ask.rerun, "no rerun"),
+    ]
+    return ", ".join(words + _ends(ask))
+
+
+def _ends(ask: Ask) -> list[str]:
+    """How its caller ends it."""
+    words = []
+    if ask.limit_s is not None:
+        words.append(f"waits {ask.limit_s:.1f} s")
+    if ask.cancel_after_s is not None:
+        words.append(f"cancelled after {ask.cancel_after_s:.1f} s")
+    return words
+
+
+_BEHAVIOURS = {
+    "return": "returns", "raise": "raises", "slow": "returns", "block": "blocks the loop, returns",
+    "ignore": "ignores its cancel, returns", "hang": "never returns, not even",
+    "kill": "kills its worker", "kill-sometimes": "may kill its worker",
+    "last-words": "returns and its worker is killed", "huge": "returns too much",
+}  # fmt: skip
+"""The behaviours of environment code, by the words for them in a body."""
+
+
+def from_data(data: Mapping[str, Any]) -> Plan:
+    """The plan that this data is.  ValueError if the data is of no plan of this version."""
+    try:
+        made = dict(data)
+        made["faults"] = frozenset(Fault[name] for name in data["faults"])
+        made["moments"] = tuple((at_s, Fault[name]) for at_s, name in data["moments"])
+        low_s, high_s = data["delay_s"]
+        made["delay_s"] = (low_s, high_s)
+        if "sync_s" in data:  # plans that were written before there were journals have none
+            low_s, high_s = data["sync_s"]
+            made["sync_s"] = (low_s, high_s)
+        made["asks"] = tuple(tuple(map(_ask_from_data, asks)) for asks in data["asks"])
+        made["server"] = ServerLimits(**data["server"])
+        made["client"] = ClientLimits(**data["client"])
+        if "keys" in data:  # plans that were written before there were keys have none
+            made["keys"] = KeyLimits(**data["keys"])
+        return Plan(**made)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"not a plan of this version: {type(error).__name__}: {error}") from error
+
+
+def _ask_to_data(ask: Ask) -> dict[str, Any]:
+    data = dataclasses.asdict(ask) | {"body": ask.body.decode("ascii")}
+    if ask.use is None:
+        del data["use"]
+    else:
+        tag = ask.use.tag if isinstance(ask.use.tag, int) else ask.use.tag.decode("ascii")
+        data["use"] |= {"act": ask.use.act.name, "tag": tag}
+    return data
+
+
+def _ask_from_data(data: dict[str, Any]) -> Ask:
+    made = {**data, "body": data["body"].encode("ascii")}
+    if "use" in data:
+        use = dict(data["use"])
+        tag = use["tag"] if isinstance(use["tag"], int) else use["tag"].encode("ascii")
+        made["use"] = KeyUse(**{**use, "act": KeyAct[use["act"]], "tag": tag})
+    return Ask(**made)

@@ -1,0 +1,297 @@
+"""Targets: whatever a search tries, a system of actors or another simulator; sums over its runs.
+
+Theory of operation
+-------------------
+A :class:`Target` draws plans, runs them, and knows how a failing one is made small and drawn.
+With a mutant (:mod:`.mutants`) it is a system that is broken on purpose: :func:`hunt` runs
+seeds until the mutant is caught, and then the same seed without it, which must be clean.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self, TypeVar
+
+from .judges import Violation
+from .mutants import Mutant
+
+if TYPE_CHECKING:
+    from .shrink import BaseShrinker
+
+
+class Schedule(Protocol):
+    """A plan: everything about a run that is drawn before it starts.  A frozen dataclass."""
+
+    def kinds(self) -> Collection[Any]:
+        """Kinds of fault in the plan."""
+
+    def schedule(self) -> list[str]:
+        """Plan in words, for people."""
+
+    def to_data(self) -> dict[str, Any]:
+        """Plan as plain data, for a file."""
+
+
+class Ran(Protocol):
+    """Figures that every run has."""
+
+    @property
+    def seed(self) -> int:
+        """The seed."""
+
+    @property
+    def plan(self) -> Any:
+        """Plan of the run."""
+
+    @property
+    def violations(self) -> Sequence[Violation]:
+        """The violations that the judges found."""
+
+    @property
+    def digest(self) -> str:
+        """The hash of the trace, recorded or not."""
+
+    @property
+    def events(self) -> int:
+        """Number of events."""
+
+    @property
+    def virtual_s(self) -> float:
+        """Duration of the run in virtual seconds."""
+
+    @property
+    def told(self) -> Mapping[str, int]:
+        """Number of requests by what their callers were told."""
+
+    @property
+    def faults(self) -> Mapping[str, int]:
+        """Number of times that each kind of fault struck."""
+
+    @property
+    def log(self) -> Sequence[str]:
+        """The trace as lines for people, if it was recorded."""
+
+    def breaks(self, guarantee: str) -> bool:
+        """Whether this guarantee was broken."""
+
+
+R = TypeVar("R", bound=Ran)
+P = TypeVar("P", bound=Schedule)
+
+
+@dataclasses.dataclass
+class BaseTally(ABC, Generic[R]):
+    """Sums over runs; two of them can be added.  Every field is a number, a counter
+    or :attr:`least`."""
+
+    runs: int = 0
+    violating: int = 0
+    """Runs in which a guarantee was broken."""
+    events: int = 0
+    virtual_s: float = 0.0
+    told: Counter[str] = dataclasses.field(default_factory=Counter)
+    faults: Counter[str] = dataclasses.field(default_factory=Counter)
+    sums: Counter[str] = dataclasses.field(default_factory=Counter)
+    """The sum of each of the :meth:`sizes` over all runs."""
+    least: dict[str, int] = dataclasses.field(default_factory=dict)
+    """The smallest of each of the :meth:`sizes` in any run."""
+
+    @abstractmethod
+    def sizes(self, run: R) -> dict[str, int]:
+        """The measures of how large a run is."""
+
+    def add(self, run: R) -> None:
+        """Add a run."""
+        self.runs += 1
+        self.violating += bool(run.violations)
+        self.events += run.events
+        self.virtual_s += run.virtual_s
+        self.told.update(run.told)
+        self.faults.update(run.faults)
+        sizes = self.sizes(run)
+        self.sums.update(sizes)
+        self._smaller(sizes)
+
+    def merge(self, other: Self) -> None:
+        """Add another tally's runs."""
+        for field in dataclasses.fields(self):
+            mine, theirs = getattr(self, field.name), getattr(other, field.name)
+            if isinstance(mine, Counter):
+                mine.update(theirs)
+            elif mine is not self.least:
+                setattr(self, field.name, mine + theirs)
+        self._smaller(other.least)
+
+    def _smaller(self, sizes: dict[str, int]) -> None:
+        for name, size in sizes.items():
+            self.least[name] = min(size, self.least.get(name, size))
+
+    def to_data(self) -> dict[str, Any]:
+        """Fields as data, for another process."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> Self:
+        """The inverse of :meth:`to_data`."""
+        empty = cls()
+        return cls(**{name: type(getattr(empty, name))(value) for name, value in data.items()})
+
+    # -- figures ---------------------------------------------------------------
+
+    def average(self) -> dict[str, float]:
+        """The sizes of an average run."""
+        runs = max(1, self.runs)
+        sizes = {name: round(total / runs, 2) for name, total in self.sums.items()}
+        return sizes | {
+            "events": round(self.events / runs, 1),
+            "seconds": round(self.virtual_s / runs, 2),
+        }
+
+    def figures(self, took_s: float) -> dict[str, Any]:
+        """All figures, for ``--json``."""
+        return {
+            "runs": self.runs,
+            "violations": self.violating,
+            "seconds": round(took_s, 3),
+            "runs_per_minute": round(60.0 * self.runs / took_s, 1) if took_s else 0.0,
+            "simulated_hours": round(self.virtual_s / 3600.0, 3),
+            "events": self.events,
+            "average": self.average(),
+            "least": dict(self.least),
+            "told": dict(self.told.most_common()),
+            "faults": dict(self.faults),
+        }
+
+
+def seeds_from(base: int) -> Iterator[int]:
+    """All seeds from this one on."""
+    return iter(range(base, sys.maxsize))
+
+
+class Target(ABC, Generic[P, R]):
+    """Something that a search tries: subclass it for a simulator of your own."""
+
+    def __init__(self, mutant: Mutant | None = None) -> None:
+        self.mutant = mutant
+        """Way in which it is broken on purpose; None: it is not."""
+
+    # -- to be written ------------------------------------------------------------
+
+    @abstractmethod
+    def plan(self, seed: int) -> P:
+        """The plan that a seed draws."""
+
+    @abstractmethod
+    def run(self, seed: int, *, plan: P | None = None, trace: bool = False, until: str = "") -> R:
+        """Run a seed, or another plan with a seed's luck.
+
+        Args:
+            seed: The seed.
+            plan: Another plan than that of the seed.
+            trace: Whether to keep the trace.
+            until: Guarantee at whose first violation the run may end; empty: none.
+        """
+
+    @abstractmethod
+    def tally(self) -> BaseTally[R]:
+        """New sums over runs."""
+
+    @abstractmethod
+    def shrinker(self, whole: R, guarantee: str, most_runs: int) -> BaseShrinker[P, Any]:
+        """A shrinker of the plan of a run that breaks a guarantee."""
+
+    @abstractmethod
+    def drawing(self, run: R, violation: Violation) -> list[str]:
+        """The lines of a drawing of a run with its trace, up to a violation."""
+
+    @abstractmethod
+    def plan_from_data(self, data: Mapping[str, Any]) -> P:
+        """The plan in the data of a saved failure.  KeyError, TypeError or ValueError if it
+        is none of this version."""
+
+    # -- to be overridden ---------------------------------------------------------
+
+    def promise(self, guarantee: str) -> str:
+        """The guarantee in one line, for people."""
+        return ""
+
+    def in_words(self, seed: int, plan: P) -> str:
+        """The run in a few words."""
+        return f"seed {seed}"
+
+    def again(self, seed: int, plan: P) -> str:
+        """The command that runs the whole seed again."""
+        return f"run(system, {seed})"
+
+    # -- broken on purpose --------------------------------------------------------
+
+    def applied(self) -> AbstractContextManager[None]:
+        """Context in which this process is broken as the mutant says."""
+        return nullcontext() if self.mutant is None else self.mutant.applied()
+
+    def seeds(self, base: int) -> Iterator[int]:
+        """Seeds from this one on; of a mutant those whose plans have what it needs."""
+        seeds = seeds_from(base)
+        if self.mutant is None:
+            return seeds
+        needs = self.mutant.needs
+        return (seed for seed in seeds if needs <= set(self.plan(seed).kinds()))
+
+    def counts(self, violation: Violation) -> bool:
+        """Whether a violation is one to look for; of a mutant, one that it must be caught by."""
+        return self.mutant is None or self.mutant.caught_by(violation.guarantee)
+
+
+MOST_HUNTED = 1200
+"""Number of runs after which a mutant counts as not caught."""
+
+
+class Catch(NamedTuple):
+    """The catch of a mutant."""
+
+    name: str
+    caught: bool
+    runs: int
+    """Number of runs until it was caught."""
+    seconds: float
+    seed: int | None = None
+    guarantee: str = ""
+    violation: str = ""
+    digest: str = ""
+    """The hash of the trace that shows it."""
+    clean_digest: str = ""
+    """The hash of the trace of the same seed without the mutant, which differs."""
+    clean: bool = True
+    """Whether the seed shows nothing without the mutant."""
+
+
+def hunt(target: Target[Any, Any], base: int = 0, *, most_runs: int = MOST_HUNTED) -> Catch:
+    """Run seeds until the target's mutant is caught by a guarantee that it names.
+
+    Args:
+        target: The target, with a mutant.
+        base: First seed.
+        most_runs: Most runs.
+    """
+    assert target.mutant is not None
+    name, began_s, runs = target.mutant.name, time.perf_counter(), 0
+    with target.applied():
+        for seed in target.seeds(base):
+            one, runs = target.run(seed), runs + 1
+            violation = next(filter(target.counts, one.violations), None)
+            if violation is not None or runs >= most_runs:
+                break
+    took_s = time.perf_counter() - began_s
+    if violation is None:
+        return Catch(name, False, runs, took_s)
+    clean = target.run(seed)
+    return Catch(
+        name, True, runs, took_s, seed, violation.guarantee, violation.partition("\n")[0],
+        one.digest, clean.digest, not clean.violations,
+    )  # fmt: skip
