@@ -483,14 +483,14 @@ def overhead(session: nox.Session) -> None:
 def soak(session: nox.Session) -> None:
     """Real processes under random faults for ten minutes.  Not by default: it is long."""
     session.install(".[cli]")
-    session.run("trio-envserve", "soak", "--minutes", "10", "--json", *session.posargs)
+    session.run("python", "-m", "tests.rig.soak", "--minutes", "10", *session.posargs)
 
 
 @nox.session
 def kills(session: nox.Session) -> None:
     """300 kill -9 under 1,000 keys with a journal.  Not by default: it takes ten minutes."""
     session.install(".[cli]")
-    session.run("python", "-m", "trio_envserve.lab.kills.run", *session.posargs)
+    session.run("python", "-m", "tests.rig.kills", *session.posargs)
 
 
 @nox.session

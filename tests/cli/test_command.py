@@ -239,8 +239,7 @@ async def test_a_watch_ends_when_nobody_reads_it_any_more(tmp_path: Path, form: 
         ("eval", "arithmetic", "--log-dir", "file/logs"),
         ("run-with", "arithmetic", "--log-dir", "file/logs", "--json", "--", "true"),
         ("demo", "--keep", "file/logs"),
-        ("soak", "--keep", "file/logs"),
-        ("soak", "--keep", "/proc"),
+        ("demo", "--keep", "/proc"),
     ],
 )
 async def test_a_folder_that_cannot_be_written_is_told_in_a_line(
@@ -539,7 +538,7 @@ def test_a_missing_extra_says_what_to_install(missing: str):
 
 
 async def test_help_names_examples_and_exit_codes(tmp_path: Path):
-    for verb in ("serve", "eval", "status", "demo", "replay", "conform", "fuzz", "soak", "explore"):
+    for verb in ("serve", "eval", "status", "demo", "replay", "conform", "fuzz", "explore"):
         done = await run(tmp_path, verb, "--help")
         assert done.code == 0
         assert "Examples:" in done.out

@@ -30,12 +30,12 @@ from typing import Any
 import trio
 
 from tests.cost.measure import module
+from tests.rig.samples import Held, look_at
 from trio_envserve.client import Client, open_client
 from trio_envserve.lab.demo.process import DemoServer
 from trio_envserve.lab.proc import cpu_s
 from trio_envserve.lab.programs import Program, open_program
 from trio_envserve.lab.remote_host import with_host
-from trio_envserve.lab.soak.sampler import Held, look_at
 from trio_envserve.lab.standing import open_standing
 from trio_envserve.net import open_zmtp_network
 

@@ -7,9 +7,11 @@ the judge's figures.
 from __future__ import annotations
 
 import logging
+import shlex
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,12 @@ import trio
 
 from ..lab.demo.run import ROLLOUTS_LEAST, WORKERS_MOST, DemoOptions, Progress, run_demo
 from ..lab.processes import TRIO_ENVSERVE
-from .common import Result, Stop, exit_codes, run_verb, say
-from .judged import folder, judged, judged_options, run_shown, show_figures
-from .render import Table
+from .common import Result, Stop, exit_codes, put, run_verb, say
+from .options import json_option
+from .render import Table, show_tables
+
+FAILED = 1
+"""Exit code when the judge has found a problem."""
 
 _EPILOG = exit_codes(
     "nothing ran twice, nothing was lost, and every fault did happen",
@@ -48,6 +53,10 @@ _ROWS = (
 )
 
 
+def _words(_context: click.Context, _option: click.Parameter, value: str | None) -> list[str]:
+    return shlex.split(value or "")
+
+
 @click.command(epilog=_EPILOG)
 @click.option(
     "--rollouts", type=click.IntRange(min=ROLLOUTS_LEAST), default=1000, show_default=True,
@@ -61,7 +70,24 @@ _ROWS = (
     "--seconds-limit", type=click.FloatRange(min=1), default=60.0, show_default=True,
     help="End the demo after so long; calls without an answer are lost.",
 )  # fmt: skip
-@judged_options("what goes wrong in which order")
+@click.option(
+    "--seed", type=int, default=0, show_default=True,
+    help="Decides what goes wrong in which order.",
+)  # fmt: skip
+@click.option(
+    "--remote-host",
+    is_flag=True,
+    help="Let the workers be those of a host that has joined, on this machine: see join.",
+)
+@click.option(
+    "--keep", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
+    help="Keep the logs, in a folder that has none yet.",
+)  # fmt: skip
+@click.option(
+    "--server-command", callback=_words, metavar="COMMAND", hidden=True,
+    help="What to start as the server, to see it fail with a broken one.",
+)  # fmt: skip
+@json_option
 def demo(
     rollouts: int, seed: int, workers: int, remote_host: bool, keep: Path | None,
     seconds_limit: float, server_command: Sequence[str], as_json: bool,
@@ -82,7 +108,7 @@ def demo(
     """  # noqa: D301  # click wants the character itself
 
     async def main(stop: Stop) -> Result:
-        with folder(keep, "demo") as directory:
+        with _folder(keep) as directory:
             options = DemoOptions(
                 directory=directory, rollouts=rollouts, seed=seed, workers=workers,
                 seconds_limit=seconds_limit, remote_host=remote_host,
@@ -93,23 +119,38 @@ def demo(
     return run_verb(main, as_json=as_json)
 
 
+@contextmanager
+def _folder(keep: Path | None) -> Iterator[Path]:
+    """The folder of the logs; a temporary one if they are not kept."""
+    if keep is not None:
+        yield keep
+    else:
+        with tempfile.TemporaryDirectory(prefix="trio-envserve-demo-") as name:
+            yield Path(name)
+
+
 async def _run(options: DemoOptions, stop: Stop, *, as_json: bool, kept: Path | None) -> Result:
     progress = Progress(options.rollouts)
     figures: dict[str, Any] | None = None
     # The demo cuts connections, so the clients' warnings about them are not shown.
     logging.getLogger("trio_envserve").addHandler(logging.NullHandler())
-
-    async def run() -> None:
-        nonlocal figures
-        figures = await run_demo(options, progress)
-
-    await run_shown(run, partial(_show_progress, progress), stop)
+    with trio.CancelScope() as working:
+        stop.on_first = working.cancel
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_show_progress, progress)
+            figures = await run_demo(options, progress)
+            nursery.cancel_scope.cancel()
     if figures is None:
         say(f"interrupted after {progress.answered} of {progress.rollouts} rollouts")
         summary = {"ok": False, "asked": progress.asked, "answered": progress.answered}
         return Result(stop.interrupted_code, summary)
-    show_figures(figures, partial(_tables, options), kept=kept, as_json=as_json)
-    return judged(figures)
+    if kept is not None:
+        say(f"the logs are in {kept}")
+    if not as_json:
+        show_tables(_tables(options, figures), put)
+    for problem in figures["problems"]:
+        say(f"FAILED: {problem}")
+    return Result(0 if figures["ok"] else FAILED, figures)
 
 
 def _tables(options: DemoOptions, figures: dict[str, Any]) -> list[Table]:

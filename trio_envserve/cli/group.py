@@ -51,7 +51,6 @@ VERBS = {
     "demo": Verb("demo", "demo", "Run 1,000 rollouts while connections and processes fail."),
     "fuzz": Verb("fuzz", "fuzz", "Simulate thousands of systems under random faults."),
     "explore": Verb("explore", "explore", "Try every interleaving in small systems."),
-    "soak": Verb("soak", "soak", "Kill, stop and cut real processes for minutes."),
 }
 
 

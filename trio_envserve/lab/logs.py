@@ -21,6 +21,7 @@ from typing import Any, final
 
 from ..core.errors import ConfigError
 from ..envs.witness import is_dead
+from ..retrylab.judges import Kind
 
 
 def prepared(directory: Path, names: Sequence[str]) -> Path:
@@ -58,6 +59,74 @@ class JsonLog:
     def close(self) -> None:
         """No more lines."""
         os.close(self._descriptor)
+
+
+@final
+class EventLog:
+    """Appends events to a file, which may be that of other processes too: each in one
+    ``write``, so lines never mix, and stay written whoever is killed next."""
+
+    def __init__(self, path: Path) -> None:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        self._descriptor = os.open(path, flags, 0o644)
+
+    def write(self, kind: Kind, actor: str, request: str = "", **what: Any) -> None:
+        """One event, now."""
+        line = {
+            "at_s": time.monotonic(), "kind": kind, "actor": actor, "request": request,
+            "what": what,
+        }  # fmt: skip
+        os.write(self._descriptor, json.dumps(line).encode() + b"\n")
+
+    def close(self) -> None:
+        """No more events."""
+        os.close(self._descriptor)
+
+
+@final
+class Lives:
+    """Follows the events of a run, and watches the processes of its environment die."""
+
+    def __init__(self, path: Path) -> None:
+        self.running: dict[str, set[str]] = {}
+        """Executions of each process that is not dead."""
+        self.dead: set[str] = set()
+        self._path = path
+        self._offset = 0
+        self._alive: dict[str, tuple[int, float]] = {}
+        """By process: its id, and the last moment at which it was seen not to have ended."""
+
+    def look(self, log: EventLog) -> None:
+        """Take in what is new; a ``died`` event for each process that has ended."""
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        for text in whole.splitlines():
+            if b'"began"' in text or b'"ended"' in text:
+                self._see(json.loads(text))
+        for process, (pid, alive_s) in list(self._alive.items()):
+            asked_s = time.monotonic()
+            if is_dead(f"{self._path}.lives", process):
+                del self._alive[process]
+                self.running.pop(process, None)
+                self.dead.add(process)
+                log.write("died", process, pid=pid, alive_s=alive_s)
+            else:
+                self._alive[process] = pid, asked_s
+
+    def _see(self, event: dict[str, Any]) -> None:
+        process, what = event["actor"], event["what"]
+        if process in self.dead:
+            return  # it wrote this before its death was seen
+        match event["kind"]:
+            case "began":
+                # It wrote the line, so it was alive then.
+                self._alive.setdefault(process, (what["pid"], event["at_s"]))
+                self.running.setdefault(process, set()).add(what["execution"])
+            case "ended":
+                self.running.get(process, set()).discard(what["execution"])
 
 
 @dataclasses.dataclass(slots=True, eq=False)

@@ -8,7 +8,7 @@ is left behind however the laboratory ends.  In an orderly end it is waited for,
 killed.  Ctrl-C is not for it: it is in a process group of its own.
 
 A program that works in a folder of its own, and all that it starts there, can be found by
-that folder if it is left over (:mod:`.soak.sampler`): titles and environments may be
+that folder if it is left over (``tests/rig/samples.py``): titles and environments may be
 overwritten, a working directory may not.
 """
 

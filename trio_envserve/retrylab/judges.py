@@ -39,7 +39,10 @@ class Violation(str):
         return self
 
 
-Kind: TypeAlias = Literal["asked", "did", "told", "began", "ended", "has", "died"]
+Kind: TypeAlias = Literal[
+    "asked", "did", "told", "withdrawn", "began", "ended", "has", "died",
+    "serving", "linked", "harmed", "phase", "sampled",
+]  # fmt: skip
 
 
 class Event(NamedTuple):
@@ -48,8 +51,10 @@ class Event(NamedTuple):
     at_s: float
     """Time of the event in seconds since the run began."""
     kind: Kind
-    """Kind: ``asked`` by a caller, ``did`` for it, ``told`` to it; ``began`` and ``ended`` to
-    hold or to run something; ``has`` a request on its disk; ``died`` with all that it held."""
+    """Kind: ``asked`` by a caller, ``did`` for it, ``told`` to it, ``withdrawn`` by it; ``began``
+    and ``ended`` to hold or to run something; ``has`` a request on its disk; ``died`` with all
+    that it held.  Of real processes also: ``serving``, or ``linked`` anew; ``harmed`` by a fault;
+    a ``phase`` of the run, which is the actor; and ``sampled`` then."""
     actor: str
     """Name of the actor: the process that it happened in."""
     request: str

@@ -128,8 +128,8 @@ class FaultProxy:
         self._rng = random.Random(seed)
         self._numbers = itertools.count()
         self._open: dict[int, _Connection] = {}
-        self._gate = trio.Event()
-        self._gate.set()
+        self._gates = {direction: trio.Event() for direction in Direction}
+        self.resume()
         self._trap: _Trap | None = None
         self._bytes_per_s: float | None = None
         self._lag_s: tuple[float, float] | None = None
@@ -180,16 +180,18 @@ class FaultProxy:
             if self._trap is trap:
                 self._trap = None
 
-    def stall(self) -> None:
-        """Forward nothing and read nothing, in both directions, until
+    def stall(self, *directions: Direction) -> None:
+        """Forward nothing and read nothing, in these directions (default: both), until
         :meth:`resume`.  The connections stay.  New connections are accepted and stall
         too."""
-        if self._gate.is_set():
-            self._gate = trio.Event()
+        for direction in directions or Direction:
+            if self._gates[direction].is_set():
+                self._gates[direction] = trio.Event()
 
     def resume(self) -> None:
-        """End a stall: everything goes on where it stopped."""
-        self._gate.set()
+        """End all stalls: everything goes on where it stopped."""
+        for gate in self._gates.values():
+            gate.set()
 
     def half_open(self) -> int:
         """End the server's side of every connection and do not tell the client.  The
@@ -259,12 +261,12 @@ class FaultProxy:
         if direction is Direction.TO_CLIENT:
             source, sink = sink, source
         while True:
-            await self._gate.wait()
+            await self._gates[direction].wait()
             try:
                 data = await source.receive_some(CHUNK_BYTES)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 data = b""
-            await self._wait(len(data))
+            await self._wait(len(data), direction)
             if connection.silent:
                 if direction is Direction.TO_CLIENT:
                     return  # the other direction goes on reading, and forwards nothing
@@ -290,13 +292,13 @@ class FaultProxy:
                 await trio.lowlevel.checkpoint()
         connection.scope.cancel()
 
-    async def _wait(self, size_bytes: int) -> None:
+    async def _wait(self, size_bytes: int, direction: Direction) -> None:
         """Wait out everything that delays a chunk."""
         if self._lag_s is not None:
             await trio.sleep(self._rng.uniform(*self._lag_s))
         if self._bytes_per_s is not None:
             await trio.sleep(size_bytes / self._bytes_per_s)
-        await self._gate.wait()
+        await self._gates[direction].wait()
 
     def _trapped(self, connection: _Connection, data: bytes) -> bool:
         """Whether the trap waits for these bytes; then all connections were cut."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trio_envserve.lab.apart.asleep import Asleep, Boottime, SleepingMachine, may_build
+from tests.rig.asleep import Asleep, Boottime, SleepingMachine, may_build
 
 pytestmark = [
     pytest.mark.real,

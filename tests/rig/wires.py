@@ -4,8 +4,8 @@ Theory of operation
 -------------------
 As root on Linux each host has a network namespace of its own, and a pair of virtual
 interfaces leads to the router.  A route into nothing (``blackhole``) cuts one direction: the
-packets vanish, and nobody is told.  Elsewhere there is a relay for each host, which takes
-what is sent and does not pass it on while that direction is cut.
+packets vanish, and nobody is told.  Elsewhere there is a fault proxy for each host, which passes
+nothing on while that direction is cut.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import shutil
 import subprocess
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Final, Protocol, final
+from typing import Protocol, final
 
 import trio
 
-from ...net import parse_peer_address
+from trio_envserve.net import parse_peer_address
+from trio_envserve.testing.proxy import Direction, FaultProxy, open_fault_proxy
 
 UP, DOWN = "up", "down"
 """From the host to the router, and back."""
-_CHUNK: Final = 64 * 1024
 
 
 class Wire(Protocol):
@@ -110,78 +110,36 @@ def _ip(*words: str) -> None:
 
 @final
 class Relay:
-    """A port that passes on to the router what is sent to it."""
+    """A proxy between a host and the router."""
 
     words: Sequence[str] = ()
 
-    def __init__(self, target: str) -> None:
-        self._target = parse_peer_address(target)
-        self._cuts: set[str] = set()
-        self._changed = trio.Event()
-        self.address = ""
+    def __init__(self, proxy: FaultProxy) -> None:
+        self._proxy = proxy
+        self.address = proxy.address
 
     def cut(self, direction: str) -> None:
         """See :class:`Wire`."""
-        self._cuts.add(direction)
+        self._proxy.stall(Direction.TO_SERVER if direction == UP else Direction.TO_CLIENT)
 
     def mend(self) -> None:
         """See :class:`Wire`."""
-        self._cuts.clear()
-        self._changed.set()
-        self._changed = trio.Event()
-
-    async def serve(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled."""
-        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        port = listener.socket.getsockname()[1]
-        self.address = f"tcp://127.0.0.1:{port}"
-        task_status.started()
-        await trio.serve_listeners(self._pass, [listener])
-
-    async def _pass(self, host: trio.SocketStream) -> None:
-        try:
-            router = await trio.open_tcp_stream(self._target.host, self._target.port)
-        except OSError:
-            return  # it is not there: the host tries again
-        async with host, router, trio.open_nursery() as nursery:
-            nursery.start_soon(self._pump, host, router, UP, nursery.cancel_scope)
-            nursery.start_soon(self._pump, router, host, DOWN, nursery.cancel_scope)
-
-    async def _pump(
-        self, source: trio.SocketStream, sink: trio.SocketStream, direction: str,
-        scope: trio.CancelScope,
-    ) -> None:  # fmt: skip
-        try:
-            while data := await source.receive_some(_CHUNK):
-                while direction in self._cuts:
-                    await self._changed.wait()
-                await sink.send_all(data)
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # one side has hung up
-        scope.cancel()
+        self._proxy.resume()
 
 
 @asynccontextmanager
-async def open_wires(router: str, count: int, *, namespaces: bool) -> AsyncIterator[list[Wire]]:
-    """So many wires to the router at this address of hosts; with namespaces it must listen
-    at all addresses of this machine."""
+async def open_wires(
+    router: str, names: Sequence[str], *, namespaces: bool
+) -> AsyncIterator[dict[str, Wire]]:
+    """A wire for each host, to the router at this address of hosts; with namespaces it must
+    listen at all addresses of this machine."""
     async with AsyncExitStack() as stack:
-        wires: list[Wire] = []
-        if namespaces:
-            port = parse_peer_address(router).port
-            for number in range(count):
-                namespace = Namespace(number, port)
+        wires: dict[str, Wire] = {}
+        for number, name in enumerate(names):
+            if namespaces:
+                wires[name] = namespace = Namespace(number, parse_peer_address(router).port)
                 stack.callback(namespace.close)
                 await trio.to_thread.run_sync(namespace.open)
-                wires.append(namespace)
-            yield wires
-            return
-        nursery = await stack.enter_async_context(trio.open_nursery())
-        for _ in range(count):
-            relay = Relay(router)
-            await nursery.start(relay.serve)
-            wires.append(relay)
-        try:
-            yield wires
-        finally:
-            nursery.cancel_scope.cancel()
+            else:
+                wires[name] = Relay(await stack.enter_async_context(open_fault_proxy(router)))
+        yield wires

@@ -1,28 +1,33 @@
-"""The sampler, on real processes."""
+"""Samples of real processes."""
+
+from __future__ import annotations
 
 import os
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.soak.processes import READY, python
-from trio_envserve.lab.soak import sampler
-from trio_envserve.lab.soak.sampler import (
+from tests.rig import samples
+from tests.rig.samples import (
     OfHost,
-    Sampler,
-    children_in,
     files_in,
     look_at,
     processes_in,
-    resident,
     rss_kib,
+    sample,
+    workers_of,
 )
 
-needs_proc = pytest.mark.skipif(not sampler.has_proc(), reason="reads /proc")
+needs_proc = pytest.mark.skipif(not samples.has_proc(), reason="reads /proc")
 
+READY = "print('ready', flush=True); import sys; sys.stdin.read()"
 HOLDS = (
     "import threading; files = [open('/dev/null') for _ in range(7)]; "
     "event = threading.Event(); "
@@ -31,9 +36,29 @@ HOLDS = (
 )
 
 
+@contextmanager
+def python(folder: Path, code: str = "", **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that works in a folder, and has begun."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code + READY], cwd=folder, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, **options,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def pids_in(folder: Path) -> set[int]:
+    return {held.pid for held in processes_in(folder)}
+
+
 @needs_proc
 @pytest.mark.real
-def test_it_sees_what_processes_hold(tmp_path):
+def test_process_is_seen_with_its_descriptors_threads_and_memory(tmp_path: Path) -> None:
     with python(tmp_path) as bare, python(tmp_path, HOLDS) as full:
         before, after = look_at(bare.pid), look_at(full.pid)
         assert before is not None
@@ -42,17 +67,15 @@ def test_it_sees_what_processes_hold(tmp_path):
         assert after.descriptors == before.descriptors + 7
         assert (before.threads, after.threads) == (1, 4)
         assert after.rss_kib - before.rss_kib > 19 * 1024
-        assert set(processes_in(tmp_path)) == {bare.pid, full.pid}
-        assert children_in(tmp_path, os.getpid()) == sorted([bare.pid, full.pid])
-        held = resident(bare.pid, full.pid)
-        assert held["client"] - held["router"] > 19 * 1024
-    assert list(processes_in(tmp_path)) == []
+        assert pids_in(tmp_path) == {bare.pid, full.pid}
+        assert workers_of(tmp_path, os.getpid(), hosted=False) == sorted([bare.pid, full.pid])
+    assert processes_in(tmp_path) == []
     assert look_at(full.pid) is None
 
 
 @needs_proc
 @pytest.mark.real
-def test_a_sample_adds_up_each_kind(tmp_path):
+def test_sample_adds_up_each_kind(tmp_path: Path) -> None:
     with (
         python(tmp_path) as server,
         python(tmp_path, process_group=0) as worker,
@@ -60,60 +83,49 @@ def test_a_sample_adds_up_each_kind(tmp_path):
         python(tmp_path, HOLDS, process_group=0),
         python(tmp_path.parent),
     ):
-        found = Sampler(tmp_path).sample({server.pid: "server"})
-        kinds = found["kinds"]
-        assert set(kinds) == {"soak", "server", "worker", "guard"}
+        kinds = sample(tmp_path, {server.pid: "server"})["kinds"]
         assert {kind: record["processes"] for kind, record in kinds.items()} == {
-            "soak": 1, "server": 1, "worker": 2, "guard": 1,
+            "rig": 1, "server": 1, "worker": 2, "guard": 1,
         }  # fmt: skip
         assert kinds["worker"]["threads"] == 5
         assert kinds["worker"]["descriptors"] == 2 * kinds["server"]["descriptors"] + 7
         assert kinds["worker"]["rss_kib"] - kinds["server"]["rss_kib"] > 19 * 1024
-        assert kinds["soak"]["rss_kib"] > 0
+        assert kinds["rig"]["rss_kib"] > 0
 
 
 @needs_proc
 @pytest.mark.real
-def test_it_finds_what_a_dead_parent_left_behind(tmp_path):
-    program = (
+def test_process_that_a_dead_parent_left_behind_is_found(tmp_path: Path) -> None:
+    code = (
         "import subprocess, sys; child = subprocess.Popen([sys.executable, '-c', "
-        "'import signal; signal.pause()']); print(child.pid, flush=True); "
+        "'import signal; signal.pause()'], stdout=2); print(child.pid)"
     )
-    parent = subprocess.Popen(
-        [sys.executable, "-c", program + READY], cwd=tmp_path, stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )  # fmt: skip
-    assert parent.stdout is not None
-    child = int(parent.stdout.readline())
-    parent.kill()
-    parent.wait()
-    for stream in (parent.stdin, parent.stdout):
-        assert stream is not None
-        stream.close()
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, timeout=60, check=True)
+    child = int(done.stdout)
     try:
-        assert list(processes_in(tmp_path)) == [child]
-        assert children_in(tmp_path, parent.pid) == []
+        assert pids_in(tmp_path) == {child}
     finally:
         os.kill(child, signal.SIGKILL)
 
 
 @needs_proc
 @pytest.mark.real
-def test_a_process_that_is_dead_and_not_reaped_holds_nothing(tmp_path):
+def test_process_that_is_dead_and_not_reaped_holds_nothing(tmp_path: Path) -> None:
     with python(tmp_path) as process:
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert look_at(process.pid) is None
-        assert set(Sampler(tmp_path).sample({})["kinds"]) == {"soak"}
+        assert set(sample(tmp_path, {})["kinds"]) == {"rig"}
 
 
 @needs_proc
-def test_of_nobody_there_is_no_memory():
+def test_memory_of_no_process_is_an_error() -> None:
     with pytest.raises(OSError, match="smaps_rollup"):
         rss_kib(2**22 + 1)
 
 
-def test_it_counts_sockets_and_locks(tmp_path, monkeypatch):
+def test_sockets_and_locks_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert files_in(tmp_path) == {"sockets": 0, "locks": 0}
     runtime = tmp_path / "trio_envserve-1"
     runtime.mkdir()
@@ -126,19 +138,20 @@ def test_it_counts_sockets_and_locks(tmp_path, monkeypatch):
         assert files_in(tmp_path) == {"sockets": 1, "locks": 3}
 
 
-def test_without_proc_only_files_are_looked_at(tmp_path, monkeypatch):
-    monkeypatch.setattr(sampler, "PROC", tmp_path / "none")
-    assert sampler.has_proc() is False
-    assert Sampler(tmp_path).sample({}) == {"kinds": {}, "sockets": 0, "locks": 0}
-    assert resident(os.getpid(), os.getpid()) == {}
+def test_only_files_are_looked_at_without_proc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(samples, "PROC", tmp_path / "none")
+    assert samples.has_proc() is False
+    assert sample(tmp_path, {}) == {"kinds": {}, "sockets": 0, "locks": 0}
     assert look_at(os.getpid()) is None
 
 
 @needs_proc
 @pytest.mark.real
-def test_it_tells_the_keeper_and_the_guard_of_a_host_from_its_workers(tmp_path):
+def test_keeper_and_guard_of_a_host_are_told_from_its_workers(tmp_path: Path) -> None:
     """The keeper leads a group, and the guard is in it; each worker leads its own."""
-    program = (
+    (tmp_path / "tree.py").write_text(
         "import os, subprocess, sys\n"
         "depth = int(sys.argv[1])\n"
         "def start(**g): subprocess.Popen([sys.executable, __file__, str(depth + 1)], **g)\n"
@@ -148,7 +161,6 @@ def test_it_tells_the_keeper_and_the_guard_of_a_host_from_its_workers(tmp_path):
         "if depth == 3: os.write(1, b'up\\n')\n"
         "sys.stdin.read()\n"
     )
-    (tmp_path / "tree.py").write_text(program)
     host = subprocess.Popen(
         [sys.executable, "tree.py", "0"], cwd=tmp_path, stdin=subprocess.PIPE,
         stdout=subprocess.PIPE, process_group=0,
@@ -158,9 +170,10 @@ def test_it_tells_the_keeper_and_the_guard_of_a_host_from_its_workers(tmp_path):
     try:
         assert [host.stdout.readline() for _ in range(2)] == [b"up\n", b"up\n"]
         (keeper,), (guard,), workers = OfHost.at(tmp_path, host.pid)
-        parents = {held.pid: held.parent for held in map(look_at, processes_in(tmp_path)) if held}
+        parents = {held.pid: held.parent for held in processes_in(tmp_path)}
         assert (parents[keeper], parents[guard]) == (host.pid, keeper)
         assert [parents[worker] for worker in workers] == [guard, guard]
+        assert workers_of(tmp_path, host.pid, hosted=True) == workers
     finally:
         host.stdin.close()
         host.stdout.read()  # to the end of all of them

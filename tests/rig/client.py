@@ -1,0 +1,228 @@
+"""The client of all rigs: a process of its own, to be stopped and killed.
+
+Theory of operation
+-------------------
+The argument is one JSON object: ``address``, ``name``, ``caller``, ``log`` (that of the run),
+``seed`` and ``mix``, the module whose ``Mix`` says what is asked.  Orders come on standard input,
+each with a ``number``, and one ends the one before:
+
+- ``{"do": "load", "in_flight": n, "reach": r}``: ask what the mix draws, n at a time (``{"do":
+  "reach", "reach": r}`` changes how far it reaches, and ends nothing);
+- ``{"do": "all", "in_flight": n, "count": c}``: ask each of the first c of the mix, once;
+- ``{"do": "rest"}``: ask for nothing new.
+
+Standard output has ``ready``, ``count`` now and then, and ``done`` with the number of the order:
+``all`` is done when all of it has ended, ``rest`` when nothing is pending.  The client ends with
+its standard input, also while it waits for the server.
+
+A call is in the log before it is made, and after it is answered or withdrawn, by what its caller
+has in hands and nothing else.  No record of the calls is kept here: memory is measured.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import itertools
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, final
+
+import trio
+
+from trio_envserve.client import Client, Outcome, open_client
+from trio_envserve.core.limits import ClientLimits
+from trio_envserve.lab.demo.wiretap import TappedNetwork
+from trio_envserve.lab.logs import EventLog
+from trio_envserve.lab.processes import given_options, obey_orders, say
+from trio_envserve.net import ConnectionEvent, Message, open_zmq_network
+
+LIMITS = ClientLimits(reconnect_s=4.0)
+"""A half-open connection is found sooner than by default: a rig has more of them."""
+
+COUNT_S = 0.25
+"""Between two counts on standard output."""
+
+OWN_WORDS = "; servers that were lost"
+"""The begin of what a client adds to the message of an outcome that is the server's."""
+
+
+class Ask(NamedTuple):
+    """One call that a client is going to make."""
+
+    request: str
+    """Empty: one of a measurement, which is not logged."""
+    seconds: float = 0.0
+    keyed: bool = False
+    rerun: bool | None = None
+    max_executions: int | None = None
+    timeout_s: float | None = None
+    withdraw_s: float = math.inf
+    """After how long its caller withdraws it."""
+    pad: bytes = b""
+    """The padding that makes its body large."""
+    give: int = 0
+    """Bytes of its result."""
+
+
+class Mix(Protocol):
+    """What a client asks."""
+
+    def draw(self, reach: int) -> Ask:
+        """The next call, of those that are known by now."""
+
+    def nth(self, number: int) -> Ask:
+        """The call of that number."""
+
+    def told(self, ask: Ask) -> None:
+        """A call has an answer."""
+
+
+@final
+class Links:
+    """A tap that writes down when connections begin and end: so much can a client know of its
+    server's death."""
+
+    def __init__(self, name: str, log: EventLog) -> None:
+        self._name = name
+        self._log = log
+
+    def sent(self, frames: Message) -> None:
+        """Nothing: what is asked is in the log already."""
+
+    def received(self, frames: Message) -> None:
+        """Nothing: what is answered is what its caller has."""
+
+    def happened(self, event: ConnectionEvent) -> None:
+        """A connection that began or ended."""
+        if event in (ConnectionEvent.CONNECTED, ConnectionEvent.DISCONNECTED):
+            self._log.write("linked", self._name, how=event.value)
+
+
+def told_of(outcome: Outcome) -> dict[str, Any]:
+    """All that an outcome says, for a judge: of two that are the same it is the same."""
+    error, value = outcome.error, outcome.value if isinstance(outcome.value, dict) else {}
+    info = None if error is None else error.info
+    text = (info.message if info else str(error or "")).partition(OWN_WORDS)[0]
+    said = [
+        repr(value), text, outcome.worker, outcome.duration_s, outcome.executions,
+        None if info is None else [info.code, info.verdict.name, info.type, info.traceback],
+    ]  # fmt: skip
+    return {
+        "ok": outcome.ok, "execution": value.get("execution"),
+        "code": None if error is None else info.code if info else error.code,
+        "verdict": None if error is None else error.verdict.name,
+        "message": None if error is None else str(error)[:300],
+        "said": hashlib.blake2b(json.dumps(said).encode(), digest_size=16).hexdigest(),
+    }  # fmt: skip
+
+
+@final
+class Caller:
+    """Makes the calls."""
+
+    def __init__(self, client: Client, options: dict[str, Any], log: EventLog) -> None:
+        self._client = client
+        self._name: str = options["name"]
+        self._log = log
+        self._mix: Mix = importlib.import_module(options["mix"]).Mix(options["seed"], self._name)
+        self._numbers = itertools.count()
+        self._asked = self._ended = self._reach = 0
+        self._order = 0
+        """Number of the order that is carried out."""
+        self._changed = trio.Condition()
+
+    async def obey(self) -> None:
+        """Carry out what is said on standard input, until its end."""
+        said, orders = trio.open_memory_channel[dict[str, Any]](math.inf)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._carry_out_all, orders, nursery)
+            await obey_orders(said.send)
+            nursery.cancel_scope.cancel()
+
+    async def _carry_out_all(
+        self, orders: trio.MemoryReceiveChannel[dict[str, Any]], nursery: trio.Nursery
+    ) -> None:
+        await self._client.wait_ready()
+        say("ready")
+        nursery.start_soon(self._count)
+        async for order in orders:
+            self._reach = order.get("reach", self._reach)
+            if order["do"] != "reach":
+                self._order = order["number"]
+                nursery.start_soon(self._carry_out, order)
+
+    async def _carry_out(self, order: dict[str, Any]) -> None:
+        right = 0
+
+        async def work(asks: Iterator[Ask]) -> None:
+            nonlocal right
+            for ask in asks:
+                if self._order != order["number"]:
+                    return
+                is_right = await self._ask(ask)
+                right += is_right
+
+        drawn = (self._mix.draw(self._reach) for _ in itertools.count())
+        counted = map(self._mix.nth, range(order.get("count", 0)))
+        asks = {"load": drawn, "all": counted, "rest": iter(())}[order["do"]]
+        async with trio.open_nursery() as nursery:
+            for _ in range(order.get("in_flight", 0)):
+                nursery.start_soon(work, asks)
+        async with self._changed:
+            while self._asked != self._ended and order["do"] == "rest":
+                await self._changed.wait()
+        if self._order == order["number"]:
+            say("count", asked=self._asked, ended=self._ended)
+            say("done", number=order["number"], right=right)
+
+    async def _count(self) -> None:
+        """Say now and then how far it is."""
+        while True:
+            say("count", asked=self._asked, ended=self._ended)
+            await trio.sleep(COUNT_S)
+
+    async def _ask(self, ask: Ask) -> bool:
+        """One call; whether its answer was its result."""
+        asked = {"request": ask.request, "seconds": ask.seconds, "pad": ask.pad, "give": ask.give}
+        limits: dict[str, Any] = {
+            "rerun": ask.rerun, "max_executions": ask.max_executions, "timeout_s": ask.timeout_s,
+        }  # fmt: skip
+        call = f"{self._name}#{next(self._numbers)}"
+        about = {"call": call, "keyed": ask.keyed, **limits}
+        if ask.request:
+            self._log.write("asked", self._name, ask.request, **about)
+            self._asked += 1
+        outcome = None
+        with trio.move_on_after(ask.withdraw_s):
+            key = ask.request if ask.keyed else None
+            outcome = await self._client.outcome(asked, key=key, **limits)
+        right = outcome is not None and outcome.ok and outcome.value["request"] == ask.request
+        if ask.request and outcome is None:
+            self._log.write("withdrawn", self._name, ask.request, call=call)
+        elif ask.request and outcome is not None:
+            told = {"call": call, "right": right, **told_of(outcome)}
+            self._log.write("told", self._name, ask.request, **told)
+        self._mix.told(ask)
+        if ask.request:
+            self._ended += 1
+        async with self._changed:
+            self._changed.notify_all()
+        return right
+
+
+async def _run(options: dict[str, Any]) -> None:
+    log, name = EventLog(Path(options["log"])), options["name"]
+    async with open_zmq_network() as network:
+        tapped = TappedNetwork(network, Links(name, log))
+        async with open_client(
+            options["address"], name=name, caller=options["caller"], limits=LIMITS, network=tapped
+        ) as client:
+            await Caller(client, options, log).obey()
+    say("ended")
+
+
+if __name__ == "__main__":
+    trio.run(_run, given_options())

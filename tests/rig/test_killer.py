@@ -1,0 +1,226 @@
+"""The killer and the clients of the rigs, as real processes; their times and calls by seed."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from tests.rig import killer, kills, soak
+from tests.rig.killer import Act, Held, Killer, schedule
+from tests.rig.rig import EVENTS, Rig, Victim
+from trio_envserve.lab.processes import EndedByItself, Process
+
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
+]
+
+SLEEPS = [
+    sys.executable,
+    "-c",
+    'import sys; print(\'{"event": "up"}\', flush=True); sys.stdin.read()',
+]
+LIMIT_S = 120
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110  # another process
+        await trio.sleep(0.005)
+
+
+def state(pid: int) -> str:
+    """The letter that the kernel has for what a process does."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def events(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / EVENTS).read_text().splitlines()]
+
+
+def hows(folder: Path) -> list[str]:
+    return [event["what"]["how"] for event in events(folder) if event["kind"] == "harmed"]
+
+
+@pytest.fixture
+async def rig(tmp_path: Path):
+    """A rig with a process in the place of its server."""
+    made = Rig(tmp_path, "tests.rig.soak", quiet=True)
+    with trio.fail_after(LIMIT_S):
+        async with Process(SLEEPS, "server", ready="up", cwd=tmp_path) as made.server:
+            yield made
+
+
+async def test_victim_that_is_held_is_stopped_continued_and_killed(rig: Rig) -> None:
+    server = rig.server
+    assert server is not None
+    held = Held(Victim("somebody", server.pid, None))
+    held.signal(signal.SIGSTOP)
+    await until(lambda: state(server.pid) == "T")
+    held.signal(signal.SIGCONT)
+    await until(lambda: state(server.pid) != "T")
+    held.signal(signal.SIGKILL)
+    await held.wait_ended()
+    await server.process.wait()
+    held.signal(signal.SIGCONT)  # nobody is hit by it any more
+    held.close()
+    with pytest.raises(ProcessLookupError):
+        Held(Victim("somebody", server.pid, None))
+
+
+async def test_stop_that_ends_does_not_wake_a_frozen_process(rig: Rig, tmp_path: Path) -> None:
+    striking, server = Killer(rig), rig.server
+    assert server is not None
+    acts = [Act(0.0, "server", "freeze"), Act(0.0, "server", "stop", lasts_s=0.05)]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(striking.run, acts)
+        await until(lambda: striking.done == 1)
+        await until(lambda: state(server.pid) == "T")  # and it is not woken
+        await server.kill()
+    assert striking.done == 2
+    assert sorted(hows(tmp_path)) == ["ended", "freeze", "stop"]
+
+
+async def test_stopped_process_goes_on_when_the_killer_is_cancelled(rig: Rig) -> None:
+    server = rig.server
+    assert server is not None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(Killer(rig).run, [Act(0.0, "server", "stop", lasts_s=3600.0)])
+        await until(lambda: state(server.pid) == "T")
+        nursery.cancel_scope.cancel()
+    await until(lambda: state(server.pid) != "T")
+
+
+async def test_kill_is_over_when_its_victim_is_dead(rig: Rig, tmp_path: Path) -> None:
+    server = rig.server
+    assert server is not None
+    assert await Killer(rig).carry_out(Act(0.0, "server", "kill"))
+    assert server.status == -signal.SIGKILL
+    (event,) = events(tmp_path)
+    assert event["what"]["pid"] == server.pid
+    assert event["what"]["since_s"] <= event["at_s"]
+
+
+async def test_act_that_falls_on_nobody_is_missed(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(killer, "PATIENCE_S", 0.1)
+    assert not await Killer(rig).carry_out(Act(0.0, "host", "kill"))
+    assert hows(tmp_path) == ["host kill"]
+    assert events(tmp_path)[0]["what"]["of"] == "missed"
+
+
+async def test_clients_load_rest_and_measure_and_one_that_is_killed_is_replaced(
+    tmp_path: Path,
+) -> None:
+    rig = Rig(tmp_path, "tests.rig.soak", seed=3, quiet=True)
+    with trio.fail_after(LIMIT_S):
+        async with rig.kept(rig.serve(workers=0), "server"):
+            assert rig.server is not None
+            async with rig.kept_clients(2, rig.server.said["address"]):
+                await rig.wait_all(lambda client: client.ready)
+                await rig.tell("load", in_flight=4, reach=0)
+                await rig.wait_all(lambda client: client.ended >= 5)
+                first = rig.clients[0]
+                first.process.signal(signal.SIGSTOP)
+                first.process.signal(signal.SIGKILL)
+                await rig.wait_all(lambda client: client.ended >= 5)
+                assert first.name == "c0-2"
+                await rig.carried_out("rest")
+                assert await rig.measured(first, count=200, in_flight=16) == 200
+                # It is stopped, and ends with its block all the same.
+                first.process.signal(signal.SIGSTOP)
+    written = events(tmp_path)
+    asked = {event["what"]["call"] for event in written if event["kind"] == "asked"}
+    ended = Counter(
+        event["what"]["call"] for event in written if event["kind"] in ("told", "withdrawn")
+    )
+    assert {call for call in asked - ended.keys() if not call.startswith("c0-1#")} == set()
+    assert set(ended.values()) == {1}
+    told = [event["what"] for event in written if event["kind"] == "told"]
+    assert all(what["right"] for what in told if what["ok"])
+    assert rig.ended >= len(ended)
+
+
+async def test_client_that_ends_by_itself_ends_the_run(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, "tests.rig.soak", quiet=True)
+    with trio.fail_after(LIMIT_S):
+        with pytest.RaisesGroup(pytest.RaisesExc(EndedByItself, match="(?s)c0.*ConfigError")):
+            async with rig.kept_clients(1, "no address"):
+                await trio.sleep_forever()
+    (event,) = (event for event in events(tmp_path) if event["kind"] == "harmed")
+    assert event["what"]["how"] == "ended by itself"
+
+
+async def test_client_that_waits_for_its_server_ends_when_it_is_told_to(
+    tmp_path: Path, folder: str
+) -> None:
+    rig = Rig(tmp_path, "tests.rig.soak", quiet=True)
+    with trio.fail_after(LIMIT_S):
+        async with rig.kept_clients(1, f"ipc://{folder}/nobody"):
+            pass
+    assert rig.clients[0].process.status == 0
+
+
+# -- by seed -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_round_of_faults_has_every_kind_and_ends_in_its_time(seed: int) -> None:
+    seconds = 10 * soak.ROUND_S
+    kinds = soak.KINDS | soak.KINDS_OF_HOST
+    acts = schedule(random.Random(seed), seconds, soak.ROUND_S, kinds)
+    assert acts == schedule(random.Random(seed), seconds, soak.ROUND_S, kinds)
+    assert [act.at_s for act in acts] == sorted(act.at_s for act in acts)
+    for number in range(10):
+        begin_s = number * soak.ROUND_S
+        of_round = Counter(
+            (act.of, act.how) for act in acts if begin_s <= act.at_s < begin_s + soak.ROUND_S
+        )
+        assert of_round == {name: kind.often for name, kind in kinds.items()}
+    for act in acts:
+        (least_s, most_s), (least, most) = kinds[act.of, act.how][1:]
+        assert 0 <= act.choice < 1
+        assert least_s <= act.lasts_s <= most_s
+        assert least <= act.amount <= most
+    assert max(act.at_s + act.lasts_s for act in acts) < seconds + soak.ROUND_S / 2
+
+
+def test_shortest_schedule_has_every_kind() -> None:
+    acts = schedule(random.Random(3), 6.0, soak.ROUND_S, soak.KINDS)
+    assert {(act.of, act.how) for act in acts} == set(soak.KINDS)
+    assert max(act.at_s for act in acts) < 6
+
+
+def test_mix_of_the_soak_follows_from_its_seed_and_has_everything() -> None:
+    mix, again = soak.Mix(5, "c0-1"), soak.Mix(5, "c0-1")
+    asks = [mix.draw(0) for _ in range(3000)]
+    assert asks == [again.draw(0) for _ in range(3000)]
+    assert {ask.rerun for ask in asks} == {True, False, None}
+    assert {ask.max_executions for ask in asks} == {None, 1, 2, 10}
+    assert any(ask.timeout_s for ask in asks)
+    assert any(ask.pad for ask in asks)
+    endless = [ask for ask in asks if ask.seconds == soak.ENDLESS_S]
+    assert endless
+    # Nobody waits for them to end.
+    assert all(ask.withdraw_s < 10.0 for ask in endless)
+    assert sum(ask.withdraw_s == float("inf") for ask in asks) > 2500
+
+
+def test_mix_of_the_kills_asks_mostly_for_what_was_not_told() -> None:
+    mix = kills.Mix(5, "c0-1")
+    for number in range(30):
+        mix.told(mix.nth(number))
+    drawn = Counter(mix.draw(40).request for _ in range(10))
+    assert all(count < 10 for count in drawn.values())
+    assert mix.nth(7) == kills.Mix(5, "another").nth(7)
+    assert {mix.nth(number).rerun for number in range(9)} == {True, False}
+    assert any(mix.nth(number).give == kills.LARGE_BYTES for number in range(100))
