@@ -455,8 +455,8 @@ def laboratory(session: nox.Session) -> None:
     session.install(".[cli]")
     session.run("trio-envserve", "fuzz", "--seed", "0", "--runs", "1500", "--json")
     # Each has one process.
-    explore = f"xargs -P {os.cpu_count()} -n 1 trio-envserve explore --json --config"
-    session.run("sh", "-c", f"echo {EXPLORED} | {explore}", external=True)
+    each = f"xargs -P {os.cpu_count()} -n 1 trio-envserve fuzz --exhaustive --json --config"
+    session.run("sh", "-c", f"echo {EXPLORED} | {each}", external=True)
 
 
 EXPLORED = "ci keys keys-command keys-disk keys-other hosts"
@@ -506,9 +506,8 @@ def nightly(session: nox.Session) -> None:
     session.run("python", "-m", "trio_envserve.lab.simulation", "200")
     session.run("python", "-m", "trio_envserve.lab.hosts", "100000")
     session.run("python", "-m", "trio_envserve.lab.hosts", "--mutants")
-    session.run("trio-envserve", "explore", "--config", "nightly", "--json")
-    session.run("trio-envserve", "explore", "--config", "keys-nightly", "--json")
-    session.run("trio-envserve", "explore", "--config", "keys-disk-nightly", "--json")
+    for config in ("nightly", "keys-nightly", "keys-disk-nightly"):
+        session.run("trio-envserve", "fuzz", "--exhaustive", "--config", config, "--json")
     for name, arguments in AT_NIGHT.items():
         session.notify(name, posargs=arguments)
 

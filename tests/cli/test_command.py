@@ -538,7 +538,7 @@ def test_a_missing_extra_says_what_to_install(missing: str):
 
 
 async def test_help_names_examples_and_exit_codes(tmp_path: Path):
-    for verb in ("serve", "eval", "status", "demo", "replay", "conform", "fuzz", "explore"):
+    for verb in ("serve", "eval", "status", "demo", "replay", "conform", "fuzz"):
         done = await run(tmp_path, verb, "--help")
         assert done.code == 0
         assert "Examples:" in done.out

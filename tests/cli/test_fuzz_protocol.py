@@ -166,7 +166,7 @@ async def test_a_run_that_differs_in_another_process_is_said(tmp_path: Path):
         (["--protocol", "kv_store"], "write file.py:NAME or package.module:NAME"),
         (["--protocol", STORE, "--harsh"], "--protocol has no"),
         (["--protocol", STORE, "--mutant", "all"], "--protocol has no"),
-        (["--exhaustive"], "--exhaustive is for --protocol; `trio-envserve explore` searches"),
+        (["--config", "crash"], "--config is for --exhaustive"),
         (["--protocol", STORE, "--exhaustive", "--seed", "1"], "--exhaustive has no seeds"),
         (["--protocol", STORE, "--runs", "1", "--seconds", "1"], "exclude each other"),
         (["--protocol", STORE, "--trace"], "one run"),

@@ -1,4 +1,5 @@
-"""The verb ``fuzz``: thousands of simulated runs, and a shrunk one that fails.
+"""The verb ``fuzz``: thousands of simulated runs, and a shrunk one that fails; or every order of
+a small system (:mod:`.fuzz_exhaustive`).
 
 The protocol that ships, a mutant of it and a protocol of somebody's own are targets of
 :mod:`trio_envserve.retrylab`, which runs them; here are the options, the progress, and the
@@ -22,15 +23,14 @@ from ..retrylab.campaign import Campaign, Found, ProcessDied, cores
 from ..retrylab.failure import SIZES, ActorTally
 from ..retrylab.jobs import JobError
 from ..retrylab.target import MOST_HUNTED, BaseTally, Catch
+from . import fuzz_exhaustive
 from .common import USAGE, CommandError, Result, Stop, exit_codes, put, run_verb, say
+from .fuzz_exhaustive import FAILED
 from .fuzz_report import any_tables, catches_table, count, progress_of, run_tables
 from .options import json_option
-from .render import PLAIN_EVERY_S, show_tables
+from .render import show_tables
 
 DEFAULT_S = 30.0
-
-FAILED = 1
-"""Exit code when a guarantee broke; of mutants, when one was not caught."""
 
 SHOWN = 3
 """Most failures, of different guarantees, that are made small and shown."""
@@ -66,13 +66,18 @@ class _Options:
         self.exhaustive: bool = given["exhaustive"]
         if self.protocol and (self.mutant or self.harsh):
             raise click.UsageError("--protocol has no mutants and no harsh runs")
-        if self.exhaustive and not self.protocol:
-            raise click.UsageError(
-                "--exhaustive is for --protocol; `trio-envserve explore` searches what ships"
-            )
-        if self.exhaustive and (self.many or self.saved or self.seed is not None or self.trace):
+        self.config: str = given["config"] or ""
+        if self.config and (self.protocol or not self.exhaustive):
+            raise click.UsageError("--config is for --exhaustive, without --protocol")
+        if self.exhaustive and (
+            self.many or self.saved or self.seed is not None or self.trace or self.harsh
+        ):
             raise click.UsageError("--exhaustive has no seeds: the system's bounds say how far")
-        if self.mutant and self.mutant != "all":
+        if self.exhaustive and not self.protocol:
+            if self.save or self.mutant == "all":
+                raise click.UsageError("--exhaustive saves nothing of ours, and takes one mutant")
+            self.configuration = fuzz_exhaustive.chosen(self.config, self.mutant)
+        elif self.mutant and self.mutant != "all":
             try:
                 find(self.mutant)
             except KeyError as error:
@@ -131,8 +136,14 @@ class _Options:
     help="Try a protocol of your own instead: file.py:NAME or package.module:NAME.",
 )  # fmt: skip
 @click.option(
-    "--exhaustive", is_flag=True, help="Of a protocol of your own: every order, within its bounds."
-)
+    "--exhaustive", is_flag=True,
+    help="Try every order of events in a small system, with --protocol in yours, and no seeds.",
+)  # fmt: skip
+@click.option(
+    "--config", metavar="NAME",
+    help="With --exhaustive: the small system.  [default: ci; for a mutant, the smallest that "
+    "shows it]",
+)  # fmt: skip
 @click.option("--harsh", is_flag=True, help="Make all runs harsh, not only the odd seeds.")
 @click.option(
     "--mutant", metavar="NAME|all",
@@ -158,6 +169,10 @@ def fuzz(**given: Any) -> int:
     of faults. A judge compares what the environment's log and the callers saw with
     the guarantees. A failure is shrunk and drawn.
 
+    With --exhaustive a very small system is tried instead, in every order of every event;
+    each kind of fault comes as often as the configuration says. The search is breadth
+    first, so it prints a shortest way to break a guarantee.
+
     \b
     Examples:
       trio-envserve fuzz
@@ -165,6 +180,8 @@ def fuzz(**given: Any) -> int:
       trio-envserve fuzz --mutant lost-when-killed
       trio-envserve fuzz --mutant all
       trio-envserve fuzz --seed 7 --trace
+      trio-envserve fuzz --exhaustive --config restart
+      trio-envserve fuzz --exhaustive --mutant acknowledged-on-arrival
       trio-envserve fuzz --protocol examples/kv_store.py:FORGETFUL
     """  # noqa: D301  # click wants the character itself
     options = _Options(given)
@@ -196,7 +213,11 @@ def _first(group: BaseExceptionGroup) -> BaseException:
 
 async def _chosen(options: _Options, made_by: dict[str, Any], stop: Stop) -> Result:
     if options.exhaustive:
-        return await _exhaustive(options, stop)
+        search, as_json = fuzz_exhaustive, options.as_json
+        if options.protocol:
+            save = str(options.save) if options.save else None
+            return await search.protocol(options.protocol, stop, as_json=as_json, save=save)
+        return await search.own(options.configuration, options.mutant, stop, as_json=as_json)
     if options.mutant == "all":
         return await _mutants(options, stop)
     if options.saved is not None:
@@ -354,41 +375,6 @@ def _told(
             f"{count(len(ran['violations']), 'violation')}, trace {ran['digest']}"
         )
     return Result(options.failed(broke=bool(ran["violations"])), figures)
-
-
-# -- every order --------------------------------------------------------------
-
-
-async def _exhaustive(options: _Options, stop: Stop) -> Result:
-    """Look at every order within the system's bounds."""
-    say(f"{options.protocol}: every order")
-    figures: dict[str, Any] = {}
-    told_s = trio.current_time()
-
-    def tell(explored: dict[str, Any]) -> None:
-        nonlocal told_s
-        figures.update(explored)
-        if trio.current_time() - told_s >= PLAIN_EVERY_S:
-            told_s = trio.current_time()
-            say(explored["text"])
-
-    failure, save = None, str(options.save) if options.save else None
-    with trio.CancelScope() as searching:
-        stop.on_first = searching.cancel
-        failure = await campaign.explore(options.protocol, tell, save=save)
-    text = figures.pop("text", "no state yet")
-    summary = {**figures, "protocol": options.protocol, "failures": []}
-    if searching.cancelled_caught:
-        say("interrupted")
-        if not options.as_json:
-            put(text)
-        return Result(stop.interrupted_code, {**summary, "interrupted": True})
-    if failure is not None:
-        _show(failure, as_json=options.as_json)
-        summary["failures"] = [failure]
-    if not options.as_json:
-        put(text)
-    return Result(FAILED if failure else 0, summary)
 
 
 # -- mutants ------------------------------------------------------------------

@@ -50,7 +50,6 @@ VERBS = {
     "conform": Verb("conform", "conform", "Judge any server by the protocol, from outside."),
     "demo": Verb("demo", "demo", "Run 1,000 rollouts while connections and processes fail."),
     "fuzz": Verb("fuzz", "fuzz", "Simulate thousands of systems under random faults."),
-    "explore": Verb("explore", "explore", "Try every interleaving in small systems."),
 }
 
 

@@ -1,0 +1,153 @@
+"""``fuzz --exhaustive``: every order of what can happen in a small system, ours or another's.
+
+Theory of operation
+-------------------
+Ours is a configuration of :mod:`trio_envserve.lab.exploration`, searched here; a system of
+somebody's own is searched by :mod:`trio_envserve.retrylab` in a process of its own, for its code
+is not ours.  Either way there are lines of progress, then the shortest way to a violation if
+there is one, and the figures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import click
+import trio
+
+from ..core.key_records import GenerationState
+from ..core.key_table import KeyInput
+from ..lab.exploration.configurations import AnyConfiguration, any_configuration, showing
+from ..lab.exploration.mutants import find
+from ..lab.exploration.search import Search
+from ..lab.exploration.story import tell
+from ..lab.simulation.coverage import name_of
+from ..retrylab import campaign
+from .common import Result, Stop, put, say
+from .render import PLAIN_EVERY_S, Table, show_tables
+
+FAILED = 1
+"""Exit code when a guarantee broke; of mutants, when one was not caught."""
+
+_ROWS = {
+    "states": "distinct states; names and what else makes no difference count once",
+    "transitions": "transitions from one state to another",
+    "depth": "transitions from the first state to the farthest ones",
+    "quiet_states": "states in which nothing more happens by itself, each run to its rest",
+    "exhausted": "whether every state was visited",
+    "peak_mib": "most memory used, in MiB",
+    "seconds": "seconds",
+}
+
+
+@final
+class _Progress:
+    """A line every few seconds."""
+
+    def __init__(self) -> None:
+        self._next_s = trio.current_time() + PLAIN_EVERY_S
+
+    def tell(self, figures: Mapping[str, Any]) -> None:
+        """Show these figures, unless it is too early."""
+        if trio.current_time() >= self._next_s:
+            self._next_s = trio.current_time() + PLAIN_EVERY_S
+            say("{states:,} states, {transitions:,} transitions, {depth} deep".format(**figures))
+
+
+def chosen(name: str, mutant: str) -> AnyConfiguration:
+    """The configuration of this name; without one ``ci``, or the smallest that shows the mutant.
+    Raises UsageError if there is none."""
+    try:
+        if mutant:
+            find(mutant)
+        if name or not mutant:
+            return any_configuration(name or "ci")
+    except KeyError as error:
+        raise click.UsageError(error.args[0]) from None
+    shown_in = showing(mutant)
+    if not shown_in:
+        text = f"no configuration is known to show {mutant}: choose one with --config"
+        raise click.UsageError(text)
+    return shown_in[0]
+
+
+async def own(configuration: AnyConfiguration, mutant: str, stop: Stop, *, as_json: bool) -> Result:
+    """Search a configuration of the code that ships, with a mutant or without."""
+    name = configuration.name
+    say(f"{name}: every order; {configuration.describe()}" + f"; mutant {mutant}" * bool(mutant))
+    progress, path = _Progress(), []
+    with find(mutant).applied() if mutant else contextlib.nullcontext():
+        search = Search(configuration)
+        with trio.CancelScope() as searching:
+            stop.on_first = searching.cancel
+            for figures in search.run():
+                await trio.lowlevel.checkpoint()
+                progress.tell(figures.record())
+        if search.figures.found:
+            path = tell(search.world, search.figures.found)
+    record = {**search.figures.record(), "mutant": mutant, "failures": []}
+    if searching.cancelled_caught and not path:
+        return _interrupted(name, record, stop, as_json=as_json)
+    if path:
+        record["failures"] = [{"guarantees": record["violated"], "path": path}]
+    _show(name, record, "\n".join(path), as_json=as_json, more=_pairs(record["key_pairs"]))
+    if mutant:
+        caught = f"caught by {', '.join(record['violated'])}" if path else "NOT CAUGHT"
+        say(f"{mutant}: {caught}, after {record['states']:,} states")
+    return Result(FAILED if bool(path) != bool(mutant) else 0, record)
+
+
+async def protocol(spec: str, stop: Stop, *, as_json: bool, save: str | None) -> Result:
+    """Search a system of somebody's own, within its bounds."""
+    say(f"{spec}: every order")
+    record: dict[str, Any] = {"protocol": spec, "failures": []}
+    record |= {"states": 0, "transitions": 0, "depth": 0, "exhausted": False}
+    progress, failure = _Progress(), None
+
+    def explored(figures: dict[str, Any]) -> None:
+        record.update(figures)
+        progress.tell(figures)
+
+    with trio.CancelScope() as searching:
+        stop.on_first = searching.cancel
+        failure = await campaign.explore(spec, explored, save=save)
+    record.pop("text", None)
+    if searching.cancelled_caught:
+        return _interrupted(spec, record, stop, as_json=as_json)
+    text = failure.pop("text") if failure else ""
+    record["failures"] = [failure] if failure else []
+    _show(spec, record, text, as_json=as_json)
+    return Result(FAILED if failure else 0, record)
+
+
+def _interrupted(name: str, record: dict[str, Any], stop: Stop, *, as_json: bool) -> Result:
+    say("interrupted; not every state was visited")
+    _show(name, record, "", as_json=as_json)
+    return Result(stop.interrupted_code, {**record, "interrupted": True})
+
+
+def _show(
+    name: str, record: Mapping[str, Any], failure: str, *, as_json: bool,
+    more: Sequence[Table] = (),
+) -> None:  # fmt: skip
+    if as_json:
+        return
+    if failure:
+        put(f"{failure}\n")
+    rows = [(text, str(record[key])) for key, text in _ROWS.items() if key in record]
+    how = "found a violation" if failure else "passed" if record.get("exhausted") else "stopped"
+    show_tables([Table(f"every order {how} ({name})", (), rows), *more], put)
+
+
+def _pairs(times: Mapping[str, int]) -> list[Table]:
+    """Where there are keys: inputs down, states across; ``-`` is what cannot occur."""
+    if not times:
+        return []
+    rows = [
+        (input.value, *(str(times.get(name_of((state, input)), "-")) for state in GenerationState))
+        for input in KeyInput
+    ]
+    title = "in how many states each input came to a generation of the key"
+    return [Table(title, ("input", *(state.value for state in GenerationState)), rows)]
