@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
+import pytest
 import trio
 from trio.testing import MockClock
 
@@ -17,6 +18,14 @@ from trio_envserve.host.collector import (
     YOUNG,
     collect_seldom,
 )
+
+
+@pytest.fixture(autouse=True)
+def frozen_again() -> Iterator[None]:
+    """What `tests/conftest.py` froze thaws with the collector's end."""
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 class Cycle:
