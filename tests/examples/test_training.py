@@ -61,6 +61,7 @@ def check(figures: dict[str, Any], rollouts: int) -> None:
 
 
 @pytest.mark.real
+@pytest.mark.slow
 def test_table_learns_as_without_any_server_while_workers_and_server_are_killed(
     tmp_path: Path, example: Any
 ):

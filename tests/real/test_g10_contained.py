@@ -25,7 +25,14 @@ FENCED = ("another incarnation", "nothing")
 silence."""
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
+EACH_KIND = [
+    pytest.param(kind, marks=[pytest.mark.slow] * (kind not in ("headers cut short", "nothing")))
+    for kind in sorted(KINDS)
+]
+"""One of each way to end; how the others are read, the tests of the simulator's junk show."""
+
+
+@pytest.mark.parametrize("kind", EACH_KIND)
 async def test_g10_a_worker_that_speaks_junk_is_ended_and_nobody_waits_for_it(
     judge: Judge, kind: str
 ):
