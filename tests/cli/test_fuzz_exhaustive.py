@@ -55,8 +55,8 @@ async def test_mutant_is_caught_and_the_way_is_told(tmp_path: Path):
     assert done.code == 0, done.err
     assert "crash: every order" in done.err
     assert "caught by G4, after" in done.err
-    assert "   1  c0 asks" in done.out
-    assert "VIOLATED G4: c0r0 is acknowledged, and its caller has nothing" in done.out
+    assert "* asks c0#1: run" in done.out
+    assert "VIOLATED G4: c0#1 is acknowledged, and its caller has nothing" in done.out
     assert "every order found a violation (crash)" in done.out
     done = await search(tmp_path, "--mutant", "acknowledged-on-arrival", "--json")
     (failure,) = done.last["failures"]

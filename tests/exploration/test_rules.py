@@ -10,24 +10,22 @@ from trio_envserve.core.client import ClientCore
 from trio_envserve.core.limits import ClientLimits
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.lab.exploration import names
-from trio_envserve.lab.exploration.canonical import Newest, lower, renamings
 from trio_envserve.lab.exploration.configurations import Configuration
-from trio_envserve.lab.exploration.forms import form
-from trio_envserve.lab.exploration.leaves import Bag, Counted
-from trio_envserve.lab.exploration.rules import RULES
-from trio_envserve.lab.exploration.world import World
-
-NONE = Newest({}, {})
+from trio_envserve.lab.exploration.rules import FORMS, RULES
+from trio_envserve.retrylab.explore import Space
+from trio_envserve.retrylab.values import Bag, Counted, form
 
 
 def attributes(kind: type) -> set[str]:
     """Of dataclasses their fields; of the rest what an instance of a world has."""
     if dataclasses.is_dataclass(kind):
         return {field.name for field in dataclasses.fields(kind)}
-    world = World(Configuration(name="one"))
-    router = world.routers.machine(world.routers.new(0))
-    client = world.clients.machine(world.clients.new(0))
-    worker = world.workers.machine(world.workers.new(names.incarnation(0, b"w0-1")))
+    system = Configuration(name="one").system()
+    space = Space(system, system.bounds)
+    state, _ = space.begun(space.first()[0], 0)
+    client, server, slot = (state.parts[name].local.make() for name in ("c0", "server", "w0"))
+    client, router = client.core, server.router
+    worker = slot.processes[b"w0-1"].core
     machines = [
         router, router.cache, router.dispatcher, router.dispatcher.deadlines, router.queue,
         router.announced, router.pool, router.workforce, router.dispatcher.dispatches, router.keys,
@@ -43,41 +41,19 @@ def test_a_rule_is_for_an_attribute_that_there_is(kind: type):
     assert all(rule.why for rule in RULES[kind].values())
 
 
-def test_what_has_no_rule_counts():
+def test_attribute_without_a_rule_counts():
     """An attribute that somebody adds makes states differ until it has a rule."""
     core = ClientCore(name="c0", new_id=names.Nonces(0), now_s=0.0, limits=ClientLimits())
-    before = form(core)
+    before = form(core, FORMS)
     core.__dict__["brand_new"] = 1
-    assert form(core) != before
-    core.__dict__["brand_new"] = World(Configuration(name="one"))
-    with pytest.raises(TypeError, match="no form for World"):
-        form(core)
+    assert form(core, FORMS) != before
+    core.__dict__["brand_new"] = lambda: 7
+    with pytest.raises(TypeError, match="function"):
+        form(core, FORMS)
 
 
-def test_plain_values():
-    assert form([1, ("two", None), {"three": b"3"}]) == (1, (b"two", None), ((b"three", b"3"),))
-    assert form(Ranges([1, 2, 5])) == ("ranges", 1, 3, 5, 6)
-    assert form({1}) == Bag((1,))
-
-
-def test_names_are_exchanged_wherever_they_are():
-    renaming = next(
-        each for each in renamings(2, 2) if each.clients == (1, 0)
-        and each.slots == (1, 0)
-    )  # fmt: skip
-    session = names.session(0, names.nonce(0, 1))
-    assert renaming.of(session) == names.session(0, names.nonce(1, 1))
-    assert renaming.of(names.incarnation(1, b"w0-3")) == names.incarnation(1, b"w1-3")
-    assert renaming.of(names.route(0, 7)) == names.route(1, 7)
-    assert renaming.of(names.epoch(1)) == names.epoch(1)
-    assert lower((b"w1-1", Bag((b"c1", b"c0"))), renaming, NONE) == (
-        b"w0-1", ("bag", b"c0", b"c1"),
-    )  # fmt: skip
-
-
-def test_counted_numbers_become_distances():
-    renaming = renamings(1, 1)[0]
-    newest = Newest({("probe", 0): 7}, {"probe": 3})
-    assert lower(Counted("probe", 0, 6), renaming, newest) == ("probe", 1)
-    assert lower(Counted("probe", 0, 1), renaming, newest) == ("probe", 3)
-    assert lower(Counted("beat", 0, 1), renaming, newest) == ("beat", None)
+def test_spans_are_plain_and_numbers_that_count_on_are_counted():
+    assert form(Ranges([1, 2, 5]), FORMS) == ("tuple", 1, 3, 5, 6)
+    assert form({1}, FORMS) == ("set", Bag((1,)))
+    core = ClientCore(name="c0", new_id=names.Nonces(0), now_s=0.0, limits=ClientLimits())
+    assert ("probe", Counted("probe", "c0", 0)) in form(core.pings, FORMS)

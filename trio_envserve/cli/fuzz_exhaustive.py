@@ -21,7 +21,7 @@ from ..core.key_records import GenerationState
 from ..core.key_table import KeyInput
 from ..lab.exploration.configurations import AnyConfiguration, any_configuration, showing
 from ..lab.exploration.mutants import find
-from ..lab.exploration.search import Search
+from ..lab.exploration.search import Search, search_of
 from ..lab.exploration.story import tell
 from ..lab.simulation.coverage import name_of
 from ..retrylab import campaign
@@ -79,14 +79,17 @@ async def own(configuration: AnyConfiguration, mutant: str, stop: Stop, *, as_js
     say(f"{name}: every order; {configuration.describe()}" + f"; mutant {mutant}" * bool(mutant))
     progress, path = _Progress(), []
     with find(mutant).applied() if mutant else contextlib.nullcontext():
-        search = Search(configuration)
+        search = search_of(configuration)
         with trio.CancelScope() as searching:
             stop.on_first = searching.cancel
             for figures in search.run():
                 await trio.lowlevel.checkpoint()
                 progress.tell(figures.record())
-        if search.figures.found:
-            path = tell(search.world, search.figures.found)
+        found = search.figures.found
+        if found and isinstance(search, Search):
+            path = tell(search.world, found)
+        elif not isinstance(search, Search):
+            path = search.tell()
     record = {**search.figures.record(), "mutant": mutant, "failures": []}
     if searching.cancelled_caught and not path:
         return _interrupted(name, record, stop, as_json=as_json)

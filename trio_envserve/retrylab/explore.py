@@ -249,7 +249,7 @@ def in_words(move: Move) -> str:
             return f"{more[1]} gets the next message of {more[0]}"
         case "notice":
             return f"{more[1]} gets the next notice of {more[0]}"
-        case "choose":
+        case "choose" | "chance":
             return f"{more[0]}: {' '.join(map(_shown, more[1:]))}"
         case "stray":
             return f"a delayed message arrives (number {more[0]} of them)"
@@ -529,11 +529,13 @@ class _Step:
         return self._run(name, "on_timer", timer, dies_before=dies_before)
 
     def _choose(self, name: str, what: str, *args: Any, dies_before: int = 0) -> Outcome:
-        chosen = self.space.choice(self.parts[name].local, what, args)
-        if chosen.bound:
-            self._spend(chosen.bound)
         self.note(name, in_words(("choose", name, what, *args)).partition(": ")[2])
         return self._run(name, "on_choice", what, *args, dies_before=dies_before)
+
+    def _chance(self, name: str, what: str, *args: Any, dies_before: int = 0) -> Outcome:
+        choices = self.parts[name].local.choices
+        self._spend(next(each.bound for each in choices if each[:2] == (what, args) and each.bound))
+        return self._choose(name, what, *args, dies_before=dies_before)
 
     # -- faults --------------------------------------------------------------------------
 
@@ -690,6 +692,7 @@ class Space:
         self._rested: set[bytes] = set()
         self._exchanges = _exchanges(system)
         self._locals: dict[str, Local] = {}
+        self._count = itertools.count()
         self._letters: dict[str, Letter] = {}
         self._events: dict[str, Event] = {}
         self._outcomes: dict[Any, Outcome | None] = {}
@@ -732,7 +735,7 @@ class Space:
             except TypeError as error:
                 raise BrokenSystem(str(error)) from error
             known = self._locals[text] = Local(
-                len(self._locals), type(actor), twins, its, stored.copy(), draws, choices,
+                next(self._count), type(actor), twins, its, stored.copy(), draws, choices,
                 self._counted_in(its),
             )  # fmt: skip
         return known
@@ -807,10 +810,6 @@ class Space:
         clock = self.clocks[clocks].get(name, Clock())
         return _Life(self, name, stored, draws, now_s, clock)
 
-    def choice(self, local: Local, name: str, args: tuple[Any, ...]) -> Choice:
-        """Choice of this name in a local state; StopIteration if there is none."""
-        return next(each for each in local.choices if (each.name, each.args) == (name, args))
-
     def judged(
         self, judges: tuple[Local, ...], event: Event, now_s: float
     ) -> tuple[tuple[Local, ...], list[Violation]]:
@@ -855,7 +854,13 @@ class Space:
             step.start(name, Stored(), 0)
             if step.violations:
                 return state, step.violations
-        return step.state(), step.violations
+        state = step.state()
+        while self.bounds.settled:
+            moves = [each for each in self.certain(state, calm=True) if each[0] != "ask"]
+            if not moves or step.violations:
+                break
+            state, step = self.move(state, moves[0], trace)
+        return state, step.violations
 
     def key(self, state: State, *, faults: bool = True) -> bytes:
         """Digest of a state.  ``faults``: whether the number of faults is part of it."""
@@ -1003,7 +1008,7 @@ class Space:
 
     def repairs(self, state: State, certain: Sequence[Move]) -> list[Move]:
         """Choices that come once nothing else does, in a state that is not at rest."""
-        if not set(certain) <= set(self._choices(state, "patient")):
+        if certain and (state.waiting or set(certain) - set(self._choices(state, "patient"))):
             return []
         moves = self._choices(state, "idle")
         return moves if moves and self._at_the_end(state, None) else []
@@ -1033,7 +1038,7 @@ class Space:
             if not part.held:
                 for each in part.local.choices:
                     if each.bound and self._is_left(state, each.bound):
-                        yield ("choose", name, each.name, *each.args)
+                        yield ("chance", name, each.name, *each.args)
 
     def _is_left(self, state: State, kind: str) -> bool:
         """Whether a kind of fault or choice may still come."""
@@ -1156,7 +1161,7 @@ def _survivors(writes: int) -> Iterator[tuple[int, ...]]:
 def _whose(state: State, move: Move) -> str | None:
     """The actor whose handler a move runs."""
     match move:
-        case ("ask" | "ask later" | "timer" | "choose", name, *_):
+        case ("ask" | "ask later" | "timer" | "choose" | "chance", name, *_):
             return str(name)
         case ("arrive" | "notice", _, name):
             return str(name)

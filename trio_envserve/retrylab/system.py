@@ -403,6 +403,8 @@ class Bounds:
     each: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """Most faults and choices of each kind on one path, by the names of :class:`Fault` and the
     bounds of choices; of a kind that is not here as many as ``faults``."""
+    settled: bool = False
+    """Whether a search begins where all is at rest after the start, before any ask."""
     seed: int = 0
     """Seed that the asks are drawn from."""
     most_states: int = 200_000

@@ -16,14 +16,14 @@ from hashlib import blake2b
 from itertools import permutations
 from typing import Any, NamedTuple
 
-from .leaves import Bag, Counted
+from ...retrylab.values import Bag, Counted
 from .names import Renaming
 
 
 class Newest(NamedTuple):
     """The numbers with which counted numbers are compared."""
 
-    numbers: Mapping[tuple[str, int], int]
+    numbers: Mapping[tuple[str, Any], int]
     """The newest of each kind and owner; where there is none, none matters."""
     most: Mapping[str, int]
     """How far behind all are the same, for the kinds of which that can be said."""
@@ -34,6 +34,8 @@ def lower(form: Any, renaming: Renaming, newest: Newest) -> Any:
     kind = type(form)
     if kind is bytes:
         return renaming.of(form)
+    if kind is str:
+        return renaming.of(form.encode())
     if kind is tuple:
         return tuple([lower(part, renaming, newest) for part in form])
     if kind is Counted:
@@ -41,7 +43,7 @@ def lower(form: Any, renaming: Renaming, newest: Newest) -> Any:
         behind = None if last is None else min(last - form.number, newest.most[form.kind])
         return (form.kind, behind)
     if kind is Bag:
-        return ("bag", *sorted((lower(part, renaming, newest) for part in form.things), key=repr))
+        return ("bag", *sorted((lower(part, renaming, newest) for part in form.values), key=repr))
     return form
 
 

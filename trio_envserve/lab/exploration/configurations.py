@@ -9,11 +9,19 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+from functools import partial
 from typing import ClassVar, TypeAlias
 
 from ...core.limits import ANNOUNCE_BYTES, ClientLimits, ServerLimits
+from ...retrylab import Ask, Bounds, Fault, Rule, System
+from ...retrylab.values import Forms
+from .actors import SERVER, Client, Server, Worker
 from .described import Described
 from .hosted_configurations import HOST_SHOWS, HOST_TABLE, HostConfiguration
+from .judge import RULES as OF_PROMISES
+from .judge import Promises
+from .rules import FORMS
+from .wire import describe
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +31,7 @@ class Configuration(Described):
 
     ALWAYS: ClassVar = ("clients", "requests", "workers")
     BOUNDED: ClassVar = (
-        "pings", "beats", "losses", "strays", "cuts", "worker_cuts", "crashes", "kills", "restarts",
+        "pings", "beats", "losses", "strays", "cuts", "crashes", "kills", "restarts",
         "cancels", "limits", "leases", "despairs", "closes", "forgeries",
     )  # fmt: skip
 
@@ -65,11 +73,7 @@ class Configuration(Described):
     """A message, or a copy of it, is left behind and arrives at any time later: what no
     single connection does."""
     cuts: int = 0
-    """A client's connection is cut and what is on its way is lost."""
-    late: bool = False
-    """At a cut, what the client had sent may also arrive later, on its old route."""
-    worker_cuts: int = 0
-    """The same for a worker's, without late messages."""
+    """A connection is cut and what is on its way is lost."""
     crashes: int = 0
     """A worker dies; what it had sent still arrives, or does not."""
     kills: int = 0
@@ -107,6 +111,48 @@ class Configuration(Described):
     def client_limits(self) -> ClientLimits:
         """The limits of its clients."""
         return ClientLimits(max_executions=self.allowance)
+
+    def system(self) -> System:
+        """It as a system."""
+        clients = [f"c{number}" for number in range(self.clients)]
+        workers = [f"w{slot}" for slot in range(self.workers)]
+        asks = [
+            Ask(float(call), client, "run") for call in range(self.requests) for client in clients
+        ]
+        faults = {Fault[kind] for kind in Fault.__members__ if self.each.get(kind)}
+        return System(
+            actors={
+                **dict.fromkeys(clients, partial(Client, self)), SERVER: partial(Server, self),
+                **dict.fromkeys(workers, partial(Worker, self)),
+            },
+            asks=lambda random: asks, judges=[partial(Promises, self.most)], faults=faults,
+            never_killed=[*clients, *workers], alike=[clients, workers], forms=SYSTEM_FORMS,
+            describe=describe,
+            bounds=Bounds(
+                asks=len(asks), faults=sum(self.bounds.values()), each=self.each, settled=True,
+                most_states=50_000_000,
+            ),
+        )  # fmt: skip
+
+    @property
+    def each(self) -> dict[str, int]:
+        """Its bounds, as the search names them."""
+        return {
+            name: getattr(self, field)
+            for field in self.BOUNDED for name in _FAULTS.get(field, (field,))
+        }  # fmt: skip
+
+
+_CONFIGURATION = {"configuration": Rule("the same in every state")}
+SYSTEM_FORMS: Forms = {
+    **FORMS, Promises: OF_PROMISES, Client: _CONFIGURATION, Worker: _CONFIGURATION,
+    Server: {**_CONFIGURATION, "new_id": Rule("it draws ids by what is in the form")},
+}  # fmt: skip
+
+_FAULTS = {
+    "losses": ("LOSE",), "strays": ("REORDER", "DUPLICATE"), "cuts": ("CUT",), "restarts": ("KILL",)
+}  # fmt: skip
+"""The kinds of fault that some bounds are of."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,8 +203,8 @@ class KeyConfiguration(Described):
 TABLE: tuple[Configuration, ...] = (
     # A few hundred or thousand states each, around one kind of trouble.
     Configuration(name="lost", requests=2, losses=2),
-    Configuration(name="cut", pings=1, cuts=1, late=True, cancels=1),
-    Configuration(name="beat", beats=1, worker_cuts=1, cancels=1),
+    Configuration(name="cut", pings=1, cuts=1, strays=1),
+    Configuration(name="beat", beats=1, cuts=1, cancels=1),
     Configuration(name="crash", workers=2, crashes=1),
     Configuration(name="rerun", crashes=2, consent=True, allowance=2),
     Configuration(name="kill", workers=2, kills=1, cancels=1),
@@ -220,7 +266,8 @@ KEY_TABLE: tuple[KeyConfiguration, ...] = (
 )
 """Those with keys."""
 
-AnyConfiguration: TypeAlias = Configuration | KeyConfiguration | HostConfiguration
+PlayedConfiguration: TypeAlias = KeyConfiguration | HostConfiguration
+AnyConfiguration: TypeAlias = Configuration | PlayedConfiguration
 
 ALL: tuple[AnyConfiguration, ...] = (*TABLE, *KEY_TABLE, *HOST_TABLE)
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...retrylab.values import Forms, Rule
 from ..hosts.machine import Machine, Queue, Worker
 from ..hosts.router import Router
-from .leaves import Form, Rule
+from .rules import FORMS
 
 _AROUND = Rule("its surroundings; what they hold is in the form beside it")
 
 
-def _late(queue: Queue, late: Any, form: Form) -> Any:
+def _late(queue: Queue, late: Any) -> Any:
     return tuple(
-        (act.__name__, *(form(each) for each in args if not isinstance(each, Machine)))
+        (act.__name__, *(each for each in args if not isinstance(each, Machine)))
         for act, args in late
     )
 
@@ -29,3 +30,6 @@ HOST_RULES: dict[type, dict[str, Rule]] = {
     Router: {"world": _AROUND},
 }
 """By class, as in :mod:`.rules`."""
+
+HOST_FORMS: Forms = {**FORMS, **HOST_RULES}
+"""Those of machines without hosts, too."""

@@ -21,13 +21,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from ...core.lease import LeaseTerms
 from ...core.terms import Epoch, Tenure
+from ...retrylab.values import Bag, form
 from ..hosts.judge import Judge, Live
 from ..hosts.machine import Machine
 from ..hosts.plan import Plan
 from ..hosts.router import Request, Router
 from ..hosts.surroundings import AroundMachine, AroundRouter, Surroundings
-from .forms import form
-from .leaves import Bag
+from .hosted_rules import HOST_FORMS
 from .machines import Catalogue
 
 T = TypeVar("T")
@@ -130,7 +130,7 @@ class HostStage(Stage, AroundMachine):
 
     def form(self) -> Any:
         """The form of the machine."""
-        return form(self.machine), self.ids
+        return form(self.machine, HOST_FORMS), self.ids
 
     def to_router(self, machine: Machine, kind: str, *rest: Any) -> None:
         """Send a message of the host."""
@@ -163,7 +163,8 @@ class RouterStage(Stage, AroundRouter):
 
     def form(self) -> Any:
         """The form of the router, and of what its successor would have."""
-        return form((self.router, self.requests, self.disk)), self.lives, self.numbers, self.ids
+        whole = self.router, self.requests, self.disk
+        return form(whole, HOST_FORMS), self.lives, self.numbers, self.ids
 
     def replace(self) -> None:
         """Another router begins."""
@@ -230,7 +231,7 @@ def _in_order(part: Any) -> Any:
     """The form with its bags sorted: equal sets may give their things in other orders, and in
     each process in another one."""
     if isinstance(part, Bag):
-        return ("bag", *sorted(map(_in_order, part.things), key=repr))
+        return ("bag", *sorted(map(_in_order, part.values), key=repr))
     return tuple(map(_in_order, part)) if type(part) is tuple else part
 
 

@@ -1,254 +1,269 @@
-"""The judge of an explored step, and the little history that it needs.
+"""The promises of requests without keys, as a judge of explored systems.
 
 Theory of operation
 -------------------
-The judge sees what the simulator's sees: what callers ask and are told, where
-environment code begins and ends, deaths, and what passes on the wires.  What it
-must remember is part of the state that is explored (two states with different
-pasts are different states), so it remembers little, and forgets what cannot
+The judge sees what callers ask and are told, where environment code begins and ends, deaths,
+and what passes on the wires.  Its memory is part of the state that is explored (two states
+with different pasts are different states), so it remembers little, and forgets what cannot
 matter any more.
+
+Actors tell it by events without a request (:mod:`.actors`): the value is the name of a method
+and its arguments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, TypeAlias
 
-from ...core import error_records, messages
-from ...core.ranges import Ranges
-from ...core.terms import Status, Verdict
-from .actions import BaseJudge
+from ...core.terms import Verdict
+from ...retrylab import Bag, Event, Judge, Rule, Violation
+from .wire import Frames
 
-Run = tuple[int, bytes, int]
+Run: TypeAlias = tuple[int, bytes, int]
 """An execution: life of its server, id of its worker, number of its dispatch."""
 
-Request = tuple[bytes, int]
-"""A request id."""
+Request: TypeAlias = tuple[bytes, int]
+"""Session and sequence."""
+
+Process: TypeAlias = tuple[int, bytes]
+"""A worker: life of its server, and its id."""
 
 
 class CallPast(NamedTuple):
     """The past of a call."""
 
-    key: bytes
     starts: int = 0
     last: Run | None = None
     """Its last execution."""
     of: Request | None = None
-    """The request id under which that was started."""
+    """The request under which that was started."""
+    now: Request | None = None
+    """The request that it is now, as its client has it."""
     told: str = ""
-    """The verdict that its caller was told, or ``result``, or how it left."""
+    """The verdict that its caller was told, or ``result``; ``over`` once it has left."""
     excused: bool = False
     """Whether its outcome may be lost: by a lease, a limit or its server's death."""
     delivered: bytes | None = None
     """The result that has arrived at its living server."""
-    sent: int | None = None
-    """The outcome that its server has sent, while its caller wants it."""
+    sent: tuple[Request, Frames] | None = None
+    """The outcome that its server has sent, and of which request."""
 
 
-class Past(NamedTuple):
-    """The past, as far as it still matters."""
+class Promises(Judge):
+    """What must hold of calls.  ``most``: executions that each call allows."""
 
-    calls: tuple[CallPast, ...]
-    finished: tuple[Request, ...] = ()
-    """Requests that the living server was told are finished."""
-    stopped: tuple[Run, ...] = ()
-    """Dispatches that their worker was told to stop and has not begun."""
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.calls: dict[str, CallPast] = {}
+        """By the names of their requests, which are their bodies, too."""
+        self.live: dict[Run, tuple[str, bytes]] = {}
+        """Call and session of each execution that lives."""
+        self.alive: set[Process] = set()
+        self.ending: set[Process] = set()
+        """Workers that are to end, or have, and are not declared lost."""
+        self.finished: set[Request] = set()
+        """Requests that the living server was told are finished."""
+        self.stopped: set[Run] = set()
+        """Dispatches that their worker was told to stop and has not begun."""
+        self.left: tuple[str, ...] = ()
+        """The contents that a router has at rest."""
 
+    def see(self, event: Event) -> Iterator[Violation]:
+        """Violations that an event shows."""
+        request = event.request
+        found: Iterable[tuple[str, str]] = ()
+        match event.kind:
+            case "asked":
+                self.calls[request] = CallPast()
+            case "told":
+                found = self._told(request, *event.what)
+            case "has":
+                self.left = (*self.left, event.what)
+            case "ended":
+                self.live.pop(event.what, None)
+            case "died":
+                self._server_died()
+            case "did":
+                name, *given = event.what
+                found = getattr(self, f"_{name}")(*given) or ()
+        for guarantee, text in found:
+            yield event.breaks(guarantee, text)
 
-class Judge(BaseJudge):
-    """Judges one step: starts from a past, ends with the next and violations."""
+    def rest(self, at_s: float) -> Iterator[Violation]:
+        """Violations by what has not come to its end."""
+        for request, call in self.calls.items():
+            if not call.told:
+                yield Violation("G9", at_s, f"{request} waits for ever", request)
+        for request, _ in self.live.values():
+            yield Violation("G7", at_s, f"{request} runs for ever", request)
+        for what in self.left:
+            yield Violation("G8", at_s, what)
 
-    def __init__(self, past: Past, most: int, requests: int) -> None:
-        super().__init__()
-        self.calls = list(past.calls)
-        self.finished = past.finished
-        self.stopped = past.stopped
-        self._most = most
-        self._requests = requests
+    def _change(self, request: str, **to: Any) -> None:
+        self.calls[request] = self.calls[request]._replace(**to)
 
-    def past(self) -> Past:
-        """The past for the next step."""
-        return Past(tuple(self.calls), self.finished, self.stopped)
+    def _broken(self, guarantee: str, text: str) -> Iterator[tuple[str, str]]:
+        yield guarantee, text
 
-    def _index(self, key: bytes) -> int:
-        for index, call in enumerate(self.calls):
-            if call.key == key:
-                return index
-        raise KeyError(key)
+    # -- environment code, and workers -----------------------------------------------
 
-    # -- environment code -------------------------------------------------------
+    def _spawned(self, *process: Any) -> None:
+        self.alive.add(process)
 
-    def started(
-        self, key: bytes, run: Run, request: Request, session_life: int,
-        live: Iterable[bytes], alive: Callable[[Run], bool],
-    ) -> None:  # fmt: skip
-        """Environment code begins; ``live`` are the calls that others run just now."""
-        if key not in (call.key for call in self.calls):
-            self.violation("G6", f"{key.decode()} starts in the place of another request")
+    def _died(self, *process: Any) -> None:
+        """A process begins nothing any more."""
+        self.alive.discard(process)
+        self.stopped = {run for run in self.stopped if run[:2] != process}
+
+    def _ending(self, *process: Any) -> None:
+        self.ending.add(process)
+
+    _reaped = _ending
+
+    def _lost(self, life: int, worker: bytes) -> Iterator[tuple[str, str]]:
+        """Executions of a worker are declared over."""
+        self.ending.discard((life, worker))
+        if (life, worker) in self.alive:
+            yield "G1", f"{worker.decode()} is declared lost and lives"
+
+    def _started(self, body: str, run: Run, request: Request) -> Iterator[tuple[str, str]]:
+        """Environment code begins."""
+        call = self.calls.get(body)
+        if call is None:
+            yield "G6", f"{body} starts in the place of another request"
             return
-        index = self._index(key)
-        call = self.calls[index]
-        text = key.decode()
-        if key in live:
-            self.violation("G1", f"{text} starts, and another execution of it lives")
-        elif call.of == request and call.last is not None and alive(call.last):
-            self.violation("G2", f"{text} starts again, and its worker had not died")
-        starts = call.starts + 1
-        if starts > self._most:
-            self.violation("G2", f"{text} starts for the {starts}. time, {self._most} allowed")
-        if session_life != run[0]:
-            self.violation("G5", f"{text} starts on a worker of another epoch")
+        if body in [each for each, _ in self.live.values()]:
+            yield "G1", f"{body} starts, and another execution of it lives"
+        elif call.of == request and call.last is not None and call.last[:2] in self.alive:
+            yield "G2", f"{body} starts again, and its worker had not died"
+        if call.starts >= self.most:
+            yield "G2", f"{body} starts for the {call.starts + 1}. time, {self.most} allowed"
+        if int(request[0][1:2]) != run[0]:
+            yield "G5", f"{body} starts on a worker of another epoch"
         if run in self.stopped:
-            self.violation("G7", f"{text} starts though its worker was told not to")
+            yield "G7", f"{body} starts though its worker was told not to"
         if call.told == Verdict.DID_NOT_RUN.name:
-            self.violation("G9", f"{text} starts, and its caller was told that it did not run")
-        self.stopped = tuple(each for each in self.stopped if each != run)
-        self.calls[index] = call._replace(starts=starts, last=run, of=request)
+            yield "G9", f"{body} starts, and its caller was told that it did not run"
+        self.stopped.discard(run)
+        self.live[run] = body, request[0]
+        self._change(body, starts=call.starts + 1, last=run, of=request)
 
-    def reported(self, run: Run, payload: bytes | None) -> None:
-        """The report of an execution has arrived at its own, living server."""
-        for index, call in enumerate(self.calls):
+    def _reported(self, run: Run, payload: bytes) -> None:
+        """The result of an execution has arrived at its own, living server."""
+        for request, call in self.calls.items():
             if call.last == run and not (call.excused or call.told):
-                self.calls[index] = call._replace(delivered=payload)
+                self._change(request, delivered=payload)
 
-    def lost(self, worker: str, *, alive: bool) -> None:
-        """A worker's executions are declared over."""
-        if alive:
-            self.violation("G1", f"{worker} is declared lost and lives")
+    def _stopped(self, life: int, worker: bytes, numbers: tuple[int, ...]) -> None:
+        """A worker was told to stop dispatches that it has not begun."""
+        self.stopped |= {(life, worker, number) for number in numbers}
 
-    # -- callers ----------------------------------------------------------------
+    # -- callers ---------------------------------------------------------------------
 
-    def answered(self, key: bytes, status: Status, body: bytes) -> None:
-        """A caller is given an outcome."""
-        index = self._index(key)
-        if status is not Status.RESULT:
-            info = error_records.decode(body)
-            self._told(index, info.verdict.name)
-        else:
-            self._told(index, "result")
-            whose = body.partition(b"@")[0]
-            if whose != key:
-                self.violation("G3", f"{key.decode()} was given a result of {whose.decode()}")
-        self._kept(index, body)
-
-    def failed(self, key: bytes, verdict: Verdict) -> None:
-        """A call has ended without an outcome."""
-        index = self._index(key)
-        self._told(index, verdict.name)
-        self._kept(index, None)
-        self.forget(key)
-
-    def _told(self, index: int, what: str) -> None:
-        call = self.calls[index]
-        text = call.key.decode()
-        if call.told:
-            self.violation("G9", f"{text} was told twice: {call.told}, then {what}")
-        if what == Verdict.DID_NOT_RUN.name and call.starts:
-            self.violation("G9", f"{text} is told that it did not run, and it did")
-        if what in (Verdict.RAN_AND_FAILED.name, "result") and not call.starts:
-            self.violation("G9", f"{text} is told that it ran, and it did not")
-        self.calls[index] = call._replace(told=what)
-
-    def _kept(self, index: int, body: bytes | None) -> None:
-        call = self.calls[index]
-        if call.delivered is not None and call.delivered != body:
-            self.violation("G4", f"{call.key.decode()} had its outcome and was told another thing")
-        self.calls[index] = call._replace(delivered=None)
-
-    def forget(self, key: bytes) -> None:
-        """Its caller has what it gets, or has left: little of what was still matters."""
-        index = self._index(key)
-        call = self.calls[index]
-        told = call.told if call.told == Verdict.DID_NOT_RUN.name else "over"
-        self.calls[index] = CallPast(key, call.starts, told=told)
-
-    def excuse(self, keys: Iterable[bytes]) -> None:
-        """These may lose their outcomes: a limit or a lease has ended."""
-        for key in keys:
-            index = self._index(key)
-            self.calls[index] = self.calls[index]._replace(excused=True, delivered=None)
-
-    def server_died(self) -> None:
-        """Forget all that a dead server knew and had sent."""
-        self.calls = [call._replace(delivered=None, sent=None) for call in self.calls]
-        self.finished = self.stopped = ()
-
-    def issued_again(self, keys: Iterable[bytes]) -> None:
-        """These calls left their session: their next outcome is another request's."""
-        for key in keys:
-            index = self._index(key)
-            self.calls[index] = self.calls[index]._replace(sent=None)
-
-    # -- the wires --------------------------------------------------------------
-
-    def server_heard(self, message: Any, sessions: Iterable[bytes]) -> list[Request]:
-        """The server hears a client, and knows these sessions: what it is told finished."""
-        session = getattr(message, "session", None)
-        if session is None or session not in sessions:
-            return []
-        finished: Iterable[int] = ()
-        match message:
-            case messages.Finish():
-                finished = Ranges.from_flat(message.finished)
-            case messages.Cancel():
-                finished = (message.sequence,)
-            case messages.Sync():
-                finished = Ranges.from_flat(message.pending).gaps(message.next)
-            case messages.Goodbye():
-                finished = range(self._requests * 4)
-        requests = [(session, n) for n in finished]
-        self._finish(requests)
-        return requests
-
-    def _finish(self, requests: Iterable[Request]) -> None:
-        fresh = [each for each in requests if each not in self.finished]
-        if fresh:
-            self.finished = tuple(sorted((*self.finished, *fresh)))
-
-    def told_client(
-        self, key_of: Callable[[Request], bytes | None], number: int, message: Any,
-        live: Iterable[tuple[bytes, bytes]],
-    ) -> None:  # fmt: skip
-        """The server sends to a client; ``live`` are session and call of what runs."""
-        match message:
-            case messages.Outcome():
-                key = key_of((message.session, message.sequence))
-                if key is not None:
-                    self._outcome(self._index(key), number)
-            case messages.Cancelled(started=False):
-                request = (message.session, message.sequence)
-                self._finish((request,))
-                if any(call.of == request for call in self.calls):
-                    self.violation("G9", "a request is said not to have started, and it had")
-            case messages.Unknown(gone=True):
-                for session, key in live:
-                    if session == message.session:
-                        text = f"{key.decode()} runs, and its session is said to be gone"
-                        self.violation("G1", text)
-
-    def _outcome(self, index: int, number: int) -> None:
-        call = self.calls[index]
-        if call.sent is None:
-            self.calls[index] = call._replace(sent=number)
-        elif call.sent != number:
-            self.violation("G3", f"{call.key.decode()}: two outcomes that differ")
-
-    def told_worker(self, message: Any) -> None:
-        """The server sends to a worker."""
-        if not isinstance(message, messages.Dispatch):
+    def _told(
+        self, request: str, what: str, body: bytes | None = None
+    ) -> Iterator[tuple[str, str]]:
+        """A caller is told an outcome, or the verdict of an error; or it has left."""
+        if what == "left":
             return
-        if (message.session, message.sequence) in self.finished:
-            text = f"request {message.sequence} is dispatched after it was finished"
-            self.violation("G7", text)
+        call = self.calls[request]
+        if call.told:
+            yield "G9", f"{request} was told twice: {call.told}, then {what}"
+        if what == Verdict.DID_NOT_RUN.name and call.starts:
+            yield "G9", f"{request} is told that it did not run, and it did"
+        if what in (Verdict.RAN_AND_FAILED.name, "result") and not call.starts:
+            yield "G9", f"{request} is told that it ran, and it did not"
+        if what == "result" and body is not None:
+            whose = body.partition(b"@")[0].decode("ascii", "replace")
+            if whose != request:
+                yield "G3", f"{request} was given a result of {whose}"
+        if call.delivered is not None and call.delivered != body:
+            yield "G4", f"{request} had its outcome and was told another thing"
+        self._change(request, told=what, delivered=None)
 
-    def worker_heard(self, life: int, worker: bytes, message: Any, begun: Iterable[int]) -> None:
-        """A worker has dealt with its router's message."""
-        if isinstance(message, messages.Stop):
-            stopped = {
-                (life, worker, n) for n in Ranges.from_flat(message.numbers) if n not in begun
-            }
-            self.stopped = tuple(sorted(stopped.union(self.stopped)))
+    def _left(self, request: str) -> None:
+        """Its caller has what it gets, or has left: little of what was still matters."""
+        call = self.calls[request]
+        told = call.told if call.told == Verdict.DID_NOT_RUN.name else "over"
+        self.calls[request] = CallPast(call.starts, told=told, now=call.now)
 
-    def worker_gone(self, life: int, worker: bytes) -> None:
-        """Its process is dead: it begins nothing any more."""
-        self.stopped = tuple(each for each in self.stopped if each[:2] != (life, worker))
+    def _excused(self, whose: str) -> None:
+        """A call, or all calls of a client, may lose their outcomes."""
+        for request in self.calls:
+            if whose in (request, request.partition("#")[0]):
+                self._change(request, excused=True, delivered=None)
+
+    def _out_of_time(self, *request: Any) -> None:
+        for each in self._of(request):
+            self._excused(each)
+
+    def _ids(self, client: str, now: tuple[tuple[str, bytes, int], ...]) -> None:
+        """Calls of a client are these requests now."""
+        ids = {request: (session, sequence) for request, session, sequence in now}
+        for request, call in self.calls.items():
+            its = ids.get(request)
+            if request.partition("#")[0] == client and its != call.now:
+                self._change(request, now=its)
+
+    def _of(self, request: Request) -> list[str]:
+        """The call that is this request, if there is one."""
+        return [each for each, call in self.calls.items() if call.now == request]
+
+    # -- the server, and the wires -----------------------------------------------------
+
+    def _server_died(self) -> None:
+        """Forget all that a dead server knew and had sent."""
+        self.calls = {
+            request: call._replace(delivered=None, sent=None)
+            for request, call in self.calls.items()
+        }
+        self.finished, self.stopped, self.ending = set(), set(), set()
+
+    def _heard(
+        self, kind: str, session: bytes, finished: tuple[int, ...]
+    ) -> Iterator[tuple[str, str]]:
+        """The server hears a client of a session that it knows: what finishes requests."""
+        requests = [(session, number) for number in finished]
+        self.finished.update(requests)
+        for each in requests:
+            for request in self._of(each):
+                if kind == "Finish" and self.calls[request].told:
+                    yield "G4", f"{request} is acknowledged, and its caller has nothing"
+
+    def _sent(self, session: bytes, sequence: int, frames: Frames) -> Iterator[tuple[str, str]]:
+        """The server sends an outcome."""
+        for request in self._of((session, sequence)):
+            sent = self.calls[request].sent
+            if sent is None or sent[0] != (session, sequence):
+                self._change(request, sent=((session, sequence), frames))
+            elif sent[1] != frames:
+                yield "G3", f"{request}: two outcomes that differ"
+
+    def _never_started(self, *request: Any) -> Iterator[tuple[str, str]]:
+        """The server says that a cancelled request never started."""
+        self.finished.add(request)
+        if any(call.of == request for call in self.calls.values()):
+            yield "G9", "a request is said not to have started, and it had"
+
+    def _gone(self, session: bytes) -> Iterator[tuple[str, str]]:
+        """The server says that nothing of a session runs."""
+        for request, its in self.live.values():
+            if its == session:
+                yield "G1", f"{request} runs, and its session is said to be gone"
+
+    def _dispatched(
+        self, life: int, worker: bytes, request: Request, repairs: bool
+    ) -> Iterator[tuple[str, str]]:
+        """The server sends an execution to a worker."""
+        if request in self.finished:
+            yield "G7", f"request {request[1]} is dispatched after it was finished"
+        if not repairs and (life, worker) in self.ending:
+            yield "G2", f"an execution is spent on {worker.decode()}, which ends"
+
+
+RULES = {
+    "most": Rule("the same in every state"),
+    "calls": Rule("each for itself", lambda judge, calls: Bag(tuple(calls.items()))),
+    "live": Rule("each for itself", lambda judge, live: Bag(tuple(live.items()))),
+}

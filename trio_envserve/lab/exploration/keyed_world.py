@@ -18,16 +18,18 @@ from typing import Any
 
 from ...core.key_records import KeyAct, Tag
 from ...core.limits import ANNOUNCE_BYTES, ClientLimits, ServerLimits, WireLimits
+from ...retrylab.values import form
+from . import names
 from .actions import Action
 from .canonical import Newest
 from .configurations import KeyConfiguration
 from .disk_step import DiskStep
 from .explored import Explored
-from .forms import form
 from .keyed_judge import KeyPast
 from .keyed_state import INPUT, OTHER, CallerPart, DiskPart, KeyState, session_of
 from .keyed_step import KeyStep
 from .mail import Mail
+from .rules import FORMS
 from .servers import Routers
 from .state import DEAD, WorkerPart
 from .workers import Workers
@@ -176,26 +178,30 @@ class KeyWorld(Explored[KeyState]):
         return blake2b(whole, digest_size=8).digest()
 
     def _digest_of_machines(self, r: int, router: int, worker: WorkerPart | None) -> bytes:
-        numbers: dict[tuple[str, int], int] = {}
+        numbers: dict[tuple[str, Any], int] = {}
         parts: tuple[Any, ...] = (self.routers.form[router],)
         if worker is not None:
             core = None
             if worker.core != DEAD:
                 core = self.workers.form[worker.core]
-                numbers["beat", 0] = self.workers.info[worker.core].beat
-            parts = *parts, core, form(worker._replace(core=0))
+                beat = self.workers.info[worker.core].beat
+                for life in range(8):
+                    numbers["beat", names.incarnation(life, worker.id)] = beat
+            parts = *parts, core, form(worker._replace(core=0), FORMS)
         return self._lowered(parts, r, Newest(numbers, {"beat": 1 << 30}))
 
     def _digest_of_callers(
         self, r: int, callers: tuple[CallerPart, ...], commands: tuple[tuple[int, bytes], ...]
     ) -> bytes:
         order = sorted(range(len(callers)), key=lambda c: self._renamings[r].clients[c])
-        whole = tuple(self._caller(callers[c]) for c in order), form(commands)
+        whole = tuple(self._caller(callers[c]) for c in order), form(commands, FORMS)
         return self._lowered(whole, r, Newest({}, {}))
 
     def _caller(self, caller: CallerPart) -> Any:
-        said = tuple((s.sequence, self.mail.form[s.message], form(s.told)) for s in caller.said)
-        return form(caller._replace(said=())), said
+        said = tuple(
+            (s.sequence, self.mail.form[s.message], form(s.told, FORMS)) for s in caller.said
+        )
+        return form(caller._replace(said=()), FORMS), said
 
     def _digest_of_past(self, r: int, past: KeyPast, disk: DiskPart, life: int) -> bytes:
-        return self._lowered(form((past, disk, life)), r, Newest({}, {}))
+        return self._lowered(form((past, disk, life), FORMS), r, Newest({}, {}))

@@ -6,7 +6,7 @@ A global state is mostly made of local states of machines that many other global
 states have, too.  So each local state is kept once, as a pickled machine, and
 what an input does to it is found out once, by the machine itself, and looked up
 after that.  Two machines are the same local state if their forms
-(:mod:`.forms`) are equal.
+(:mod:`.rules`) are equal.
 
 Time stands still: every clock is read as 0.  A timer fires when the explorer
 says so, which makes just that one due and ticks; every order of timers and
@@ -21,8 +21,9 @@ import traceback
 from typing import Any, ClassVar
 
 from ...core.limits import ClientLimits, ServerLimits, WireLimits
-from .forms import form
+from ...retrylab.values import form
 from .mail import Mail
+from .rules import FORMS
 
 NOW_S = 0.0
 LONG_AGO_S = -1e6
@@ -100,7 +101,7 @@ class Catalogue:
 
     def key(self, machine: Any) -> Any:
         """The form that tells its local state from others."""
-        return form(machine)
+        return form(machine, FORMS)
 
     def look(self, machine: Any) -> Any:
         """The facts about a local state that the explorer needs."""

@@ -62,6 +62,11 @@ def owner(name: bytes) -> int:
     return int(found[1])
 
 
+def client_of(name: bytes) -> str:
+    """Name of the client in a session id, a route or the body of a request."""
+    return f"c{owner(name)}"
+
+
 def connection_of(name: bytes) -> int:
     """The connection's number in a route."""
     return int(name.partition(b"/")[2])

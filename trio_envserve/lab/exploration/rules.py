@@ -26,24 +26,20 @@ from ...core.executions import Execution, Worker
 from ...core.health import Link
 from ...core.key_answers import KeyAnswers
 from ...core.key_commands import KeyCommands
-from ...core.key_records import Generation, Payload
+from ...core.key_records import NOBODY, Generation, Payload
 from ...core.keyed import KeyedRequests
 from ...core.keys import Keys
 from ...core.lives import Life
+from ...core.ranges import Ranges
 from ...core.requests import Entry, RetainedOutcome, Session
 from ...core.router import Router
 from ...core.scheduler import Scheduler
 from ...core.slots import Pool, Slot
 from ...core.worker import WorkerCore, _Kept
 from ...core.workforce import Workforce
+from ...retrylab.values import Bag, Counted, Forms, Rule
 from . import names
-from .leaves import Bag, Counted, Form, Rule
-from .wire import frames_form
-
-
-def _index(pings: Pings) -> int:
-    return names.owner(pings.name.encode())
-
+from .wire import Frames, Mail, WorkerMail, frames_form, mail_form, worker_mail_form
 
 _CLOCK = "a clock reading; the explorer's clocks stand, and timers are due when it says so"
 _PEOPLE = "for people and statistics; nothing is decided by it"
@@ -56,19 +52,19 @@ def _out(why: str, *fields: str) -> dict[str, Rule]:
     return dict.fromkeys(fields, Rule(why))
 
 
-def _is_set(owner: Any, value: Any, form: Form) -> bool:
+def _is_set(owner: Any, value: Any) -> bool:
     return value is not None
 
 
-def _where(entry: Entry, execution: Execution | None, form: Form) -> Any:
+def _where(entry: Entry, execution: Execution | None) -> Any:
     return None if execution is None else (execution.worker.id, execution.number)
 
 
-def _entries(session: Session, entries: dict[int, Entry], form: Form) -> Any:
+def _entries(session: Session, entries: dict[int, Entry]) -> Any:
     """In the order of their arrival, and whether a sync that answers the newest probe,
     and one that repeats it, would have their outcome sent again."""
     return tuple(
-        (form(entry), _is_sent_before(entry, session.probe), _is_sent_before(entry, 0))
+        (entry, _is_sent_before(entry, session.probe), _is_sent_before(entry, 0))
         for entry in entries.values()
     )
 
@@ -77,7 +73,7 @@ def _is_sent_before(entry: Entry, probe: int) -> bool:
     return entry.kept is not None and entry.kept.sent_probe < probe
 
 
-def _live_deadlines(deadlines: Deadlines, heap: Any, form: Form) -> Any:
+def _live_deadlines(deadlines: Deadlines, heap: Any) -> Any:
     sessions = deadlines._dispatcher.cache.sessions
     return Bag(
         tuple(
@@ -90,21 +86,21 @@ def _live_deadlines(deadlines: Deadlines, heap: Any, form: Form) -> Any:
     )
 
 
-def _lines(scheduler: Scheduler, lines: dict[bytes, dict[Any, Entry]], form: Form) -> Any:
-    return tuple((session, tuple(map(form, line))) for session, line in lines.items())
+def _lines(scheduler: Scheduler, lines: dict[bytes, dict[Any, Entry]]) -> Any:
+    return tuple((session, tuple(line)) for session, line in lines.items())
 
 
-def _numbers(keys: Keys, generations: dict[Any, Generation], form: Form) -> Any:
+def _numbers(keys: Keys, generations: dict[Any, Generation]) -> Any:
     return tuple(generation.number for generation in generations.values())
 
 
-def _unsafe(answers: KeyAnswers, unsafe: deque[tuple[int, Any]], form: Form) -> Any:
+def _unsafe(answers: KeyAnswers, unsafe: deque[tuple[int, Any]]) -> Any:
     """How much is to be written before each."""
     safe = answers._journal.safe
-    return tuple((after - safe, form(given)) for after, given in unsafe)
+    return tuple((after - safe, given) for after, given in unsafe)
 
 
-def _unsent(dispatches: Dispatches, held: deque[Execution], form: Form) -> Any:
+def _unsent(dispatches: Dispatches, held: deque[Execution]) -> Any:
     """Those that will be sent, and how much is to be safe before."""
     safe = dispatches._journal.safe
     return tuple(
@@ -125,8 +121,8 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out(_CONSTANT, "limits", "wire", "_new_id"),
         **_out(_PEOPLE, "malformed"),
         **_out(_CLOCK, "_clock"),
-        "closing": Rule("its times are clock readings", lambda owner, it, form: form(it.stage)),
-        "starting": Rule("the text is for people", lambda owner, text, form: bool(text)),
+        "closing": Rule("its times are clock readings", lambda owner, it: it.stage),
+        "starting": Rule("the text is for people", lambda owner, text: bool(text)),
     },
     Dispatcher: {
         **_out("the router's", "cache", "pool", "queue", "workforce", "announced"),
@@ -138,7 +134,7 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out("in the form of the workforce", "dispatches"),
         "journal": Rule(
             "how much of it is not safe; records only count on",
-            lambda owner, journal, form: journal.appended - journal.safe,
+            lambda owner, journal: journal.appended - journal.safe,
         ),
     },
     Deadlines: {
@@ -152,12 +148,12 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out(_DERIVED, "epoch", "_by_nonce", "_opened"),
         **_out(_PEOPLE, "counters", "failures"),
         **_out("says who makes room for whom; there is room for all", "_idle"),
-        "_ended": Rule("a set", lambda owner, ended, form: Bag(tuple(map(form, ended)))),
-        "_unsettled": Rule("a set", lambda owner, ids, form: Bag(tuple(map(form, ids)))),
+        "_ended": Rule("a set", lambda owner, ended: Bag(tuple(ended))),
+        "_unsettled": Rule("a set", lambda owner, ids: Bag(tuple(ids))),
         "sessions": Rule(
             "in the order in which they were heard, which only says whose lease ends first; "
             "the explorer ends any of them",
-            lambda owner, sessions, form: Bag(tuple(map(form, sessions.values()))),
+            lambda owner, sessions: Bag(tuple(sessions.values())),
         ),
     },
     Session: {
@@ -166,18 +162,18 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out(_DERIVED, "name", "nonce"),
         "route": Rule(
             "each connection has a route of its own",
-            lambda session, route, form: route
-            and Counted("connection", names.owner(route), names.connection_of(route)),
+            lambda session, route: route
+            and Counted("connection", names.client_of(route), names.connection_of(route)),
         ),
         "connection": Rule(
             "compared with each other only",
-            lambda session, number, form: number
-            and Counted("connection", names.owner(session.id), number),
+            lambda session, number: number
+            and Counted("connection", names.client_of(session.id), number),
         ),
         "probe": Rule(
             "compared with each other only; 0 is before all",
-            lambda session, number, form: number
-            and Counted("probe", names.owner(session.id), number),
+            lambda session, number: number
+            and Counted("probe", names.client_of(session.id), number),
         ),
         "entries": Rule("with what their outcomes are compared by", _entries),
     },
@@ -190,7 +186,7 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out(_DERIVED, "size_bytes"),
         **_out("in the form of the outcome", "payload"),
         "outcome": Rule(
-            "texts are for people", lambda kept, outcome, form: frames_form(kept.frames)
+            "texts are for people", lambda kept, outcome: frames_form(kept.frames)
         ),
     },
     KeyedRequests: {
@@ -199,13 +195,13 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out(_JOURNAL, "_journal"),
         "_restored": Rule(
             "in their order",
-            lambda owner, left, form: tuple((form(each), form(ask)) for each, ask in left),
+            lambda owner, left: tuple(left),
         ),
         **_out(_CLOCK, "_clock"),
         "_sessions": Rule(
             "in the form of the cache, unless they have ended",
-            lambda owner, sessions, form: tuple(
-                (form(namespace), form(session.id)) for namespace, session in sessions.items()
+            lambda owner, sessions: tuple(
+                (namespace, session.id) for namespace, session in sessions.items()
             ),
         ),
     },
@@ -234,8 +230,8 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out(_JOURNAL, "_journal"),
         "said": Rule(
             "when they were said is a clock reading; the explorer ends the oldest",
-            lambda owner, commands, form: tuple(
-                (form(command), form(answer)) for command, (answer, _) in commands.items()
+            lambda owner, commands: tuple(
+                (command, answer) for command, (answer, _) in commands.items()
             ),
         ),
     },
@@ -249,11 +245,11 @@ RULES: dict[type, dict[str, Rule]] = {
     Scheduler: {
         "_lines": Rule("their entries are in the form of the cache", _lines),
         "_paused": Rule(
-            "no order among them", lambda owner, lines, form: Bag(_lines(owner, lines, form))
+            "no order among them", lambda owner, lines: Bag(_lines(owner, lines))
         ),
         "_suspects": Rule(
             "their entries are in the form of the cache",
-            lambda owner, lines, form: tuple((form(key), tuple(map(form, lines[key])))
+            lambda owner, lines: tuple((key, tuple(lines[key]))
                                              for key in lines),
         ),
     },
@@ -261,25 +257,25 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out("the router's", "_cache"),
         "lines": Rule(
             "their executions are in the form of their workers",
-            lambda owner, lines, form: tuple((session, tuple(lines[session])) for session in lines),
+            lambda owner, lines: tuple((session, tuple(lines[session])) for session in lines),
         ),
     },
     Pool: {
         **_out(_CONSTANT, "limits", "_new_id", "_heartbeats"),
         **_out(_PEOPLE, "restarts", "broken_because"),
         **_out("nobody is waited for: spread_s is nothing here", "spread_until_s"),
-        "slots": Rule("alike", lambda owner, slots, form: Bag(tuple(map(form, slots)))),
+        "slots": Rule("alike", lambda owner, slots: Bag(tuple(slots))),
         "lives": Rule(
-            "each for itself", lambda owner, lives, form: Bag(tuple(map(form, lives.values())))
+            "each for itself", lambda owner, lives: Bag(tuple(lives.values()))
         ),
-        "broken": Rule("the text is for people", lambda owner, text, form: bool(text)),
+        "broken": Rule("the text is for people", lambda owner, text: bool(text)),
         **_out(_DERIVED, "_tally"),
     },
     Slot: {
-        "start_at_s": Rule("a clock reading, or never", lambda slot, at_s, form: math.isinf(at_s)),
+        "start_at_s": Rule("a clock reading, or never", lambda slot, at_s: math.isinf(at_s)),
         **_out("says how long the next pause is, and all pauses are explored", "failures"),
-        "index": Rule("its name", lambda slot, index, form: b"w%d" % index),
-        "life": Rule("in the form of the pool", lambda slot, life, form: life and life.id),
+        "index": Rule("its name", lambda slot, index: b"w%d" % index),
+        "life": Rule("in the form of the pool", lambda slot, life: life and life.id),
     },
     Life: {
         **_out(_CLOCK, "born_s", "heard_s", "held_s", "left_s", "mute_s"),
@@ -315,7 +311,7 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out("in the form of the dispatches that are held", "after"),
         **_out("a function of its number and its request", "dispatch"),
         **_out(_PEOPLE, "note", "serial"),
-        "session": Rule("in the form of the cache", lambda owner, session, form: session.id),
+        "session": Rule("in the form of the cache", lambda owner, session: session.id),
         "entry": Rule("in the form of the cache", _is_set),
         "stop_s": Rule(_CLOCK, _is_set),
     },
@@ -326,7 +322,7 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out("nothing is malformed here", "_malformed"),
         **_out("empty between steps", "_out"),
         "_flush_at_s": Rule(_CLOCK, _is_set),
-        "refusal": Rule(_PEOPLE, lambda core, info, form: info and info.code),
+        "refusal": Rule(_PEOPLE, lambda core, info: info and info.code),
     },
     Pings: {
         **_out(_CONSTANT, "_limits", "_wire"),
@@ -336,42 +332,42 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out("in the form of the client", "_sessions"),
         "connections": Rule(
             "only counts on",
-            lambda pings, number, form: Counted("connection", _index(pings), number),
+            lambda pings, number: Counted("connection", pings.name, number),
         ),
         "probe": Rule(
-            "only counts on", lambda pings, number, form: Counted("probe", _index(pings), number)
+            "only counts on", lambda pings, number: Counted("probe", pings.name, number)
         ),
-        "_new_id": Rule("how many were drawn", lambda pings, source, form: source.drawn),
+        "_new_id": Rule("how many were drawn", lambda pings, source: source.drawn),
     },
     Sessions: {
-        "opened": Rule("only whether there was one", lambda owner, count, form: bool(count)),
+        "opened": Rule("only whether there was one", lambda owner, count: bool(count)),
     },
     Calls: {
         **_out(_CONSTANT, "limits"),
         **_out(_PEOPLE, "retransmitted", "reissued"),
-        "queue": Rule("in the form of the calls", lambda owner, calls, form: tuple(calls)),
-        "held": Rule("in the form of the calls", lambda owner, calls, form: tuple(calls)),
+        "queue": Rule("in the form of the calls", lambda owner, calls: tuple(calls)),
+        "held": Rule("in the form of the calls", lambda owner, calls: tuple(calls)),
         **_out(_NO_KEYS, "asking", "_retries_for_keys"),
         "live": Rule(
-            "by number", lambda owner, calls, form: tuple(form(calls[n]) for n in sorted(calls))
+            "by number", lambda owner, calls: tuple(calls[n] for n in sorted(calls))
         ),
     },
     Retries: {
         **_out(_CONSTANT, "_round"),
         "burst": Rule(
-            "more than there are calls is all", lambda owner, burst, form: min(burst, 8)
+            "more than there are calls is all", lambda owner, burst: min(burst, 8)
         ),
     },
     Call: {
         **_out(_CLOCK, "asked_s", "held_until_s", "cancel_until_s"),
         **_out("a function of its id, number and options", "request"),
         **_out("nothing is malformed here", "refusals_before"),
-        "session": Rule("in the form of the client", lambda call, of, form: of and of.id),
+        "session": Rule("in the form of the client", lambda call, of: of and of.id),
         "sent_probe": Rule(
             "compared with answers only, once it was sent",
-            lambda call, number, form: None
+            lambda call, number: None
             if call.stage is Stage.QUEUED
-            else Counted("sent", names.owner(call.body), number),
+            else Counted("probe", names.client_of(call.body), number),
         ),
     },
     ClientSession: {
@@ -379,9 +375,9 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out(_DERIVED, "epoch"),
         "calls": Rule(
             "by number",
-            lambda owner, calls, form: tuple((n, call.number) for n, call in calls.items()),
+            lambda owner, calls: tuple((n, call.number) for n, call in calls.items()),
         ),
-        "unflushed": Rule("a set", lambda owner, numbers, form: tuple(sorted(numbers))),
+        "unflushed": Rule("a set", lambda owner, numbers: tuple(sorted(numbers))),
         "lost_s": Rule(_CLOCK, _is_set),
     },
     Link: {
@@ -389,23 +385,37 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out(_CLOCK, "answered_s", "asked_s", "unready_s"),
         **_out(_PEOPLE, "trouble"),
         "server": Rule(
-            "all but its status is for people", lambda owner, record, form: record.get("status")
+            "all but its status is for people", lambda owner, record: record.get("status")
         ),
     },
     WorkerCore: {
         **_out(_CONSTANT, "header_bytes", "announce_bytes", "most_held_bytes"),
         **_out(_DERIVED, "held_bytes"),
         **_out(_PEOPLE, "fenced", "repeated", "malformed", "_notes"),
-        "_beat": Rule("only counts on", lambda core, beat, form: Counted("beat", 0, beat)),
+        "_beat": Rule("only counts on", lambda core, beat: Counted("beat", core.incarnation, beat)),
+        "_kept": Rule(
+            "after which beat it was said is compared with answers only",
+            lambda core, kept: tuple(
+                (number, Counted("beat", core.incarnation, each.after_beat), each)
+                for number, each in kept.items()
+            ),
+        ),
     },
     _Kept: {
         **_out("nothing is parked here", "held_bytes"),
         **_out("in the form of what is said", "payload"),
-        "said": Rule("as frames", lambda kept, said, form: frames_form(said.frames)),
+        "said": Rule("as frames", lambda kept, said: frames_form(said.frames)),
         "announcement": Rule("a function of what is said", _is_set),
-        "after_beat": Rule(
-            "compared with answers only", lambda kept, beat, form: Counted("beat", 0, beat)
-        ),
+        **_out("in the form of the worker", "after_beat"),
     },
 }  # fmt: skip
 """The attributes that are left out of the form of each class, or replaced, and why."""
+
+FORMS: Forms = {
+    **RULES,
+    type(NOBODY): lambda nobody: {},
+    Ranges: lambda ranges: tuple(ranges.flat()),
+    Frames: frames_form,
+    Mail: mail_form,
+    WorkerMail: worker_mail_form,
+}

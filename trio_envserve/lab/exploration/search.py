@@ -22,16 +22,16 @@ import time
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, overload
 
+from ...retrylab.explore import Exploration
+from ...retrylab.failure import explored_failure
 from ..simulation.coverage import IMPOSSIBLE_OF_KEYS, POSSIBLE_OF_KEYS, name_of
 from .actions import Action
-from .configurations import AnyConfiguration, KeyConfiguration
+from .configurations import AnyConfiguration, Configuration, KeyConfiguration, PlayedConfiguration
 from .explored import Explored
-from .hosted_configurations import HostConfiguration
 from .hosted_world import HostsWorld
 from .keyed_world import KeyWorld
-from .world import World
 
 CHUNK = 2_000
 """States that are looked at between two reports of progress."""
@@ -103,20 +103,52 @@ def _cannot_occur() -> dict[str, str]:
     return {name_of(pair): why for pair, why in IMPOSSIBLE_OF_KEYS.items()}
 
 
-def _world(configuration: AnyConfiguration) -> Explored[Any]:
+def _world(configuration: PlayedConfiguration) -> Explored[Any]:
     match configuration:
         case KeyConfiguration():
             return KeyWorld(configuration)
-        case HostConfiguration():
-            return HostsWorld(configuration)
         case _:
-            return World(configuration)
+            return HostsWorld(configuration)
+
+
+class SystemSearch:
+    """Search of a configuration that is a system of actors; see :class:`Search`."""
+
+    def __init__(self, configuration: Configuration, *, most_states: int | None = None) -> None:
+        self.system = configuration.system()
+        bounds = self.system.bounds
+        if most_states is not None:
+            bounds = dataclasses.replace(bounds, most_states=most_states)
+        self.exploration = Exploration(self.system, bounds)
+        self.figures = Figures(configuration)
+
+    def run(self) -> Iterator[Figures]:
+        """Explore; yields the figures now and then, and at the end."""
+        for explored in self.exploration.run():
+            figures = self.figures
+            figures.states, figures.transitions = explored.states, explored.transitions
+            figures.depth, figures.frontier = explored.depth, explored.states - explored.looked
+            figures.local_states = {"local": explored.locals}
+            figures.seconds, figures.exhausted = explored.seconds, explored.exhausted
+            if explored.violation is not None and explored.path is not None:
+                text = f"{explored.violation.guarantee}: {explored.violation.text}"
+                figures.found = Counterexample((text,), explored.path.moves, 1)
+            yield figures
+
+    def tell(self) -> list[str]:
+        """Lines of the counterexample; none without one."""
+        failure = explored_failure(self.system, self.exploration.explored)
+        if failure is None or self.figures.found is None:
+            return []
+        return [*failure.text().splitlines(), f"VIOLATED {self.figures.found.violations[0]}"]
 
 
 class Search:
     """One exploration.  Iterate over :meth:`run`; it ends at the first violation."""
 
-    def __init__(self, configuration: AnyConfiguration, *, most_states: int | None = None) -> None:
+    def __init__(
+        self, configuration: PlayedConfiguration, *, most_states: int | None = None
+    ) -> None:
         self.world = _world(configuration)
         self.figures = Figures(configuration)
         self._most_states = most_states
@@ -247,9 +279,26 @@ def _no_collections() -> Iterator[None]:
             gc.enable()
 
 
-def explore(configuration: AnyConfiguration, *, most_states: int | None = None) -> Search:
+def search_of(
+    configuration: AnyConfiguration, *, most_states: int | None = None
+) -> Search | SystemSearch:
+    """Search of a configuration."""
+    if isinstance(configuration, Configuration):
+        return SystemSearch(configuration, most_states=most_states)
+    return Search(configuration, most_states=most_states)
+
+
+@overload
+def explore(asked: Configuration, *, most_states: int | None = None) -> SystemSearch: ...
+@overload
+def explore(asked: PlayedConfiguration, *, most_states: int | None = None) -> Search: ...
+@overload
+def explore(
+    asked: AnyConfiguration, *, most_states: int | None = None
+) -> Search | SystemSearch: ...
+def explore(asked: AnyConfiguration, *, most_states: int | None = None) -> Search | SystemSearch:
     """Explore to the end, or to the first violation, or to so many states."""
-    search = Search(configuration, most_states=most_states)
+    search = search_of(asked, most_states=most_states)
     for _ in search.run():
         pass
     return search

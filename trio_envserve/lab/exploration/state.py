@@ -1,25 +1,11 @@
-"""A global state: local states and messages by number, and what may still happen."""
+"""A worker's process in a state."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from .judge import Past
-
 DEAD = -1
 """In place of the core of a worker whose process is dead."""
-
-
-class ClientPart(NamedTuple):
-    """A client and its link; messages by number, the oldest first."""
-
-    core: int
-    asked: int = 0
-    """How many of its calls it has made."""
-    up: tuple[int, ...] = ()
-    down: tuple[int, ...] = ()
-    late: tuple[tuple[str, int, int], ...] = ()
-    """The messages left behind that still arrive: which way, the connection, the message."""
 
 
 class Running(NamedTuple):
@@ -57,16 +43,3 @@ class WorkerPart(NamedTuple):
         """An execution, and the same without it."""
         run = next(each for each in self.runs if each.number == number)
         return run, self._replace(runs=tuple(each for each in self.runs if each is not run))
-
-
-class SystemState(NamedTuple):
-    """A whole system at one moment."""
-
-    life: int
-    """Which life of the server this is."""
-    router: int
-    clients: tuple[ClientPart, ...]
-    workers: tuple[WorkerPart, ...]
-    left: tuple[int, ...]
-    """How often each kind of trouble may still come."""
-    past: Past

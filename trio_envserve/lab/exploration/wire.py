@@ -2,18 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from ...core import error_records, messages
 from ...core.errors import ProtocolError
+from ...core.ranges import Ranges
 from ...core.terms import Status
+from ...retrylab.values import Counted
 from . import names
-from .leaves import Counted
 
 
-def frames_form(frames: Iterable[Any]) -> Any:
-    """The form of a message: its frames, headers decoded."""
+class Frames(tuple[bytes, ...]):
+    """Frames of a message."""
+
+    __slots__ = ()
+
+
+class Mail(NamedTuple):
+    """Message between a client and a server."""
+
+    route: bytes
+    """Route of the connection that it was sent over."""
+    frames: Frames
+
+
+class WorkerMail(NamedTuple):
+    """Message between a server and a worker."""
+
+    worker: bytes
+    life: int
+    """Life of the server that started the worker."""
+    frames: Frames
+
+
+def mail_form(mail: Mail) -> Any:
+    """Value to compare in the place of a message between a client and a server."""
+    client, connection = names.client_of(mail.route), names.connection_of(mail.route)
+    return Counted("connection", client, connection), frames_form(mail.frames)
+
+
+def worker_mail_form(mail: WorkerMail) -> Any:
+    """Value to compare in the place of a message between a server and a worker."""
+    return mail.worker, mail.life, frames_form(mail.frames)
+
+
+def frames_form(frames: Sequence[Any]) -> Any:
+    """Value to compare in the place of frames: headers decoded, without texts for people."""
     parts: list[Any] = []
     status: Status | None = None
     for frame in frames:
@@ -22,7 +57,7 @@ def frames_form(frames: Iterable[Any]) -> Any:
             error = status is not None and status is not Status.RESULT
             parts.append(_error(frame) if error else bytes(frame))
             continue
-        parts.append(_message(message))
+        parts.append(_message(message, bytes(frames[0])))
         if isinstance(message, (messages.Outcome, messages.WorkerOutcome)):
             status = Status(message.status)
     return tuple(parts)
@@ -44,23 +79,19 @@ def _error(body: bytes) -> Any:
     return ("error", info.code, info.verdict.name, info.worker.encode(), info.executions)
 
 
-def _message(message: Any) -> Any:
-    rule = _MESSAGE_RULES.get(type(message).__name__, {})
+def _message(message: Any, first: bytes) -> Any:
+    rules = _MESSAGE_RULES.get(type(message).__name__, {})
     fields = [
-        rule[name](message, value) if name in rule else _plain(value)
+        rules[name](message, value) if name in rules else value
         for name, value in zip(message._fields, message, strict=True)
     ]
+    if isinstance(message, (messages.Beat, messages.Statement)):  # the first frame says of whom
+        fields.append(Counted("beat", first, message.beat))
     return (type(message).__name__, *fields)
 
 
-def _plain(value: Any) -> Any:
-    if type(value) is list:  # spans
-        return tuple(value)
-    return value.encode() if type(value) is str else value
-
-
 def _of_session(kind: str) -> Callable[[Any, int], Any]:
-    return lambda message, number: Counted(kind, names.owner(message.session), number)
+    return lambda message, number: Counted(kind, names.client_of(message.session), number)
 
 
 def _nothing(message: Any, value: Any) -> None:
@@ -73,9 +104,7 @@ def _server(message: Any, record: dict[str, Any]) -> Any:
 
 _MESSAGE_RULES: dict[str, dict[str, Callable[[Any, Any], Any]]] = {
     "Hello": {
-        "connection": lambda message, number: Counted(
-            "connection", names.owner(message.name.encode()), number
-        ),
+        "connection": lambda message, number: Counted("connection", message.name, number),
         "message_bytes": _nothing,
     },
     "Request": {"digest": _nothing},  # the number of the call, which the body says, too
@@ -84,6 +113,36 @@ _MESSAGE_RULES: dict[str, dict[str, Callable[[Any, Any], Any]]] = {
     "Welcome": {"server": _server, "window": _nothing, "message_bytes": _nothing},
     "Refused": {"text": _nothing},
     "Error": {"text": _nothing},
-    "Beat": {"beat": lambda message, number: Counted("beat", 0, number), "stats": _nothing},
-    "Statement": {"beat": lambda message, number: Counted("beat", 0, number)},
+    "Beat": {"beat": _nothing, "stats": _nothing},
+    "Statement": {"beat": _nothing},
 }
+
+
+_HIDDEN = {
+    "digest", "server", "stats", "epoch", "version", "message_bytes", "name", "client", "window",
+    "pid", "environment", "duration_s", "nonce", "text",
+}  # fmt: skip
+_SPANS = {"finished", "pending", "missing", "numbers", "live", "cancelled", "seen"}
+
+
+def describe(mail: Mail | WorkerMail) -> str:
+    """Message as text, for people."""
+    message = next(filter(None, map(decoded, mail.frames)), None)
+    if message is None:
+        return "something"
+    fields = [
+        f"{name}={_value(name, value)}"
+        for name, value in zip(message._fields, message, strict=True)
+        if name not in _HIDDEN and value is not None
+    ]
+    if isinstance(message, messages.Request):
+        fields.append(f"body={mail.frames[-1].decode('ascii', 'replace')}")
+    return f"{type(message).__name__}({', '.join(fields)})"
+
+
+def _value(name: str, value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.decode("ascii", "replace").rstrip(".-")
+    if name in _SPANS and isinstance(value, list):
+        return repr(list(Ranges.from_flat(value)))
+    return repr(value)
