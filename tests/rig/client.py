@@ -21,10 +21,8 @@ has in hands and nothing else.  No record of the calls is kept here: memory is m
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import itertools
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,10 +30,10 @@ from typing import Any, NamedTuple, Protocol, final
 
 import trio
 
-from trio_envserve.client import Client, Outcome, open_client
+from trio_envserve.client import Client, open_client
 from trio_envserve.core.limits import ClientLimits
 from trio_envserve.lab.demo.wiretap import TappedNetwork
-from trio_envserve.lab.logs import EventLog
+from trio_envserve.lab.logs import EventLog, told_of
 from trio_envserve.lab.processes import given_options, obey_orders, say
 from trio_envserve.net import ConnectionEvent, Message, open_zmq_network
 
@@ -44,9 +42,6 @@ LIMITS = ClientLimits(reconnect_s=4.0)
 
 COUNT_S = 0.25
 """Between two counts on standard output."""
-
-OWN_WORDS = "; servers that were lost"
-"""The begin of what a client adds to the message of an outcome that is the server's."""
 
 
 class Ask(NamedTuple):
@@ -99,24 +94,6 @@ class Links:
         """A connection that began or ended."""
         if event in (ConnectionEvent.CONNECTED, ConnectionEvent.DISCONNECTED):
             self._log.write("linked", self._name, how=event.value)
-
-
-def told_of(outcome: Outcome) -> dict[str, Any]:
-    """All that an outcome says, for a judge: of two that are the same it is the same."""
-    error, value = outcome.error, outcome.value if isinstance(outcome.value, dict) else {}
-    info = None if error is None else error.info
-    text = (info.message if info else str(error or "")).partition(OWN_WORDS)[0]
-    said = [
-        repr(value), text, outcome.worker, outcome.duration_s, outcome.executions,
-        None if info is None else [info.code, info.verdict.name, info.type, info.traceback],
-    ]  # fmt: skip
-    return {
-        "ok": outcome.ok, "execution": value.get("execution"),
-        "code": None if error is None else info.code if info else error.code,
-        "verdict": None if error is None else error.verdict.name,
-        "message": None if error is None else str(error)[:300],
-        "said": hashlib.blake2b(json.dumps(said).encode(), digest_size=16).hexdigest(),
-    }  # fmt: skip
 
 
 @final

@@ -181,7 +181,7 @@ async def _calm_down(rig: Rig, begin: dict[str, Any]) -> None:
         await rig.wait_all(lambda client: client.ready)
         await rig.carried_out("rest")
     with trio.move_on_after(CALM_S):  # what still runs then is told by the judge
-        while any(rig.lives.running.values()):  # noqa: ASYNC110  # other processes
+        while rig.lives.running:  # noqa: ASYNC110  # other processes
             await trio.sleep(LOOK_S)
     rig.log.write("phase", "rest")
     await _settled(rig, "end", lambda now: not list(not_given_back(begin, now)), CALM_S)

@@ -482,7 +482,7 @@ class Counting(Judge):
 
 
 class Tally(Counting):
-    """Counts, by name; and whether there is enough of what the run wants to show.
+    """Counts, by name.
 
     The names are ``asked``, ``withdrawn``, ``result`` and the codes of errors, ``told``
     (requests with an outcome), ``began``, ``began again``, ``died``, ``kills``, and each harm by
@@ -527,32 +527,34 @@ class Tally(Counting):
         span_s = max(0.0, self.span_s[1] - self.span_s[0])
         return {**dict(sorted(self.counts.items())), "seconds": round(span_s, 1)}
 
-    def rest(self, at_s: float) -> Iterator[Violation]:
-        """Violations by too little of something."""
-        if len(self.wants) != 1 or not self.over:
-            yield Violation("shown", at_s, "this is no run from its begin to its end")
-            return
-        for name, least in self.wants[0].items():
-            if self.counts[name] < least:
-                text = f"{self.counts[name]} {name}, and {least} are wanted: nothing is shown of it"
-                yield Violation("shown", at_s, text)
-
 
 def judge(log: Path, *more: Counting) -> dict[str, Any]:
     """Judge a log: ``ok``, the ``problems`` in words, and figures.
+
+    A run that has no end, or has less of something than it wants, shows nothing: a problem.
 
     Args:
         log: The file.
         more: Further judges, new ones.
     """
-    made: list[Judge] = [Guarantees(), counting := Tally(), *more]
+    made: list[Judge] = [Guarantees(), tally := Tally(), *more]
     try:
         with log.open() as lines:
             found = judge_log(map(_as_made, made), read_log(lines))
     except (OSError, ValueError, KeyError) as error:
         return {"ok": False, "problems": [f"the log cannot be read: {error!r}"]}
-    figures = {name: value for each in (counting, *more) for name, value in each.figures().items()}
+    figures = {name: value for each in (tally, *more) for name, value in each.figures().items()}
+    found += [Violation("shown", tally.span_s[1], text) for text in _too_little(tally, figures)]
     return {"ok": not found, "problems": found, **figures}
+
+
+def _too_little(tally: Tally, figures: Mapping[str, Any]) -> Iterator[str]:
+    if len(tally.wants) != 1 or not tally.over:
+        yield "this is no run from its begin to its end"
+        return
+    for name, least in tally.wants[0].items():
+        if figures.get(name, 0) < least:
+            yield f"{figures.get(name, 0)} {name}, and {least} are wanted: nothing is shown of it"
 
 
 def _as_made(judge: Judge) -> Callable[[], Judge]:

@@ -1,17 +1,17 @@
-"""Logs on disk, as the demonstration and the soak write and follow them.
+"""The log of a run of real processes: events of :mod:`~trio_envserve.retrylab`, a line each.
 
 Theory of operation
 -------------------
-Whoever acts writes down what it does, a line before or after, in one ``write``
-call to a file opened for appending: so lines of several processes never mix,
-and what is written stays written whoever is killed next.  The environment's own
-log is followed while it grows, and with it the processes that write it: whether
-one has ended is the kernel's word (:mod:`~trio_envserve.envs.witness`).
+All processes of a run write to one file, opened for appending: a line before or after they do
+something, in one ``write``.  So lines never mix, what is written stays written whoever is killed
+next, and the order of the lines is the order in which they were written.  The log is followed
+while it grows, and with it the processes of the environment that write it.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import time
@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, final
 
+from ..client import Outcome
 from ..core.errors import ConfigError
 from ..envs.witness import is_dead
 from ..retrylab.judges import Kind
@@ -63,8 +64,7 @@ class JsonLog:
 
 @final
 class EventLog:
-    """Appends events to a file, which may be that of other processes too: each in one
-    ``write``, so lines never mix, and stay written whoever is killed next."""
+    """Appends events to a file."""
 
     def __init__(self, path: Path) -> None:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
@@ -83,21 +83,60 @@ class EventLog:
         os.close(self._descriptor)
 
 
+@dataclasses.dataclass(slots=True, eq=False)
+class Life:
+    """A process of the environment, as the log tells of it."""
+
+    process: str
+    pid: int
+    began_s: float
+    """When it wrote its first event."""
+    alive_s: float
+    """The last moment at which it was seen not to have ended."""
+    running: dict[str, tuple[str, float]] = dataclasses.field(default_factory=dict)
+    """By execution that it began and has not ended: its request, and when it began."""
+    dead: bool = False
+
+    @property
+    def requests(self) -> set[str]:
+        """Requests that it runs, or ran when it died."""
+        return {request for request, _ in self.running.values()}
+
+
 @final
 class Lives:
-    """Follows the events of a run, and watches the processes of its environment die."""
+    """Follows the events of a run, and watches the processes of its environment die: whether one
+    has ended is the kernel's word (:mod:`~trio_envserve.envs.witness`)."""
 
     def __init__(self, path: Path) -> None:
-        self.running: dict[str, set[str]] = {}
-        """Executions of each process that is not dead."""
-        self.dead: set[str] = set()
+        self.all: dict[str, Life] = {}
+        """By process, as they appeared."""
         self._path = path
         self._offset = 0
-        self._alive: dict[str, tuple[int, float]] = {}
-        """By process: its id, and the last moment at which it was seen not to have ended."""
 
     def look(self, log: EventLog) -> None:
         """Take in what is new; a ``died`` event for each process that has ended."""
+        self._read()
+        for life in self.living:
+            asked_s = time.monotonic()
+            if is_dead(f"{self._path}.lives", life.process):
+                self._read()  # what it wrote before
+                life.dead = True
+                log.write("died", life.process, pid=life.pid, alive_s=life.alive_s)
+            else:
+                life.alive_s = asked_s
+
+    @property
+    def living(self) -> list[Life]:
+        """Those that were not seen to have ended."""
+        return [life for life in self.all.values() if not life.dead]
+
+    @property
+    def running(self) -> int:
+        """Number of executions of those that live."""
+        return sum(len(life.running) for life in self.living)
+
+    def _read(self) -> None:
         with self._path.open("rb") as file:
             file.seek(self._offset)
             data = file.read()
@@ -106,100 +145,34 @@ class Lives:
         for text in whole.splitlines():
             if b'"began"' in text or b'"ended"' in text:
                 self._see(json.loads(text))
-        for process, (pid, alive_s) in list(self._alive.items()):
-            asked_s = time.monotonic()
-            if is_dead(f"{self._path}.lives", process):
-                del self._alive[process]
-                self.running.pop(process, None)
-                self.dead.add(process)
-                log.write("died", process, pid=pid, alive_s=alive_s)
-            else:
-                self._alive[process] = pid, asked_s
 
     def _see(self, event: dict[str, Any]) -> None:
-        process, what = event["actor"], event["what"]
-        if process in self.dead:
-            return  # it wrote this before its death was seen
-        match event["kind"]:
-            case "began":
-                # It wrote the line, so it was alive then.
-                self._alive.setdefault(process, (what["pid"], event["at_s"]))
-                self.running.setdefault(process, set()).add(what["execution"])
-            case "ended":
-                self.running.get(process, set()).discard(what["execution"])
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class WorkerLife:
-    """One worker process, as the environment's log tells of it."""
-
-    process: str
-    pid: int
-    began_s: float
-    """When it wrote its first line (monotonic)."""
-    alive_s: float
-    """The last moment (monotonic) at which it was seen not to have ended."""
-    living: dict[str, float] = dataclasses.field(default_factory=dict)
-    """Keys that it began and has not ended, with when they began (monotonic)."""
-    dead: bool = False
-
-
-@final
-class EnvironmentLog:
-    """Follows the environment's log, and watches the processes that write it."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.lives: dict[str, WorkerLife] = {}
-        """By process name, as they appeared."""
-        self._offset = 0
-
-    def read(self) -> None:
-        """Take in the lines written since the last call."""
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self._offset)
-                data = file.read()
-        except FileNotFoundError:
-            return  # nothing has been run yet
-        whole = data[: data.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        for text in whole.splitlines():
-            self._line(json.loads(text))
-
-    def _line(self, line: dict[str, Any]) -> None:
-        if "key" not in line:
-            return  # asked for without one: nothing is said of the process that runs it
-        process, key = line["process"], line["key"]
-        life = self.lives.get(process)
-        if life is None:
+        process, at_s, what = event["actor"], event["at_s"], event["what"]
+        if event["kind"] == "began":
             # It wrote the line, so it was alive then.
-            life = WorkerLife(process, line["pid"], line["monotonic"], line["monotonic"])
-            self.lives[process] = life
-        if line["event"] == "start":
-            life.living[key] = line["monotonic"]
-        else:
-            life.living.pop(key, None)
+            life = self.all.setdefault(process, Life(process, what["pid"], at_s, at_s))
+            life.running[what["execution"]] = event["request"], at_s
+        elif event["kind"] == "ended":
+            self.all[process].running.pop(what["execution"], None)
 
-    def look(self, log: JsonLog) -> EnvironmentLog:
-        """Take in what is new, and look which processes have ended: a ``dead``
-        line for each that has."""
-        self.read()
-        for life in self.lives.values():
-            if life.dead:
-                continue
-            asked_s = time.monotonic()
-            if is_dead(f"{self.path}.lives", life.process):
-                life.dead = True
-                log.write("dead", process=life.process, pid=life.pid, alive_s=life.alive_s)
-            else:
-                life.alive_s = asked_s
-        return self
 
-    def living(self) -> int:
-        """How many keys have been begun, by processes not seen to have ended, and not ended."""
-        return sum(len(life.living) for life in self.lives.values() if not life.dead)
+OWN_WORDS = "; servers that were lost"
+"""The begin of what a client adds to the message of an outcome that is the server's."""
 
-    def all_dead(self) -> bool:
-        """Whether every process that ever wrote has been seen to have ended."""
-        return all(life.dead for life in self.lives.values())
+
+def told_of(outcome: Outcome) -> dict[str, Any]:
+    """All that an outcome says, for a judge: of two that are the same it is the same."""
+    error, value = outcome.error, outcome.value if isinstance(outcome.value, dict) else {}
+    info = None if error is None else error.info
+    text = (info.message if info else str(error or "")).partition(OWN_WORDS)[0]
+    said = [
+        repr(value), text, outcome.worker, outcome.duration_s, outcome.executions,
+        None if info is None else [info.code, info.verdict.name, info.type, info.traceback],
+    ]  # fmt: skip
+    return {
+        "ok": outcome.ok, "execution": value.get("execution"),
+        "code": None if error is None else info.code if info else error.code,
+        "verdict": None if error is None else error.verdict.name,
+        "message": None if error is None else str(error)[:300],
+        "said": hashlib.blake2b(json.dumps(said).encode(), digest_size=16).hexdigest(),
+    }  # fmt: skip

@@ -30,7 +30,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final, Self, final
@@ -38,7 +37,6 @@ from typing import IO, Any, Final, Self, final
 import trio
 
 from ..core.errors import ServerStartError
-from .logs import JsonLog
 
 END_S = 8.0
 """Time that a program has to end by itself."""
@@ -181,18 +179,6 @@ class Process:
         with trio.CancelScope(shield=True):
             self.signal(signal.SIGKILL)
             await self._reap()
-
-    async def replace(self, log: JsonLog) -> None:
-        """Kill it and start it again; a ``kill`` line, and the line that it says, are logged."""
-        sent_s, pid = time.monotonic(), self.pid
-        await self.kill()
-        log.write("kill", what=self.what, pid=pid, sent_s=sent_s)
-        await self.start()
-        self.note(log)
-
-    def note(self, log: JsonLog) -> None:
-        """Log the line by which it said that it had begun, for a judge."""
-        log.write(**self.said)
 
     async def end(self, limit_s: float | None = None) -> None:
         """Let it go on if it was stopped, ask it to end, and reap it; kill it if that takes

@@ -41,7 +41,7 @@ class Violation(str):
 
 Kind: TypeAlias = Literal[
     "asked", "did", "told", "withdrawn", "began", "ended", "has", "died",
-    "serving", "linked", "harmed", "phase", "sampled",
+    "serving", "linked", "sent", "arrived", "harmed", "phase", "sampled",
 ]  # fmt: skip
 
 
@@ -53,8 +53,9 @@ class Event(NamedTuple):
     kind: Kind
     """Kind: ``asked`` by a caller, ``did`` for it, ``told`` to it, ``withdrawn`` by it; ``began``
     and ``ended`` to hold or to run something; ``has`` a request on its disk; ``died`` with all
-    that it held.  Of real processes also: ``serving``, or ``linked`` anew; ``harmed`` by a fault;
-    a ``phase`` of the run, which is the actor; and ``sampled`` then."""
+    that it held.  Of real processes also: ``serving``, or ``linked`` anew; a message ``sent`` or
+    ``arrived``; ``harmed`` by a fault; a ``phase`` of the run, which is the actor; and ``sampled``
+    then."""
     actor: str
     """Name of the actor: the process that it happened in."""
     request: str

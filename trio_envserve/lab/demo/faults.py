@@ -40,17 +40,17 @@ import trio
 from ...core.messages import KINDS, Outcome
 from ...core.terms import ID_BYTES
 from ...testing.proxy import FaultProxy
-from ..logs import EnvironmentLog, JsonLog, WorkerLife
+from ..logs import EventLog, Life, Lives
 from ..processes import Process
-from .judge_logs import LEAST_FAULTS, LEAST_LIVING
-from .logs import RequestId
+from .judge import CUT, CUT_BEFORE_RECEIPT, LEAST_FAULTS, LEAST_LIVING
+from .wiretap import id_of
 
 T = TypeVar("T")
 
 _POLL_S = 0.01
 _HEAD = bytes((0x80 + len(Outcome._fields) + 2, KINDS[Outcome]))
 """How the head of an outcome begins: an array, its kind, and a session follows."""
-_RESULT = b"completion"
+_RESULT = b"execution"
 """A key of every result of the environment, as it stands in an encoded one."""
 _FIRST, _LAST = 0.04, 0.60
 """The part of the answers at which the first and the last fault are due."""
@@ -75,8 +75,8 @@ class Callers(Protocol):
     duration_s: float
     """How long the next ones are to last."""
 
-    received: set[RequestId]
-    """The requests of which an outcome has come."""
+    received: set[str]
+    """Ids of the requests of which an outcome has come."""
 
     def sessions(self) -> int:
         """The fewest sessions that one of them has had."""
@@ -95,17 +95,17 @@ def schedule(seed: int, rollouts: int, hosts: int = 0) -> list[tuple[int, str]]:
     ]
 
 
-def outcomes_in(data: bytes) -> list[RequestId]:
-    """The requests whose results stand in bytes that a server has sent, in
+def outcomes_in(data: bytes) -> list[str]:
+    """Ids of the requests whose results stand in bytes that a server has sent, in
     order; also of one that is not there to its end."""
-    found: list[RequestId] = []
+    found: list[str] = []
     for message in data.split(_HEAD)[1:]:
         stream = io.BytesIO(message)
         with contextlib.suppress(cbor2.CBORError):  # it only looked like a header
             _, session, sequence = (cbor2.load(stream) for _ in range(3))
             sequences = sequence if isinstance(sequence, list) else [sequence]
             if _RESULT in message and type(session) is bytes and len(session) == ID_BYTES:
-                found += [(session, number) for number in sequences]
+                found += [id_of(session, number) for number in sequences]
     return found
 
 
@@ -123,13 +123,13 @@ class Faults:
 
     def __init__(
         self, server: Process, host: Process | None, proxy: FaultProxy,
-        environment: EnvironmentLog, log: JsonLog, callers: Callers, *, rollouts: int,
+        lives: Lives, log: EventLog, callers: Callers, *, rollouts: int,
         workers: int, say: Callable[[str], None],
     ) -> None:  # fmt: skip
         self._server = server
         self._host = host
         self._proxy = proxy
-        self._environment = environment
+        self._lives = lives
         self._log = log
         self._callers = callers
         self._rollouts = rollouts
@@ -166,7 +166,7 @@ class Faults:
     async def watch(self) -> None:
         """Follow the environment's log and its processes until cancelled."""
         while True:
-            self._environment.look(self._log)
+            self._lives.look(self._log)
             await trio.sleep(_POLL_S)
 
     # -- faults ----------------------------------------------------------------
@@ -174,7 +174,7 @@ class Faults:
     async def _cut(self) -> None:
         await self._proxy.wait_connections(1)
         count = self._proxy.cut_all()
-        self._log.write("cut", how="ordinary", connections=count)
+        self._log.write("harmed", "network", of="network", how=CUT, connections=count)
         self._say(f"cut {count} connections")
 
     async def _cut_before_receipt(self) -> None:
@@ -184,13 +184,13 @@ class Faults:
         )
         count = self._proxy.counters.cut - before
         self._log.write(
-            "cut", how="before receipt", connections=count,
-            withheld=[(session.hex(), sequence) for session, sequence in withheld],
+            "harmed", "network", of="network", how=CUT_BEFORE_RECEIPT, connections=count,
+            withheld=withheld,
         )  # fmt: skip
         outcomes = "1 outcome" if len(withheld) == 1 else f"{len(withheld)} outcomes"
         self._say(f"cut {count} connections with {outcomes} on the way")
 
-    def _not_received(self, data: bytes) -> list[RequestId]:
+    def _not_received(self, data: bytes) -> list[str]:
         """The requests whose outcomes are in these bytes and have not come yet.
 
         The cut falls on the first bytes with such a one, so none of them was
@@ -205,25 +205,24 @@ class Faults:
     async def _kill_busiest(self) -> int:
         """Kill a worker with enough executions; says with how many it died."""
         life = await self._wait_busy_worker()
-        sent_s = time.monotonic()
+        since_s = time.monotonic()
         os.kill(life.pid, signal.SIGKILL)
         await poll(lambda: life.dead)
-        self._environment.read()
-        died = len(life.living)
+        died = len(life.running)
         self._log.write(
-            "kill", what="worker", process=life.process, pid=life.pid, sent_s=sent_s, living=died
+            "harmed", life.process, of="worker", how="kill", pid=life.pid, since_s=since_s
         )
         self._say(f"killed a worker with {died} executions")
-        await poll(lambda: self._appeared_since(sent_s))
+        await poll(lambda: self._appeared_since(since_s))
         return died
 
     def _appeared_since(self, moment_s: float) -> bool:
         """Whether a process has begun its first rollout: all slots had one
         before, so it is a replacement."""
-        self._environment.look(self._log)
-        return any(life.began_s > moment_s for life in self._environment.lives.values())
+        self._lives.look(self._log)
+        return any(life.began_s > moment_s for life in self._lives.all.values())
 
-    async def _wait_busy_worker(self) -> WorkerLife:
+    async def _wait_busy_worker(self) -> Life:
         """One with enough executions; they last longer if there are too few."""
         in_vain = 0
         while (life := self._busy_worker()) is None:
@@ -242,18 +241,18 @@ class Faults:
         if too few executions live now, that is how fast the machine is."""
         return self._at_work() > 1
 
-    def _busy_worker(self) -> WorkerLife | None:
+    def _busy_worker(self) -> Life | None:
         """One with enough executions that will not end in this very moment."""
-        self._environment.look(self._log)
-        if sum(not life.dead for life in self._environment.lives.values()) < self._workers:
+        self._lives.look(self._log)
+        if len(self._lives.living) < self._workers:
             return None  # else nobody could tell a replacement from a late beginner
         now_s, lasts_s = time.monotonic(), self._callers.durations_s
-        for life in self._environment.lives.values():
+        for life in self._lives.living:
             young = sum(
-                began_s + 0.7 * lasts_s.get(key, 0.0) > now_s
-                for key, began_s in life.living.items()
+                began_s + 0.7 * lasts_s.get(request, 0.0) > now_s
+                for request, began_s in life.running.values()
             )
-            if not life.dead and young >= LEAST_LIVING and self._spent.isdisjoint(life.living):
+            if young >= LEAST_LIVING and self._spent.isdisjoint(life.requests):
                 return life
         return None
 
@@ -261,27 +260,36 @@ class Faults:
         """Kill it while all of its workers run something; another one joins."""
         assert self._host is not None
         await poll(self._all_busy)
-        sent_s = time.monotonic()
         self._say("killing the host")
-        await self._host.replace(self._log)
-        await poll(lambda: self._appeared_since(sent_s))
+        since_s = await self._replace(self._host)
+        await poll(lambda: self._appeared_since(since_s))
         self._say("another host has joined")
+
+    async def _replace(self, process: Process) -> float:
+        """Kill it, and start it where it was; when it was killed."""
+        since_s, pid = time.monotonic(), process.pid
+        await process.kill()
+        what = process.what
+        self._log.write("harmed", what, of=what, how="kill", pid=pid, since_s=since_s)
+        await process.start()
+        self._log.write("serving", what, of=what, pid=process.pid)
+        return since_s
 
     def _all_busy(self) -> bool:
         """Whether all workers are there, run something, and none is left alone for it."""
-        self._environment.look(self._log)
+        self._lives.look(self._log)
         return self._at_work() == self._workers
 
     def _at_work(self) -> int:
         """How many workers there are, if each runs something and none is left alone; else 0."""
-        at_work = [life for life in self._environment.lives.values() if not life.dead]
-        if all(life.living and self._spent.isdisjoint(life.living) for life in at_work):
+        at_work = self._lives.living
+        if all(life.running and self._spent.isdisjoint(life.requests) for life in at_work):
             return len(at_work)
         return 0
 
     async def _kill_server(self) -> None:
         self._say("killing the server")
-        await self._server.replace(self._log)
+        await self._replace(self._server)
         self._sessions += 1
         await poll(lambda: self._callers.sessions() >= self._sessions)
         self._spent.update(self._callers.durations_s)

@@ -2,18 +2,16 @@
 
 Theory of operation
 -------------------
-A server of its own (a process, with worker processes) runs the built-in
-environment.  Four callers ask for rollouts through a fault proxy, each key
-once, with consent to be run again after a proven death.  One of the callers
-sits on a network that sends every request again while it runs
-(:mod:`.retransmit`): this client does not do that by itself, others will, and
-it is what the dedup cache is for.  The sockets of all callers are tapped
-(:mod:`.wiretap`): what goes over them is in the callers' log.  Meanwhile :mod:`.demo_faults` cuts
+A server of its own (a process, with worker processes) runs an environment that logs.  Four
+callers ask for rollouts through a fault proxy, each once, with consent to be run again after a
+proven death.  One of the callers sits on a network that sends every request again while it runs
+(:mod:`~trio_envserve.testing.retransmit`): this client does not do that by itself, others will,
+and it is what the dedup cache is for.  The sockets of all callers are tapped
+(:mod:`.wiretap`): what goes over them is in the log.  Meanwhile :mod:`.faults` cuts
 connections, also between an outcome and its receipt, kills workers with many
 executions, and kills the server.
 
-Environment, callers and killer each write a log; :mod:`.judge_logs`, which
-knows nothing of this package, recomputes everything from those three.  The
+Environment, callers and killer write to one log, and the judges (:mod:`.judge`) read that.  The
 server is asked for nothing but rollouts, least of all for what it has counted.
 """
 
@@ -22,6 +20,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -32,14 +31,11 @@ from ...core.errors import ConfigError
 from ...net import Network, open_zmq_network, unwrap_single
 from ...testing.proxy import open_fault_proxy
 from ...testing.retransmit import RetransmittingNetwork
-from ..answers import noted
-from ..history import CALLERS, ENVIRONMENT, KILLER
-from ..logs import EnvironmentLog, JsonLog, prepared
+from ..logs import EventLog, Lives, prepared, told_of
 from ..processes import TRIO_ENVSERVE, Process, join_process, serve_process
 from .faults import Faults, poll, schedule
-from .judge_logs import judge
-from .logs import CallerTap, RequestId
-from .wiretap import TappedNetwork
+from .judge import EVENTS, judge_demo, wants
+from .wiretap import CallerTap, TappedNetwork
 
 ROLLOUTS_LEAST = 500
 """With fewer there is not enough going on for all the faults."""
@@ -90,7 +86,7 @@ class Progress:
 
 
 async def run_demo(options: DemoOptions, progress: Progress | None = None) -> dict[str, Any]:
-    """Run it, and return the judge's figures (see :mod:`.judge_logs`).
+    """Run it, and return the judge's figures (see :mod:`.judge`).
 
     Raises ConfigError for options that cannot work, ServerStartError if the
     server cannot be started.
@@ -101,39 +97,29 @@ async def run_demo(options: DemoOptions, progress: Progress | None = None) -> di
         raise ConfigError(
             f"2 to {WORKERS_MOST} workers, not {options.workers}: one is killed while others work"
         )
-    directory = prepared(options.directory, (ENVIRONMENT, CALLERS, KILLER))
-    progress = progress or Progress(options.rollouts)
-    killer, callers = JsonLog(directory / KILLER), JsonLog(directory / CALLERS)
+    directory = prepared(options.directory, (EVENTS,))
+    log = EventLog(directory / EVENTS)
     try:
-        killer.write(
-            "begin", rollouts=options.rollouts, seed=options.seed, workers=options.workers,
-            hosts=int(options.remote_host),
-        )  # fmt: skip
+        shown = wants(options.rollouts, hosts=int(options.remote_host))
+        log.write("phase", "begin", wants=shown, seed=options.seed)
         with unwrap_single():
-            await _run(options, directory, progress, killer, callers)
-        killer.write("end")
+            await _run(options, directory, progress or Progress(options.rollouts), log)
+        log.write("phase", "end")
     finally:
-        killer.close()
-        callers.close()
-    return judge(directory)
+        log.close()
+    return judge_demo(directory)
 
 
-async def _run(
-    options: DemoOptions, directory: Path, progress: Progress, killer: JsonLog, log: JsonLog
-) -> None:
-    environment = EnvironmentLog(directory / ENVIRONMENT)
+async def _run(options: DemoOptions, directory: Path, progress: Progress, log: EventLog) -> None:
+    lives = Lives(directory / EVENTS)
     # Everything is told to end in the order in which it depends on each other,
     # and deaths are watched to the very last.
     with trio.move_on_after(options.seconds_limit) as limit:
-        args = {
-            "log_path": str(directory / ENVIRONMENT), "seed": options.seed,
-            "size": options.rollouts,
-        }  # fmt: skip
         async with serve_process(
-            "arithmetic", directory, args=args, workers=options.workers,
-            hosted=options.remote_host, command=options.server_command,
+            "trio_envserve.lab.environment:Logged", directory, workers=options.workers,
+            args={"log": str(directory / EVENTS)}, hosted=options.remote_host,
+            command=options.server_command,
         ) as server:  # fmt: skip
-            server.note(killer)
             joining = (
                 join_process(server.said["hosts"], options.workers, directory)
                 if options.remote_host else nullcontext()
@@ -142,7 +128,7 @@ async def _run(
             async with joining as host, proxying as proxy:
                 callers = _Callers(options, progress, log)
                 faults = Faults(
-                    server, host, proxy, environment, killer, callers, rollouts=options.rollouts,
+                    server, host, proxy, lives, log, callers, rollouts=options.rollouts,
                     workers=options.workers, say=progress.said.append,
                 )  # fmt: skip
                 async with trio.open_nursery() as nursery:
@@ -150,10 +136,16 @@ async def _run(
                     nursery.start_soon(_notice_end, server, progress, nursery.cancel_scope)
                     await callers.run(proxy.address, faults, options.seed)
                     nursery.cancel_scope.cancel()
+                log.write("phase", "closing")
     if limit.cancelled_caught:
         progress.said.append(f"not done after {options.seconds_limit:g} s: ended")
     with trio.move_on_after(10.0):
-        await poll(lambda: environment.look(killer).all_dead())
+        await poll(partial(_all_dead, lives, log))
+
+
+def _all_dead(lives: Lives, log: EventLog) -> bool:
+    lives.look(log)
+    return not lives.living
 
 
 async def _notice_end(server: Process, progress: Progress, scope: trio.CancelScope) -> None:
@@ -166,11 +158,11 @@ async def _notice_end(server: Process, progress: Progress, scope: trio.CancelSco
 class _Callers:
     """All callers."""
 
-    def __init__(self, options: DemoOptions, progress: Progress, log: JsonLog) -> None:
+    def __init__(self, options: DemoOptions, progress: Progress, log: EventLog) -> None:
         self.durations_s: dict[str, float] = {}
         self.duration_s = _DURATION_S
         self.answered = 0
-        self.received: set[RequestId] = set()
+        self.received: set[str] = set()
         self._options = options
         self._progress = progress
         self._log = log
@@ -182,7 +174,9 @@ class _Callers:
         async with AsyncExitStack() as stack:
             network: Network = await stack.enter_async_context(open_zmq_network())
             for number in range(_CALLERS):
-                tapped = TappedNetwork(network, CallerTap(number, self._log, self.received))
+                tapped = TappedNetwork(
+                    network, CallerTap(f"caller-{number}", self._log, self.received)
+                )
                 impatient = RetransmittingNetwork(tapped, pauses_s=_RETRANSMIT_S)
                 opened = open_client(
                     address, name=f"caller-{number}", network=tapped if number else impatient
@@ -213,16 +207,16 @@ class _Callers:
     async def _ask(
         self, client: Client, index: int, duration_s: float, limit: trio.Semaphore
     ) -> None:
-        key = f"rollout-{index}"
-        self._log.write("ask", key=key, rerun=True)
+        request, who = f"rollout-{index}", f"caller-{index % _CALLERS}"
+        about = {"call": request, "rerun": True, "max_executions": _MAX_EXECUTIONS}
+        self._log.write("asked", who, request, **about)
         self._progress.asked += 1
-        self.durations_s[key] = duration_s
+        self.durations_s[request] = duration_s
         outcome = await client.outcome(
-            {"index": index, "key": key, "duration_s": duration_s},
-            rerun=True, max_executions=_MAX_EXECUTIONS,
-        )  # fmt: skip
-        right = outcome.ok and outcome.value["reward"] == 1.0
-        self._log.write("answer", key=key, right=right, **noted(outcome))
+            {"request": request, "seconds": duration_s}, rerun=True, max_executions=_MAX_EXECUTIONS
+        )
+        right = outcome.ok and outcome.value["request"] == request
+        self._log.write("told", who, request, call=request, right=right, **told_of(outcome))
         self.answered += 1
         self._progress.answered += 1
         if self.answered == self._options.rollouts:

@@ -20,13 +20,21 @@ messages of one connection keep their order.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import hashlib
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Protocol, final
+from typing import Any, Protocol, final
 
+from ...core import values
+from ...core.errors import ProtocolError
 from ...core.limits import WireLimits
+from ...core.messages import Outcome, Request, Said, encode, read
+from ...core.terms import whole
 from ...net import ConnectionEvent, DealerSocket, Frame, Message, Network, OnEvent
 from ...testing.wrapped import WrappedDealer, WrappedNetwork
+from ..logs import EventLog
+
+_LIMITS = WireLimits()
 
 
 class Tap(Protocol):
@@ -94,3 +102,59 @@ class _Tapped(WrappedDealer):
         if taken:
             self._tap.sent(frames)
         return taken
+
+
+@final
+class CallerTap:
+    """Writes down what one caller's socket sends and receives, as far as the judge wants it:
+    requests, and outcomes with a digest of all their fields and bytes."""
+
+    def __init__(self, name: str, log: EventLog, received: set[str]) -> None:
+        """``received`` is filled with the ids of all outcomes that came."""
+        self._name = name
+        self._log = log
+        self._received = received
+        self._requests: dict[str, str] = {}
+        """By id: what was asked for."""
+
+    def sent(self, frames: Message) -> None:
+        """Requests."""
+        for message, body in _rows(frames):
+            match message:
+                case Request(session, sequence):
+                    id_ = id_of(session, sequence)
+                    if id_ not in self._requests:
+                        asked: Any = values.decode(body or b"", limits=_LIMITS)
+                        self._requests[id_] = str(asked["input"]["request"])
+                    self._log.write("sent", self._name, self._requests[id_], id=id_)
+
+    def received(self, frames: Message) -> None:
+        """Outcomes."""
+        for message, body in _rows(frames):
+            match message:
+                case Outcome(session, sequence):
+                    id_ = id_of(session, sequence)
+                    self._received.add(id_)
+                    digest = hashlib.blake2b(encode(message), digest_size=16)
+                    digest.update(body or b"")
+                    request = self._requests.get(id_, "")
+                    self._log.write(
+                        "arrived", self._name, request, id=id_, digest=digest.hexdigest()
+                    )
+
+    def happened(self, event: ConnectionEvent) -> None:
+        """A connection that began or ended."""
+        if event in (ConnectionEvent.CONNECTED, ConnectionEvent.DISCONNECTED):
+            self._log.write("linked", self._name, how=event.value)
+
+
+def id_of(session: bytes, sequence: int) -> str:
+    """The name of a request."""
+    return f"{session.hex()}/{sequence}"
+
+
+def _rows(frames: Message) -> Sequence[Said]:
+    try:
+        return read([*map(whole, frames)], most_bytes=_LIMITS.header_bytes)
+    except ProtocolError:
+        return ()  # the client will say what it thinks of it

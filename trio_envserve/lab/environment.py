@@ -1,4 +1,4 @@
-"""The environment of all rigs, whose results say by which execution they were made.
+"""The environment of runs of real processes, whose results say by which execution they were made.
 
 So a second execution cannot give the result of the first.  Each begin and end is in the log of
 the run, with the process and the kernel's word on the process that had begun the request before.
@@ -13,9 +13,9 @@ from typing import Any, final
 
 import trio
 
-from trio_envserve.envs.interface import Rollout
-from trio_envserve.envs.witness import Witness
-from trio_envserve.lab.logs import EventLog
+from ..envs.interface import Rollout
+from ..envs.witness import Witness
+from .logs import EventLog
 
 
 @final
