@@ -11,13 +11,14 @@ import atexit
 import functools
 import json
 import os
+import select
 import signal
 import socket
 import stat
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,10 +54,45 @@ async def until(condition: Callable[[], object]) -> None:
         await trio.sleep(0.01)
 
 
+class Fork:
+    """A command in a fork, with what is used here of :class:`subprocess.Popen`."""
+
+    def __init__(self, pid: int, out: int, report: int) -> None:
+        self.pid = pid
+        self.stdout = os.fdopen(out, "rb", buffering=0)
+        self.returncode: int | None = None
+        self._report = os.fdopen(report, "rb", buffering=0)
+        self._reported = select.poll()
+        self._reported.register(report, select.POLLIN)
+
+    async def ended(self) -> None:
+        if self.returncode is None:
+            await trio.lowlevel.wait_readable(self._report)
+
+    def poll(self) -> int | None:
+        if self.returncode is None and self._reported.poll(0):
+            self.wait()
+        return self.returncode
+
+    def wait(self) -> int:
+        if self.returncode is None:
+            self.returncode = int(self._report.read())
+            self._report.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
 class Running:
     """A command that runs.  Standard output is read as it comes."""
 
-    def __init__(self, process: subprocess.Popen[bytes], err: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes] | Fork, err: Path) -> None:
         assert process.stdout is not None
         self.process = process
         self.pid = process.pid
@@ -104,7 +140,10 @@ class Running:
         """Until it has ended and its output is read."""
         while await self._more():
             pass
+        if isinstance(self.process, Fork):
+            await self.process.ended()
         await until(lambda: self.process.poll() is not None)
+        assert self.process.returncode is not None
         return Finished(self.process.returncode, self._out.decode(), self.err)
 
     def signal(self, number: int) -> None:
@@ -157,11 +196,8 @@ def _forking() -> socket.socket:
     return ours
 
 
-def _fork(
-    folder: Path, arguments: Sequence[str], environ: Mapping[str, str]
-) -> tuple[int, int, Path]:
-    """A command in a fork: the pipes of its standard output and of its exit code, and the
-    file of its standard error."""
+def _fork(folder: Path, arguments: Sequence[str], environ: Mapping[str, str]) -> tuple[Fork, Path]:
+    """A command in a fork of a process that has imported it, and the file of its standard error."""
     asked = {
         "arguments": arguments, "folder": str(folder), "environ": _environment(folder, environ)
     }  # fmt: skip
@@ -172,7 +208,10 @@ def _fork(
         socket.send_fds(_forking(), [json.dumps(asked).encode()], given)
     os.close(out)
     os.close(report)
-    return said, told, err
+    pid = b""
+    while not pid.endswith(b"\n"):
+        pid += os.read(told, 1)
+    return Fork(int(pid), said, told), err
 
 
 @asynccontextmanager
@@ -180,7 +219,20 @@ async def command(
     folder: Path, *arguments: str, module: str = "trio_envserve", **environ: str
 ) -> AsyncIterator[Running]:
     """Start the command in ``folder``, and kill it at the end of the block."""
-    process, err = _start(folder, module, arguments, environ)
+    async with _running(*_start(folder, module, arguments, environ)) as running:
+        yield running
+
+
+@asynccontextmanager
+async def forked(folder: Path, *arguments: str, **environ: str) -> AsyncIterator[Running]:
+    """Start the command in ``folder``, in a fork of a process that has imported it, and kill it at
+    the end of the block.  For whatever does not look at how a process begins."""
+    async with _running(*_fork(folder, arguments, environ)) as running:
+        yield running
+
+
+@asynccontextmanager
+async def _running(process: subprocess.Popen[bytes] | Fork, err: Path) -> AsyncIterator[Running]:
     try:
         with trio.fail_after(HANG_S):
             yield Running(process, err)
@@ -194,15 +246,9 @@ async def command(
 
 async def run(folder: Path, *arguments: str, **environ: str) -> Finished:
     """Run the command to its end, in a fork of a process that has imported it."""
-    if any(name.startswith("PYTHON") for name in environ):  # they are for a new interpreter
-        async with command(folder, *arguments, **environ) as running:
-            return await running.wait()
-    said, told, err = _fork(folder, arguments, environ)
-    with trio.fail_after(HANG_S):
-        async with trio.lowlevel.FdStream(told) as reported, trio.lowlevel.FdStream(said) as shown:
-            output = b"".join([piece async for piece in shown])
-            code = int(b"".join([piece async for piece in reported]))
-    return Finished(code, output.decode(), err.read_text(errors="replace"))
+    new = any(name.startswith("PYTHON") for name in environ)  # they are for a new interpreter
+    async with (command if new else forked)(folder, *arguments, **environ) as running:
+        return await running.wait()
 
 
 @asynccontextmanager
@@ -211,7 +257,7 @@ async def served(
 ) -> AsyncIterator[tuple[Running, str]]:
     """A server by the command, ready, and its address."""
     bind = ("--bind", "tcp://127.0.0.1:0")
-    async with command(folder, "serve", environment, *bind, "--json", *arguments) as running:
+    async with forked(folder, "serve", environment, *bind, "--json", *arguments) as running:
         address = (await running.event("serving"))["address"]
         await running.event("ready")
         yield running, address

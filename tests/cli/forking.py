@@ -1,10 +1,11 @@
-"""Forks a process for each command that a test runs to its end.
+"""Forks a process for each command of a test that need not begin as a process of its own.
 
 To import the command takes longer than most commands take.  So this process imports it once,
 and each request becomes a child, which goes on as ``python -m trio_envserve`` would.  A
 request is a packet on the socket whose descriptor is the argument of this program: a JSON
 object with the arguments, the folder and the environment of a command, and the descriptors of
-its standard output, of its standard error, and of a pipe for its exit code.  A command is
+its standard output, of its standard error, and of a pipe for its process ID, in a line, and its
+exit code, once it has ended.  A command is
 killed once nobody reads that pipe any more.  With the socket all of them end.
 """
 
@@ -55,6 +56,7 @@ def fork_commands(link: socket.socket) -> list[str]:
                     link.detach()  # it is closed below, as everything of this process is
                     return become(json.loads(data), *given)
                 out, err, report = given
+                os.write(report, b"%d\n" % pid)
                 os.close(out)
                 os.close(err)
                 process = os.pidfd_open(pid)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.commands import Running, check_nothing_left, command, run
+from tests.cli.commands import Running, check_nothing_left, forked, run
 
 pytest.importorskip("hypercorn")
 httpx2 = pytest.importorskip("httpx2")
@@ -40,7 +40,7 @@ async def new_key(folder: Path, name: str, *roles: str, keys: str = "keys") -> N
 async def serving(folder: Path, *options: str) -> AsyncIterator[tuple[Running, dict[str, Any]]]:
     """A server with the keys of the folder, and what it says of itself."""
     arguments = ("arithmetic", *BIND, "--curve", "keys", *options, "--json")
-    async with command(folder, "serve", *arguments) as process:
+    async with forked(folder, "serve", *arguments) as process:
         serving = await process.event("serving")
         yield process, {**serving, **await process.event("ready")}
 
@@ -107,12 +107,12 @@ async def test_a_door_apart_comes_in_with_its_key(tmp_path: Path):
     async with serving(tmp_path) as (_, ready):
         at = ("--address", ready["address"], "--json")
         key = ("--curve", "door.key")
-        async with command(tmp_path, "door", "http", *at, *HTTP, *key) as door:
+        async with forked(tmp_path, "door", "http", *at, *HTTP, *key) as door:
             assert await rollout((await door.event("ready"))["http"]) == 1.0
         of_verifiers = ("--verifiers-bind", "tcp://127.0.0.1:0")
-        async with command(tmp_path, "door", "verifiers", *at, *of_verifiers, *key) as door:
+        async with forked(tmp_path, "door", "verifiers", *at, *of_verifiers, *key) as door:
             await door.event("ready")
-        async with command(tmp_path, "door", "http", *at, *HTTP) as door:
+        async with forked(tmp_path, "door", "http", *at, *HTTP) as door:
             await door.said("give this side keys (--curve, or curve=)")
         wrong = await run(tmp_path, "door", "http", *at, "--curve", "missing.key")
         assert wrong.code == 2

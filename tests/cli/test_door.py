@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-from tests.cli.commands import Running, check_nothing_left, command, run, until
+from tests.cli.commands import Running, check_nothing_left, forked, run, until
 from tests.connections import held_port
 
 pytest.importorskip("hypercorn")
@@ -49,14 +49,14 @@ class Place:
     @asynccontextmanager
     async def server(self) -> AsyncIterator[Running]:
         arguments = ("gated:environment", "--bind", self.address, "--json")
-        async with command(self.folder, "serve", *arguments) as serving:
+        async with forked(self.folder, "serve", *arguments) as serving:
             await serving.event("ready")
             yield serving
 
     @asynccontextmanager
     async def door(self, *options: str) -> AsyncIterator[tuple[Running, Any]]:
         arguments = ("--address", self.address, "--http", "127.0.0.1:0", "--json", *options)
-        async with command(self.folder, "door", "http", *arguments) as door:
+        async with forked(self.folder, "door", "http", *arguments) as door:
             url = (await door.event("serving"))["http"]
             async with httpx2.AsyncClient(base_url=url, timeout=None) as client:
                 yield door, client
@@ -196,7 +196,7 @@ async def test_a_door_says_why_it_cannot_be_opened(tmp_path: Path):
         found = await run(tmp_path, "door", "http", *options)
         assert (found.code, why in found.err) == (code, True), found.err
     with held_port() as port:
-        async with command(tmp_path, "door", "http", "--http", f"127.0.0.1:{port}") as first:
+        async with forked(tmp_path, "door", "http", "--http", f"127.0.0.1:{port}") as first:
             await first.line()
             second = await run(tmp_path, "door", "http", "--http", f"127.0.0.1:{port}", "--json")
     assert (second.code, "cannot listen" in second.last["error"]["message"]) == (3, True)

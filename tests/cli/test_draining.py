@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import check_nothing_left, command, run, until
+from tests.cli.commands import check_nothing_left, forked, run, until
 
 pytest.importorskip("hypercorn")
 httpx2 = pytest.importorskip("httpx2")
@@ -31,19 +31,19 @@ async def test_a_drain_is_watched_answered_and_followed(tmp_path: Path) -> None:
     (tmp_path / "next.jsonl").write_text('"next"\n')
     bind = f"ipc://{tmp_path}/s" if len(str(tmp_path)) < 90 else "tcp://127.0.0.1:0"
     serve = ("serve", "gated:gated", "--http", "127.0.0.1:0", "--json", "--drain-s", "300")
-    async with command(tmp_path, *serve, "--bind", bind) as first:
+    async with forked(tmp_path, *serve, "--bind", bind) as first:
         serving = await first.event("serving")
         address = serving["address"]
         await first.event("ready")
         ask = ("eval", "gated:gated", "--address", address, "--json", "--inputs")
         async with (
             httpx2.AsyncClient(base_url=serving["http"], timeout=None) as http,
-            command(tmp_path, *ask, "slow.jsonl") as slow,
+            forked(tmp_path, *ask, "slow.jsonl") as slow,
         ):
             await until((tmp_path / "began-slow").exists)
             first.signal(signal.SIGTERM)
             await first.said("taking no new work")
-            async with command(tmp_path, *ask, "next.jsonl") as following:
+            async with forked(tmp_path, *ask, "next.jsonl") as following:
                 # Who looks on sees what is left, and for how long.
                 seen = (await run(tmp_path, "status", address, "--json")).last
                 assert (seen["status"], seen["running"]) == ("stopping", 1)
@@ -68,7 +68,7 @@ async def test_a_drain_is_watched_answered_and_followed(tmp_path: Path) -> None:
                 assert (stopped.code, stopped.last["drained"]) == (0, True)
                 # What came meanwhile runs at the next server, once.
                 assert following.process.poll() is None
-                async with command(tmp_path, *serve, "--bind", address) as second:
+                async with forked(tmp_path, *serve, "--bind", address) as second:
                     await second.event("ready")
                     done = await following.wait()
                     assert (done.code, done.last["results"]) == (0, 1)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import trio
 
-from tests.cli.commands import HANG_S, ROOT, Finished, command, run, served, until
+from tests.cli.commands import HANG_S, ROOT, Finished, command, forked, run, served, until
 
 pytestmark = pytest.mark.real
 
@@ -276,7 +276,7 @@ async def test_a_server_that_does_not_close_takes_no_summary_away(tmp_path: Path
     limits = ("cancel_grace_s=0.1", "stop_s=0.2", "reap_s=0.2")
     given = [word for limit in limits for word in ("--limit", limit)]
     ask = ("eval", "deaf:Deaf", "-n", "2", "--out", str(output), *HERE, *given)
-    async with command(tmp_path, *ask) as client:
+    async with forked(tmp_path, *ask) as client:
         await until(lambda: output.exists() and output.read_text().count("\n") == 1)
         await until(lambda: (tmp_path / "started").exists())
         client.signal(signal.SIGINT)
@@ -428,7 +428,7 @@ async def test_arrays_of_200_mb_are_written_and_an_interruption_is_heard(tmp_pat
     print(f"5 results: {done.last['seconds']:.2f} s, {took_s:.2f} s with start and end")
     assert (done.code, done.last["results"], count_lines(whole)) == (0, 5, 5)
     whole.unlink()
-    async with command(tmp_path, *ask, str(cut)) as client:
+    async with forked(tmp_path, *ask, str(cut)) as client:
         # In the second line of five.
         await until(lambda: cut.exists() and cut.stat().st_size > 300_000_000)
         asked_s = trio.current_time()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-from tests.cli.commands import Running, check_nothing_left, command, run, until
+from tests.cli.commands import Running, check_nothing_left, command, forked, run, until
 from tests.cli.test_notify import heard_with, manager_socket
 from trio_envserve import ClientCurve, MayHaveRun, open_client
 
@@ -43,7 +43,7 @@ async def router(folder: Path, *arguments: str) -> AsyncIterator[tuple[Running, 
     """A server whose hosts join, its address, and the one for them."""
     (folder / "told.py").write_text(TOLD)
     given = (*arguments, "--bind", "tcp://127.0.0.1:0", *HOSTS, "--json")
-    async with command(folder, "serve", *given) as running:
+    async with forked(folder, "serve", *given) as running:
         event = await running.event("serving")
         yield running, event["address"], event["hosts"]
 
@@ -54,7 +54,7 @@ async def host(
 ) -> AsyncIterator[Running]:
     """A host of one worker that has joined."""
     given = (address, *arguments, "--workers", "1", "--json")
-    async with command(folder, "join", *given, **environ) as running:
+    async with forked(folder, "join", *given, **environ) as running:
         await running.event("joined")
         yield running
 
@@ -66,7 +66,7 @@ async def asked(address: str, **options: Any) -> Any:
 
 async def test_a_host_runs_what_its_router_says_and_leaves_at_a_signal(tmp_path: Path) -> None:
     async with router(tmp_path, "arithmetic") as (server, address, hosts):
-        async with command(tmp_path, "join", hosts, "--workers", "2", "--name", "a") as joining:
+        async with forked(tmp_path, "join", hosts, "--workers", "2", "--name", "a") as joining:
             assert "host a joins" in await joining.line()
             async with open_client(address) as client:
                 await client.run_rollout({"index": 0}, model="oracle")
@@ -85,7 +85,7 @@ async def test_a_host_runs_what_its_router_says_and_leaves_at_a_signal(tmp_path:
 async def test_a_host_of_as_many_workers_as_there_is_work_for(tmp_path: Path) -> None:
     async with router(tmp_path, "told:Told") as (_, address, hosts):
         given = ("join", hosts, "--workers", "1..3", "--name", "a", "--json")
-        async with command(tmp_path, *given) as joining:
+        async with forked(tmp_path, *given) as joining:
             assert (await joining.event("joined"))["workers"] == "1..3"
             await asked(address)
             seen = (await run(tmp_path, "status", address, "--json")).last
@@ -100,7 +100,7 @@ async def test_a_host_is_seen_and_one_that_does_not_fit_is_told_why(tmp_path: Pa
         assert refused.code == 3
         assert "it has not what a worker needs: gpu=1" in refused.err
         given = ("join", hosts, "--workers", "5", "--name", "rich", "--offers", "gpu=1", "--json")
-        async with command(tmp_path, *given) as rich:
+        async with forked(tmp_path, *given) as rich:
             await rich.event("joined")
             await asked(address)
             seen = await run(tmp_path, "status", address, "--json")
@@ -212,12 +212,12 @@ async def test_a_host_waits_for_its_router_and_comes_back_to_the_next(tmp_path: 
     (tmp_path / "told.py").write_text(TOLD)
     at = f"ipc://{tmp_path}/hosts"
     serving = ("serve", "told:Told", "--bind", f"ipc://{tmp_path}/s", "--json", "--workers", "0")
-    async with command(tmp_path, "join", at, "--workers", "1", "--json") as joining:
+    async with forked(tmp_path, "join", at, "--workers", "1", "--json") as joining:
         await joining.said("nothing listens at")
         for _ in range(2):
             # The second one waits until the workers that the first one had are dead.
             more = ("--hosts-bind", at, "--fence-s", "1")
-            async with command(tmp_path, *serving, *more) as server:
+            async with forked(tmp_path, *serving, *more) as server:
                 event = await server.event("serving")
                 assert (await joining.event("joined"))["environment"] == "told:Told"
                 await asked(event["address"])
@@ -256,7 +256,7 @@ async def test_a_host_that_does_not_fit_is_told_and_ends(tmp_path: Path) -> None
 
 async def test_a_host_at_the_address_of_clients_is_told_so(tmp_path: Path) -> None:
     async with router(tmp_path, "arithmetic") as (_, address, _hosts):
-        async with command(tmp_path, "join", address, "--workers", "1") as joining:
+        async with forked(tmp_path, "join", address, "--workers", "1") as joining:
             await joining.said("is it the address of --hosts-bind?")
             assert "malformed" not in joining.err
 
@@ -268,7 +268,7 @@ async def test_a_name_that_is_in_use_is_waited_for(tmp_path: Path) -> None:
     async with router(tmp_path, "told:Told") as (_, _, hosts):
         async with host(tmp_path, hosts, "--name", "a") as first:
             given = ("join", hosts, "--workers", "1", "--name", "a", "--json")
-            async with command(other, *given) as second:
+            async with forked(other, *given) as second:
                 await second.said("another host is here as a")
                 first.signal(signal.SIGTERM)
                 await first.wait()

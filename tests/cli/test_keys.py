@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.cli.commands import Running, command, run, until
+from tests.cli.commands import Running, forked, run, until
 from trio_envserve import Client, RolloutFailed, WorkerLost, open_client
 from trio_envserve.cli.attach import _tell
 from trio_envserve.cli.keys import duration
@@ -37,7 +37,7 @@ async def environment(rollout):
 async def served(folder: Path, *options: str) -> AsyncIterator[tuple[str, Running]]:
     (folder / "gated.py").write_text(GATED)
     bind = ("--bind", "tcp://127.0.0.1:0", "--workers", "0", "--json")
-    async with command(folder, "serve", "gated:environment", *bind, *options) as serving:
+    async with forked(folder, "serve", "gated:environment", *bind, *options) as serving:
         address = (await serving.event("serving"))["address"]
         await serving.event("ready")
         yield address, serving
@@ -110,7 +110,7 @@ async def test_attach_waits_for_the_outcome_and_prints_it(tmp_path: Path):
         late = await run(tmp_path, *attach, "--timeout", "0.2", "--json")
         assert (late.code, late.last["error"]["code"]) == (6, "no-answer")
         assert "attach again" in late.err
-        async with command(tmp_path, *attach) as attaching:
+        async with forked(tmp_path, *attach) as attaching:
             at = ("--address", address)
             watched = 0
             while not watched:
@@ -128,7 +128,7 @@ async def test_attach_waits_for_the_outcome_and_prints_it(tmp_path: Path):
 
 async def test_an_interrupted_attach_leaves_the_work_alone(tmp_path: Path):
     async with served(tmp_path) as (address, _), asked(tmp_path, address, "one") as client:
-        async with command(tmp_path, "attach", "one", "--address", address) as attaching:
+        async with forked(tmp_path, "attach", "one", "--address", address) as attaching:
             watched = 0
             while not watched:
                 watched = (await client.list_keys()).keys[0].watchers

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import command, run
+from tests.cli.commands import forked, run
 from trio_envserve import open_client
 
 pytestmark = pytest.mark.real
@@ -25,7 +25,7 @@ async def environment(rollout):
 async def test_what_is_broken_uses_up_few_rollouts_and_the_status_says_why(tmp_path: Path):
     (tmp_path / "gone.py").write_text(GONE)
     serve = ("serve", "gone:environment", "--bind", "tcp://127.0.0.1:0", "--workers", "0")
-    async with command(tmp_path, *serve, "--pause-after-errors", "2", "--json") as serving:
+    async with forked(tmp_path, *serve, "--pause-after-errors", "2", "--json") as serving:
         address = (await serving.event("serving"))["address"]
         await serving.event("ready")
         async with open_client(address) as client:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.cli.commands import command, run
+from tests.cli.commands import command, forked, run
 from tests.evals.report.results import failure, result, written
 
 pytestmark = pytest.mark.real
@@ -137,7 +137,7 @@ async def test_ctrl_c_ends_it_while_it_reads(tmp_path: Path):
                 await pipe.send_all(line)
 
     async with trio.open_nursery() as nursery:
-        async with command(tmp_path, "report", "r.jsonl", "--json") as reporting:
+        async with forked(tmp_path, "report", "r.jsonl", "--json") as reporting:
             await reporting.has_taken_signals()
             nursery.start_soon(feed)
             reporting.signal(signal.SIGINT)

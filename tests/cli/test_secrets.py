@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.cli.commands import command, run
+from tests.cli.commands import forked, run
 from trio_envserve import RolloutFailed, open_client
 
 pytestmark = pytest.mark.real
@@ -44,7 +44,7 @@ async def test_a_key_that_is_named_is_shown_nowhere(
     monkeypatch.setenv("SANDBOX_KEY", KEY)
     options = ("--bind", "tcp://127.0.0.1:0", "--secret-env", "SANDBOX_KEY", "--json")
     texts = []
-    async with command(tmp_path, "serve", "leaky:Leaky", *options) as serving:
+    async with forked(tmp_path, "serve", "leaky:Leaky", *options) as serving:
         address = (await serving.event("serving"))["address"]
         async with open_client(address) as client, trio.open_nursery() as nursery:
             with pytest.raises(RolloutFailed) as failed:

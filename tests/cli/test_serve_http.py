@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import check_nothing_left, command, run
+from tests.cli.commands import check_nothing_left, command, forked, run
 
 pytest.importorskip("hypercorn")
 httpx2 = pytest.importorskip("httpx2")
@@ -24,7 +24,7 @@ async def test_serve_opens_a_door_and_closes_it(tmp_path: Path):
     tokens.write_text(TOKEN)
     tokens.chmod(0o600)
     door = ("--http", "127.0.0.1:0", "--token-file", str(tokens), "--http-host", "a.example")
-    async with command(tmp_path, "serve", "arithmetic", *BIND, *door, "--json") as serving:
+    async with forked(tmp_path, "serve", "arithmetic", *BIND, *door, "--json") as serving:
         url = (await serving.event("serving"))["http"]
         await serving.event("ready")
         shown = {"authorization": f"Bearer {TOKEN}", "host": "a.example"}
@@ -43,7 +43,7 @@ async def test_serve_opens_a_door_and_closes_it(tmp_path: Path):
 
 async def test_the_largest_body_of_a_request_is_set_by_the_command(tmp_path: Path):
     door = ("--http", "127.0.0.1:0", "--http-limit", "body_bytes=1000")
-    async with command(tmp_path, "serve", "arithmetic", *BIND, *door, "--json") as serving:
+    async with forked(tmp_path, "serve", "arithmetic", *BIND, *door, "--json") as serving:
         url = (await serving.event("serving"))["http"]
         await serving.event("ready")
         async with httpx2.AsyncClient(base_url=url, timeout=None) as client:
@@ -70,7 +70,7 @@ async def test_an_address_in_use_is_found_before_a_worker_is_started(tmp_path: P
 
 
 async def test_the_address_of_the_door_is_printed(tmp_path: Path):
-    async with command(tmp_path, "serve", *BIND, "--http", "127.0.0.1:0") as serving:
+    async with forked(tmp_path, "serve", *BIND, "--http", "127.0.0.1:0") as serving:
         assert " and http://127.0.0.1:" in await serving.line()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trio
 
-from tests.cli.commands import check_nothing_left, command, run
+from tests.cli.commands import check_nothing_left, forked, run
 from tests.endpoint import Ask, Endpoint, Reply, serve
 from tests.otlp_receiver import Received, Receiver, receiving
 from trio_envserve import Client, open_client
@@ -104,7 +104,7 @@ async def test_100_rollouts_are_100_trees_without_orphans(tmp_path: Path):
     with receiving() as receiver:
         async with serve(endpoint) as url:
             options = ("--workers", "2", "--otlp", receiver.url, "--log-dir", "logs")
-            serving = command(tmp_path, "serve", "class:clocks:Clock", *BIND, *options)
+            serving = forked(tmp_path, "serve", "class:clocks:Clock", *BIND, *options)
             async with serving as server:
                 address = (await server.event("serving"))["address"]
                 async with open_client(address) as client:
@@ -138,7 +138,7 @@ async def test_a_span_comes_in_by_http(tmp_path: Path):
     door = ("--http", "127.0.0.1:0", "--workers", "1")
     with receiving() as receiver:
         options = (*BIND, *door, "--otlp", receiver.url, "--otlp-ratio", "0")
-        async with command(tmp_path, "serve", "arithmetic", *options) as server:
+        async with forked(tmp_path, "serve", "arithmetic", *options) as server:
             url = (await server.event("serving"))["http"]
             await server.event("ready")
             async with httpx2.AsyncClient(base_url=url, timeout=None) as client:
@@ -167,7 +167,7 @@ async def test_a_receiver_that_is_down_holds_up_nobody_and_is_one_line(tmp_path:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         options = (*BIND, "--workers", "1", "--otlp", url, "--log-dir", "logs")
-        async with command(tmp_path, "serve", "arithmetic", *options) as server:
+        async with forked(tmp_path, "serve", "arithmetic", *options) as server:
             address = (await server.event("serving"))["address"]
             async with open_client(address) as client:
                 await client.wait_ready()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import check_nothing_left, command, run
+from tests.cli.commands import check_nothing_left, forked, run
 from tests.doors.verifiers.door import asking
 
 pytestmark = pytest.mark.real
@@ -26,7 +26,7 @@ BIND = ("--bind", "tcp://127.0.0.1:0")
 async def test_serve_opens_a_door_and_closes_it(tmp_path: Path):
     (tmp_path / "answering.py").write_text(ENVIRONMENT)
     door = ("--verifiers-bind", "tcp://127.0.0.1:0")
-    async with command(tmp_path, "serve", "answering.py:make", *BIND, *door, "--json") as serving:
+    async with forked(tmp_path, "serve", "answering.py:make", *BIND, *door, "--json") as serving:
         address = (await serving.event("serving"))["verifiers"]
         await serving.event("ready")
         async with asking(address) as peer:
@@ -47,7 +47,7 @@ async def test_serve_opens_a_door_and_closes_it(tmp_path: Path):
 
 async def test_the_address_of_the_door_is_printed(tmp_path: Path, folder: str):
     door = f"ipc://{folder}/door"
-    async with command(tmp_path, "serve", *BIND, "--verifiers-bind", door) as serving:
+    async with forked(tmp_path, "serve", *BIND, "--verifiers-bind", door) as serving:
         assert f" and {door} " in await serving.line()
 
 

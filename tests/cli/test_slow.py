@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-from tests.cli.commands import HANG_S, command, run, until
+from tests.cli.commands import HANG_S, forked, run, until
 from trio_envserve import open_client
 from trio_envserve.cli.render import tables_text
 from trio_envserve.cli.slow import slow_table
@@ -35,7 +35,7 @@ async def environment(rollout):
 async def test_g9_the_rollout_that_is_late_is_named_with_its_note(tmp_path: Path):
     (tmp_path / "gated.py").write_text(GATED)
     serve = ("serve", "gated:environment", "--bind", "tcp://127.0.0.1:0", "--workers", "0")
-    async with command(tmp_path, *serve, "--json") as serving:
+    async with forked(tmp_path, *serve, "--json") as serving:
         address = (await serving.event("serving"))["address"]
         await serving.event("ready")
         none = await run(tmp_path, "status", address, "--slow", "3")
@@ -80,7 +80,7 @@ async def test_g9_one_of_500_that_sleeps_is_named_with_its_note_and_its_line(tmp
     (tmp_path / "sleeps.py").write_text(ONE_SLEEPS)
     ask = ("--bind", "tcp://127.0.0.1:0", "--workers", "2", "--http", "127.0.0.1:0", "--json")
     ended: list[Any] = []
-    async with command(tmp_path, "serve", "sleeps:environment", *ask) as serving:
+    async with forked(tmp_path, "serve", "sleeps:environment", *ask) as serving:
         served = await serving.event("serving")
         address = served["address"]
         await serving.event("ready")
@@ -98,7 +98,7 @@ async def test_g9_one_of_500_that_sleeps_is_named_with_its_note_and_its_line(tmp
                 looked = await run(tmp_path, "status", address, "--slow", "1", "--json")
                 [row] = looked.last["slow"]["running"]
             shown = await run(tmp_path, "status", address, "--slow", "1")
-            async with command(tmp_path, "top", address, "--json") as top:
+            async with forked(tmp_path, "top", address, "--json") as top:
                 [seen] = json.loads(await top.line())["slow"]["running"]
                 while not seen["line"]:  # its worker has not said it in time
                     [seen] = json.loads(await top.line())["slow"]["running"]

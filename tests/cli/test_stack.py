@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.cli.commands import command, run, until
+from tests.cli.commands import forked, run, until
 from trio_envserve import open_client
 
 pytestmark = pytest.mark.real
@@ -33,7 +33,7 @@ def holds_the_loop():
 async def test_g9_where_a_straggler_stands_is_shown_and_cancel_ends_it(tmp_path: Path):
     (tmp_path / "held.py").write_text(HELD)
     serve = ("serve", "held:environment", "--bind", "tcp://127.0.0.1:0", "--workers", "1")
-    async with command(tmp_path, *serve, "--json") as serving:
+    async with forked(tmp_path, *serve, "--json") as serving:
         address = (await serving.event("serving"))["address"]
         await serving.event("ready")
         none = await run(tmp_path, "stack", address, "late")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import run, served
+from tests.cli.commands import command, run
 
 pytestmark = [
     pytest.mark.real,
@@ -21,7 +21,9 @@ def title(pid: int) -> str:
 
 async def test_the_processes_of_a_server_have_titles(tmp_path: Path):
     pytest.importorskip("setproctitle")
-    async with served(tmp_path, "arithmetic", "--workers", "2") as (server, address):
+    bind = ("--bind", "tcp://127.0.0.1:0", "--workers", "2", "--json")
+    async with command(tmp_path, "serve", "arithmetic", *bind) as server:
+        address = (await server.event("ready"))["address"]
         assert title(server.pid) == f"trio-envserve server of arithmetic at {address}"
         workers = (await run(tmp_path, "status", address, "--json")).last["per_worker"]
         assert sorted(worker["worker"] for worker in workers) == ["w0-1", "w1-1"]

@@ -13,7 +13,7 @@ import pytest
 import trio
 from rich.console import Console
 
-from tests.cli.commands import command, until
+from tests.cli.commands import forked, until
 from tests.core.helpers import Pair
 from trio_envserve import open_client
 from trio_envserve.cli.render import rich_tables, tables_text
@@ -110,13 +110,13 @@ def test_what_a_terminal_would_act_on_is_shown_as_text():
 async def test_g9_a_straggler_is_named_by_top_with_its_note(tmp_path: Path):
     (tmp_path / "late.py").write_text(LATE)
     serve = ("serve", "late:environment", "--bind", "tcp://127.0.0.1:0", "--workers", "0")
-    async with command(tmp_path, *serve, "--json") as serving:
+    async with forked(tmp_path, *serve, "--json") as serving:
         address = (await serving.event("serving"))["address"]
         await serving.event("ready")
         async with open_client(address) as client, trio.open_nursery() as nursery:
             nursery.start_soon(partial(client.outcome, "reads the tests", key="late"))
             await until((tmp_path / "begun").exists)
-            async with command(tmp_path, "top", address, "--every-s", "0.2", "--json") as top:
+            async with forked(tmp_path, "top", address, "--every-s", "0.2", "--json") as top:
                 row: dict[str, Any] = {}
                 while not row.get("note"):
                     seen = json.loads(await top.line())
