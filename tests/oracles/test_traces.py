@@ -30,7 +30,7 @@ def test_a_recorded_run_is_that_of_its_seed():
     trace = record(drawn(KEYED_ON_DISK))
     ran = run(trace["seed"], harsh=is_harsh(trace["seed"]))
     assert trace["events"][-1][0] <= ran.virtual_s
-    assert sum(name == "started" for _, name, *_ in trace["events"]) == ran.executions
+    assert sum(kind == "began" for _, kind, *_ in trace["events"]) == ran.executions
     assert trace["violations"] == []
 
 
@@ -56,10 +56,10 @@ def without(trace: Trace, name: str) -> Trace:
     return {**trace, "events": trace["events"][:at] + trace["events"][at + 1 :]}
 
 
-@pytest.mark.parametrize("name", ["answered", "received", "ended", "violation"])
+@pytest.mark.parametrize("name", ["told", "received", "ended", "breaks"])
 def test_a_lost_event_is_judged_otherwise(name: str):
     trace = record(drawn(0))
-    trace["events"].insert(0, [0.0, "violation", "G8", "said by the world"])
+    trace["events"].insert(0, [0.0, "breaks", "", "", ["G8", "said by the world"]])
     trace["violations"].insert(0, ["G8", 0.0, "said by the world", ""])
     assert compared(trace, None).text == ""
     assert compared(without(trace, name), None).text != ""

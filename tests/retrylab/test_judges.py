@@ -26,7 +26,7 @@ def events(*rows: str) -> list[Event]:
     for at_s, row in enumerate(rows):
         kind, actor, *more = row.split()
         request, what = (*more, "", "")[:2]
-        found.append(Event(float(at_s), kind, actor, request, what))  # type: ignore[arg-type]
+        found.append(Event(float(at_s), kind, actor, request, what))
     return found
 
 

@@ -24,7 +24,7 @@ from trio_envserve.core.key_table import TABLE, KeyInput
 from trio_envserve.lab.simulation import __main__ as every_write
 from trio_envserve.lab.simulation import actor_journal
 from trio_envserve.lab.simulation.disk import Disk
-from trio_envserve.lab.simulation.judge_journal import Facts, JournalJudge
+from trio_envserve.lab.simulation.judges import JournalFacts, JournalJudge
 from trio_envserve.lab.simulation.plan import (
     OF_JOURNALS,
     PLAIN_SYNC_S,
@@ -175,7 +175,7 @@ OPENED = Opened(0, b"a", b"k", b"digest", None, 1, 0, b"caller", b"body")
     ids=["unknown", "whole", "closed", "completed", "beside", "early"],
 )
 def test_records_must_be_a_history_that_can_be(records: list[Record], wrong: bool):
-    facts = Facts()
+    facts = JournalFacts()
     assert any([*facts.read(record)] for record in records) == wrong
 
 
@@ -192,7 +192,7 @@ def test_g11_a_disk_that_loses_what_was_safe_is_found_out(monkeypatch: pytest.Mo
     broken = {
         violation.guarantee
         for seed in SEEDS
-        for violation in world_of(seed).judge.violations
+        for violation in world_of(seed).violations
     }  # fmt: skip
     assert broken & {"G2", "G3", "G4", "G7", "G11"}
 

@@ -157,7 +157,7 @@ def test_workers_that_speak_junk_are_replaced_and_nobody_waits_for_them():
     for seed in (seed for seed in range(20_000, 20_150) if brings("junk", seed)):
         world = World(seed, harsh=is_harsh(seed))
         world.run()
-        assert world.judge.violations == [], seed
+        assert world.violations == [], seed
         spoke = [each for each in workers_of(world.servers) if each.junk]
         assert not any(worker.alive for worker in spoke), seed
         spoken.update(worker.junk for worker in spoke)
@@ -281,7 +281,7 @@ def test_what_cannot_occur_is_a_violation(of_a_key: bool):
     else:
         world.pairs[RequestState.FINISHED, RequestInput.OUTCOME] += 1
     world.run()
-    (violation,) = world.judge.violations
+    (violation,) = world.violations
     assert violation.guarantee == "CRASH"
 
 
@@ -350,7 +350,7 @@ def test_any_single_lost_message_is_repaired_within_seconds(monkeypatch: pytest.
         count = 0
         world = World(0, plan=few_calls())
         world.run()
-        assert not world.judge.violations, lost
+        assert not world.violations, lost
         slowest_s = max(call.told_s - call.asked_s for call in world.judge.calls.values())
         assert slowest_s < 3.0, lost
         assert world.events.now_s < quick.events.now_s + 3.0, lost

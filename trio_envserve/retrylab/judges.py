@@ -50,12 +50,12 @@ class Event(NamedTuple):
 
     at_s: float
     """Time of the event in seconds since the run began."""
-    kind: Kind
+    kind: str
     """Kind: ``asked`` by a caller, ``did`` for it, ``told`` to it, ``withdrawn`` by it; ``began``
     and ``ended`` to hold or to run something; ``has`` a request on its disk; ``died`` with all
     that it held.  Of real processes also: ``serving``, or ``linked`` anew; a message ``sent`` or
     ``arrived``; ``harmed`` by a fault; a ``phase`` of the run, which is the actor; and ``sampled``
-    then."""
+    then.  A simulator of one's own may have others."""
     actor: str
     """Name of the actor: the process that it happened in."""
     request: str

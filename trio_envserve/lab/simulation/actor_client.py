@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from ...core import messages
+from ...core import error_records, messages
 from ...core.client import ClientCore
 from ...core.client_effects import Answer, ClientEffect, Fail, Reconnect, ToServer
 from ...core.client_inputs import (
@@ -21,11 +21,12 @@ from ...core.client_inputs import (
     OutcomeReceived,
     ServerMessage,
 )
+from ...core.errors import ErrorInfo
 from ...core.key_records import KeyAct, KeyName, input_digest
 from ...core.router_effects import Report
-from ...core.terms import RequestId
+from ...core.terms import RequestId, Status
 from ...retrylab.world import Process
-from .judge_records import Call, key_of
+from .judges import key_of
 from .network import Frames, Link, Outgoing, said_in
 from .plan import Ask, Fault
 
@@ -76,11 +77,9 @@ class SimClient(Process):
         if len(ask.body) > world.plan.message_bytes:
             world.faults[Fault.HUGE] += 1
         may_rerun = world.may_declare_rerun() if ask.rerun is None else ask.rerun
-        world.judge.asked(
-            Call(
-                ask.key, self.name, may_rerun, ask.max_executions, ask.limit_s, now_s,
-                use=ask.use, input=key_of(ask.body),
-            )
+        world.happened(
+            "asked", self.name, ask.key, may_rerun, ask.max_executions, ask.limit_s, ask.use,
+            key_of(ask.body),
         )  # fmt: skip
         number = len(self._keys)
         asked = CallSubmitted(
@@ -110,7 +109,7 @@ class SimClient(Process):
         cancelled = [key for key in keys if key in self._numbers]
         for key in cancelled:
             self.events.note(self.name, f"cancels {key}")
-            self.world.judge.cancelled(key)
+            self.world.happened("withdrawn", self.name, key)
         numbers = [self._numbers.pop(key) for key in cancelled]
         if numbers:
             self._take(CallsCancelled(numbers, self.events.now_s))
@@ -118,7 +117,7 @@ class SimClient(Process):
     def close(self) -> None:
         """The client is closed in order; the process ends soon after."""
         if not self.core.closed:
-            self.world.judge.gone_clients[self.name] = self.events.now_s
+            self.world.happened("gone", self.name)
             self._take(ClientClosed(self.events.now_s))
             self.events.after(0.2, self.die, "closed")
 
@@ -126,7 +125,7 @@ class SimClient(Process):
         """The process is dead; nobody is told."""
         if self.alive:
             super().die(how)
-            self.world.judge.gone_clients.setdefault(self.name, self.events.now_s)
+            self.world.happened("gone", self.name)
             self.world.network.close(self.link)
             rest = (*self._unasked.values(), *self._again())
             self.events.after(self.rng.uniform(0.05, 1.0), self.world.come_back, self, rest)
@@ -178,7 +177,7 @@ class SimClient(Process):
     def _message(self, frames: Frames) -> None:
         self._take(ServerMessage(frames, self.events.now_s))
         for message, _ in said_in(frames):
-            self.world.judge.client_heard(self, message)
+            self.world.happened("arrived", self.name, "", message)
 
     # -- time -----------------------------------------------------------------
 
@@ -219,15 +218,16 @@ class SimClient(Process):
                 self._name(effect.message)
                 self._outgoing.say(self.link, effect, (), up=True)
             case Answer():
-                key = self._keys[effect.call]
-                world.judge.answered(key, effect.status, bytes(effect.body))
+                body, status = bytes(effect.body), effect.status
+                info = None if status is Status.RESULT else error_records.decode(body)
+                self._tell(self._keys[effect.call], status, body, info)
                 self.events.after(
                     self.rng.choice((0.0, 0.001, 0.1)), self.post, self._received, effect.call
                 )
             case Fail():
                 key = self._keys[effect.call]
                 self._numbers.pop(key, None)
-                world.judge.failed(key, effect.info)
+                self._tell(key, None, b"", effect.info)
             case Reconnect():
                 self.events.after(0.0, world.network.cut, self.link)
             case Report():
@@ -235,15 +235,26 @@ class SimClient(Process):
             case _:
                 pass
 
+    def _tell(
+        self, key: str, status: Status | None, body: bytes, info: ErrorInfo | None
+    ) -> None:  # fmt: skip
+        """A caller is told its outcome, or why it has none."""
+        what = "fail" if status is None else status.name.lower()
+        if info is not None:
+            what += f" {info.code}"
+        verdict = None if info is None else info.verdict.value
+        self.events.note(self.name, f"{key} is told: {what} ({verdict})")
+        self.world.happened("told", self.name, key, status, body, info)
+
     def _name(self, message: messages.Message) -> None:
         """Say which call this request is: with a key nothing on the wire says so."""
         if not self.world.plan.has(Fault.KEYS) or type(message) not in messages.BATCHED:
             return
-        calls = self.world.judge.keys.calls
         for number, call in self.core.calls.live.items():
             asks = number in self._keys and call.key is not None
             if call.request is message and asks and call.session is not None:
-                calls[RequestId(call.session.id, call.sequence)] = self._keys[number]
+                request = RequestId(call.session.id, call.sequence)
+                self.world.happened("names", self.name, self._keys[number], request)
                 return
         if isinstance(message, messages.KeyedRequest):
             # The core withdraws by itself, for a call that is over.
@@ -253,11 +264,12 @@ class SimClient(Process):
                 if ask.use is not None and ask.use.name == name and ask.use.act is KeyAct.ASK
                 and key not in self._numbers
             )  # fmt: skip
-            calls[RequestId(message.session, message.sequence)] = next(over)
+            request = RequestId(message.session, message.sequence)
+            self.world.happened("names", self.name, next(over), request)
 
     def _received(self, number: int) -> None:
         if self._numbers.pop(self._keys[number], None) is not None:
-            self.world.judge.received(self._keys[number])
+            self.world.happened("received", self.name, self._keys[number])
             self._take(OutcomeReceived(number, self.events.now_s))
 
 

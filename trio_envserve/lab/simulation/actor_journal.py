@@ -68,7 +68,7 @@ class SimJournal:
         world.faults[Fault.JOURNAL] += 1
         self._disk.write(save.records)
         self._upto.append(save.upto)
-        world.judge.journal.written(self._server, save.records)
+        world.happened("wrote", self._server.name, "", save.records)
         if self._disk.writes == world.plan.crash_at_write or world.strikes(
             Fault.CRASH_AT_WRITE, CRASHES, self._rng
         ):
@@ -78,7 +78,7 @@ class SimJournal:
 
     def load(self, load: Load) -> None:
         """An outcome is read, some time later; a server that dies meanwhile never has it."""
-        self._world.judge.journal.read(self._server, load.number)
+        self._world.happened("reads", self._server.name, "", load.number)
         for_s = self._rng.uniform(*READ_S)
         if self._world.strikes(Fault.SLOW_DISK, SLOW, self._rng):
             for_s += self._rng.uniform(0.3, 3.0)
@@ -89,7 +89,7 @@ class SimJournal:
             return
         frames: tuple[Body, ...] = ()
         if self._world.strikes(Fault.DAMAGED_READ, DAMAGED, self._damage):
-            self._world.judge.journal.damaged(number)
+            self._world.happened("damaged", self._server.name, "", number)
             self._server.post(self._server.loaded, number, frames, "its checksum is wrong")
             return
         for record in self._disk.records:
@@ -118,7 +118,7 @@ class SimJournal:
             return
         upto = self._upto[groups - 1]
         del self._upto[:groups]
-        self._world.judge.journal.saved(self._disk.sync(groups))
+        self._world.happened("synced", server.name, "", self._disk.sync(groups))
         self._syncing = False
         if self._disk.dirty:
             self._begin()

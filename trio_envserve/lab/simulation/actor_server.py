@@ -42,24 +42,22 @@ from ...core.router_inputs import (
     Tick,
     WorkerMessage,
 )
-from ...retrylab.world import Process
 from .actor_journal import SimJournal, given
 from .actor_worker import SimWorker
 from .bounds import at_a_bound, audit, crowded, greedy
 from .coverage import count_key_pairs, count_pairs
-from .network import Frames, Link, Outgoing, said_in
+from .network import Frames, Link, Outgoing, SimProcess, said_in
 from .plan import Fault
 
 if TYPE_CHECKING:
     from .simulator import World
 
 
-class SimServer(Process):
+class SimServer(SimProcess):
     """One life of a server: a router, its tick, and the worker processes it starts."""
 
     def __init__(self, world: World, number: int) -> None:
-        super().__init__(world.events, f"server{number}", world.luck_of(f"server{number}"))
-        self.world = world
+        super().__init__(world, f"server{number}")
         self.epoch = world.new_id()
         self.client_links: dict[bytes, Link] = {}
         self.worker_links: dict[bytes, Link] = {}
@@ -75,10 +73,6 @@ class SimServer(Process):
         self._ticks = self._refused = self._lapsed = 0
         self._numbers: dict[bytes, int] = {}
         """How many executions each worker has been given."""
-        self.empty_since_s: dict[int, float] = {}
-        """The slots that nobody is in, and since when."""
-        self.most_workers = 0
-        """The most that were there at once."""
         self.router = Router(
             epoch=self.epoch, slots=world.plan.slots, now_s=self.events.now_s,
             new_id=world.new_id, limits=world.plan.server, wire=world.wire,
@@ -104,9 +98,9 @@ class SimServer(Process):
     def _from_client(self, link: Link, frames: Frames) -> None:
         effects = self.router.take(ClientMessage(link.route, frames, self.events.now_s))
         for message, body in said_in(frames):
-            self.world.judge.server_heard(self, link.peer.name, message, body)
+            self.world.happened("heard", self.name, "", link.peer.name, message, body)
         self._carry_out(effects)
-        self.world.judge.server_has_dealt()
+        self.world.happened("dealt", self.name)
 
     def _from_worker(self, link: Link, frames: Frames) -> None:
         speaker = link.peer
@@ -115,7 +109,7 @@ class SimServer(Process):
         worker = self.world.worker_by_incarnation.get(bytes(frames[0]))
         if worker is not None and worker.server is self and len(frames) == 4:
             for message, _ in said_in(frames, 2):
-                self.world.judge.outcome_arrived(worker, message)
+                self.world.happened("reported", worker.name, "", message)
         given = WorkerMessage((link.route, *frames), self.events.now_s)
         self._carry_out(self.router.take(given))
 
@@ -126,8 +120,7 @@ class SimServer(Process):
 
     def reaped(self, worker: bytes, how: str) -> None:
         """A worker's process has ended."""
-        self.world.judge.leaving.add(self.workers[worker])
-        self.workers[worker].reaped = True
+        self.world.happened("reaped", self.workers[worker].name)
         self._carry_out(self.router.take(Exited(worker, self.events.now_s, how)))
 
     def saved(self, upto: int) -> None:
@@ -159,18 +152,18 @@ class SimServer(Process):
         effects: list[RouterEffect] = []
         if not self.locked and self.world.all_dead_but(self):
             self.locked = True
+            self.world.happened("is", self.name, "", {"locked": True})
             effects += self.router.take(PoolOpened(self.world.dead_epochs(self), now_s))
         effects += self.router.take(Tick(now_s))
         self._carry_out(effects)
         self._count_bounds()
-        self.world.judge.pool_seen(self)
+        self.world.happened("ticked", self.name)
         self._ticks += 1
         if self._ticks % 4 == 0:
             for wrong in audit(self.router, self.peak_live):
-                self.world.judge.violation("G8", wrong)
+                self.world.breaks("G8", wrong)
         if not at_a_bound(self.router):
             self.peak_live = self.router.workforce.live_count()
-        self.world.judge.closing_seen(self)
 
     def _count_bounds(self) -> None:
         """Count the waits that tiny bounds, or workers that still start, have caused."""
@@ -194,7 +187,7 @@ class SimServer(Process):
             self.events.after(self.rng.uniform(0.0, 2.0), self.post, self._close, hurry)
 
     def _close(self, stage: ClosingStage) -> None:
-        self.world.judge.closing_began(self)
+        self.world.happened("closing", self.name)
         self._carry_out(self.router.take(CloseAsked(self.events.now_s, stage)))
 
     def _flush(self) -> None:
@@ -207,9 +200,9 @@ class SimServer(Process):
         started = self._started()
         if started:
             for wrong in greedy(self.router, started) + crowded(self.router, started):
-                world.judge.violation("G8", wrong)
+                world.breaks("G8", wrong)
         if self.router.pool.is_broken_for_good():
-            world.judge.broken.add(self)
+            world.happened("broken", self.name)
         self._turns += 1
         for effect in effects:
             match effect:
@@ -218,18 +211,18 @@ class SimServer(Process):
                 case TellStats():
                     self._tell_client(effect.told(encode_record(effect.stats)))
                 case ToWorker(name, incarnation, message, body):
-                    world.judge.statement_sent(self.workers[name], message, body)
+                    world.happened("commanded", self.workers[name].name, "", message, body)
                     link = self.worker_links.get(name)
                     self._outgoing.say(link, (message, body), (incarnation,), up=False)
                 case Spawn():
                     self._spawn(effect)
                 case Kill():
                     worker = self.workers[effect.worker]
-                    world.judge.kill_sent(self, worker, effect.why)
+                    world.happened("kills", self.name, "", worker.name, effect.why)
                     world.events.after(self.rng.uniform(0.0, 0.05), worker.die, effect.why)
                 case Lost():
                     self.events.note(self.name, f"takes {effect.worker.decode()} for dead")
-                    world.judge.declared_lost(self.workers[effect.worker])
+                    world.happened("lost", self.workers[effect.worker].name)
                 case Save():
                     assert self._journal is not None
                     self._journal.save(effect)
@@ -239,7 +232,7 @@ class SimServer(Process):
                 case Flush() if self.rng.random() < 0.8:  # else a peer takes nothing
                     world.events.after(self.rng.uniform(0.0, 0.05), self.post, self._flush)
                 case Closed():
-                    world.judge.closed(self)
+                    world.happened("closed", self.name)
                     world.end_server(self, "closed", self.rng.uniform(0.0, 2.0))
                 case Report():
                     self._lapsed += effect.text.endswith("lease ended")
@@ -251,7 +244,7 @@ class SimServer(Process):
         self._turns -= 1
         self._outgoing.leave(up=False)
         if not self._turns:
-            world.judge.keys.work.dealt(self)
+            world.happened("turned", self.name)
         self.peak_live = max(self.peak_live, self.router.workforce.live_count())
         if self.router.behind and not self._catching_up:
             self._catching_up = True
@@ -264,9 +257,9 @@ class SimServer(Process):
     def _tell_client(self, effect: ToClient) -> None:
         world, link = self.world, self.client_links.get(effect.route)
         if link is None:
-            world.judge.server_told_nobody(effect.message, effect.body)
+            world.happened("missed", self.name, "", effect.message, effect.body)
         else:
-            world.judge.server_told_client(self, link.peer.name, effect.message, effect.body)
+            world.happened("said", self.name, "", link.peer.name, effect.message, effect.body)
         self._outgoing.say(link, (effect.message, effect.body), (), up=False)
 
     def _started(self) -> list[Execution]:
@@ -282,7 +275,7 @@ class SimServer(Process):
     def _spawn(self, spawn: Spawn) -> None:
         worker = SimWorker(self.world, self, spawn)
         self.workers[spawn.worker] = worker
-        self.world.judge.spawned(self)
+        self.world.happened("spawned", self.name, "", worker.name, spawn.slot)
         if self.world.strikes(Fault.NO_SPAWN, 0.2, self.rng):
             worker.die("it could not be started")
         else:

@@ -8,7 +8,7 @@ each start and each end goes to the judge.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...core import error_records, messages
 from ...core.errors import ErrorInfo
@@ -25,10 +25,8 @@ from ...core.worker_inputs import (
     SetUpFailed,
     WorkerInput,
 )
-from ...retrylab.world import Process
-from .judge_records import Execution
 from .junk import KINDS, spoilt
-from .network import Frames, Link, Outgoing, said_in
+from .network import Frames, Link, Outgoing, SimProcess, said_in
 from .plan import Fault
 
 if TYPE_CHECKING:
@@ -43,14 +41,21 @@ TOGETHER_S = 0.1
 """In worlds where messages are grouped, executions end at multiples of this."""
 
 
-class SimWorker(Process):
+class Execution(NamedTuple):
+    """An execution, as its worker has it."""
+
+    key: str
+    request: RequestId
+
+
+class SimWorker(SimProcess):
     """One worker process: heartbeat, worker core, and the environment's code."""
 
     def __init__(self, world: World, server: SimServer, spawn: Spawn) -> None:
         name = f"{server.name}/{spawn.worker.decode()}"
-        super().__init__(world.events, name, world.luck_of(name))
-        self.world = world
+        super().__init__(world, name)
         self.server = server
+        world.happened("is", name, "", {"server": server.name})
         self.id = spawn.worker
         self.slot = spawn.slot
         self.core = WorkerCore(
@@ -67,13 +72,8 @@ class SimWorker(Process):
         self._blocked_s: float | None = None
         self.set_up_s: float | None = None
         """When its environment was set up."""
-        self.known_s: float | None = None
-        """When its router first answered its hello, which is a sign of life, too."""
-        self.reaped = False
         self.junk = ""
         """Way in which its messages are spoilt; empty if they are not."""
-        self.told_to_stop: set[int] = set()
-        """Dispatches that are to stop, of which the router has not heard the end."""
         world.worker_by_incarnation[spawn.incarnation] = self
         world.network.worker_named[spawn.worker] = self
         self._connect()
@@ -98,6 +98,7 @@ class SimWorker(Process):
 
     def _hello(self) -> None:
         self.set_up_s = self.events.now_s
+        self.world.happened("is", self.name, "", {"set_up_s": self.set_up_s})
         self._beat()
 
     def _beat(self) -> None:
@@ -111,6 +112,7 @@ class SimWorker(Process):
         if not self.junk and self.world.strikes(Fault.JUNK, 0.2, self.rng):
             self.junk = self.rng.choice(sorted(KINDS))
             self.events.note(self.name, f"sends {self.junk} from now on")
+            self.world.happened("is", self.name, "", {"junk": self.junk})
         if not self.core.acknowledged:
             rerun = self.world.declares_rerun(self.rng)
             self._take(EnvironmentReady(1, "simulated", rerun))
@@ -145,11 +147,6 @@ class SimWorker(Process):
             self.server.post(self.server.heartbeat, self.id, lag_s)
         self.events.after(self.world.plan.server.heartbeat_s, self._heartbeat)
 
-    def quiet_s(self, now_s: float) -> float:
-        """For how long its router has had no sign of life: it is stopped, or dead."""
-        quiet_s = self.stopped_for_s(now_s) if self.died_s is None else now_s - self.died_s
-        return quiet_s if self.known_s is None else min(quiet_s, now_s - self.known_s)
-
     # -- its link -------------------------------------------------------------
 
     def _connect(self) -> None:
@@ -172,7 +169,7 @@ class SimWorker(Process):
         effects = self.core.take(RouterMessage(frames))
         if frames[0] == self.core.incarnation and len(frames) == 2:
             for message, _ in said_in(frames, 1):
-                self.world.judge.worker_heard(self, message)
+                self.world.happened("arrived", self.name, "", message)
         self._do(effects)
 
     # -- effects and environment code -----------------------------------------
@@ -213,10 +210,10 @@ class SimWorker(Process):
     def _run(self, run: Run) -> None:
         key, behaviour, duration, _ = bytes(run.body).decode().split("|", 3)
         if self.set_up_s is None:
-            self.world.judge.violation("G5", f"{key} starts before its environment is set up")
+            self.world.breaks("G5", f"{key} starts before its environment is set up")
         self.events.note(self.name, f"runs {key} ({behaviour}) as {run.number}")
-        execution = self.world.judge.started(key, self, self.server, run.request, run.number)
-        self._running[run.number] = execution
+        self.world.happened("began", self.name, key, run.request, run.number)
+        self._running[run.number] = Execution(key, run.request)
         duration_s = float(duration)
         if self.world.grouped:  # some end together
             now_s = self.events.now_s
@@ -256,7 +253,7 @@ class SimWorker(Process):
         execution = self._running.get(number)
         if execution is None:
             return
-        execution.cancelled = True
+        self.world.happened("stops", self.name, execution.key, number)
         self.events.note(self.name, f"{execution.key} is cancelled")
         if number in self._ignoring:
             self.world.faults[Fault.IGNORE_CANCEL] += 1
@@ -281,7 +278,7 @@ class SimWorker(Process):
             )
         self.events.note(self.name, f"{execution.key} ends: {status.name}")
         self._reported.append(execution)
-        self.world.judge.ended(execution, status, payload)
+        self.world.happened("ended", self.name, execution.key, number, status, payload)
         self._take(OutcomeMade(number, status, payload, 0.0))
 
     def die(self, how: str) -> None:

@@ -10,12 +10,15 @@ import itertools
 import operator
 from collections.abc import Iterable, Iterator, Sequence
 from random import Random
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ...core.errors import ProtocolError
 from ...core.messages import KeyedRequest, Message, Said, ToSay, in_batches, one_by_one, read
 from ...core.terms import Body, SentBody, whole
-from ...retrylab.world import ARRIVED, STRAY, BaseLink, BaseNetwork, Events, Rates
+from ...retrylab.world import ARRIVED, STRAY, BaseLink, BaseNetwork, Events, Process, Rates
+
+if TYPE_CHECKING:
+    from .simulator import World
 
 Frames: TypeAlias = Sequence[Body]
 
@@ -67,6 +70,39 @@ def _text(message: Message) -> str:
         if name not in ("server", "stats")
     ]
     return f"{type(message).__name__}({', '.join(fields)})"
+
+
+class SimProcess(Process):
+    """A process of a server or of a worker: its stops and its death are events."""
+
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world.events, name, world.luck_of(name))
+        self.world = world
+
+    def hold(self, why: str) -> None:
+        """Hold the process until this reason is released."""
+        is_stop = why == "stopped" and why not in self._holds
+        super().hold(why)
+        if is_stop:
+            self.world.happened("is", self.name, "", {"stopped_s": self.events.now_s})
+
+    def release(self, why: str) -> None:
+        """Let the process move again, unless another reason holds it."""
+        now_s, since_s, facts = self.events.now_s, self._holds.get(why), {}
+        if why == "stopped":
+            facts = {"stopped_s": None, "continued_s": now_s}
+        if since_s is not None and len(self._holds) == 1:
+            held_s = self.held_s + (now_s - since_s)
+            facts |= {"held_s": held_s, "held_times": self.held_times + 1}
+        if facts and self.alive:
+            self.world.happened("is", self.name, "", facts)
+        super().release(why)
+
+    def die(self, how: str) -> None:
+        """End the process."""
+        if self.alive:
+            super().die(how)
+            self.world.happened("is", self.name, "", {"died_s": self.died_s})
 
 
 class Server(Protocol):

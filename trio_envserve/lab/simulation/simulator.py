@@ -21,10 +21,11 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 from ...core.limits import WireLimits
 from ...core.terms import Epoch, Incarnation
-from ...retrylab.judges import Violation
+from ...retrylab.judges import Event, Violation
 from ...retrylab.world import BaseWorld, Events, Process, Rates, Record
 from .actor_client import SimClient
 from .actor_server import SimServer
@@ -33,7 +34,7 @@ from .bounds import unanswered, unfinished
 from .coverage import IMPOSSIBLE, IMPOSSIBLE_OF_KEYS, KeyPair, Pair, name_of
 from .disk import Disk
 from .hostile import HostileClient
-from .judge import Judge
+from .judges import Guarantees
 from .network import Frames, Network, describe
 from .plan import Ask, Fault, Plan, plan_of
 
@@ -92,7 +93,8 @@ class World(BaseWorld[Fault]):
         self.faults: Counter[Fault] = Counter()
         self.pairs: Counter[Pair] = Counter()
         self.key_pairs: Counter[KeyPair] = Counter()
-        self.judge = Judge(lambda: self.events.now_s, self.events.note, self.plan)
+        self.judge = Guarantees(self.plan)
+        self.violations: list[Violation] = []
         rates = Rates(self.plan.delay_s, self.plan.loss, self.plan.mangle)
         self.network = Network(self.events, rates)
         self.grouped = self.luck_of("grouped").random() < 0.5
@@ -113,6 +115,21 @@ class World(BaseWorld[Fault]):
     def new_id(self) -> bytes:
         """128 bits that are random in the world."""
         return self.rng.randbytes(16)
+
+    # -- what is judged -------------------------------------------------------
+
+    def happened(self, kind: str, who: str, key: str = "", *what: Any) -> None:
+        """Give an event to the judge."""
+        for violation in self.judge.see(Event(self.events.now_s, kind, who, key, what)):
+            self._broke(violation)
+
+    def breaks(self, guarantee: str, text: str) -> None:
+        """A bound does not hold, or a core does what it cannot."""
+        self._broke(Violation(guarantee, self.events.now_s, text))
+
+    def _broke(self, violation: Violation) -> None:
+        self.violations.append(violation)
+        self.events.note("VIOLATION", violation)
 
     # -- the environment ------------------------------------------------------
 
@@ -145,7 +162,7 @@ class World(BaseWorld[Fault]):
         server.die(how)
         if self.disk is not None:
             self.disk.crash()
-            self.judge.journal.crashed(server, self.disk.records)
+            self.happened("fell", server.name, "", self.disk.records)
         links = [*server.client_links.values(), *server.worker_links.values()]
         for link in links:
             self.network.cut(link)
@@ -276,7 +293,7 @@ class World(BaseWorld[Fault]):
                 left += unanswered(client.name, client.core)
             if client.has_more():
                 left.append(f"client {client.name} has more to ask")
-        if any(e.live() for call in self.judge.calls.values() for e in call.executions):
+        if any(self.judge.live()):
             left.append("environment code still runs")
         return left
 
@@ -285,12 +302,16 @@ class World(BaseWorld[Fault]):
         work_s = sum(ask.duration_s for asks in self.plan.asks for ask in asks)
         if not self.to_rest(CALM_S + work_s, until):
             return
-        self.judge.end(self.left())
+        left = self.left()
+        for violation in self.judge.rest(self.events.now_s):
+            self._broke(violation)
+        for holdup in left:
+            self.breaks("G8", holdup)
         for pair in IMPOSSIBLE.keys() & self.pairs.keys():
-            self.judge.violation("CRASH", f"{name_of(pair)}: {IMPOSSIBLE[pair]}, and it was")
+            self.breaks("CRASH", f"{name_of(pair)}: {IMPOSSIBLE[pair]}, and it was")
         for key_pair in IMPOSSIBLE_OF_KEYS.keys() & self.key_pairs.keys():
             why = IMPOSSIBLE_OF_KEYS[key_pair]
-            self.judge.violation("CRASH", f"of a key, {name_of(key_pair)}: {why}, and it was")
+            self.breaks("CRASH", f"of a key, {name_of(key_pair)}: {why}, and it was")
 
     def times(self) -> dict[str, int]:
         """How often each kind of fault struck, by what people call it."""
@@ -324,13 +345,13 @@ def run(
     judge = world.judge
 
     def broken() -> bool:
-        return bool(judge.violations) and judge.violations[-1].guarantee == until
+        return bool(world.violations) and world.violations[-1].guarantee == until
 
     try:
         world.run(broken if until else None)
     except Exception as error:  # whatever a core raises is what is looked for
         text = "".join(traceback.format_exception(error, limit=-4))
-        judge.violation("CRASH", text.rstrip())
+        world.breaks("CRASH", text.rstrip())
     calls = [call for call in judge.calls.values() if call.honest]
     return Run(
         seed=seed,
@@ -345,7 +366,7 @@ def run(
         asked=len(calls),
         told=dict(Counter(c.told or ("cancelled" if c.cancelled_s else "-") for c in calls)),
         executions=sum(len(call.executions) for call in judge.calls.values()),
-        violations=tuple(judge.violations),
+        violations=tuple(world.violations),
         digest=world.events.digest(),
         trace=tuple(world.events.trace or ()),
     )
