@@ -9,53 +9,26 @@ import pytest
 
 from trio_envserve.core import error_records, messages
 from trio_envserve.core.client import SYNCS_REFUSED, ClientCore
-from trio_envserve.core.client_effects import Answer, Fail, QuestionRefused, ToServer
+from trio_envserve.core.client_effects import Answer, Fail, QuestionRefused
 from trio_envserve.core.client_inputs import (
     CallKey,
     CallSubmitted,
     ClientClosed,
     ClientTick,
     Connected,
-    Disconnected,
     OutcomeReceived,
     ServerMessage,
 )
 from trio_envserve.core.errors import ErrorInfo, ProtocolError
-from trio_envserve.core.health import Health
 from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
 from trio_envserve.core.limits import WireLimits
 from trio_envserve.core.router_inputs import CloseAsked
 from trio_envserve.core.terms import Status, Verdict
 
 from .client_side import connect, hear, kinds, outcome, session_id, verdict
-from .helpers import Ids, Pair, identifier
+from .helpers import Pair, identifier
 
 # -- sessions and sending -----------------------------------------------------
-
-
-def test_every_transmission_has_the_same_bytes():
-    pair = Pair()
-    pair.lose = lambda message: isinstance(message, messages.Request)
-    pair.submit(rerun=True, limit_s=60.0)
-    pair.lose = lambda message: False
-    pair.advance(1.5)
-    first, second = (m for m in pair.sent if isinstance(m, messages.Request))
-    assert first == second
-    assert pair.client.calls.retransmitted == 1
-    assert len(pair.runs) == 1
-
-
-def test_calls_past_the_window_wait_here():
-    pair = Pair(server={"window": 2})
-    for _ in range(3):
-        pair.submit()
-    assert len(pair.runs) == 2
-    for run in pair.runs[:2]:
-        pair.end(run)
-    pair.give_client(OutcomeReceived(0, pair.now_s))
-    pair.give_client(ClientTick(pair.now_s))
-    pair.settle()
-    assert len(pair.runs) == 3
 
 
 def test_a_body_larger_than_this_side_may_send_is_not_sent():
@@ -107,19 +80,6 @@ def test_acknowledgements_go_with_a_request_if_they_have_waited_a_little():
     assert kinds(pair.sent) == ["Finish", "Request"]
 
 
-def test_nothing_new_is_asked_on_a_new_connection_before_its_sync_is_answered():
-    pair = Pair()
-    pair.give_client(Disconnected(pair.now_s, "cut"))
-    pair.give_client(Connected(pair.now_s))
-    pair.give_client(CallSubmitted(pair.new_call(), b"body", pair.now_s))
-    assert kinds(pair.sent)[-1:] != ["Request"]
-    (sync,) = pair.client_effects
-    assert isinstance(sync, ToServer)
-    assert isinstance(messages.decode(sync.frames[0], most_bytes=999), messages.Sync)
-    pair.settle()
-    assert kinds(pair.sent)[-1] == "Request"
-
-
 def test_a_place_in_the_window_that_is_free_again_is_used_at_once():
     pair = Pair(server={"window": 1})
     first, second = pair.submit(), pair.submit()
@@ -134,22 +94,6 @@ def test_a_place_in_the_window_that_is_free_again_is_used_at_once():
 
 
 # -- replies nobody waits for -------------------------------------------------
-
-
-def test_replies_that_nobody_waits_for_are_ignored():
-    pair = Pair()
-    pair.submit()
-    refused = messages.Refused(session_id(pair), 0, "refused", "", None)
-    cancelled = messages.Cancelled(session_id(pair), 0, False)
-    hear(pair, cancelled)  # nobody asked
-    pair.end()
-    hear(pair, outcome(pair), b"again")
-    hear(pair, refused)
-    hear(pair, messages.Unknown(identifier(5), True, identifier(6), False))
-    for stale in (refused, cancelled):
-        hear(pair, stale._replace(session=identifier(5)))
-        hear(pair, stale._replace(sequence=9))
-    assert len(pair.answers) == 1
 
 
 def test_that_a_session_is_over_is_no_news_to_a_client_that_has_ended_it():
@@ -215,34 +159,11 @@ def test_a_foreign_version_ends_calls_that_wait_and_those_to_come():
     assert len(pair.answers) == 2
 
 
-def test_other_refusals_of_a_message_end_nothing():
-    pair = Pair()
-    pair.submit()
-    hear(pair, messages.Error(1, "malformed", "what?"))
-    assert pair.answers == []
-
-
 def test_statistics_go_to_whoever_asked():
     pair = Pair()
     pair.give_client(ServerMessage((messages.encode(messages.Stats(7)), b"record"), pair.now_s))
     (effect,) = pair.client_said()
     assert tuple(effect) == (7, b"record")
-
-
-def test_a_client_with_nothing_given_has_the_default_limits():
-    core = ClientCore(name="x", new_id=Ids(), now_s=0.0)
-    assert core.limits.ping_s == 1.0
-    assert core.link.health(0.0) == (Health.STARTING, "no answer yet")
-    assert core.take(ClientTick(0.0)) == []  # not connected: nothing is sent
-
-
-def test_an_error_outcome_is_an_answer():
-    pair = Pair()
-    pair.submit()
-    body = error_records.encode(ErrorInfo("rollout-failed", Verdict.RAN_AND_FAILED, "x"))
-    pair.end(payload=body, status=Status.ERROR)
-    ended: Any = pair.last()
-    assert (ended.status, ended.body) == (Status.ERROR, body)
 
 
 # -- an environment's error is not the server's word -----------------------------

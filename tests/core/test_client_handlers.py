@@ -31,12 +31,6 @@ def test_a_call_is_run_answered_and_forgotten():
     assert pair.router.cache.kept_count == 0
 
 
-def test_the_same_nonce_gets_the_same_welcome():
-    pair = Pair(welcomed=False)
-    assert raw(pair) == raw(pair)
-    assert raw(pair, identifier(5)) != raw(pair)
-
-
 def test_answers_go_to_the_newest_connection():
     pair = Pair()
     session = raw(pair)

@@ -133,16 +133,6 @@ def test_limit_of_what_runs_was_told_as_may_have_run_by_whichever_clock_was_firs
     assert "Cancel" not in kinds(pair.sent)
 
 
-def test_limit_of_a_call_that_the_server_refuses_for_now_is_asked_about_at_once():
-    pair = Pair(server={"queue": 1, "worker_capacity": 1})
-    pair.submit()
-    pair.submit()
-    pair.submit(limit_s=1.0)
-    assert list(pair.client.calls.held) == [2]
-    pair.advance(1.5)
-    assert verdict(pair) == ("never-started", Verdict.DID_NOT_RUN)
-
-
 def test_g9_a_limit_that_passes_without_an_answer_may_have_run():
     pair = Pair()
     pair.submit(limit_s=2.0)
@@ -151,18 +141,6 @@ def test_g9_a_limit_that_passes_without_an_answer_may_have_run():
     assert pair.answers == []
     pair.advance(1.0)
     assert verdict(pair) == ("no-answer", Verdict.MAY_HAVE_RUN)
-
-
-def test_an_answer_that_comes_after_the_limit_is_taken():
-    pair = Pair()
-    pair.submit(limit_s=2.0)
-    pair.lose = lambda message: isinstance(message, messages.Cancel)
-    pair.router.dispatcher.deadlines.heap.clear()
-    pair.advance(2.5)
-    assert pair.client.calls.live[0].stage is Stage.EXPIRED
-    pair.advance(1.5)  # a ping that names it missing would not send it again
-    pair.end()
-    assert isinstance(pair.last(), Answer)
 
 
 def requests_after(pair: Pair, seconds: float) -> int:
@@ -262,20 +240,6 @@ def test_g9_what_is_waited_for_gets_back_the_time_of_a_loop_that_was_late(waits)
     assert pair.answers == []
     pair.advance(8.0)
     assert isinstance(pair.last(), Fail)
-
-
-def test_a_refusal_that_comes_after_the_limit_does_not_bring_the_request_back():
-    pair = Pair()
-    pair.submit(limit_s=1.0)
-    pair.lose = lambda message: isinstance(message, (messages.Outcome, messages.Cancelled))
-    pair.advance(1.5)
-    assert pair.client.calls.live[0].stage is Stage.EXPIRED
-    asked = kinds(pair.sent).count("Cancel")
-    hear(pair, messages.Refused(session_id(pair), 0, "queue-full", "full", 60.0))
-    pair.submit()  # nor does it hold up others
-    pair.advance(2.5)
-    assert kinds(pair.sent).count("Request") == 2
-    assert kinds(pair.sent).count("Cancel") > asked
 
 
 def test_a_call_whose_limit_had_passed_was_told_that_its_executions_were_used_up():

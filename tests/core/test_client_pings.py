@@ -3,6 +3,8 @@ nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from trio_envserve.core import messages
@@ -10,7 +12,7 @@ from trio_envserve.core.client_inputs import CallsCancelled, CallSubmitted, Clie
 from trio_envserve.core.router_inputs import CloseAsked, Tick
 
 from .client_side import connect, disconnect, hear
-from .helpers import Pair, identifier
+from .helpers import Pair
 
 STEP_S = 0.25
 
@@ -50,17 +52,6 @@ def test_hello_is_repeated_with_the_same_nonce_until_the_welcome():
     assert len(pair.router.cache.sessions) == 1
 
 
-def test_only_one_welcome_is_taken_for_a_nonce():
-    pair = Pair()
-    before = pair.client.sessions.current
-    welcome = messages.Welcome(1, identifier(7), identifier(8), identifier(9), 9, 9, {})
-    hear(pair, welcome)
-    assert pair.client.sessions.current is before
-    pair = Pair(welcomed=False)
-    hear(pair, welcome)
-    assert pair.client.sessions.current is None
-
-
 def test_a_client_that_closes_ends_the_session_that_it_has_asked_for():
     pair = Pair(welcomed=False)
     pair.lose = lambda message: isinstance(message, messages.Welcome)
@@ -72,34 +63,64 @@ def test_a_client_that_closes_ends_the_session_that_it_has_asked_for():
     assert not pair.router.cache.sessions
 
 
-def test_a_client_with_nothing_to_say_pings_less_and_less_often():
-    pair = Pair()
-    assert syncs_at(pair, 20.0) == [1.0, 3.0, 7.0, 12.0, 17.0]
-
-
-def test_a_client_with_something_pending_pings_as_often_as_ever():
-    pair = Pair()
+def asks_later(pair: Pair) -> None:
+    pair.advance(4.5, step_s=STEP_S)
     pair.submit()
-    assert len(syncs_at(pair, 20.0)) == 20
+
+
+def server_is_mute(pair: Pair) -> None:
+    pair.lose = lambda message: True
+
+
+def server_stops(pair: Pair) -> None:
+    pair.give(CloseAsked(pair.now_s))
+    pair.settle()
+
+
+def connects_anew(pair: Pair) -> None:
+    disconnect(pair)
+    pair.lose = lambda message: isinstance(message, messages.Sync)
+    connect(pair)
+
+
+def hears_an_answer_again(pair: Pair) -> None:
+    (*_, answer) = (each for each in pair.told if isinstance(each, messages.Synced))
+    for _ in range(3):
+        hear(pair, answer)
+
+
+def loses_its_session(pair: Pair) -> None:
+    pair.submit()
+    pair.restart(proven=False)
+
+
+EACH_SECOND = [float(second) for second in range(1, 11)]
+
+PINGS: list[tuple[Callable[[], Pair], Callable[[Pair], object], list[float]]] = [
+    (Pair, lambda pair: None, [1.0, 3.0, 7.0]),
+    (Pair, Pair.submit, EACH_SECOND),
+    (idle_pair, Pair.submit, EACH_SECOND),
+    (idle_pair, asks_later, [each - 0.5 for each in EACH_SECOND]),
+    (lambda: Pair(ready=False), lambda pair: None, EACH_SECOND),
+    (idle_pair, server_is_mute, EACH_SECOND[4:]),
+    (idle_pair, server_stops, EACH_SECOND[4:]),
+    (idle_pair, connects_anew, EACH_SECOND),
+    (idle_pair, hears_an_answer_again, [5.0, 10.0]),
+    (idle_pair, loses_its_session, EACH_SECOND),
+]
+
+
+@pytest.mark.parametrize(("opened", "happens", "expected"), PINGS)
+def test_pings_are_rare_while_nothing_is_pending_and_the_server_serves(opened, happens, expected):
+    pair = opened()
+    happens(pair)
+    assert sorted({*syncs_at(pair, 10.0)}) == expected  # of two sessions at the same moments
 
 
 @pytest.mark.parametrize(("ping_s", "idle_ping_s"), [(1.0, 1.0), (2.0, 0.5)])
 def test_an_idle_client_never_pings_more_often_than_others(ping_s, idle_ping_s):
     pair = Pair(client={"ping_s": ping_s, "idle_ping_s": idle_ping_s})
     assert syncs_at(pair, 20.0) == [ping_s * n for n in range(1, 1 + round(20 / ping_s))]
-
-
-def test_an_idle_client_that_asks_something_pings_soon():
-    pair = idle_pair()
-    pair.submit()
-    assert syncs_at(pair, 3.0) == [1.0, 2.0, 3.0]
-
-
-def test_what_an_idle_client_asks_next_does_not_put_its_ping_off():
-    pair = idle_pair()
-    pair.advance(4.5, step_s=STEP_S)
-    pair.submit()
-    assert syncs_at(pair, 2.0) == [0.5, 1.5]
 
 
 def test_g9_what_an_idle_client_asks_is_asked_again_within_a_ping():
@@ -134,47 +155,6 @@ def test_g9_a_lost_cancel_is_repaired_within_a_ping():
     assert pair.session.entries
     pair.advance(1.0, step_s=STEP_S)
     assert not pair.session.entries
-
-
-def test_a_server_that_is_not_ready_is_asked_as_often_as_ever():
-    pair = Pair(ready=False)
-    assert len(syncs_at(pair, 20.0)) == 20
-
-
-def test_a_server_that_does_not_answer_is_asked_as_often_as_ever():
-    pair = idle_pair()
-    pair.lose = lambda message: True
-    assert syncs_at(pair, 10.0) == [5.0, 6.0, 7.0, 8.0, 9.0, 10.0]
-
-
-def test_an_idle_client_hears_that_its_server_stops_with_its_next_ping():
-    pair = idle_pair()
-    pair.give(CloseAsked(pair.now_s))
-    pair.settle()
-    assert syncs_at(pair, 8.0) == [5.0, 6.0, 7.0, 8.0]
-
-
-def test_a_new_connection_is_stated_at_once_and_again_after_a_ping():
-    pair = idle_pair()
-    disconnect(pair)
-    pair.lose = lambda message: isinstance(message, messages.Sync)
-    connect(pair)
-    assert syncs_at(pair, 2.0) == [1.0, 2.0]
-
-
-def test_an_answer_that_comes_twice_does_not_put_the_next_ping_off_twice():
-    pair = idle_pair()
-    (*_, answer) = (each for each in pair.told if isinstance(each, messages.Synced))
-    for _ in range(3):
-        hear(pair, answer)
-    assert syncs_at(pair, 5.0) == [5.0]
-
-
-def test_a_lost_session_is_asked_for_as_often_as_ever():
-    pair = idle_pair()
-    pair.submit()
-    pair.restart(proven=False)
-    assert len(syncs_at(pair, 10.0)) >= 10
 
 
 def test_a_server_with_a_short_lease_forgot_an_idle_client_all_the_time():

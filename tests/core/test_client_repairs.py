@@ -18,7 +18,7 @@ from trio_envserve.core.health import Health
 from trio_envserve.core.messages import Finish, Request, Sync, Synced
 from trio_envserve.core.ranges import Ranges
 
-from .client_side import connect, disconnect, hear, kinds, session_id
+from .client_side import connect, disconnect, hear, session_id
 from .helpers import Pair, identifier
 from .spans import ALL, limited
 
@@ -77,19 +77,6 @@ def test_a_missing_request_is_not_sent_again_if_it_was_sent_since_the_ping():
     pair.end()
     hear(pair, synced._replace(probe=99))  # answered by now
     assert pair.client.calls.retransmitted == 0
-
-
-def test_a_request_refused_for_now_is_tried_again_after_the_delay():
-    pair = Pair(server={"queue": 1, "worker_capacity": 1, "retry_delay_s": 2.0})
-    for _ in range(3):
-        pair.submit()
-    assert kinds(pair.told).count("Refused") == 1
-    pair.end()
-    pair.end()
-    pair.advance(1.5)  # pings say that it is missing; it is held all the same
-    assert len(pair.runs) == 2
-    pair.advance(1.5)
-    assert len(pair.runs) == 3
 
 
 def test_a_delay_that_ends_without_a_connection_is_made_up_for_on_reconnecting():

@@ -134,18 +134,6 @@ def test_g2_an_unproven_loss_is_asked_about_until_the_limit_and_never_issued_aga
     assert len(pair.runs) == 1
 
 
-def test_a_proof_that_comes_late_is_good_enough():
-    pair = Pair()
-    epoch = pair.router.epoch
-    pair.submit(rerun=True)
-    pair.restart(proven=False)
-    pair.advance(2.0)
-    pair.give(PoolOpened((epoch,), pair.now_s))
-    pair.advance(2.0)
-    assert len(pair.runs) == 2
-    assert pair.client.sessions.lost == []
-
-
 def test_a_lost_session_with_nothing_in_it_is_dropped():
     pair = Pair()
     pair.restart(proven=False)

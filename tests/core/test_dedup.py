@@ -77,7 +77,7 @@ CELLS = [
 @pytest.mark.parametrize(("state", "input", "expected"), CELLS)
 def test_every_input_in_every_state(state, input, expected):
     cache, session = made(state)
-    before = picture(cache)
+    entry, before = session.entries.get(0), picture(cache)
     if expected is None:
         with pytest.raises(AssertionError, match="cannot reach"):
             cache.step(session, 0, input, ARGUMENTS.get(input))
@@ -86,8 +86,11 @@ def test_every_input_in_every_state(state, input, expected):
     after, do = expected
     assert dos(cache.step(session, 0, input, ARGUMENTS.get(input))) == do
     assert session.state(0) is after
+    assert cache.counters.stray_outcomes == (input is Input.STRAY_OUTCOME)
     if after is state:
         assert picture(cache) == before
+    elif entry is not None and after is not State.NOT_SEEN:
+        assert entry.state is after, "whoever still holds it can see that"
 
 
 def test_the_table_has_all_inputs_and_these_states():
@@ -214,15 +217,6 @@ def test_a_request_waited_without_its_body_after_the_declaration_had_changed():
 # -- what is counted ----------------------------------------------------------
 
 
-def test_strays_are_counted_and_change_nothing():
-    for state in STATES:
-        cache, session = made(state)
-        before = picture(cache)
-        cache.step(session, 0, Input.STRAY_OUTCOME)
-        assert picture(cache) == before
-        assert cache.counters.stray_outcomes == 1
-
-
 def test_an_entry_is_itself_not_its_content():
     cache, session = made(State.WAITING)
     entry = session.entries[0]
@@ -254,14 +248,6 @@ def test_what_a_sync_has_replayed_is_counted():
     assert cache.counters.replayed == 1
 
 
-def test_refusals_for_a_full_queue_are_counted():
-    cache = cache_with(queue=1)
-    session = session_of(cache)
-    cache.request(session, 0, ask())
-    assert dos(cache.request(session, 1, ask())) == [Do.FULL]
-    assert cache.counters.refused_for_now == 1
-
-
 @pytest.mark.parametrize("state", [State.WAITING, State.RUNNING])
 def test_what_is_finished_before_its_outcome_counts_as_cancelled(state):
     cache, session = made(state)
@@ -288,13 +274,6 @@ def test_deadlines_that_end_a_request_are_counted(state):
     cache, session = made(state)
     cache.step(session, 0, Input.DEADLINE, lambda entry: kept(b"late"))
     assert cache.counters.deadlines == 1
-
-
-def test_whoever_still_holds_a_finished_entry_can_see_that_it_is():
-    cache, session = made(State.RUNNING)
-    entry = session.entries[0]
-    cache.step(session, 0, Input.FINISH)
-    assert entry.state is State.FINISHED
 
 
 # -- failures that servers of this kind are known for ----------------------------

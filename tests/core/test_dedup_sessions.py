@@ -55,18 +55,6 @@ def test_a_flood_of_hellos_on_one_connection_took_the_sessions_of_all_others():
     assert pair.client.sessions.current is not None
 
 
-def test_a_connection_that_ends_a_session_may_open_another():
-    cache = cache_with(connection_sessions=1)
-    first = opened(cache, 1, b"a")
-    assert first is not None
-    assert opened(cache, 2, b"a") is None
-    assert opened(cache, 3, b"b") is not None
-    cache.end(first)
-    assert opened(cache, 2, b"a") is None  # it is not forgotten yet
-    cache.forget(first)
-    assert opened(cache, 2, b"a") is not None
-
-
 def test_a_session_counts_where_it_was_opened_wherever_it_has_moved():
     """Else two connections could hand sessions to each other, and open more."""
     cache = cache_with(connection_sessions=1)
@@ -119,19 +107,6 @@ def test_of_the_idle_sessions_the_one_unheard_for_longest_makes_room():
     cache.cancel(one, 0)
     assert opened(cache, 6, b"6", 2.0) is not None  # one is idle, but was heard last
     assert not one.ended
-
-
-def test_a_session_at_work_makes_no_room():
-    cache = cache_with(sessions=2)
-    one, two = opened(cache, 1, b"1"), opened(cache, 2, b"2")
-    assert one is not None
-    assert two is not None
-    cache.request(one, 0, ask())
-    two.live_executions = 1  # it was cancelled, and has not ended yet
-    assert opened(cache, 3, b"3") is None
-    assert "2 sessions are at work" in cache.no_session(identifier(NONCE + 3), b"3")
-    two.live_executions = 0
-    assert opened(cache, 3, b"3") is not None
 
 
 def flooded(pair: Pair) -> None:
@@ -267,31 +242,12 @@ def open_again(cache: DedupCache, nonce: int, connection: int = 1, route: bytes 
     return cache.open(identifier(500), identifier(nonce + 1000), "x", route, connection, 9.0)
 
 
-def test_the_same_nonce_gets_the_same_session():
-    cache = cache_with()
-    session = session_of(cache)
-    assert open_again(cache, 1) is session
-    assert open_again(cache, 2) is not session
-    assert cache.counters.sessions_opened == 2
-
-
 def test_g8_past_the_bound_of_sessions_none_is_opened_but_known_ones_are_found():
     cache = cache_with(sessions=1)
     session = session_of(cache)
     cache.request(session, 0, ask())
     assert open_again(cache, 2) is None
     assert open_again(cache, 1) is session
-
-
-def test_answers_go_to_the_newest_connection_not_to_the_newest_arrival():
-    cache = cache_with()
-    session = session_of(cache)
-    cache.moved(session, b"third", 3)
-    cache.moved(session, b"second", 2)
-    cache.moved(session, b"another third", 3)
-    assert (session.route, session.connection) == (b"third", 3)
-    open_again(cache, 1, 4, b"fourth")
-    assert session.route == b"fourth"
 
 
 def test_g7_a_lease_ends_after_silence_and_not_before():

@@ -6,17 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
-from trio_envserve.core import messages
 from trio_envserve.core.client_inputs import OutcomeReceived
 from trio_envserve.core.dedup import DedupCache
 from trio_envserve.core.executions import Duty, Worker
-from trio_envserve.core.ranges import Ranges
-from trio_envserve.core.request_table import RequestAction, RequestInput
+from trio_envserve.core.request_table import RequestInput
 from trio_envserve.core.requests import Entry, RequestState, Session
 from trio_envserve.core.scheduler import Scheduler
 from trio_envserve.core.terms import RequestId
 
-from .helpers import Pair, ask, cache_with, identifier, kept, session_of
+from .helpers import Pair, ask, cache_with, kept, session_of
 
 KEPT = 800
 AT_ONCE = 64
@@ -41,20 +39,6 @@ def test_each_session_takes_its_share_of_what_the_others_leave():
     assert cache.may_dispatch()
 
 
-def test_bytes_are_shared_in_the_same_way():
-    cache = cache_with(kept_bytes=8000, session_share=0.5)
-    hogs = [takes_all_it_may(cache, session_of(cache, n), 10) for n in range(4)]
-    assert hogs == [400, 200, 100, 50]
-
-
-def test_what_is_given_back_is_there_again():
-    cache = cache_with(kept_outcomes=KEPT, session_share=0.5)
-    one, two = session_of(cache, 1), session_of(cache, 2)
-    assert (takes_all_it_may(cache, one), takes_all_it_may(cache, two)) == (400, 200)
-    cache.finish_spans(one, Ranges([*range(400)]))
-    assert cache.share_left(two)
-
-
 def test_what_runs_takes_up_room_before_it_is_kept():
     """So what is kept never passes its bound by what was running."""
     cache = cache_with(kept_outcomes=10, session_share=0.5)
@@ -65,25 +49,6 @@ def test_what_runs_takes_up_room_before_it_is_kept():
         cache.step(session, sequence, RequestInput.DISPATCH, object())
     assert not cache.share_left(session)
     assert session.state(0) is RequestState.RUNNING
-
-
-def test_at_the_bound_of_all_each_goes_on_with_one():
-    cache = cache_with(kept_outcomes=4, session_share=1.0)
-    one, two = session_of(cache, 1), session_of(cache, 2)
-    assert takes_all_it_may(cache, one) == 4
-    assert not cache.may_dispatch()
-    assert takes_all_it_may(cache, two) == 1
-
-
-def test_the_queue_is_shared_in_the_same_way():
-    cache = cache_with(queue=800, session_share=0.5)
-    entered = []
-    for number in range(3):
-        session = session_of(cache, number)
-        for sequence in range(1000):
-            cache.request(session, sequence, ask())
-        entered.append(session.queued_count)
-    assert entered == [400, 200, 100]
 
 
 def asks_all_it_may(cache: DedupCache, session: Session) -> int:
@@ -114,19 +79,6 @@ def test_many_sessions_that_never_finish_leave_each_other_its_own_part():
     cache, honest = hogs_and_one(takes_all_it_may, kept_outcomes=800)
     assert not cache.may_dispatch()
     assert takes_all_it_may(cache, honest) == 8
-
-
-def test_a_body_within_its_own_part_waits_though_others_fill_the_queue_with_theirs():
-    cache = cache_with(sessions=100, connection_sessions=100, session_share=0.5, queue_bytes=1000)
-    for number in range(50):
-        hog = session_of(cache, number)
-        for sequence in range(100):
-            cache.request(hog, sequence, ask(b"12345"))
-    honest = session_of(cache, 60)
-    assert cache.held_bytes >= 1000
-    asks = [ask(b"1234567890"), ask(b"1")]
-    entered = [cache.request(honest, n, each)[0][0] for n, each in enumerate(asks)]
-    assert entered == [RequestAction.QUEUE, RequestAction.FULL]
 
 
 def test_the_own_parts_together_are_as_much_as_the_bound():
@@ -172,19 +124,6 @@ def test_three_sessions_that_never_finished_left_the_others_one_execution_at_a_t
     assert rounds <= 2  # all at once, or nearly
 
 
-def test_a_client_past_its_share_goes_on_when_it_has_fetched():
-    pair = Pair(server={"kept_outcomes": 4, "session_share": 0.5})
-    session = pair.stranger()
-    for sequence in range(3):
-        pair.ask(session, sequence)
-    for run in pair.runs[:]:
-        pair.end(run)
-    assert len(pair.runs) == 2
-    pair.tell(messages.Finish(session, [0, 1]), route=b"stranger")
-    assert len(pair.runs) == 3
-    assert identifier(1)
-
-
 # -- one client at the bound -----------------------------------------------------
 # One client had 256 requests running when it was suspended.  Their outcomes filled all
 # the room for kept ones, and nothing was dispatched any more: clients that fetched
@@ -218,13 +157,6 @@ def test_one_at_a_time_is_run_for_who_fetches_them():
         pair.end()
         assert len(pair.answers) == 1 + number
         pair.receive(number)
-
-
-def test_it_is_one_at_a_time():
-    pair = at_the_bound()
-    pair.submit()
-    pair.submit()
-    assert len(pair.runs) == BOUND + 1
 
 
 def test_who_does_not_fetch_gets_no_further_one():

@@ -11,65 +11,14 @@ from trio_envserve.core.client_effects import Answer
 from trio_envserve.core.client_inputs import Connected, Disconnected
 from trio_envserve.core.messages import Outcome, Sync, Synced
 from trio_envserve.core.ranges import Ranges
-from trio_envserve.core.request_table import RequestAction as Do
 from trio_envserve.core.requests import RequestState as State
 from trio_envserve.core.router_inputs import ClientMessage
 
-from .dedup_states import made, reach
-from .helpers import CLIENT, Pair, ask, cache_with, dos, picture, session_of
+from .dedup_states import reach
+from .helpers import CLIENT, Pair, cache_with, session_of
 from .spans import ALL, limited
 
 # -- finishing and syncing -------------------------------------------------------
-
-
-def test_finishing_spans_takes_what_is_there_and_remembers_the_rest():
-    for many in (False, True):  # cost by the smaller: the spans, or the entries
-        cache = cache_with()
-        session = session_of(cache)
-        for sequence in range(3):
-            cache.request(session, sequence, ask())
-        spans = Ranges.from_flat([1, 2, 5, 1000] if many else [1, 2])
-        assert dos(cache.finish_spans(session, spans)) == [Do.UNQUEUE]
-        assert sorted(session.entries) == [0, 2]
-        assert session.state(1) is State.FINISHED
-        assert (session.state(500) is State.FINISHED) is many
-
-
-def test_a_sync_finishes_replays_and_names_what_is_missing():
-    cache = cache_with()
-    session = session_of(cache)
-    states = (
-        State.COMPLETED,
-        State.COMPLETED,
-        State.RUNNING,
-        State.WAITING,
-        State.NOT_SEEN,
-    )
-    for sequence, state in enumerate(states):
-        reach(cache, session, state, sequence)
-    effects, missing = cache.sync(session, 6, Ranges([0, 2, 3, 4]))
-    assert [(do, e.id.sequence) for do, e in effects] == [(Do.ANSWER, 0)]
-    assert list(missing) == [4]
-    assert session.state(1) is State.FINISHED
-    assert session.state(5) is State.FINISHED
-    assert session.state(4) is State.NOT_SEEN
-
-
-def test_an_old_sync_does_no_harm():
-    cache = cache_with()
-    session = session_of(cache)
-    for sequence in range(3):
-        reach(cache, session, State.WAITING, sequence)
-    cache.sync(session, 3, Ranges([2]))
-    before = picture(cache)
-    assert cache.sync(session, 1, Ranges([0])) == ([], Ranges())
-    assert cache.sync(session, 2, Ranges([0, 1])) == ([], Ranges())
-    assert picture(cache) == before
-
-
-def test_a_sync_names_nothing_missing_beyond_its_own_next():
-    cache, session = made(State.NOT_SEEN)
-    assert cache.sync(session, 1, Ranges([0, 7])) == ([], Ranges([0]))
 
 
 def test_g8_a_statement_of_more_than_a_window_is_ignored():
@@ -203,13 +152,6 @@ def test_it_is_refused_by_its_number_of_spans(count: int, monkeypatch: Any):
     pair.tell(messages.Finish(session, edges(count)), route=b"stranger")
     assert merged == []
     assert pair.router.cache.sessions[session].finished == Ranges()
-
-
-def test_as_many_gaps_as_a_window_can_leave_are_taken():
-    pair = Pair(server={"window": WINDOW})
-    session = pair.stranger()
-    pair.tell(messages.Finish(session, edges(WINDOW + 1)), route=b"stranger")
-    assert pair.router.cache.sessions[session].finished.flat() == edges(WINDOW + 1)
 
 
 # -- a huge span that is finished ------------------------------------------------
