@@ -8,7 +8,7 @@ import pytest
 
 from trio_envserve.core import messages, outcomes
 from trio_envserve.core.announced import Announcements
-from trio_envserve.core.client_inputs import CallsCancelled, ClientClosed
+from trio_envserve.core.client_inputs import CallsCancelled
 from trio_envserve.core.limits import KIB
 from trio_envserve.core.requests import RequestState
 from trio_envserve.core.router_inputs import PoolOpened, Tick, WorkerMessage
@@ -62,34 +62,6 @@ def test_a13_what_ran_was_kept_beyond_the_bound_of_bytes():
     pair.beat()
     assert nothing_left(pair)
     assert not pair.workers[b"w0-1"]._kept
-
-
-def test_a_small_outcome_goes_past_those_that_wait():
-    pair = pair_of(5)
-    for run in pair.runs[:4]:
-        pair.end(run, LARGE)
-    pair.end(pair.runs[4], b"small")
-    assert [len(answer.body) for answer in pair.answers] == [SIZE, SIZE, 5]  # type: ignore[union-attr]
-
-
-def test_what_waits_counts_for_dispatching():
-    pair = pair_of(2, server={"session_share": 1.0, "kept_bytes": SIZE})
-    pair.submit(b"before anything has ended")
-    assert len(pair.runs) == 3
-    end_all(pair)
-    pair.submit(b"after")
-    assert len(pair.runs) == 3
-    for call in range(3):
-        pair.receive(call)
-    assert len(pair.runs) == 4
-
-
-def test_one_larger_than_the_whole_bound_goes_alone():
-    pair = pair_of(2, server={"kept_bytes": SIZE // 2})
-    end_all(pair)
-    assert len(pair.answers) == 1
-    pair.receive(0)
-    assert len(pair.answers) == 2
 
 
 def test_sessions_take_turns_and_one_that_does_not_fetch_stops_no_other():
@@ -229,14 +201,6 @@ def test_g2_with_consent_it_runs_again_after_its_workers_death():
     assert [run.body for _, run in pair.runs[3:]] == [b"2"]
 
 
-def test_the_end_of_a_session_gives_up_what_waits():
-    pair = waiting()
-    pair.give_client(ClientClosed(pair.now_s))
-    pair.settle()
-    assert nothing_left(pair)
-    assert not pair.router.cache.sessions
-
-
 def test_a_server_that_stops_says_that_it_has_run():
     pair = waiting()
     deadlines = pair.router.dispatcher.deadlines
@@ -255,27 +219,6 @@ def test_what_its_client_cannot_take_is_not_fetched():
     pair.end(payload=LARGE)
     info = pair.failure()
     assert (info.code, info.verdict) == ("outcome-too-large", Verdict.RAN_AND_FAILED)
-
-
-def test_a_held_outcome_takes_up_no_capacity():
-    pair = pair_of(3, server={"worker_capacity": 3})
-    end_all(pair)
-    assert len(pair.answers) == 2
-    stranger = pair.stranger()
-    for sequence in range(3):
-        pair.ask(stranger, sequence)
-    assert len(pair.runs) == 6
-
-
-def test_a_worker_that_is_replaced_first_hands_out_what_it_holds():
-    pair = waiting(server={"recycle_executions": 3})
-    pair.advance(1.0)
-    assert pair.exits == []
-    for call in range(2):
-        pair.receive(call)
-    pair.advance(1.0)
-    assert len(pair.answers) == 3
-    assert pair.exits == [b"w0-1"]
 
 
 # -- from the wrong one, or of something else ----------------------------------------

@@ -167,14 +167,6 @@ def test_what_was_refused_after_the_loss_is_not_withdrawn():
     assert withdrawn(pair) == []
 
 
-def test_without_a_loss_nothing_is_withdrawn():
-    pair = Pair()
-    submit(pair)
-    cancel(pair, 0)
-    pair.advance(2.0)
-    assert withdrawn(pair) == []
-
-
 def test_a_forget_without_an_id_of_its_own_that_is_lost_with_its_session_may_have_been_done():
     pair = Pair(workers=2, server={"lease_s": LEASE_S})
     submit(pair)
@@ -187,19 +179,6 @@ def test_a_forget_without_an_id_of_its_own_that_is_lost_with_its_session_may_hav
     pair.advance(2.0)
     assert pair.failure().code == "unknown-key"
     assert len(pair.router.keys.open) == 1
-
-
-def test_a_withdrawal_is_issued_again_if_it_is_lost_with_its_session():
-    pair = cut_off()
-    cancel(pair, 0)
-    pair.lose = lambda message: isinstance(message, messages.KeyedRequest)
-    connect(pair)
-    assert withdrawn(pair) == [b"key"]
-    disconnect(pair)
-    pair.advance(LEASE_S + 2.0)
-    pair.lose = lambda message: False
-    connect(pair)
-    assert is_over(pair)
 
 
 def test_a_client_that_is_closed_withdraws_before_it_says_goodbye():
@@ -259,20 +238,6 @@ def test_a_sync_from_before_a_call_was_given_up_says_nothing_of_it():
     pair.lose = lambda message: False
     lose_session(pair)
     connect(pair)
-    assert withdrawn(pair) == [b"key"]
-    assert is_over(pair)
-
-
-def test_one_that_is_given_up_beside_another_is_withdrawn_with_that():
-    pair = Pair(workers=2, server={"lease_s": LEASE_S})
-    submit(pair)
-    submit(pair)
-    disconnect(pair)
-    cancel(pair, 0)
-    pair.advance(LEASE_S + 2.0)
-    connect(pair)
-    assert withdrawn(pair) == []
-    cancel(pair, 1)
     assert withdrawn(pair) == [b"key"]
     assert is_over(pair)
 

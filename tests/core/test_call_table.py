@@ -205,50 +205,6 @@ def test_limit_that_the_server_does_not_know_is_asked_about_at_once(limit_s, hel
     assert dos(calls.step(call, CallInput.LIMIT, 0.0)) == [CallAction.ASK]
 
 
-def test_limit_is_told_to_the_server_as_what_is_left_of_it():
-    calls, session, call = made(Stage.QUEUED)
-    calls.step(call, CallInput.SEND, 4.0, session)
-    assert isinstance(call.request, Request)
-    assert call.request.deadline_s == 5.0
-    assert (call.left_s(10.0), made(Stage.QUEUED, limit_s=None)[2].left_s(1.0)) == (0.0, None)
-
-
-def test_what_may_be_under_way_or_is_held_is_not_transmitted_again():
-    calls, _, call = made(Stage.SENT)
-    call.sent_probe = 1
-    assert calls.step(call, CallInput.MISSING, 0.0, 1) == ()
-    assert dos(calls.step(call, CallInput.MISSING, 0.0, 2)) == [CallAction.TRANSMIT]
-    calls.step(call, CallInput.HOLD, 0.0, 3.0)
-    assert calls.step(call, CallInput.MISSING, 0.0, 2) == ()
-    assert calls.retransmitted == 1
-
-
-def test_a_call_that_is_issued_again_has_no_clock_of_its_own_without_a_limit():
-    for limit_s, timed in ((None, []), (9.0, [0])):
-        calls, _, call = made(Stage.EXPIRED, limit_s=limit_s)
-        assert list(calls.timed) == [0]
-        calls.step(call, CallInput.STOPPING, 0.0)
-        assert list(calls.timed) == timed
-
-
-def test_held_calls_are_due_in_growing_numbers_until_one_is_refused():
-    calls, session = Calls(LIMITS), ClientSession(identifier(1), identifier(2), 999, 9)
-    for number in range(9 * BURST):
-        call = calls.new(CallSubmitted(number, b"body", 0.0))
-        calls.step(call, CallInput.SEND, 0.0, session)
-        calls.step(call, CallInput.HOLD, 0.0, 1.0)
-    assert calls.due(0.9) == []  # and half as many as ever, since some were refused
-    sizes = []
-    for refused in (False, False, True, False):
-        due = calls.due(1.0)
-        sizes.append(len(due))
-        for call in due:
-            calls.step(call, CallInput.DUE, 1.0)
-        if refused:
-            calls.step(due[0], CallInput.HOLD, 1.0, 1.0)
-    assert sizes == [BURST, 2 * BURST, 4 * BURST, 2 * BURST]
-
-
 # -- many requests that are refused for now --------------------------------------
 # 5,000 calls met a server with room for 356.  Each of the others was sent again as soon
 # as its delay had passed, with its body, and refused again: 100,000 transmissions in ten
@@ -259,6 +215,14 @@ def test_held_calls_are_due_in_growing_numbers_until_one_is_refused():
 
 
 ROOM, CALLS, SECONDS = 10, 300, 20
+
+
+def test_a_call_that_is_issued_again_has_no_clock_of_its_own_without_a_limit():
+    for limit_s, timed in ((None, []), (9.0, [0])):
+        calls, _, call = made(Stage.EXPIRED, limit_s=limit_s)
+        assert list(calls.timed) == [0]
+        calls.step(call, CallInput.STOPPING, 0.0)
+        assert list(calls.timed) == timed
 
 
 def transmissions(pair: Pair) -> int:

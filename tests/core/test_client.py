@@ -13,7 +13,6 @@ from trio_envserve.core.client_effects import Answer, Fail, QuestionRefused
 from trio_envserve.core.client_inputs import (
     CallKey,
     CallSubmitted,
-    ClientClosed,
     ClientTick,
     Connected,
     OutcomeReceived,
@@ -25,7 +24,7 @@ from trio_envserve.core.limits import WireLimits
 from trio_envserve.core.router_inputs import CloseAsked
 from trio_envserve.core.terms import Status, Verdict
 
-from .client_side import connect, hear, kinds, outcome, session_id, verdict
+from .client_side import connect, hear, kinds, session_id, verdict
 from .helpers import Pair, identifier
 
 # -- sessions and sending -----------------------------------------------------
@@ -96,15 +95,6 @@ def test_a_place_in_the_window_that_is_free_again_is_used_at_once():
 # -- replies nobody waits for -------------------------------------------------
 
 
-def test_that_a_session_is_over_is_no_news_to_a_client_that_has_ended_it():
-    pair = Pair()
-    unknown = messages.Unknown(session_id(pair), True, identifier(6), False)
-    pair.give_client(ClientClosed(pair.now_s))
-    pair.settle()
-    hear(pair, unknown)
-    assert not [report for report in pair.reports if report.level == "warning"]
-
-
 @pytest.mark.parametrize(
     "frames", [(), (b"\xff",), (messages.encode(messages.Goodbye(b"x" * 16)), b"")]
 )
@@ -119,13 +109,6 @@ def test_what_a_server_does_not_say_is_reported_and_ignored():
     pair = Pair()
     hear(pair, messages.Goodbye(identifier(1)))
     assert pair.reports[-1].text == "ignored a Goodbye of the server"
-
-
-def test_an_unknown_status_is_an_error():
-    pair = Pair()
-    pair.submit()
-    hear(pair, outcome(pair, status=9), b"?")
-    assert pair.last().status is Status.ERROR  # type: ignore[union-attr]
 
 
 # -- a server that stops, or speaks another version ---------------------------
@@ -304,16 +287,6 @@ def test_statements_that_are_refused_now_and_then_end_no_call():
     assert pair.answers == []
     pair.end()
     assert len(pair.answers) == 1
-
-
-def test_a_hello_that_is_refused_as_malformed_ends_calls_that_wait_and_those_to_come():
-    pair = Pair(ready=False, welcomed=False)
-    pair.submit()
-    hear(pair, messages.Error(1, "malformed", "Hello with 4 fields, not 5"))
-    assert verdict(pair) == ("malformed", Verdict.DID_NOT_RUN)
-    assert "the versions of this package" in pair.failure().message
-    pair.submit()
-    assert len(pair.answers) == 2
 
 
 @pytest.mark.parametrize(

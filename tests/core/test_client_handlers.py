@@ -43,14 +43,6 @@ def test_answers_go_to_the_newest_connection():
     assert isinstance(last(pair), messages.Outcome)
 
 
-def test_a_name_is_cut_and_printable():
-    pair = Pair(welcomed=False)
-    pair.tell(hello(name="a\nb" + "é" * 100), route=STRANGER)
-    (session,) = pair.router.cache.sessions.values()
-    assert session.name.startswith("a?bé")
-    assert len(session.name.encode()) <= pair.wire.name_bytes
-
-
 # -- duplicates, conflicts, lateness ------------------------------------------
 
 
@@ -216,14 +208,6 @@ def test_malformed_messages_are_answered_counted_and_change_nothing():
     pair.settle()
     assert [m.code for _, m in pair.mail] == ["malformed"] * 6  # type: ignore[union-attr]
     assert pair.router.stats() == {**before, "malformed": 6}
-
-
-def test_a_foreign_version_is_told_so():
-    pair = Pair()
-    frames = (b"\x82\x00\x02",)
-    pair.give(ClientMessage(STRANGER, frames, pair.now_s))
-    pair.settle()
-    assert last(pair).code == "foreign-version"
 
 
 def test_g8_only_some_malformed_messages_a_second_are_logged():

@@ -11,7 +11,6 @@ from trio_envserve.core import call_table, error_records, messages
 from trio_envserve.core.client import ClientCore
 from trio_envserve.core.client_effects import Answer, Fail, ToServer
 from trio_envserve.core.client_inputs import (
-    CallsCancelled,
     CallSubmitted,
     ClientInput,
     ClientTick,
@@ -91,15 +90,6 @@ def test_error_of_a_worker_has_the_executions_that_the_server_counted():
     assert pair.client.error_of(ended).executions == 1
 
 
-def test_an_error_without_a_loss_is_told_as_it_came():
-    pair = Pair()
-    pair.submit()
-    pair.die()
-    ended = pair.last()
-    assert isinstance(ended, Answer)
-    assert "lost may have" not in pair.client.error_of(ended).message
-
-
 def test_g2_the_environments_declaration_is_consent_for_a_new_session_too():
     pair = Pair(rerun=True)
     pair.submit()
@@ -134,14 +124,6 @@ def test_g2_an_unproven_loss_is_asked_about_until_the_limit_and_never_issued_aga
     assert len(pair.runs) == 1
 
 
-def test_a_lost_session_with_nothing_in_it_is_dropped():
-    pair = Pair()
-    pair.restart(proven=False)
-    pair.advance(2.0)
-    assert pair.client.sessions.lost == []
-    assert pair.client.sessions.opened == 2
-
-
 def test_what_was_answered_before_the_loss_is_still_the_callers():
     pair = Pair(client={"recovery_s": 3.0})
     pair.submit()
@@ -153,17 +135,6 @@ def test_what_was_answered_before_the_loss_is_still_the_callers():
     pair.give_client(OutcomeReceived(0, pair.now_s))
     pair.advance(1.0)
     assert (len(pair.answers), pair.client.calls.live) == (1, {})
-
-
-def test_a_call_in_a_lost_session_can_be_cancelled():
-    pair = Pair()
-    pair.submit()
-    pair.restart(proven=False)
-    pair.advance(1.5)
-    assert len(pair.client.sessions.lost) == 1
-    pair.give_client(CallsCancelled((0,), pair.now_s))
-    pair.advance(1.0)
-    assert (pair.client.sessions.lost, pair.client.calls.live, pair.answers) == ([], {}, [])
 
 
 def test_g9_a_limit_that_passed_before_the_loss_is_not_issued_again():

@@ -11,7 +11,7 @@ from trio_envserve.core import messages
 from trio_envserve.core.client_inputs import Disconnected
 from trio_envserve.core.closing import Closing, ClosingStage, Held
 from trio_envserve.core.limits import ServerLimits
-from trio_envserve.core.router_inputs import CloseAsked, Flushed, PoolOpened, Tick
+from trio_envserve.core.router_inputs import CloseAsked, Flushed, Tick
 from trio_envserve.core.terms import Status, Verdict
 
 LIMITS = {"drain_s": 4.0, "stop_s": 3.0, "reap_s": 2.0, "cancel_kill_s": 90.0}
@@ -73,18 +73,6 @@ def test_a_server_without_work_closes_as_soon_as_its_workers_have_ended():
     assert not pair.kills
 
 
-def test_a_drain_ends_when_the_last_outcome_is_fetched():
-    pair = Pair(server=LIMITS)
-    number = pair.submit()
-    pair.give(CloseAsked(pair.now_s))
-    assert pair.draining()
-    pair.end()
-    assert pair.draining()
-    pair.receive(number)
-    assert not pair.draining()
-    assert pair.router.closing.drained
-
-
 def test_a_drain_that_is_over_says_that_it_did_not_drain():
     pair = closing_pair()
     pair.give(CloseAsked(pair.now_s, drain_s=0.5))
@@ -105,19 +93,6 @@ def test_a_second_call_shortens_a_drain_and_never_makes_it_longer():
     assert pair.router.closing.stage is ClosingStage.CANCELLING
 
 
-def test_hurried_to_a_later_stage_it_does_what_the_stages_between_do():
-    pair = closing_pair()
-    pair.submit(b"second")
-    pair.give(CloseAsked(pair.now_s, ClosingStage.KILLING))
-    pair.settle()
-    assert pair.router.closing.stage is ClosingStage.KILLING
-    assert [kill.worker for kill in pair.kills] == [b"w0-1"]
-    assert {pair.failure().verdict} == {Verdict.MAY_HAVE_RUN}
-    pair.give(CloseAsked(pair.now_s, ClosingStage.CANCELLING))  # what is over stays over
-    assert pair.router.closing.stage is ClosingStage.KILLING
-    assert len(pair.kills) == 1
-
-
 def test_a_server_that_was_stopped_meanwhile_gives_each_later_stage_its_time():
     pair = closing_pair()
     pair.give(CloseAsked(pair.now_s))
@@ -126,22 +101,6 @@ def test_a_server_that_was_stopped_meanwhile_gives_each_later_stage_its_time():
     assert pair.router.closing.stage is ClosingStage.CANCELLING
     pair.give(Tick(pair.now_s + 0.1))
     assert pair.router.closing.stage is ClosingStage.CANCELLING
-
-
-def test_a_server_that_still_waits_for_an_earlier_one_closes():
-    pair = Pair(ready=False, welcomed=False)
-    pair.give(CloseAsked(pair.now_s))
-    pair.give(PoolOpened((), pair.now_s))
-    pair.settle()
-    assert pair.router.closing.stage is ClosingStage.FLUSHING
-    assert not pair.spawns
-
-
-def test_what_is_flushed_before_closing_changes_nothing():
-    pair = Pair()
-    pair.advance(1.0)
-    assert pair.router.closing.stage is ClosingStage.SERVING
-    assert pair.router.closing.following(pair.now_s + 1e6, NOTHING) is None
 
 
 @given(st.sampled_from(LATER), st.floats(0, 20), st.lists(st.tuples(st.floats(0, 3), HELD)))
@@ -272,22 +231,3 @@ def test_stopping_answers_what_waits_and_lets_run_what_runs():
     assert pair.draining()  # nobody has the outcome yet
     pair.tell(messages.Finish(session, [0, 3]), route=STRANGER)
     assert not pair.draining()
-
-
-def test_drained_does_not_wait_for_a_client_that_is_gone():
-    pair = Pair()
-    session = pair.stranger()
-    pair.ask(session)
-    pair.end()
-    pair.give(CloseAsked(pair.now_s))
-    pair.advance(5.5)
-    assert not pair.draining()
-
-
-def test_at_the_end_of_the_drain_what_runs_is_answered_and_stopped():
-    pair = Pair()
-    pair.submit()
-    pair.give(CloseAsked(pair.now_s, ClosingStage.CANCELLING))
-    pair.settle()
-    assert (pair.failure().code, pair.failure().verdict) == ("cancelled", Verdict.MAY_HAVE_RUN)
-    assert pair.cancels == [(b"w0-1", 0)]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trio_envserve.core import deadlines, error_records, messages
+from trio_envserve.core import deadlines, error_records
 from trio_envserve.core.client_effects import Answer
 from trio_envserve.core.terms import Status, Verdict
 
@@ -47,33 +47,6 @@ def test_what_may_not_have_arrived_may_have_run():
     assert error(pair)[:2] == ("no-answer", Verdict.MAY_HAVE_RUN)
 
 
-def test_what_waits_is_not_counted_and_each_execution_has_its_own_time():
-    pair = Pair(server={**LIMIT, "worker_capacity": 1})
-    pair.submit()
-    pair.submit()
-    pair.advance(50.0)
-    pair.end(pair.runs[0])
-    pair.advance(50.0)
-    assert len(pair.answers) == 1
-    pair.advance(11.0)
-    assert error(pair)[0] in ("execution-limit", "no-answer")
-
-
-def test_without_the_limit_nothing_ends_by_its_age():
-    pair = Pair()
-    pair.submit()
-    pair.advance(10_000.0)
-    assert not pair.answers
-
-
-def test_whoever_waits_for_a_key_is_told():
-    pair = Keyed(server=LIMIT)
-    pair.call()
-    pair.beat()
-    pair.advance(61.0)
-    assert error(pair)[0] in ("execution-limit", "no-answer")
-
-
 def test_g10_many_that_are_too_old_together_are_answered_in_portions(
     monkeypatch: pytest.MonkeyPatch,
 ):
@@ -83,22 +56,6 @@ def test_g10_many_that_are_too_old_together_are_answered_in_portions(
         pair.submit()
     pair.advance(61.0)
     assert len(pair.answers) == 5
-
-
-def test_the_limit_of_a_call_holds_where_it_is_less_than_the_servers():
-    pair = Pair(server=LIMIT, rerun=True)
-    pair.submit(execution_s=5.0)
-    pair.beat()
-    pair.advance(4.0)
-    assert not pair.answers
-    pair.advance(2.0)
-    code, verdict, text = error(pair)
-    assert (code, verdict) == ("execution-limit", Verdict.RAN_AND_FAILED)
-    assert text.startswith("the 5 s that the call lets an execution last (its execution_s)")
-    assert [number for _, number in pair.cancels] == [0]
-    pair.end(status=Status.CANCELLED)
-    pair.advance(100.0)
-    assert (len(pair.answers), len(pair.runs)) == (1, 1), "consent is for deaths"
 
 
 def test_a_call_cannot_have_more_than_the_server_lets_any():
@@ -115,39 +72,6 @@ def test_a_call_has_a_limit_where_the_server_has_none_and_others_have_none():
     pair.submit(execution_s=5.0)
     pair.advance(100.0)
     assert [answer.call for answer in pair.answers] == [1]
-
-
-def test_what_waits_loses_nothing_of_the_limit_of_its_call():
-    pair = Pair(server={"worker_capacity": 1})
-    pair.submit()
-    pair.submit(execution_s=5.0)
-    pair.advance(50.0)
-    pair.end(pair.runs[0])
-    pair.advance(4.0)
-    assert len(pair.answers) == 1
-    pair.advance(2.0)
-    assert error(pair)[0] in ("execution-limit", "no-answer")
-
-
-def test_a_further_execution_has_all_of_the_limit_again():
-    pair = Pair(workers=2, rerun=True)
-    pair.submit(execution_s=10.0, rerun=True)
-    pair.advance(8.0)
-    pair.die(pair.runs[0][0])
-    pair.advance(8.0)
-    assert (len(pair.runs), pair.answers) == (2, [])
-    pair.advance(4.0)
-    assert error(pair)[0] in ("execution-limit", "no-answer")
-
-
-def test_an_outcome_that_waits_for_room_is_not_too_old():
-    pair = Pair(server=LIMIT)
-    pair.submit(execution_s=5.0)
-    pair.beat()
-    pair.lose = lambda message: isinstance(message, messages.Fetch)
-    pair.end(payload=bytes(100_000))
-    pair.advance(50.0)
-    assert not pair.answers
 
 
 def test_g8_limits_of_executions_that_have_ended_are_dropped():

@@ -95,24 +95,6 @@ def test_closing_goes_on_only_when_nobody_waits_for_an_answer():
     assert pair.router.closing.stage is not ClosingStage.DRAINING
 
 
-def test_what_is_finished_meanwhile_is_not_answered():
-    pair = with_many_waiting()
-    (session,) = pair.router.cache.sessions
-    first = answered(pair.router.take(CloseAsked(pair.now_s)))
-    finish = messages.encode(messages.Finish(session, [WAITING, WAITING + 1]))
-    pair.router.take(ClientMessage(STRANGER, (finish,), pair.now_s))
-    assert first + rest(pair) == list(range(1, WAITING))
-
-
-def test_whose_session_ends_meanwhile_is_not_answered():
-    pair = with_many_waiting()
-    (session,) = pair.router.cache.sessions
-    pair.router.take(CloseAsked(pair.now_s, ClosingStage.CANCELLING))
-    goodbye = messages.encode(messages.Goodbye(session))
-    pair.router.take(ClientMessage(STRANGER, (goodbye,), pair.now_s))
-    assert rest(pair) == []
-
-
 def test_leases_that_ended_together_took_one_turn_for_all_of_their_requests():
     pair = Pair(welcomed=False, server={"worker_capacity": 1, "lease_s": 20.0})
     sessions = [pair.stranger(901 + number) for number in range(6)]

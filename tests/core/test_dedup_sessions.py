@@ -10,7 +10,7 @@ from trio_envserve.core import messages
 from trio_envserve.core.client_effects import Answer
 from trio_envserve.core.client_inputs import ClientClosed, ClientTick, Connected
 from trio_envserve.core.dedup import DedupCache
-from trio_envserve.core.messages import Goodbye, Hello
+from trio_envserve.core.messages import Hello
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.request_table import RequestAction as Do
 from trio_envserve.core.requests import RequestState as State
@@ -18,7 +18,7 @@ from trio_envserve.core.requests import Session
 from trio_envserve.core.router_inputs import Tick
 
 from .dedup_states import made, reach
-from .helpers import CLIENT, STRANGER, Pair, ask, cache_with, dos, identifier, session_of
+from .helpers import STRANGER, Pair, ask, cache_with, dos, identifier, session_of
 
 NONCE = 7000
 
@@ -141,16 +141,6 @@ def test_a_session_whose_lease_has_ended_is_settled_if_all_of_it_was_finished():
     assert cache.settled(two.id)
 
 
-def test_a_goodbye_finishes_all_of_its_session():
-    cache = cache_with()
-    one = opened(cache, 1, b"1")
-    assert one is not None
-    cache.request(one, 0, ask())
-    cache.goodbye(one.id)
-    cache.end(one)
-    assert cache.settled(one.id)
-
-
 def test_past_what_it_may_remember_no_session_is_said_to_be_settled():
     """Those of which it is not so are remembered, as many as there may be sessions."""
     cache = cache_with(sessions=2)
@@ -195,13 +185,6 @@ def test_a_client_that_was_closed_before_its_welcome_left_a_session():
     assert len(pair.router.cache.sessions) == 0
 
 
-def test_a_client_that_never_said_hello_has_no_goodbye_to_say():
-    pair = Pair(welcomed=False)
-    pair.give_client(ClientClosed(pair.now_s))
-    pair.settle()
-    assert pair.sent == []
-
-
 def test_a_hello_that_came_after_the_goodbye_opened_another_session():
     pair = Pair()
     said = next(m for m in pair.sent if isinstance(m, Hello))
@@ -214,25 +197,11 @@ def test_a_hello_that_came_after_the_goodbye_opened_another_session():
     assert "fresh nonce" in error.text
 
 
-def test_a_hello_that_its_goodbye_overtook_opens_nothing():
-    pair = Pair(welcomed=False)
-    pair.tell(Goodbye(identifier(NONCE)), route=CLIENT)
-    pair.tell(hello(0), route=STRANGER)
-    assert len(pair.router.cache.sessions) == 0
-
-
 def test_a_goodbye_said_again_was_forgotten_as_if_it_had_been_said_once():
     cache = cache_with(sessions=3)
     for number in (1, 2, 3, 1, 4, 5):
         cache.goodbye(identifier(number))
     assert cache.no_session(identifier(1), b"a")
-
-
-def test_nonces_of_those_who_left_are_bounded_as_sessions_are():
-    cache = cache_with(sessions=3)
-    for number in range(10):
-        cache.goodbye(identifier(number))
-    assert list(cache._ended) == [identifier(number) for number in (7, 8, 9)]
 
 
 # -- what happens to a session ---------------------------------------------------

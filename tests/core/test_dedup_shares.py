@@ -81,20 +81,6 @@ def test_many_sessions_that_never_finish_leave_each_other_its_own_part():
     assert takes_all_it_may(cache, honest) == 8
 
 
-def test_the_own_parts_together_are_as_much_as_the_bound():
-    cache = cache_with(
-        sessions=50, connection_sessions=100, session_share=0.5, kept_outcomes=500, queue=500
-    )
-    hogs = [session_of(cache, number) for number in range(50)]
-    for turn in range(3):
-        for hog in hogs:
-            takes_all_it_may(cache, hog, sequence=turn * 1000)
-    assert cache.kept_count <= 1000
-    for hog in hogs:
-        asks_all_it_may(cache, hog)
-    assert cache.queued_count <= 1000
-
-
 @pytest.mark.parametrize("hogs", [0, 3])
 def test_three_sessions_that_never_finished_left_the_others_one_execution_at_a_time(hogs):
     """They fell from 404 to 19 rollouts a second."""

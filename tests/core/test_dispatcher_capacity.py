@@ -37,27 +37,6 @@ def runs(pair: Pair) -> Counter[bytes]:
     return Counter(worker for worker, _ in pair.runs)
 
 
-def test_what_a_worker_does_not_take_waits_at_the_server_and_goes_to_the_next_that_is_free():
-    pair = waiting(2)
-    get_ready(pair, b"w0-1", 1)
-    for _ in range(3):
-        pair.submit()
-    assert runs(pair) == {b"w0-1": 1}
-    assert pair.router.stats()["waiting"] == 2
-    get_ready(pair, b"w1-1", 1)
-    assert runs(pair) == {b"w0-1": 1, b"w1-1": 1}
-    pair.end(pair.runs[1])
-    assert runs(pair) == {b"w0-1": 1, b"w1-1": 2}
-
-
-def test_the_first_dispatches_heed_it_since_it_comes_with_the_hello():
-    pair = waiting(1)
-    for _ in range(5):
-        pair.submit()
-    get_ready(pair, b"w0-1", 2)
-    assert len(pair.runs) == 2
-
-
 @pytest.mark.parametrize(("said", "option", "most"), [(8, 3, 3), (2, 3, 2), (8, None, 8)])
 def test_a_worker_has_no_more_than_its_server_lets_any(said: int, option: int | None, most: int):
     pair = Pair(ready=False, workers=1, server={"worker_capacity": option})
@@ -69,17 +48,6 @@ def test_a_worker_has_no_more_than_its_server_lets_any(said: int, option: int | 
     assert len(pair.runs) == most
     stats = pair.router.stats()
     assert stats["per_worker"][0]["capacity"] == stats["bounds"]["pending"] == most
-
-
-def test_as_many_workers_are_asked_for_as_their_capacity_needs():
-    pair = waiting(WorkerRange(1, 8), grow_after_s=2.0, shrink_after_s=1000.0)
-    get_ready(pair, b"w0-1", 1)
-    for _ in range(3):
-        pair.submit()
-    pair.advance(3.0)
-    assert len(pair.workers) == 2, "two wait, and there may be twice as many"
-    get_ready(pair, b"w1-1", 4)
-    assert len(pair.runs) == 3
 
 
 def test_room_for_no_execution_is_no_room():

@@ -6,7 +6,6 @@ import pytest
 
 from trio_envserve.core import messages
 from trio_envserve.core.client_effects import Say
-from trio_envserve.core.client_inputs import CallsCancelled
 from trio_envserve.core.keyed import FOLLOWERS
 from trio_envserve.core.router_effects import ToClient
 from trio_envserve.core.router_inputs import WorkerMessage
@@ -31,17 +30,6 @@ def test_deltas_go_to_the_caller_before_the_outcome():
     assert not pair.says
 
 
-def test_what_is_lost_on_the_way_shows_by_the_numbers():
-    pair = Pair()
-    pair.submit()
-    pair.lose = lambda message: isinstance(message, messages.Delta) and message.delta == 1
-    pair.say(b"one", b"two", b"three")
-    assert [each.delta for each in pair.says] == [0, 2]
-    pair.advance(5.0)
-    pair.beat()
-    assert [each.delta for each in pair.says] == [0, 2]  # nobody asks again
-
-
 def test_nothing_of_a_delta_is_kept():
     pair = Pair()
     pair.submit()
@@ -57,19 +45,6 @@ def test_deltas_go_to_the_newest_connection():
     connect(pair)
     pair.say(b"one")
     assert pair.says == [Say(number, 0, b"one")]
-
-
-def test_a_cancelled_call_hears_no_more():
-    pair = Pair()
-    number = pair.submit()
-    worker, run = pair.runs[-1]
-    late = pair.workers[worker].take(DeltaMade(run.number, b"late"))
-    pair.give_client(CallsCancelled([number], pair.now_s))
-    pair.settle()
-    pair.work(worker, late)
-    pair.settle()
-    assert not pair.says
-    assert not [each for each in pair.told if isinstance(each, messages.Delta)]
 
 
 def test_what_comes_after_the_outcome_is_ignored():
@@ -109,21 +84,6 @@ def test_a_delta_of_another_request_than_was_dispatched_is_malformed(wrong):
     assert (pair.router.malformed, pair.says) == (1, [])
 
 
-def test_deltas_of_a_key_go_to_those_that_wait_for_it():
-    pair = Keyed()
-    number = pair.call()
-    session = pair.stranger()
-    pair.request(session)
-    pair.say(b"one")
-    assert pair.says == [Say(number, 0, b"one")]
-    assert pair.heard() == messages.Delta(session, 0, 0)
-    pair.give_client(CallsCancelled([number], pair.now_s))
-    pair.settle()
-    pair.say(b"two")
-    assert len(pair.says) == 1
-    assert pair.heard() == messages.Delta(session, 0, 1)
-
-
 def test_g10_of_many_that_wait_for_a_key_some_hear_its_deltas():
     pair = Keyed()
     session = pair.stranger()
@@ -134,17 +94,6 @@ def test_g10_of_many_that_wait_for_a_key_some_hear_its_deltas():
     assert pair.mail == [
         (STRANGER, messages.Delta(session, number, 0)) for number in range(FOLLOWERS)
     ]
-
-
-def test_of_another_execution_deltas_begin_anew():
-    pair = Pair(workers=2, rerun=True)
-    pair.submit()
-    pair.say(b"one", b"two")
-    pair.die()
-    pair.advance(2.0)
-    assert len(pair.runs) == 2
-    pair.say(b"one")
-    assert [each.delta for each in pair.says] == [0, 1, 0]
 
 
 def test_a_delta_is_sent_as_it_was_said():

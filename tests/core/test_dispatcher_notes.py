@@ -35,30 +35,6 @@ def test_notes_go_to_their_callers_with_a_beat_in_one_message():
     assert len([each for each in pair.told if isinstance(each, messages.Notes)]) == 1
 
 
-def test_the_router_keeps_the_last_note_of_what_runs():
-    pair = Pair()
-    pair.submit()
-    for note in (b"one", b"two"):
-        pair.note(note)
-        pair.beat()
-    [execution] = pair.router.workforce.workers[WORKER].live.values()
-    assert execution.note == b"two"
-
-
-def test_a_note_that_is_lost_is_not_asked_for_and_the_next_one_says_more():
-    pair = Pair()
-    number = pair.submit()
-    pair.lose = lambda message: isinstance(message, messages.Notes)
-    pair.note(b"one")
-    pair.beat()
-    pair.lose = lambda message: False
-    pair.advance(5.0)
-    assert pair.notes == []
-    pair.note(b"two")
-    pair.beat()
-    assert pair.notes == [SayNote(number, b"two")]
-
-
 def test_notes_go_to_the_newest_connection():
     pair = Pair()
     number = pair.submit()
@@ -102,17 +78,6 @@ def test_g5_notes_of_another_incarnation_or_before_any_hello_change_nothing():
     pair.give(WorkerMessage((WORKER, worker.incarnation, header), pair.now_s))
     pair.settle()
     assert (pair.notes, worker.live[0].note) == ([], b"")
-
-
-def test_notes_of_a_key_go_to_those_that_wait_for_it():
-    pair = Keyed()
-    number = pair.call()
-    session = pair.stranger()
-    pair.request(session)
-    pair.note(b"one")
-    pair.beat()
-    assert pair.notes == [SayNote(number, b"one")]
-    assert pair.heard() == messages.Notes(session, [0, 1], [b"one"])
 
 
 @pytest.mark.parametrize("more", [1, 5])

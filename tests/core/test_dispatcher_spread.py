@@ -58,34 +58,6 @@ def test_a_worker_that_starts_for_long_is_not_waited_for():
     assert runs(pair) == {b"w0-1": 20}
 
 
-def test_a_worker_that_cannot_start_is_not_waited_for():
-    pair = starting(2, restart_pause_s=1.0)
-    for _ in range(20):
-        pair.submit()
-    get_ready(pair, 0)
-    pair.die(b"w1-1")
-    assert runs(pair) == {b"w0-1": 20}
-
-
-def test_work_that_ends_makes_room_for_the_next():
-    pair = starting(2)
-    for _ in range(4):
-        pair.submit()
-    get_ready(pair, 0)
-    assert len(pair.runs) == 2
-    for run in list(pair.runs):
-        pair.end(run)
-    assert len(pair.runs) == 3  # one of the two that are left
-
-
-def test_a_pool_that_waits_for_its_workers_does_not_grow_because_of_that():
-    pair = starting(2)
-    pair.submit()
-    pair.submit()
-    get_ready(pair, 0)
-    assert pair.router.dispatcher._need().oldest_s == 0.0
-
-
 @pytest.mark.parametrize("spread_s", [0.001, 5.0])
 @given(workers=st.integers(1, 4), calls=st.integers(1, 40), data=st.data())
 def test_no_worker_has_more_than_its_share_and_all_is_run(

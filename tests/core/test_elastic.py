@@ -59,13 +59,6 @@ def said(pair: Pair, text: str) -> list[str]:
 # -- growing ---------------------------------------------------------------------------
 
 
-def test_a_pool_begins_with_its_least():
-    pair = Elastic()
-    assert (pair.wanted(), pair.serving(), len(pair.router.pool.slots)) == (2, 2, 8)
-    pair.advance(GROW_S * 10)
-    assert pair.wanted() == 2
-
-
 def test_it_grows_once_a_request_has_waited_for_long_and_not_before():
     pair = Elastic()
     pair.ask_for(3)
@@ -87,37 +80,6 @@ def test_it_doubles_at_most_and_ends_at_its_most():
     assert (pair.serving(), len(pair.runs)) == (8, 8)
 
 
-def test_it_grows_by_what_waits_fills():
-    pair = Elastic(worker_capacity=4)
-    pair.ask_for(8 + 5)
-    pair.advance(GROW_S)
-    assert (pair.wanted(), len(pair.runs)) == (4, 13)
-
-
-def test_it_grows_no_more_while_new_workers_start():
-    pair = Elastic()
-    pair.auto_hello = False
-    pair.ask_for(100)
-    pair.advance(GROW_S * 5)
-    assert pair.wanted() == 4
-    for worker in (b"w2-1", b"w3-1"):
-        pair.work(worker, pair.workers[worker].take(EnvironmentReady(1, "env", False)))
-    pair.advance(0.5)
-    assert pair.wanted() == 8
-
-
-def test_an_environment_that_cannot_be_set_up_gets_no_more_workers():
-    pair = Elastic()
-    pair.auto_hello = False
-    pair.ask_for(100)
-    pair.advance(GROW_S)
-    for _ in range(20):
-        for worker in [each for each in pair.workers if each > b"w2"]:
-            pair.die(worker)
-        pair.advance(5.0)
-    assert pair.wanted() == 4
-
-
 def test_it_does_not_grow_before_its_first_workers_are_ready():
     pair = Elastic()
     pair.auto_hello = False
@@ -125,24 +87,6 @@ def test_it_does_not_grow_before_its_first_workers_are_ready():
     pair.advance(1.0)
     pair.ask_for(100)
     pair.advance(GROW_S * 5)
-    assert pair.wanted() == 2
-
-
-def test_what_another_worker_would_not_help_asks_for_none():
-    pair = Elastic(kept_outcomes=2, session_share=1.0)
-    pair.ask_for(3)
-    pair.advance(GROW_S * 3)
-    assert (pair.wanted(), len(pair.router.queue)) == (2, 1)
-    assert pair.router.stats()["oldest_wait_s"] == 0.0
-
-
-def test_a_dispatch_that_is_paused_asks_for_no_workers():
-    pair = Elastic(pause_after_errors=1, pause_s=1000.0)
-    pair.ask_for(1)
-    pair.die()
-    pair.ask_for(3)
-    pair.advance(GROW_S * 3)
-    assert pair.router.status()["paused"]
     assert pair.wanted() == 2
 
 
@@ -176,17 +120,6 @@ def test_it_keeps_what_was_needed_in_that_time():
     pair.advance(SHRINK_S / 2)
     assert pair.wanted() == 5
     pair.advance(SHRINK_S + 1.0)
-    assert pair.wanted() == 2
-
-
-def test_it_does_not_shrink_while_all_are_needed_now_and_then():
-    pair = Elastic(least=1, most=2)
-    pair.grown(2)
-    for _ in range(5):
-        pair.end_all()
-        pair.advance(SHRINK_S - 10.0)
-        pair.ask_for(2)
-        pair.advance(1.0)
     assert pair.wanted() == 2
 
 
@@ -233,17 +166,6 @@ def test_a_worker_that_drains_is_taken_back_before_another_one_is_started():
     assert (pair.wanted(), len(pair.spawns), len(pair.runs)) == (4, spawns, 4)
     assert len(said(pair, "is needed again, and goes on")) == 2
     assert not pair.exits
-
-
-def test_a_worker_that_retires_for_another_reason_is_not_taken_back():
-    pair = Elastic(least=1, most=2, recycle_executions=1)
-    pair.grown(2)
-    pair.advance(1.0)
-    retiring = [each for each in pair.router.pool.lives.values() if each.phase is Phase.RETIRING]
-    assert len(retiring) == 2
-    pair.ask_for(1)
-    pair.advance(GROW_S * 2)
-    assert [each.phase for each in retiring] == [Phase.RETIRING] * 2
 
 
 def test_a_worker_that_starts_when_it_is_not_needed_any_more_ends_once_it_is_ready():
@@ -322,9 +244,3 @@ def test_statistics_have_the_bounds_and_the_reason():
     assert (stats["workers_least"], stats["workers"], stats["workers_most"]) == (2, 4, 8)
     assert stats["resized"] == "2 -> 4 workers: a request has waited for 5.0 s"
     assert stats["bounds"]["running"] == 4
-
-
-def test_a_pool_of_a_fixed_size_has_the_same_least_and_most():
-    pair = Pair(workers=3)
-    stats = pair.router.stats()
-    assert (stats["workers_least"], stats["workers"], stats["workers_most"]) == (3, 3, 3)

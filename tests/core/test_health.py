@@ -29,13 +29,6 @@ def test_a_server_never_heard_is_starting_and_after_a_while_unhealthy():
     assert link().health(3.0) == (Health.UNHEALTHY, "no answer from the server yet")
 
 
-def test_the_transports_trouble_is_the_reason_if_there_is_one():
-    troubled = link()
-    troubled.trouble = "connection refused"
-    assert troubled.health(0.0) == (Health.STARTING, "connection refused")
-    assert troubled.health(9.0) == (Health.UNHEALTHY, "connection refused")
-
-
 @pytest.mark.parametrize(
     ("status", "reason", "health", "why"),
     [
@@ -69,23 +62,6 @@ def test_an_answer_before_the_welcome_is_no_sign_of_ill_health():
     assert link.health(limits.unreachable_report_s)[0] is Health.UNHEALTHY
     link.trouble = "too many sessions"
     assert link.health(0.2) == (Health.UNHEALTHY, "too many sessions")
-
-
-def test_a_dead_pool_is_never_healthy():
-    assert link(status="broken").health(1.0)[0] is Health.UNHEALTHY
-
-
-def test_an_old_unanswered_probe_is_unhealthy_until_the_answer():
-    probed = link(status="ready")
-    probed.asked(10.0)
-    probed.asked(12.0)  # the oldest counts
-    assert probed.health(14.9)[0] is Health.HEALTHY
-    assert probed.health(15.0) == (Health.UNHEALTHY, "the server does not answer (for 5 s)")
-    probed.trouble = "connection closed"
-    assert probed.health(16.0) == (Health.UNHEALTHY, "connection closed (for 6 s)")
-    probed.answered(16.0)
-    assert probed.health(16.0)[0] is Health.HEALTHY
-    assert probed.trouble == ""
 
 
 def test_g9_a_probe_that_failed_while_this_loop_was_late_does_not_count():

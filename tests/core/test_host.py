@@ -17,20 +17,16 @@ from trio_envserve.core.host_messages import (
     KINDS,
     VERSION,
     ForeignHost,
-    HostHello,
     HostLeaves,
     HostRefused,
     HostWelcome,
     encode,
 )
-from trio_envserve.core.host_pool import Hosts, ToHost
-from trio_envserve.core.limits import ServerLimits
 from trio_envserve.core.lives import LifeInput, Phase
 from trio_envserve.core.router_effects import Kill, Report, ToWorker
 from trio_envserve.core.router_inputs import Exited, HeartbeatFelt, Spawned, WorkerMessage
-from trio_envserve.core.slots import Pool
 
-from .host_rig import BEAT, EPOCH, HELLO, SERVES, TERMS, Link, about, hello_of, joined
+from .host_rig import BEAT, EPOCH, HELLO, TERMS, Link, about, joined
 
 DISPATCH = messages.Dispatch(bytes(16), 0, 0, "client")
 
@@ -56,31 +52,6 @@ def test_a_worker_of_a_host_is_like_any_other():
     assert not link.hosts.take(Kill(b"another", "of this machine"))
     assert (link.hosts.host_of(b"w1-1"), link.hosts.host_of(b"another")) == ("a", None)
     assert not link.hosts.take(Report("info", "no business of hosts"))
-
-
-def test_a_worker_that_dies_is_replaced_there():
-    link = joined()
-    del link.alive[b"w0-1"]
-    link.host.exited(b"w0-1", "exit code 1")
-    link.settle()
-    assert link.inputs[-1] == Exited(b"w0-1", link.now_s, "exit code 1")
-    link.second(5)
-    assert list(link.alive) == [b"w0-2"]
-    assert link.hosts.take(Kill(b"w0-2", "it is silent"))
-    link.settle()
-    assert not link.alive
-
-
-def test_a_host_hears_what_to_run_once_for_each_router():
-    link = joined()
-    link.host.connect()
-    link.second()
-    assert link.serves == [SERVES]
-    link.hosts = Hosts(Pool(0, ServerLimits(), link.ids), TERMS, b"o" * 16)
-    link.pool = link.hosts._pool
-    link.host.connect()
-    link.second(3)
-    assert link.serves == [SERVES, {}]
 
 
 def test_a_replacement_has_its_predecessors_place_on_the_host():
@@ -127,21 +98,6 @@ def test_a_refusal_is_logged_once_and_is_over_with_the_welcome():
         "the router refuses this host: another is here?"
     ]
     assert link.host.refusal is None
-
-
-def test_a_host_of_another_version_is_told_so():
-    link = Link()
-    _, *fields = cbor2.loads(hello_of(link.host)[0])
-    foreign = cbor2.dumps([KINDS[HostHello], 9, *fields[1:], "more"])
-    with pytest.raises(ForeignHost):
-        link.hosts.message(b"r", (foreign,), link.now_s)
-    (told,) = link.hosts.out
-    assert isinstance(told, ToHost)
-    link.host.message(told.frames, link.now_s)
-    assert link.host.refusal == (VERSION, "here protocol version 9 is not spoken, 1 is")
-    with pytest.raises(ForeignHost):  # and one that is not even like a hello is not answered
-        link.hosts.message(b"r", (cbor2.dumps([KINDS[HostHello], "x"]),), link.now_s)
-    assert link.hosts.out == [told]
 
 
 def test_a_router_of_another_version_is_noticed():
@@ -241,17 +197,6 @@ def test_a_host_that_was_lost_comes_back_over_the_same_connection():
     assert link.host.lease.tenure != tenure
     assert link.host.is_joined
     assert link.alive
-
-
-def test_a_host_with_another_router_begins_anew():
-    link = joined()
-    link.hosts = Hosts(Pool(0, ServerLimits(), link.ids), TERMS, b"o" * 16)
-    link.pool = link.hosts._pool
-    link.host.connect()
-    link.settle()
-    assert not link.alive
-    link.second(3)
-    assert list(link.alive) == [b"w0-1"]
 
 
 def test_a_spawn_that_comes_too_late_is_an_end():

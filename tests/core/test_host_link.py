@@ -18,7 +18,6 @@ from trio_envserve.core.host_link import (
     Item,
     Outbox,
     What,
-    to_frames,
 )
 from trio_envserve.core.host_messages import (
     FIELDS,
@@ -33,7 +32,6 @@ from trio_envserve.core.host_messages import (
     decode,
     encode,
 )
-from trio_envserve.core.messages import ForeignVersion
 
 TENURE = b"t" * 16
 MOST = 100_000
@@ -116,11 +114,6 @@ def test_a_header_that_costs_too_much_is_refused():
         decode([cbor2.dumps([0] * 70_000)], most_bytes=MOST)
 
 
-def test_another_version_is_said():
-    with pytest.raises(ForeignVersion):
-        decode([cbor2.dumps([128, 2, "whatever"])], most_bytes=MOST)
-
-
 # -- items ----------------------------------------------------------------------------
 
 
@@ -148,19 +141,6 @@ def test_items_go_together_and_not_too_many():
     assert len(list(outbox.messages())) == 1
 
 
-def test_what_has_arrived_is_kept_no_longer():
-    outbox = Outbox(TENURE)
-    for number in range(3):
-        outbox.put(item(number))
-    assert outbox.bytes == 3
-    list(outbox.messages())
-    assert outbox.stated(1) == 3
-    outbox.received(3, 1)
-    assert outbox.bytes == 0
-    with pytest.raises(ProtocolError):
-        outbox.received(4, 1)
-
-
 def test_what_was_under_way_is_not_sent_again():
     outbox = Outbox(TENURE)
     outbox.put(item(1))
@@ -186,15 +166,6 @@ def test_what_had_arrived_before_a_reconnect_is_no_claim_too_much():
     assert list(outbox.messages()) == []
     outbox.put(item(2))
     assert len(list(outbox.messages())) == 1
-
-
-def test_a_gap_is_no_item_and_a_double_counts_once():
-    inbox = Inbox()
-    assert taken(inbox, to_frames(TENURE, 2, [item(2)])) == []
-    assert taken(inbox, to_frames(TENURE, 1, [item(1)])) == [item(1)]
-    assert taken(inbox, to_frames(TENURE, 1, [item(1), item(2)])) == [item(2)]
-    assert taken(inbox, to_frames(TENURE, 0, [item(9)])) == [item(9)], "without a number"
-    assert inbox.have == 2
 
 
 def test_an_item_that_nobody_knows_is_refused():

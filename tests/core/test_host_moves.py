@@ -14,7 +14,7 @@ from trio_envserve.core.host_messages import (
     decode,
     encode,
 )
-from trio_envserve.core.host_pool import Hosts, ToHost
+from trio_envserve.core.host_pool import ToHost
 from trio_envserve.core.messages import (
     Announced,
     Declined,
@@ -26,7 +26,7 @@ from trio_envserve.core.messages import encode as encode_worker
 from trio_envserve.core.router_effects import ToWorker
 from trio_envserve.core.router_inputs import Exited, HostsDead, WorkerBack, WorkerMessage
 
-from .host_rig import BEAT, EPOCH, HELLO, TERMS, Link, hello_of, joined
+from .host_rig import BEAT, EPOCH, HELLO, Link, hello_of, joined
 
 SESSION = b"s" * 16
 
@@ -144,17 +144,6 @@ def test_what_is_new_has_another_name_than_what_was_there():
     assert all(worker == b"w1-1" or b"-1-" in worker for worker in link.alive)
 
 
-def test_a_router_that_has_no_journal_ends_what_runs():
-    link = joined()
-    tenure = link.host.lease.tenure
-    link.pool = Link().pool
-    link.hosts = Hosts(link.pool, TERMS, b"n" * 16)
-    link.host.connect()
-    link.settle()
-    assert link.host.lease.tenure != tenure
-    assert not link.alive
-
-
 def test_a_router_that_wants_other_workers_gets_new_ones():
     link = joined()
     tenure = link.host.lease.tenure
@@ -197,22 +186,6 @@ def test_a_router_that_dies_before_it_has_welcomed_the_host_is_followed_too():
     assert back(link).running == [0, 1]
     assert link.host.lease.tenure not in (first, second)
     assert not link.host._continues
-
-
-def test_what_is_over_while_it_goes_on_is_known_to_have_ended():
-    link = joined()
-    first = link.host.lease.tenure
-    refusal = HostRefused(first, link.host.lease.hellos, b"n" * 16, "moved", "another one")
-    link.host.message((encode(refusal),), link.now_s)
-    second = link.host.lease.tenure
-    refusal = HostRefused(second, link.host.lease.hellos, b"n" * 16, "over", "it is dead")
-    link.host.message((encode(refusal),), link.now_s)
-    link.carry()
-    assert not link.alive
-    hello, _ = decode(hello_of(link.host), most_bytes=1 << 20)
-    assert isinstance(hello, HostHello)
-    assert {first, second} <= set(hello.ended)
-    assert (hello.continues, hello.to, hello.epoch, hello.lives) == ([], b"", b"", [])
 
 
 def test_what_is_no_message_to_a_worker_is_for_the_worker_to_judge():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from trio_envserve.core import messages
 from trio_envserve.core.errors import ConfigError, ProtocolError
 from trio_envserve.core.heartbeat import Heartbeat
 from trio_envserve.core.host import NO_LEASE, Host
@@ -17,7 +16,7 @@ from trio_envserve.core.limits import ServerLimits
 from trio_envserve.core.lives import Phase
 from trio_envserve.core.remote_hosts import PAST_HOSTS
 from trio_envserve.core.router import Router
-from trio_envserve.core.router_effects import Spawn, ToWorker
+from trio_envserve.core.router_effects import Spawn
 from trio_envserve.core.router_inputs import Exited, PoolOpened
 from trio_envserve.core.slots import Pool
 
@@ -156,20 +155,6 @@ def test_a_leaving_host_starts_nothing():
     assert not any(isinstance(each, StartWorker) for each in link.host.out)
 
 
-def test_a_host_whose_workers_never_get_ready_is_set_aside():
-    link = Link(workers=1)
-    link.joined()
-    for number in range(1, 3):
-        link.second(10)
-        worker = b"w0-%d" % number
-        del link.alive[worker]
-        link.host.exited(worker, "no such file")
-        link.settle()
-    link.second(60)
-    assert not link.alive
-    assert any("did not get ready: no such file" in text for text in link.logged)
-
-
 def test_a_host_whose_workers_all_failed_at_once_told_nobody_that_the_environment_is_broken():
     """Their ends came in one message, and it was set aside before the first of them counted."""
     link = Link(workers=3)
@@ -275,18 +260,6 @@ def test_a_router_without_hosts_says_that_none_is_here():
     router = Router(epoch=EPOCH, slots=0, now_s=0.0, new_id=Link().ids)
     router.take(PoolOpened(set(), 0.0))
     assert router.status()["reason"] == "no host is here that may start workers"
-
-
-def test_what_is_taken_together_goes_together():
-    link = joined()
-    link.hosts.out.clear()
-    for number in range(3):
-        link.tell(ToWorker(b"w0-1", b"i", messages.Stop([number, number + 1])))
-    assert not link.hosts.out
-    link.hosts.flush()
-    (sent,) = link.hosts.out
-    assert isinstance(sent, ToHost)
-    assert len(sent.frames) == 1 + 3 * 2
 
 
 def test_a_second_host_with_its_id_is_refused_and_its_own_next_tenure_is_not():

@@ -24,7 +24,6 @@ from trio_envserve.core.host_said import (
     HOSTS_MOST,
     NUMBERS_MOST,
     WORKERS_MOST,
-    fitting,
 )
 from trio_envserve.core.messages import Beat
 from trio_envserve.core.messages import encode as encode_worker
@@ -145,22 +144,6 @@ def test_a_host_that_sends_what_is_no_message_begins_anew_and_its_work_is_over(i
     assert link.host.lease.tenure != tenure
 
 
-def test_a_host_that_does_not_begin_anew_is_lost_when_its_lease_is_over():
-    link = joined()
-    tenure = link.host.lease.tenure
-    for _ in range(2):
-        with pytest.raises(ProtocolError):
-            link.hosts.message(b"r", (b"",), link.now_s)
-    assert len(refusals(link, b"r")) == 1
-    for _ in range(40):
-        link.now_s += 1.0
-        beat = HostBeat(tenure, 100 + int(link.now_s), 1, EPOCH, 0, 0, False, {})
-        assert link.hosts.message(b"r", (encode(beat),), link.now_s) == []
-        link.take(link.hosts.tick(link.now_s))
-    assert not link.hosts.hosts
-    assert [about(each) for each in link.inputs if isinstance(each, Exited)] == [b"w0-1"]
-
-
 def test_a_host_that_was_set_aside_may_send_nonsense_too():
     link = joined()
     link.hosts._set_aside(link.hosts.hosts[link.host.lease.tenure], "info", "it leaves")
@@ -250,11 +233,6 @@ def test_what_is_no_hello_of_a_worker_is_no_statement():
     assert not link.hosts.hosts
 
 
-def test_an_amount_without_end_is_none():
-    assert fitting(8, {"gpu": 10**400}, {"gpu": 1.0}) == 0
-    assert fitting(8, {"gpu": float("inf")}, {"gpu": 1.0}) == 0
-
-
 def test_a_host_that_takes_nothing_in_gets_no_work_and_then_is_over():
     """What is for it was kept without bound."""
     link = joined()
@@ -272,16 +250,6 @@ def test_a_host_that_takes_nothing_in_gets_no_work_and_then_is_over():
     beat = HostBeat(tenure, 1000, 1, EPOCH, 0, host.outbox._have, False, {})
     with pytest.raises(ProtocolError, match="to take in"):
         said(link, beat, b"r")
-
-
-def test_how_a_worker_ended_is_one_short_line():
-    link = joined()
-    link.alive.clear()
-    link.host.exited(b"w0-1", "first\nsecond " + "x" * 100_000)
-    link.settle()
-    (exited,) = [each for each in link.inputs if isinstance(each, Exited)]
-    assert exited.how.startswith("first?second xxx")
-    assert len(exited.how) <= 1000
 
 
 def test_a_host_of_another_version_with_a_name_of_another_kind_is_refused():

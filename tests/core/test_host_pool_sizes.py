@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from trio_envserve.core.elastic import Elastic, Need
-from trio_envserve.core.errors import ProtocolError
-from trio_envserve.core.host_messages import HostHello, encode
 from trio_envserve.core.limits import ServerLimits
 from trio_envserve.core.slots import Part
 from trio_envserve.core.worker_range import WorkerRange
@@ -93,15 +89,6 @@ def another(link: Sized) -> Part:
     return part
 
 
-def test_two_hosts_share_what_is_to_be_opened():
-    link = sized(1, 3)
-    another(link)
-    link.elastic.tick(link.now_s, MUCH, 1)
-    link.pool.slots[1].awaited = False
-    link.elastic.tick(link.now_s, MUCH, 1)
-    assert [len(each.open()) for each in link.pool.parts] == [2, 2]
-
-
 def test_a_host_that_is_not_known_to_hear_the_router_gets_no_more_and_holds_up_nobody():
     link = sized(1, 3)
     other = another(link)
@@ -136,14 +123,6 @@ def test_a_host_that_leaves_or_is_set_aside_is_no_part_any_more():
     assert not link.pool.parts
 
 
-def test_one_that_is_good_for_fewer_has_fewer():
-    link = sized(2, 8, needs={"gpu": 1.0}, offers={"gpu": 3})
-    assert [str(part.bounds) for part in link.pool.parts] == ["2..3"]
-    link = sized(2, 8, needs={"gpu": 1.0}, offers={"gpu": 1})
-    assert not link.pool.parts, "it always has the one"
-    assert places(link) == [0]
-
-
 def test_the_next_router_keeps_the_workers_that_there_are():
     link = sized(1, 4)
     link.need = MUCH
@@ -156,10 +135,3 @@ def test_the_next_router_keeps_the_workers_that_there_are():
     link.second(3)
     assert [slot.index for slot in link.pool.parts[0].open()] == [0, 1]
     assert len(link.alive) == 2
-
-
-def test_a_range_that_ends_before_it_begins_is_no_hello():
-    link = Link()
-    hello = HostHello(1, "a", b"t" * 16, 1, [], b"", 1, 2, {}, [], b"", [])
-    with pytest.raises(ProtocolError, match="2 workers at least"):
-        link.hosts.message(b"r", (encode(hello),), link.now_s)

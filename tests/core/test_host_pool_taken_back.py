@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 
 from trio_envserve.core import error_records, messages
-from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.journal import Record
 from trio_envserve.core.key_records import KeyAct, KeyName
 from trio_envserve.core.lives import Phase
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.router_inputs import (
-    CloseAsked,
     Exited,
     HostsDead,
     HostsLive,
@@ -140,15 +138,6 @@ def test_what_the_journal_does_not_know_is_stopped_and_holds_the_dead_epoch():
     assert BEFORE in other.router.dead_epochs
 
 
-def test_what_never_arrived_and_is_not_known_is_declined():
-    first = Journaled()
-    first.lose = lambda message: isinstance(message, messages.Dispatch)
-    first.submit(b"without a key")
-    other = Followed(first)
-    other.back(0)
-    assert not other.unknown, "the worker has declined it at once"
-
-
 def test_no_key_begins_before_all_of_the_router_before_is_dead():
     first = Journaled()
     first.call()  # its start is not safe
@@ -231,16 +220,6 @@ def test_what_was_cancelled_meanwhile_and_never_arrived_is_nothing():
     assert not other.unknown
 
 
-def test_a_router_that_closes_takes_nothing_back():
-    first = running()
-    other = Followed(first)
-    other.give(CloseAsked(other.now_s, ClosingStage.DRAINING))
-    other.settle()
-    other.back(0)
-    assert other.unknown == 1
-    assert other.cancels == [(WORKER, 0)]
-
-
 def test_a_worker_that_has_not_said_hello_says_it_to_the_next_router():
     first = running()
     other = Followed(first, [])
@@ -288,12 +267,3 @@ def test_an_announced_outcome_is_announced_to_the_next_router_too(
     other.beat()
     other.disk()
     assert told(other)[1] == large
-
-
-def test_its_names_are_not_those_of_the_router_before():
-    first = running()
-    other = Followed(first)
-    life = other.router.pool
-    other.slots_of_host[0].closed = False
-    other.advance(0.5)
-    assert [each.decode() for each in life.lives] == [f"w{other.slots_of_host[0].index}-1-tag"]

@@ -15,7 +15,6 @@ from trio_envserve.core.journal import (
     Commanded,
     Completed,
     Joined,
-    Journal,
     Opened,
     Record,
     Started,
@@ -67,19 +66,6 @@ class Journaled(Keyed):
             self.settle()
             if upto is not None or len(self.records) == known:
                 return
-
-
-def test_without_a_journal_everything_is_safe_and_nothing_is_appended():
-    pair = Keyed()
-    pair.call()
-    assert len(pair.runs) == 1
-    assert pair.router.dispatcher.journal.appended == 0
-    journal = Journal(on=True)
-    journal.append(Closed, 0)
-    assert not journal.is_safe(1)
-    journal.saved(1)
-    journal.saved(0)  # that comes late
-    assert journal.is_safe(1)
 
 
 def test_g11_a_start_is_safe_before_its_dispatch():
@@ -163,18 +149,6 @@ def test_g11_what_is_said_to_a_command_is_safe_before():
     assert len(pair.answers) == 2  # it, and who waited
 
 
-def test_a_cancel_that_came_first_is_used_up_once():
-    pair = Journaled()
-    pair.about(KeyAct.CANCEL)
-    pair.disk()
-    pair.call()
-    assert pair.records[-1] == Cancelled(*NAME)
-    assert len(pair.answers) == 1
-    pair.disk()
-    assert len(pair.answers) == 2
-    assert not pair.runs
-
-
 def test_calls_without_a_key_do_not_wait_for_the_disk():
     pair = Journaled()
     pair.call()
@@ -186,13 +160,6 @@ def test_calls_without_a_key_do_not_wait_for_the_disk():
     pair.disk()
     pair.beat()
     assert [run.body for _, run in pair.runs] == [b"plain", b"body"]
-
-
-def test_another_caller_that_counts_is_recorded():
-    pair = Journaled()
-    pair.call()
-    pair.request(pair.stranger())
-    assert pair.records[-1][1:] == (OTHER,)
 
 
 def test_g11_what_is_said_to_a_cancel_of_a_call_is_safe_before():
@@ -457,19 +424,6 @@ def test_g2_what_was_started_and_not_finished_does_not_run_again_without_consent
     assert error_records.decode(payload).verdict is Verdict.MAY_HAVE_RUN
 
 
-def test_the_limit_of_an_execution_is_that_of_the_key_after_a_crash_too():
-    first = Journaled(rerun=True)
-    first.call(execution_s=5.0)
-    for safe in (1, None):  # with and without its start
-        other = crashed(first, safe, rerun=True)
-        other.disk()
-        assert len(other.runs) == 1
-        other.beat()
-        other.advance(6.0)
-        other.disk()
-        assert error_records.decode(told(other)[1]).code == "execution-limit"
-
-
 def test_g9_executions_of_a_server_before_were_told_as_those_of_one_session():
     first = Journaled(rerun=True)
     first.call(max_executions=2)
@@ -604,14 +558,6 @@ def test_lengths_can_stand_for_bodies():
     assert record_of(plain_of(opened, len)) == opened._replace(body=bytes(4))
     completed = Completed(1, (b"header", b"payload"))
     assert record_of(plain_of(completed, len)) == Completed(1, (b"header", bytes(7)))
-
-
-def test_numbers_of_generations_go_on():
-    first = Journaled()
-    first.call()
-    other = crashed(first, 1)
-    other.call(name=KeyName(b"default", b"other"))
-    assert {r.number for r in other.records if isinstance(r, Opened)} == {1}
 
 
 def test_what_is_over_may_be_there_without_its_beginning():

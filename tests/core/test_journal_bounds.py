@@ -164,15 +164,6 @@ def test_what_is_known_and_safe_is_told_while_requests_are_refused(kind: type[Jo
     assert pair.heard().code == "unknown-key"
 
 
-def test_a_disk_that_fails_says_why_to_those_for_whom_there_is_no_room():
-    pair = Stuck(ready=False)
-    session = pair.stranger()
-    flood(pair, session)
-    fail(pair)
-    pair.request(session, 300, name=key(300))
-    assert "the disk is full" in pair.heard().text
-
-
 def test_g9_a_journal_that_is_lost_owes_nothing_and_refuses_no_command_for_that():
     pair = Stuck(ready=False)
     session = pair.stranger()

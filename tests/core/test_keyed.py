@@ -82,24 +82,6 @@ def test_g6_an_id_that_asked_something_of_another_key_was_taken_for_the_same(
     assert len(pair.runs) == 1
 
 
-def test_to_attach_to_nothing_may_have_run():
-    pair = Keyed()
-    pair.about(KeyAct.ATTACH)
-    assert (pair.failure().code, pair.failure().verdict) == ("unknown-key", Verdict.MAY_HAVE_RUN)
-
-
-def test_the_same_request_twice_is_one():
-    pair = Keyed()
-    session = pair.stranger()
-    for _ in range(2):
-        pair.request(session)
-    pair.end()
-    assert len(pair.runs) == 1
-    told = [message for _, message in pair.mail if isinstance(message, messages.Outcome)]
-    pair.request(session)
-    assert pair.heard() == told[0]
-
-
 # -- who leaves ---------------------------------------------------------------
 
 
@@ -198,26 +180,6 @@ def test_g4_a_caller_that_comes_back_takes_its_old_place():
     assert not pair.router.keys.generations[0].lost
 
 
-def test_who_is_back_and_wants_nothing_withdraws():
-    pair = Keyed(server={"lease_s": 20.0})
-    pair.request(pair.stranger())
-    pair.advance(21.0)
-    session = pair.stranger(905)
-    pair.request(session, act=KeyAct.WITHDRAW)
-    assert generation(pair) is GenerationState.CLOSED
-    assert pair.heard().status == Status.RESULT
-    assert len(pair.cancels) == 1
-
-
-def test_orphans_are_cancelled_in_time():
-    pair = Keyed(server={"lease_s": 20.0})
-    pair.request(pair.stranger())
-    pair.advance(21.0)
-    assert generation(pair) is GenerationState.RUNNING
-    pair.advance(pair.keys.orphan_s + 1.0)
-    assert generation(pair) is GenerationState.CLOSED
-
-
 def test_g8_retention_ends_and_the_next_ask_is_new_work():
     pair = Keyed()
     pair.call()
@@ -240,18 +202,6 @@ def test_g4_retention_begins_when_the_last_has_left():
 # -- commands -----------------------------------------------------------------
 
 
-def test_a_cancel_by_key_ends_it_for_all():
-    pair = Keyed()
-    pair.call()
-    pair.about(KeyAct.CANCEL)
-    said, cancelled = pair.answers[-1], pair.answers[-2]
-    assert isinstance(said, Answer)
-    assert isinstance(cancelled, Answer)
-    assert cbor2.loads(said.body) == {"generation": 0, "started": True}
-    assert cancelled.status is Status.CANCELLED
-    assert len(pair.cancels) == 1
-
-
 @pytest.mark.parametrize("tag", [0, b"", b"id"])
 def test_g4_a_cancel_of_what_has_its_outcome_drops_nothing_and_says_so(tag: int | bytes):
     """The outcome was dropped, also before its caller had it, and the answer said that it was
@@ -269,26 +219,6 @@ def test_g4_a_cancel_of_what_has_its_outcome_drops_nothing_and_says_so(tag: int 
     assert generation(pair) is GenerationState.COMPLETED
     pair.request(session, 2)
     assert pair.heard().status == Status.RESULT
-
-
-def test_a_cancel_of_what_never_ran_says_so_to_all():
-    pair = Keyed(ready=False)
-    session = pair.stranger()
-    pair.request(session, 0)
-    pair.request(session, 1, b"", act=KeyAct.CANCEL, tag=0)
-    entry = pair.router.cache.sessions[session].entries[0]
-    assert entry.kept is not None
-    assert error_records.decode(entry.kept.frames[1]).verdict is Verdict.DID_NOT_RUN
-    assert len(pair.router.queue) == 0
-
-
-def test_a_key_that_is_forgotten_is_free():
-    pair = Keyed()
-    pair.call()
-    pair.end()
-    pair.about(KeyAct.FORGET)
-    pair.call(body=b"other")
-    assert len(pair.runs) == 2
 
 
 @pytest.mark.parametrize("act", [KeyAct.CANCEL, KeyAct.FORGET])

@@ -105,17 +105,6 @@ def vars_of(usage: Any) -> tuple[int, int, int]:
     return usage.generations, usage.own_bytes, usage.outcome_bytes
 
 
-def test_without_that_nothing_rests():
-    pair = Journaled()
-    pair.call()
-    pair.disk()
-    pair.end()
-    pair.disk()
-    pair.advance(1.0)
-    assert pair.router.resting is None
-    assert len(pair.router.keys.generations) == 1
-
-
 def test_g11_nothing_rests_before_its_outcome_is_safe():
     pair = AtDisk()
     session = pair.stranger()
@@ -173,18 +162,6 @@ def test_g6_another_input_is_a_conflict_before_anything_is_read():
     assert pair.heard().code == "key-conflict"
     assert not pair.loads
     assert pair.resting.all.keys == 1
-
-
-def test_who_leaves_before_it_is_read_leaves_nothing():
-    pair = AtDisk()
-    pair.run_one()
-    session = pair.stranger()
-    pair.request(session)
-    pair.tell(messages.Finish(session, [0, 1]), route=STRANGER)
-    pair.read()
-    pair.advance(1.0)
-    assert pair.resting.all.keys == 1
-    assert vars_of(pair.router.keys.usage) == (0, 0, 0)
 
 
 def test_g9_an_outcome_that_cannot_be_read_is_told_so_and_never_runs_again():
@@ -283,14 +260,6 @@ def test_a_caller_is_lost_while_its_outcome_is_read_and_stays_away():
     assert vars_of(pair.router.keys.usage) == (0, 0, 0)
 
 
-def test_a_command_that_names_another_generation_wakes_nothing_for_long():
-    pair = AtDisk()
-    pair.run_one()
-    pair.request(pair.stranger(), act=KeyAct.FORGET, tag=7)
-    assert pair.resting.all.keys == 1
-    assert not pair.router.keys.generations
-
-
 def test_a_command_that_names_another_generation_leaves_one_that_is_read():
     pair = AtDisk()
     pair.run_one()
@@ -325,16 +294,6 @@ def test_g7_who_waits_for_what_is_forgotten_hears_that():
     pair.read()  # it is too late
     assert not pair.router.keys.generations
     assert vars_of(pair.router.keys.usage) == (0, 0, 0)
-
-
-def test_retention_of_what_rests_ends_and_is_recorded():
-    pair = AtDisk()
-    pair.run_one()
-    pair.advance(60.0)
-    assert pair.resting.all.keys == 1
-    pair.advance(10.0)
-    assert not pair.resting.all.keys
-    assert pair.records[-1] == Closed(0)
 
 
 def test_what_rests_is_on_the_page_of_keys_in_its_place():
@@ -490,18 +449,6 @@ def a_header() -> bytes:
     pair.run_one()
     (done,) = [each for each in pair.records if type(each) is Completed]
     return bytes(done.frames[0])
-
-
-def test_a_reading_that_nobody_asked_for_changes_nothing():
-    pair = AtDisk()
-    pair.run_one()
-    pair.give(Loaded(0, (b"header", b"payload"), "", pair.now_s))
-    pair.give(Loaded(9, (), "why", pair.now_s))
-    assert pair.resting.all.keys == 1
-    assert isinstance(pair.router.dispatcher.keyed, RestingRequests)
-    assert GenerationState.READING not in {
-        each.state for each in pair.router.keys.generations.values()
-    }
 
 
 def test_how_many_keys_rest_was_nowhere_to_be_seen():

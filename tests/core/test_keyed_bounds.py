@@ -105,21 +105,6 @@ def test_g10_an_outcome_that_many_are_answered_with_is_counted_once():
     assert usage.outcome_bytes == usage.size_bytes == 0
 
 
-def test_the_session_of_the_work_lives_as_long_as_the_work():
-    pair = Keyed(server={"lease_s": 20.0})
-    limit_keys(pair)
-    pair.call()
-    pair.advance(50.0)
-    assert any(session.own for session in pair.router.cache.sessions.values())
-    pair.end()
-    pair.receive(0)
-    pair.advance(50.0)
-    assert not any(session.own for session in pair.router.cache.sessions.values())
-    pair.call()
-    assert isinstance(pair.last(), Answer)
-    assert len(pair.runs) == 1
-
-
 @pytest.mark.parametrize("running", [False, True])
 def test_g9_a_server_that_closes_answers_all_that_wait(running: bool):
     pair = Keyed(ready=running)
@@ -137,19 +122,6 @@ def test_g9_a_server_that_closes_answers_all_that_wait(running: bool):
     assert len(entries) == 2
 
 
-def test_a_server_that_closes_starts_no_work_of_new_keys():
-    pair = Keyed()
-    session = pair.stranger()
-    pair.request(session, 0)
-    pair.give(CloseAsked(pair.now_s))
-    pair.settle()
-    pair.request(session, 1, name=KeyName(b"default", b"new"))
-    assert len(pair.runs) == 1
-    entry = pair.router.cache.sessions[session].entries[1]
-    assert entry.kept is not None
-    assert error_records.decode(entry.kept.frames[1]).code == "stopping"
-
-
 def test_an_outcome_too_large_for_one_reaches_the_other():
     pair = Keyed()
     pair.call()
@@ -161,11 +133,3 @@ def test_an_outcome_too_large_for_one_reaches_the_other():
     assert isinstance(mine, Answer)
     assert mine.status is Status.RESULT
     assert pair.heard().status == Status.ERROR
-
-
-def test_a_body_where_none_belongs_is_not_held():
-    pair = Keyed()
-    pair.call()
-    session = pair.stranger()
-    pair.request(session, 1, b"x" * 1000, act=KeyAct.ATTACH)
-    assert pair.router.cache.sessions[session].held_bytes == 0

@@ -103,6 +103,13 @@ def test_a_namespace_leaves_room_for_the_others():
     assert taken == [4, 2, 1, 1, 0]
 
 
+def test_what_is_larger_than_the_bound_may_be_there_alone():
+    desk = Desk(KeyLimits(retained_bytes=5))
+    assert desk.ask(A) == [("enter", 0)]
+    assert desk.keys.room.may_retain(NAME.namespace)
+    assert desk.ask(B, KeyName(b"a", b"other")) == [("FULL", B)]
+
+
 # -- commands -----------------------------------------------------------------------
 
 

@@ -149,14 +149,6 @@ def test_only_the_newest_hello_is_answered():
     assert not lease.welcomed(lease.hellos, EPOCH, 20.0)
 
 
-def test_the_same_router_goes_on_with_a_tenure():
-    lease = joined()
-    lease.beat(1.0)
-    assert lease.welcomed(lease.hello(), EPOCH, 20.0)
-    assert lease.beat(2.0).number == 2
-    assert lease.answer(T1, 1) == 21.0
-
-
 # -- the router -----------------------------------------------------------------------
 
 
@@ -180,11 +172,6 @@ def test_what_is_lost_is_never_answered_again():
     assert not leases.beat("a", T1, beat(3, 1), 100.0)
 
 
-def test_a_welcomed_host_that_never_beats_gives_its_id_back():
-    leases = router()
-    assert [each.host for each in leases.lost(TERMS.wait_s)] == ["a"]
-
-
 def test_a_late_hello_of_a_tenure_long_over_kept_its_host_out_for_ever():
     """Where there is no lease: the next router but one does not know that tenure any more."""
     leases = router(LeaseTerms(NO_LEASE_S))
@@ -193,14 +180,6 @@ def test_a_late_hello_of_a_tenure_long_over_kept_its_host_out_for_ever():
     (over,) = leases.lost(60.0)
     assert over.tenure == T1
     assert leases.hello("a", T2, 8, [], 61.0) == (Reception.WELCOME, None)
-
-
-def test_a_tenure_that_continues_one_is_waited_for_without_a_beat():
-    earlier = EarlierEpochs((EpochWait(OTHER, 100.0, frozenset({T1})),), 0.0)
-    leases = Leases(LeaseTerms(NO_LEASE_S), EPOCH, earlier)
-    said = leases.hello("a", T2, 1, [], 1.0, with_epoch=OTHER, continues=[T1], to=EPOCH)
-    assert said == (Reception.WELCOME, None)
-    assert leases.lost(1e8) == []
 
 
 def test_an_id_in_use_is_refused_until_its_lease_has_ended():
@@ -222,12 +201,6 @@ def test_hellos_are_numbered():
     assert leases.hello("a", T1, 3, [], 1.0) == (Reception.WELCOME, None)
     assert leases.hello("a", T1, 3, [], 1.0) == (Reception.OLD, None)
     assert leases.hello("a", T1, 2, [], 1.0) == (Reception.OLD, None)
-
-
-def test_the_tenure_of_another_router_is_over():
-    leases = router()
-    assert leases.hello("b", T2, 5, [], 1.0, with_epoch=OTHER) == (Reception.OVER, None)
-    assert leases.hello("b", T3, 5, [], 1.0, with_epoch=EPOCH) == (Reception.OVER, None)
 
 
 def test_a_host_whose_answers_do_not_arrive_is_not_fresh():
@@ -319,16 +292,6 @@ def test_what_is_continued_is_counted_from_its_own_beats_after_that():
     assert leases.beat("a", T2, LeaseBeat(4, 3, OTHER), 189.0)
     assert leases.lost(189.0 + TERMS.wait_s - 0.1) == []
     assert len(leases.lost(189.0 + TERMS.wait_s)) == 1
-
-
-def test_a_tenure_of_a_router_that_is_dead_by_now_is_over():
-    leases = followed()
-    assert leases.earlier.take_dead(190.0) == [EPOCH]
-    for continues in ((), (T1,)):
-        reception, _ = leases.hello(
-            "a", T2, 1, (), 191.0, with_epoch=EPOCH, continues=continues, to=OTHER
-        )
-        assert reception is Reception.OVER
 
 
 def test_a_host_that_goes_on_keeps_its_deadline_and_nothing_else():

@@ -67,15 +67,6 @@ def kinds(effects: list[Any]) -> list[str]:
     return [type(effect).__name__ for effect in effects]
 
 
-def test_each_slot_gets_one_life_with_a_fresh_incarnation():
-    pool = pool_with(slots=2)
-    spawns = pool.tick(0.0)
-    assert [e.worker for e in spawns if isinstance(e, Spawn)] == [b"w0-1", b"w1-1"]
-    assert len({life.incarnation for life in pool.lives.values()}) == 2
-    assert pool.tick(0.0) == []
-    assert pool.restarts == 0
-
-
 # What each input makes of each phase, and the effects.
 INPUTS: dict[str, Any] = {
     "hello": lambda pool, life: pool.step(life, LifeInput.HELLO, 1.0),
@@ -152,18 +143,6 @@ def test_a_replacement_starts_before_the_old_process_has_ended():
     assert {*pool.lives} == {old.id, new.id}
 
 
-def test_a_process_that_does_not_exit_is_killed_again_and_again():
-    pool = pool_with(silence_kill_s=100.0)
-    life = ready(pool)
-    pool.stop()
-    pool.step(life, LifeInput.RETIRE, 10.0, "recycled")
-    pool.step(life, LifeInput.DRAINED, 10.0, "recycled")
-    assert kinds(pool.tick(12.9)) == []
-    assert kinds(pool.tick(13.0)) == ["Kill"]
-    assert kinds(pool.tick(15.9)) == []
-    assert kinds(pool.tick(16.0)) == ["Kill"]
-
-
 def test_g9_silence_is_reported_then_killed_and_a_heartbeat_ends_the_suspicion():
     pool = pool_with()
     life = ready(pool)
@@ -229,28 +208,6 @@ def test_a_start_was_over_before_its_host_could_hear_of_it():
         assert kinds(pool.tick(float(now_s))) == []
     heartbeat(pool, life, 120.0, 0.0, 0, "")
     assert Kill(life.id, "no hello within 20 s") in pool.tick(120.0)
-
-
-def test_a_worker_that_hangs_before_its_first_heartbeat_is_killed():
-    pool = pool_with()
-    life = born(pool)
-    assert Kill(life.id, "no sign of life for 6 s") in pool.tick(6.0)
-
-
-def test_a_worker_that_lives_but_never_says_hello_is_killed_in_the_end():
-    pool = pool_with()
-    life = born(pool)
-    for now_s in range(20):
-        heartbeat(pool, life, float(now_s), 0.0, 0, "")
-        assert kinds(pool.tick(float(now_s))) == []
-    heartbeat(pool, life, 20.0, 0.0, 0, "")
-    assert Kill(life.id, "no hello within 20 s") in pool.tick(20.0)
-
-
-def test_without_heartbeats_silence_means_nothing():
-    pool = pool_with(heartbeats=False)
-    ready(pool)
-    assert pool.tick(1e6) == []
 
 
 def test_g9_a_blocked_loop_is_reported_with_where_and_never_killed():
@@ -333,14 +290,6 @@ def test_an_environment_that_keeps_failing_is_broken_until_one_is_ready():
     assert pool.slots[0].failed_starts == 0
 
 
-def test_a_worker_that_drains_is_ready_but_gets_no_work():
-    pool = pool_with()
-    life = in_phase(pool, Phase.RETIRING)
-    assert pool.ready_count() == 1
-    assert not pool.accepts(life)
-    assert not pool.is_silent()
-
-
 def test_deaths_are_told_apart_from_ends():
     pool = pool_with()
     life = ready(pool)
@@ -350,16 +299,6 @@ def test_deaths_are_told_apart_from_ends():
     life = in_phase(pool, Phase.ENDING)
     assert pool.step(life, LifeInput.EXITED, 1.0, "exit 0")[0].level == "info"
     assert life.why == "old"
-
-
-def test_a_stopping_pool_starts_nothing_and_expects_ends():
-    pool = pool_with()
-    life = ready(pool)
-    pool.stop()
-    assert pool.step(life, LifeInput.KILL, 1.0, "the server stops")[1].level == "info"
-    assert pool.step(life, LifeInput.EXITED, 1.0, "signal 9")[0].level == "info"
-    assert kinds(pool.tick(50.0)) == ["Lost"]
-    assert kinds(pool.tick(60.0)) == []
 
 
 # -- failures that servers of this kind are known for ----------------------------

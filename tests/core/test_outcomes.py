@@ -15,7 +15,6 @@ from trio_envserve.core.router_inputs import ClientMessage, PoolOpened, WorkerMe
 from trio_envserve.core.terms import RequestId, Status, Verdict
 
 from .helpers import cache_with, decoded, entry_of, execution_on, session_of, worker_of
-from .helpers import kept as kept_of
 
 
 def entry(
@@ -76,25 +75,6 @@ def test_g9_a_broken_environment_did_not_run_unless_a_worker_had_it(executions, 
     assert (info.code, info.verdict, info.executions) == (code, verdict, executions)
     assert "cannot be set up: ValueError: no key" in info.message
     assert info.traceback == "Traceback ...\nValueError: no key"
-
-
-def test_a_lost_worker_is_told_with_why_and_what_could_be_done():
-    lost = LOST
-    _, info = read(lost(entry(RUNNING, executions=1)))
-    assert "signal 9" in info.message
-    assert "executions in this session: 1 of 1" in info.message
-    assert "rerun=True" in info.message
-    consenting = entry(RUNNING, executions=1)
-    consenting.rerun = True
-    assert "rerun=True" not in read(lost(consenting))[1].message
-
-
-def test_an_outcome_larger_than_its_client_takes_becomes_an_error_that_says_so():
-    made, kept = entry(RUNNING, executions=1), kept_of(b"x" * 100)
-    assert outcomes.fitting(kept, made, 100) is kept
-    header, info = read(outcomes.fitting(kept, made, 99))
-    assert (header.status, info.code) == (Status.ERROR, "outcome-too-large")
-    assert info.verdict is Verdict.RAN_AND_FAILED
 
 
 # -- a deadline while the dispatch is on its way ---------------------------------

@@ -92,14 +92,6 @@ def test_failures_count_by_their_fault(code: str):
         assert why(pair)
 
 
-def test_the_death_of_a_worker_at_work_is_one_failure():
-    pair = Pair(server={**LIMITS, "worker_capacity": 8, "pause_after_errors": 1})
-    pair.submit()
-    pair.submit()
-    pair.die()
-    assert "failures in a row: 1; the last one: worker w0-1: " in why(pair)
-
-
 def test_without_the_limit_nothing_pauses():
     pair = Pair()
     fail(pair, 50)

@@ -298,10 +298,6 @@ def play_where_outcomes_are_lost(calls: int) -> None:
     town.judge()
 
 
-def test_outcomes_that_came_together_are_kept_each_for_itself() -> None:
-    play_where_outcomes_are_lost(5)
-
-
 @settings(derandomize=True, database=None)
 @given(HISTORIES)
 def test_what_is_done_together_comes_to_the_same_as_one_by_one(history: list[Step]) -> None:

@@ -7,7 +7,6 @@ import pytest
 from trio_envserve.core import messages
 from trio_envserve.core.client_inputs import CallKey
 from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
-from trio_envserve.core.terms import Status
 
 from .helpers import STRANGER, Pair, identifier
 
@@ -54,54 +53,6 @@ def test_work_of_a_key_is_below_the_span_of_the_ask_that_opened_it():
     pair.submit(key=keyed(), traceparent=OTHER)
     ((_, run),) = pair.runs
     assert run.traceparent == SPAN
-
-
-def test_work_that_waits_for_the_end_of_an_earlier_generation_keeps_its_span():
-    pair = Pair()
-    pair.submit(key=keyed(), traceparent=SPAN)
-    first = pair.runs[-1]
-    pair.submit(b"", key=CallKey(KeyAct.FORGET, NAME, tag=identifier(9)))
-    pair.submit(key=keyed(), traceparent=OTHER)
-    pair.end(first, status=Status.CANCELLED)
-    assert [run.traceparent for _, run in pair.runs] == [SPAN, OTHER]
-
-
-def test_work_that_may_have_run_in_a_lost_session_starts_again_below_its_span():
-    pair = Pair(rerun=True)
-    session = pair.stranger()
-    digest = input_digest(b"body", True)
-    request = messages.KeyedRequest(
-        session,
-        0,
-        digest,
-        True,
-        4,
-        None,
-        identifier(7),
-        KeyAct.ASK,
-        *NAME,
-        b"",
-        1,
-        True,
-        None,
-        SPAN,
-    )
-    pair.tell(request, b"body", route=STRANGER)
-    assert [run.traceparent for _, run in pair.runs] == [SPAN]
-
-
-def test_a_keyed_call_that_is_issued_again_keeps_its_span():
-    pair = Pair(rerun=True, ready=False, welcomed=True)
-    pair.submit(key=keyed(), traceparent=SPAN, rerun=True)
-    asked = [each for each in pair.sent if isinstance(each, messages.KeyedRequest)]
-    again = asked[-1]._replace(earlier=1, gone=True, sequence=9)
-    assert again.traceparent == SPAN
-    pair.auto_hello = True
-    session = pair.stranger()
-    pair.tell(again._replace(session=session, key=b"another"), b"body", route=STRANGER)
-    refused = pair.mail[-1][1]
-    assert isinstance(refused, messages.Refused)
-    assert refused.code == "keys-early"
 
 
 def test_a_dispatch_that_was_lost_is_sent_again_with_its_span():

@@ -66,16 +66,6 @@ def test_what_runs_is_described_as_it_is():
     assert (known.note, known.key, known.request) == ({"turn": 3}, None, request)
 
 
-def test_the_oldest_come_first_whatever_their_worker():
-    pair = Pair(workers=2)
-    for _ in range(6):
-        pair.submit()
-    pair.end(pair.runs[0])
-    assert pages(pair) == [1, 2, 3, 4, 5]
-    assert {row["worker"] for row in ask(pair)["running"]} == {"w0-1", "w1-1"}
-    assert [row["number"] for row in ask(pair, 4)["running"]] == [4, 5]
-
-
 def test_the_work_of_a_key_is_shown_by_its_key():
     pair = Keyed()
     pair.call()

@@ -59,14 +59,6 @@ def test_sessions_take_turns_and_are_each_first_in_first_out():
     assert len(queue) == 0
 
 
-def test_a_dispatch_goes_to_the_open_worker_with_least_to_do():
-    full, closed, light = busy(b"a", 0, capacity=0), busy(b"b", 0), busy(b"c", 1)
-    closed.accepting = False
-    chosen = filled(entry_of()).pick([full, closed, busy(b"d", 2), light], all_have_room)
-    assert chosen is not None
-    assert chosen[1] is light
-
-
 def test_a_dispatch_goes_to_the_host_with_least_to_do_for_each_worker_and_then_to_its_worker():
     """It went to the least busy worker, of a host that was the busiest."""
     small, large = Site(), Site()
@@ -94,14 +86,6 @@ def test_a_dispatch_goes_to_the_host_with_least_to_do_for_each_worker_and_then_t
     assert not light.is_lighter(full)
 
 
-def test_nothing_is_picked_without_a_worker_or_without_an_entry():
-    queue = filled(entry_of())
-    assert queue.pick([], all_have_room) is None
-    assert queue.pick([busy(b"a", 2, capacity=2)], all_have_room) is None
-    assert len(queue) == 1
-    assert Scheduler().pick([worker_of()], all_have_room) is None
-
-
 def test_g8_a_session_without_room_in_its_share_waits_and_does_not_hold_up_others():
     queue = filled(entry_of(1, 0), entry_of(2, 0))
     room = {identifier(2)}
@@ -115,28 +99,6 @@ def test_g8_a_session_without_room_in_its_share_waits_and_does_not_hold_up_other
     assert queue.pick([worker_of()], all_have_room) is None
     queue.resume(all_have_room)
     assert order(queue, [worker_of(capacity=9)]) == [(1, 0), (1, 1)]
-
-
-def test_an_entry_is_taken_out_wherever_it_waits():
-    plain, paused, doubted = entry_of(1, 0), entry_of(2, 0), suspect(3, 0)
-    queue = filled(paused)
-    queue.pick([worker_of()], nobody_has_room)
-    queue.add(plain)
-    queue.add(doubted)
-    assert len(queue) == 3
-    for count, entry in enumerate((doubted, paused, plain)):
-        queue.remove(entry)
-        assert len(queue) == 2 - count
-        queue.remove(entry)  # of one that does not wait, nothing
-        assert len(queue) == 2 - count
-    queue.resume(all_have_room)
-    assert queue.pick([worker_of()], all_have_room) is None
-
-
-def test_removing_one_of_many_keeps_its_line():
-    queue = filled(entry_of(1, 0), entry_of(1, 1))
-    queue.remove(entry_of(1, 0))
-    assert order(queue, [worker_of(capacity=9)]) == [(1, 1)]
 
 
 # -- suspects: test_scheduler_suspects.py plays whole pools -------------------
@@ -186,13 +148,6 @@ def test_nobody_joins_a_group_that_runs():
     assert order(queue, [one, two]) == [(1, 1)]
 
 
-def test_a_worker_that_is_to_be_recycled_takes_no_more_than_it_has_numbers():
-    worker = worker_of(capacity=9)
-    worker.most = 2
-    queue = filled(*(suspect(1, n, of=(b"dead", 9), left=2) for n in range(3)))
-    assert order(queue, [worker]) == [(1, 0), (1, 1)]
-
-
 def test_g8_a_worker_takes_no_more_suspects_than_its_capacity():
     """Outcomes that the dead worker held count as well, so it had more than it could run."""
     worker = worker_of(capacity=1)
@@ -209,32 +164,11 @@ def test_half_of_the_workers_are_there_for_others():
     assert [worker.duty for worker in pool].count(Duty.ANY) == 3
 
 
-def test_a_busy_worker_is_reserved_and_drains_for_a_suspect():
-    worker = busy(b"a", 1)
-    queue = filled(suspect(), entry_of(2, 0))
-    for _ in range(2):
-        assert queue.pick([worker], all_have_room) is None
-        assert duty_of(worker) is Duty.DRAINING
-    worker.end(worker.live[0])
-    assert order(queue, [worker]) == [(1, 0)]
-
-
 def test_no_more_workers_drain_than_groups_wait():
     pool = [busy(b"%d" % n, n + 1) for n in range(6)]
     queue = filled(*(suspect(1, n, of=(b"dead", 9), left=2) for n in range(4)))
     assert queue.pick(pool, all_have_room) is None
     assert [worker.duty is Duty.DRAINING for worker in pool] == [True, True, *[False] * 4]
-
-
-def test_an_idle_worker_is_taken_instead_of_one_that_still_drains():
-    one, two = busy(b"a", 1), busy(b"b", 2)
-    queue = filled(suspect())
-    assert queue.pick([one, two], all_have_room) is None
-    assert one.duty is Duty.DRAINING
-    for execution in list(two.live.values()):
-        two.end(execution)
-    assert queue.pick([one, two], all_have_room) is not None
-    assert (one.duty, two.duty) == (Duty.ANY, Duty.SUSPECTS)
 
 
 def test_g8_a_suspect_without_room_in_its_share_waits_and_no_worker_is_reserved_for_it():
@@ -249,13 +183,6 @@ def test_g8_a_suspect_without_room_in_its_share_waits_and_no_worker_is_reserved_
     assert chosen is not None
     assert chosen[0].id.session == identifier(2)
     assert duty_of(worker) is Duty.SUSPECTS
-
-
-def test_a_suspect_waits_while_nobody_accepts():
-    worker = worker_of()
-    worker.accepting = False
-    assert filled(suspect()).pick([worker], all_have_room) is None
-    assert duty_of(worker) is Duty.ANY
 
 
 def test_a_worker_reserved_for_suspects_that_are_gone_is_given_back():

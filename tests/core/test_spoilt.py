@@ -77,17 +77,6 @@ class Pool:
         return [life.id for life in lives if life.phase is not Phase.READY]
 
 
-def test_a_worker_that_fails_at_once_takes_no_more_than_its_peers():
-    pool = Pool(worker_capacity=256)
-    pool.submit(1000)
-    for _ in range(10):
-        pool.fail(BROKEN)
-        pool.succeed()
-    assert pool.failed + pool.ended == 1000
-    assert pool.failed <= 250 + 1  # it had as many before the first of them failed
-    assert BROKEN in pool.leaving
-
-
 def test_it_is_suspect_before_others_have_ended_anything():
     """The others' rollouts last for minutes: only it has outcomes."""
     pool = Pool()
@@ -137,21 +126,6 @@ def test_a_suspect_is_tried_again_though_others_end_nothing():
     [run] = [run for run in pool.pair.runs[pool.taken :] if run[0] == BROKEN]
     pool.pair.end(run)  # it was chance
     assert sum(run[0] == BROKEN for run in pool.pair.runs[pool.taken :]) >= 4
-
-
-def test_it_is_drained_and_replaced():
-    pool = Pool()
-    pool.submit(40)
-    pool.succeed()
-    for _ in range(4):
-        pool.submit(40)
-        pool.fail(BROKEN)
-        pool.succeed()
-    pool.pair.advance(0.5)
-    assert pool.pair.exits == [BROKEN]
-    pool.pair.die(BROKEN, "exit status 0")
-    pool.pair.advance(1.0)
-    assert b"w0-2" in pool.pair.router.workforce.workers
 
 
 @pytest.mark.parametrize("workers", [1, 4])

@@ -62,13 +62,6 @@ def test_what_does_not_run_has_no_stack(pair: Pair):
     assert answer(effect)[2] == {"state": "over"}
 
 
-def test_a_worker_that_has_not_answered_is_asked_again_but_not_at_once(pair: Pair):
-    assert ask(pair)
-    assert not ask(pair)
-    pair.advance(stacks.AGAIN_S)
-    assert ask(pair)
-
-
 def test_g10_a_stack_of_any_text_fits_into_a_frame_that_any_peer_takes(pair: Pair):
     ask(pair)
     [effect] = taken(pair, "\ud800" + "ü" * 40_000)

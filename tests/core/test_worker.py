@@ -8,27 +8,22 @@ import pytest
 
 from tests.regressions.bench import FIRST, REPLACEMENT, System
 from trio_envserve.core import error_records, messages
-from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.limits import ANNOUNCE_BYTES
 from trio_envserve.core.messages import Dispatch, Statement, Stop
-from trio_envserve.core.terms import RequestId, Status, Verdict, whole
+from trio_envserve.core.terms import Status, Verdict, whole
 from trio_envserve.core.worker import BEAT_BYTES, NUMBERS_MOST, WorkerCore
 from trio_envserve.core.worker_effects import (
     CancelRun,
-    Exit,
     Park,
-    Run,
     ToRouter,
     WorkerEffect,
     frames_to_router,
 )
 from trio_envserve.core.worker_inputs import (
     BeatDue,
-    EnvironmentReady,
     OutcomeMade,
     OutcomeParked,
     RouterMessage,
-    SetUpFailed,
 )
 
 from .helpers import HEADER_BYTES, decoded, identifier
@@ -63,12 +58,6 @@ def said(effect: ToRouter) -> messages.Message:
 def said_by(effect: WorkerEffect) -> messages.Message:
     assert isinstance(effect, ToRouter)
     return said(effect)
-
-
-def test_a_dispatch_is_run():
-    core = worker()
-    assert dispatch(core, 0) == [Run(0, RequestId(SESSION, 100), "me", b"body")]
-    assert list(core.running) == [0]
 
 
 def test_g5_a_number_seen_before_is_not_run():
@@ -128,16 +117,6 @@ def test_g4_an_outcome_is_kept_and_sent_again_until_the_router_has_it():
     core.take(BeatDue({}))
     # An old statement, late: the router does not take that for the end of what it knows.
     assert state(core, 4, 1, [0, 1], []) == [messages.Declined([0, 1])]
-
-
-def test_a_statement_from_before_the_dispatch_says_nothing_of_it():
-    core = worker()
-    dispatch(core, 0)
-    core.take(OutcomeMade(0, *ENDS))
-    dispatch(core, 1)
-    assert state(core, 0, 0, [], []) == []
-    core.take(BeatDue({}))
-    assert state(core, 1, 1, [0, 1], []) == [messages.WorkerOutcome(SESSION, 100, 0, 0, 1.5)]
 
 
 def test_g7_a_stop_cancels_once():
@@ -224,29 +203,6 @@ def test_a_cancelled_dispatch_with_an_outcome_is_not_declined():
     assert state(core, 0, 1, [0, 1], [0, 1]) == []
 
 
-def test_hello_and_beat_say_what_the_router_needs():
-    core = worker()
-    (hello,) = core.take(EnvironmentReady(7, "env", True))
-    assert said_by(hello) == messages.WorkerHello(1, 7, "env", True, 256)
-    assert not core.acknowledged
-    state(core, 0, 0, [], [])
-    assert core.acknowledged
-    dispatch(core, 2)
-    (beat,) = core.take(BeatDue({"a": 1}))
-    assert said_by(beat) == messages.Beat(1, [2, 3], {"a": 1})
-    assert hear(core, messages.Retire()) == [Exit()]
-
-
-def test_a_broken_environment_is_reported_whatever_the_text_holds():
-    info = ErrorInfo("broken", Verdict.DID_NOT_RUN, "\ud800" * 10**6, traceback="x" * 10**6)
-    (effect,) = worker().take(SetUpFailed(info))
-    assert isinstance(effect, ToRouter)
-    _, header = effect.frames
-    assert len(header) < HEADER_BYTES
-    record = decoded((header,)).error  # type: ignore[union-attr]
-    assert (record["code"], record["verdict"]) == ("broken", "DID_NOT_RUN")
-
-
 # -- announced outcomes ---------------------------------------------------------
 
 LARGE = (Status.RESULT, bytes(ANNOUNCE_BYTES + 1), 1.5)
@@ -276,26 +232,11 @@ def test_g8_a_large_outcome_is_announced_and_sent_when_it_is_asked_for_once():
     assert not core._kept
 
 
-def test_an_outcome_of_just_the_bound_is_sent_at_once():
-    core = worker()
-    dispatch(core, 0)
-    (effect,) = core.take(OutcomeMade(0, Status.RESULT, bytes(ANNOUNCE_BYTES), 1.5))
-    assert said_by(effect) == OUTCOME
-
-
 def test_g9_a_lost_announcement_is_repeated_after_the_next_beat():
     core = announcing()
     assert state(core, 1, 1, [0, 1], []) == []  # answers a beat from before: under way
     core.take(BeatDue({}))
     assert state(core, 2, 1, [0, 1], []) == [ANNOUNCEMENT]
-
-
-def test_an_announcement_that_the_router_knows_is_not_repeated():
-    core = announcing()
-    assert fetch(core, [], [0, 1]) == []
-    core.take(BeatDue({}))
-    assert state(core, 2, 1, [0, 1], []) == []
-    assert fetch(core, [0, 1], []) == [OUTCOME]
 
 
 def test_g7_an_announced_outcome_that_nobody_wants_any_more_is_dropped():

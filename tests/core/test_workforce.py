@@ -348,6 +348,18 @@ def test_g3_a_second_outcome_is_a_stray_and_is_not_forwarded():
     assert pair.router.workforce.strays == 2
 
 
+def test_g9_a_lost_dispatch_is_sent_again_after_the_next_beat():
+    pair = Pair()
+    pair.lose = lambda message: isinstance(message, messages.Dispatch)
+    pair.submit(b"precious")
+    assert pair.runs == []
+    pair.lose = lambda message: False
+    pair.beat()
+    assert [run.body for _, run in pair.runs] == [b"precious"]
+    pair.beat()
+    assert len(pair.runs) == 1
+
+
 def test_g9_a_lost_outcome_is_sent_again_after_the_next_beat():
     pair = running()
     pair.lose = lambda message: isinstance(message, messages.WorkerOutcome)
@@ -379,23 +391,6 @@ def test_g7_a_cancelled_dispatch_that_was_lost_is_declined_and_gone():
     pair.lose = lambda message: False
     pair.beat()
     assert (pair.router.workforce.live_count(), pair.runs) == (0, [])
-
-
-def test_what_is_not_cancelled_cannot_be_declined_nor_what_arrived_be_missing():
-    pair = running()
-    from_worker(pair, messages.Declined([0, 1]))
-    assert pair.router.workforce.live_count() == 1
-    pair.beat()  # says that it has arrived: the body is not kept any longer
-    from_worker(pair, messages.Missing([0, 9]))
-    assert len(pair.runs) == 1
-    assert pair.workers[WORKER].repeated == 0
-
-
-def test_a_repeated_hello_is_answered_and_changes_nothing():
-    pair = running()
-    from_worker(pair, messages.WorkerHello(1, 5, "other", True, 256))
-    assert (pair.router.workforce.environment, pair.router.workforce.rerun) == ("env", False)
-    assert pair.workers[WORKER].acknowledged
 
 
 def test_work_was_dispatched_at_the_hello_to_a_host_that_may_not_hear():
@@ -441,19 +436,6 @@ def test_a_worker_that_ignores_a_cancel_gets_no_new_work_and_is_killed_with_noth
     pair.die(WORKER)
     pair.advance(2.0)
     assert [(w, run.body) for w, run in pair.runs][2:] == [(b"w0-2", b"waits")]
-
-
-def test_a_worker_that_ignores_a_cancel_too_long_is_killed_whatever_else_it_runs():
-    pair = Pair(server={"cancel_grace_s": 2.0, "cancel_kill_s": 9.0})
-    pair.submit()
-    pair.submit()
-    pair.give_client(CallsCancelled((0,), pair.now_s))
-    pair.settle()
-    pair.advance(8.5)
-    assert pair.kills == []
-    pair.advance(1.0)
-    assert len(pair.kills) == 1
-    assert pair.answers == []  # killed is not yet dead (G1)
 
 
 def test_g9_a_worker_was_killed_for_a_cancel_of_which_its_host_could_not_hear():
@@ -508,14 +490,6 @@ def test_what_a_dead_process_had_already_sent_is_taken_in():
     pair.advance(0.5, step_s=0.1)
     assert pair.last().body == b"sent before"  # type: ignore[union-attr]
     assert len(pair.answers) == 1
-
-
-def test_a_worker_that_never_said_hello_is_lost_with_nothing():
-    pair = Pair(ready=False)
-    pair.give(PoolOpened((), pair.now_s))
-    pair.settle()
-    pair.die(WORKER)
-    assert [lost.worker for lost in pair.lost] == [WORKER]
 
 
 def test_stop_retires_the_ready_and_kills_the_starting():

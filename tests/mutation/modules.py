@@ -38,7 +38,6 @@ TESTS = {
     "executions": (
         "tests/core/test_executions.py",
         "tests/core/test_workforce.py",
-        "tests/core/test_dispatches.py",
     ),
     "scheduler": ("tests/core/test_scheduler.py",),
     "worker": ("tests/core/test_worker.py", "tests/core/test_worker_machine.py"),
