@@ -12,7 +12,7 @@ import pytest
 from trio_envserve.core.limits import KeyLimits, ServerLimits, WireLimits
 from trio_envserve.core.router import Router
 from trio_envserve.core.worker_range import WorkerRange
-from trio_envserve.lab.simulation import actor_server
+from trio_envserve.lab.simulation import actors
 from trio_envserve.server.recording import Tape
 
 ABOUT: dict[str, Any] = {"time": 0.0, "version": "0", "environment": "e", "address": "a"}
@@ -73,5 +73,5 @@ def recorded_simulations() -> Iterator[list[Tape]]:
         return TapedRouter(tapes[-1])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(actor_server, "Router", make)
+        patch.setattr(actors, "Router", make)
         yield tapes

@@ -22,8 +22,8 @@ from trio_envserve.core.journal import (
 from trio_envserve.core.key_records import GenerationState
 from trio_envserve.core.key_table import TABLE, KeyInput
 from trio_envserve.lab.simulation import __main__ as every_write
-from trio_envserve.lab.simulation import actor_journal
-from trio_envserve.lab.simulation.disk import Disk
+from trio_envserve.lab.simulation import actors
+from trio_envserve.lab.simulation.actors import Disk
 from trio_envserve.lab.simulation.judges import JournalFacts, JournalJudge
 from trio_envserve.lab.simulation.plan import (
     OF_JOURNALS,
@@ -85,7 +85,7 @@ def test_a_request_that_was_cancelled_before_it_came_waits_in_no_generation_when
 
 
 def test_who_asks_for_an_outcome_that_cannot_be_read_is_told_so(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(actor_journal, "DAMAGED", 1.0)
+    monkeypatch.setattr(actors, "DAMAGED", 1.0)
     found = run(362, harsh=True)
     assert found.violations == ()
     assert found.faults[Fault.DAMAGED_READ.value] > 1
@@ -101,7 +101,7 @@ def test_g4_what_cannot_be_read_and_runs_again_for_that_is_found_out(
     def drop(*how: Any) -> Any:
         return *send_away(*how), *end(*how)
 
-    monkeypatch.setattr(actor_journal, "DAMAGED", 1.0)
+    monkeypatch.setattr(actors, "DAMAGED", 1.0)
     monkeypatch.setitem(TABLE[KeyInput.UNREADABLE], GenerationState.READING, drop)
     assert [each.guarantee for each in run(1090, harsh=True).violations] == ["G4"]
 
@@ -109,7 +109,7 @@ def test_g4_what_cannot_be_read_and_runs_again_for_that_is_found_out(
 def test_g11_who_is_told_that_what_was_read_cannot_be_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(actor_journal, "DAMAGED", 1.0)
+    monkeypatch.setattr(actors, "DAMAGED", 1.0)
     monkeypatch.setattr(JournalJudge, "damaged", lambda judge, number: None)
     assert run(362, harsh=True).violations[0].guarantee == "G11"
 

@@ -23,7 +23,7 @@ from trio_envserve.core.key_table import KeyInput, _never
 from trio_envserve.core.limits import ServerLimits
 from trio_envserve.core.request_table import RequestInput
 from trio_envserve.core.requests import RequestState
-from trio_envserve.lab.simulation.actor_server import SimServer
+from trio_envserve.lab.simulation.actors import SimServer
 from trio_envserve.lab.simulation.coverage import (
     IMPOSSIBLE,
     IMPOSSIBLE_OF_KEYS,

@@ -27,13 +27,9 @@ from ...core.limits import WireLimits
 from ...core.terms import Epoch, Incarnation
 from ...retrylab.judges import Event, Violation
 from ...retrylab.world import BaseWorld, Events, Process, Rates, Record
-from .actor_client import SimClient
-from .actor_server import SimServer
-from .actor_worker import SimWorker
+from .actors import Disk, HostileClient, SimClient, SimServer, SimWorker
 from .bounds import unanswered, unfinished
 from .coverage import IMPOSSIBLE, IMPOSSIBLE_OF_KEYS, KeyPair, Pair, name_of
-from .disk import Disk
-from .hostile import HostileClient
 from .judges import Guarantees
 from .network import Frames, Network, describe
 from .plan import Ask, Fault, Plan, plan_of
