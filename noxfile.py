@@ -462,21 +462,14 @@ def laboratory(session: nox.Session) -> None:
 EXPLORED = "ci keys keys-command keys-disk keys-other hosts"
 
 
-@nox.session
-def bench(session: nox.Session) -> None:
-    """Speed and memory beside a plain loop and two peers.  Not by default: it is long."""
-    session.install(".[cli]")
-    session.run("python", "-m", "tests.cost", *session.posargs)
-
-
 @nox.session(python="3.11")
-def overhead(session: nox.Session) -> None:
-    """Processor time of a rollout beside its model calls, beside a program without a server and
-    beside verifiers 0.3.0.  Not by default: another library is installed, and nothing judged."""
-    session.install("-e", ".[cli,models]")
+def cost(session: nox.Session) -> None:
+    """Speed, memory and recovery beside a plain loop and verifiers.  Not by default: it is long."""
+    session.install("-e", ".[all]")
     python = new_python(session, "verifiers")
-    session.run(python, "-m", "pip", "install", "-q", "verifiers==0.3.0", "uvloop", external=True)
-    session.run("python", "tests/cost/overhead.py", "--verifiers-python", python, *session.posargs)
+    wanted = ["verifiers>=0.4.0,<0.5", "uvloop"]
+    session.run(python, "-m", "pip", "install", "-q", *wanted, external=True)
+    session.run("python", "-m", "tests.cost", "--peer-python", python, *session.posargs)
 
 
 @nox.session
@@ -529,7 +522,7 @@ AT_NIGHT: dict[str, tuple[str, ...]] = {
     "siege": ("--minutes", "120"),
     "soak": (),
     "kills": (),
-    "bench": (),
+    "cost": (),
     "hostile_bytes": (),
     "torch": (),
     "verifiers": (),
@@ -546,7 +539,6 @@ NEVER = {
     "dev": "runs nothing",
     "nightly": "runs the others",
     "pure": "is a part of tests-3.12",
-    "overhead": "judges nothing",
 }
 """The sessions that neither CI nor `nightly` runs, each with the reason."""
 

@@ -16,12 +16,12 @@ from functools import partial
 from pathlib import Path
 
 from tests.conformance.caught import CAUGHT, WORKERS_CAUGHT
-from tests.cost.chart import svg
 from tests.cost.report import targets
 from trio_envserve.lab.conformance.cases import CASES
 from trio_envserve.lab.conformance.worker_cases import WORKER_CASES
 
 from . import diagrams, reference, tables, terminals
+from .benchmark import svg
 
 DOCS = tables.DOCS
 PICTURES = DOCS / "pictures"

@@ -19,10 +19,10 @@ from typing import Any, Final, final
 
 import trio
 
+from tests.proc import children, cpu_s
 from tests.rig.samples import OfHost, rss_kib
 from trio_envserve.lab.history import CALLERS, ENVIRONMENT
 from trio_envserve.lab.logs import JsonLog
-from trio_envserve.lab.proc import children, cpu_s
 from trio_envserve.lab.programs import Program, open_program, program
 from trio_envserve.lab.remote_host import RemoteHost
 from trio_envserve.lab.standing import open_standing

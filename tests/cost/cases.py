@@ -1,227 +1,147 @@
-"""The cases of the benchmark: loads, and the marks that are to be reached.
-
-A *load* is what a client program does for a while: so many requests in flight,
-so large.  A *case* is a load for several contenders, run in turn; a *special*
-case is a procedure of its own (:mod:`.special`).
-"""
+"""The cases: what each measures, who takes part, and the figures that are to be reached."""
 
 from __future__ import annotations
 
-import dataclasses
 import fnmatch
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from functools import partial
 
-MB = 1_000_000
+from tests.cost import special
+from tests.cost.load import MB, Load
+from tests.cost.run import ALONE, HTTP, OURS, PEER, PLAIN, Case, Mark, Setup, Side
 
-OURS, BARE, PLAIN, FRAMES = "ours", "bare", "plain", "frames"
-PEER_04, PEER_03 = "peer-0.4", "peer-0.3"
-BOTH_PEERS = (PEER_04, PEER_03)
-ALL = (OURS, BARE, PLAIN, FRAMES, *BOTH_PEERS)
-"""In the order of the report.  ``bare`` has the sockets and tasks of ours without the
-protocol; ``frames`` is the plain loop with its router tuned: what there is to win
-where a message is one message."""
-
-Response: TypeAlias = int | Literal["lists", "arrays"]
-"""Bytes, or a realistic rollout with its token ids and logprobs as lists or arrays."""
+ASKED_S = 1.0
+"""Retention of keyed calls and the tick that ends it: a part of what they cost."""
+CALLS = Load(256)
+KEYED = Load(256, keyed=True)
+WEB = ("--http", "127.0.0.1:0")
+JOURNAL = ("--journal", "NEW")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Load:
-    """The work of a client program."""
-
-    in_flight: int
-    request_bytes: int = 200
-    response: Response = 200
-    clients: int = 1
-    """Connections; the requests in flight are shared out among them."""
-    together: bool = False
-    """Ours asks by one ``run_many``, not by a task for each request in flight."""
-    keyed: bool = False
-    """Ours names each request by a key of its own."""
-
-    def record(self, seconds: float, first: int) -> dict[str, Any]:
-        """As the programs take it: new requests for so many seconds, each with a
-        number of its own from ``first`` on, and then the rest of their answers."""
-        return {**dataclasses.asdict(self), "seconds": seconds, "first": first}
-
-    @property
-    def carried_bytes(self) -> int:
-        """Payload of one request and its response, where it is large; else 0."""
-        response = self.response if isinstance(self.response, int) else 0
-        size = max(self.request_bytes, response)
-        return size if size >= MB else 0
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Case:
-    """A line of the report."""
-
-    name: str
-    title: str
-    load: Load | None = None
-    """None: a special case."""
-    workers: int = 1
-    contenders: tuple[str, ...] = (OURS, PLAIN, *BOTH_PEERS)
-    peer_load: Load | None = None
-    """The load of the peers, where they cannot do the same."""
-
-    def load_of(self, contender: str) -> Load:
-        """The load of this contender."""
-        assert self.load is not None
-        return self.peer_load if contender in BOTH_PEERS and self.peer_load else self.load
-
-
-_LISTS = Load(64, response="lists")
-
-CASES = (
-    Case("inflight-1", "1 in flight", Load(1), contenders=ALL),
-    Case("inflight-64", "64 in flight", Load(64), contenders=ALL),
-    Case("inflight-100", "100 in flight", Load(100), contenders=(OURS,)),
-    Case("inflight-1000", "1,000 in flight", Load(1000), contenders=ALL),
-    Case("run-many-1000", "run_many, 1,000 in flight", Load(1000, together=True)),
-    Case("inflight-10000", "10,000 in flight", Load(10_000)),
-    Case("request-1mb", "1 MB requests, 8 in flight", Load(8, request_bytes=MB)),
-    Case("response-1mb", "1 MB responses, 8 in flight", Load(8, response=MB)),
-    Case("request-16mb", "16 MB requests, 2 in flight", Load(2, request_bytes=16 * MB)),
-    Case("response-16mb", "16 MB responses, 2 in flight", Load(2, response=16 * MB)),
-    Case("rollout-lists", "realistic rollout, lists", _LISTS, contenders=(OURS, *BOTH_PEERS)),
-    Case(
-        "rollout-arrays", "realistic rollout, arrays (the peers: lists)",
-        Load(64, response="arrays"), contenders=(OURS, *BOTH_PEERS), peer_load=_LISTS,
-    ),
-    Case("clients-16", "16 clients, 1,000 in flight", Load(1000, clients=16)),
-    Case("workers-2", "2 workers, 1,000 in flight", Load(1000), 2, (OURS, PLAIN)),
-    Case("workers-8", "8 workers, 1,000 in flight", Load(1000), 8, (OURS, PLAIN)),
-    Case("session-done", "1,000 against 100,000 requests done in the session"),
-    Case("keyed-calls", "calls with keys, and calls without"),
-    Case("curve-64", "64 in flight to a server with keys, and to one without"),
-    Case("journal-calls", "calls with keys and a journal, and calls without keys"),
-    Case("journal-beside", "calls without keys, beside a journal and without one"),
-    Case("journal-restart", "a start on a journal with 1,000,000 keys, after a kill"),
-    Case("http-rollouts", "POST /v1/rollouts over 256 connections, and a bare handler"),
-    Case("visible-calls", "calls of a server with metrics, page and viewer, and of one without"),
-    Case("event-readers", "64 in flight while 200 read events, 50 of them stuck"),
-    Case("memory-kept", "10,000 unacknowledged outcomes of 10 kB"),
-    Case("idle-pending", "1,000 long rollouts pending"),
-    Case("idle-clients", "1,000 clients that ask nothing"),
-    Case("many-waiting", "100,000 requests waiting, and cancelled"),
-    Case("many-running", "100,000 requests running, and cancelled"),
-    Case("recovery-worker", "a worker is killed"),
-    Case("recovery-cut", "a connection is cut"),
-    Case("recovery-restart", "a server is killed and started again"),
-    Case("start", "import, and a worker of the default environment"),
-)  # fmt: skip
-
-
-class Size(NamedTuple):
-    """The size of the special cases."""
-
-    outcomes: int = 10_000
-    pending: int = 1000
-    clients: int = 1000
-    requests: int = 100_000
-    """Requests that wait or run."""
-    idle_s: float = 5.0
-    done: int = 100_000
-    journal_keys: int = 1_000_000
-    readers: int = 200
-    """Of events; a quarter of them is stuck."""
-    readers_s: float = 3.0
-    """A window beside them: events come once a second."""
-    window_s: float = 1.0
-    pairs: int = 5
-    """Windows of each of two that are compared."""
-
-
-Figures: TypeAlias = "dict[str, float]"
-"""Of one round of a special case, by measure."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Mark:
-    """A figure that is to be reached: a ratio to a contender, or a plain figure."""
-
-    case: str
-    measure: str
-    bound: float
-    at_least: bool
-    against: str = ""
-    """Empty: the figure itself, of ours."""
-    over: str = ""
-    """If given, ours in the case ``case`` is divided by ours in this one."""
-
-    @property
-    def wanted(self) -> str:
-        """The bound in words."""
-        return f"{'>=' if self.at_least else '<='} {self.bound:g}"
-
-    @property
-    def compared(self) -> str:
-        """The contender whose figure divides ours; empty for the figure itself."""
-        return self.against or (f"{OURS}, {self.over}" if self.over else "")
-
-    def reached(self, value: float) -> bool:
-        """Whether this figure is good enough."""
-        return value >= self.bound if self.at_least else value <= self.bound
-
-
-def _ratios(
-    case: str, measure: str, *, peers: float, plain: float | None, at_least: bool
-) -> tuple[Mark, ...]:
-    """One figure against each contender."""
-    marks = [Mark(case, measure, peers, at_least, peer) for peer in BOTH_PEERS]
-    if plain is not None:
-        marks.append(Mark(case, measure, plain, at_least, PLAIN))
-    return tuple(marks)
-
-
-def _many(case: str) -> tuple[Mark, ...]:
-    return (
-        Mark(case, "bytes_each", 1000.0, False),
-        Mark(case, "sync_ms", 20.0, False),
-        Mark(case, "cancel_us", 50.0, False),
+def beside(
+    load: Load, *others: str, workers: int = 1, theirs: Load | None = None
+) -> tuple[Side, ...]:
+    """Ours beside others."""
+    return tuple(
+        Side(name, theirs if theirs and name == PEER else load, Setup(name, workers))
+        for name in (OURS, *others)
     )
 
 
-MARKS = (
-    *_ratios("inflight-64", "per_s", peers=6.0, plain=0.75, at_least=True),
-    *_ratios("inflight-1000", "per_s", peers=6.0, plain=1.0, at_least=True),
-    *_ratios("run-many-1000", "per_s", peers=8.0, plain=1.0, at_least=True),
-    *_ratios("inflight-1", "p50_ms", peers=0.4, plain=3.5, at_least=False),
-    *_ratios("request-1mb", "mb_per_s", peers=2.0, plain=0.75, at_least=True),
-    *_ratios("response-1mb", "mb_per_s", peers=2.0, plain=0.75, at_least=True),
-    *_ratios("request-16mb", "mb_per_s", peers=3.0, plain=0.9, at_least=True),
-    *_ratios("response-16mb", "mb_per_s", peers=3.0, plain=0.9, at_least=True),
-    *_ratios("inflight-1000", "router_us", peers=0.15, plain=0.8, at_least=False),
-    *_ratios("rollout-arrays", "per_s", peers=10.0, plain=None, at_least=True),
-    *_many("many-waiting"),
-    *_many("many-running"),
-    Mark("idle-clients", "core_percent", 5.0, False),
-    Mark("inflight-10000", "router_us", 1.25, False, over="inflight-100"),
-    Mark("session-done", "late_over_early", 1.25, False),
-    Mark("keyed-calls", "keyed_over_plain", 1.25, False),
-    Mark("curve-64", "curve_over_keyless", 1.5, False),
-    Mark("journal-calls", "keyed_over_plain", 0.5, True),
-    Mark("journal-beside", "with_over_without", 1.05, False),
-    Mark("journal-restart", "ready_s", 10.0, False),
-    Mark("journal-restart", "bytes_each", 200.0, False),
-    Mark("http-rollouts", "rate_over_bare", 0.6, True),
-    Mark("visible-calls", "visible_over_unseen", 1.05, False),
-    Mark("event-readers", "read_over_unread", 1.25, False),
-    Mark("memory-kept", "of_their_bytes", 1.15, False),
-    Mark("idle-pending", "core_percent", 1.0, False),
-    Mark("recovery-worker", "beyond_start_s", 0.3, False),
-    Mark("recovery-cut", "seconds", 0.5, False),
-    Mark("recovery-restart", "seconds", 1.0, False),
-    Mark("start", "import_s", 0.25, False),
-    Mark("start", "heavy_modules", 0.0, False),
-    Mark("start", "worker_ready_s", 0.6, False),
-)
+def times(measure: str, sense: str, *, peer: float, plain: float) -> tuple[Mark, ...]:
+    """One figure against each of the others."""
+    return Mark(measure, sense, peer, PEER), Mark(measure, sense, plain, PLAIN)
+
+
+MANY = (
+    Mark("bytes_each", "<=", 1000), Mark("sync_ms", "<=", 20), Mark("cancel_us", "<=", 50),
+)  # fmt: skip
+
+CASES = (
+    Case("inflight-1", "1 in flight", beside(Load(1), PLAIN, PEER),
+         times("p50_ms", "<=", peer=0.4, plain=3.5)),
+    Case("inflight-64", "64 in flight", beside(Load(64), PLAIN, PEER),
+         times("per_s", ">=", peer=6, plain=0.75)),
+    Case("inflight-1000", "1,000 in flight", beside(Load(1000), PLAIN, PEER),
+         (*times("per_s", ">=", peer=6, plain=1),
+          *times("router_us", "<=", peer=0.15, plain=0.8))),
+    Case("run-many-1000", "run_many, 1,000 in flight",
+         beside(Load(1000, together=True), PLAIN, PEER), times("per_s", ">=", peer=8, plain=1)),
+    Case("inflight-10000", "10,000 in flight",
+         (*beside(Load(10_000), PLAIN, PEER), Side("ours, 100 in flight", Load(100))),
+         (Mark("router_us", "<=", 1.25, "ours, 100 in flight"),)),
+    Case("request-1mb", "1 MB requests, 8 in flight",
+         beside(Load(8, request_bytes=MB), PLAIN, PEER),
+         times("mb_per_s", ">=", peer=2, plain=0.75)),
+    Case("response-1mb", "1 MB responses, 8 in flight",
+         beside(Load(8, response=MB), PLAIN, PEER), times("mb_per_s", ">=", peer=2, plain=0.75)),
+    Case("request-16mb", "16 MB requests, 2 in flight",
+         beside(Load(2, request_bytes=16 * MB), PLAIN, PEER),
+         times("mb_per_s", ">=", peer=3, plain=0.9)),
+    Case("response-16mb", "16 MB responses, 2 in flight",
+         beside(Load(2, response=16 * MB), PLAIN, PEER),
+         times("mb_per_s", ">=", peer=3, plain=0.9)),
+    Case("clients-16", "16 clients, 1,000 in flight",
+         beside(Load(1000, clients=16), PLAIN, PEER)),
+    Case("rollout-lists", "realistic rollout, lists", beside(Load(64, response="lists"), PEER)),
+    Case("rollout-arrays", "realistic rollout, arrays (the peer: lists)",
+         beside(Load(64, response="arrays"), PEER, theirs=Load(64, response="lists")),
+         (Mark("per_s", ">=", 10, PEER),)),
+    Case("workers-2", "2 workers, 1,000 in flight", beside(Load(1000), PLAIN, workers=2)),
+    Case("workers-8", "8 workers, 1,000 in flight", beside(Load(1000), PLAIN, workers=8)),
+    Case("keyed-calls", "256 in flight with keys, and without",
+         tuple(Side(name, Load(256, keyed=name == "with keys", tail_s=ASKED_S),
+                    Setup(options=("--limit", f"retention_s={ASKED_S / 2}")))
+               for name in ("with keys", "without")),
+         (Mark("all_us", "<=", 1.25, "without"),)),
+    Case("curve-64", "64 in flight to a server with keys of CURVE, and to one without",
+         (Side("with CURVE", Load(64), Setup(curve=True)),
+          Side("without", Load(64))),
+         (Mark("ends_us", "<=", 1.5, "without"),)),
+    Case("journal-calls", "256 in flight with keys and a journal, and without keys",
+         (Side("with keys", KEYED, Setup(options=JOURNAL)),
+          Side("without", CALLS, Setup(options=JOURNAL))),
+         (Mark("per_s", ">=", 0.5, "without"),)),
+    Case("journal-beside", "256 in flight without keys, beside a journal and without one",
+         (Side("beside one", CALLS, Setup(options=JOURNAL)), Side("without", CALLS)),
+         (Mark("all_us", "<=", 1.05, "without"),)),
+    Case("http-rollouts", "POST /v1/rollouts over 256 connections, and the client",
+         (Side("by HTTP", Load(256, clients=256), Setup(HTTP, options=WEB)),
+          Side("by the client", CALLS))),
+    Case("visible-calls", "256 in flight with metrics, page and a viewer, and without these",
+         (Side("watched", Load(256, watchers=(1, 0, 1.0)),
+               Setup(options=WEB)),
+          Side("without", CALLS)),
+         (Mark("all_us", "<=", 1.05, "without"),)),
+    Case("event-readers", "64 in flight while 200 read events, 50 of them stuck",
+         tuple(Side(name, Load(64, watchers=watchers, least_s=3.0),
+                    Setup(options=WEB))
+               for name, watchers in (("read", (150, 50, 0.0)), ("unread", None))),
+         (Mark("p99_ms", "<=", 1.25, "unread"),)),
+    Case("session-done", "1,000 against 100,000 requests done in the session",
+         marks=(Mark("late_over_early", "<=", 1.25),), special=special.session_done),
+    Case("journal-restart", "a start on a journal with 1,000,000 keys, after a kill",
+         marks=(Mark("ready_s", "<=", 10), Mark("bytes_each", "<=", 200)),
+         special=special.journal_restart),
+    Case("memory-kept", "10,000 unacknowledged outcomes of 10 kB",
+         marks=(Mark("of_their_bytes", "<=", 1.15),), special=special.memory_kept),
+    Case("idle-pending", "1,000 long rollouts pending",
+         marks=(Mark("core_percent", "<=", 1),), special=special.idle_pending),
+    Case("idle-clients", "1,000 clients that ask nothing",
+         marks=(Mark("core_percent", "<=", 5),), special=special.idle_clients),
+    Case("many-waiting", "100,000 requests waiting, and cancelled", marks=MANY,
+         special=special.many_waiting),
+    Case("many-running", "100,000 requests running, and cancelled", marks=MANY,
+         special=special.many_running),
+    Case("recovery-worker", "a worker is killed",
+         marks=(Mark("beyond_start_s", "<=", 0.3),), special=special.recovery_worker),
+    Case("recovery-cut", "a connection is cut", marks=(Mark("seconds", "<=", 0.5),),
+         special=special.recovery_cut),
+    Case("recovery-restart", "a server is killed and started again",
+         marks=(Mark("seconds", "<=", 1),), special=special.recovery_restart),
+    Case("start", "import, and a worker of the default environment",
+         marks=(Mark("import_s", "<=", 0.25), Mark("heavy_modules", "<=", 0),
+                Mark("worker_ready_s", "<=", 0.6)),
+         special=special.start),
+    Case("idle-clients-5000", "5,000 clients that ask nothing", asked=True,
+         special=partial(special.idle_clients, times=5)),
+    Case("many-hosts", "100,000 requests running on 200 hosts, and cancelled", asked=True,
+         special=special.many_hosts),
+    *(Case(f"model-calls-{count}", f"{count} rollouts at once of four model calls of 50 ms",
+           (Side(OURS, Load(count, turns=4)),
+            Side(ALONE, Load(count, response="any", turns=4), Setup(ALONE))), asked=True)
+      for count in (256, 16)),
+    *(Case(f"capacity-{kind.lower()}", f"one worker by its capacity: {kind}",
+           tuple(Side(f"capacity {count}", Load(count, response="any"),
+                      Setup(environment=kind, options=("--capacity", str(count))))
+                 for count in (1, 8, 32, 64, 256)), asked=True)
+      for kind in ("Coroutine", "Blocking", "Tools", "Mixed", "Computing")),
+)  # fmt: skip
 
 
 def chosen(patterns: Sequence[str]) -> list[Case]:
-    """The cases whose names match one of the patterns (all, if there are none)."""
+    """The cases whose names match one of the patterns; without any, all that need not be asked
+    for by name."""
     if not patterns:
-        return list(CASES)
+        return [case for case in CASES if not case.asked]
     return [case for case in CASES if any(fnmatch.fnmatch(case.name, p) for p in patterns)]

@@ -1,17 +1,11 @@
 """The plain loop: client, forwarding router and echo worker, without any logic.
 
-``python -m tests.cost.plain router plain`` (or ``frames``)
-``python -m tests.cost.plain worker ADDRESS``
-``python -m tests.cost.plain client ADDRESS``
+``python -m tests.cost.plain router``, ``worker ADDRESS`` and ``client ADDRESS``
 
-Three synchronous pyzmq programs, the limit of one message per request:
-a message is an identity (on the router's way), a header of fixed size with the
-number of the request and the size of the wanted answer, and the payload.
-Nothing is decoded, remembered or decided; large frames are passed on uncopied.
-The router is written plainly, a message in and out; as ``frames`` it is tuned as
-far as it goes, knowing how many frames there are, which saves half of its time.
-The router's first line of output has its two addresses; router and worker end
-with their standard input.
+Three synchronous pyzmq programs: a message is an identity (on the router's way), a header of
+fixed size with the number of the request and the size of the wanted answer, and the payload.
+Nothing is decoded, remembered or decided; large frames are passed on uncopied.  The router's
+first line of output has its two addresses; router and worker end with their standard input.
 """
 
 from __future__ import annotations
@@ -19,15 +13,15 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import zmq
 
-from tests.cost.driver import Tally, answer, asked
+from tests.cost.load import Tally, answer, asked
 from trio_envserve.net.interface import COPY_THRESHOLD_BYTES
 
 _HEADER = struct.Struct(">QQ24x")
-"""As many bytes as a header of the protocol has, about."""
+"""About as many bytes as a header of the protocol has."""
 
 _BATCH = 256
 _HANG_MS = 20_000
@@ -55,27 +49,8 @@ def _forward(source: Any, target: Any) -> None:
         pass
 
 
-def _forward_frames(source: Any, target: Any) -> None:
-    """The same, tuned: frame by frame, small ones copied."""
-    recv, send = source.recv, target.send
-    try:
-        for _ in range(_BATCH):
-            identity = recv(_NOBLOCK)
-            header = recv()
-            frame = recv(0, False)
-            send(identity, _MORE)
-            send(header, _MORE)
-            if len(frame) < COPY_THRESHOLD_BYTES:
-                send(frame.bytes)
-            else:
-                send(frame, 0, False)
-    except zmq.Again:
-        pass
-
-
-def router(style: str) -> None:
+def router() -> None:
     """Forward between the front and the back, in turn to each worker."""
-    forward = {"plain": _forward, "frames": _forward_frames}[style]
     front, back = _open(zmq.ROUTER), _open(zmq.DEALER)
     front.bind("tcp://127.0.0.1:0")
     back.bind("tcp://127.0.0.1:0")
@@ -86,15 +61,15 @@ def router(style: str) -> None:
     while True:
         ready = dict(poller.poll())
         if front in ready:
-            forward(front, back)
+            _forward(front, back)
         if back in ready:
-            forward(back, front)
+            _forward(back, front)
         if sys.stdin.fileno() in ready:
             return
 
 
 def worker(address: str) -> None:
-    """Answer each message: with itself, or with as many bytes as it asks for."""
+    """Answer each message with as many bytes as it asks for."""
     socket = _open(zmq.DEALER)
     socket.connect(address)
     recv, send = socket.recv, socket.send
@@ -108,7 +83,7 @@ def worker(address: str) -> None:
             for _ in range(_BATCH):
                 identity = recv(_NOBLOCK)
                 header = recv()
-                frame = recv(0, False)
+                recv(0, False)
                 _, wanted = _HEADER.unpack(header)
                 payload = payloads.get(wanted)
                 if payload is None:
@@ -116,7 +91,6 @@ def worker(address: str) -> None:
                 send(identity, _MORE)
                 send(header, _MORE)
                 send(payload, 0, wanted < COPY_THRESHOLD_BYTES)
-                del frame
         except zmq.Again:
             pass
 
@@ -153,24 +127,15 @@ def _carry_out(load: dict[str, Any], sockets: list[Any], poller: zmq.Poller) -> 
     while began:
         for socket in [only] if only else [one for one, _ in poller.poll()]:
             call, _ = _HEADER.unpack(socket.recv())
-            tally.wrong += len(socket.recv(0, False)) != wanted
-            tally.end(began.pop(call))
+            tally.end(began.pop(call), len(socket.recv(0, False)) == wanted)
             if tally.more():
                 send(socket)
     return tally.figures()
 
 
-def main() -> NoReturn:
-    """Run the program that the first argument names."""
+if __name__ == "__main__":
     programs: dict[str, Callable[..., None]] = {
-        "router": router,
-        "worker": worker,
-        "client": client,
-    }
+        "router": router, "worker": worker, "client": client,
+    }  # fmt: skip
     programs[sys.argv[1]](*sys.argv[2:])
     zmq.Context.instance().destroy(linger=0)
-    sys.exit(0)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,268 +1,436 @@
-"""The special cases of memory, idling, recovery and starting.
+"""The special cases: memory, idling, many at once, a journal, recovery, starting.
 
-Those of many are in :mod:`.special_many`; :mod:`.special_calls` and :mod:`.special_journal`
-have two kinds of calls, or two servers, beside each other.
-
-Each returns one figure for each of its measures and is run once a round.  Only
-this project takes part: the plain loop keeps nothing and recovers from nothing.
+Theory of operation
+-------------------
+Each returns one figure for each of its measures.  The many requests are made by one client,
+which cancels half of them, every second one, and then the other half.  They are submitted to its
+driver, as ``run_many`` does, so that the client needs no task for each.  What the server's
+process spends is read from /proc; its ticks, the client's pings and the questions for statistics
+meanwhile are a part of it.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import statistics
 import sys
-import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
-from typing import Any, TypeAlias
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, final
 
 import trio
 
-from tests.cost.cases import Figures, Load, Size
-from tests.cost.judge import Judge
-from tests.cost.measure import module, share_of_core
-from tests.cost.pairs import Meter
-from tests.cost.rigs import bench_server, open_server_program, serve_command
-from tests.cost.special_calls import (
-    curve_64,
-    event_readers,
-    http_rollouts,
-    keyed_calls,
-    visible_calls,
-)
-from tests.cost.special_journal import journal_beside, journal_calls, journal_restart
-from tests.cost.special_many import idle_clients, many_running, many_waiting
+from tests.cost.load import Load
+from tests.cost.run import Figures, Rig, Run, Setup, share_of_core, spent
+from tests.proc import cpu_s, resident_bytes
+from trio_envserve import ServerStats
 from trio_envserve.client import Client, open_client
-from trio_envserve.core import messages, values
-from trio_envserve.core.limits import PROTOCOL_VERSION, WireLimits
-from trio_envserve.core.terms import ID_BYTES
-from trio_envserve.envs.request import RolloutRequest
-from trio_envserve.lab.proc import resident_bytes
-from trio_envserve.lab.programs import open_program
-from trio_envserve.net import DealerSocket, open_network
+from trio_envserve.client.driver import Ended
+from trio_envserve.client.options import checked
+from trio_envserve.core import messages
+from trio_envserve.core.errors import EnvServeError
+from trio_envserve.core.journal import Completed, Opened, Record, Started
+from trio_envserve.core.limits import ServerLimits, WireLimits
+from trio_envserve.core.terms import ID_BYTES, Status
+from trio_envserve.host.allocator import keep_freed_memory
+from trio_envserve.host.collector import collect_seldom
+from trio_envserve.lab.conformance.peer import open_peer
+from trio_envserve.lab.processes import (
+    ANY_PORT,
+    Process,
+    given_options,
+    input_ends,
+    program,
+    say,
+)
+from trio_envserve.net import Network, open_network
+from trio_envserve.server import open_server
+from trio_envserve.server.journal.opening import open_folder
 from trio_envserve.testing.proxy import open_fault_proxy
 
-OUTCOME_BYTES = 10_000
-WAIT_S = 600.0
-"""Only a hang takes longer."""
+FEW = Load(50)
+SETTLE_S = 0.5
+"""For what is let go of late."""
 
 
-async def session_done(judge: Judge, size: Size) -> Figures:
-    """The router's costs of a request after 1,000 and after 100,000 others in the
-    same session: the second over the first."""
-    windows: list[float] = []
-    async with (
-        open_server_program(bench_server(judge, 1)) as (server, address),
-        open_program(module("client", address)) as client,
-    ):
-        await client.line()
-        meter, first = Meter(judge, client, [server.pid]), judge.next_call
-        for done in (1000, size.done):
-            while judge.next_call - first < done:
-                await meter.figures(Load(256), 0.25)
-            took_us = await meter.cost_us(Load(256), size.window_s)
-            if took_us is None:
-                return {}
-            windows.append(took_us)
-    early_us, late_us = windows
+async def session_done(run: Run) -> Figures:
+    """Router's costs of a request after 1,000 and after 100,000 others of the session."""
+    first, costs_us = run.judge.next_call, []
+    async with run.rig(Setup()) as rig:
+        for done in (1000, run.size.done):
+            while run.judge.next_call - first < done:
+                await rig.run(Load(256), 0.25)
+            costs_us.append((await rig.run(Load(256), run.size.window_s))["router_us"])
+    if None in costs_us:
+        return {}
+    early_us, late_us = costs_us
     return {"early_us": early_us, "late_us": late_us, "late_over_early": late_us / early_us}
 
 
-async def memory_kept(judge: Judge, size: Size) -> Figures:
-    """How much the server grows by outcomes that nobody acknowledges, as a
-    multiple of their bytes."""
-    async with open_server_program(bench_server(judge, 1)) as (server, address):
-        async with open_network() as network:
-            warm = await _keep(network, address, judge, 200, forgotten=True)
-            await trio.sleep(0.5)  # not to wait: for what is let go of late
-            before = resident_bytes(server.pid)
-            kept = 0
-            for part in _halves(size.outcomes):
-                kept += await _keep(network, address, judge, part)
-            await trio.sleep(0.5)
-            grown = resident_bytes(server.pid) - before
-    assert warm
+# -- memory and idling ------------------------------------------------------------------
+
+OUTCOME_BYTES = 10_000
+
+
+async def memory_kept(run: Run) -> Figures:
+    """Growth of the server by outcomes that nobody acknowledges, over their bytes."""
+    async with run.served(Setup()) as server, open_network() as network:
+        address = server.said["address"]
+        await _keep(run, network, address, 200, forgotten=True)
+        await trio.sleep(SETTLE_S)  # not to wait: for what is let go of late
+        before = resident_bytes(server.pid)
+        half = run.size.outcomes // 2  # two sessions: the share of one is half of what is kept
+        kept = sum([await _keep(run, network, address, half) for _ in range(2)])
+        await trio.sleep(SETTLE_S)
+        grown = resident_bytes(server.pid) - before
     return {"of_their_bytes": grown / kept, "outcomes_mb": kept / 1e6}
 
 
-def _halves(count: int) -> tuple[int, int]:
-    """Two sessions: the share of one is half of what is kept in all."""
-    return count // 2, count - count // 2
-
-
 async def _keep(
-    network: Any, address: str, judge: Judge, count: int, *, forgotten: bool = False
+    run: Run, network: Network, address: str, count: int, *, forgotten: bool = False
 ) -> int:
-    """Ask, take the outcomes and never say so; how many bytes they were.  The
-    connection is closed; the session stays for its lease, unless it is to be
-    ``forgotten``."""
-    wire = WireLimits()
-    opened = network.open_dealer(address, limits=wire)
-    async with opened as socket:
-        session = await _session(socket)
-        size = 0
+    """Ask, take the outcomes and never say so; the number of their bytes.  The connection is
+    closed; the session stays for its lease, unless it is to be forgotten."""
+    size = 0
+    async with open_peer(network, address, patience_s=60.0) as peer:
+        await peer.hello()
         for start in range(0, count, 100):
             some = range(start, min(start + 100, count))
-            first = judge.next_call
             for sequence in some:
-                asked = {"call": first + sequence - start, "response": OUTCOME_BYTES}
-                request = RolloutRequest(
-                    kind="rollout",
-                    input=asked,
-                    endpoint="oracle",
-                    model_name="",
-                )
-                encoded = values.encode(request.to_body(), root="", limits=wire)
-                header = messages.Request(session, sequence, bytes(ID_BYTES), None, 1, None)
-                socket.send_nowait((messages.encode(header), encoded))
-            got = 0
-            while got < len(some):
-                for frames in await socket.receive():
-                    for message, body in _read(frames):
-                        if isinstance(message, messages.Outcome):
-                            size += len(body or b"")
-                            got += 1
-            judge.load({"asked": len(some), "answered": got, "wrong": 0})
+                call = run.judge.next_call + sequence - start
+                peer.transmit(sequence, {"call": call, "response": OUTCOME_BYTES})
+            for sequence in some:
+                size += len((await peer.outcome(sequence)).frames[1])
+            run.judge.took(len(some), len(some))
         if forgotten:
-            socket.send_nowait((messages.encode(messages.Goodbye(session)),))
-            await socket.flush()
+            peer.goodbye()
+            await peer.barrier()
     return size
 
 
-async def _session(socket: DealerSocket) -> bytes:
-    nonce = bytes(ID_BYTES - 8) + time.monotonic_ns().to_bytes(8, "big")
-    while True:
-        hello = messages.Hello(PROTOCOL_VERSION, nonce, 1, "keeper", 1 << 28)
-        socket.send_nowait((messages.encode(hello),))
-        with trio.move_on_after(0.5):
-            while True:
-                for frames in await socket.receive():
-                    message, _ = _read(frames)[0]
-                    if isinstance(message, messages.Welcome):
-                        return message.session
-
-
-def _read(frames: Sequence[Any]) -> Sequence[messages.Said]:
-    return messages.read(frames, most_bytes=WireLimits().header_bytes)
-
-
-async def idle_pending(judge: Judge, size: Size) -> Figures:
-    """How much of a core the server needs while long rollouts are pending."""
-    async with AsyncExitStack() as stack:
-        server, address = await stack.enter_async_context(
-            open_server_program(bench_server(judge, 1))
-        )
-        client = await stack.enter_async_context(open_client(address))
+async def idle_pending(run: Run) -> Figures:
+    """Share of a core that the server takes while long rollouts are pending."""
+    async with run.served(Setup()) as server, open_client(server.said["address"]) as client:
         await client.wait_ready()
-        async with trio.open_nursery() as nursery:
-            for number in range(size.pending):
-                asked = {"call": judge.next_call + number, "response": 1, "sleep_s": 3600}
-                nursery.start_soon(client.run_rollout, asked)
-            judge.next_call += size.pending
-            stats = await client.stats()
-            while stats.waiting + stats.running < size.pending:
-                await trio.sleep(0.05)
-                stats = await client.stats()
-            await trio.sleep(0.5)
-            share = await share_of_core(server.pid, size.idle_s)
-            nursery.cancel_scope.cancel()
+        crowd = Crowd(client)
+        calls = await crowd.ask(run.judge.next_call, run.size.pending)
+        await trio.sleep(SETTLE_S)
+        share = await share_of_core(server.pid, run.size.idle_s)
+        await crowd.cancel(calls, left=0)
+    run.judge.cancelled(len(calls))
     return {} if share is None else {"core_percent": 100 * share}
 
 
-# -- recovery -----------------------------------------------------------------
+async def idle_clients(run: Run, times: int = 1) -> Figures:
+    """Costs of clients that ask nothing: share of a core that the server takes for all, its
+    memory for each, and the p99 of calls beside them over that without them."""
+    count = times * run.size.clients
+    async with run.rig(Setup()) as rig:
+        assert rig.router is not None
+        command = program("tests.cost.client", rig.router.said["address"])
+        async with Process(command, "crowd") as client:
+            await client.line()
+            crowd = Rig(run, Setup(), client, rig.router)
+            alone_ms = (await rig.run(FEW, run.size.window_s))["p99_ms"]
+            before = resident_bytes(rig.router.pid)
+            await crowd.run(Load(count, clients=count), 0.0)
+            await trio.sleep(2 * run.size.idle_s)  # until they say as little as they ever will
+            share = await share_of_core(rig.router.pid, run.size.idle_s)
+            grown = resident_bytes(rig.router.pid) - before
+            beside_ms = (await rig.run(FEW, run.size.window_s))["p99_ms"]
+    found = {"bytes_each": grown / count, "p99_over_alone": beside_ms / alone_ms}
+    return found if share is None else {"core_percent": 100 * share, **found}
 
 
-async def _call(client: Client, judge: Judge, *, consent: bool = False, **asked: Any) -> Any:
+# -- many at once -------------------------------------------------------------------------
+
+PAYLOAD_BYTES = 200
+SYNCS = 10
+"""Statements that are timed together."""
+WARM = 200
+"""Requests before memory is first looked at."""
+AT_ONCE = 1000
+"""Requests that are submitted before other tasks have a turn."""
+
+
+async def many_waiting(run: Run) -> Figures:
+    """Costs of many requests that wait for a worker."""
+    return await _many(run, capacity=1)
+
+
+async def many_running(run: Run) -> Figures:
+    """Costs of many requests that run."""
+    return await _many(run, capacity=run.size.requests)
+
+
+async def many_hosts(run: Run) -> Figures:
+    """Costs of many requests that run on many hosts, and of these."""
+    hosts = run.size.hosts
+    return await _many(run, capacity=-(-run.size.requests // hosts), hosts=hosts)
+
+
+async def _many(run: Run, *, capacity: int, hosts: int = 0) -> Figures:
+    count, judge, found = run.size.requests, run.judge, {}
+    async with _open_large(run, count, capacity, hosts) as server, AsyncExitStack() as stack:
+        if hosts:
+            alone_bytes = resident_bytes(server.pid)
+            joining = program("tests.cost.hosts", server.said["hosts"], str(hosts))
+            joined = await stack.enter_async_context(Process(joining, "hosts"))
+            await joined.line()
+            found["bytes_each_host"] = (resident_bytes(server.pid) - alone_bytes) / hosts
+        wire = WireLimits(**_wire(count))
+        client = await stack.enter_async_context(open_client(server.said["address"], wire=wire))
+        await client.wait_ready()
+        crowd = Crowd(client)
+        await crowd.cancel(await crowd.ask(judge.next_call, min(WARM, count)), left=0)
+        judge.cancelled(min(WARM, count))
+        await trio.sleep(SETTLE_S)
+        empty_bytes, began_s = resident_bytes(server.pid), time.monotonic()
+        numbers = await crowd.ask(judge.next_call, count, running=capacity > 1)
+        if hosts:
+            found["starts_per_s"] = count / (time.monotonic() - began_s)
+        await trio.sleep(SETTLE_S)
+        found["bytes_each"] = (resident_bytes(server.pid) - empty_bytes) / count
+        looks = [cpu_s(server.pid)]
+        await crowd.cancel(numbers[1::2], left=len(numbers[::2]))
+        looks.append(cpu_s(server.pid))
+        await crowd.state(SYNCS)
+        looks.append(cpu_s(server.pid))
+        await crowd.cancel(numbers[::2], left=0)
+        looks.append(cpu_s(server.pid))
+        judge.cancelled(count)
+    cancel_s, sync_s = spent(looks[0::2], looks[1::2]), spent(looks[1:2], looks[2:3])
+    if cancel_s is None or sync_s is None:
+        return {}
+    return {**found, "sync_ms": 1e3 * sync_s / SYNCS, "cancel_us": 1e6 * cancel_s / count}
+
+
+def _wire(count: int) -> dict[str, int]:
+    return {"header_bytes": 40 * count, "peer_queue_messages": max(10_000, 4 * count)}
+
+
+@asynccontextmanager
+async def _open_large(
+    run: Run, count: int, capacity: int, hosts: int
+) -> AsyncGenerator[Process, None]:
+    """A server that takes so many requests of one client (:func:`large_server`).  One worker
+    may take a while to cancel all of them; it is not to be killed for that."""
+    limits = {
+        "window": 2 * count, "queue": 2 * count, "kept_outcomes": 4 * count, "session_share": 1.0,
+        "worker_capacity": capacity, "cancel_grace_s": 300.0, "cancel_kill_s": 300.0,
+    }  # fmt: skip
+    options = {
+        "environment": "tests.cost.environment:Echo", "args": {"log": str(run.folder)},
+        "limits": limits, "wire": _wire(count), "workers": 0 if hosts else 1,
+        "hosts_bind": ANY_PORT if hosts else None,
+    }  # fmt: skip
+    command = program("tests.cost.special", options)
+    async with Process(command, "server", ready="serving") as server:
+        if not hosts:
+            await server.event("ready")
+        yield server
+
+
+async def large_server(options: dict[str, Any]) -> None:
+    """Serve until standard input ends, with limits beyond what options of the command say and
+    the settings of the command."""
+    options["limits"] = ServerLimits(**options["limits"])
+    options["wire"] = WireLimits(**options["wire"])
+    keep_freed_memory()
+    async with open_server(**options) as server, trio.open_nursery() as nursery:
+        nursery.start_soon(collect_seldom)
+        say("serving", address=server.address, hosts=server.hosts_address)
+        await server.wait_ready()
+        say("ready")
+        await input_ends()
+        nursery.cancel_scope.cancel()
+
+
+@final
+class Crowd:
+    """Many requests of one client, none of which ends by itself."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._driver = client._driver
+        self._ended: list[Ended] = []
+
+    async def ask(self, first: int, count: int, *, running: bool = False) -> list[int]:
+        """Make requests that would take an hour, numbered from ``first``, and wait until all
+        are at the server, or ``running``; the numbers of their calls."""
+        now_s = trio.current_time()
+        calls: list[int] = []
+        payload = bytes(PAYLOAD_BYTES)
+        for number in range(first, first + count):
+            asked = checked({"call": number, "response": 1, "sleep_s": 3600, "payload": payload})
+            body = asked.encoded(WireLimits())
+            calls.append(self._driver.submit(body, now_s, asked.terms, self._ended.append))
+            if not len(calls) % AT_ONCE:
+                await trio.lowlevel.checkpoint()
+        await self._until(lambda stats: stats.running + (not running) * stats.waiting == count)
+        return calls
+
+    async def cancel(self, calls: Sequence[int], *, left: int) -> None:
+        """Cancel calls, and wait until the server has stopped them."""
+        self._driver.cancel(calls)
+        await self._until(lambda stats: stats.waiting + stats.running == left)
+
+    async def state(self, times: int) -> None:
+        """State what the client holds so many times, and wait for the server's answers."""
+        core, socket = self._driver.core, self._driver._socket
+        assert socket is not None
+        for _ in range(times):
+            for sync in core.sessions.syncs(core.pings.connections, 0):
+                socket.send_nowait((messages.encode(sync),))
+        await self._client.stats()  # it comes behind them
+
+    async def _until(self, condition: Callable[[ServerStats], bool]) -> None:
+        """Wait until it is true of the server."""
+        while not condition(await self._client.stats()):
+            if self._ended:
+                raise EnvServeError(f"a rollout of an hour has ended: {self._ended[0]!r}")
+            await trio.sleep(0.05)
+
+
+# -- a journal ------------------------------------------------------------------------------
+
+FSYNCS, STARTS, GROUP, BODY_BYTES = 50, 3, 20_000, 200
+
+
+async def journal_restart(run: Run) -> Figures:
+    """The slowest of several starts on the journal of a server that was killed, its memory
+    beyond that of one with an empty journal, and what the disk takes for a sync."""
+    folder, keys = run.new_folder(), run.size.journal_keys
+    async with run.served(Setup(options=("--journal", "NEW"))) as server:
+        base_bytes = resident_bytes(server.pid)
+    await trio.to_thread.run_sync(_write, folder, keys)
+    found = dict.fromkeys(("ready_s", "server_cpu_s", "bytes_each"), 0.0)
+    for _ in range(STARTS):
+        began_s = time.monotonic()
+        async with run.served(Setup(options=("--journal", str(folder)))) as server:
+            for name, value in (
+                ("ready_s", time.monotonic() - began_s),
+                ("server_cpu_s", cpu_s(server.pid) or 0.0),
+                ("bytes_each", (resident_bytes(server.pid) - base_bytes) / keys),
+            ):
+                found[name] = max(found[name], value)
+            await server.kill()
+    return {**found, "fsync_ms": await trio.to_thread.run_sync(_fsync_ms, run.folder)}
+
+
+def _write(folder: Path, keys: int) -> None:
+    """A journal with so many outcomes."""
+    store, _, locks = open_folder(folder, 600.0)
+    header = messages.encode(messages.Outcome(bytes(ID_BYTES), 0, Status.RESULT, "", None, 1))
+    body = bytes(BODY_BYTES)
+    for first in range(0, keys, GROUP):
+        group: list[Record] = []
+        for number in range(first, min(first + GROUP, keys)):
+            digest = number.to_bytes(32, "little")
+            key = b"run/%d/0" % number
+            group += [
+                Opened(number, b"bench", key, digest, None, 4, 0, bytes(ID_BYTES), body),
+                Started(number),
+                Completed(number, (header, body)),
+            ]
+        store.commit(group, 1.0)
+    store.close()
+    locks.close()
+
+
+def _fsync_ms(folder: Path) -> float:
+    """Time of the disk for a sync of a little that was written."""
+    took_ms: list[float] = []
+    fd = os.open(folder / "sync", os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        for _ in range(FSYNCS):
+            os.write(fd, bytes(4096))
+            began_s = time.perf_counter()
+            os.fdatasync(fd)
+            took_ms.append(1000 * (time.perf_counter() - began_s))
+    finally:
+        os.close(fd)
+    return statistics.median(took_ms)
+
+
+# -- recovery -------------------------------------------------------------------------------
+
+
+async def _call(client: Client, run: Run, *, consent: bool = False, **asked: Any) -> Any:
     """One judged call."""
     answered = False
     try:
         got = await client.run_rollout(
-            {"call": judge.next_call, "response": 1, **asked}, rerun=consent or None
+            {"call": run.judge.next_call, "response": 1, **asked}, rerun=consent or None
         )
-        answered = got["call"] == judge.next_call
+        answered = got["call"] == run.judge.next_call
         return got
     finally:
-        judge.call(answered=answered, consent=consent)
+        run.judge.took(1, answered, consent=consent)
 
 
-async def recovery_worker(judge: Judge, size: Size) -> Figures:
-    """From a worker's kill to its replacement's first answer, and how much of that
-    is beyond what a worker takes to start."""
-    del size
-    async with open_program(bench_server(judge, 1), terminate=True) as server:
-        address = (await server.event("serving"))["address"]
+async def recovery_worker(run: Run) -> Figures:
+    """From a worker's kill to its replacement's first answer, and how much of that is beyond
+    what a worker takes to start."""
+    async with run.server(Setup()) as server:
         began_s = time.monotonic()
         await server.event("ready")
         start_s = time.monotonic() - began_s
-        async with open_client(address) as client:
+        async with open_client(server.said["address"]) as client:
             await client.wait_ready()
-            pid = (await _call(client, judge, response="pid"))["pid"]
+            pid = (await _call(client, run, response="pid"))["pid"]
             killed_s = time.monotonic()
             os.kill(pid, signal.SIGKILL)
-            await _call(client, judge, consent=True)
+            await _call(client, run, consent=True)
             seconds = time.monotonic() - killed_s
     return {"seconds": seconds, "start_s": start_s, "beyond_start_s": seconds - start_s}
 
 
-async def recovery_cut(judge: Judge, size: Size) -> Figures:
+async def recovery_cut(run: Run) -> Figures:
     """From a cut connection to the answer that was on its way."""
-    del size
-    async with AsyncExitStack() as stack:
-        _, address = await stack.enter_async_context(open_server_program(bench_server(judge, 1)))
-        proxy = await stack.enter_async_context(open_fault_proxy(address))
-        client = await stack.enter_async_context(open_client(proxy.address))
+    async with (
+        run.served(Setup()) as server,
+        open_fault_proxy(server.said["address"]) as proxy,
+        open_client(proxy.address) as client,
+    ):
         await client.wait_ready()
-        await _call(client, judge)
-        cut_s = 0.0
-
-        async def cut() -> None:
-            nonlocal cut_s
+        await _call(client, run)
+        async with trio.open_nursery() as nursery:
+            # It ends while there is no connection.
+            nursery.start_soon(partial(_call, client, run, sleep_s=0.06))
             await trio.sleep(0.05)
             cut_s = time.monotonic()
             proxy.cut_all()
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(cut)
-            await _call(client, judge, sleep_s=0.06)  # it ends while there is no connection
-        seconds = time.monotonic() - cut_s
-    return {"seconds": seconds}
+        return {"seconds": time.monotonic() - cut_s}
 
 
-async def recovery_restart(judge: Judge, size: Size) -> Figures:
-    """From the moment that a restarted server listens to the first answer, of a
-    call that was pending all the time."""
-    del size
-    async with AsyncExitStack() as stack:
-        first = await stack.enter_async_context(
-            open_program(bench_server(judge, 1), terminate=True)
-        )
-        address = (await first.event("serving"))["address"]
-        await first.event("ready")
-        client = await stack.enter_async_context(open_client(address))
+async def recovery_restart(run: Run) -> Figures:
+    """From the moment that a restarted server listens to the first answer, of a call that was
+    pending all the time."""
+    listens_s = answered_s = 0.0
+    async with run.served(Setup()) as server, open_client(server.said["address"]) as client:
         await client.wait_ready()
-        await _call(client, judge)
-        listens_s = answered_s = 0.0
+        await _call(client, run)
 
         async def pending() -> None:
             nonlocal answered_s
-            await _call(client, judge, consent=True, sleep_s=0.2)
+            await _call(client, run, consent=True, sleep_s=0.2)
             answered_s = time.monotonic()
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(pending)
             await trio.sleep(0.05)
-            await first.kill()
-            second = await stack.enter_async_context(
-                open_program(bench_server(judge, 1, bind=address), terminate=True)
-            )
-            await second.event("serving")
+            await server.kill()
+            await server.start()
             listens_s = time.monotonic()
     return {"seconds": answered_s - listens_s - 0.2}
 
 
-# -- starting -----------------------------------------------------------------
+# -- starting -------------------------------------------------------------------------------
 
 _HEAVY = ("numpy", "hypothesis", "rich", "click")
 _IMPORT = (
@@ -273,58 +441,25 @@ _IMPORT = (
 )
 
 
-async def start(judge: Judge, size: Size) -> Figures:
-    """How long the import of everything public takes, how many heavy modules it
-    brings, and how long a worker of the default environment takes to be ready; with
-    compiled modules, as pip leaves them."""
-    del judge, size
-    with tempfile.TemporaryDirectory(prefix="trio-envserve-bench-") as folder:
-        environ = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": folder}
-        await _start(environ)  # compiles
-        return await _start(environ)
+async def start(run: Run) -> Figures:
+    """How long the import of everything public takes, how many heavy modules it brings, and how
+    long a worker of the default environment takes to be ready; with compiled modules, as pip
+    leaves them."""
+    environ = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(run.new_folder())}
+    words = ("serve", "arithmetic", "--json", "--exit-with-parent", "--bind", ANY_PORT)
+    command = program("trio_envserve", *words)
+    found: Figures = {}
+    for _ in range(2):  # the first one compiles
+        done = await trio.run_process(
+            [sys.executable, "-c", _IMPORT], capture_stdout=True, env={**os.environ, **environ}
+        )
+        found["import_s"], found["heavy_modules"] = map(float, done.stdout.split())
+        async with Process(command, "server", ready="serving", environ=environ) as server:
+            began_s = time.monotonic()
+            await server.event("ready")
+            found["worker_ready_s"] = time.monotonic() - began_s
+    return found
 
 
-async def _start(environ: dict[str, str]) -> Figures:
-    done = await trio.run_process(
-        [sys.executable, "-c", _IMPORT], capture_stdout=True, env={**os.environ, **environ}
-    )
-    import_s, heavy = done.stdout.split()
-    command = serve_command("arithmetic", 1, "--bind", "tcp://127.0.0.1:0")
-    async with open_program(command, environ, terminate=True) as server:
-        await server.event("serving")
-        began_s = time.monotonic()
-        await server.event("ready")
-        ready_s = time.monotonic() - began_s
-    return {
-        "import_s": float(import_s), "heavy_modules": float(heavy), "worker_ready_s": ready_s,
-    }  # fmt: skip
-
-
-Special: TypeAlias = Callable[[Judge, Size], Awaitable[Figures]]
-
-SPECIAL: dict[str, Special] = {
-    "session-done": session_done,
-    "keyed-calls": keyed_calls,
-    "curve-64": curve_64,
-    "journal-calls": journal_calls,
-    "journal-beside": journal_beside,
-    "journal-restart": journal_restart,
-    "http-rollouts": http_rollouts,
-    "visible-calls": visible_calls,
-    "event-readers": event_readers,
-    "memory-kept": memory_kept,
-    "idle-pending": idle_pending,
-    "idle-clients": idle_clients,
-    "many-waiting": many_waiting,
-    "many-running": many_running,
-    "recovery-worker": recovery_worker,
-    "recovery-cut": recovery_cut,
-    "recovery-restart": recovery_restart,
-    "start": start,
-}
-
-
-async def run_special(name: str, judge: Judge, size: Size) -> Figures:
-    """One round of a special case."""
-    with trio.fail_after(WAIT_S):
-        return await SPECIAL[name](judge, size)
+if __name__ == "__main__":
+    trio.run(large_server, given_options())

@@ -24,7 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self, final
 
-from trio_envserve.lab.proc import children
+from tests.proc import children
 
 _SOURCE: Final = Path(__file__).with_name("asleep.c")
 _NANOSECONDS: Final = struct.Struct("=q")

@@ -1,25 +1,24 @@
 """Hosts that start no processes: a program with hundreds of them, over real sockets.
 
-``python -m tests.cost.scale_simulated '{"address": ..., "hosts": 200}'``
+``python -m tests.cost.hosts ADDRESS COUNT``
 
 Theory of operation
 -------------------
-The pure parts of hosts and of workers are the real ones, each host with a connection of its
-own.  Only what lies between them is missing: guards, processes, and environments.  A rollout
-whose input is ``"hold"`` lasts until it is cancelled; any other one has ended at once.  When
-all hosts hold their leases and their workers are ready there, the line ``{"event": "joined"}``
-is printed.  It ends with its standard input.
+The pure parts of hosts and of workers are the real ones, each host with a connection of its own
+and one worker.  Guards, processes and environments are missing between them, so all that is
+measured is the router's: a rollout lasts until it is cancelled.  When all hosts hold their leases
+and their workers are ready there, a line is printed.  It ends with its standard input.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from itertools import cycle
-from typing import Any, final
+from typing import final
 
-import cbor2
 import trio
 
 from trio_envserve.core import error_records
@@ -30,13 +29,7 @@ from trio_envserve.core.host_effects import ToRouter as HostSays
 from trio_envserve.core.limits import WireLimits
 from trio_envserve.core.terms import Status
 from trio_envserve.core.worker import WorkerCore, never_began
-from trio_envserve.core.worker_effects import (
-    CancelRun,
-    Run,
-    ToRouter,
-    WorkerEffect,
-    frames_to_router,
-)
+from trio_envserve.core.worker_effects import CancelRun, ToRouter, frames_to_router
 from trio_envserve.core.worker_inputs import (
     BeatDue,
     EnvironmentReady,
@@ -45,34 +38,27 @@ from trio_envserve.core.worker_inputs import (
     WorkerInput,
 )
 from trio_envserve.host.joined import boot_s
-from trio_envserve.lab.orders import given_options, input_ends, say
+from trio_envserve.lab.processes import input_ends, say
 from trio_envserve.net import DealerSocket, open_zmtp_network
 
 BEAT_S = 1.0
-HOLD = cbor2.dumps("hold")
-DONE = cbor2.dumps(None)
+READY = EnvironmentReady(1, "simulated", False, 1 << 20)  # as many as the router lets it
 
 
-def main() -> int:
+async def main(address: str, count: int) -> None:
     """Run until the end of standard input."""
-    trio.run(_run, given_options("python -m tests.cost.scale"))
-    return 0
-
-
-async def _run(options: dict[str, Any]) -> None:
     async with open_zmtp_network() as network, AsyncExitStack() as stack:
         hosts = []
-        for number in range(options["hosts"]):
-            opened = network.open_dealer(options["address"], limits=WireLimits())
-            socket = await stack.enter_async_context(opened)
-            hosts.append(SimulatedHost(f"h{number}", socket))
+        for number in range(count):
+            opened = network.open_dealer(address, limits=WireLimits())
+            hosts.append(SimulatedHost(f"h{number}", await stack.enter_async_context(opened)))
         nursery = await stack.enter_async_context(trio.open_nursery())
         for host in hosts:
             nursery.start_soon(host.listen)
         nursery.start_soon(_beat, hosts)
         while not all(host.is_ready for host in hosts):  # noqa: ASYNC110  # it sets no event
             await trio.sleep(0.1)
-        say("joined", pid=os.getpid())
+        say("joined")
         await input_ends()
         nursery.cancel_scope.cancel()
 
@@ -113,7 +99,7 @@ class SimulatedHost:
         for worker, core in self._workers.items():
             self._core.felt(worker, Heartbeat())
             if not core.acknowledged:
-                self._give(worker, EnvironmentReady(1, "simulated", False))
+                self._give(worker, READY)
             self._give(worker, BeatDue({}))
         self._carry_out()
 
@@ -125,18 +111,17 @@ class SimulatedHost:
                 match effect:
                     case HostSays():
                         self._socket.send_nowait(effect.frames)
-                    case StartWorker():
-                        core = WorkerCore(
+                    case StartWorker(worker=worker):
+                        self._workers[worker] = WorkerCore(
                             effect.incarnation, header_bytes=WireLimits().header_bytes
                         )
-                        self._workers[effect.worker] = core
-                        self._core.spawned(effect.worker, 1)
-                        self._give(effect.worker, EnvironmentReady(1, "simulated", False))
-                    case TellWorker():
-                        self._give(effect.worker, RouterMessage(effect.frames))
-                    case KillWorker():
-                        del self._workers[effect.worker]
-                        self._core.exited(effect.worker, "it was killed")
+                        self._core.spawned(worker, 1)
+                        self._give(worker, READY)
+                    case TellWorker(worker=worker):
+                        self._give(worker, RouterMessage(effect.frames))
+                    case KillWorker(worker=worker):
+                        del self._workers[worker]
+                        self._core.exited(worker, "it was killed")
             self._core.flush()
 
     def _give(self, worker: bytes, *given: WorkerInput) -> None:
@@ -147,26 +132,15 @@ class SimulatedHost:
         while inputs:
             effects, inputs = [e for each in inputs for e in core.take(each)], []
             for effect in effects:
-                if isinstance(effect, ToRouter):
-                    said.append(effect)
-                else:
-                    inputs += _runs(core, effect)
+                match effect:
+                    case ToRouter():
+                        said.append(effect)
+                    case CancelRun(number):
+                        record = error_records.encode(never_began(core.running[number][0]))
+                        inputs.append(OutcomeMade(number, Status.CANCELLED, record, 0.0))
         for frames in frames_to_router(said):
             self._core.said(worker, [bytes(frame) for frame in frames])
 
 
-def _runs(core: WorkerCore, effect: WorkerEffect) -> list[WorkerInput]:
-    """The inputs that an execution comes to."""
-    match effect:
-        case Run() if HOLD not in bytes(effect.body):
-            return [OutcomeMade(effect.number, Status.RESULT, DONE, 0.0)]
-        case CancelRun():
-            request, _ = core.running[effect.number]
-            said = error_records.encode(never_began(request))
-            return [OutcomeMade(effect.number, Status.CANCELLED, said, 0.0)]
-        case _:
-            return []
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    trio.run(main, sys.argv[1], int(sys.argv[2]))
