@@ -8,9 +8,6 @@ Only the server itself is the mutant: its workers are other processes.
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 from contextlib import nullcontext
 from typing import Any
 
@@ -18,6 +15,7 @@ import trio
 
 from trio_envserve import ServerLimits, WireLimits, open_server
 from trio_envserve.lab.mutants import find
+from trio_envserve.lab.processes import given_options, input_ends, say
 
 ENVIRONMENT = "trio_envserve.lab.conformance.environment:Conformance"
 
@@ -31,14 +29,12 @@ async def serve(options: dict[str, Any]) -> None:
         limits=ServerLimits(**options["limits"]),
         wire=WireLimits(**options["wire"]),
     ) as server:
-        print(json.dumps({"address": server.address}), flush=True)
-        async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as stdin:
-            while await stdin.receive_some(1024):
-                pass  # nothing is said here but its end
+        say("serving", address=server.address)
+        await input_ends()
 
 
 def main() -> None:
-    options = json.loads(sys.argv[1])
+    options = given_options()
     name = options["mutant"]
     with find(name).applied() if name else nullcontext():
         trio.run(serve, options)

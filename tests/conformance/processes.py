@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import trio
-
-PROGRAM = Path(__file__).with_name("mutant_server.py")
-ROOT = PROGRAM.parent.parent.parent
+from trio_envserve.lab.processes import Process, program
 
 
 @asynccontextmanager
@@ -27,23 +21,7 @@ async def served(
         "mutant": mutant, "directory": str(folder / "runs"), "limits": limits, "bind": bind,
         "wire": {"message_bytes": 1 << 20},
     }  # fmt: skip
-    command = [sys.executable, str(PROGRAM), json.dumps(options)]
-    with (folder / "log").open("ab") as log:
-        process = await trio.lowlevel.open_process(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, cwd=ROOT
-        )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        async with process.stdin, process.stdout:
-            said = b""
-            while not said.endswith(b"\n"):
-                more = await process.stdout.receive_some()
-                assert more, (folder / "log").read_text()
-                said += more
-            yield json.loads(said)["address"]
-    finally:
-        # A mutant need not end by itself; its workers end with it.
-        process.kill()
-        with trio.CancelScope(shield=True):
-            await process.wait()
+    # A mutant need not end by itself; its workers end with it.
+    command = program("tests.conformance.mutant_server", options)
+    async with Process(command, "server", ready="serving", log=folder / "log", end_s=0) as server:
+        yield server.address

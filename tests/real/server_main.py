@@ -1,15 +1,14 @@
 """A server as a process of its own, which a test can kill, stop and continue.
 
 Argument: a JSON object with ``environment``, ``args``, ``bind``, ``workers`` and
-``limits``.  Prints one line of JSON, ``{"address": ...}`` or ``{"error": ...}``;
+``limits``.  Says ``serving``, with its ``address``, or ``broken``, with the ``error``;
 on SIGTERM it closes; on SIGUSR1 it forks a process that stays, as Python does, on
-SIGUSR2 as a library does that is written in C, and prints ``{"forked": pid}``.
+SIGUSR2 as a library does that is written in C, and says ``forked``, with the ``pid``.
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
 import logging
 import os
 import signal
@@ -20,6 +19,7 @@ from typing import Any
 import trio
 
 from trio_envserve import ServerLimits, ServerStartError, open_server
+from trio_envserve.lab.processes import given_options, say
 
 FORK_LIFE_S = 120
 FORKS: dict[signal.Signals, Callable[[], int]] = {
@@ -42,17 +42,17 @@ async def main(options: dict[str, Any]) -> int:
     with trio.open_signal_receiver(signal.SIGTERM, *FORKS) as signals:
         try:
             async with open_server(**options, limits=limits) as server:
-                print(json.dumps({"address": server.address}), flush=True)
+                say("serving", address=server.address)
                 async for number in signals:
                     if number == signal.SIGTERM:
                         return 0
-                    print(json.dumps({"forked": fork_what_stays(number)}), flush=True)
+                    say("forked", pid=fork_what_stays(number))
         except ServerStartError as error:
-            print(json.dumps({"error": str(error)}), flush=True)
+            say("broken", error=str(error))
             return 1
     return 0
 
 
 if __name__ == "__main__":
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    sys.exit(trio.run(main, json.loads(sys.argv[1])))
+    sys.exit(trio.run(main, given_options()))

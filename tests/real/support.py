@@ -4,13 +4,10 @@ calls in the background, and a client that does as it likes."""
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,6 +33,7 @@ from trio_envserve.core import messages, values
 from trio_envserve.core.limits import PROTOCOL_VERSION, WireLimits
 from trio_envserve.core.terms import Body
 from trio_envserve.envs import RolloutRequest
+from trio_envserve.lab.processes import Process, program
 from trio_envserve.net import DealerSocket, open_zmq_network
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -175,65 +173,20 @@ async def until(condition: Callable[[], bool]) -> None:
 # -- processes ------------------------------------------------------------------
 
 
-class Process:
-    """A server or a client in a process of its own."""
-
-    def __init__(self, process: trio.Process, log: Path) -> None:
-        self._process = process
-        self._log = log
-        self._rest = b""
-        self.pid = process.pid
-        self.address = ""
-        """Where it serves, if it is a server."""
-
-    def signal(self, number: int) -> None:
-        os.kill(self.pid, number)
-
-    async def line(self) -> dict[str, Any]:
-        """The next thing it prints."""
-        assert self._process.stdout is not None
-        while b"\n" not in self._rest:
-            more = await self._process.stdout.receive_some()
-            if not more:
-                raise AssertionError(f"{self.pid} has ended; its log:\n{self._log.read_text()}")
-            self._rest += more
-        line, _, self._rest = self._rest.partition(b"\n")
-        found: dict[str, Any] = json.loads(line)
-        return found
-
-    async def wait(self) -> int:
-        """Until it has ended; its exit status."""
-        return await self._process.wait()
-
-    def log(self) -> str:
-        """What it has logged so far."""
-        return self._log.read_text()
-
-
 @asynccontextmanager
 async def open_process(
-    judge: Judge, module: str, options: dict[str, Any]
+    judge: Judge, module: str, options: dict[str, Any], ready: str = ""
 ) -> AsyncIterator[Process]:
     """A process that runs ``module``; killed at the end, if it is there yet."""
     log = judge.directory / f"{module}-{len(list(judge.directory.glob('*.txt')))}.txt"
-    with log.open("wb") as stderr:
-        process = await trio.lowlevel.open_process(
-            [sys.executable, "-m", f"tests.real.{module}", json.dumps(options)],
-            stdout=subprocess.PIPE, stderr=stderr, cwd=ROOT,
-        )  # fmt: skip
-    async with AsyncExitStack() as stack:
-        assert process.stdout is not None
-        await stack.enter_async_context(process.stdout)
+    command = program(f"tests.real.{module}", options)
+    async with Process(command, module, ready=ready, cwd=ROOT, log=log, end_s=0.0) as process:
         try:
-            yield Process(process, log)
+            yield process
         except BaseException:
             # Shown by pytest with the failure, whatever it is.
-            print(f"--- {module}, exit status {process.poll()}:\n{log.read_text()}")
+            print(f"--- {module}, exit status {process.status}:\n{process.last_words()}")
             raise
-        finally:
-            with trio.CancelScope(shield=True):
-                process.kill()
-                await process.wait()
 
 
 @asynccontextmanager
@@ -246,10 +199,7 @@ async def open_server_process(
         "environment": ACTOR, "args": {"directory": str(judge.directory), **(args or {})},
         "bind": bind, "workers": workers, "limits": {**QUICK, **limits},
     }  # fmt: skip
-    async with open_process(judge, "server_main", options) as process:
-        said = await process.line()
-        assert "address" in said, said
-        process.address = said["address"]
+    async with open_process(judge, "server_main", options, "serving") as process:
         yield process
 
 

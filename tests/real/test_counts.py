@@ -18,11 +18,12 @@ import trio
 
 from tests.connections import held_port
 from tests.real.judge import Judge
-from tests.real.support import ACTOR, PATIENCE_S, QUICK, Calls, Process, open_calls, open_process
+from tests.real.support import ACTOR, PATIENCE_S, QUICK, Calls, open_calls, open_process
 from trio_envserve import Client, Outcome, ServerStats
 from trio_envserve.evals.keys import RunKeys
 from trio_envserve.evals.run import Evaluation, Plan
 from trio_envserve.evals.tally import Tally
+from trio_envserve.lab.processes import Process
 
 pytest.importorskip("hypercorn")
 httpx2 = pytest.importorskip("httpx2")
@@ -66,7 +67,7 @@ async def journaled(judge: Judge, bind: str) -> AsyncIterator[Process]:
         "workers": 2, "limits": {**QUICK, "lease_s": 3600.0},
         "journal": str(judge.directory / "journal"),
     }  # fmt: skip
-    async with open_process(judge, "server_main", options) as process:
+    async with open_process(judge, "server_main", options, "serving") as process:
         yield process
 
 
@@ -155,7 +156,6 @@ async def test_figures_are_those_of_the_log_of_the_environment(judge: Judge):
         bind = f"tcp://127.0.0.1:{port}"
         async with open_calls(bind) as calls, open_calls(bind) as others:
             async with journaled(judge, bind) as server:
-                await server.line()
                 log = Figures(judge)
                 await some_work(judge, calls, others)
                 stats = await at_rest(calls.client)
@@ -212,8 +212,7 @@ async def server_killed_in_an_evaluation(
         await server.wait()
         log = Figures(judge)
         judge.put("gate")
-        async with journaled(judge, bind) as other:
-            await other.line()
+        async with journaled(judge, bind):
             while evaluation.progress.done < len(names) or "half" not in calls.outcomes:
                 await trio.sleep(0.02)
             summary = tally.summary()

@@ -18,11 +18,11 @@ from tests.real.support import (
     PATIENCE_S,
     QUICK,
     Calls,
-    Process,
     open_calls,
     open_process,
 )
 from trio_envserve import Client, MayHaveRun, Outcome
+from trio_envserve.lab.processes import Process
 
 MOST_UP_S = 3.0
 """A server is killed at some moment of so long a life, or while it starts."""
@@ -34,7 +34,7 @@ async def journaled(judge: Judge, bind: str, **limits: Any) -> AsyncIterator[Pro
         "environment": ACTOR, "args": {"directory": str(judge.directory)}, "bind": bind,
         "workers": 2, "limits": {**QUICK, **limits}, "journal": str(judge.directory / "journal"),
     }  # fmt: skip
-    async with open_process(judge, "server_main", options) as process:
+    async with open_process(judge, "server_main", options, "serving") as process:
         yield process
 
 
@@ -42,7 +42,6 @@ async def test_g11_outcomes_and_starts_outlive_a_server_that_is_killed(judge: Ju
     with trio.fail_after(PATIENCE_S), held_port() as port:
         bind = f"tcp://127.0.0.1:{port}"
         async with journaled(judge, bind) as server:
-            await server.line()
             async with open_calls(bind) as calls, trio.open_nursery() as nursery:
                 await ask(calls, "done")
                 nursery.start_soon(ask, calls, "half", ["wait", "never"])
@@ -51,8 +50,7 @@ async def test_g11_outcomes_and_starts_outlive_a_server_that_is_killed(judge: Ju
                 server.signal(signal.SIGKILL)
                 await server.wait()
                 judge.put("gate")
-                async with journaled(judge, bind) as other:
-                    await other.line()
+                async with journaled(judge, bind):
                     while len(calls.outcomes) < 3:  # noqa: ASYNC110
                         await trio.sleep(0.02)
                     calls.outcomes["again"].unwrap()
@@ -66,8 +64,7 @@ async def test_g11_outcomes_and_starts_outlive_a_server_that_is_killed(judge: Ju
                         assert lost.error.info is not None
                         assert lost.error.info.executions == 1
                         await assert_counted(judge, later.client)
-                async with journaled(judge, bind) as third:
-                    await third.line()
+                async with journaled(judge, bind):
                     async with open_calls(bind) as later:
                         await assert_counted(judge, later.client)
                         again = await later.client.attach("again")
@@ -98,8 +95,7 @@ async def test_g11_kills_at_random_moments_lose_nothing_that_was_told(
                         await server.wait()
                     server.signal(signal.SIGKILL)
                     await server.wait()
-            async with journaled(judge, bind) as last:
-                await last.line()
+            async with journaled(judge, bind):
                 while len(calls.outcomes) < number:  # noqa: ASYNC110
                     await trio.sleep(0.02)
                 async with open_calls(bind) as later:

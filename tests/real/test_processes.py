@@ -138,7 +138,7 @@ async def test_workers_die_with_a_server_whose_program_has_forked(judge, fork):
             calls.start("a", ["spawn", "child"], ["mark", "there"], ["wait", "never"])
             child, worker = [int(await judge.wait_for(mark)) for mark in ("child", "there")]
             server.signal(fork)
-            forked = (await server.line())["forked"]
+            forked = (await server.event("forked"))["pid"]
             server.signal(signal.SIGKILL)
             try:
                 await assert_gone(worker, child)
@@ -152,7 +152,7 @@ async def test_what_a_program_has_forked_does_not_hold_the_locks_of_its_server(j
     with trio.fail_after(2 * PATIENCE_S):
         async with open_server_process(judge, bind=bind) as server:
             server.signal(signal.SIGUSR1)
-            forked = (await server.line())["forked"]
+            forked = (await server.event("forked"))["pid"]
             server.signal(signal.SIGKILL)
             await server.wait()
             locks = AddressLocks(bind)
@@ -172,7 +172,7 @@ async def test_what_a_library_has_forked_is_named_and_not_the_dead_server(judge)
     with trio.fail_after(2 * PATIENCE_S):
         async with open_server_process(judge, bind=bind) as server:
             server.signal(signal.SIGUSR2)
-            forked = (await server.line())["forked"]
+            forked = (await server.event("forked"))["pid"]
             server.signal(signal.SIGKILL)
             await server.wait()
             locks = AddressLocks(bind)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator
@@ -22,6 +20,7 @@ from tests.real.support import (
     PATIENCE_S,
     QUICK,
     open_calls,
+    open_process,
     until,
 )
 from trio_envserve import (
@@ -44,6 +43,7 @@ from trio_envserve.core.host_effects import ToRouter
 from trio_envserve.core.lease import NO_LEASE_S, LeaseTerms
 from trio_envserve.host.joined import boot_s
 from trio_envserve.host.locks import AddressLocks
+from trio_envserve.lab.processes import Process
 from trio_envserve.net import DealerSocket, open_zmtp_network
 from trio_envserve.server.hosts import EpochRecords
 from trio_envserve.server.shell import Server
@@ -67,21 +67,6 @@ async def main():
 trio.run(main)
 """
 
-ROUTER = """
-import json, sys, trio
-from trio_envserve import ServerLimits, open_server
-from tests.real.support import ACTOR, PATIENCE_S, QUICK
-
-async def main():
-    options = json.loads(sys.argv[1])
-    limits = ServerLimits(**{**QUICK, "start_s": PATIENCE_S})
-    args = {"directory": options.pop("directory")}
-    async with open_server(ACTOR, args=args, workers=0, limits=limits, **options):
-        await trio.sleep_forever()
-
-trio.run(main)
-"""
-
 
 def free_port() -> int:
     """One that was free just now."""
@@ -99,27 +84,10 @@ async def open_router(judge, **options) -> AsyncIterator[Server]:
         yield server
 
 
-@asynccontextmanager
-async def open_host_process(
-    server: Server, judge, name: str, workers: int = 2
-) -> AsyncIterator[trio.Process]:
+def host_process(hosts: str, judge, name: str, workers: int = 2) -> Process:
     """A host in a process of its own, until its input ends."""
-    host = await trio.lowlevel.open_process(
-        [sys.executable, "-c", HOST, server.hosts_address, str(judge.directory), name,
-         str(workers)],
-        stdin=subprocess.PIPE,
-    )  # fmt: skip
-    try:
-        yield host
-        assert host.stdin is not None
-        await host.stdin.aclose()
-        await host.wait()
-    finally:
-        if host.stdin is not None:
-            await host.stdin.aclose()
-        host.kill()
-        with trio.CancelScope(shield=True):
-            await host.wait()
+    command = [sys.executable, "-c", HOST, hosts, str(judge.directory), name, str(workers)]
+    return Process(command, f"host {name}", end_s=PATIENCE_S)
 
 
 @pytest.mark.real
@@ -128,7 +96,7 @@ async def test_a_hundred_rollouts_run_on_a_host_and_none_twice(judge):
     with trio.fail_after(PATIENCE_S):
         async with (
             open_router(judge) as server,
-            open_host_process(server, judge, "a"),
+            host_process(server.hosts_address, judge, "a"),
             open_calls(server.address) as calls,
         ):
             keys = [calls.start(f"k{number}") for number in range(100)]
@@ -142,14 +110,14 @@ async def test_a_hundred_rollouts_run_on_a_host_and_none_twice(judge):
 async def test_what_ran_on_a_host_that_was_killed_runs_again_only_with_consent(judge):
     with trio.fail_after(PATIENCE_S):
         async with open_router(judge, fence_s=5.0) as server, open_calls(server.address) as calls:
-            async with open_host_process(server, judge, "a") as host:
+            async with host_process(server.hosts_address, judge, "a") as host:
                 calls.start("again", ["wait", "go"], rerun=True)
                 calls.start("once", ["wait", "go"], rerun=False)
                 await judge.wait_started("again", "once")
-                host.send_signal(signal.SIGKILL)
+                host.signal(signal.SIGKILL)
                 await host.wait()
             judge.put("go")
-            async with open_host_process(server, judge, "b"):
+            async with host_process(server.hosts_address, judge, "b"):
                 await calls.value("again")
                 await calls.error("once", WorkerLost)
             assert judge.starts("once") == 1
@@ -163,13 +131,13 @@ async def test_the_next_host_of_a_name_need_not_wait_for_the_lease(judge):
         # The lease would take longer than this test may.
         async with open_router(judge, fence_s=1000.0) as server:
             async with open_calls(server.address) as calls:
-                async with open_host_process(server, judge, "a", 1) as host:
+                async with host_process(server.hosts_address, judge, "a", 1) as host:
                     calls.start("again", ["wait", "go"], rerun=True)
                     await judge.wait_started("again")
-                    host.send_signal(signal.SIGKILL)
+                    host.signal(signal.SIGKILL)
                     await host.wait()
                 judge.put("go")
-                async with open_host_process(server, judge, "a", 1):
+                async with host_process(server.hosts_address, judge, "a", 1):
                     await calls.value("again")
                 judge.assert_at_most(2)
 
@@ -340,22 +308,20 @@ async def test_hosts_of_a_router_without_a_journal_waited_for_the_whole_lease(ju
         "fence_s": 10 * PATIENCE_S, "bind": f"tcp://127.0.0.1:{free_port()}",
         "hosts_bind": f"tcp://127.0.0.1:{free_port()}",
     }  # fmt: skip
-    serving = json.dumps({"directory": str(judge.directory), **options})
-    words = [sys.executable, "-c", ROUTER, serving]
+    serving = {
+        "environment": ACTOR, "args": {"directory": str(judge.directory)}, "workers": 0,
+        "limits": {**QUICK, "start_s": PATIENCE_S}, **options,
+    }  # fmt: skip
     with trio.fail_after(PATIENCE_S):
-        router = await trio.lowlevel.open_process(words)
-        try:
+        async with open_process(judge, "server_main", serving) as router:
             async with open_host(options["hosts_bind"], workers=1) as host:
                 async with open_client(options["bind"]) as client:
                     await client.wait_ready()
-                router.kill()
+                router.signal(signal.SIGKILL)
                 await router.wait()
                 async with open_router(judge, **options) as server:
                     await server.wait_ready()
                     assert host.is_joined
-        finally:
-            router.kill()
-            await router.wait()
 
 
 @pytest.mark.parametrize("text", ["nonsense", "00 1.0\n", "xy 1.0\n"])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -18,11 +16,11 @@ from tests.real.support import (
     PATIENCE_S,
     QUICK,
     Calls,
-    Process,
     open_calls,
     open_process,
 )
-from tests.server.test_hosts import HOST
+from tests.server.test_hosts import host_process
+from trio_envserve.lab.processes import Process
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -37,25 +35,8 @@ async def router(
         "hosts_bind": hosts, "fence_s": fence_s,
         "journal": str(judge.directory / "journal") if journal else None,
     }  # fmt: skip
-    async with open_process(judge, "server_main", options) as process:
-        await process.line()
+    async with open_process(judge, "server_main", options, "serving") as process:
         yield process
-
-
-@asynccontextmanager
-async def host(judge: Judge, hosts: str, name: str, workers: int = 2) -> AsyncIterator[None]:
-    process = await trio.lowlevel.open_process(
-        [sys.executable, "-c", HOST, hosts, str(judge.directory), name, str(workers)],
-        stdin=subprocess.PIPE,
-    )
-    assert process.stdin is not None
-    try:
-        yield
-    finally:
-        await process.stdin.aclose()
-        with trio.move_on_after(PATIENCE_S, shield=True):
-            await process.wait()
-        process.kill()
 
 
 @asynccontextmanager
@@ -92,7 +73,7 @@ async def open_asked(bind: str) -> AsyncIterator[Asked]:
 async def test_twenty_rollouts_on_a_host_outlive_the_router(judge: Judge):
     keys = [f"k{number}" for number in range(20)]
     with trio.fail_after(PATIENCE_S):
-        async with addresses() as (bind, hosts), host(judge, hosts, "a"):
+        async with addresses() as (bind, hosts), host_process(hosts, judge, "a"):
             async with router(judge, bind, hosts) as first, open_asked(bind) as asked:
                 for key in keys:
                     asked.start(key, ["wait", "gate"])
@@ -109,7 +90,7 @@ async def test_twenty_rollouts_on_a_host_outlive_the_router(judge: Judge):
 async def test_what_the_journal_does_not_know_is_stopped_before_it_runs_again(judge: Judge):
     """A call without a key, and with consent, is lost with its router."""
     with trio.fail_after(PATIENCE_S):
-        async with addresses() as (bind, hosts), host(judge, hosts, "a"):
+        async with addresses() as (bind, hosts), host_process(hosts, judge, "a"):
             async with router(judge, bind, hosts) as first, open_asked(bind) as asked:
                 asked.start("keyed", ["wait", "gate"])
                 asked.calls.start("plain", ["wait", "gate"], rerun=True)
@@ -130,7 +111,7 @@ async def test_routers_that_are_killed_one_after_the_other_start_nothing_twice(j
         async with AsyncExitStack() as stack:
             bind, hosts = await stack.enter_async_context(addresses())
             for name in "ab":
-                await stack.enter_async_context(host(judge, hosts, name))
+                await stack.enter_async_context(host_process(hosts, judge, name))
             current = await stack.enter_async_context(router(judge, bind, hosts))
             asked = await stack.enter_async_context(open_asked(bind))
             for number, key in enumerate(keys):
@@ -146,7 +127,7 @@ async def test_routers_that_are_killed_one_after_the_other_start_nothing_twice(j
 
 async def test_without_a_journal_a_host_ends_its_workers_first(judge: Judge):
     with trio.fail_after(PATIENCE_S):
-        async with addresses() as (bind, hosts), host(judge, hosts, "a"):
+        async with addresses() as (bind, hosts), host_process(hosts, judge, "a"):
             async with (
                 router(judge, bind, hosts, fence_s=2.0, journal=False) as first,
                 open_calls(bind) as calls,

@@ -165,6 +165,11 @@ class Process:
         return self.process.poll()
 
     @property
+    def address(self) -> str:
+        """Where it serves, as it has said."""
+        return str(self.said["address"])
+
+    @property
     def living(self) -> bool:
         """Whether it runs, and was not killed here."""
         return self._process is not None and not self.killed and self._process.poll() is None
@@ -225,6 +230,10 @@ class Process:
         return EndedByItself(
             f"the {self.what} ended with status {self.status}: {self.last_words()}"
         )
+
+    async def wait(self) -> int:
+        """Sleep until its life has ended; its exit status."""
+        return await self.process.wait()
 
     async def wait_unexpected_end(self) -> None:
         """Sleep until it has ended, and was not killed here."""
