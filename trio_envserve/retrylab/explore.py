@@ -55,6 +55,7 @@ from .life import CRASH, BaseLife, judged, made_judges
 from .plan import asks_of
 from .system import (
     GONE,
+    SETTLED,
     Actor,
     Ask,
     Bounds,
@@ -377,6 +378,9 @@ class _Step:
         self.power = False
         """Whether the actor that dies in this move loses power."""
         self._trace = trace
+        self._events: list[Event] = []
+        self._sent: list[Move] = []
+        """The arrivals of all that this move has sent, in order."""
 
     # -- effects of handlers ------------------------------------------------------------
 
@@ -397,10 +401,12 @@ class _Step:
         if pair not in self.joined:
             self.joined |= {pair}
         self.links[link] = (*self.links.get(link, ()), letter)
+        self._sent.append(("arrive", *link))
 
     def pass_on(self, letter: Letter) -> None:
         link = letter.envelope[:2]
         self.notices = {**self.notices, link: (*self.notices.get(link, ()), letter)}
+        self._sent.append(("notice", *link))
 
     def set_timer(self, name: str, timer: str, takes_s: float | None) -> None:
         part = self.parts[name]
@@ -430,8 +436,7 @@ class _Step:
             self.waiting = tuple(each for each in self.waiting if each[0] != event.request)
         elif event.kind == "died":
             self.waiting = tuple(each for each in self.waiting if each[1] != event.actor)
-        self.judges, found = self.space.judged(self.judges, event, self.now_s)
-        self.violations += found
+        self._events.append(event)
 
     # -- moves ---------------------------------------------------------------------------
 
@@ -439,6 +444,18 @@ class _Step:
         """Make a move."""
         name, *more = move
         getattr(self, f"_{name.replace(' ', '_')}")(*more)
+        if self.space.bounds.instant:
+            self.settle()
+
+    def settle(self) -> None:
+        """Let all arrive that was sent."""
+        for name, *link in self._sent:  # which grows meanwhile
+            getattr(self, f"_{name}")(*link)
+        self._sent = []
+        for actor, part in self.parts.items():
+            if part.local.kind.on_settled is not Actor.on_settled:
+                self._run(actor, "on_settled")
+        self.happened(self.space.event("did", "", "", SETTLED))
 
     def _run(
         self, name: str, handler: str, *args: Any, given: Any = None, dies_before: int = 0
@@ -612,7 +629,11 @@ class _Step:
     # -- its end --------------------------------------------------------------------------
 
     def state(self) -> State:
-        """State after the move."""
+        """State after the move; the judges have seen its events."""
+        if self._events:
+            events, self._events = tuple(self._events), []
+            self.judges, found = self.space.judged(self.judges, events, self.now_s)
+            self.violations += found
         return State(
             self.now_s, self.since_s, self.looked, self.clocks, self.parts, self.links,
             self.notices, self.joined, self.strays, self.asks, self.waiting, self.known,
@@ -727,7 +748,7 @@ class Space:
         rules: Any = self.system.forms.get(type(actor), {})
         writes = [(each, None if value is GONE else (value,)) for each, value in stored.unsynced]
         its = self._form([[*ruled(actor, kept, rules)], stored.found, writes, draws], name)
-        text = f"{name} {_in_order(its)!r}"
+        text = f"{name} {its!r}"
         known = self._locals.get(text)
         if known is None:
             try:
@@ -811,16 +832,17 @@ class Space:
         return _Life(self, name, stored, draws, now_s, clock)
 
     def judged(
-        self, judges: tuple[Local, ...], event: Event, now_s: float
+        self, judges: tuple[Local, ...], events: tuple[Event, ...], now_s: float
     ) -> tuple[tuple[Local, ...], list[Violation]]:
-        """Judges after an event, and the violations that they see in it."""
+        """Judges after the events of a move, and the violations that they see in them."""
         after, found = [], []
         for judge in judges:
-            key = judge.number, id(event), now_s  # each event is kept, and so is its id
+            key = judge.number, tuple(map(id, events)), now_s  # each is kept, and so is its id
             known = self._judged.get(key)
             if known is None:
-                made = judge.make()
-                violations = judged((made,), event._replace(at_s=now_s), WHERE)
+                made, violations = judge.make(), []
+                for event in events:
+                    violations += judged((made,), event._replace(at_s=now_s), WHERE)
                 known = self.local(type(made).__name__, made, Stored(), 0), violations
                 if len(self._judged) >= MOST_REMEMBERED:
                     self._judged.clear()
@@ -852,8 +874,8 @@ class Space:
         step.clocks = clocks
         for name in self.system.actors:
             step.start(name, Stored(), 0)
-            if step.violations:
-                return state, step.violations
+        if self.bounds.instant:
+            step.settle()
         state = step.state()
         while self.bounds.settled:
             moves = [each for each in self.certain(state, calm=True) if each[0] != "ask"]
@@ -1128,22 +1150,10 @@ class Space:
                 life.rest()
                 for effect in life.effects:
                     getattr(step, effect[0])(*effect[1:])
+        judges = step.state().judges
         if step.violations:
             return step.violations
-        return judged([each.make() for each in step.judges], float(state.now_s), WHERE)
-
-
-def _in_order(its: Any) -> Any:
-    """Form with its bags in order."""
-    return lowered(its, lambda text: text, _AS_COUNTED)
-
-
-class _Themselves(dict[Counted, int]):
-    def __missing__(self, key: Counted) -> int:
-        return key.number
-
-
-_AS_COUNTED = _Themselves()
+        return judged([each.make() for each in judges], float(state.now_s), WHERE)
 
 
 def _survivors(writes: int) -> Iterator[tuple[int, ...]]:

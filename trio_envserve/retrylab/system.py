@@ -18,6 +18,9 @@ from typing import Any, Literal, NamedTuple
 from .judges import Judge
 from .values import Forms, plain, short
 
+SETTLED = "settled"
+"""Value of the event at the end of a move after which all has arrived."""
+
 FAULT = "fault"
 """The name in a trace of faults that strike no actor."""
 
@@ -245,6 +248,10 @@ class Actor:
             what: Value that was given.
         """
 
+    def on_settled(self) -> None:
+        """Handle the end of a move after which all has arrived, in a search that has
+        :attr:`Bounds.instant`."""
+
     def choices(self) -> Iterable[Choice]:
         """Return the inputs that the actor may be given now; only a search of every order
         asks, and not in every order of time: so it must not look at the clock."""
@@ -405,6 +412,9 @@ class Bounds:
     bounds of choices; of a kind that is not here as many as ``faults``."""
     settled: bool = False
     """Whether a search begins where all is at rest after the start, before any ask."""
+    instant: bool = False
+    """Whether messages and notices arrive at once, in the order in which they were sent; after
+    each move judges see an event of the kind ``did`` for :data:`SETTLED`."""
     seed: int = 0
     """Seed that the asks are drawn from."""
     most_states: int = 200_000

@@ -17,10 +17,11 @@ import enum
 import io
 import pickle
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 _ATOMS = (type(None), bool, int, float, str, bytes)
+_PLAIN = frozenset(_ATOMS)
 
 ALLOWED = (
     "None, bool, int, float, str, bytes, and Enum members, tuples, frozensets, NamedTuples "
@@ -156,26 +157,26 @@ def copied(value: Any, whose: str) -> Any:
 
 def form(value: Any, forms: Forms) -> Any:
     """Form of the state of an actor or a judge: equal forms, equal states.  TypeError if a
-    value has none.  Dicts keep their order, since a program can see it."""
+    value has none.  Dicts keep their order, since a program can see it; bags are in order."""
     kind = type(value)
+    if kind in _PLAIN:
+        return value
     made = forms.get(kind)
     if callable(made):
         return form(made(value), forms)
-    if kind in _ATOMS:
-        return value
     if kind is Counted:
         return Counted(value.kind, form(value.owner, forms), value.number)
     if kind is Bag:
-        return Bag(tuple(form(each, forms) for each in value.values))
+        return _bag(value.values, forms)
     if isinstance(value, enum.Enum):
         return f"{kind.__name__}.{value.name}"
     if isinstance(value, (list, tuple, collections.deque)):
-        return (kind.__name__, *(form(each, forms) for each in value))
+        return (kind.__name__, *_forms(value, forms))
     if isinstance(value, dict):
-        items = ((form(name, forms), form(each, forms)) for name, each in value.items())
+        items = zip(_forms(value, forms), _forms(value.values(), forms), strict=True)
         return (kind.__name__, *items)
     if isinstance(value, (set, frozenset)):
-        return (kind.__name__, Bag(tuple(form(each, forms) for each in value)))
+        return (kind.__name__, _bag(value, forms))
     if isinstance(value, (bytearray, memoryview)):
         return (kind.__name__, bytes(value))
     if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):
@@ -184,9 +185,17 @@ def form(value: Any, forms: Forms) -> Any:
     elif kind.__module__ != "builtins":
         attributes = _attributes(value, kind)
         if attributes or hasattr(value, "__dict__"):
-            its = ruled(value, attributes, made or {})
-            return (kind.__name__, *((name, form(each, forms)) for name, each in its))
+            its = dict(ruled(value, attributes, made)) if made else attributes
+            return (kind.__name__, *zip(its, _forms(its.values(), forms), strict=True))
     raise TypeError(f"{kind.__name__}: {value!r}"[:200])
+
+
+def _forms(values: Iterable[Any], forms: Forms) -> list[Any]:
+    return [value if type(value) in _PLAIN else form(value, forms) for value in values]
+
+
+def _bag(values: Iterable[Any], forms: Forms) -> Bag:
+    return Bag(tuple(sorted(_forms(values, forms), key=repr)))
 
 
 def _attributes(value: Any, kind: type) -> dict[str, Any]:

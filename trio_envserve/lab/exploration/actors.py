@@ -44,7 +44,7 @@ from ...core.limits import WireLimits
 from ...core.lives import Phase
 from ...core.ranges import Ranges
 from ...core.router import Router
-from ...core.router_effects import Kill, Lost, Spawn, ToClient, ToWorker
+from ...core.router_effects import Kill, Lost, RouterEffect, Spawn, ToClient, ToWorker
 from ...core.router_inputs import (
     ClientMessage,
     Exited,
@@ -80,7 +80,7 @@ def frames_of(frames: Iterable[Any]) -> Frames:
     return Frames(map(bytes, frames))
 
 
-def _header(frames: Frames) -> Any:
+def header_of(frames: Frames) -> Any:
     """Header of a message, decoded; None if it has none."""
     return next(filter(None, map(decoded, frames)), None)
 
@@ -321,16 +321,21 @@ class Server(Actor):
 
     def on_message(self, sender: str, message: Mail | WorkerMail) -> None:
         """A message of a client or a worker."""
-        header = _header(message.frames)
+        header = header_of(message.frames)
         if isinstance(message, WorkerMail):
             self._of_worker(message, header)
             return
-        hello = isinstance(header, messages.Hello)
         sessions = [each.id for each in self.router.cache.sessions.values() if not each.ended]
         if getattr(header, "session", None) in sessions:
             self.did("", ("heard", *_finishes(header, self.configuration)))
+        self.hear(message, header)
+
+    def hear(self, mail: Mail, header: Any) -> None:
+        """Give the router a message of a client."""
+        hello = isinstance(header, messages.Hello)
         self.new_id.session = names.session(self.life, header.nonce) if hello else None
-        self.take(ClientMessage(message.route, message.frames, NOW_S))
+        self.take(ClientMessage(mail.route, mail.frames, NOW_S))
+        self.new_id.session = None  # the next id is another one's
 
     def _of_worker(self, mail: WorkerMail, header: Any) -> None:
         if isinstance(header, messages.WorkerOutcome) and mail.life == self.life:
@@ -425,6 +430,10 @@ class Server(Actor):
 
     def _deadline(self, session: bytes, sequence: int) -> None:
         self.did("", ("out_of_time", session, sequence))
+        self._pass(session, sequence)
+
+    def _pass(self, session: bytes, sequence: int) -> None:
+        """Let a deadline be due."""
         deadlines = self.router.dispatcher.deadlines
         deadlines.heap = [
             (LONG_AGO_S if each[1:] == (session, sequence) else each[0], *each[1:])
@@ -463,17 +472,28 @@ class Server(Actor):
                     to = _slot(effect.worker)
                     self.notify(to, ("spawn", effect.worker, self.life, effect.incarnation))
                 case Kill():
-                    self.did("", ("ending", self.life, effect.worker))
-                    self.notify(_slot(effect.worker), ("kill", effect.worker, self.life))
+                    self._kill(effect.worker)
                 case Lost():
-                    self.did("", ("lost", self.life, effect.worker))
+                    self._lost(effect.worker)
+                case _:
+                    self._more(effect)
         asked = self.configuration
         for wrong in audit(router, asked.workers * asked.capacity):
             self.did("", ("broken", "G8", wrong))
         return said
 
+    def _kill(self, worker: bytes) -> None:
+        self.did("", ("ending", self.life, worker))
+        self.notify(_slot(worker), ("kill", worker, self.life))
+
+    def _lost(self, worker: bytes) -> None:
+        self.did("", ("lost", self.life, worker))
+
+    def _more(self, effect: RouterEffect) -> None:
+        """Carry out another effect."""
+
     def _to_client(self, route: bytes, frames: Frames) -> Any:
-        header = _header(frames)
+        header = header_of(frames)
         match header:
             case messages.Outcome():
                 self.did("", ("sent", header.session, header.sequence, frames))
@@ -486,7 +506,7 @@ class Server(Actor):
         return header
 
     def _to_worker(self, worker: bytes, frames: Frames, *, repairs: bool) -> None:
-        header = _header(frames)
+        header = header_of(frames)
         match header:
             case messages.Dispatch():
                 request = header.session, header.sequence
@@ -560,10 +580,7 @@ class Worker(Actor):
         match what:
             case ("spawn", worker, life, incarnation):
                 self.did("", ("spawned", life, worker))
-                announce = self.configuration.announce
-                core = WorkerCore(incarnation, header_bytes=1 << 20, announce_bytes=announce)
-                self.processes[worker] = process = Process(life, worker, core)
-                self._take(process, self._ready())
+                self._take(self._made(worker, life, incarnation), self._ready())
             case ("kill", worker, life):
                 self._die(worker, life)
             case ("lock", life):
@@ -572,6 +589,12 @@ class Worker(Actor):
                     if not process.runs:  # an idle worker dies with its server
                         self._die(process.id, process.life)
                 self._unlock()
+
+    def _made(self, worker: bytes, life: int, incarnation: bytes) -> Process:
+        announce = self.configuration.announce
+        core = WorkerCore(incarnation, header_bytes=1 << 20, announce_bytes=announce)
+        process = self.processes[worker] = Process(life, worker, core)
+        return process
 
     def _ready(self) -> EnvironmentReady:
         return EnvironmentReady(1, "explored", self.configuration.declared)
@@ -600,8 +623,12 @@ class Worker(Actor):
         if process is None:
             return
         self._take(process, RouterMessage(message.frames))
-        header = _header(message.frames)
-        if isinstance(header, messages.Stop) and message.frames[0] == process.core.incarnation:
+        self._heard(process, message.frames)
+
+    def _heard(self, process: Process, frames: Frames) -> None:
+        """Tell the judge what was stopped before it has begun."""
+        header = header_of(frames)
+        if isinstance(header, messages.Stop) and frames[0] == process.core.incarnation:
             numbers = [n for n in Ranges.from_flat(header.numbers) if n not in process.core.seen]
             self.did("", ("stopped", process.life, process.id, tuple(numbers)))
 
@@ -660,8 +687,15 @@ class Worker(Actor):
                         run._replace(cancelled=run.cancelled or run.number == effect.number)
                         for run in process.runs
                     )
+                    self._stopping(process, effect.number)
                 case Exit():
-                    self._die(process.id, process.life)
+                    self._exit(process)
+
+    def _exit(self, process: Process) -> None:
+        self._die(process.id, process.life)
+
+    def _stopping(self, process: Process, number: int) -> None:
+        """Environment code is told to stop."""
 
     def _begin(
         self, process: Process, number: int, request: tuple[bytes, int], body: bytes

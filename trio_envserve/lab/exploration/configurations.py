@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+from collections.abc import Callable
 from functools import partial
 from typing import ClassVar, TypeAlias
 
 from ...core.limits import ANNOUNCE_BYTES, ClientLimits, ServerLimits
-from ...retrylab import Ask, Bounds, Fault, Rule, System
+from ...retrylab import Actor, Ask, Bounds, Fault, Rule, System
 from ...retrylab.values import Forms
 from .actors import SERVER, Client, Server, Worker
 from .described import Described
+from .disk_judge import DiskJudge
 from .hosted_configurations import HOST_SHOWS, HOST_TABLE, HostConfiguration
 from .judge import RULES as OF_PROMISES
 from .judge import Promises
+from .keyed import Caller, Commander, KeyServer, KeyWorker
+from .keyed_judge import OF_KEYS, KeyJudge
 from .rules import FORMS
 from .wire import describe
 
@@ -149,6 +153,11 @@ SYSTEM_FORMS: Forms = {
     Server: {**_CONFIGURATION, "new_id": Rule("it draws ids by what is in the form")},
 }  # fmt: skip
 
+KEY_FORMS: Forms = {
+    **FORMS, KeyJudge: OF_KEYS, DiskJudge: OF_KEYS, Caller: _CONFIGURATION,
+    Commander: _CONFIGURATION, KeyWorker: _CONFIGURATION, KeyServer: SYSTEM_FORMS[Server],
+}  # fmt: skip
+
 _FAULTS = {
     "losses": ("LOSE",), "strays": ("REORDER", "DUPLICATE"), "cuts": ("CUT",), "restarts": ("KILL",)
 }  # fmt: skip
@@ -197,7 +206,32 @@ class KeyConfiguration(Described):
     """The server closes, with a drain or without."""
     falls: int = 0
     """The server falls, and the next one has what is left of its journal: it has one if it may
-    fall (:mod:`.disk_step`)."""
+    fall."""
+
+    workers: ClassVar = 1
+    capacity: ClassVar = 2
+    recycle: ClassVar[int | None] = None
+    announce: ClassVar = ANNOUNCE_BYTES
+    declared: ClassVar = False
+
+    def system(self) -> System:
+        """It as a system."""
+        callers = [f"c{number}" for number in range(self.callers)]
+        judge = partial(DiskJudge if self.falls else KeyJudge, self.consent, self.allowance)
+        actors: dict[str, Callable[[], Actor]] = {
+            SERVER: partial(KeyServer, self), "w0": partial(KeyWorker, self),
+            **dict.fromkeys(callers, partial(Caller, self)),
+        }  # fmt: skip
+        if self.commands:
+            actors[f"c{self.callers}"] = partial(Commander, self)
+        return System(
+            actors=actors, asks=lambda random: (), judges=[judge], faults=(), alike=[callers],
+            forms=KEY_FORMS, describe=describe,
+            bounds=Bounds(
+                asks=0, faults=sum(self.bounds.values()), each=self.bounds, instant=True,
+                most_states=50_000_000,
+            ),
+        )  # fmt: skip
 
 
 TABLE: tuple[Configuration, ...] = (
@@ -266,8 +300,7 @@ KEY_TABLE: tuple[KeyConfiguration, ...] = (
 )
 """Those with keys."""
 
-PlayedConfiguration: TypeAlias = KeyConfiguration | HostConfiguration
-AnyConfiguration: TypeAlias = Configuration | PlayedConfiguration
+AnyConfiguration: TypeAlias = Configuration | KeyConfiguration | HostConfiguration
 
 ALL: tuple[AnyConfiguration, ...] = (*TABLE, *KEY_TABLE, *HOST_TABLE)
 

@@ -12,7 +12,7 @@ what is left of them is what the model goes on from.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ...core import messages
 from ...core.journal import (
@@ -28,14 +28,12 @@ from ...core.journal import (
 )
 from ...core.key_records import KeyAct, Tag
 from .judge import Request
-from .keyed_judge import KeyJudge, KeyPast, Open, Told
-from .keyed_state import DiskPart, Group, Row
-from .keyed_step import MOST_BYTES, told_of
+from .keyed import MOST_BYTES, Row, Told, compacted, told_of
+from .keyed_judge import KeyJudge, KeyPast, Open
 
 Due: TypeAlias = dict[Any, Told]
 
-_OPENED, _STARTED, _COMPLETED, _CLOSED = map(KINDS.index, (Opened, Started, Completed, Closed))
-_OF_COMMANDS = KINDS.index(Cancelled), KINDS.index(Commanded)
+_STARTED, _COMPLETED, _CLOSED = map(KINDS.index, (Started, Completed, Closed))
 
 
 def past_of(rows: Iterable[Row]) -> KeyPast:
@@ -71,34 +69,30 @@ def past_of(rows: Iterable[Row]) -> KeyPast:
     return past._replace(open=here)
 
 
-def compacted(rows: Sequence[Row]) -> tuple[Row, ...]:
-    """The same without generations that are closed, but for the number of the last."""
-    closed = {number for kind, number, *_ in rows if kind == _CLOSED}
-    last = max((number for kind, number, *_ in rows if kind == _OPENED), default=-1)
-    return tuple(
-        row for row in rows
-        if row[0] in _OF_COMMANDS or row[1] not in closed
-        or (row[1] == last and row[0] in (_OPENED, _CLOSED))
-    )  # fmt: skip
+class Group(NamedTuple):
+    """Records that were written together, and are not safe."""
+
+    rows: tuple[Row, ...]
+    due: tuple[tuple[Any, Told], ...]
+    """The answers to callers once they are."""
 
 
 class DiskJudge(KeyJudge):
     """The same with what is written and not safe."""
 
-    def __init__(self, past: KeyPast, consent: bool, allowance: int, disk: DiskPart) -> None:
-        super().__init__(past, consent, allowance)
-        self.safe = disk.safe
-        self.written = list(disk.written)
+    def __init__(self, consent: bool, allowance: int) -> None:
+        super().__init__(consent, allowance)
+        self.safe: tuple[Row, ...] = ()
+        self.written: list[Group] = []
+
+    def _forget_step(self) -> None:
+        super()._forget_step()
         self._new: list[Row] = []
         """The records that this step has written."""
         self._safe_now: Due = {}
         """The answers to callers that are due since groups have become safe in this step."""
         self._if_it_ends: set[Any] = set()
         """The callers that are told at once, unless this step ends a generation."""
-
-    def disk(self) -> DiskPart:
-        """The journal for the next step."""
-        return DiskPart(self.safe, tuple(self.written))
 
     # -- the disk -------------------------------------------------------------------
 
@@ -115,22 +109,25 @@ class DiskJudge(KeyJudge):
         if self.open is not None and self.open.number == number:
             self.open = self.open._replace(unsent=True)
 
-    def synced(self, groups: int) -> int:
-        """So many groups are safe now.  How many records that is."""
+    def synced(self, groups: int) -> None:
+        """Number of the groups, from the first on, that are safe now."""
         safe, self.written = self.written[:groups], self.written[groups:]
         for group in safe:
             self._safe_now.update(group.due)
         rows = [row for group in safe for row in group.rows]
         self.safe = compacted((*self.safe, *rows))
-        return len(rows)
 
-    def fell(self, kept: int) -> tuple[Row, ...]:
+    def fell(self, kept: int) -> None:
         """The server has fallen, and so many groups that were not safe are there."""
         rows = [row for group in self.written[:kept] for row in group.rows]
         self.safe, self.written = compacted((*self.safe, *rows)), []
-        past = past_of(self.safe)
-        self.opened, self.open, self.ending, self.early, self.said, self.closing = past
-        return self.safe
+        self._become(past_of(self.safe))
+        self.runs, self.serves = {}, False
+
+    def worker_lost(self) -> None:
+        """Executions of the worker are over, the one that was not sent, too."""
+        super().worker_lost()
+        self.never_sent()
 
     def went_on(self) -> None:
         """A worker has said what its environment consents to: what was left goes on, or ends."""

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from .actions import Action, BaseStep
-from .canonical import Newest, digest, lower, renamings
 from .machines import Catalogue
 from .mail import Mail
 
@@ -34,9 +33,8 @@ class Explored(ABC, Generic[S]):
     mail: Mail
     rounds: ClassVar[int] = ROUNDS
 
-    def __init__(self, machines: Mapping[str, Catalogue], clients: int, slots: int) -> None:
+    def __init__(self, machines: Mapping[str, Catalogue]) -> None:
         self._machines = machines
-        self._renamings = renamings(clients, slots)
 
     # -- states -----------------------------------------------------------------
 
@@ -137,13 +135,6 @@ class Explored(ABC, Generic[S]):
 
     # -- which states are the same --------------------------------------------------
 
+    @abstractmethod
     def canonical(self, state: S) -> bytes:
         """8 bytes that are the same for the same states, and for no others."""
-        return min(self._digest(state, r) for r in range(len(self._renamings)))
-
-    @abstractmethod
-    def _digest(self, state: S, r: int) -> bytes:
-        """8 bytes of a state under an exchange of names, by its number."""
-
-    def _lowered(self, form: Any, r: int, newest: Newest) -> bytes:
-        return digest(lower(form, self._renamings[r], newest))

@@ -50,7 +50,7 @@ class HostsWorld(Explored[HostsState]):
         self.machines = Hosts(self.mail, ())
         self.routers.merge = self.machines.merge = merge
         self.names = ["h0", "h0" if configuration.one_id else "h1"]
-        super().__init__({"router": self.routers, "machine": self.machines}, 1, 1)
+        super().__init__({"router": self.routers, "machine": self.machines})
         asked = configuration
         fences_s: tuple[float, ...] = (NO_LEASE_S,)
         if asked.lease:
@@ -190,7 +190,8 @@ class HostsWorld(Explored[HostsState]):
         """How many local states there are of each kind."""
         return {"router": len(self.routers), "machine": len(self.machines)}
 
-    def _digest(self, state: HostsState, r: int) -> bytes:
+    def canonical(self, state: HostsState) -> bytes:
+        """8 bytes that are the same for the same states, and for no others."""
         past = state.past
         kept = sorted(past.dead), past.taken, sorted(past.started)
         whole: tuple[Any, ...] = (*state[:-1], kept)

@@ -11,16 +11,14 @@ written from the rules (``docs/protocol.md``), and knows nothing of the table of
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, cast
 
 from ...core.calls import grant
 from ...core.key_records import Tag
-from .actions import BaseJudge
+from ...retrylab import Event, Judge, Rule, Violation
+from ...retrylab.system import SETTLED
 from .judge import Request
-
-Told: TypeAlias = tuple[Any, ...]
-"""``("result", body)``, ``("error", code)``, ``("cancelled", started)``, ``("refused",
-code)``, ``("said", generation, started, finished)``; to a cancel ``("left", started)``."""
+from .keyed import Told
 
 
 class Waiting(NamedTuple):
@@ -61,7 +59,7 @@ class Open(NamedTuple):
 
 
 class KeyPast(NamedTuple):
-    """The past of the key."""
+    """The past of the key: what a journal has."""
 
     opened: int = 0
     """How many generations there were."""
@@ -76,24 +74,88 @@ class KeyPast(NamedTuple):
     """Whether the server drains."""
 
 
-class KeyJudge(BaseJudge):
-    """Judges one step: starts from a past, ends with the next and violations."""
+class KeyJudge(Judge):
+    """What must hold of a key.  Actors tell it what happens by events without a request, whose
+    value is the name of a method and its arguments."""
 
-    def __init__(self, past: KeyPast, consent: bool, allowance: int) -> None:
-        super().__init__()
-        self.opened, self.open, self.ending, self.early, self.said, self.closing = past
+    def __init__(self, consent: bool, allowance: int) -> None:
         self._consent = consent
         self._allowance = allowance
+        self._become(KeyPast())
+        self.runs: dict[int, tuple[int, bool]] = {}
+        """Generation of each execution on the worker, and whether it was told to stop."""
+        self.serves = False
+        """Whether the worker lives, and is not to end."""
+        self._forget_step()
+        self.left_over: tuple[str, ...] = ()
+        """The contents that a router has at rest."""
+
+    def _become(self, past: KeyPast) -> None:
+        self.opened, self.open, self.ending, self.early, self.said, self.closing = past
+
+    def _forget_step(self) -> None:
         self._in_vain = False
         """Whether the time has ended for which work goes on that nobody waits for."""
         self._due: dict[Any, Told] = {}
-        """The answers that are due, by who is to be told."""
+        """The answers that are due in this step, by who is to be told."""
         self.heard: dict[Any, Told] = {}
         """The answers that were given, by who was told."""
+        self.violations: list[tuple[str, str]] = []
+
+    def see(self, event: Event) -> list[Violation]:
+        """Violations that an event shows."""
+        if event.kind == "has":
+            self.left_over = (*self.left_over, event.what)
+        elif event.what == SETTLED:
+            live = {number: stopped for number, stopped in self.runs.values() if self.serves}
+            self.settle(live, self.serves and len(live) < 2)
+            found = self.violations
+            self._forget_step()
+            return [event.breaks(*each) for each in found]
+        elif event.kind == "did":
+            name, *given = event.what
+            getattr(self, name)(*given)
+        return []
+
+    def rest(self, at_s: float) -> list[Violation]:
+        """Violations by what a router still has at rest."""
+        return [Violation("G8", at_s, what) for what in self.left_over]
+
+    def violation(self, guarantee: str, text: str) -> None:
+        """A guarantee does not hold."""
+        self.violations.append((guarantee, text))
+
+    broken = violation
 
     def past(self) -> KeyPast:
-        """The past for the next step."""
+        """Its past, as a journal has it."""
         return KeyPast(self.opened, self.open, self.ending, self.early, self.said, self.closing)
+
+    # -- the worker -----------------------------------------------------------------
+
+    def dispatched(self, run: int, number: int, input: bytes) -> None:
+        """An execution of a generation is sent: it counts, whether or not the worker gets it."""
+        self.started(number, input, [each for each, _ in self.runs.values()])
+        self.runs[run] = number, False
+
+    def stopping(self, run: int) -> None:
+        """Environment code is told to stop."""
+        self.runs[run] = self.runs[run][0], True
+
+    def over(self, run: int, payload: bytes) -> None:
+        """Environment code ends."""
+        number, _ = self.runs.pop(run)
+        self.ended(number, ("result", payload))
+
+    def serving(self, serves: bool) -> None:
+        """A worker is there, or is not, or is to end."""
+        self.serves = serves
+
+    def worker_lost(self) -> None:
+        """Executions of the worker are proven over."""
+        for number, _ in self.runs.values():
+            self.ended(number, None)
+        self.runs = {}
 
     # -- what callers do ----------------------------------------------------------
 
@@ -174,7 +236,7 @@ class KeyJudge(BaseJudge):
             started = self.open is not None or here.started
         self._due[request] = ("said", None, started, False)
 
-    def commanded(self, request: Request, act: int, tag: Tag, *, forget: bool) -> None:
+    def commanded(self, request: Request, act: int, tag: Tag, forget: bool) -> None:
         """A cancel or a forget by key."""
         here, answer = self.open, cast(Told, ("said", None, True, False))
         known = dict(self.said).get((act, tag))
@@ -267,7 +329,7 @@ class KeyJudge(BaseJudge):
         if self.early == tag:
             self.early = None
 
-    def closed(self, *, cancelling: bool) -> None:
+    def closed(self, cancelling: bool) -> None:
         """The server begins no work any more, and ends what runs."""
         self.closing = True
         self._stop_if_closing()
@@ -370,3 +432,9 @@ def _breaks(due: Told | None, told: Told | None) -> str:
     if kinds & {"cancelled", "said", "left"}:
         return "G7"
     return "G9" if told is None else "G3"
+
+
+OF_KEYS = {
+    "_consent": Rule("the same in every state"),
+    "_allowance": Rule("the same in every state"),
+}

@@ -9,7 +9,7 @@ clients or two workers is an exchange of names in whatever holds them.
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...core.slots import Pool
 from ...core.terms import ID_BYTES
@@ -18,11 +18,6 @@ from ...core.terms import ID_BYTES
 def client_name(index: int) -> str:
     """How a client calls itself."""
     return f"c{index}"
-
-
-def request_key(client: int, call: int) -> bytes:
-    """The body of a request: which call it is."""
-    return b"c%dr%d" % (client, call)
 
 
 def route(client: int, connection: int) -> bytes:
@@ -78,23 +73,6 @@ def _id(text: bytes) -> bytes:
 
 
 _CLIENT = re.compile(rb"c(\d)")
-_NAME = re.compile(rb"c(\d)|w(\d)(?=-|$)")
-
-
-class Renaming(NamedTuple):
-    """An exchange of clients, and of worker slots: the new number of each."""
-
-    clients: tuple[int, ...]
-    slots: tuple[int, ...]
-
-    def of(self, text: bytes) -> bytes:
-        """The text with all names in it exchanged."""
-        return _NAME.sub(self._one, text)
-
-    def _one(self, found: re.Match[bytes]) -> bytes:
-        if found[1] is not None:
-            return b"c%d" % self.clients[int(found[1])]
-        return b"w%d" % self.slots[int(found[2])]
 
 
 class Nonces:

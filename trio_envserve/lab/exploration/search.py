@@ -24,14 +24,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, overload
 
-from ...retrylab.explore import Exploration
+from ...retrylab.explore import Exploration, walk
 from ...retrylab.failure import explored_failure
 from ..simulation.coverage import IMPOSSIBLE_OF_KEYS, POSSIBLE_OF_KEYS, name_of
 from .actions import Action
-from .configurations import AnyConfiguration, Configuration, KeyConfiguration, PlayedConfiguration
-from .explored import Explored
+from .configurations import AnyConfiguration, Configuration, KeyConfiguration
+from .hosted_configurations import HostConfiguration
 from .hosted_world import HostsWorld
-from .keyed_world import KeyWorld
+from .keyed import PAIRS
 
 CHUNK = 2_000
 """States that are looked at between two reports of progress."""
@@ -103,24 +103,19 @@ def _cannot_occur() -> dict[str, str]:
     return {name_of(pair): why for pair, why in IMPOSSIBLE_OF_KEYS.items()}
 
 
-def _world(configuration: PlayedConfiguration) -> Explored[Any]:
-    match configuration:
-        case KeyConfiguration():
-            return KeyWorld(configuration)
-        case _:
-            return HostsWorld(configuration)
-
-
 class SystemSearch:
     """Search of a configuration that is a system of actors; see :class:`Search`."""
 
-    def __init__(self, configuration: Configuration, *, most_states: int | None = None) -> None:
+    def __init__(
+        self, configuration: Configuration | KeyConfiguration, *, most_states: int | None = None
+    ) -> None:
         self.system = configuration.system()
         bounds = self.system.bounds
         if most_states is not None:
             bounds = dataclasses.replace(bounds, most_states=most_states)
         self.exploration = Exploration(self.system, bounds)
         self.figures = Figures(configuration)
+        PAIRS.clear()
 
     def run(self) -> Iterator[Figures]:
         """Explore; yields the figures now and then, and at the end."""
@@ -130,9 +125,12 @@ class SystemSearch:
             figures.depth, figures.frontier = explored.depth, explored.states - explored.looked
             figures.local_states = {"local": explored.locals}
             figures.seconds, figures.exhausted = explored.seconds, explored.exhausted
-            if explored.violation is not None and explored.path is not None:
-                text = f"{explored.violation.guarantee}: {explored.violation.text}"
-                figures.found = Counterexample((text,), explored.path.moves, 1)
+            if isinstance(figures.configuration, KeyConfiguration):
+                figures.key_pairs = {name_of(pair): PAIRS[pair] for pair in POSSIBLE_OF_KEYS}
+            if explored.path is not None:
+                walked = walk(self.system, explored.path)
+                texts = tuple(f"{each.guarantee}: {each.text}" for each in walked.violations)
+                figures.found = Counterexample(texts, explored.path.moves, 1)
             yield figures
 
     def tell(self) -> list[str]:
@@ -146,10 +144,8 @@ class SystemSearch:
 class Search:
     """One exploration.  Iterate over :meth:`run`; it ends at the first violation."""
 
-    def __init__(
-        self, configuration: PlayedConfiguration, *, most_states: int | None = None
-    ) -> None:
-        self.world = _world(configuration)
+    def __init__(self, configuration: HostConfiguration, *, most_states: int | None = None) -> None:
+        self.world = HostsWorld(configuration)
         self.figures = Figures(configuration)
         self._most_states = most_states
         self._opening: list[Action] = []
@@ -174,9 +170,6 @@ class Search:
         figures.states = len(self._seen)
         figures.seconds = time.monotonic() - began_s
         figures.local_states = world.sizes()
-        if isinstance(world, KeyWorld):
-            pairs = world.routers.pairs
-            figures.key_pairs = {name_of(pair): pairs[pair] for pair in POSSIBLE_OF_KEYS}
 
     # -- the walk ---------------------------------------------------------------
 
@@ -283,15 +276,17 @@ def search_of(
     configuration: AnyConfiguration, *, most_states: int | None = None
 ) -> Search | SystemSearch:
     """Search of a configuration."""
-    if isinstance(configuration, Configuration):
+    if not isinstance(configuration, HostConfiguration):
         return SystemSearch(configuration, most_states=most_states)
     return Search(configuration, most_states=most_states)
 
 
 @overload
-def explore(asked: Configuration, *, most_states: int | None = None) -> SystemSearch: ...
+def explore(
+    asked: Configuration | KeyConfiguration, *, most_states: int | None = None
+) -> SystemSearch: ...
 @overload
-def explore(asked: PlayedConfiguration, *, most_states: int | None = None) -> Search: ...
+def explore(asked: HostConfiguration, *, most_states: int | None = None) -> Search: ...
 @overload
 def explore(
     asked: AnyConfiguration, *, most_states: int | None = None
