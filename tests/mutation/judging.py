@@ -28,6 +28,7 @@ import importlib.machinery
 import importlib.util
 import itertools
 import json
+import math
 import os
 import re
 import resource
@@ -45,7 +46,7 @@ from tests.mutation.mutate import Mutation
 from tests.regressions.run import PATCHES, read_patch
 
 LONG_S = 5.0
-"""Seconds of a processor that a test may take: longer ones are not tried."""
+"""Seconds of a processor that a test may take in a matrix: longer ones are not tried."""
 
 SPARE_S, TIMES = 3.0, 20
 """Seconds of a processor for a test: so many, and so many times what it takes."""
@@ -171,7 +172,8 @@ class Server:
         """The tests that run the changed line, or the one before it that counts for it."""
         lines = self._lines.get(str(path_of(module)), {})
         line = next((n for n in range(mutation.line, 0, -1) if n in lines), 0)
-        return [n for n in lines.get(line, ()) if self.seconds.get(n, LONG_S) < LONG_S]
+        long_s = LONG_S if self._is_matrix else math.inf
+        return [n for n in lines.get(line, ()) if self.seconds[n] < long_s]
 
     # -- a mutation -------------------------------------------------------------------
 

@@ -30,6 +30,9 @@ CACHE = (
     "tests/core/test_dedup_shares.py",
     "tests/core/test_dedup_sync.py",
     "tests/core/test_dispatcher_routes.py",
+    "tests/core/test_announced.py",
+    "tests/core/test_rights.py",
+    "tests/core/test_client_pings.py",
 )
 TESTS = {
     "dedup": CACHE,
