@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
+from tests.attack.attacks import ATTACKS, HELD
+from tests.attack.judge import FINDINGS
 from tests.conformance.caught import CAUGHT, WORKERS_CAUGHT
 from tests.cost.report import targets
 from trio_envserve.lab.conformance.cases import CASES
@@ -50,6 +52,8 @@ TEXTS: Mapping[str, Callable[[], str]] = {
     "broken servers": partial(tables.caught_table, CAUGHT),
     "worker cases": partial(tables.conformance_table, WORKER_CASES),
     "broken workers": partial(tables.caught_table, WORKERS_CAUGHT),
+    "findings": partial(tables.findings_table, FINDINGS),
+    "attacks": partial(tables.attacks_table, [*ATTACKS.values(), *HELD.values()]),
     "benchmark targets": targets,
     "benchmark figures": tables.benchmark_figures,
     **{f"api {section}": partial(reference.drawn, section) for section in reference.SECTIONS},

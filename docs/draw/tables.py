@@ -8,8 +8,10 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from tests.attack.attacks import Hold
+from tests.attack.wires import Attack
 from tests.cost.report import markdown
 from trio_envserve.core import (
     call_table,
@@ -553,6 +555,25 @@ def caught_table(caught: Mapping[str, str]) -> str:
     """Variants that are broken on purpose, with the case of the suite that fails."""
     lines = ["| mutant | case that fails |", "|---|---|"]
     return "\n".join(lines + [f"| `{name}` | `{case}` |" for name, case in caught.items()])
+
+
+def findings_table(findings: Mapping[str, type]) -> str:
+    """The findings of the judge of attacks, by the docstrings of their classes."""
+    lines = ["| finding | good if |", "|---|---|"]
+    return "\n".join(lines + [f"| `{name}` | {kind.__doc__} |" for name, kind in findings.items()])
+
+
+def attacks_table(attacks: Sequence[Attack | Hold]) -> str:
+    """All attacks."""
+    lines = ["| attack | victim | what it does | about |", "|---|---|---|---|"]
+    lines += [f"| `{a.name}` | {PLACES[a.at]} | {a.what} | `{a.about}` |" for a in attacks]
+    return "\n".join(lines)
+
+
+PLACES: Final = {
+    "front": "server", "http": "its door for HTTP", "verifiers": "its door for verifiers",
+    "client": "client",
+}  # fmt: skip
 
 
 def mutants_table() -> str:

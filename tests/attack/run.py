@@ -2,42 +2,66 @@
 
 Theory of operation
 -------------------
-In each round the honest client asks as fast as it can while the attacks go on, and
-another client comes new.  Then the same process that has attacked takes the processor
-time that it took, and does nothing: what the honest client reaches now is what its
-rate is compared with.  Nothing is decided here; everything is written to logs, and
-:mod:`.judge` reads those.
+Servers, clients and the enemy are processes that work in the folder of the siege and write to its
+one log.  In each round of an attack on a server the honest client asks as fast as it can, at the
+front and at the doors, and another client comes new.  Then the process that has attacked takes
+the processor time that it took, and does nothing: what the honest client reaches now is what its
+rate is compared with.  A client is attacked by a hostile server, in the place of an honest one.
+A victim that ends by itself, or does not answer any more, is written down with its last words, and
+the siege goes on with a new one.  Nothing is decided here: :mod:`.judge` reads the log.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import AsyncExitStack
+import itertools
+import json
+import math
+import sys
+from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, final
+from typing import Any, Final, final
 
 import trio
 
-from trio_envserve.core.errors import ServerStartError
-from trio_envserve.lab.logs import prepared
-from trio_envserve.lab.programs import Program, program
-from trio_envserve.lab.remote_host import with_host
+from tests.rig.samples import sample
+from trio_envserve.client import open_client
+from trio_envserve.core.errors import EnvServeError, ServerStartError
+from trio_envserve.lab.logs import EventLog, prepared
+from trio_envserve.lab.processes import ANY_PORT, Process, join_process, program
 from trio_envserve.net import unwrap_single
+from trio_envserve.testing.proxy import open_fault_proxy
 
-from .held import hold_loops
-from .judge import judge
+from .attacks import HELD
+from .honest import HOSTILE
 from .plan import Plan, Round, Stage, make_plan
-from .testbed import ATTACKS, IN_FLIGHT, LOGS, Testbed
 
-VICTIM = program("tests.attack.server")
+EVENTS: Final = "events.jsonl"
+VICTIM: Final = tuple(program("tests.attack.besieged"))
+"""Command that starts the server, with options as its last argument."""
 
-WARM_UP_S = 1.0
-CLIENTS = 6
-"""Further clients of the one that is attacked."""
-TURN_S = 1.5
-"""How long one attack has a connection of the client."""
+AT_FRONT = "front"
+IN_FLIGHT = 16
+"""Calls at once of the honest client at the front."""
+AT_DOOR = 3
+"""The same at each door."""
+CLIENTS = 7
+"""Clients in the process that is attacked."""
+WARM_UP = 200
+"""Calls before the first round of a victim."""
+CALLS = 1000
+"""Calls whose outcomes wait for a loop that is held."""
+FLUSH_S = 0.3
+"""Time that they have to leave a client before it is held."""
+NEWCOMER_S = 10.0
+"""Longest wait of a client that comes during an attack."""
+SAMPLE_S = 0.2
+"""Time between two looks at the memory of the victims."""
+END_S = 40.0
+"""Time that a victim has to end: a server's own limits for its close add up to less."""
 ANSWER_S = 60.0
 """From the end of an order's time to its answer; only a hang takes longer."""
 
@@ -46,254 +70,335 @@ ANSWER_S = 60.0
 class SiegeOptions:
     """Options of a siege."""
 
-    directory: Path
-    """Where the logs go; made if it is not there, must not have logs yet."""
+    folder: Path
+    """Place of the log; made if it is not there, must not have a log yet."""
     seconds: float = 30.0
     seed: int = 0
     only: Collection[str] = ()
     """Attacks and scenarios; all if there are none."""
-    transport: str | None = None
-    """The transport of servers and clients of this project; None: their default."""
-    unjudged: Collection[str] = ()
-    """Findings that are left open, with their figures."""
+    transport: str = "zmtp"
+    """Transport of servers and clients."""
     server_command: Sequence[str] = VICTIM
-    """The command that starts the server, with options as its last argument."""
     remote_host: bool = False
-    """The workers of a besieged server are those of a host that has joined."""
+    """Whether the workers of a server that is attacked are those of a host that has joined."""
+
+
+class VictimLost(Exception):
+    """A victim has ended, or does not answer; it is written down."""
 
 
 @final
 class Siege:
-    """One siege.  :meth:`run` it, once; :meth:`figures` are there at any time."""
+    """One siege; :meth:`run` it, once."""
 
     def __init__(self, options: SiegeOptions) -> None:
         """ConfigError for options that cannot work."""
         self.plan: Plan = make_plan(options.seed, options.seconds, options.only)
-        self.directory = prepared(options.directory, LOGS)
+        self.folder = prepared(options.folder, (EVENTS,))
+        self.log = EventLog(self.folder / EVENTS)
+        self.phase = "starting"
+        self.victims: dict[str, Process] = {}
+        """The victims that run now, by kind."""
+        self._callers: list[str] = []
+        """Names of the clients of the victim, of all its rounds."""
+        self._kinds: dict[int, str] = {}
+        """Kinds of all processes that were started here, by id."""
         self._options = options
-        common = {} if options.transport is None else {"transport": options.transport}
-        self.testbed = Testbed(self.directory, options.seed, tuple(options.server_command), common)
-
-    def figures(self) -> dict[str, Any]:
-        """The judge's (see :mod:`.judge`), from what is in the folder now."""
-        return {"seed": self._options.seed, "seconds": self._options.seconds} | judge(
-            self.directory, self._options.unjudged
-        )
+        self._numbers = itertools.count(1)
 
     async def run(self) -> None:
         """All of it.  ServerStartError if a program cannot be started."""
-        testbed, plan = self.testbed, self.plan
+        self.log.write("phase", "begin", wants={"told": 1}, options=str(self._options))
+        watch = self._process("watch", program("tests.rig.meter", {"log": self._path}))
         try:
-            testbed.events.write("begin", seed=self._options.seed, seconds=self._options.seconds)
             with unwrap_single():
-                async with testbed.watching_stalls():
-                    for stage in plan.stages:
-                        left = plan.of(stage)
-                        while left:  # from the round behind the one in which a victim was lost
-                            left = await self._stage(stage, left)
-                    for name in plan.held:
-                        testbed.phase = name
-                        await hold_loops(testbed, name, plan.held_s)
-            testbed.events.write("end")
+                async with self._started("watch", watch):
+                    for stage in self.plan.stages:
+                        rounds = self.plan.of(stage)
+                        while rounds:  # from the round behind the one in which a victim was lost
+                            rounds = await self._stage(stage, rounds)
+                    for name in self.plan.held:
+                        await self._hold(name)
+            self.log.write("phase", "end")
         finally:
-            testbed.close()
+            self.log.close()
+
+    def _say(self, phase: str) -> None:
+        self.phase = phase
+        print(phase, file=sys.stderr, flush=True)
+
+    # -- processes -----------------------------------------------------------------------
+
+    @property
+    def _path(self) -> str:
+        return str(self.folder / EVENTS)
+
+    def _process(self, what: str, command: Sequence[str], ready: str = "") -> Process:
+        return Process(
+            command, what, ready=ready, environ={"XDG_RUNTIME_DIR": str(self.folder)},
+            cwd=self.folder, end_s=END_S,
+        )  # fmt: skip
+
+    def _server(self, bind: str = ANY_PORT, **options: Any) -> Process:
+        asked = {"bind": bind, "log": self._path, "transport": self._options.transport, **options}
+        asked["meter"] = asked["workers"] != 0 or "hosts_bind" in asked
+        command = [*self._options.server_command, json.dumps(asked)]
+        return self._process("server", command, "serving")
+
+    def _client(self, name: str, address: str, opener: str = "open_front", **more: Any) -> Process:
+        name = f"{name}-{next(self._numbers)}"  # a name, and what is asked under it, is new
+        self._callers.append(name)
+        asked = {
+            "address": address, "name": name, "seed": self._options.seed, "log": self._path,
+            "mix": "tests.attack.honest", "opener": f"tests.attack.honest:{opener}",
+            "transport": self._options.transport, "count_s": math.inf, **more,
+        }  # fmt: skip
+        return self._process("client", program("tests.rig.client", asked), "ready")
+
+    def _enemy(self, **more: Any) -> Process:
+        asked = {"log": self._path, "seed": self._options.seed, **more}
+        return self._process("enemy", program("tests.attack.enemy", asked), "ready")
+
+    @asynccontextmanager
+    async def _started(
+        self, kind: str, process: Process, *, victim: bool = False
+    ) -> AsyncGenerator[Process, None]:
+        """A process, until the end of the block; how it has ended is written down."""
+        async with process:
+            self._kinds[process.pid] = kind
+            if victim:
+                self.victims[kind] = process
+            try:
+                yield process
+            finally:
+                if victim:
+                    del self.victims[kind]
+            if process.status is None:
+                began_s = trio.current_time()
+                await process.end()
+                took_s = round(trio.current_time() - began_s, 2)
+                about: Any = {"code": process.status, "took_s": took_s, "during": self.phase}
+                self.log.write("phase", "stopped", who=kind, **about)
+
+    async def _tell(self, process: Process, **order: Any) -> None:
+        await process.tell({"number": next(self._numbers), **order})
+
+    async def _order(self, process: Process, takes_s: float = 0.0, **order: Any) -> dict[str, Any]:
+        """Give an order, and wait until it is done.  ServerStartError if that takes a minute more
+        than it takes, or if a victim has ended by then."""
+        await self._tell(process, **order)
+        said: dict[str, Any] = {}
+        with trio.move_on_after(takes_s + ANSWER_S):
+            said = await process.event("done")
+        for kind, each in self.victims.items():
+            if each.status is not None:
+                raise ServerStartError(f"the {kind} ended")
+        if not said:
+            raise ServerStartError(f"the {process.what} did not {order['do']} in time")
+        return said
+
+    async def _answered(self, client: Process, takes_s: float, **order: Any) -> int:
+        """Number of right answers to that many calls; 0 if they were not all answered in time."""
+        try:
+            said = await self._order(client, takes_s, do="all", **order)
+        except ServerStartError:
+            if any(each.status is not None for each in self.victims.values()):
+                raise
+            return 0
+        return int(said["right"])
+
+    async def _blame(self, suspect: str, why: str) -> None:
+        """Write down which of the victims has ended, or that the suspect does not answer any
+        more; and kill it."""
+        await trio.sleep(0.5)  # a process that has closed its output has a moment to end
+        gone = [kind for kind, each in self.victims.items() if each.status is not None]
+        for kind in gone or [suspect]:
+            process, how = self.victims[kind], "ended" if gone else "hung"
+            about: Any = {"code": process.status, "why": why[:300], "words": process.last_words()}
+            self.log.write("harmed", kind, of=kind, how=how, **about)
+            self._say(f"the {kind} {how} in {self.phase}")
+            await process.kill()
+        for name in self._callers:  # nobody answers them any more
+            self.log.write("harmed", name, of="client", how="kill")
+
+    # -- attacks ---------------------------------------------------------------------------
 
     async def _stage(self, stage: Stage, rounds: list[Round]) -> list[Round]:
         """Rounds in a row on one victim; those that are left if it was lost."""
-        self.testbed.events.write("stage", stage=stage.name, allowed=stage.allowed)
-        async with AsyncExitStack() as stack:
-            kind = _OnClient if stage.name == "client" else _OnServer
-            scene: _Scene = kind(self.testbed, stage, hosted=self._options.remote_host)
-            self.testbed.phase = f"{stage.name}: starting"
-            await scene.enter(stack)
-            nursery = await stack.enter_async_context(trio.open_nursery())
-            nursery.start_soon(self.testbed.sample, stage.name, scene.victims)
-            left = list(rounds)
-            while left:
-                each = left.pop(0)
-                self.testbed.phase = f"{stage.name}, round {each.number}: {', '.join(each.attacks)}"
-                self.testbed.events.write(
-                    "round", stage=stage.name, round=each.number, attacks=each.attacks
-                )
-                try:
-                    await scene.fight(each)
-                except _VictimLost:
-                    break  # what is left has another one
-                finally:
-                    self.testbed.events.write("round-end", stage=stage.name, round=each.number)
-            nursery.cancel_scope.cancel()
+        self._say(f"{stage.name}: starting")
+        self._callers.clear()
+        self.log.write("phase", "stage", stage=stage.name, allowed=stage.allowed)
+        left = list(rounds)
+        try:
+            with unwrap_single():
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._sample)
+                    if stage.name == "client":
+                        while left:
+                            await self._attack_client(stage, left.pop(0))
+                    else:
+                        await self._attack_server(stage, left)
+                    nursery.cancel_scope.cancel()
+        except VictimLost:
+            # What is left has another victim; a round that it was lost before is lost, too.
+            return left if len(left) < len(rounds) else left[1:]
         return left
 
-
-class _VictimLost(Exception):
-    """A victim has ended, or does not answer; it is written down."""
-
-
-class _Scene:
-    """One victim, and those around it."""
-
-    suspect: str
-    """The program that is to blame if none has ended."""
-
-    def __init__(self, testbed: Testbed, stage: Stage, *, hosted: bool) -> None:
-        self.testbed = testbed
-        self.stage = stage
-        self.hosted = hosted
-        self.victims: dict[str, Program] = {}
-        """Those that run now."""
-
-    async def enter(self, stack: AsyncExitStack) -> None:
-        """Start what stays for all rounds."""
-
-    async def round(self, each: Round, stack: AsyncExitStack) -> None:
-        """One round; ``stack`` for what is started for it.  ServerStartError if
-        somebody has ended or does not answer."""
-        raise NotImplementedError
-
-    async def fight(self, each: Round) -> None:
-        """One round.  _VictimLost, which is written down; ServerStartError if there was
-        no victim yet, so that what should have been around it could not be started."""
-        async with AsyncExitStack() as stack:
-            try:
-                await self.round(each, stack)
-                return
-            except ServerStartError as error:
-                lost = error
-            if not self.victims:
-                raise lost
-            await self.testbed.blame(self.victims, self.suspect, each.number, str(lost))
-            raise _VictimLost
-
-
-class _OnServer(_Scene):
-    """A server with its doors, an honest client that uses them all, and the attacker."""
-
-    suspect = "server"
-
-    async def enter(self, stack: AsyncExitStack) -> None:
-        """Start all, and warm up."""
-        testbed, stage = self.testbed, self.stage
-        bind = "tcp://127.0.0.1:0"
-        if stage.scheme == "ipc":
-            # Not in the folder of the siege: its path may be too long for a unix socket's.
-            short = stack.enter_context(TemporaryDirectory(prefix="siege-", dir="/tmp"))
-            bind = f"ipc://{short}/front"
-        options: dict[str, Any] = {}
-        if stage.descriptors:
-            options["descriptors"] = stage.descriptors
-        options["workers"] = stage.workers
-        if self.hosted:
-            options = with_host(options)
-        self._server, self._addresses = await stack.enter_async_context(
-            testbed.server(
-                bind, limits=stage.limits, wire=stage.wire, keys=stage.keys, doors=stage.doors,
-                **options,
-            )
-        )  # fmt: skip
-        joining = testbed.host(self._addresses.pop("hosts"), stage.workers) if self.hosted else None
-        host = None if joining is None else await stack.enter_async_context(joining)
-        doors = {name: each for name, each in self._addresses.items() if name != "front"}
-        client = testbed.client(self._addresses["front"], wire=stage.wire, doors=doors)
-        self.honest = await stack.enter_async_context(client)
-        attacking = {"log": str(testbed.directory / ATTACKS), "seed": testbed.seed}
-        self._attacker, _ = await stack.enter_async_context(
-            testbed.program("attacker", attacking, "the attacker")
-        )
-        self.victims = {"server": self._server, "client": self.honest}
-        if host is not None:
-            self.victims["host"] = host
-        await self._ask(WARM_UP_S)
-        testbed.look(stage.name, self.victims, "begin")
-
-    async def _ask(self, seconds: float) -> dict[str, Any]:
-        order = {"do": "ask", "seconds": seconds, "in_flight": IN_FLIGHT}
-        return await self.honest.ask(order, seconds + ANSWER_S)
-
-    async def round(self, each: Round, stack: AsyncExitStack) -> None:
-        """The attack, and then the quiet."""
-        attack = {
-            "do": "attack", "addresses": self._addresses, "attacks": each.attacks,
-            "seconds": each.siege_s, "round": each.number,
-        }  # fmt: skip
-        limit_s = each.siege_s + ANSWER_S
-        asking = {"do": "ask", "seconds": each.siege_s, "in_flight": IN_FLIGHT, "newcomer": True}
-        attacker, honest = await _ask_both(
-            (self._attacker, attack), (self.honest, asking), limit_s=limit_s
-        )
-        self._check_alive()
-        cpu = attacker["cpu_s"]
-        share_s = cpu / each.siege_s * each.quiet_s
-        burning = {"do": "burn", "cpu_s": share_s, "seconds": each.quiet_s}
-        quiet = {"do": "ask", "seconds": each.quiet_s, "in_flight": IN_FLIGHT}
-        _, calm = await _ask_both((self._attacker, burning), (self.honest, quiet), limit_s=limit_s)
-        self._check_alive()
-        self.testbed.events.write(
-            "rate", round=each.number, stage=self.stage.name, attacker_cpu_s=cpu,
-            newcomer_s=honest["newcomer_s"], doors=honest["doors"],
-            besieged=honest["answered"] / each.siege_s, quiet=calm["answered"] / each.quiet_s,
-        )  # fmt: skip
-
-    def _check_alive(self) -> None:
-        for who, started in self.victims.items():
-            if started.process.poll() is not None:
-                raise ServerStartError(f"the {who} ended")
-
-
-async def _ask_both(
-    *asked: tuple[Program, Mapping[str, Any]], limit_s: float
-) -> list[dict[str, Any]]:
-    """Their answers, asked for at once.  One ServerStartError if any did not answer: both may
-    take too long."""
-    said: list[dict[str, Any]] = [{} for _ in asked]
-    failed: list[ServerStartError] = []
-
-    async def ask(number: int, started: Program, order: Mapping[str, Any]) -> None:
+    @asynccontextmanager
+    async def _blaming(self, suspect: str) -> AsyncGenerator[None, None]:
+        """What is done with victims.  VictimLost, which is written down; ServerStartError if there
+        was no victim yet, so that a program around it could not be started."""
         try:
-            said[number] = await started.ask(order, limit_s)
+            with unwrap_single():
+                yield
         except ServerStartError as error:
-            failed.append(error)
-            nursery.cancel_scope.cancel()
+            if not self.victims:
+                raise
+            await self._blame(suspect, str(error))
+            raise VictimLost from None
 
-    async with trio.open_nursery() as nursery:
-        for number, each in enumerate(asked):
-            nursery.start_soon(ask, number, *each)
-    if failed:
-        raise failed[0]
-    return said
+    @contextmanager
+    def _round(self, each: Round) -> Iterator[None]:
+        self._say(f"{each.stage}, round {each.number}: {', '.join(each.attacks)}")
+        self.log.write("phase", "round", number=each.number, attacks=each.attacks)
+        try:
+            yield
+        finally:
+            self.log.write("phase", "round-end")
 
+    async def _attack_server(self, stage: Stage, left: list[Round]) -> None:
+        """A server with its doors, honest clients that use them all, and the enemy."""
+        async with AsyncExitStack() as stack, self._blaming("server"):
 
-class _OnClient(_Scene):
-    """A client, a hostile server, and then an honest one in its place."""
+            async def start(kind: str, process: Process, *, victim: bool = False) -> Process:
+                return await stack.enter_async_context(self._started(kind, process, victim=victim))
 
-    suspect = "client"
+            bind = ANY_PORT
+            if stage.scheme == "ipc":
+                # Not in the folder of the siege: its path may be too long for a unix socket's.
+                short = stack.enter_context(TemporaryDirectory(prefix="attack-", dir="/tmp"))
+                bind = f"ipc://{short}/front"
+            options: dict[str, Any] = {**stage.options, "descriptors": stage.descriptors}
+            options["workers"] = stage.workers
+            if self._options.remote_host:
+                options |= {"workers": 0, "hosts_bind": ANY_PORT}
+            server = await start("server", self._server(bind, **options), victim=True)
+            addresses = server.said["addresses"]
+            if self._options.remote_host:
+                host = join_process(addresses["hosts"], stage.workers, self.folder, cwd=self.folder)
+                await start("host", host, victim=True)
+            front = self._client("front", addresses["front"], wire=stage.options.get("wire", {}))
+            clients = {AT_FRONT: await start("client", front, victim=True)}
+            for door in ("http", "verifiers"):
+                client = self._client(door, addresses[door], "open_door")
+                clients[door] = await start("caller", client)
+            enemy = await start("enemy", self._enemy())
+            await self._order(clients[AT_FRONT], do="all", in_flight=IN_FLIGHT, count=WARM_UP)
+            self._look(warm=True)
+            for name, client in clients.items():
+                in_flight = IN_FLIGHT if name == AT_FRONT else AT_DOOR
+                await self._tell(client, do="load", in_flight=in_flight)
+            while left:
+                each = left.pop(0)
+                about = {"attacks": each.attacks, "addresses": addresses, "round": each.number}
+                attack = {"do": "attack", "seconds": each.siege_s, **about}
+                with self._round(each):
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(self._come, addresses["front"], each.siege_s / 2)
+                        cpu_s = (await self._order(enemy, each.siege_s, **attack))["cpu_s"]
+                    self.log.write("phase", "quiet", cpu_s=cpu_s)
+                    burn = {"cpu_s": cpu_s * each.quiet_s / each.siege_s, "seconds": each.quiet_s}
+                    await self._order(enemy, each.quiet_s, do="burn", **burn)
+            for client in clients.values():
+                await self._order(client, do="rest")
 
-    async def round(self, each: Round, stack: AsyncExitStack) -> None:
-        """Honest, hostile, honest."""
-        testbed, stage = self.testbed, self.stage
-        async with testbed.server(workers=1) as (_, addresses):
-            address = addresses["front"]
-            client = await stack.enter_async_context(
-                testbed.client(address, wire=stage.wire, limits={"recovery_s": 3.0})
+    async def _come(self, address: str, after_s: float) -> None:
+        """Be a client that is new to the server."""
+        await trio.sleep(after_s)
+        began_s, took_s = trio.current_time(), None
+        with trio.move_on_after(NEWCOMER_S), contextlib.suppress(EnvServeError):
+            async with open_client(address, name="newcomer") as client:
+                if (await client.outcome({"index": 0})).ok:
+                    took_s = round(trio.current_time() - began_s, 3)
+        self.log.write("phase", "newcomer", took_s=took_s)
+
+    async def _attack_client(self, stage: Stage, each: Round) -> None:
+        """A client, a hostile server in the place of the honest one, and then that again."""
+        async with AsyncExitStack() as stack, self._blaming("client"):
+            stack.enter_context(self._round(each))
+            async with self._started("honest", self._server(workers=1)) as server:
+                address = server.said["addresses"]["front"]
+                wire, limits = stage.options["wire"], {"recovery_s": 3.0}
+                attacked = self._client(
+                    "attacked", address, wire=wire, limits=limits, clients=CLIENTS
+                )
+                client = await stack.enter_async_context(
+                    self._started("client", attacked, victim=True)
+                )
+                await self._order(client, do="all", in_flight=IN_FLIGHT, count=WARM_UP)
+                self._look(warm=True)
+            async with self._started("enemy", self._enemy(listen=address)) as enemy:
+                await self._tell(client, do="load", in_flight=2 * CLIENTS, reach=HOSTILE)
+                about = {"attacks": each.attacks, "round": each.number}
+                await self._order(enemy, each.siege_s, do="attack", seconds=each.siege_s, **about)
+            async with self._started("honest", self._server(address, workers=1)):
+                right, order = 0, {"count": IN_FLIGHT, "in_flight": IN_FLIGHT}
+                with trio.move_on_after(ANSWER_S):
+                    while not right:
+                        right = await self._answered(client, 0.0, **order)
+            self.log.write("phase", "recovered", right=right)
+
+    # -- memory ----------------------------------------------------------------------------
+
+    async def _sample(self) -> None:
+        while True:
+            self._look()
+            await trio.sleep(SAMPLE_S)
+
+    def _look(self, *, warm: bool = False) -> None:
+        """Write down the resident memory of the victims and of their workers."""
+        kinds = {*self.victims, *(["worker"] if "server" in self.victims else [])}
+        found = sample(self.folder, self._kinds)["kinds"]
+        kib = [(kind, each["rss_kib"]) for kind, each in found.items() if kind in kinds]
+        self.log.write("sampled", "memory", warm=warm, kib=kib)
+
+    # -- loops that are held ---------------------------------------------------------------
+
+    async def _hold(self, name: str) -> None:
+        """Hold a loop while the outcomes of a thousand calls are on their way, and count the
+        connections that are made meanwhile."""
+        self._say(name)
+        scenario, seconds = HELD[name], self.plan.held_s
+        victim = "client" if scenario.at == "client" else "server"
+        beats: Any = {"transport": "libzmq", "beats": True} if scenario.libzmq else {}
+        of_server, of_client = ({}, beats) if victim == "server" else (beats, {})
+        async with AsyncExitStack() as stack:
+            server = await stack.enter_async_context(
+                self._started(
+                    "server", self._server(workers=int(victim == "client"), **of_server),
+                    victim=True,
+                )
+            )  # fmt: skip
+            proxy = await stack.enter_async_context(
+                open_fault_proxy(server.said["addresses"]["front"])
             )
-            stack.callback(self.victims.clear)
-            self.victims["client"] = client
-            await self._ask(client)  # it is warm now, and has seen right answers
-            testbed.look(stage.name, self.victims, "begin")
-        hostile = {
-            "log": str(testbed.directory / ATTACKS), "seed": testbed.seed, "address": address
-        }  # fmt: skip
-        async with testbed.program("hostile", hostile, "the hostile server") as (enemy, _):
-            load = {"do": "load", "clients": CLIENTS, "in_flight": 2}
-            await client.ask(load, ANSWER_S)
-            attack = {
-                "do": "attack", "attacks": each.attacks, "seconds": each.siege_s,
-                "turn_s": TURN_S, "round": each.number,
-            }  # fmt: skip
-            await enemy.ask(attack, each.siege_s + ANSWER_S)
-        async with testbed.server(address, workers=1):
-            said = await self._ask(client)
-        testbed.events.write("recovered", round=each.number, answered=said["answered"])
+            client = await stack.enter_async_context(
+                self._started(
+                    "client", self._client("held", proxy.address, **of_client), victim=True
+                )
+            )
+            right = before = 0
+            with contextlib.suppress(VictimLost):
+                async with self._blaming(victim), trio.open_nursery() as nursery:
+                    await self._order(client, do="all", in_flight=8, count=8)
+                    before = proxy.counters.connections
+                    held = self.victims[victim]
+                    nursery.start_soon(self._hold_after, held, FLUSH_S, seconds)
+                    right = await self._answered(client, seconds, count=CALLS, in_flight=CALLS)
+            connections = proxy.counters.connections - before
+            about: Any = {"calls": CALLS, "right": right, "connections": connections}
+            self.log.write("phase", "held", scenario=name, seconds=seconds, **about)
 
-    async def _ask(self, client: Program) -> dict[str, Any]:
-        order = {"do": "ask", "seconds": WARM_UP_S, "in_flight": IN_FLIGHT, "least": 1}
-        return await client.ask(order, ANSWER_S)
+    async def _hold_after(self, process: Process, after_s: float, seconds: float) -> None:
+        await trio.sleep(after_s)
+        await self._tell(process, do="hold", seconds=seconds)

@@ -3,13 +3,15 @@
 Theory of operation
 -------------------
 The argument is one JSON object: ``address``, ``name``, ``caller``, ``log`` (that of the run),
-``seed`` and ``mix``, the module whose ``Mix`` says what is asked.  Orders come on standard input,
+``seed`` and ``mix``, the module whose ``Mix`` says what is asked; if wanted ``opener``, the
+``module:function`` that opens another client, and ``count_s``.  Orders come on standard input,
 each with a ``number``, and one ends the one before:
 
 - ``{"do": "load", "in_flight": n, "reach": r}``: ask what the mix draws, n at a time (``{"do":
   "reach", "reach": r}`` changes how far it reaches, and ends nothing);
 - ``{"do": "all", "in_flight": n, "count": c}``: ask each of the first c of the mix, once;
-- ``{"do": "rest"}``: ask for nothing new.
+- ``{"do": "rest"}``: ask for nothing new;
+- ``{"do": "hold", "seconds": s}``: the loop stands still for so long, and no order is ended.
 
 Standard output has ``ready``, ``count`` now and then, and ``done`` with the number of the order:
 ``all`` is done when all of it has ended, ``rest`` when nothing is pending.  The client ends with
@@ -24,7 +26,9 @@ from __future__ import annotations
 import importlib
 import itertools
 import math
-from collections.abc import Iterator
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, final
 
@@ -105,6 +109,7 @@ class Caller:
         self._name: str = options["name"]
         self._log = log
         self._mix: Mix = importlib.import_module(options["mix"]).Mix(options["seed"], self._name)
+        self._count_s: float = options.get("count_s", COUNT_S)
         self._numbers = itertools.count()
         self._asked = self._ended = self._reach = 0
         self._order = 0
@@ -127,7 +132,9 @@ class Caller:
         nursery.start_soon(self._count)
         async for order in orders:
             self._reach = order.get("reach", self._reach)
-            if order["do"] != "reach":
+            if order["do"] == "hold":
+                time.sleep(order["seconds"])  # noqa: ASYNC251  # that is the fault
+            elif order["do"] != "reach":
                 self._order = order["number"]
                 nursery.start_soon(self._carry_out, order)
 
@@ -159,7 +166,7 @@ class Caller:
         """Say now and then how far it is."""
         while True:
             say("count", asked=self._asked, ended=self._ended)
-            await trio.sleep(COUNT_S)
+            await trio.sleep(self._count_s)
 
     async def _ask(self, ask: Ask) -> bool:
         """One call; whether its answer was its result."""
@@ -176,7 +183,8 @@ class Caller:
         with trio.move_on_after(ask.withdraw_s):
             key = ask.request if ask.keyed else None
             outcome = await self._client.outcome(asked, key=key, **limits)
-        right = outcome is not None and outcome.ok and outcome.value["request"] == ask.request
+        value = None if outcome is None else outcome.value
+        right = isinstance(value, dict) and value.get("request") == ask.request
         if ask.request and outcome is None:
             self._log.write("withdrawn", self._name, ask.request, call=call)
         elif ask.request and outcome is not None:
@@ -190,14 +198,23 @@ class Caller:
         return right
 
 
-async def _run(options: dict[str, Any]) -> None:
-    log, name = EventLog(Path(options["log"])), options["name"]
+@asynccontextmanager
+async def open_tapped(options: dict[str, Any]) -> AsyncIterator[Client]:
+    """A client whose connections are logged."""
+    name = options["name"]
     async with open_zmq_network() as network:
-        tapped = TappedNetwork(network, Links(name, log))
+        tapped = TappedNetwork(network, Links(name, EventLog(Path(options["log"]))))
         async with open_client(
             options["address"], name=name, caller=options["caller"], limits=LIMITS, network=tapped
         ) as client:
-            await Caller(client, options, log).obey()
+            yield client
+
+
+async def _run(options: dict[str, Any]) -> None:
+    module, _, name = options.get("opener", f"{__name__}:open_tapped").partition(":")
+    opener = getattr(importlib.import_module(module), name)
+    async with opener(options) as client:
+        await Caller(client, options, EventLog(Path(options["log"]))).obey()
     say("ended")
 
 
