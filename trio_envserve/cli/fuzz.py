@@ -20,9 +20,9 @@ from ..lab.simulation.plan import is_harsh
 from ..lab.simulation.target import SPEC, Tally, describe, origin
 from ..retrylab import campaign
 from ..retrylab.campaign import Campaign, Found, ProcessDied, cores
-from ..retrylab.failure import SIZES, ActorTally
+from ..retrylab.failure import ActorTally
 from ..retrylab.jobs import JobError
-from ..retrylab.target import MOST_HUNTED, BaseTally, Catch
+from ..retrylab.target import MOST_HUNTED, SIZES, BaseTally, Catch
 from . import fuzz_exhaustive
 from .common import USAGE, CommandError, Result, Stop, exit_codes, put, run_verb, say
 from .fuzz_exhaustive import FAILED

@@ -30,7 +30,7 @@ from .plan import draw as draw_plan
 from .run import Run, run
 from .shrink import MOST_RUNS, ActorShrinker
 from .system import Ask, Bounds, BrokenSystem, Clock, Fault, System
-from .target import BaseTally, Target
+from .target import SIZES, BaseTally, Target
 from .values import plain
 from .world import Rates
 
@@ -40,17 +40,8 @@ FORMAT = 2
 
 # -- a system as a target -------------------------------------------------------------------
 
-SIZES = ("requests", "faults")
-"""Measures of the least run and of the average run of a system."""
-
-
 class ActorTally(BaseTally[Run]):
     """Sums over runs of a system."""
-
-    def sizes(self, run: Run) -> dict[str, int]:
-        """Number of requests and of faults, by the names of :data:`SIZES`."""
-        sizes = (sum(run.told.values()), sum(run.faults.values()))
-        return dict(zip(SIZES, sizes, strict=True))
 
     def average(self) -> dict[str, float]:
         """The sizes of an average run."""
@@ -58,8 +49,8 @@ class ActorTally(BaseTally[Run]):
 
     def figures(self, took_s: float) -> dict[str, Any]:
         """All figures, with 0 for the kinds of fault that never struck."""
-        faults = {fault.value: self.faults[fault.value] for fault in Fault}
-        return super().figures(took_s) | {"faults": faults}
+        faults = {fault.value: 0 for fault in Fault}
+        return super().figures(took_s) | {"faults": faults | self.faults}
 
 
 class SystemTarget(Target[Plan, Run]):
@@ -117,7 +108,13 @@ def find_target(spec: str, options: Mapping[str, Any]) -> Target[Any, Any]:
     """The target that ``spec`` names, with options if it is a class of them; BrokenSystem if
     there is none."""
     found = author.find(spec)
-    return SystemTarget(found, spec) if isinstance(found, System) else found(**options)
+    if isinstance(found, System):
+        return SystemTarget(found, spec)
+    ended = author.call(lambda: found(**options))
+    if ended.error is not None:
+        raise BrokenSystem(f"{spec} could not be made:\n{author.raised(ended.error)}")
+    target: Target[Any, Any] = ended.value
+    return target
 
 
 # -- a failure --------------------------------------------------------------------------------

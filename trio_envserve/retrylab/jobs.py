@@ -18,6 +18,7 @@ nothing in the process can end it then but a signal: one comes when a run has us
 from __future__ import annotations
 
 import dataclasses
+import gc
 import itertools
 import json
 import os
@@ -48,6 +49,9 @@ from .shrink import MOST_RUNS
 from .system import BrokenSystem
 from .target import Ran, Target, hunt
 
+YOUNG_OBJECTS = 50_000
+"""Number of new objects after which cycles are looked for.  A run makes few, and is over soon."""
+
 TELL_S = 0.4
 """Time between results of a job that has many, in seconds."""
 
@@ -67,6 +71,8 @@ class JobError(Exception):
 
 def do_jobs(by_name: Mapping[str, Callable[[Job, Tell], None]]) -> None:
     """Do jobs until there are no more; ``do`` names the function."""
+    gc.freeze()  # nothing of the program itself is garbage
+    gc.set_threshold(YOUNG_OBJECTS)
     jobs, results = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)

@@ -47,8 +47,23 @@ def singly(frames: Frames) -> list[Frames]:
     return [frames]
 
 
+class SentAlone(list[Body]):
+    """Frames of one message, which judges need not decode again."""
+
+    __slots__ = ("said",)
+
+    def __init__(
+        self, before: tuple[SentBody, ...], frames: tuple[SentBody, ...], said: ToSay
+    ) -> None:  # fmt: skip
+        super().__init__(map(whole, (*before, *frames)))
+        message, body = said
+        self.said: Sequence[Said] = ((message, None if body is None else self[-1]),)
+
+
 def said_in(frames: Frames, at: int = 0) -> Sequence[Said]:
     """The messages from this frame on, each with its body; none for garbage."""
+    if type(frames) is SentAlone:
+        return frames.said
     try:
         return read(frames[at:] if at else frames, most_bytes=HEADER_BYTES)
     except ProtocolError:
@@ -163,8 +178,13 @@ class Outgoing:
         if link is not None and self._grouped:
             self._waiting.setdefault(link, []).append((before, said))
         else:
-            for frames in in_batches((said,)):
-                self._network.send(link, [*map(whole, (*before, *frames))], up=up)
+            self._alone(link, before, said, up)
+
+    def _alone(
+        self, link: Link | None, before: tuple[SentBody, ...], said: ToSay, up: bool
+    ) -> None:  # fmt: skip
+        for frames in in_batches((said,)):
+            self._network.send(link, SentAlone(before, frames, said), up=up)
 
     def leave(self, *, up: bool) -> None:
         """The turn is over."""
@@ -172,8 +192,12 @@ class Outgoing:
             return
         waiting, self._waiting = self._waiting, {}
         for link, all_said in waiting.items():
-            for before, said in itertools.groupby(all_said, operator.itemgetter(0)):
-                for frames in _together(each for _, each in said):
+            for before, of_one in itertools.groupby(all_said, operator.itemgetter(0)):
+                said = [each for _, each in of_one]
+                if len(said) == 1:
+                    self._alone(link, before, said[0], up)
+                    continue
+                for frames in _together(said):
                     self._network.send(link, [*map(whole, (*before, *frames))], up=up)
 
 
