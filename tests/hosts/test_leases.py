@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from trio_envserve.lab.hosts.__main__ import find, find_beyond, main
 from trio_envserve.lab.hosts.mutants import MUTANTS
 from trio_envserve.lab.hosts.plan import OF_THE_ROUTER, Fault, plan_of
-from trio_envserve.lab.hosts.world import run
+from trio_envserve.lab.hosts.world import Leases, run
 from trio_envserve.lab.mutants import Mutant
+from trio_envserve.retrylab import load_failure, replay, save_failure, search
+from trio_envserve.retrylab.target import hunt
 
 NAMES = [mutant.name for mutant in MUTANTS]
 
@@ -41,9 +42,15 @@ def test_every_fault_strikes_somewhere():
 
 
 @pytest.mark.parametrize("bound", ["drift", "guard"])
-def test_beyond_the_bound_the_judge_finds_it(bound):
-    found = find_beyond(bound, most=100)
-    assert found is not None
+def test_beyond_the_bound_the_judge_finds_it(bound, tmp_path):
+    target = Leases(beyond=bound)
+    failure = search(target, runs=100)
+    assert failure is not None
+    assert len(failure.plan.strikes) <= len(target.plan(failure.seed).strikes)
+    path = save_failure(failure, tmp_path)
+    assert load_failure(target, path) == failure
+    assert replay(target, failure)
+    assert f"--seed {failure.seed}" in failure.text()
 
 
 FIRST = {
@@ -64,31 +71,12 @@ FIRST = {
 @pytest.mark.mutants
 @pytest.mark.parametrize("mutant", MUTANTS, ids=NAMES)
 def test_each_mutant_is_caught(mutant: Mutant):
-    found = find(mutant, first=FIRST.get(mutant.name, 0), most=300)
-    assert found is not None
+    catch = hunt(Leases(mutant=mutant), FIRST.get(mutant.name, 0), most_runs=300)
+    assert catch.caught
+    assert catch.clean
 
 
 def test_a_mutant_is_taken_back():
     with MUTANTS[0].applied():
         pass
     assert run(41).violations == []
-
-
-def test_the_command_says_how_it_is_used(capsys):
-    with pytest.raises(SystemExit) as left:
-        main(["--help"])
-    assert left.value.code == 0
-    assert "how many seeds, from 0 on; default 1000" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("given", [["many"], ["0"], ["5", "--mutants"], ["--mutations"]])
-def test_the_command_refuses_what_it_does_not_know(given, capsys):
-    with pytest.raises(SystemExit) as left:
-        main(given)
-    assert left.value.code == 2
-    assert "usage: python -m trio_envserve.lab.hosts" in capsys.readouterr().err
-
-
-def test_the_command_runs_so_many_seeds(capsys):
-    assert main(["8"]) == 0
-    assert capsys.readouterr().out.startswith("8 seeds, ")

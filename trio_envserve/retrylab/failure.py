@@ -40,6 +40,7 @@ FORMAT = 2
 
 # -- a system as a target -------------------------------------------------------------------
 
+
 class ActorTally(BaseTally[Run]):
     """Sums over runs of a system."""
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Mapping
 from random import Random
+from typing import Any
 
 from ...core.lease import DRIFT, GUARD_S, NO_LEASE_S
+from ...retrylab.draw import listed, timetable
 
 HOSTS = 3
 REQUESTS = 6
@@ -74,6 +77,38 @@ class Plan:
     def lease(self) -> bool:
         """Whether there is one: without it nothing may rest on a clock."""
         return self.fences_s[0] < NO_LEASE_S
+
+    def kinds(self) -> frozenset[Fault]:
+        """Kinds of fault in the plan."""
+        return frozenset(strike.fault for strike in self.strikes)
+
+    def schedule(self) -> list[str]:
+        """Plan in words: leases, clocks, messages; then faults in order."""
+        fences = [f"{each:g} s" for each in self.fences_s] if self.lease else ["none"]
+        along = [f"{self.lost:.0%} of messages lost, and as many doubled"] * bool(self.lost)
+        along += [f"some messages {self.late_s:g} s late"] * bool(self.late_s)
+        along += ["routers have a journal"] * self.journal
+        return [
+            *listed("leases of each router in turn", fences),
+            *listed("rates of clocks, the router's last", [f"{rate:g}" for rate in self.rates]),
+            *listed("all along", along),
+            *timetable(
+                (each.at_s, f"h{each.host % HOSTS}: {each.fault.value} ({each.lasts_s:.2f} s)")
+                for each in self.strikes
+            ),
+        ]
+
+    def to_data(self) -> dict[str, Any]:
+        """Plan as plain data, for a file."""
+        strikes = [dataclasses.asdict(each) | {"fault": each.fault.name} for each in self.strikes]
+        return {"plan": dataclasses.asdict(self) | {"strikes": strikes}}
+
+
+def from_data(data: Mapping[str, Any]) -> Plan:
+    """The plan that this data is."""
+    strikes = (Strike(**{**each, "fault": Fault[each["fault"]]}) for each in data["strikes"])
+    lists = {name: tuple(data[name]) for name in ("fences_s", "rates")}
+    return Plan(**{**data, **lists, "strikes": tuple(strikes)})
 
 
 def plan_of(seed: int, *, beyond: str = "") -> Plan:

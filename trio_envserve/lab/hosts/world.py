@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
 from ...core.earlier_epochs import EpochWait
 from ...core.lease import LeaseTerms
 from ...retrylab.judges import Violation
+from ...retrylab.mutants import Mutant
+from ...retrylab.shrink import BaseShrinker, ddmin
+from ...retrylab.target import Target
 from .judge import Judge
 from .machine import Machine, Worker
-from .plan import HOSTS, REQUESTS, Fault, Plan, Strike, plan_of
+from .plan import HOSTS, REQUESTS, Plan, Strike, from_data, plan_of
 from .router import Request, Router
 from .surroundings import AroundMachine, AroundRouter
 
@@ -34,7 +38,8 @@ class World(AroundMachine, AroundRouter):
         self.judge = Judge(self)
         self.requests = {index: self._new_request() for index in range(REQUESTS)}
         """Those that are not answered; until it is calm each answer makes a new one."""
-        self._asked = REQUESTS
+        self.asked = REQUESTS
+        """Number of requests so far."""
         self.disk: tuple[EpochWait, ...] = ()
         """The records of routers for their successors."""
         self._routers = 0
@@ -96,8 +101,8 @@ class World(AroundMachine, AroundRouter):
             if done:
                 del self.requests[index]
                 if self.now_s < self.plan.calm_s:
-                    self.requests[self._asked] = self._new_request()
-                    self._asked += 1
+                    self.requests[self.asked] = self._new_request()
+                    self.asked += 1
 
     def _new_request(self) -> Request:
         return Request(keyed=self.plan.journal and self.luck.random() < 0.7)
@@ -229,10 +234,28 @@ class Run(NamedTuple):
     """The result of a seed."""
 
     seed: int
+    plan: Plan
     violations: list[Violation]
     events: int
     virtual_s: float
-    faults: list[Fault]
+    told: dict[str, int]
+    """Number of requests that were answered, and of those that were not."""
+    log: tuple[str, ...] = ()
+    """Nothing: no trace is kept."""
+
+    @property
+    def digest(self) -> str:
+        """Figures in which runs that are not the same differ."""
+        return f"{self.events} events in {self.virtual_s!r} s, {self.told}"
+
+    @property
+    def faults(self) -> dict[str, int]:
+        """Number of faults of each kind."""
+        return dict(Counter(strike.fault.value for strike in self.plan.strikes))
+
+    def breaks(self, guarantee: str) -> bool:
+        """Whether this guarantee was broken."""
+        return any(violation.guarantee == guarantee for violation in self.violations)
 
 
 def run(seed: int, *, beyond: str = "", plan: Plan | None = None) -> Run:
@@ -240,5 +263,73 @@ def run(seed: int, *, beyond: str = "", plan: Plan | None = None) -> Run:
     plan = plan or plan_of(seed, beyond=beyond)
     world = World(plan)
     world.run()
-    faults = [each.fault for each in plan.strikes]
-    return Run(seed, world.judge.violations, world.events, world.now_s, faults)
+    left = len(world.requests)
+    told = {"told": world.asked - left, "not told": left}
+    return Run(seed, plan, world.judge.violations, world.events, world.now_s, told)
+
+
+class Leases(Target[Plan, Run]):
+    """Leases as a target of searches: :mod:`trio_envserve.retrylab.target`."""
+
+    def __init__(self, *, beyond: str = "", mutant: Mutant | None = None) -> None:
+        super().__init__(mutant)
+        self.beyond = beyond
+        """Bound that is not kept, ``drift`` or ``guard``; empty: all are."""
+
+    def plan(self, seed: int) -> Plan:
+        """The plan that a seed draws."""
+        return plan_of(seed, beyond=self.beyond)
+
+    def run(
+        self, seed: int, *, plan: Plan | None = None, trace: bool = False, until: str = ""
+    ) -> Run:
+        """Run a seed, or another plan, which has its luck in it."""
+        return run(seed, beyond=self.beyond, plan=plan)
+
+    def shrinker(self, whole: Run, guarantee: str, most_runs: int) -> Shrinker:
+        """A shrinker of the plan of a run."""
+        return Shrinker(self, whole, guarantee, most_runs)
+
+    def drawing(self, run: Run, violation: Violation) -> list[str]:
+        """Nothing: the schedule says it all."""
+        return []
+
+    def plan_from_data(self, data: Mapping[str, Any]) -> Plan:
+        """The plan in the data of a saved failure."""
+        return from_data(data["plan"])
+
+    def again(self, seed: int, plan: Plan) -> str:
+        """The command that runs the whole seed again."""
+        return f"trio-envserve fuzz --protocol {__name__}:Leases --seed {seed}"
+
+
+class Shrinker(BaseShrinker[Plan, int]):
+    """Shrinker of a plan: fewer faults, messages that are not late, clocks that are right."""
+
+    def named(self, call: int) -> str:
+        """No violation is of a request."""
+        return str(call)
+
+    def calls(self) -> list[int]:
+        """None: whoever asks is not in the plan."""
+        return []
+
+    def with_calls(self, kept: Sequence[int]) -> Plan:
+        """The plan as it is."""
+        return self.plan
+
+    def passes(self) -> Iterable[Callable[[], object]]:
+        """Fewer faults first."""
+        return (self._drop_strikes, self._plainer)
+
+    def _drop_strikes(self) -> None:
+        ddmin(list(self.plan.strikes), lambda kept: self.replace(strikes=tuple(kept)))
+
+    def _plainer(self) -> None:
+        self.replace(lost=0.0)
+        self.replace(late_s=0.0)
+        self.replace(journal=False)
+        for index in range(len(self.plan.rates)):
+            rates = list(self.plan.rates)
+            rates[index] = 1.0
+            self.replace(rates=tuple(rates))
