@@ -43,7 +43,7 @@ import dataclasses
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -98,6 +98,8 @@ class Work:
     """Executions that came to a result."""
     said: str = ""
     """Digest of its outcome; empty: nobody was told."""
+    final: bool = False
+    """Whether nothing of it may begin after that: it has its result, or a key."""
     first_told: int = -1
     """Number of the event that told it first."""
     answered: bool = False
@@ -180,7 +182,7 @@ class Guarantees(Judge):
             work = self.work[request] = Work(1)
             if not what.get("unasked"):
                 yield event.breaks("G2", f"{request} ran, and nobody had asked for it")
-        if work.said:
+        if work.final:
             yield event.breaks("G3", f"{request} began after its outcome was told")
         if work.never:
             yield event.breaks("G9", f"{request} began, and a caller was told that it did not run")
@@ -233,6 +235,7 @@ class Guarantees(Judge):
             pass
         elif not work.said:
             work.said, work.first_told = what["said"], self.number
+            work.final = what["ok"] or call.keyed
         elif work.said != what["said"]:
             yield event.breaks("G3", f"{event.request} was told in two ways")
         if why := self._untrue(event, what, call, work):
@@ -295,12 +298,10 @@ class Guarantees(Judge):
             for _, call in self.calls.values():
                 if call.client not in self.harms.clients:
                     yield Violation("G9", at_s, f"{call.request} has no answer", call.request)
-        harms = self.harms.all()
-        for told in self.told:
-            if not harms.explain(told):
-                text = f"{told.call.request}: {told.code}, and nothing was harmed that explains it"
-                yield Violation("G9", told.at_s, text, told.call.request)
-        for process in self.harms.unexplained():
+        for told in self.harms.unexplained(self.told):
+            text = f"{told.call.request}: {told.code}, and nothing was harmed that explains it"
+            yield Violation("G9", told.at_s, text, told.call.request)
+        for process in self.harms.own_deaths():
             yield Violation("G10", at_s, f"process {process} ended, and nobody had harmed it")
 
 
@@ -316,67 +317,6 @@ class Harm(NamedTuple):
     """Last moment at which its server may not have known: it may still have been given work."""
     host: str = ""
     """Name of the host that was lost; empty: any may have been."""
-
-
-class AllHarms(NamedTuple):
-    """The harms of a run, to be asked about a call."""
-
-    workers: list[Harm]
-    servers: list[Harm]
-    linked_s: dict[str, list[float]]
-    """By client, when a connection of it began or ended."""
-
-    def explain(self, told: Told) -> bool:
-        """Whether "it may have run" is what the caller had to be told.
-
-        Without consent one harm during the call is enough: of a worker for ``worker-lost``,
-        of a server for ``server-lost``.  With it the call goes on, so its allowance must be
-        used up, by what each of its sessions was granted
-        (:func:`~trio_envserve.core.calls.grant`).  (Or its limit passes while it waits.)
-        A call with a key survives its server, whose workers die with it.
-        """
-        call, code = told.call, told.code
-        if code in UNSAID and call.keyed:
-            return True
-        if code in ("no-answer", "deadline"):
-            return call.limited
-        workers, servers = self._during(self.workers, told), self._during(self.servers, told)
-        if code == "worker-lost" and call.keyed:
-            # Or it was given to a worker that was dead, and not known to be.
-            earlier = any(harm.end_s < call.at_s for harm in (*self.workers, *self.servers))
-            return workers + servers + (earlier and not told.begun) >= grant(call.allowed)
-        servers += self._unnoticed(call)
-        if code == "worker-lost":
-            named = _HOST.search(told.message)
-            if named and any(harm.host == named.group(1) for harm in self.workers):
-                return True
-            return workers >= (1 if servers or call.limited else grant(call.allowed))
-        if code == "server-lost":
-            return servers >= (1 if call.limited else _sessions_for(call.allowed))
-        return False
-
-    def _during(self, harms: list[Harm], told: Told) -> int:
-        return sum(
-            harm.begin_s <= told.at_s and harm.end_s >= told.call.at_s and not harm.host
-            for harm in harms
-        )  # fmt: skip
-
-    def _unnoticed(self, call: Call) -> bool:
-        """Whether the client could not know, when it asked, of the last server's loss: no
-        connection of it has ended or begun since."""
-        before = [harm for harm in self.servers if harm.begin_s <= call.at_s]
-        if not before or before[-1].end_s >= call.at_s:
-            return False  # there was none, or it happened just then
-        linked_s = self.linked_s.get(call.client, ())
-        return not any(before[-1].end_s < each_s <= call.at_s for each_s in linked_s)
-
-
-def _sessions_for(allowed: int) -> int:
-    """Number of sessions that must be lost until nothing is left of the allowance."""
-    count = 0
-    while allowed > 0:
-        allowed, count = allowed - grant(allowed), count + 1
-    return count
 
 
 class Harms:
@@ -435,7 +375,7 @@ class Harms:
             case "harmed", "host", "lost":
                 self.hosts.append(Harm(-math.inf, math.inf, event.actor))
 
-    def unexplained(self) -> list[str]:
+    def own_deaths(self) -> list[str]:
         """Processes of the environment that died, and were not harmed, nor those above them."""
         if any(harm.host for harm in self.hosts):
             return []  # a host that the router loses kills its workers
@@ -446,8 +386,9 @@ class Harms:
             and not any(self.began_s.get(process, 0.0) <= each_s <= dead_s for each_s in above_s)
         ]  # fmt: skip
 
-    def all(self) -> AllHarms:
-        """All of them.  The death of a worker with its server or host is none of its own."""
+    def unexplained(self, told: Iterable[Told]) -> Iterator[Told]:
+        """Those that nothing explains.  The death of a worker with its server or host is none of
+        its own."""
         workers = dict(self.killed)
         for alive_s, dead_s, pid in self.deaths.values():
             if pid in self.killed or pid in self.stopped:
@@ -457,7 +398,62 @@ class Harms:
         gone = [] if self.gone_s is None else [(self.gone_s, math.inf)]
         stood = sorted([*self.stood, *gone])
         known = [each._replace(end_s=_known_s(each.end_s, stood)) for each in found]
-        return AllHarms(known, sorted(self.servers), self.linked_s)
+        self.servers.sort()
+        yield from (each for each in told if not self._explain(each, known))
+
+    def _explain(self, told: Told, known: list[Harm]) -> bool:
+        """Whether "it may have run" is what the caller had to be told.
+
+        Without consent one harm during the call is enough: of a worker for ``worker-lost``,
+        of a server for ``server-lost``.  With it the call goes on, so its allowance must be
+        used up, by what each of its sessions was granted
+        (:func:`~trio_envserve.core.calls.grant`).  (Or its limit passes while it waits.)
+        A call with a key survives its server, whose workers die with it.
+        """
+        call, code = told.call, told.code
+        if code in UNSAID and call.keyed:
+            return True
+        if code in ("no-answer", "deadline"):
+            return call.limited
+        workers, servers = _during(known, told), _during(self.servers, told)
+        if code == "worker-lost" and call.keyed:
+            # Or it was given to a worker that was dead, and not known to be.
+            earlier = any(harm.end_s < call.at_s for harm in (*known, *self.servers))
+            return workers + servers + (earlier and not told.begun) >= grant(call.allowed)
+        servers += self._unnoticed(call)
+        if code == "worker-lost":
+            named = _HOST.search(told.message)
+            if named and any(harm.host == named.group(1) for harm in known):
+                return True
+            return workers >= (1 if servers or call.limited else grant(call.allowed))
+        if code == "server-lost":
+            return servers >= (1 if call.limited else _sessions_for(call.allowed))
+        return False
+
+    def _unnoticed(self, call: Call) -> bool:
+        """Whether the client could not know, when it asked, of the last server's loss: no
+        connection of it has ended or begun since."""
+        before = [harm for harm in self.servers if harm.begin_s <= call.at_s]
+        if not before or before[-1].end_s >= call.at_s:
+            return False  # there was none, or it happened just then
+        linked_s = self.linked_s.get(call.client, ())
+        return not any(before[-1].end_s < each_s <= call.at_s for each_s in linked_s)
+
+
+def _during(harms: Iterable[Harm], told: Told) -> int:
+    """Number of those that may have happened, or become known, during a call."""
+    return sum(
+        harm.begin_s <= told.at_s and harm.end_s >= told.call.at_s and not harm.host
+        for harm in harms
+    )
+
+
+def _sessions_for(allowed: int) -> int:
+    """Number of sessions that must be lost until nothing is left of the allowance."""
+    count = 0
+    while allowed > 0:
+        allowed, count = allowed - grant(allowed), count + 1
+    return count
 
 
 def _known_s(dead_s: float, stood: list[tuple[float, float]]) -> float:
