@@ -102,7 +102,7 @@ class Twins:
     """Copies of one object that share what cannot change: instances of frozen dataclasses."""
 
     def __init__(self, value: Any, whose: str) -> None:
-        self._value, self._bytes = value, b""
+        self._value, self._bytes = None, b""
         self._shared: list[Any] = []
         try:
             file = io.BytesIO()

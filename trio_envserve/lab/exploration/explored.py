@@ -17,7 +17,6 @@ from typing import ClassVar, Generic, TypeVar
 
 from .actions import Action, BaseStep
 from .machines import Catalogue
-from .mail import Mail
 
 S = TypeVar("S")
 
@@ -30,7 +29,6 @@ MOST_MOVES = 2_000
 class Explored(ABC, Generic[S]):
     """A configuration, with everything that was ever found out about it."""
 
-    mail: Mail
     rounds: ClassVar[int] = ROUNDS
 
     def __init__(self, machines: Mapping[str, Catalogue]) -> None:
@@ -57,9 +55,9 @@ class Explored(ABC, Generic[S]):
         return step.state(), step.judge.violations
 
     def sizes(self) -> dict[str, int]:
-        """How many local states there are of each kind, and how many messages."""
+        """How many local states there are of each kind,"""
         sizes = {name: len(catalogue) for name, catalogue in self._machines.items()}
-        return {**sizes, "messages": len(self.mail.frames)}
+        return sizes
 
     # -- what can happen ----------------------------------------------------------
 

@@ -28,7 +28,6 @@ from .hosted_configurations import HostConfiguration
 from .hosted_stages import CLOCKS, GUARD_S, TICK_S, HostRouters, Hosts
 from .hosted_state import HostPart, HostsState
 from .hosted_step import HostsStep
-from .mail import Mail
 
 HOSTS = 2
 WAYS = ("up", "down")
@@ -45,9 +44,8 @@ class HostsWorld(Explored[HostsState]):
 
     def __init__(self, configuration: HostConfiguration, *, merge: bool = True) -> None:
         self.configuration = configuration
-        self.mail = Mail()
-        self.routers = HostRouters(self.mail, ())
-        self.machines = Hosts(self.mail, ())
+        self.routers = HostRouters()
+        self.machines = Hosts()
         self.routers.merge = self.machines.merge = merge
         self.names = ["h0", "h0" if configuration.one_id else "h1"]
         super().__init__({"router": self.routers, "machine": self.machines})
