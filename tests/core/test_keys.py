@@ -16,7 +16,7 @@ from trio_envserve.core.requests import Ask
 from trio_envserve.core.restored import Remains
 from trio_envserve.core.terms import RequestId
 
-from .key_desk import LIMITS, NAME, A, B, C, Desk, asking, said
+from .key_desk import A_BACK, LIMITS, NAME, A, B, C, Desk, asking, said
 
 
 def test_a_digest_that_is_said_of_another_input_is_a_conflict():
@@ -44,6 +44,17 @@ def test_a_name_has_a_bounded_length(part):
         with pytest.raises(ProtocolError, match=f"a {part} has 1 to {most} bytes"):
             desk.ask(A, name)
     assert desk.ask(A, NAME._replace(**{part: b"k" * most}))[0] == ("enter", 0)
+
+
+def test_deadline_for_orphans_goes_on_when_one_of_two_gives_up():
+    desk = Desk()
+    desk.ask(A)
+    desk.ask(B)
+    desk.lose(A)
+    desk.lose(B)
+    desk.wait(9.0)
+    assert desk.withdraw(A_BACK) == []
+    assert desk.wait(1.0) == [("finish", 0)]
 
 
 # -- turns and bounds ---------------------------------------------------------------
