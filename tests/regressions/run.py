@@ -232,6 +232,9 @@ def main() -> int:
     missing = sorted(wanted - {patch.number for patch in patches})
     if arguments.since and (changed := changed_since(arguments.since)) is not None:
         patches = [patch for patch in patches if concerns(patch, changed)]
+        if not patches and not missing:
+            print("No failure concerns what has changed.")
+            return 0
 
     with tempfile.TemporaryDirectory(prefix="regressions-") as name:
         base = Path(name).resolve() / "base"
