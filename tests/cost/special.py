@@ -25,7 +25,7 @@ from typing import Any, final
 import trio
 
 from tests.cost.load import Load
-from tests.cost.run import Figures, Rig, Run, Setup, share_of_core, spent
+from tests.cost.run import Figures, Run, Setup, share_of_core, spent
 from tests.proc import cpu_s, resident_bytes
 from trio_envserve import ServerStats
 from trio_envserve.client import Client, open_client
@@ -34,11 +34,12 @@ from trio_envserve.client.options import checked
 from trio_envserve.core import messages
 from trio_envserve.core.errors import EnvServeError
 from trio_envserve.core.journal import Completed, Opened, Record, Started
-from trio_envserve.core.limits import ServerLimits, WireLimits
+from trio_envserve.core.limits import ClientLimits, ServerLimits, WireLimits
 from trio_envserve.core.terms import ID_BYTES, Status
 from trio_envserve.host.allocator import keep_freed_memory
 from trio_envserve.host.collector import collect_seldom
 from trio_envserve.lab.conformance.peer import open_peer
+from trio_envserve.lab.conformance.raw import open_raw_peer
 from trio_envserve.lab.processes import (
     ANY_PORT,
     Process,
@@ -53,6 +54,8 @@ from trio_envserve.server.journal.opening import open_folder
 from trio_envserve.testing.proxy import open_fault_proxy
 
 FEW = Load(50)
+AT_ONCE = 20
+"""Clients that join at one time."""
 SETTLE_S = 0.5
 """For what is let go of late."""
 
@@ -129,21 +132,40 @@ async def idle_clients(run: Run, times: int = 1) -> Figures:
     """Costs of clients that ask nothing: share of a core that the server takes for all, its
     memory for each, and the p99 of calls beside them over that without them."""
     count = times * run.size.clients
-    async with run.rig(Setup()) as rig:
+    async with run.rig(Setup()) as rig, trio.open_nursery() as nursery:
         assert rig.router is not None
-        command = program("tests.cost.client", rig.router.said["address"])
-        async with Process(command, "crowd") as client:
-            await client.line()
-            crowd = Rig(run, Setup(), client, rig.router)
-            alone_ms = (await rig.run(FEW, run.size.window_s))["p99_ms"]
-            before = resident_bytes(rig.router.pid)
-            await crowd.run(Load(count, clients=count), 0.0)
-            await trio.sleep(2 * run.size.idle_s)  # until they say as little as they ever will
-            share = await share_of_core(rig.router.pid, run.size.idle_s)
-            grown = resident_bytes(rig.router.pid) - before
-            beside_ms = (await rig.run(FEW, run.size.window_s))["p99_ms"]
+        alone_ms = (await rig.run(FEW, run.size.window_s))["p99_ms"]
+        address, before = rig.router.said["address"], resident_bytes(rig.router.pid)
+        first = run.judge.next_call
+        for start in range(first, first + count, AT_ONCE):
+            async with trio.open_nursery() as joining:
+                for call in range(start, min(start + AT_ONCE, first + count)):
+                    joining.start_soon(nursery.start, _live, address, call)
+        run.judge.took(count, count)
+        await trio.sleep(2 * run.size.idle_s)  # until they say as little as they ever will
+        share = await share_of_core(rig.router.pid, run.size.idle_s)
+        grown = resident_bytes(rig.router.pid) - before
+        beside_ms = (await rig.run(FEW, run.size.window_s))["p99_ms"]
+        nursery.cancel_scope.cancel()
     found = {"bytes_each": grown / count, "p99_over_alone": beside_ms / alone_ms}
     return found if share is None else {"core_percent": 100 * share, **found}
+
+
+async def _live(address: str, call: int, task_status: trio.TaskStatus[None]) -> None:
+    """A client: it has one rollout, and then states that nothing is pending, as often as clients
+    do that ask nothing.  A raw one: thousands of real ones would take more than the router."""
+    limits = ClientLimits()
+    async with open_raw_peer(address, patience_s=60.0, identity=b"") as (peer, _):
+        await peer.hello()
+        peer.transmit(0, {"call": call, "response": 1})
+        await peer.outcome(0)
+        task_status.started()
+        pause_s = limits.ping_s
+        while True:
+            await trio.sleep(pause_s)
+            pause_s = min(2 * pause_s, limits.idle_ping_s)
+            await peer.sync(1, [])
+            peer.forget()
 
 
 # -- many at once -------------------------------------------------------------------------
@@ -153,7 +175,7 @@ SYNCS = 10
 """Statements that are timed together."""
 WARM = 200
 """Requests before memory is first looked at."""
-AT_ONCE = 1000
+BATCH = 1000
 """Requests that are submitted before other tasks have a turn."""
 
 
@@ -269,7 +291,7 @@ class Crowd:
             asked = checked({"call": number, "response": 1, "sleep_s": 3600, "payload": payload})
             body = asked.encoded(WireLimits())
             calls.append(self._driver.submit(body, now_s, asked.terms, self._ended.append))
-            if not len(calls) % AT_ONCE:
+            if not len(calls) % BATCH:
                 await trio.lowlevel.checkpoint()
         await self._until(lambda stats: stats.running + (not running) * stats.waiting == count)
         return calls
