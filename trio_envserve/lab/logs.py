@@ -41,28 +41,6 @@ def prepared(directory: Path, names: Sequence[str]) -> Path:
 
 
 @final
-class JsonLog:
-    """Appends JSON lines to a file, each with the moment it was written."""
-
-    def __init__(self, path: Path) -> None:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        self._descriptor = os.open(path, flags, 0o644)
-
-    def write(self, event: str, **fields: Any) -> None:
-        """One line with ``event``, ``monotonic`` and the fields; one ``write`` call."""
-        line = {"event": event, "monotonic": time.monotonic(), **fields}
-        os.write(self._descriptor, json.dumps(line).encode() + b"\n")
-
-    def sync(self) -> None:
-        """All lines are on the disk."""
-        os.fsync(self._descriptor)
-
-    def close(self) -> None:
-        """No more lines."""
-        os.close(self._descriptor)
-
-
-@final
 class EventLog:
     """Appends events to a file."""
 
