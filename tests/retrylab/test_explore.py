@@ -34,6 +34,7 @@ from trio_envserve.retrylab import (
 )
 from trio_envserve.retrylab.explore import Exploration, walk
 from trio_envserve.retrylab.failure import explored_failure
+from trio_envserve.retrylab.system import SETTLED
 
 
 class Uncopied:
@@ -319,6 +320,68 @@ def test_notice_is_never_lost_and_passes_messages():
     assert all("notice" in order for order in orders)
     ran = run(dataclasses.replace(system, judges=[whole(lambda history: [])]), 3)
     assert [each.what for each in ran.history.did()].count("notice") == 2
+
+
+class Greeting(Near):
+    """Says hello before it is asked for anything."""
+
+    def on_start(self) -> None:
+        self.send("far", ("", "hello"))
+
+    def on_message(self, sender: str, message: Any) -> None:
+        if message[0]:
+            super().on_message(sender, message)
+
+
+class Polite(Far):
+    def on_message(self, sender: str, message: Any) -> None:
+        if message[0]:
+            super().on_message(sender, message)
+        else:
+            self.send(sender, message)
+
+
+def test_settled_search_begins_after_all_that_follows_from_the_start():
+    system = small(near=Greeting, far=Polite)
+    early, late = (
+        explore(system, Bounds(asks=1, faults=0, settled=each)) for each in (False, True)
+    )
+    assert (early.exhausted, late.exhausted) == (True, True)
+    assert late.states == 4 < early.states, "it asks, it arrives, it is answered"
+    broken = small(near=Greeting, far=Far)  # it does what nobody has asked for
+    found = explore(broken, Bounds(asks=1, faults=0, settled=True))
+    assert found.violation is None, "an event may be for no request"
+
+
+def test_instant_messages_arrive_in_the_move_that_sends_them_and_its_end_is_told():
+    seen: list[tuple[Any, ...]] = []
+
+    class Settled(Judge):
+        def __init__(self) -> None:
+            self.move: tuple[Any, ...] = ()
+
+        def see(self, event: Event) -> None:
+            self.move = (*self.move, event.what)
+            if event.what == SETTLED:
+                seen.append(self.move)
+                self.move = ()
+
+    class Counting(Far):
+        def on_start(self) -> None:
+            self.moves = 0
+
+        def on_settled(self) -> None:
+            self.moves += 1
+
+        def on_rest(self) -> None:
+            assert self.moves == 2
+
+    system = small(far=Counting, judges=[Settled])
+    explored = explore(system, Bounds(asks=1, faults=0, instant=True))
+    assert explored.exhausted
+    assert explored.violation is None
+    assert explored.states == 2, "before and after it is asked, done and told"
+    assert set(seen) == {(SETTLED,), ("one", "one", "one", SETTLED)}
 
 
 # -- what is remembered, and which states are the same ---------------------------------------
