@@ -1,7 +1,5 @@
 """What keys take of their bounds: once for all that hold it, and of each namespace its share."""
 
-from collections import OrderedDict
-
 import pytest
 
 from trio_envserve.core.key_records import NOBODY, Generation, GenerationState, KeyName, Usage
@@ -38,14 +36,6 @@ def test_nobody_can_be_added_to_those_who_wait_where_nobody_does():
     """All of them have the same: whoever came there would wait for all of them."""
     with pytest.raises(TypeError, match="shared"):
         NOBODY[RequestId(b"session", 0)] = b"caller"
-
-
-def test_time_without_waiters_runs_on_where_it_is_said_again_that_nobody_waits():
-    generation = generation_of(NAME)
-    timed: OrderedDict[int, Generation] = OrderedDict()
-    generation.wait_in(timed, 5.0)
-    generation.wait_in(timed, 7.0)
-    assert (generation.since_s, [*timed.values()]) == (5.0, [generation])
 
 
 def open_one(room: KeyRoom, namespace: bytes) -> None:
