@@ -459,7 +459,7 @@ def laboratory(session: nox.Session) -> None:
     session.run("sh", "-c", f"echo {EXPLORED} | {each}", external=True)
 
 
-EXPLORED = "ci keys keys-command keys-disk keys-other hosts"
+EXPLORED = "pair announced keys keys-command keys-disk keys-other hosts"
 
 
 @nox.session(python="3.11")
@@ -499,7 +499,7 @@ def nightly(session: nox.Session) -> None:
     session.run("python", "-m", "trio_envserve.lab.simulation", "200")
     leases = ("--protocol", "trio_envserve.lab.hosts.world:Leases")
     session.run("trio-envserve", "fuzz", *leases, "--seed", "0", "--runs", "100000", "--json")
-    for config in ("nightly", "keys-nightly", "keys-disk-nightly"):
+    for config in ("ci", "couple", "nightly", "keys-nightly", "keys-disk-nightly"):
         session.run("trio-envserve", "fuzz", "--exhaustive", "--config", config, "--json")
     for name, arguments in AT_NIGHT.items():
         session.notify(name, posargs=arguments)
