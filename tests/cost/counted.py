@@ -15,16 +15,14 @@ from __future__ import annotations
 import gc
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
-from itertools import count
 from pathlib import Path
 from types import FrameType
 from typing import Any, final
 
-from trio_envserve.core.client import ClientCore
-from trio_envserve.core.client_effects import Answer, ClientEffect, ToServer
+from tests.core.helpers import Joined
+from trio_envserve.core.client_effects import Answer, ToServer
 from trio_envserve.core.client_inputs import (
     CallKey,
     CallSubmitted,
@@ -35,27 +33,17 @@ from trio_envserve.core.client_inputs import (
     ServerMessage,
 )
 from trio_envserve.core.key_records import KeyAct, KeyName
-from trio_envserve.core.limits import ServerLimits, WireLimits
 from trio_envserve.core.messages import ToSay, in_batches
-from trio_envserve.core.router import Router
-from trio_envserve.core.router_effects import RouterEffect, Spawn, ToClient, ToWorker
+from trio_envserve.core.router_effects import Spawn, ToClient, ToWorker
 from trio_envserve.core.router_inputs import (
     ClientMessage,
     PoolOpened,
-    Resume,
     RouterInput,
-    Spawned,
     WorkerMessage,
 )
-from trio_envserve.core.terms import DIGEST_BYTES, ID_BYTES, SentBody, Status
-from trio_envserve.core.worker import WorkerCore
+from trio_envserve.core.terms import DIGEST_BYTES, Status
 from trio_envserve.core.worker_effects import Run, ToRouter, WorkerEffect, frames_to_router
-from trio_envserve.core.worker_inputs import (
-    EnvironmentReady,
-    OutcomeMade,
-    RouterMessage,
-    WorkerInput,
-)
+from trio_envserve.core.worker_inputs import OutcomeMade, RouterMessage, WorkerInput
 
 EXPECTED = Path(__file__).with_name("counted.json")
 """The counts that hold, and by how much they may grow."""
@@ -83,17 +71,102 @@ COUNTS: dict[str, dict[str, Any]] = {
 
 
 @final
-class Counter:
-    """Counts bytecodes by machine, while it is on."""
+class Machines(Joined):
+    """A router, a worker and a client.  What one has for another at one moment goes in batches,
+    as the shells send it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keyed: bool = False) -> None:
+        """``keyed``: whether each request has a key of its own."""
         self.counts = dict.fromkeys(MACHINES, 0)
-        self.on = False
+        """Bytecodes so far, while ``counting``."""
+        self.counting = False
+        self._keyed = keyed
+        self._running: list[int] = []
+        self._answers: list[Answer] = []
+        super().__init__(workers=1, rerun=False, heartbeats=False, server=None, client=None)
+        self.give(PoolOpened((), self.now_s))
+        self.give_client(Connected(self.now_s))
+        self.settle()
+
+    def keep_in_flight(self, count: int) -> None:
+        """Submit until so many are under way."""
+        for _ in range(count):
+            self._submit()
+        self.settle()
+
+    def turn(self) -> None:
+        """A batch of executions ends, is answered, received, and replaced."""
+        (worker,) = self.workers
+        done, self._running = self._running[:BATCH], self._running[BATCH:]
+        outcomes = [OutcomeMade(number, Status.RESULT, _OUTCOME, 0.001) for number in done]
+        self.work(worker, self._take(worker, *outcomes))
+        self.settle()
+        answers, self._answers = self._answers, []
+        assert len(answers) == len(done)
+        self.now_s += STEP_S
+        for answer in answers:
+            self.give_client(OutcomeReceived(answer.call, self.now_s))
+            self._submit()
+        self.give_client(ClientTick(self.now_s))
+        self.settle()
+
+    def _submit(self) -> None:
+        number, key = self.new_call(), None
+        if self._keyed:
+            name = KeyName(b"default", b"row %d" % number)
+            key = CallKey(KeyAct.ASK, name, number.to_bytes(DIGEST_BYTES, "big"))
+        self.give_client(CallSubmitted(number, _BODY, self.now_s, key=key))
+
+    def settle(self) -> None:
+        """Carry messages until nothing is under way."""
+        while effects := [*self.client_said(), *self.said()]:
+            self._answers += [effect for effect in effects if isinstance(effect, Answer)]
+            for spawn in effects:
+                if isinstance(spawn, Spawn):
+                    self._spawn(spawn)
+            sent = [effect for effect in effects if isinstance(effect, ToServer)]
+            for frames in self._batches("client", sent):
+                self.give(ClientMessage(_ROUTE, frames, self.now_s))
+            to_worker = [effect for effect in effects if isinstance(effect, ToWorker)]
+            for frames in self._batches("router", [effect[2:] for effect in to_worker]):
+                worker, incarnation, *_ = to_worker[0]
+                self.work(worker, self._take(worker, RouterMessage((incarnation, *frames))))
+            to_client = [effect[1:] for effect in effects if isinstance(effect, ToClient)]
+            for frames in self._batches("router", to_client):
+                self.give_client(ServerMessage(frames, self.now_s))
+
+    def give(self, *inputs: RouterInput) -> None:
+        """Inputs to the router."""
+        with self._count("router"):
+            super().give(*inputs)
+
+    def give_client(self, *inputs: ClientInput) -> None:
+        """Inputs to the client."""
+        with self._count("client"):
+            super().give_client(*inputs)
+
+    def _take(self, worker: bytes, *inputs: WorkerInput) -> list[WorkerEffect]:
+        with self._count("worker"):
+            return [effect for each in inputs for effect in self.workers[worker].take(each)]
+
+    def work(self, worker: bytes, effects: Sequence[WorkerEffect]) -> None:
+        """Deliver the worker's messages to the router."""
+        self._running += [effect.number for effect in effects if isinstance(effect, Run)]
+        with self._count("worker"):
+            said: list[Any] = list(
+                frames_to_router([e for e in effects if isinstance(e, ToRouter)])
+            )
+        for frames in said:
+            self.give(WorkerMessage((worker, *frames), self.now_s))
+
+    def _batches(self, machine: str, said: Sequence[ToSay]) -> list[tuple[Any, ...]]:
+        with self._count(machine):
+            return list(in_batches(said))
 
     @contextmanager
-    def count(self, machine: str) -> Iterator[None]:
-        """All bytecodes that are executed in functions called in this block."""
-        if not self.on:
+    def _count(self, machine: str) -> Iterator[None]:
+        """Count the bytecodes that are executed in functions called in this block."""
+        if not self.counting:
             yield
             return
         seen = 0
@@ -118,142 +191,28 @@ class Counter:
             self.counts[machine] += seen
 
 
-@final
-class Joined:
-    """The three machines, and what is on its way between them."""
-
-    def __init__(self, counter: Counter | None = None, *, keyed: bool = False) -> None:
-        self.keyed = keyed
-        """Whether each request has a key of its own."""
-        self.now_s = 1.0
-        self.counter = counter or Counter()
-        self.router = Router(
-            epoch=bytes(ID_BYTES), slots=1, now_s=1.0, new_id=_new_ids(), limits=ServerLimits(),
-            heartbeats=False,
-        )  # fmt: skip
-        self.client = ClientCore(name="counted", new_id=_new_ids(), now_s=self.now_s)
-        self._calls = 0
-        self._running: list[int] = []
-        self._asked: list[ClientEffect] = []
-        """The client's effects that nobody has carried out yet."""
-        self._answers: list[Answer] = []
-        self._said: list[RouterEffect] = []
-        """The same of the router."""
-        self._tell(PoolOpened, ())
-        (spawn,) = [e for e in self._said if isinstance(e, Spawn)]
-        self._worker_id = spawn.worker
-        self.router.take(Spawned(spawn.worker, 1))
-        self.worker = WorkerCore(spawn.incarnation, header_bytes=WireLimits().header_bytes)
-        self._report(self._work(EnvironmentReady, 1, "counted", False))
-        self._ask(Connected)
-        self._move()
-
-    def keep_in_flight(self, count: int) -> None:
-        """Submit until so many are under way."""
-        for _ in range(count):
-            self._submit()
-        self._move()
-
-    def turn(self) -> None:
-        """A batch of executions ends, is answered, received, and replaced."""
-        done, self._running = self._running[:BATCH], self._running[BATCH:]
-        effects: list[WorkerEffect] = []
-        for number in done:
-            effects += self._work(OutcomeMade, number, Status.RESULT, _OUTCOME, 0.001)
-        self._report(effects)
-        self._move()
-        if self.router.behind:  # it has answered as many as it may at once
-            self._tell(Resume)
-            self._move()
-        answers, self._answers = self._answers, []
-        assert len(answers) == len(done)
-        self.now_s += STEP_S
-        for answer in answers:
-            self._ask(OutcomeReceived, answer.call)
-            self._submit()
-        self._ask(ClientTick)
-        self._move()
-
-    def _submit(self) -> None:
-        number, key = self._calls, None
-        if self.keyed:
-            name = KeyName(b"default", b"row %d" % number)
-            key = CallKey(KeyAct.ASK, name, number.to_bytes(DIGEST_BYTES, "big"))
-        self._ask(partial(CallSubmitted, key=key), number, _BODY)
-        self._calls += 1
-
-    def _move(self) -> None:
-        """Carry messages until nothing is under way."""
-        while self._asked or self._said:
-            effects, self._asked = self._asked, []
-            self._answers += [effect for effect in effects if isinstance(effect, Answer)]
-            sent = [effect for effect in effects if isinstance(effect, ToServer)]
-            for frames in self._batches("client", sent):
-                self._tell(ClientMessage, _ROUTE, frames)
-            said, self._said = self._said, []
-            to_worker = [effect for effect in said if isinstance(effect, ToWorker)]
-            for frames in self._batches("router", [effect[2:] for effect in to_worker]):
-                runs = self._work(RouterMessage, (to_worker[0].incarnation, *frames))
-                self._running += [run.number for run in runs if isinstance(run, Run)]
-                self._report(runs)
-            to_client = [effect[1:] for effect in said if isinstance(effect, ToClient)]
-            for frames in self._batches("router", to_client):
-                self._ask(ServerMessage, frames)
-
-    def _report(self, effects: Sequence[WorkerEffect]) -> None:
-        """Deliver the worker's messages to the router."""
-        with self.counter.count("worker"):
-            said = list(frames_to_router([e for e in effects if isinstance(e, ToRouter)]))
-        for frames in said:
-            self._tell(WorkerMessage, (self._worker_id, *frames))
-
-    def _batches(self, machine: str, said: Sequence[ToSay]) -> list[tuple[SentBody, ...]]:
-        with self.counter.count(machine):
-            return list(in_batches(said))
-
-    # To make an input is a part of its cost.
-
-    def _ask(self, kind: Callable[..., ClientInput], *what: Any) -> None:
-        with self.counter.count("client"):
-            self._asked += self.client.take(kind(*what, self.now_s))
-
-    def _work(self, kind: Callable[..., WorkerInput], *what: Any) -> list[WorkerEffect]:
-        with self.counter.count("worker"):
-            return self.worker.take(kind(*what))
-
-    def _tell(self, kind: Callable[..., RouterInput], *what: Any) -> None:
-        with self.counter.count("router"):
-            self._said += self.router.take(kind(*what, self.now_s))
-
-
-def _new_ids() -> Callable[[], bytes]:
-    """Ids that are all different, and the same in every run."""
-    return map(partial(int.to_bytes, length=ID_BYTES, byteorder="big"), count(1)).__next__
-
-
 # -- counts -------------------------------------------------------------------------------
 
 
 def bytecodes(in_flight: int = 64, *, done: int = 0, keyed: bool = False) -> dict[str, float]:
     """Bytecodes for each request, by machine, with so many in flight and so many done before in
     the session."""
-    counter = Counter()
-    machines = Joined(counter, keyed=keyed)
+    machines = Machines(keyed=keyed)
     machines.keep_in_flight(in_flight)
     for _ in range(max(4, done // BATCH)):
         machines.turn()
-    counter.on = True
+    machines.counting = True
     collects = gc.isenabled()
     gc.disable()  # what others have it call is no cost of a request, and comes at any time
     try:
         machines.turn()  # since 3.12 a function is prepared when it is first traced
-        counter.counts = dict.fromkeys(MACHINES, 0)
+        machines.counts = dict.fromkeys(MACHINES, 0)
         for _ in range(SAMPLE // BATCH):
             machines.turn()
     finally:
         if collects:
             gc.enable()
-    return {name: total / SAMPLE for name, total in counter.counts.items()}
+    return {name: total / SAMPLE for name, total in machines.counts.items()}
 
 
 # -- expectations -------------------------------------------------------------------------

@@ -2,11 +2,11 @@
 
 Theory of operation
 -------------------
-Each returns one figure for each of its measures.  The many requests are made by one client,
-which cancels half of them, every second one, and then the other half.  They are submitted to its
-driver, as ``run_many`` does, so that the client needs no task for each.  What the server's
-process spends is read from /proc; its ticks, the client's pings and the questions for statistics
-meanwhile are a part of it.
+Each returns one figure for each of its measures.  Clients that hold on to much, or that are
+many, are raw ones (:class:`~trio_envserve.lab.conformance.peer.Peer`): they take little of the
+machine.  The many requests are made by one, which cancels half of them, every second one, and
+then the other half.  What the server's process spends is read from /proc; its ticks and the
+questions for statistics meanwhile are a part of it.
 """
 
 from __future__ import annotations
@@ -27,18 +27,16 @@ import trio
 from tests.cost.load import Load
 from tests.cost.run import Figures, Run, Setup, share_of_core, spent
 from tests.proc import cpu_s, resident_bytes
-from trio_envserve import ServerStats
 from trio_envserve.client import Client, open_client
-from trio_envserve.client.driver import Ended
-from trio_envserve.client.options import checked
-from trio_envserve.core import messages
+from trio_envserve.core import messages, values
 from trio_envserve.core.errors import EnvServeError
 from trio_envserve.core.journal import Completed, Opened, Record, Started
 from trio_envserve.core.limits import ClientLimits, ServerLimits, WireLimits
+from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.terms import ID_BYTES, Status
 from trio_envserve.host.allocator import keep_freed_memory
 from trio_envserve.host.collector import collect_seldom
-from trio_envserve.lab.conformance.peer import open_peer
+from trio_envserve.lab.conformance.peer import Peer, open_peer
 from trio_envserve.lab.conformance.raw import open_raw_peer
 from trio_envserve.lab.processes import (
     ANY_PORT,
@@ -48,7 +46,7 @@ from trio_envserve.lab.processes import (
     program,
     say,
 )
-from trio_envserve.net import Network, open_network
+from trio_envserve.net import open_network
 from trio_envserve.server import open_server
 from trio_envserve.server.journal.opening import open_folder
 from trio_envserve.testing.proxy import open_fault_proxy
@@ -81,26 +79,23 @@ OUTCOME_BYTES = 10_000
 
 async def memory_kept(run: Run) -> Figures:
     """Growth of the server by outcomes that nobody acknowledges, over their bytes."""
-    async with run.served(Setup()) as server, open_network() as network:
+    async with run.served(Setup()) as server:
         address = server.said["address"]
-        await _keep(run, network, address, 200, forgotten=True)
+        await _keep(run, address, 200, forgotten=True)
         await trio.sleep(SETTLE_S)  # not to wait: for what is let go of late
         before = resident_bytes(server.pid)
         half = run.size.outcomes // 2  # two sessions: the share of one is half of what is kept
-        kept = sum([await _keep(run, network, address, half) for _ in range(2)])
+        kept = sum([await _keep(run, address, half) for _ in range(2)])
         await trio.sleep(SETTLE_S)
         grown = resident_bytes(server.pid) - before
     return {"of_their_bytes": grown / kept, "outcomes_mb": kept / 1e6}
 
 
-async def _keep(
-    run: Run, network: Network, address: str, count: int, *, forgotten: bool = False
-) -> int:
+async def _keep(run: Run, address: str, count: int, *, forgotten: bool = False) -> int:
     """Ask, take the outcomes and never say so; the number of their bytes.  The connection is
     closed; the session stays for its lease, unless it is to be forgotten."""
     size = 0
-    async with open_peer(network, address, patience_s=60.0) as peer:
-        await peer.hello()
+    async with _open_client(address) as peer:
         for start in range(0, count, 100):
             some = range(start, min(start + 100, count))
             for sequence in some:
@@ -115,16 +110,23 @@ async def _keep(
     return size
 
 
+@asynccontextmanager
+async def _open_client(address: str) -> AsyncGenerator[Peer, None]:
+    """A raw client, with a session."""
+    async with open_network() as network, open_peer(network, address, patience_s=120.0) as peer:
+        await peer.hello()
+        yield peer
+
+
 async def idle_pending(run: Run) -> Figures:
     """Share of a core that the server takes while long rollouts are pending."""
-    async with run.served(Setup()) as server, open_client(server.said["address"]) as client:
-        await client.wait_ready()
-        crowd = Crowd(client)
-        calls = await crowd.ask(run.judge.next_call, run.size.pending)
+    async with run.served(Setup()) as server, _open_client(server.said["address"]) as peer:
+        crowd = Crowd(peer)
+        asked = await crowd.ask(run.judge.next_call, run.size.pending)
         await trio.sleep(SETTLE_S)
         share = await share_of_core(server.pid, run.size.idle_s)
-        await crowd.cancel(calls, left=0)
-    run.judge.cancelled(len(calls))
+        await crowd.cancel(asked, left=0)
+    run.judge.cancelled(len(asked))
     return {} if share is None else {"core_percent": 100 * share}
 
 
@@ -204,35 +206,28 @@ async def _many(run: Run, *, capacity: int, hosts: int = 0) -> Figures:
             joined = await stack.enter_async_context(Process(joining, "hosts"))
             await joined.line()
             found["bytes_each_host"] = (resident_bytes(server.pid) - alone_bytes) / hosts
-        wire = WireLimits(**_wire(count))
-        client = await stack.enter_async_context(open_client(server.said["address"], wire=wire))
-        await client.wait_ready()
-        crowd = Crowd(client)
+        crowd = Crowd(await stack.enter_async_context(_open_client(server.said["address"])))
         await crowd.cancel(await crowd.ask(judge.next_call, min(WARM, count)), left=0)
         judge.cancelled(min(WARM, count))
         await trio.sleep(SETTLE_S)
         empty_bytes, began_s = resident_bytes(server.pid), time.monotonic()
-        numbers = await crowd.ask(judge.next_call, count, running=capacity > 1)
+        asked = await crowd.ask(judge.next_call, count, running=capacity > 1)
         if hosts:
             found["starts_per_s"] = count / (time.monotonic() - began_s)
         await trio.sleep(SETTLE_S)
         found["bytes_each"] = (resident_bytes(server.pid) - empty_bytes) / count
         looks = [cpu_s(server.pid)]
-        await crowd.cancel(numbers[1::2], left=len(numbers[::2]))
+        await crowd.cancel(asked[1::2], left=len(asked[::2]))
         looks.append(cpu_s(server.pid))
-        await crowd.state(SYNCS)
+        await crowd.state(asked[::2], SYNCS)
         looks.append(cpu_s(server.pid))
-        await crowd.cancel(numbers[::2], left=0)
+        await crowd.cancel(asked[::2], left=0)
         looks.append(cpu_s(server.pid))
         judge.cancelled(count)
     cancel_s, sync_s = spent(looks[0::2], looks[1::2]), spent(looks[1:2], looks[2:3])
     if cancel_s is None or sync_s is None:
         return {}
     return {**found, "sync_ms": 1e3 * sync_s / SYNCS, "cancel_us": 1e6 * cancel_s / count}
-
-
-def _wire(count: int) -> dict[str, int]:
-    return {"header_bytes": 40 * count, "peer_queue_messages": max(10_000, 4 * count)}
 
 
 @asynccontextmanager
@@ -247,7 +242,7 @@ async def _open_large(
     }  # fmt: skip
     options = {
         "environment": "tests.cost.environment:Echo", "args": {"log": str(run.folder)},
-        "limits": limits, "wire": _wire(count), "workers": 0 if hosts else 1,
+        "limits": limits, "wire": {"header_bytes": 40 * count}, "workers": 0 if hosts else 1,
         "hosts_bind": ANY_PORT if hosts else None,
     }  # fmt: skip
     command = program("tests.cost.special", options)
@@ -276,45 +271,45 @@ async def large_server(options: dict[str, Any]) -> None:
 class Crowd:
     """Many requests of one client, none of which ends by itself."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._driver = client._driver
-        self._ended: list[Ended] = []
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self._next = self._probe = 0
 
-    async def ask(self, first: int, count: int, *, running: bool = False) -> list[int]:
+    async def ask(self, first: int, count: int, *, running: bool = False) -> range:
         """Make requests that would take an hour, numbered from ``first``, and wait until all
-        are at the server, or ``running``; the numbers of their calls."""
-        now_s = trio.current_time()
-        calls: list[int] = []
-        payload = bytes(PAYLOAD_BYTES)
-        for number in range(first, first + count):
-            asked = checked({"call": number, "response": 1, "sleep_s": 3600, "payload": payload})
-            body = asked.encoded(WireLimits())
-            calls.append(self._driver.submit(body, now_s, asked.terms, self._ended.append))
-            if not len(calls) % BATCH:
-                await trio.lowlevel.checkpoint()
-        await self._until(lambda stats: stats.running + (not running) * stats.waiting == count)
-        return calls
+        are at the server, or ``running``; their sequences."""
+        asked = {"response": 1, "sleep_s": 3600, "payload": bytes(PAYLOAD_BYTES)}
+        sequences = range(self._next, self._next + count)
+        for call, sequence in enumerate(sequences, first):
+            self._peer.transmit(sequence, {"call": call, **asked})
+            if not (sequence + 1) % BATCH:
+                await self._peer.barrier()
+        self._next += count
+        await self._until(lambda waits, runs: runs + (not running) * waits == count)
+        return sequences
 
-    async def cancel(self, calls: Sequence[int], *, left: int) -> None:
-        """Cancel calls, and wait until the server has stopped them."""
-        self._driver.cancel(calls)
-        await self._until(lambda stats: stats.waiting + stats.running == left)
+    async def cancel(self, sequences: Sequence[int], *, left: int) -> None:
+        """Cancel requests, and wait until the server has stopped them."""
+        self._peer.finish(*sequences)
+        await self._until(lambda waits, runs: waits + runs == left)
 
-    async def state(self, times: int) -> None:
-        """State what the client holds so many times, and wait for the server's answers."""
-        core, socket = self._driver.core, self._driver._socket
-        assert socket is not None
+    async def state(self, pending: Sequence[int], times: int) -> None:
+        """State what is held so many times, and wait for the server's answers."""
         for _ in range(times):
-            for sync in core.sessions.syncs(core.pings.connections, 0):
-                socket.send_nowait((messages.encode(sync),))
-        await self._client.stats()  # it comes behind them
+            self._peer.sync_nowait(self._next, Ranges(pending).flat())
+        await self._peer.barrier()
 
-    async def _until(self, condition: Callable[[ServerStats], bool]) -> None:
-        """Wait until it is true of the server."""
-        while not condition(await self._client.stats()):
-            if self._ended:
-                raise EnvServeError(f"a rollout of an hour has ended: {self._ended[0]!r}")
+    async def _until(self, condition: Callable[[int, int], bool]) -> None:
+        """Wait until it is true of the numbers of requests that wait and that run."""
+        while True:
+            self._probe += 1
+            self._peer.send(messages.AskStats(self._probe))
+            _, (_, body) = await self._peer.next(messages.Stats)
+            stats: Any = values.decode(body)
+            if self._peer.all(messages.Outcome):
+                raise EnvServeError("a rollout of an hour has ended")
+            if condition(stats["waiting"], stats["running"]):
+                return
             await trio.sleep(0.05)
 
 

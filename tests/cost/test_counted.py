@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cost import counted as counting
-from tests.cost.counted import BATCH, MACHINES, Joined, bytecodes, counted, problems
+from tests.cost.counted import BATCH, MACHINES, Machines, bytecodes, counted, problems
 from trio_envserve.core.keys import Keys
 from trio_envserve.core.router import Router
 
@@ -101,7 +101,7 @@ def test_accepted_counts_are_expected(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("keyed", [False, True])
 def test_machines_answer_and_receive_all_that_is_asked(keyed):
-    joined = Joined(keyed=keyed)
+    joined = Machines(keyed=keyed)
     joined.keep_in_flight(64)
     for _ in range(80):  # more than may be answered while no time passes
         joined.turn()
@@ -110,4 +110,4 @@ def test_machines_answer_and_receive_all_that_is_asked(keyed):
     assert (stats["malformed"], stats["cache"]["refused_for_now"]) == (0, 0)
     assert stats["cache"]["finished"] >= 78 * BATCH  # the last are told with the next requests
     assert len(keys.generations) == (64 + 80 * BATCH) * keyed
-    assert set(joined.counter.counts) == set(MACHINES)
+    assert set(joined.counts) == set(MACHINES)
