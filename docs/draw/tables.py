@@ -557,10 +557,10 @@ def caught_table(caught: Mapping[str, str]) -> str:
     return "\n".join(lines + [f"| `{name}` | `{case}` |" for name, case in caught.items()])
 
 
-def findings_table(findings: Mapping[str, type]) -> str:
-    """The findings of the judge of attacks, by the docstrings of their classes."""
+def findings_table(findings: Mapping[str, str]) -> str:
+    """The findings of the judge of attacks."""
     lines = ["| finding | good if |", "|---|---|"]
-    return "\n".join(lines + [f"| `{name}` | {kind.__doc__} |" for name, kind in findings.items()])
+    return "\n".join(lines + [f"| `{name}` | {good} |" for name, good in findings.items()])
 
 
 def attacks_table(attacks: Sequence[Attack | Hold]) -> str:

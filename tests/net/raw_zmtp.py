@@ -5,18 +5,11 @@ from __future__ import annotations
 import socket
 import threading
 
+from trio_envserve.lab.conformance import wire
 from trio_envserve.net.address import parse_address
-from trio_envserve.net.framing import encode_command
 
-GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
-
-
-def ready(socket_type: bytes = b"DEALER", identity: bytes = b"") -> bytes:
-    """The READY of a peer."""
-    body = b"\x05READY"
-    for name, value in ((b"Socket-Type", socket_type), (b"Identity", identity)):
-        body += bytes((len(name),)) + name + len(value).to_bytes(4, "big") + value
-    return encode_command(body)
+GREETING = wire.greeting()
+ready = wire.ready
 
 
 def connect(address: str) -> socket.socket:
