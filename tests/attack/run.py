@@ -254,8 +254,11 @@ class Siege:
         except ServerStartError as error:
             if not self.victims:
                 raise
-            await self._blame(suspect, str(error))
-            raise VictimLost from None
+            lost = str(error)
+        else:
+            return
+        await self._blame(suspect, lost)
+        raise VictimLost
 
     @contextmanager
     def _round(self, each: Round) -> Iterator[None]:

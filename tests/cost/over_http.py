@@ -112,7 +112,7 @@ async def open_engine() -> AsyncGenerator[str, None]:
 
     async with trio.open_nursery() as nursery:
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1", backlog=4096)
-        nursery.start_soon(trio.serve_listeners, answer, [listener])
+        await nursery.start(trio.serve_listeners, answer, [listener])
         yield f"http://127.0.0.1:{listener.socket.getsockname()[1]}/v1"
         nursery.cancel_scope.cancel()
 
