@@ -4,6 +4,8 @@
 
 ``digests``
     hashes of seeded runs, and sizes of every explored configuration.
+``ledger``
+    everything broken on purpose, and which check finds it by which guarantee.
 ``traces``
     what the judges of the simulator see, as plain data outside of the repository.
 ``judge``
@@ -16,7 +18,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from . import digests, judge, traces
+from . import digests, judge, ledger, traces
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -25,7 +27,7 @@ def main(arguments: Sequence[str]) -> int:
         "python -m tests.oracles", description=(__doc__ or "").partition("\n")[0]
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (digests, traces, judge):
+    for command in (digests, ledger, traces, judge):
         name = command.__name__.rpartition(".")[2]
         prose = (command.__doc__ or "").partition("\n")[0]
         its = commands.add_parser(name, help=prose, description=prose)

@@ -1,0 +1,671 @@
+"""The table of everything broken on purpose, and which check finds it by which guarantee.
+
+A *row* is one thing that is broken: a registered mutant (its name alone), one that stands beside
+tests (``dedup: ...``, ``keys: ...``, ``memory: ...``, ``hosts: ...``, ``taken over: ...``), a patch
+that puts a known failure back (``patch: ...``) or a generated mutation of a module of the core
+(``generated: MODULE: ...``).  A *cell* is one check of a row: ``by`` is the guarantee that it
+broke, ``test`` if an assertion of a test saw it, ``clock`` if the check did not end, or empty if
+nothing was found; ``tried`` counts runs (of ``explore``: states), ``seconds`` processor time.  A
+cell that was not tried says why under ``untried``.
+
+``python -m tests.oracles ledger`` tries the cells that ``tests/ledger.json`` lacks, a row at a
+time, and writes the file after each row; so it may be stopped at any time and started again.
+``--rows`` and ``--checks`` choose, ``--again`` tries chosen cells that are there, too.
+``--compare OLD NEW`` says which rows lost their last finder or changed their guarantee.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import fnmatch
+import importlib
+import json
+import os
+import re
+import resource
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from tests.regressions.run import (
+    PATCHES,
+    apply,
+    became_of,
+    make_base,
+    read_patch,
+    run_tests,
+)
+
+if TYPE_CHECKING:
+    from tests.mutation.mutate import Mutation
+
+STORED = Path(__file__).parent.parent / "ledger.json"
+ROOT = Path(__file__).parent.parent.parent
+
+Cell: TypeAlias = dict[str, Any]
+Cells: TypeAlias = dict[str, Cell]
+Ledger: TypeAlias = dict[str, Cells]
+
+CELL_S = 600.0
+"""Processor time after which a check is taken for one that never ends."""
+MEMORY_BYTES = 6 << 30
+CORE = "trio_envserve/core/"
+
+
+# -- rows ---------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One thing that is broken on purpose."""
+
+    name: str
+    family: str
+    """``simulator`` or ``leases`` for registered mutants; otherwise the word before the colon."""
+    guarantees: tuple[str, ...] = ()
+    """The guarantees by which it may be found; any if none is named."""
+    tests: tuple[str, ...] = ()
+    """The tests that must see it, by their path below ``tests``."""
+    patch: Path | None = None
+
+    def caught_by(self, guarantee: str) -> bool:
+        """Whether a violation of this guarantee counts."""
+        return not self.guarantees or guarantee in self.guarantees
+
+
+BESIDE_TESTS = {
+    "dedup": "tests.core.test_dedup_mutants",
+    "keys": "tests.core.test_keys_mutants",
+    "memory": "tests.net.test_shared_mutants",
+    "hosts": "tests.hosts.test_whole",
+    "taken over": "tests.hosts.test_taken_over",
+}
+"""By family: the module whose ``MUTANTS`` are applied by a ``MonkeyPatch``."""
+
+GENERATED_FIRST = "generated: "
+"""Beginning of the names of generated mutations."""
+
+SHARE = 20
+"""Of the generated mutations of a module each so many-th is a row."""
+
+GENERATED = (
+    "announced", "call_keys", "call_queue", "call_table", "calls", "client", "client_handlers",
+    "client_pings", "client_sessions", "closing", "deadlines", "dedup", "dispatcher",
+    "dispatches", "earlier_epochs", "elastic", "executions", "health", "host", "host_link",
+    "host_lives", "host_pool", "host_said", "journal", "key_answers", "key_commands",
+    "key_pages", "key_records", "key_room", "key_table", "keyed", "keyed_at_rest", "keys",
+    "lease", "lives", "outcomes", "pausing", "ranges", "remote_hosts", "request_table",
+    "requests", "rested", "resting", "restored", "rights", "router", "running", "scheduler",
+    "slots", "spoilt", "stages", "turnover", "worker", "workforce",
+)  # fmt: skip
+"""The modules of the core whose machines are to change."""
+
+
+def beside_tests(family: str) -> dict[str, Callable[[Any], None]]:
+    """The mutants of this family, by name."""
+    mutants = importlib.import_module(BESIDE_TESTS[family]).MUTANTS
+    if isinstance(mutants, dict):
+        return mutants
+    return {each.__name__.replace("_", "-"): each for each in mutants}
+
+
+def registered_rows() -> Iterator[Row]:
+    """The mutants of the simulator and of leases."""
+    from tests.core.test_router_grouping_mutants import HISTORIES
+    from trio_envserve.lab.hosts.mutants import MUTANTS as MUTANTS_OF_LEASES
+    from trio_envserve.lab.mutants import MUTANTS
+
+    law = "core/test_router_grouping_mutants.py::test_the_law_catches[{}]"
+    for mutant in MUTANTS:
+        tests = (law.format(mutant.name),) if mutant.name in HISTORIES else ()
+        yield Row(mutant.name, "simulator", mutant.guarantees, tests)
+    for mutant in MUTANTS_OF_LEASES:
+        yield Row(mutant.name, "leases", mutant.guarantees)
+
+
+def rows_beside_tests() -> Iterator[Row]:
+    """The mutants that no registry has."""
+    for family, module in BESIDE_TESTS.items():
+        file = module.removeprefix("tests.").replace(".", "/") + ".py"
+        for name in beside_tests(family):
+            tests = (f"{file}::test_the_machine_catches[{name}]",)
+            yield Row(f"{family}: {name}", family, tests=() if "hosts" in file else tests)
+
+
+def patch_rows() -> Iterator[Row]:
+    """The known failures."""
+    for path in sorted(PATCHES.glob("*.patch")):
+        yield Row(f"patch: {path.stem}", "patch", tests=read_patch(path).tests, patch=path)
+
+
+def generated_rows() -> Iterator[Row]:
+    """Each so many-th mutation of the modules of the core that are to change."""
+    from tests.mutation.mutate import mutations
+
+    for module in GENERATED:
+        source = (ROOT / CORE / f"{module}.py").read_text("utf-8")
+        for mutation in list(mutations(source))[::SHARE]:
+            yield Row(f"{GENERATED_FIRST}{module}: {mutation.name}", "generated")
+
+
+def all_rows(pattern: str = "*") -> list[Row]:
+    """The rows whose names match a pattern, in the order of the file."""
+    makers = [registered_rows, rows_beside_tests, patch_rows]
+    if pattern.startswith(("*", GENERATED_FIRST)):  # to make them takes a minute
+        makers.append(generated_rows)
+    return [row for make in makers for row in make() if fnmatch.fnmatchcase(row.name, pattern)]
+
+
+# -- breaking -----------------------------------------------------------------
+
+
+def broken(row: Row) -> AbstractContextManager[Any]:
+    """While the block lasts, this process runs what is broken.  A patch is applied already: to
+    the copy in which this process runs."""
+    if row.family in ("simulator", "leases"):
+        from trio_envserve.lab.exploration.mutants import find
+
+        return find(row.name).applied()
+    if row.family in BESIDE_TESTS:
+        return _patched(beside_tests(row.family)[row.name.partition(": ")[2]])
+    return contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _patched(apply: Callable[[Any], None]) -> Iterator[None]:
+    import pytest
+
+    with pytest.MonkeyPatch.context() as patch:
+        apply(patch)
+        yield
+
+
+def mutation_of(name: str) -> tuple[str, Mutation]:
+    """The module and the mutation of a generated row."""
+    from tests.mutation.mutate import mutations
+
+    module, _, its = name.removeprefix(GENERATED_FIRST).partition(": ")
+    source = (ROOT / CORE / f"{module}.py").read_text("utf-8")
+    return module, next(each for each in mutations(source) if each.name == its)
+
+
+def load_changed(name: str) -> None:
+    """Let a generated mutation be what is imported.  Before the package is imported."""
+    from tests.mutation.judging import Changed
+
+    module, mutation = mutation_of(name)
+    sys.meta_path.insert(0, Changed(module, mutation.change()))
+
+
+# -- checks -------------------------------------------------------------------
+
+
+class DidNotEndError(BaseException):
+    """The time of a check is over; nothing that is checked catches it."""
+
+
+Found: TypeAlias = tuple[str, int, dict[str, Any]]
+"""The guarantee (empty if nothing was found), how much was tried, and further words."""
+
+
+def _first(row: Row, guarantees: Iterable[str]) -> str:
+    """The first guarantee that counts; empty if none does."""
+    return next(filter(row.caught_by, guarantees), "")
+
+
+FUZZ_RUNS = {"simulator": 1_200, "leases": 100, "patch": 120, "generated": 60}
+"""Most seeds of the simulator that are run for rows of a family."""
+FUZZ_RUNS_ELSE = 120
+
+
+def fuzz(row: Row) -> Found:
+    """Seeds of the simulator as ``fuzz`` draws them; of mutants those that could show them."""
+    from trio_envserve.lab.simulation.target import Protocol
+
+    target = Protocol(mutant=row.name if row.family == "simulator" else "")
+    runs = 0
+    for seed in target.seeds(0):
+        runs += 1
+        violations = target.run(seed).violations
+        if by := _first(row, (each.guarantee for each in violations)):
+            return by, runs, {"seed": seed}
+        if runs >= FUZZ_RUNS.get(row.family, FUZZ_RUNS_ELSE):
+            break
+    return "", runs, {}
+
+
+SWEEP_SEEDS, SWEEP_WRITES = 12, 6
+"""Number of seeds with keys, and most writes of each at which the server is killed."""
+
+
+def every_write(row: Row) -> Found:
+    """A crash at some of the writes of the first seeds with keys."""
+    from trio_envserve.lab.simulation.target import crashes, keyed_seeds
+
+    runs = 0
+    for seed in keyed_seeds(SWEEP_SEEDS):
+        for run in crashes(seed, most=SWEEP_WRITES):
+            runs += 1
+            if by := _first(row, (each.guarantee for each in run.violations)):
+                return by, runs, {"seed": seed}
+    return "", runs, {}
+
+
+def leases(row: Row) -> Found:
+    """Seeds of the small world of leases."""
+    from trio_envserve.lab.hosts.world import run
+
+    most = 2_000 if row.family == "leases" else 60
+    for seed in range(most):
+        violations = run(seed).violations
+        if by := _first(row, (each.guarantee for each in violations)):
+            return by, seed + 1, {"seed": seed}
+    return "", most, {}
+
+
+HOSTED_SEEDS = 20
+
+
+def hosts(row: Row) -> Found:
+    """Seeds of the world of ``tests/hosts`` that has whole hosts."""
+    from tests.hosts.whole import World
+
+    return _judged(World)
+
+
+def taken_over(row: Row) -> Found:
+    """Seeds of the world of ``tests/hosts`` whose routers follow each other."""
+    from tests.hosts.taken_over import FollowedWorld
+
+    return _judged(FollowedWorld)
+
+
+def _judged(world: Callable[[int], Any]) -> Found:
+    for seed in range(HOSTED_SEEDS):
+        try:
+            wrong = world(seed).run()
+        except Exception as error:  # whatever a broken core raises is found
+            return "CRASH", seed + 1, {"seed": seed, "says": repr(error)[:80]}
+        if wrong:
+            return "judge", seed + 1, {"seed": seed, "says": str(wrong[0])[:80]}
+    return "", HOSTED_SEEDS, {}
+
+
+LARGEST = 2_000
+"""States of the largest configuration that is explored for rows of which nobody has said in
+which configuration they show."""
+
+
+def explore(row: Row) -> Found:
+    """The configurations that are said to show a mutant; for others all small ones."""
+    from trio_envserve.lab.exploration.configurations import ALL, showing
+    from trio_envserve.lab.exploration.search import explore as explored
+
+    chosen = [showing(row.name)[0]] if row.family in REGISTERED else list(ALL)
+    states = 0
+    for configuration in chosen:
+        most = None if row.family in REGISTERED else LARGEST
+        figures = explored(configuration, most_states=most).figures
+        states += figures.states
+        if figures.found is not None:
+            broke = [text.partition(":")[0] for text in figures.found.violations]
+            if by := _first(row, broke):
+                return by, states, {"where": configuration.name}
+    return "", states, {}
+
+
+def conformance(row: Row) -> Found:
+    """The case of the suite that is named for a mutant, against a real server or worker."""
+    from tests.conformance.caught import CAUGHT
+
+    case = (
+        "test_mutants.py::test_a_served_mutant_does_not_conform"
+        if row.name in CAUGHT
+        else "test_workers.py::test_a_mutant_of_the_worker_does_not_conform"
+    )
+    passed, _ = _pytest([f"tests/conformance/{case}"], keyword=row.name)
+    return "case" if passed else "", 1, {}
+
+
+def test(row: Row) -> Found:
+    """The tests that are named for a row: they pass if they see what is broken."""
+    passed, count = _pytest([f"tests/{each}" for each in row.tests])
+    return "test" if passed else "", count, {}
+
+
+def _pytest(tests: Sequence[str], keyword: str = "") -> tuple[bool, int]:
+    """Whether all of these pass, and how many there are; in a process of its own."""
+    chosen = ["-m", "slow or not slow", "-p", "no:cacheprovider", "-p", "no:randomly", "-q"]
+    if keyword:
+        chosen += ["-k", keyword]
+    command = [sys.executable, "-m", "pytest", *chosen, *tests]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    passed = re.search(r"(\d+) passed", done.stdout)
+    return done.returncode == 0 and passed is not None, int(passed[1]) if passed else 0
+
+
+CHECKS: dict[str, Callable[[Row], Found]] = {
+    "fuzz": fuzz,
+    "leases": leases,
+    "test": test,
+    "every_write": every_write,
+    "hosts": hosts,
+    "taken_over": taken_over,
+    "explore": explore,
+    "conformance": conformance,
+}
+"""Every check, the cheap ones first."""
+
+REGISTERED = ("simulator", "leases")
+OF_HOSTS = ("leases", "hosts", "taken_over")
+
+
+def untried(row: Row, check: str) -> str:
+    """The reason why a check is never tried on a row; empty if it is."""
+    if row.family == "memory" and check != "test":
+        return "no core is broken"
+    if row.patch is not None and check != "test" and CORE not in row.patch.read_text("utf-8"):
+        return "no core is broken"
+    match check:
+        case "test" if not row.tests and row.family != "generated":
+            return "no test is named for it"
+        case "conformance":
+            from tests.conformance.caught import CAUGHT, WORKERS_CAUGHT
+
+            return "" if row.name in CAUGHT | WORKERS_CAUGHT else "no case is named for it"
+        case "explore" if row.family in REGISTERED:
+            from trio_envserve.lab.exploration.configurations import BEYOND
+
+            return BEYOND.get(row.name, "")
+        case "fuzz" | "every_write" if row.family in ("leases", "hosts", "taken over"):
+            return "no host is simulated there"
+        case "leases" | "hosts" | "taken_over" if row.family == "simulator" or (
+            row.family in ("dedup", "keys")
+        ):
+            return "no host is broken"
+        case "leases" | "hosts" | "taken_over" if row.family == "generated":
+            module = row.name.split(": ")[1]
+            return "" if module in HOSTED else "no host is broken"
+    return ""
+
+
+HOSTED = (
+    "earlier_epochs", "host", "host_link", "host_lives", "host_pool", "host_said", "lease",
+    "lives", "remote_hosts",
+)  # fmt: skip
+"""The modules of the core that the worlds with hosts are for."""
+
+
+# -- one row in a process of its own ------------------------------------------
+
+
+def run_cells(row: Row, checks: Sequence[str]) -> None:
+    """Try some checks of a row in this process; prints a line of JSON for each."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    signal.signal(signal.SIGPROF, _did_not_end)
+    if row.family == "generated":
+        load_changed(row.name)
+    for check in checks:
+        began_s = _processor_s()
+        signal.setitimer(signal.ITIMER_PROF, CELL_S)
+        try:
+            # What is named for a row breaks it by itself.
+            around = contextlib.nullcontext() if check in BY_THEMSELVES else broken(row)
+            with around:
+                by, tried, more = CHECKS[check](row)
+        except DidNotEndError:
+            by, tried, more = "clock", 0, {}
+        except Exception as error:  # whatever a broken core raises where nothing is judged
+            by, tried, more = "CRASH", 0, {"says": repr(error)[:80]}
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        seconds = round(_processor_s() - began_s, 2)
+        print(json.dumps({check: {"by": by, "tried": tried, "seconds": seconds, **more}}))
+        sys.stdout.flush()
+
+
+AT_ONCE = 250
+"""Generated mutations that are tried by one process that has collected the tests."""
+
+BY_THEMSELVES = ("test", "conformance")
+
+
+def run_tests_of_generated(names: Sequence[str]) -> None:
+    """Try the tests of the core on generated mutations, all in forks of one process in which the
+    tests are collected once; prints a line of JSON for each."""
+    from tests.mutation.judging import NOT_PUT_IN, judge
+
+    os.environ.setdefault("HYPOTHESIS_PROFILE", "mutation")
+    judged = judge([mutation_of(name) for name in names], ["tests/core"])
+    for name, seen in zip(names, judged.seen, strict=True):
+        first = next(iter(seen.by), "")
+        if first == NOT_PUT_IN:
+            cell: Cell = {"untried": "its function is changed as it is imported"}
+        else:
+            cell = {"by": "test" if first else "", "tried": 1, "says": first}
+            cell["seconds"] = round(judged.seconds.get(first, 0.0), 2)
+        print(json.dumps({name: cell}), flush=True)
+
+
+def _did_not_end(number: int, frame: object) -> None:
+    raise DidNotEndError
+
+
+def _processor_s() -> float:
+    """Processor time of this process and of those that it has waited for."""
+    mine, others = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return mine.ru_utime + mine.ru_stime + others.ru_utime + others.ru_stime
+
+
+def tried(row: Row, checks: Sequence[str], base: Path) -> Cells:
+    """The cells of a row, tried in a process of its own; of a patch, in a copy of the tree in
+    ``base``."""
+    if row.patch is None:
+        return _in_process(ROOT, checks, row)
+    with tempfile.TemporaryDirectory(prefix="ledger-") as name:
+        directory = Path(name).resolve() / "copy"
+        subprocess.run(["cp", "-r", base, directory], check=True)
+        patch = read_patch(row.patch)
+        if trouble := apply(patch, directory):
+            return {check: {"untried": trouble} for check in checks}
+        cells: Cells = {}
+        if "test" in checks:
+            before_s = time.monotonic()
+            ended = run_tests(directory, patch.tests)
+            hows = [became_of(ended, test) for test in patch.tests]
+            seconds = round(time.monotonic() - before_s, 2)  # most of these tests wait
+            by = "" if {*hows} - {"red"} else "test"
+            cells["test"] = {"by": by, "tried": len(hows), "seconds": seconds}
+            if not by:
+                cells["test"]["says"] = "; ".join(hows)[:80]
+        others = [check for check in checks if check != "test"]
+        return cells | (_in_process(directory, others, row) if others else {})
+
+
+def _in_process(directory: Path, names: Sequence[str], row: Row | None = None) -> Cells:
+    """The cells of a row by the names of its checks; without one, those of the tests of the core
+    by the names of generated rows."""
+    environ = {**os.environ, "PYTHONPATH": str(directory), "PYTHONHASHSEED": "0"}
+    command = [sys.executable, "-m", "tests.oracles.ledger", row.name if row else "", *names]
+    done = subprocess.run(
+        command, cwd=directory, env=environ, capture_output=True, text=True, check=False
+    )
+    cells: Cells = {}
+    for line in done.stdout.splitlines():
+        cells |= json.loads(line)
+    for name in names:
+        if name not in cells:  # it could not be imported, or took all memory
+            says = done.stderr.strip().rpartition("\n")[2][:80]
+            cells[name] = {"by": "CRASH", "tried": 0, "seconds": 0.0, "says": says}
+    return cells
+
+
+# -- the file -----------------------------------------------------------------
+
+
+def read(path: Path = STORED) -> Ledger:
+    """The rows of a file; none if there is none."""
+    rows: Ledger = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    return rows
+
+
+def write(ledger: Ledger) -> None:
+    """Write the file, a line for each row."""
+    lines = (f"{json.dumps(name)}: {json.dumps(ledger[name])}" for name in sorted(ledger))
+    STORED.write_text("{\n" + ",\n".join(lines) + "\n}\n", "utf-8")
+
+
+def finders(cells: Cells) -> dict[str, str]:
+    """By check: the guarantee by which it found what is broken."""
+    return {check: cell["by"] for check, cell in cells.items() if cell.get("by")}
+
+
+def fill(rows: Sequence[Row], checks: Sequence[str], jobs: int, *, again: bool) -> None:
+    """Try what the file lacks."""
+    ledger = read()
+    left: list[tuple[Row, list[str]]] = []
+    for row in rows:
+        cells = ledger.setdefault(row.name, {})
+        wanted = []
+        for check in checks:
+            cell = cells.get(check, {})
+            if reason := untried(row, check):
+                cells[check] = {"untried": reason}
+            elif again or not cell or ("untried" in cell and row.family != "generated"):
+                wanted.append(check)
+        if wanted:
+            left.append((row, wanted))
+    write(ledger)
+    _fill_tests_of_generated(ledger, left)
+    with tempfile.TemporaryDirectory(prefix="ledger-") as name, ThreadPoolExecutor(jobs) as pool:
+        base = Path(name).resolve() / "base"
+        if any(row.patch for row, _ in left):
+            make_base(base)
+        running = {pool.submit(tried, row, wanted, base): row for row, wanted in left if wanted}
+        try:
+            for done, future in enumerate(as_completed(running), 1):
+                row, cells = running[future], future.result()
+                ledger[row.name] |= cells
+                write(ledger)
+                found = ", ".join(f"{check} {by}" for check, by in finders(cells).items())
+                print(f"{done}/{len(running)} {row.name}: {found or 'NOT FOUND'}", flush=True)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _fill_tests_of_generated(ledger: Ledger, left: list[tuple[Row, list[str]]]) -> None:
+    """Try the tests of the core on many rows at once, and take that from what is left."""
+    names = []
+    for row, wanted in left:
+        if row.family == "generated" and "test" in wanted:
+            names.append(row.name)
+            wanted.remove("test")
+    for first in range(0, len(names), AT_ONCE):
+        for name, cell in _in_process(ROOT, names[first : first + AT_ONCE]).items():
+            ledger[name]["test"] = cell
+        write(ledger)
+        print(f"tests of the core: {min(first + AT_ONCE, len(names))}/{len(names)}", flush=True)
+
+
+# -- comparison ---------------------------------------------------------------
+
+
+def compare(old: Ledger, new: Ledger) -> tuple[list[str], list[str]]:
+    """The losses of a newer ledger, and remarks on it, in words."""
+    lost, remarks = [], []
+    for name, cells in old.items():
+        before, now = finders(cells), finders(new.get(name, {}))
+        if not before:
+            continue
+        if name not in new and name.startswith(GENERATED_FIRST):
+            continue  # the source has changed in that place
+        if not now:
+            why = "lost its last finder" if name in new else "is gone"
+            lost.append(f"{name}: {why}; it was found by {_told(before)}")
+        elif _named(before) and _named(now) and not _named(before) & _named(now):
+            lost.append(f"{name}: was found by {_told(before)}, and now by {_told(now)}")
+    for what, ledger in (("before", old), ("now", new)):
+        found = {name: cells for name, cells in ledger.items() if finders(cells)}
+        quickest = [
+            min(cell["seconds"] for cell in cells.values() if cell.get("by"))
+            for cells in found.values()
+        ]
+        median_s = statistics.median(quickest) if quickest else 0.0
+        remarks.append(
+            f"{what}: {len(ledger)} rows, {len(found)} found; median {median_s:.2f} s by the "
+            "quickest check"
+        )
+        for check in sorted({check for cells in ledger.values() for check in cells}):
+            its = [cells[check] for cells in ledger.values() if cells.get(check, {}).get("by")]
+            rows = sum("by" in cells.get(check, {}) for cells in ledger.values())
+            seconds = statistics.median(cell["seconds"] for cell in its) if its else 0.0
+            remarks.append(
+                f"  {check}: found {len(its)} of {rows} tried, median {seconds:.2f} s to find"
+            )
+    return lost, remarks
+
+
+def _named(found: dict[str, str]) -> set[str]:
+    """The guarantees among what found a row: a test or a clock names none."""
+    return {by for by in found.values() if re.fullmatch(r"G\d+", by)}
+
+
+def _told(found: dict[str, str]) -> str:
+    return ", ".join(f"{check} ({by})" for check, by in found.items())
+
+
+# -- the command --------------------------------------------------------------
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.add_argument(
+        "--rows", default="*", metavar="PATTERN", help="names of rows, as a shell matches them"
+    )
+    parser.add_argument(
+        "--checks", nargs="+", default=[*CHECKS], choices=[*CHECKS], help="default: all"
+    )
+    parser.add_argument("--again", action="store_true", help="try chosen cells that are there, too")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument(
+        "--compare", nargs=2, type=Path, metavar=("OLD", "NEW"),
+        help="compare two files; 1 if a row lost its last finder or changed its guarantee",
+    )  # fmt: skip
+
+
+def main(given: argparse.Namespace) -> int:
+    """The exit code: of a comparison, whether anything was lost."""
+    if given.compare:
+        lost, remarks = compare(*map(read, given.compare))
+        print("\n".join([*lost, *remarks, f"{len(lost)} rows lost something"]))
+        return int(bool(lost))
+    os.nice(10)
+    fill(all_rows(given.rows), given.checks, given.jobs, again=given.again)
+    return 0
+
+
+def _main_of_process(name: str, names: Sequence[str]) -> None:
+    """Try checks of one row, or generated rows: what the command starts."""
+    if not name:
+        run_tests_of_generated(names)
+        return
+    if name.startswith(GENERATED_FIRST):
+        row = Row(name, "generated")  # nothing of the package is imported before it
+    else:
+        makers = (registered_rows, rows_beside_tests, patch_rows)
+        row = next(row for make in makers for row in make() if row.name == name)
+    run_cells(row, names)
+
+
+if __name__ == "__main__":
+    _main_of_process(sys.argv[1], sys.argv[2:])
