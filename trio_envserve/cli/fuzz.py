@@ -141,7 +141,7 @@ class _Options:
 )  # fmt: skip
 @click.option(
     "--config", metavar="NAME",
-    help="With --exhaustive: the small system.  [default: ci; for a mutant, the smallest that "
+    help="With --exhaustive: the small system.  [default: small; for a mutant, the smallest that "
     "shows it]",
 )  # fmt: skip
 @click.option("--harsh", is_flag=True, help="Make all runs harsh, not only the odd seeds.")

@@ -57,13 +57,13 @@ class _Progress:
 
 
 def chosen(name: str, mutant: str) -> AnyConfiguration:
-    """The configuration of this name; without one ``ci``, or the smallest that shows the mutant.
-    Raises UsageError if there is none."""
+    """The configuration of this name; without one ``small``, or the smallest that shows the
+    mutant.  UsageError if there is none."""
     try:
         if mutant:
             find(mutant)
         if name or not mutant:
-            return any_configuration(name or "ci")
+            return any_configuration(name or "small")
     except KeyError as error:
         raise click.UsageError(error.args[0]) from None
     shown_in = showing(mutant)
