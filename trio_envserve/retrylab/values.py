@@ -116,9 +116,7 @@ class Twins:
         """Another copy.  TypeError in words if there can be none."""
         if not self._bytes:
             return copied(self._value, self.whose)
-        unpickler = pickle.Unpickler(io.BytesIO(self._bytes))
-        unpickler.persistent_load = self._shared.__getitem__  # type: ignore[method-assign]  # as pickle has it
-        return unpickler.load()
+        return _Unpickler(io.BytesIO(self._bytes), self._shared).load()
 
 
 class _Pickler(pickle.Pickler):
@@ -131,6 +129,15 @@ class _Pickler(pickle.Pickler):
             return None
         self._shared.append(obj)
         return len(self._shared) - 1
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, shared: list[Any]) -> None:
+        super().__init__(file)
+        self._shared = shared
+
+    def persistent_load(self, pid: int) -> Any:
+        return self._shared[pid]
 
 
 def _cannot_change(value: Any) -> bool:
