@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import signal
 import sys
@@ -16,7 +17,7 @@ from tests.cli.commands import check_nothing_left
 from tests.rig.asleep import may_build
 from tests.rig.rig import EVENTS
 from tests.rig.wires import may_have_namespaces
-from trio_envserve.lab.processes import Process, program
+from trio_envserve.lab.processes import ROOT, Process, program
 
 pytestmark = [
     pytest.mark.real,
@@ -139,8 +140,9 @@ async def test_server_that_does_not_start_is_told_with_its_words(tmp_path: Path)
     broken = shlex.join([sys.executable, "-c", "raise SystemExit('on fire')"])
     command = [*program("tests.rig.soak"), "--server-command", broken]
     done = await trio.run_process(
-        command, cwd=tmp_path, check=False, capture_stdout=True, capture_stderr=True
-    )
+        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False,
+        capture_stdout=True, capture_stderr=True,
+    )  # fmt: skip
     assert done.returncode == 1
     assert b"on fire" in done.stderr
     assert b"Traceback" not in done.stderr
