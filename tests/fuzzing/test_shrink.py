@@ -19,7 +19,7 @@ from trio_envserve.lab.simulation.plan import (
 from trio_envserve.lab.simulation.simulator import run
 from trio_envserve.lab.simulation.target import Protocol
 from trio_envserve.retrylab.failure import examine
-from trio_envserve.retrylab.shrink import ddmin
+from trio_envserve.retrylab.target import ddmin
 
 
 @pytest.mark.parametrize("name", ["reruns-without-consent", "sync-replays-nothing"])

@@ -12,15 +12,14 @@ import pytest
 from tests.cli.commands import run
 from trio_envserve.retrylab import BrokenSystem, load_failure, replay, save_failure, search
 from trio_envserve.retrylab.failure import find_target
-from trio_envserve.retrylab.shrink import BaseShrinker
-from trio_envserve.retrylab.target import Target
+from trio_envserve.retrylab.target import BaseShrinker, Target
 
 SIMULATOR = '''
 import dataclasses
 import random
 
 from trio_envserve.retrylab import Violation
-from trio_envserve.retrylab.shrink import BaseShrinker
+from trio_envserve.retrylab.target import BaseShrinker
 from trio_envserve.retrylab.target import Target
 
 

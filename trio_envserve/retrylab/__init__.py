@@ -17,7 +17,7 @@ One thought in one file; each imports only files above it:
 ``judges``     events, judges of them (guarantees), violations
 ``system``     an author's vocabulary: actors, disks, asks, faults
 ``mutants``    code that is broken on purpose, for as long as a block lasts
-``target``     whatever a search tries: plans, runs, sums over them; mutants hunted
+``target``     whatever a search tries: plans, runs, sums, plans made small, mutants hunted
 ``author``     an author's code: found by name, called, its tracebacks
 ``life``       one life of an actor, whichever engine runs it
 ``world``      virtual time, processes, links, a run around them: for any simulation
@@ -26,7 +26,7 @@ One thought in one file; each imports only files above it:
 ``run``        the engine that runs one seed
 ``explore``    the engine that looks at every order
 ``trial``      the engine that runs trio code as it is (needs trio)
-``shrink``     a failing plan made small
+``shrink``     what may be taken away from a plan of actors
 ``failure``    failures looked for, told, saved and replayed: ``search``, ``check``
 ``jobs``       searches and replays in a process of their own
 ``campaign``   the parent of such processes (needs trio)

@@ -28,9 +28,9 @@ from .mutants import Mutant
 from .plan import Crash, Plan, Strike, asks_data, asks_of
 from .plan import draw as draw_plan
 from .run import Run, run
-from .shrink import MOST_RUNS, ActorShrinker
+from .shrink import ActorShrinker
 from .system import Ask, Bounds, BrokenSystem, Clock, Fault, System
-from .target import SIZES, BaseTally, Target
+from .target import MOST_RUNS, SIZES, BaseTally, Target
 from .values import plain
 from .world import Rates
 

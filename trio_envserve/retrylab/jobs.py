@@ -45,9 +45,8 @@ from .failure import (
     save_failure,
 )
 from .judges import Violation
-from .shrink import MOST_RUNS
 from .system import BrokenSystem
-from .target import Ran, Target, hunt
+from .target import MOST_RUNS, Ran, Target, hunt
 
 YOUNG_OBJECTS = 50_000
 """Number of new objects after which cycles are looked for.  A run makes few, and is over soon."""

@@ -1,155 +1,17 @@
-"""Shrinkers: a failing plan is made small, as long as it still fails.
+"""The shrinker of systems of actors.
 
-Theory of operation
--------------------
-A *plan* is a frozen dataclass: everything about a run that is drawn before it starts.
-A subclass of :class:`BaseShrinker` says what its *calls* are (whatever callers ask
-for), and what else may be taken away from it.
-
-Each pass takes something away, or makes it plain, and keeps that if the plan still fails.
-The passes are repeated until none of them changes anything.  The *luck* (the seed of all
-that is not in the plan) stays the same, except where calls are left out: a failure that
-needs the luck of one message is often there with another luck.
-
-Nothing here depends on time: the same case always shrinks to the same plan.  The
-work is bounded by the number of runs.
-
-:class:`ActorShrinker` does it for any system.  In this order: all asks but the one that it
-broke for, kinds of fault, faults at moments, asks, what faults are like, when things
-happen.
+The passes, in their order: all asks but the one that it broke for, kinds of fault, faults at
+moments, asks, what faults are like, when things happen.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, TypeVar
 
 from .plan import AFTERWARDS_S, PLAIN_DELAY_S, RATES, Plan, Strike
-from .system import Ask, BrokenSystem
-from .target import P, Ran, Target
-
-MOST_RUNS = 700
-"""Most smaller plans that are tried, by default."""
-
-MOST_CALLS = 12
-"""Most calls of a plan from which one is left out with another luck."""
-
-C = TypeVar("C")
-T = TypeVar("T")
-
-
-class BaseShrinker(ABC, Generic[P, C]):
-    """The smallest failing plan so far, and the luck that it fails with."""
-
-    lucks = 6
-    """Number of lucks that are tried where another may help."""
-
-    def __init__(
-        self, target: Target[P, Any], whole: Ran, guarantee: str, most_runs: int
-    ) -> None:  # fmt: skip
-        self.plan: P = whole.plan
-        self.luck = whole.seed
-        self.tried = 0
-        self.guarantee = guarantee
-        self._target = target
-        self._most_runs = most_runs
-        keys = [each.key for each in whole.violations if each.guarantee == guarantee]
-        self.broken = [call for call in self.calls() if self.named(call) == keys[0]]
-        """Call that it broke for, if it is one's."""
-
-    def fails(self, plan: P, luck: int) -> bool:
-        """Whether the same guarantee breaks.  A judge may raise where nothing is asked
-        for any more, say: then this plan is not the failure that is made small."""
-        try:
-            ran: Ran = self._target.run(luck, plan=plan, until=self.guarantee)
-            return ran.breaks(self.guarantee)
-        except BrokenSystem:
-            return False
-
-    @abstractmethod
-    def named(self, call: C) -> str:
-        """The name of a call, as violations have it."""
-
-    @abstractmethod
-    def calls(self) -> list[C]:
-        """All calls of the plan."""
-
-    @abstractmethod
-    def with_calls(self, kept: Sequence[C]) -> P:
-        """The plan with these calls only."""
-
-    @abstractmethod
-    def passes(self) -> Iterable[Callable[[], object]]:
-        """Functions that take something away by :meth:`take`, the largest part first."""
-
-    def shrink(self) -> None:
-        """Run all passes until none of them helps; first with the broken call alone."""
-        if self.broken:
-            self.take_with_some_luck(self.with_calls(self.broken))
-        while self.tried < self._most_runs:
-            before = self.plan
-            for one in self.passes():
-                one()
-            if self.plan == before and not self._one_call_less():
-                return
-
-    def take(self, plan: P, luck: int | None = None) -> bool:
-        """Try a plan; returns whether it fails, too, and so is the one to go on with."""
-        luck = self.luck if luck is None else luck
-        if plan == self.plan or self.tried >= self._most_runs:
-            return False
-        self.tried += 1
-        if not self.fails(plan, luck):
-            return False
-        self.plan, self.luck = plan, luck
-        return True
-
-    def replace(self, **changes: Any) -> bool:
-        """Take the plan with these fields changed."""
-        plan: Any = self.plan
-        return self.take(dataclasses.replace(plan, **changes))
-
-    def drop_calls(self) -> None:
-        """Leave out calls, half of them at first."""
-        ddmin(self.calls(), lambda kept: self.take(self.with_calls(kept)))
-
-    def _one_call_less(self) -> bool:
-        """Leave out a call with another luck."""
-        calls = self.calls()
-        if len(calls) > MOST_CALLS:
-            return False
-        return any(
-            self.take_with_some_luck(self.with_calls(calls[:index] + calls[index + 1 :]))
-            for index in range(len(calls))
-        )
-
-    def take_with_some_luck(self, plan: P) -> bool:
-        """Try a plan with several lucks; returns whether it fails with one of them."""
-        return any(self.take(plan, luck) for luck in range(self.luck, self.luck + self.lucks))
-
-
-def ddmin(items: list[T], take: Callable[[Sequence[T]], bool]) -> list[T]:
-    """Smaller list that ``take`` accepts: by leaving out halves, quarters, and in the
-    end single items.  ``take`` is asked for the empty list first."""
-    if items and take([]):
-        return []
-    parts = 2
-    while len(items) >= 2:
-        size = max(1, len(items) // parts)
-        for start in range(0, len(items), size):
-            fewer = items[:start] + items[start + size :]
-            if fewer and take(fewer):
-                items = fewer
-                parts = max(2, parts - 1)
-                break
-        else:
-            if size == 1:
-                return items
-            parts = min(len(items), parts * 2)
-    return items
-
+from .system import Ask
+from .target import BaseShrinker, ddmin
 
 OFTEN = 0.5
 """Rate of each fault of messages, where a high one may help."""

@@ -5,6 +5,14 @@ Theory of operation
 A :class:`Target` draws plans, runs them, and knows how a failing one is made small and drawn.
 With a mutant (:mod:`.mutants`) it is a system that is broken on purpose: :func:`hunt` runs
 seeds until the mutant is caught, and then the same seed without it, which must be clean.
+
+A :class:`BaseShrinker` makes a failing plan small, as long as it still fails.  A subclass says
+what its *calls* are (whatever callers ask for), and what else may be taken away from it.  Each
+pass takes something away, or makes it plain, and keeps that if the plan still fails; the passes
+are repeated until none of them changes anything.  The *luck* (the seed of all that is not in
+the plan) stays, except where calls are left out: a failure that needs the luck of one message
+is often there with another luck.  Nothing here depends on time, so a case always shrinks to
+the same plan.  The number of runs bounds the work.
 """
 
 from __future__ import annotations
@@ -14,15 +22,13 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from .judges import Violation
 from .mutants import Mutant
-
-if TYPE_CHECKING:
-    from .shrink import BaseShrinker
+from .system import BrokenSystem
 
 
 class Schedule(Protocol):
@@ -83,6 +89,8 @@ class Ran(Protocol):
 
 R = TypeVar("R", bound=Ran)
 P = TypeVar("P", bound=Schedule)
+C = TypeVar("C")
+T = TypeVar("T")
 
 
 SIZES = ("requests", "faults")
@@ -251,6 +259,124 @@ class Target(ABC, Generic[P, R]):
     def counts(self, violation: Violation) -> bool:
         """Whether a violation is one to look for; of a mutant, one that it must be caught by."""
         return self.mutant is None or self.mutant.caught_by(violation.guarantee)
+
+
+MOST_RUNS = 700
+"""Most smaller plans that are tried, by default."""
+
+MOST_CALLS = 12
+"""Most calls of a plan from which one is left out with another luck."""
+
+
+class BaseShrinker(ABC, Generic[P, C]):
+    """The smallest failing plan so far, and the luck that it fails with."""
+
+    lucks = 6
+    """Number of lucks that are tried where another may help."""
+
+    def __init__(
+        self, target: Target[P, Any], whole: Ran, guarantee: str, most_runs: int
+    ) -> None:  # fmt: skip
+        self.plan: P = whole.plan
+        self.luck = whole.seed
+        self.tried = 0
+        self.guarantee = guarantee
+        self._target = target
+        self._most_runs = most_runs
+        keys = [each.key for each in whole.violations if each.guarantee == guarantee]
+        self.broken = [call for call in self.calls() if self.named(call) == keys[0]]
+        """Call that it broke for, if it is one's."""
+
+    def fails(self, plan: P, luck: int) -> bool:
+        """Whether the same guarantee breaks.  A judge may raise where nothing is asked
+        for any more, say: then this plan is not the failure that is made small."""
+        try:
+            ran: Ran = self._target.run(luck, plan=plan, until=self.guarantee)
+            return ran.breaks(self.guarantee)
+        except BrokenSystem:
+            return False
+
+    @abstractmethod
+    def named(self, call: C) -> str:
+        """The name of a call, as violations have it."""
+
+    @abstractmethod
+    def calls(self) -> list[C]:
+        """All calls of the plan."""
+
+    @abstractmethod
+    def with_calls(self, kept: Sequence[C]) -> P:
+        """The plan with these calls only."""
+
+    @abstractmethod
+    def passes(self) -> Iterable[Callable[[], object]]:
+        """Functions that take something away by :meth:`take`, the largest part first."""
+
+    def shrink(self) -> None:
+        """Run all passes until none of them helps; first with the broken call alone."""
+        if self.broken:
+            self.take_with_some_luck(self.with_calls(self.broken))
+        while self.tried < self._most_runs:
+            before = self.plan
+            for one in self.passes():
+                one()
+            if self.plan == before and not self._one_call_less():
+                return
+
+    def take(self, plan: P, luck: int | None = None) -> bool:
+        """Try a plan; returns whether it fails, too, and so is the one to go on with."""
+        luck = self.luck if luck is None else luck
+        if plan == self.plan or self.tried >= self._most_runs:
+            return False
+        self.tried += 1
+        if not self.fails(plan, luck):
+            return False
+        self.plan, self.luck = plan, luck
+        return True
+
+    def replace(self, **changes: Any) -> bool:
+        """Take the plan with these fields changed."""
+        plan: Any = self.plan
+        return self.take(dataclasses.replace(plan, **changes))
+
+    def drop_calls(self) -> None:
+        """Leave out calls, half of them at first."""
+        ddmin(self.calls(), lambda kept: self.take(self.with_calls(kept)))
+
+    def _one_call_less(self) -> bool:
+        """Leave out a call with another luck."""
+        calls = self.calls()
+        if len(calls) > MOST_CALLS:
+            return False
+        return any(
+            self.take_with_some_luck(self.with_calls(calls[:index] + calls[index + 1 :]))
+            for index in range(len(calls))
+        )
+
+    def take_with_some_luck(self, plan: P) -> bool:
+        """Try a plan with several lucks; returns whether it fails with one of them."""
+        return any(self.take(plan, luck) for luck in range(self.luck, self.luck + self.lucks))
+
+
+def ddmin(items: list[T], take: Callable[[Sequence[T]], bool]) -> list[T]:
+    """Smaller list that ``take`` accepts: by leaving out halves, quarters, and in the
+    end single items.  ``take`` is asked for the empty list first."""
+    if items and take([]):
+        return []
+    parts = 2
+    while len(items) >= 2:
+        size = max(1, len(items) // parts)
+        for start in range(0, len(items), size):
+            fewer = items[:start] + items[start + size :]
+            if fewer and take(fewer):
+                items = fewer
+                parts = max(2, parts - 1)
+                break
+        else:
+            if size == 1:
+                return items
+            parts = min(len(items), parts * 2)
+    return items
 
 
 MOST_HUNTED = 1200

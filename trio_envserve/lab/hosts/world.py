@@ -12,8 +12,7 @@ from ...core.earlier_epochs import EpochWait
 from ...core.lease import LeaseTerms
 from ...retrylab.judges import Violation
 from ...retrylab.mutants import Mutant
-from ...retrylab.shrink import BaseShrinker, ddmin
-from ...retrylab.target import Target
+from ...retrylab.target import BaseShrinker, Target, ddmin
 from .judge import Judge
 from .machine import Machine, Worker
 from .plan import HOSTS, REQUESTS, Plan, Strike, from_data, plan_of

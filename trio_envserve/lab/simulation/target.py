@@ -2,7 +2,7 @@
 
 A failing plan is made small in this order: all calls but the one that it broke for, fault
 kinds, clients, moments, calls, workers, what the world and single calls are like, when things
-happen (:mod:`trio_envserve.retrylab.shrink`).
+happen (:mod:`trio_envserve.retrylab.target`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ...retrylab.judges import Violation
-from ...retrylab.shrink import BaseShrinker, ddmin
-from ...retrylab.target import BaseTally, Target
+from ...retrylab.target import BaseShrinker, BaseTally, Target, ddmin
 from ..mutants import find
 from .coverage import IMPOSSIBLE, IMPOSSIBLE_OF_KEYS, POSSIBLE, POSSIBLE_OF_KEYS, name_of
 from .diagram import sequence
