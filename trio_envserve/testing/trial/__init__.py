@@ -22,12 +22,9 @@ too; threads, other clocks and other sources are not.)
 
 from __future__ import annotations
 
-from .faults import FAULTS, Fault
-from .history import AskRecord, Event, Execution, History, Life
+from .history import AskRecord, Event, Execution, History, Life, TrialReport
 from .judges import JUDGES, Judge
-from .report import TrialReport
-from .run import Ask, run_trial
-from .system import Trial
+from .run import FAULTS, Ask, Fault, Trial, run_trial
 
 __all__ = [
     "FAULTS",
