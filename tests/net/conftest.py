@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import os
+import warnings
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 import trio
@@ -121,6 +123,27 @@ PAIRS = [
     for routers in ("zmtp", "libzmq")
 ]
 """Makers of the dealers and of the routers, over what."""
+
+
+@contextmanager
+def forked_child() -> Iterator[None]:
+    """A process that was forked by Python, and stays until the end of the block."""
+    ready, go_on = os.pipe(), os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of fork beside threads
+        child = os.fork()
+    if child == 0:
+        os.write(ready[1], b"x")
+        os.read(go_on[0], 1)
+        os._exit(0)
+    try:
+        os.read(ready[0], 1)
+        yield
+    finally:
+        os.write(go_on[1], b"x")
+        os.waitpid(child, 0)
+        for descriptor in (*ready, *go_on):
+            os.close(descriptor)
 
 
 @asynccontextmanager

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import socket
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 
 import pytest
 import trio
 
 from tests.connections import own_host
+from tests.net.conftest import forked_child
 from trio_envserve import ServerStartError
 from trio_envserve.core.limits import WireLimits
 from trio_envserve.net import open_zmtp_network
@@ -19,25 +18,6 @@ pytestmark = pytest.mark.real
 
 WIRE = WireLimits()
 PATIENCE_S = 60.0
-
-
-@contextmanager
-def forked_child() -> Iterator[None]:
-    """A process that was forked by Python, and stays until the end of the block."""
-    ready, go_on = os.pipe(), os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.write(ready[1], b"x")
-        os.read(go_on[0], 1)
-        os._exit(0)
-    try:
-        os.read(ready[0], 1)
-        yield
-    finally:
-        os.write(go_on[1], b"x")
-        os.waitpid(child, 0)
-        for descriptor in (*ready, *go_on):
-            os.close(descriptor)
 
 
 @pytest.mark.parametrize("scheme", ["tcp", "ipc"])

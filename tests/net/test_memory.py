@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
@@ -10,8 +11,6 @@ import trio.testing
 
 from trio_envserve.core.limits import WireLimits
 from trio_envserve.net import (
-    BATCH_MESSAGES,
-    COPY_THRESHOLD_BYTES,
     ConnectionEvent,
     MemoryNetwork,
 )
@@ -25,14 +24,6 @@ def network() -> MemoryNetwork:
     return MemoryNetwork()
 
 
-def open_pair(network: MemoryNetwork, on_event=None):
-    """A router, and a dealer that is connected to it."""
-    return (
-        network.open_router("memory:r", limits=LIMITS),
-        network.open_dealer("memory:r", limits=LIMITS, on_event=on_event),
-    )
-
-
 async def greet(router, dealer) -> bytes:
     """Let the router know the dealer.  Its route."""
     assert dealer.send_nowait([b"hello"])
@@ -42,11 +33,19 @@ async def greet(router, dealer) -> bytes:
     return route
 
 
+@asynccontextmanager
+async def joined(network: MemoryNetwork, on_event=None):
+    """A router, a dealer that is connected to it, and its route."""
+    async with (
+        network.open_router("memory:r", limits=LIMITS) as router,
+        network.open_dealer("memory:r", limits=LIMITS, on_event=on_event) as dealer,
+    ):
+        yield router, dealer, await greet(router, dealer)
+
+
 async def test_a_cut_loses_what_is_under_way_and_heals(autojump_clock, network, new_events):
     events = new_events()
-    opened_router, opened_dealer = open_pair(network, on_event=events)
-    async with opened_router as router, opened_dealer as dealer:
-        route = await greet(router, dealer)
+    async with joined(network, on_event=events) as (router, dealer, route):
         assert dealer.send_nowait([b"lost"])
         assert router.send_nowait(route, [b"lost"])
         assert network.cut() == 1
@@ -77,9 +76,7 @@ async def test_a_cut_of_one_route_leaves_the_others(autojump_clock, network):
 
 async def test_a_partition_is_silent(autojump_clock, network, new_events):
     events = new_events()
-    opened_router, opened_dealer = open_pair(network, on_event=events)
-    async with opened_router as router, opened_dealer as dealer:
-        route = await greet(router, dealer)
+    async with joined(network, on_event=events) as (router, dealer, route):
         network.partition("memory:r")
         assert dealer.send_nowait([b"lost"])
         assert router.send_nowait(route, [b"lost"])
@@ -97,45 +94,24 @@ async def test_a_partition_is_silent(autojump_clock, network, new_events):
         assert events.seen == [CONNECTED]
 
 
-async def test_a_partition_stops_what_has_not_arrived(autojump_clock, network):
-    opened_router, opened_dealer = open_pair(network)
-    async with opened_router as router, opened_dealer as dealer:
-        route = await greet(router, dealer)
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [("memory:r", [b"arrives"]), ("memory:other", [b"arrives", b"slow", b"behind it"])],
+)
+async def test_a_partition_of_an_address_stops_what_has_not_arrived_there(
+    autojump_clock, network, address, words
+):
+    async with joined(network) as (router, dealer, route):
         network.latency_s = 1.0
         assert dealer.send_nowait([b"arrives"])
         await trio.sleep(0.5)
-        assert dealer.send_nowait([b"does not"])
+        for network.latency_s, word in ((2.0, b"slow"), (0.1, b"behind it")):
+            assert dealer.send_nowait([word])
         await trio.sleep(0.5)
-        network.partition("memory:r")
+        network.partition(address)
         await trio.sleep(10)
-        assert router.receive_nowait() == [[route, b"arrives"]]
+        assert router.receive_nowait() == [[route, word] for word in words]
         assert router.receive_nowait() == []
-
-
-async def test_a_partition_of_one_address_leaves_the_others(autojump_clock, network):
-    opened_router, opened_dealer = open_pair(network)
-    async with opened_router as router, opened_dealer as dealer:
-        route = await greet(router, dealer)
-        network.latency_s = 1.0
-        assert dealer.send_nowait([b"on its way"])
-        network.partition("memory:other")
-        await trio.sleep(1.0)
-        assert router.receive_nowait() == [[route, b"on its way"]]
-
-
-async def test_an_exception_closes_the_sockets_of_its_block(autojump_clock, network, new_events):
-    events = new_events()
-    for _ in range(2):  # the address is free again
-        with pytest.raises(ValueError, match="mine"):
-            async with network.open_router("memory:r", limits=LIMITS):
-                raise ValueError("mine")
-    async with network.open_router("memory:r", limits=LIMITS, on_event=events) as router:
-        with pytest.raises(ValueError, match="mine"):
-            async with network.open_dealer("memory:r", limits=LIMITS) as dealer:
-                await greet(router, dealer)
-                raise ValueError("mine")
-        with trio.fail_after(100):
-            await events.wait(DISCONNECTED)
 
 
 async def test_the_filter_loses_single_messages(autojump_clock, network):
@@ -145,9 +121,7 @@ async def test_the_filter_loses_single_messages(autojump_clock, network):
         asked.append((direction, route, tuple(frames)))
         return b"drop" not in frames
 
-    opened_router, opened_dealer = open_pair(network)
-    async with opened_router as router, opened_dealer as dealer:
-        route = await greet(router, dealer)
+    async with joined(network) as (router, dealer, route):
         network.filter = keep
         for word in (b"one", b"drop", b"two"):
             assert dealer.send_nowait([word])
@@ -164,9 +138,7 @@ async def test_a_filter_may_cut(autojump_clock, network):
             network.cut()
         return True
 
-    opened_router, opened_dealer = open_pair(network)
-    async with opened_router as router, opened_dealer as dealer:
-        await greet(router, dealer)
+    async with joined(network) as (router, dealer, _):
         network.filter = cut
         assert dealer.send_nowait([b"cut"])
         assert dealer.send_nowait([b"after"])
@@ -174,9 +146,7 @@ async def test_a_filter_may_cut(autojump_clock, network):
 
 
 async def test_latency_keeps_the_order(autojump_clock, network):
-    opened_router, opened_dealer = open_pair(network)
-    async with opened_router as router, opened_dealer as dealer:
-        route = await greet(router, dealer)
+    async with joined(network) as (router, dealer, route):
         network.latency_s = 2.0
         start = trio.current_time()
         assert dealer.send_nowait([b"slow"])
@@ -190,24 +160,9 @@ async def test_latency_keeps_the_order(autojump_clock, network):
         assert trio.current_time() - start == pytest.approx(2.5)
 
 
-async def test_a_partition_loses_what_waits_behind_a_slow_message(autojump_clock, network):
-    opened_router, opened_dealer = open_pair(network)
-    async with opened_router as router, opened_dealer as dealer:
-        await greet(router, dealer)
-        network.latency_s = 2.0
-        assert dealer.send_nowait([b"slow"])
-        network.latency_s = 0.5
-        assert dealer.send_nowait([b"behind it"])
-        await trio.sleep(1.0)
-        network.partition("memory:r")
-        await trio.sleep(10)
-        assert router.receive_nowait() == []
-
-
 async def test_last_words_are_read_though_another_has_connected(autojump_clock, network):
-    opened_router, opened_dealer = open_pair(network)
-    async with opened_router as router:
-        async with opened_dealer as dealer:
+    async with network.open_router("memory:r", limits=LIMITS) as router:
+        async with network.open_dealer("memory:r", limits=LIMITS) as dealer:
             await greet(router, dealer)
             assert dealer.send_nowait([b"last"])
         async with network.open_dealer("memory:r", limits=LIMITS) as other:
@@ -235,24 +190,6 @@ async def test_peers_that_say_nothing_hide_nobodys_messages(
         assert router.receive_nowait() == [[routes[speaks], b"word"]] * 3
 
 
-async def test_a_batch_has_a_budget_though_no_time_passes(autojump_clock, network):
-    opened_router, opened_dealer = open_pair(network)
-    async with opened_router as router, opened_dealer as dealer:
-        await greet(router, dealer)
-        for _ in range(BATCH_MESSAGES + 1):
-            assert dealer.send_nowait([b"x"])
-        assert len(router.receive_nowait()) == BATCH_MESSAGES
-        assert len(router.receive_nowait()) == 1
-
-
-async def test_frames_from_the_threshold_on_arrive_as_views(autojump_clock, network):
-    opened_router, opened_dealer = open_pair(network)
-    async with opened_router as router, opened_dealer as dealer:
-        assert dealer.send_nowait([bytes(COPY_THRESHOLD_BYTES - 1), bytes(COPY_THRESHOLD_BYTES)])
-        [[_, *frames]] = await router.receive()
-        assert [type(frame) for frame in frames] == [bytes, memoryview]
-
-
 async def test_what_a_dealer_could_not_send_is_counted(autojump_clock, network):
     limits = WireLimits(peer_queue_messages=2)
     async with network.open_dealer("memory:nobody", limits=limits) as dealer:
@@ -262,9 +199,7 @@ async def test_what_a_dealer_could_not_send_is_counted(autojump_clock, network):
 
 
 async def test_a_flush_ends_with_the_peer_that_did_not_read(autojump_clock, network):
-    opened_router, opened_dealer = open_pair(network)
-    async with opened_router as router, opened_dealer as dealer:
-        route = await greet(router, dealer)
+    async with joined(network) as (router, _, route):
         while router.statistics().backlog_messages == 0:
             assert router.send_nowait(route, [b"unread"])
         with trio.fail_after(100):
@@ -310,16 +245,8 @@ async def test_a_flush_waits_for_a_connection(autojump_clock, network):
         assert dealer.statistics().backlog_messages == 0
 
 
-async def test_fresh_names(autojump_clock, network):
-    async with network.open_router("memory:*", limits=LIMITS) as one:
-        async with network.open_router("memory:*", limits=LIMITS) as two:
-            assert one.address != two.address
-
-
 async def test_connections_that_were_used_up_leave_nothing_behind(autojump_clock, network):
-    opened_router, opened_dealer = open_pair(network)
-    async with opened_router as router, opened_dealer as dealer:
-        await greet(router, dealer)
+    async with joined(network) as (router, dealer, _):
         for _ in range(50):
             network.cut()
             await greet(router, dealer)

@@ -17,6 +17,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.net.streams import PATIENCE_S, one_end, plain, received, sockets
 from trio_envserve.core.limits import KIB, MIB, WireLimits
 from trio_envserve.core.terms import Joined
 from trio_envserve.net import make_memory, map_memory, open_stream, shared, stream
@@ -26,7 +27,6 @@ from trio_envserve.net.shared import HALF_BYTES, PLACE_FROM_BYTES, PLACES_MOST, 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs memfds")
 
 WIRE = WireLimits(message_bytes=64 * MIB, peer_queue_bytes=256 * MIB)
-PATIENCE_S = 60
 
 
 def pair() -> tuple[SharedMemory, SharedMemory]:
@@ -51,10 +51,9 @@ def mapped() -> Iterator[tuple[SharedMemory, SharedMemory]]:
 @asynccontextmanager
 async def streams() -> AsyncIterator[tuple[Any, Any, SharedMemory, SharedMemory]]:
     """Two streams, joined as a server and a worker are, and their memory."""
-    ours, theirs = socket.socketpair()
     offered = make_memory()
     assert offered is not None
-    async with open_stream(ours, limits=WIRE, first=(b"first",), memory=offered) as here:
+    async with one_end(WIRE, first=(b"first",), memory=offered) as (here, theirs):
         data, descriptors, _, _ = socket.recv_fds(theirs, 100, 1)
         assert data == b"\0\5first"
         assert offered.descriptor == -1
@@ -64,17 +63,6 @@ async def streams() -> AsyncIterator[tuple[Any, Any, SharedMemory, SharedMemory]
             assert there.send_nowait((b"hello",))
             assert await received(here, 1) == [[b"hello"]]
             yield here, there, offered, taken
-
-
-async def received(stream: Any, count: int) -> list[list[Any]]:
-    found: list[list[Any]] = []
-    while len(found) < count:
-        found += await stream.receive()
-    return found
-
-
-def plain(messages: list[list[Any]]) -> list[list[bytes]]:
-    return [[bytes(frame) for frame in frames] for frames in messages]
 
 
 # -- places ---------------------------------------------------------------------
@@ -97,21 +85,13 @@ def test_places_are_within_the_memory_and_do_not_overlap(steps):
         assert all(begin >= 0 and end <= MIB for begin, end in ordered)
 
 
-def test_the_lowest_place_is_used_again():
-    places = Places(HALF_BYTES)
-    assert places.find(MIB) == 0
-    assert places.find(MIB) == MIB
-    places.free(1)
-    assert places.find(MIB) == 0
-    assert places.find(HALF_BYTES) is None
-
-
-def test_a_place_is_between_others_only_if_it_fits():
+def test_the_lowest_place_that_fits_is_used_again():
     places = Places(HALF_BYTES)
     assert [places.find(MIB) for _ in range(3)] == [0, MIB, 2 * MIB]
     places.free(1)
     assert places.find(2 * MIB) == 3 * MIB
-    assert places.find(MIB - 1) == 0
+    assert places.find(MIB) == 0
+    assert places.find(HALF_BYTES) is None
 
 
 def test_all_of_the_memory_can_be_used_and_freed():
@@ -139,20 +119,19 @@ async def test_large_frames_travel_through_the_memory_and_arrive_whole_and_in_or
     draw = random.Random(1)
     sizes = [0, 1, 300, PLACE_FROM_BYTES - 1, PLACE_FROM_BYTES, 100_000, 1 * MIB, 3 * MIB]
     messages = [[draw.randbytes(draw.choice(sizes)) for _ in range(3)] for _ in range(60)]
-    with trio.fail_after(PATIENCE_S):
-        async with streams() as (here, there, offered, _), trio.open_nursery() as nursery:
+    async with streams() as (here, there, offered, _), trio.open_nursery() as nursery:
 
-            async def read(stream: Any) -> None:
-                assert plain(await received(stream, len(messages))) == messages
-                assert stream.send_nowait((b"thanks",))
+        async def read(stream: Any) -> None:
+            assert await received(stream, len(messages)) == messages
+            assert stream.send_nowait((b"thanks",))
 
-            nursery.start_soon(read, there)
-            assert here.send_many_nowait(messages)
-            assert await received(here, 1) == [[b"thanks"]]
-            assert not len(offered._places), "they were given back with the answer"
-            nursery.start_soon(read, here)
-            assert there.send_many_nowait(messages)
-            assert await received(there, 1) == [[b"thanks"]]
+        nursery.start_soon(read, there)
+        assert here.send_many_nowait(messages)
+        assert await received(here, 1) == [[b"thanks"]]
+        assert not len(offered._places), "they were given back with the answer"
+        nursery.start_soon(read, here)
+        assert there.send_many_nowait(messages)
+        assert await received(there, 1) == [[b"thanks"]]
 
 
 async def test_a_frame_in_pieces_is_placed_as_one():
@@ -161,20 +140,15 @@ async def test_a_frame_in_pieces_is_placed_as_one():
     async with streams() as (here, there, _, taken):
         assert there.send_nowait((b"outcome", Joined(pieces)))
         assert taken._out[: len(whole)] == whole, "it went through the memory"
-        assert plain(await received(here, 1)) == [[b"outcome", whole]]
+        assert await received(here, 1) == [[b"outcome", whole]]
 
 
 async def test_a_frame_in_pieces_goes_inline_bit_by_bit_if_it_has_no_place():
     """The socket takes a part of it at a time, and there is no memory."""
-    ours, theirs = socket.socketpair()
     pieces = [os.urandom(size) for size in (7, 3 * MIB, 0, 100_000, 3)]
-    with trio.fail_after(PATIENCE_S):
-        async with (
-            open_stream(ours, limits=WIRE) as here,
-            open_stream(theirs, limits=WIRE) as there,
-        ):
-            assert here.send_many_nowait([(Joined(pieces), b"x")] * 2)
-            assert plain(await received(there, 2)) == [[b"".join(pieces), b"x"]] * 2
+    async with sockets(WIRE, WIRE) as (here, there):
+        assert here.send_many_nowait([(Joined(pieces), b"x")] * 2)
+        assert await received(there, 2) == [[b"".join(pieces), b"x"]] * 2
 
 
 async def test_what_was_received_is_not_changed_by_who_sent_it():
@@ -183,7 +157,7 @@ async def test_what_was_received_is_not_changed_by_who_sent_it():
     async with streams() as (here, there, _, taken):
         assert there.send_nowait((b"outcome", body))
         assert taken._out[: len(body)] == body, "it went through the memory"
-        ((_, kept),) = await received(here, 1)
+        ((_, kept),) = await here.receive()
         taken._out[: len(body)] = bytes(len(body))
         is_unchanged = kept == body
         assert kept.readonly
@@ -194,27 +168,23 @@ async def test_what_was_received_is_not_changed_by_who_sent_it():
 async def test_what_has_no_place_goes_inline():
     bodies = [os.urandom(HALF_BYTES // 2 + 1), os.urandom(HALF_BYTES // 2 + 1), bytes(MIB)]
     many = [os.urandom(PLACE_FROM_BYTES) for _ in range(2 * PLACES_MOST)]
-    with trio.fail_after(PATIENCE_S):
-        async with streams() as (here, there, _, _):
-            for batch in (bodies, many):
-                assert here.send_many_nowait([(body,) for body in batch])
-                assert plain(await received(there, len(batch))) == [[body] for body in batch]
-                assert there.send_nowait((b"taken",))
-                await received(here, 1)
+    async with streams() as (here, there, _, _):
+        for batch in (bodies, many):
+            assert here.send_many_nowait([(body,) for body in batch])
+            assert await received(there, len(batch)) == [[body] for body in batch]
+            assert there.send_nowait((b"taken",))
+            await received(here, 1)
 
 
 async def test_nothing_is_placed_before_the_other_end_has_said_that_it_has_the_memory():
-    ours, theirs = socket.socketpair()
-    memory = make_memory()
     body = os.urandom(100 * KIB)
-    with theirs:
-        async with open_stream(ours, limits=WIRE, first=(b"first",), memory=memory) as here:
-            assert here.send_nowait((body,))
-            expected = b"".join(encode([(b"first",), (body,)]))
-            data = b""
-            while len(data) < len(expected):  # recv() drops the descriptor
-                data += theirs.recv(len(expected))
-            assert data == expected
+    async with one_end(WIRE, first=(b"first",), memory=make_memory()) as (here, theirs):
+        assert here.send_nowait((body,))
+        expected = b"".join(encode([(b"first",), (body,)]))
+        data = b""
+        while len(data) < len(expected):  # recv() drops the descriptor
+            data += theirs.recv(len(expected))
+        assert data == expected
 
 
 def test_what_is_worth_a_place_gets_one_also_if_it_takes_all_the_memory():
@@ -254,51 +224,46 @@ async def test_zero_is_a_descriptor_as_any_other():
 
 async def test_a_turn_takes_no_more_bytes_from_the_memory_than_its_budget(monkeypatch):
     monkeypatch.setattr(stream, "TURN_BYTES", 2 * READ_BYTES)
-    with trio.fail_after(PATIENCE_S):
-        async with streams() as (here, there, _, _):
-            assert here.send_many_nowait([[bytes(MIB)], *[[bytes(20_000)]] * 6])
-            turns = [len(await there.receive()) for _ in range(2)]
+    async with streams() as (here, there, _, _):
+        assert here.send_many_nowait([[bytes(MIB)], *[[bytes(20_000)]] * 6])
+        turns = [len(await there.receive()) for _ in range(2)]
     assert turns == [4, 3]
 
 
 async def test_all_last_words_of_a_peer_are_read_though_some_came_through_the_memory():
     messages = [[bytes(MIB)]] * 3 + [[bytes(20_000)]] * 6
-    with trio.fail_after(PATIENCE_S):
-        async with streams() as (here, there, _, _):
-            assert here.send_many_nowait(messages)
-            here._close()
-            assert plain(there.drain_nowait()) == messages
+    async with streams() as (here, there, _, _):
+        assert here.send_many_nowait(messages)
+        here._close()
+        assert plain(there.drain_nowait()) == messages
 
 
-async def test_a_first_message_may_be_large_and_its_peer_gone():
+@pytest.mark.parametrize("is_gone", [False, True])
+async def test_a_first_message_may_be_large_and_its_peer_gone(is_gone):
     first = (b"start", os.urandom(3 * MIB))
-    with trio.fail_after(PATIENCE_S):
-        for is_gone in (False, True):
-            ours, theirs = socket.socketpair()
+    ours, theirs = socket.socketpair()
+    if is_gone:
+        theirs.close()
+    with trio.fail_after(PATIENCE_S), theirs:
+        async with open_stream(ours, limits=WIRE, first=first, memory=make_memory()) as here:
             if is_gone:
-                theirs.close()
-            memory = make_memory()
-            async with open_stream(ours, limits=WIRE, first=first, memory=memory) as here:
-                if is_gone:
-                    with pytest.raises(trio.EndOfChannel):
-                        await here.receive()
-                    continue
+                with pytest.raises(trio.EndOfChannel):
+                    await here.receive()
+            else:
                 async with open_stream(theirs, limits=WIRE) as there:
-                    assert plain(await received(there, 1)) == [list(first)]
+                    assert await received(there, 1) == [list(first)]
 
 
 async def test_a_stream_closes_its_memory_and_says_nothing_of_it_unasked():
-    ours, theirs = socket.socketpair()
     offered, taken = pair()
-    theirs.setblocking(False)
-    async with open_stream(ours, limits=WIRE, memory=taken) as here:
+    async with one_end(WIRE, memory=taken) as (here, theirs):
+        theirs.setblocking(False)
         with pytest.raises(BlockingIOError):
             theirs.recv(1)
         assert here.send_nowait((b"x",))
         assert theirs.recv(100) == encode_command(b"\x05FREED\0\0\0\0") + b"\0\1x"
     assert taken._mapping.closed
     offered.close()
-    theirs.close()
 
 
 # -- hostile peers ----------------------------------------------------------------
@@ -328,34 +293,28 @@ def _head(offset: int, size: int) -> bytes:
     ],
 )  # fmt: skip
 async def test_what_no_honest_peer_says_breaks_the_framing(data):
-    ours, theirs = socket.socketpair()
-    with theirs, trio.fail_after(PATIENCE_S):
-        async with open_stream(ours, limits=WIRE, first=(b"f",), memory=make_memory()) as here:
-            theirs.sendall(data)
-            for _ in range(2):
-                with pytest.raises(FramingError):
-                    while True:
-                        await here.receive()
+    async with one_end(WIRE, first=(b"f",), memory=make_memory()) as (here, theirs):
+        theirs.sendall(data)
+        for _ in range(2):
+            with pytest.raises(FramingError):
+                while True:
+                    await here.receive()
 
 
 async def test_who_breaks_the_framing_right_behind_a_command_is_told_of():
     """It was heard of only when more came."""
-    ours, theirs = socket.socketpair()
-    with theirs, trio.fail_after(PATIENCE_S):
-        async with open_stream(ours, limits=WIRE, first=(b"f",), memory=make_memory()) as here:
-            theirs.sendall(encode_command(b"\x05FREED\0\0\0\0") + b"\xff\0")
-            for _ in range(2):
-                with pytest.raises(FramingError, match="flags"):
-                    await here.receive()
+    async with one_end(WIRE, first=(b"f",), memory=make_memory()) as (here, theirs):
+        theirs.sendall(encode_command(b"\x05FREED\0\0\0\0") + b"\xff\0")
+        for _ in range(2):
+            with pytest.raises(FramingError, match="flags"):
+                await here.receive()
 
 
 async def test_shared_frames_are_refused_where_there_is_no_memory():
-    ours, theirs = socket.socketpair()
-    with theirs, trio.fail_after(PATIENCE_S):
-        async with open_stream(ours, limits=WIRE) as here:
-            theirs.sendall(_head(0, 100))
-            with pytest.raises(FramingError):
-                await here.receive()
+    async with one_end(WIRE) as (here, theirs):
+        theirs.sendall(_head(0, 100))
+        with pytest.raises(FramingError):
+            await here.receive()
 
 
 def test_no_end_can_change_the_size_of_the_memory():
@@ -433,12 +392,11 @@ def test_closing_keeps_what_was_taken():
 
 async def test_a_forked_child_unmaps_the_memory_and_its_parent_goes_on():
     body = os.urandom(MIB)
-    with trio.fail_after(PATIENCE_S):
-        async with streams() as (here, there, offered, _):
-            child = os.fork()
-            if child == 0:
-                os._exit(0 if offered._mapping.closed else 1)
-            assert os.waitpid(child, 0)[1] == 0  # noqa: ASYNC222
-            assert here.send_nowait((body,))
-            assert plain(await received(there, 1)) == [[body]]
-            assert len(offered._places) == 1
+    async with streams() as (here, there, offered, _):
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if offered._mapping.closed else 1)
+        assert os.waitpid(child, 0)[1] == 0  # noqa: ASYNC222
+        assert here.send_nowait((body,))
+        assert await received(there, 1) == [[body]]
+        assert len(offered._places) == 1

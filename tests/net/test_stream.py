@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -13,26 +12,20 @@ import pytest
 import trio
 import trio.testing
 
+from tests.net.conftest import forked_child
+from tests.net.streams import PATIENCE_S, WIRE, one_end, plain, received, sockets
 from trio_envserve.core.limits import BATCH_BYTES, KIB, MIB, WireLimits
 from trio_envserve.net import COPY_THRESHOLD_BYTES, open_memory_streams, open_stream, stream
 from trio_envserve.net.framing import READ_BYTES, FramingError, encode
 from trio_envserve.net.interface import BATCH_MESSAGES, FRAMES_MAX
 
-WIRE = WireLimits(message_bytes=8 * MIB, peer_queue_messages=50, peer_queue_bytes=4 * MIB)
-PATIENCE_S = 60
 BUFFERS = (socket.SO_SNDBUF, socket.SO_RCVBUF)
 
 
 @asynccontextmanager
-async def sockets() -> AsyncIterator[tuple[Any, Any]]:
-    ours, theirs = socket.socketpair()
-    async with open_stream(ours, limits=WIRE) as here, open_stream(theirs, limits=WIRE) as there:
-        yield here, there
-
-
-@asynccontextmanager
 async def memory() -> AsyncIterator[tuple[Any, Any]]:
-    yield open_memory_streams(WIRE)
+    with trio.fail_after(PATIENCE_S):
+        yield open_memory_streams(WIRE)
 
 
 @pytest.fixture(params=[sockets, memory])
@@ -40,13 +33,6 @@ def opened(request: pytest.FixtureRequest) -> Callable[[], Any]:
     """Opens both ends of a stream."""
     made: Callable[[], Any] = request.param
     return made
-
-
-async def received(stream: Any, count: int) -> list[list[bytes]]:
-    found: list[list[bytes]] = []
-    while len(found) < count:
-        found += [[bytes(frame) for frame in frames] for frames in await stream.receive()]
-    return found
 
 
 def some_messages(seed: int, count: int) -> list[list[bytes]]:
@@ -61,112 +47,91 @@ def some_messages(seed: int, count: int) -> list[list[bytes]]:
 # -- what is true of both -------------------------------------------------------
 
 
-@pytest.mark.parametrize("together", [True, False])
-async def test_messages_arrive_whole_and_in_order(opened, together):
+async def test_messages_that_are_sent_together_arrive_whole_and_in_order(opened):
     messages = some_messages(1, 40)
-    with trio.fail_after(PATIENCE_S):
-        async with opened() as (here, there), trio.open_nursery() as nursery:
-            found: list[Any] = []
+    async with opened() as (here, there), trio.open_nursery() as nursery:
+        assert here.send_many_nowait(messages)
+        nursery.start_soon(here.flush)
+        assert await received(there, len(messages)) == messages
 
-            async def read():
-                found.extend(await received(there, len(messages)))
 
-            nursery.start_soon(read)
-            if together:
-                assert here.send_many_nowait(messages)
-            else:
-                for frames in messages:
-                    while not here.send_nowait(frames):
-                        await trio.sleep(0.001)
-            await here.flush()
-    assert found == messages
+async def test_both_directions_carry_messages_at_once(opened):
+    messages = some_messages(2, 40) + [[bytes([index]) * 5_000] for index in range(160)]
+    async with opened() as ends, trio.open_nursery() as nursery:
+        found: dict[int, Any] = {}
+
+        async def read(index):
+            found[index] = await received(ends[index], len(messages))
+
+        async def write(stream):
+            for frames in messages:
+                while not stream.send_nowait(frames):
+                    await trio.sleep(0.001)
+            await stream.flush()
+
+        for index, stream in enumerate(ends):
+            nursery.start_soon(read, index)
+            nursery.start_soon(write, stream)
+    assert found == {0: messages, 1: messages}
 
 
 async def test_small_frames_are_bytes_and_large_ones_views(opened):
-    with trio.fail_after(PATIENCE_S):
-        async with opened() as (here, there):
-            here.send_nowait([b"small", memoryview(b"view"), bytes(COPY_THRESHOLD_BYTES)])
-            [[small, view, large]] = await there.receive()
+    async with opened() as (here, there):
+        here.send_nowait([b"small", memoryview(b"view"), bytes(COPY_THRESHOLD_BYTES)])
+        [[small, view, large]] = await there.receive()
     assert type(small) is type(view) is bytes
     assert type(large) is memoryview
     assert large.readonly
 
 
-async def test_both_directions_at_once(opened):
-    messages = [[bytes([index]) * 5_000] for index in range(200)]
-    with trio.fail_after(PATIENCE_S):
-        async with opened() as ends, trio.open_nursery() as nursery:
-            found: dict[int, Any] = {}
-
-            async def read(index):
-                found[index] = await received(ends[index], len(messages))
-
-            async def write(stream):
-                for frames in messages:
-                    while not stream.send_nowait(frames):
-                        await trio.sleep(0.001)
-                await stream.flush()
-
-            for index, stream in enumerate(ends):
-                nursery.start_soon(read, index)
-                nursery.start_soon(write, stream)
-    assert found == {0: messages, 1: messages}
-
-
 async def test_what_a_peer_does_not_read_is_bounded_in_messages_and_bytes(opened):
-    async with opened() as (here, _):
-        sent = [here.send_nowait([b"x" * 10_000]) for _ in range(1_000)]
-        assert sent[0]
-        assert not sent[-1]
+    for size, most in ((10_000, 999), (1 * MIB, 8)):
+        async with opened() as (here, _):
+            sent = [here.send_nowait([bytes(size)]) for _ in range(1_000)]
+            assert sent[0]
+            assert not sent[-1]
+            assert sum(sent) <= most
     async with opened() as (here, _):
         assert not here.send_many_nowait([[b"x" * 10_000]] * 1_000)
-    async with opened() as (here, _):
-        sent = [here.send_nowait([bytes(1 * MIB)]) for _ in range(20)]
-        assert sent[0]
-        assert not sent[-1]
-        assert sum(sent) <= 8
 
 
 @pytest.mark.parametrize(
     "frames", [[bytes(8 * MIB + 1)], [b""] * (FRAMES_MAX + 1)], ids=["large", "many frames"]
 )
 async def test_what_the_peer_would_not_take_is_refused_here(opened, frames):
-    with trio.fail_after(PATIENCE_S):
-        async with opened() as (here, there):
-            assert not here.send_nowait(frames)
-            assert not here.send_many_nowait([[b"a"], frames, [b"b"]])
-            assert await received(there, 2) == [[b"a"], [b"b"]]
-            with pytest.raises(ValueError, match="at least one frame"):
-                here.send_nowait([])
+    async with opened() as (here, there):
+        assert not here.send_nowait(frames)
+        assert not here.send_many_nowait([[b"a"], frames, [b"b"]])
+        assert await received(there, 2) == [[b"a"], [b"b"]]
+        with pytest.raises(ValueError, match="at least one frame"):
+            here.send_nowait([])
 
 
 async def test_a_cancelled_receive_loses_nothing(opened):
     count = 300
-    with trio.fail_after(PATIENCE_S):
-        async with opened() as (here, there), trio.open_nursery() as nursery:
-            found: list[Any] = []
+    async with opened() as (here, there), trio.open_nursery() as nursery:
+        found: list[Any] = []
 
-            async def write():
-                for number in range(count):
-                    assert here.send_nowait([number.to_bytes(4, "big")])
-                    if number % 3 == 0:
-                        await trio.lowlevel.checkpoint()
+        async def write():
+            for number in range(count):
+                assert here.send_nowait([number.to_bytes(4, "big")])
+                if number % 3 == 0:
+                    await trio.lowlevel.checkpoint()
 
-            nursery.start_soon(write)
-            draw = random.Random(2)
-            while len(found) < count:
-                with trio.CancelScope() as scope:
-                    if draw.random() < 0.5:
-                        scope.cancel()
-                    else:
-                        nursery.start_soon(cancel_soon, scope)
-                    found += [bytes(frame) for [frame] in await there.receive()]
+        async def cancel_soon(scope: trio.CancelScope) -> None:
+            await trio.lowlevel.checkpoint()
+            scope.cancel()
+
+        nursery.start_soon(write)
+        draw = random.Random(2)
+        while len(found) < count:
+            with trio.CancelScope() as scope:
+                if draw.random() < 0.5:
+                    scope.cancel()
+                else:
+                    nursery.start_soon(cancel_soon, scope)
+                found += [bytes(frame) for [frame] in await there.receive()]
     assert found == [number.to_bytes(4, "big") for number in range(count)]
-
-
-async def cancel_soon(scope: trio.CancelScope) -> None:
-    await trio.lowlevel.checkpoint()
-    scope.cancel()
 
 
 async def test_two_tasks_cannot_receive_at_once(opened):
@@ -178,28 +143,32 @@ async def test_two_tasks_cannot_receive_at_once(opened):
         nursery.cancel_scope.cancel()
 
 
+async def test_flushing_is_a_checkpoint(opened):
+    async with opened() as (here, _):
+        with trio.testing.assert_checkpoints():
+            await here.flush()
+
+
 # -- the end --------------------------------------------------------------------
 
 
 async def test_the_end_comes_after_everything_that_was_sent():
     messages = some_messages(3, 10)
-    ours, theirs = socket.socketpair()
-    with trio.fail_after(PATIENCE_S):
-        async with open_stream(theirs, limits=WIRE) as there, trio.open_nursery() as nursery:
+    async with one_end() as (there, ours), trio.open_nursery() as nursery:
 
-            async def write():
-                async with open_stream(ours, limits=WIRE) as here:
-                    here.send_many_nowait(messages)
-                    await here.flush()
+        async def write():
+            async with open_stream(ours, limits=WIRE) as here:
+                here.send_many_nowait(messages)
+                await here.flush()
 
-            nursery.start_soon(write)
-            assert await received(there, len(messages)) == messages
-            for _ in range(2):
-                with pytest.raises(trio.EndOfChannel):
-                    await there.receive()
-            assert not there.send_nowait([b"to nobody"])
-            assert not there.send_many_nowait([[b"to nobody"]])
-            await there.flush()
+        nursery.start_soon(write)
+        assert await received(there, len(messages)) == messages
+        for _ in range(2):
+            with pytest.raises(trio.EndOfChannel):
+                await there.receive()
+        assert not there.send_nowait([b"to nobody"])
+        assert not there.send_many_nowait([[b"to nobody"]])
+        await there.flush()
 
 
 async def test_the_end_in_memory_comes_after_everything_that_was_sent():
@@ -214,31 +183,23 @@ async def test_the_end_in_memory_comes_after_everything_that_was_sent():
         await here.receive()
 
 
-async def test_who_sleeps_hears_of_the_end_and_of_its_own_closing():
-    for closes in (0, 1):
-        ends = open_memory_streams(WIRE)
-        with trio.fail_after(PATIENCE_S):
-            expected = trio.ClosedResourceError if closes == 0 else trio.EndOfChannel
-            with pytest.RaisesGroup(expected):
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(ends[0].receive)
-                    await trio.testing.wait_all_tasks_blocked()
-                    ends[closes].close()
-
-
-async def test_flushing_is_a_checkpoint(opened):
-    async with opened() as (here, _):
-        with trio.testing.assert_checkpoints():
-            await here.flush()
+@pytest.mark.parametrize(
+    ("closes", "expected"), [(0, trio.ClosedResourceError), (1, trio.EndOfChannel)]
+)
+async def test_who_sleeps_hears_of_the_end_and_of_its_own_closing(closes, expected):
+    ends = open_memory_streams(WIRE)
+    with trio.fail_after(PATIENCE_S), pytest.RaisesGroup(expected):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ends[0].receive)
+            await trio.testing.wait_all_tasks_blocked()
+            ends[closes].close()
 
 
 async def test_nobody_flushes_what_is_closed():
     here, _ = open_memory_streams(WIRE)
     here.close()
-    ours, theirs = socket.socketpair()
-    with theirs:
-        async with open_stream(ours, limits=WIRE) as there:
-            pass
+    async with one_end() as (there, _):
+        pass
     for each in (here, there):
         with pytest.raises(trio.ClosedResourceError):
             await each.flush()
@@ -250,7 +211,6 @@ async def test_nobody_flushes_what_is_closed():
 
 
 async def test_who_flushes_or_receives_while_a_stream_is_closed_is_told():
-    ours, theirs = socket.socketpair()
     told = []
 
     async def wait(act: Callable[[], Any]) -> None:
@@ -258,25 +218,22 @@ async def test_who_flushes_or_receives_while_a_stream_is_closed_is_told():
             await act()
         told.append(act)
 
-    with theirs, trio.fail_after(PATIENCE_S):
-        async with trio.open_nursery() as nursery:
-            async with open_stream(ours, limits=WIRE) as here:
-                assert here.send_nowait([bytes(2 * MIB)])
-                nursery.start_soon(wait, here.flush)
-                nursery.start_soon(wait, here.receive)
-                await trio.testing.wait_all_tasks_blocked()
+    async with trio.open_nursery() as nursery:
+        async with one_end() as (here, _):
+            assert here.send_nowait([bytes(2 * MIB)])
+            nursery.start_soon(wait, here.flush)
+            nursery.start_soon(wait, here.receive)
+            await trio.testing.wait_all_tasks_blocked()
     assert len(told) == 2
 
 
 async def test_a_stream_that_belongs_to_the_parent_is_closed_once():
     """A forked child may leave the block in which it was forked."""
-    ours, theirs = socket.socketpair()
-    with theirs:
-        async with open_stream(ours, limits=WIRE) as here:
-            here.forget()
-            assert not here.send_nowait([b"x"])
-            with pytest.raises(trio.ClosedResourceError):
-                await here.receive()
+    async with one_end() as (here, _):
+        here.forget()
+        assert not here.send_nowait([b"x"])
+        with pytest.raises(trio.ClosedResourceError):
+            await here.receive()
 
 
 async def test_an_exception_closes_the_stream_and_comes_out_as_it_is():
@@ -289,24 +246,20 @@ async def test_an_exception_closes_the_stream_and_comes_out_as_it_is():
 
 async def test_flushing_ends_with_the_peer():
     """And with it what waits for the peer."""
-    ours, theirs = socket.socketpair()
-    with trio.fail_after(PATIENCE_S):
-        async with open_stream(ours, limits=WIRE) as here, trio.open_nursery() as nursery:
-            here.send_many_nowait([[bytes(1 * MIB)]] * 3)
-            nursery.start_soon(here.flush)
-            await trio.testing.wait_all_tasks_blocked()
-            theirs.close()
+    async with one_end() as (here, theirs), trio.open_nursery() as nursery:
+        here.send_many_nowait([[bytes(1 * MIB)]] * 3)
+        nursery.start_soon(here.flush)
+        await trio.testing.wait_all_tasks_blocked()
+        theirs.close()
 
 
 async def test_a_dead_peers_last_words_are_read_at_once():
     messages = some_messages(4, 8)
-    ours, theirs = socket.socketpair()
     data = b"".join(map(bytes, encode([*messages, [b"unfinished"]])))[:-3]
-    async with open_stream(theirs, limits=WIRE) as there:
+    async with one_end() as (there, ours):
         ours.sendall(data[: 150 * KIB])
         whole = there.drain_nowait()
-        assert [[bytes(frame) for frame in frames] for frames in whole] == messages[: len(whole)]
-        ours.sendall(b"")
+        assert plain(whole) == messages[: len(whole)]
         ours.close()
         assert there.drain_nowait() == []
 
@@ -321,69 +274,49 @@ async def test_a_dead_peers_last_words_are_read_at_once():
     ],
 )
 async def test_who_breaks_the_framing_is_told_of_after_what_came_before(data, says):
-    ours, theirs = socket.socketpair()
-    with ours, trio.fail_after(PATIENCE_S):
-        async with open_stream(theirs, limits=WIRE) as there:
-            ours.sendall(b"\x00\x01a" + data)
-            found: list[Any] = []
-            said = []
-            for _ in range(4):
-                try:
-                    found += await there.receive()
-                except FramingError as error:
-                    said.append(str(error))
-            assert found in ([[b"a"]], [])
-            assert said
-            assert says in said[0]
+    async with one_end() as (there, ours):
+        ours.sendall(b"\x00\x01a" + data)
+        found: list[Any] = []
+        said = []
+        for _ in range(4):
+            try:
+                found += await there.receive()
+            except FramingError as error:
+                said.append(str(error))
+        assert found in ([[b"a"]], [])
+        assert said
+        assert says in said[0]
 
 
 async def test_who_breaks_the_framing_in_a_later_reading_is_told_of_after_it():
-    message = [bytes(503)]
-    data = b"".join(encode([message] * 128))
+    data = b"".join(encode([[bytes(503)]] * 128))
     assert len(data) == READ_BYTES
-    ours, theirs = socket.socketpair()
-    with ours, trio.fail_after(PATIENCE_S):
-        async with open_stream(theirs, limits=WIRE) as there:
-            ours.sendall(data + b"\xff\0")
-            assert len(await there.receive()) == 128
-            with pytest.raises(FramingError, match="flags"):
-                await there.receive()
+    async with one_end() as (there, ours):
+        ours.sendall(data + b"\xff\0")
+        assert len(await there.receive()) == 128
+        with pytest.raises(FramingError, match="flags"):
+            await there.receive()
 
 
 async def test_the_last_messages_and_the_end_may_be_read_in_one_turn():
-    ours, theirs = socket.socketpair()
-    large = bytes(100_000)
-    with trio.fail_after(PATIENCE_S):
-        async with open_stream(theirs, limits=WIRE) as there:
-            ours.sendall(b"".join(encode([[b"a"], [large]])))
-            ours.close()
-            assert await received(there, 2) == [[b"a"], [large]]
-            with pytest.raises(trio.EndOfChannel):
-                await there.receive()
+    messages = [[b"a"], [bytes(100_000)]]
+    async with one_end() as (there, ours):
+        ours.sendall(b"".join(encode(messages)))
+        ours.close()
+        assert await received(there, 2) == messages
+        with pytest.raises(trio.EndOfChannel):
+            await there.receive()
 
 
-async def test_a_peer_that_ends_without_having_read_everything_has_ended():
-    ours, theirs = socket.socketpair()
-    with trio.fail_after(PATIENCE_S):
-        async with open_stream(theirs, limits=WIRE) as there:
-            assert there.send_nowait([b"unread"])
-            ours.close()
-            with pytest.raises(trio.EndOfChannel):
-                await there.receive()
-            await there.flush()
-
-
-async def test_nothing_waits_any_more_for_a_peer_that_has_ended():
-    ours, theirs = socket.socketpair()
-    with trio.fail_after(PATIENCE_S):
-        async with open_stream(theirs, limits=WIRE) as there:
-            assert there.send_nowait([bytes(2 * MIB)])
-            assert there.send_nowait([b"behind it"])
-            ours.close()
-            with pytest.raises(trio.EndOfChannel):
-                await there.receive()
-            assert not there._outbox
-            await there.flush()
+@pytest.mark.parametrize("unread", [[[b"unread"]], [[bytes(2 * MIB)], [b"behind it"]]])
+async def test_nothing_waits_any_more_for_a_peer_that_ends_without_having_read_it(unread):
+    async with one_end() as (there, ours):
+        assert there.send_many_nowait(unread)
+        ours.close()
+        with pytest.raises(trio.EndOfChannel):
+            await there.receive()
+        assert not there._outbox
+        await there.flush()
 
 
 # -- bounds -------------------------------------------------------------------------
@@ -392,71 +325,66 @@ async def test_nothing_waits_any_more_for_a_peer_that_has_ended():
 async def test_a_message_may_have_a_header_and_a_body_as_large_as_they_may_be():
     header, body = bytes(WIRE.header_bytes), bytes(WIRE.message_bytes)
     assert WIRE.header_bytes >= BATCH_BYTES
-    with trio.fail_after(PATIENCE_S):
-        async with sockets() as (here, there):
-            assert here.send_nowait([header, body, bytes(KIB)])
-            assert await received(there, 1) == [[header, body, bytes(KIB)]]
-            assert here.send_nowait([header, body, bytes(KIB + 1)])
-            with pytest.raises(FramingError, match="a message of more than"):
-                await there.receive()
+    async with sockets() as (here, there):
+        assert here.send_nowait([header, body, bytes(KIB)])
+        assert await received(there, 1) == [[header, body, bytes(KIB)]]
+        assert here.send_nowait([header, body, bytes(KIB + 1)])
+        with pytest.raises(FramingError, match="a message of more than"):
+            await there.receive()
 
 
 async def test_who_takes_messages_slowly_holds_no_more_than_one_reading():
     """What is not taken stays with the system, which tells the peer to wait."""
-    with trio.fail_after(PATIENCE_S):
-        async with sockets() as (here, there):
-            assert here.send_many_nowait([[b"x"]] * BATCH_MESSAGES * 100)
-            for _ in range(20):
-                assert len(await there.receive()) == BATCH_MESSAGES
-                assert there._decoder.arriving_bytes <= READ_BYTES
-
-
-async def test_a_turn_takes_no_more_messages_than_its_budget():
-    with trio.fail_after(PATIENCE_S):
-        async with sockets() as (here, there):
-            count = READ_BYTES // 400 * 2
-            assert here.send_many_nowait([[bytes(400)]] * count)
-            assert count > BATCH_MESSAGES
+    async with sockets() as (here, there):
+        assert here.send_many_nowait([[b"x"]] * BATCH_MESSAGES * 100)
+        for _ in range(20):
             assert len(await there.receive()) == BATCH_MESSAGES
-            assert len(await there.receive()) == count - BATCH_MESSAGES
+            assert there._decoder.arriving_bytes <= READ_BYTES
+
+
+async def test_a_turn_takes_no_more_messages_than_its_budget_from_several_readings():
+    async with sockets() as (here, there):
+        count = READ_BYTES // 400 * 2
+        assert here.send_many_nowait([[bytes(400)]] * count)
+        turns = [len(await there.receive()) for _ in range(2)]
+    assert turns == [BATCH_MESSAGES, count - BATCH_MESSAGES]
 
 
 async def test_a_turn_takes_no_more_bytes_than_its_budget(monkeypatch):
     monkeypatch.setattr(stream, "TURN_BYTES", READ_BYTES)
-    with trio.fail_after(PATIENCE_S):
-        async with sockets() as (here, there):
-            assert here.send_many_nowait([[bytes(20_000)]] * 6)
-            turns = [len(await there.receive()) for _ in range(2)]
+    async with sockets() as (here, there):
+        assert here.send_many_nowait([[bytes(20_000)]] * 6)
+        turns = [len(await there.receive()) for _ in range(2)]
     assert turns == [3, 3]
+
+
+async def test_a_turn_in_memory_has_a_budget():
+    here, there = open_memory_streams(WireLimits(peer_queue_messages=2 * BATCH_MESSAGES))
+    here.send_many_nowait([[b"x"]] * (BATCH_MESSAGES + 1))
+    assert [len(await there.receive()) for _ in range(2)] == [BATCH_MESSAGES, 1]
 
 
 async def test_what_waits_for_a_slow_peer_is_bounded_while_it_reads():
     """What left the outbox, and waits before the socket, counts too."""
-    ours, theirs = socket.socketpair()
     frames = [bytes(10_000)]
-    most = WIRE.peer_queue_bytes + 256 * KIB + 2 * MIB  # about, and what the system holds
-    with theirs, trio.fail_after(PATIENCE_S):
-        async with open_stream(ours, limits=WireLimits(peer_queue_bytes=4 * MIB)) as here:
-            sent = read = 0
-            for _ in range(100):
-                while here.send_nowait(frames):
-                    sent += len(frames[0])
-                assert sent - read <= most
-                read += len(theirs.recv(100 * KIB))
-                await trio.testing.wait_all_tasks_blocked()
+    limits = WireLimits(peer_queue_bytes=4 * MIB)
+    most = limits.peer_queue_bytes + 256 * KIB + 2 * MIB  # about, and what the system holds
+    async with one_end(limits) as (here, theirs):
+        sent = read = 0
+        for _ in range(100):
+            while here.send_nowait(frames):
+                sent += len(frames[0])
+            assert sent - read <= most
+            read += len(theirs.recv(100 * KIB))
+            await trio.testing.wait_all_tasks_blocked()
 
 
 async def test_a_stream_that_has_written_everything_sleeps():
-    ours, theirs = socket.socketpair()
-    with trio.fail_after(PATIENCE_S):
-        async with (
-            open_stream(ours, limits=WIRE) as here,
-            open_stream(theirs, limits=WIRE) as there,
-        ):
-            assert here.send_nowait([bytes(2 * MIB)])
-            await received(there, 1)
-            await here.flush()
-            await trio.testing.wait_all_tasks_blocked()
+    async with sockets() as (here, there):
+        assert here.send_nowait([bytes(2 * MIB)])
+        await received(there, 1)
+        await here.flush()
+        await trio.testing.wait_all_tasks_blocked()
 
 
 async def test_the_systems_buffers_are_made_larger_if_it_allows_that():
@@ -478,63 +406,20 @@ async def test_the_systems_buffers_are_made_larger_if_it_allows_that():
     assert all(map(int.__gt__, larger, sizes))
 
 
-async def test_a_turn_ends_though_the_peer_goes_on_writing(monkeypatch):
-    """What a turn reads is bounded, so that a flood holds up nobody else."""
-    ours, theirs = socket.socketpair()
-    turns = []
-    with trio.fail_after(PATIENCE_S):
-        async with (
-            open_stream(ours, limits=WIRE) as here,
-            open_stream(theirs, limits=WIRE) as there,
-            trio.open_nursery() as nursery,
-        ):
-
-            async def write():
-                while True:
-                    here.send_nowait([b"x"])
-                    await trio.lowlevel.checkpoint()
-
-            nursery.start_soon(write)
-            for _ in range(20):
-                turns.append(len(await there.receive()))
-            nursery.cancel_scope.cancel()
-    assert max(turns) <= 256
-
-
-async def test_a_turn_in_memory_has_a_budget():
-    here, there = open_memory_streams(WireLimits(peer_queue_messages=2 * BATCH_MESSAGES))
-    here.send_many_nowait([[b"x"]] * (BATCH_MESSAGES + 1))
-    assert [len(await there.receive()) for _ in range(2)] == [BATCH_MESSAGES, 1]
-
-
 async def test_the_first_message_may_be_larger_than_all_bounds():
-    ours, theirs = socket.socketpair()
     small = WireLimits(message_bytes=1_000, peer_queue_bytes=1_000)
     first = [b"start", bytes(3 * MIB)]
-    with trio.fail_after(PATIENCE_S):
-        async with (
-            open_stream(ours, limits=small, first=first) as here,
-            open_stream(theirs, limits=WIRE) as there,
-        ):
-            assert here.send_nowait([b"second"])
-            assert await received(there, 2) == [first, [b"second"]]
+    async with sockets(small, first=first) as (here, there):
+        assert here.send_nowait([b"second"])
+        assert await received(there, 2) == [first, [b"second"]]
 
 
 async def test_a_forked_child_closes_its_copy_and_nothing_else():
-    ours, theirs = socket.socketpair()
-    async with open_stream(ours, limits=WIRE) as here, open_stream(theirs, limits=WIRE) as there:
-        ready, go_on = os.pipe(), os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.write(ready[1], b"x")
-            os.read(go_on[0], 1)
-            os._exit(0)
-        try:
-            os.read(ready[0], 1)
-            with trio.fail_after(PATIENCE_S):
-                here.send_nowait([b"still there"])
-                assert await there.receive() == [[b"still there"]]
-                here._close()
+    async with sockets() as (here, there):
+        with forked_child():
+            here.send_nowait([b"still there"])
+            assert await there.receive() == [[b"still there"]]
+            here._close()
             ended = False
             with trio.move_on_after(PATIENCE_S / 3):
                 try:
@@ -542,8 +427,3 @@ async def test_a_forked_child_closes_its_copy_and_nothing_else():
                 except trio.EndOfChannel:
                     ended = True
             assert ended  # the child does not hold it open
-        finally:
-            os.write(go_on[1], b"x")
-            os.waitpid(child, 0)  # noqa: ASYNC222  # it ends at once
-            for descriptor in (*ready, *go_on):
-                os.close(descriptor)
