@@ -69,6 +69,8 @@ def test_without_faults_one_ask_has_one_order():
     explored = explore(small(), ONE)
     assert explored.exhausted
     assert (explored.states, explored.depth) == (4, 3)  # it asks, it arrives, it is answered
+    assert [ask.request for ask in explored.asks] == ["near#1"]
+    assert explored.text().endswith(f"all within 0 faults and the asks {explored.asked()}")
 
 
 def test_asks_in_flight_go_in_every_order():

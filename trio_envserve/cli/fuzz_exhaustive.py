@@ -32,6 +32,7 @@ FAILED = 1
 """Exit code when a guarantee broke; of mutants, when one was not caught."""
 
 _ROWS = {
+    "asked": "requests; Bounds(seed=...) of the system draws others",
     "states": "distinct states; names and what else makes no difference count once",
     "transitions": "transitions from one state to another",
     "depth": "transitions from the first state to the farthest ones",

@@ -1189,6 +1189,8 @@ class Explored:
 
     bounds: Bounds
     """Bounds of the search."""
+    asks: tuple[Ask, ...] = ()
+    """Asks of the search."""
     states: int = 0
     """Number of states found."""
     transitions: int = 0
@@ -1213,8 +1215,12 @@ class Explored:
         how = "all" if self.exhausted else "not all"
         return (
             f"{self.states:,} states, {self.transitions:,} transitions, {self.depth} deep, "
-            f"{how} within {self.bounds.asks} asks and {self.bounds.faults} faults"
+            f"{how} within {self.bounds.faults} faults and the asks {self.asked()}"
         )
+
+    def asked(self) -> str:
+        """Asks of the search in words."""
+        return ", ".join(f"{ask.request} {short(ask.what)}" for ask in self.asks) or "none"
 
 
 class Exploration:
@@ -1223,7 +1229,7 @@ class Exploration:
     def __init__(self, system: System, bounds: Bounds | None = None) -> None:
         self.bounds = bounds or system.bounds
         self.space = Space(system, self.bounds)
-        self.explored = Explored(self.bounds)
+        self.explored = Explored(self.bounds, self.space.asks)
         self._seen: set[bytes] = set()
         self._parents, self._moves = array("q"), array("q")
         """Of each state: its predecessor, and the number of the move between."""

@@ -181,7 +181,8 @@ def _explored(explored: Explored) -> dict[str, object]:
     """Progress of a search of every order, for JSON."""
     names = ("states", "transitions", "depth", "exhausted", "seconds")
     data = {name: getattr(explored, name) for name in names}
-    return {**data, "bounds": dataclasses.asdict(explored.bounds), "text": explored.text()}
+    more = {"bounds": dataclasses.asdict(explored.bounds), "asked": explored.asked()}
+    return {**data, **more, "seconds": round(explored.seconds, 3), "text": explored.text()}
 
 
 def _replay(target: Target[Any, Any], job: Job, tell: Tell) -> None:
