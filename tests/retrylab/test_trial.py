@@ -137,6 +137,7 @@ def test_a_race_is_found_made_small_drawn_and_replayed(tmp_path: Any):
     assert failure.guarantee == "at most once"
     assert len(failure.plan.asks) <= 2
     assert failure.drawing[-1].endswith("~")
+    assert any(f"opens {failure.plan.asks[0].actor}/1/1 -" in line for line in failure.drawing)
     loaded = load_failure(HASTY, save_failure(failure, tmp_path))
     assert replay(HASTY, loaded)
     assert not replay(GOOD, loaded)

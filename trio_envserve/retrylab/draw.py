@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeAlias
 from . import author
 from .author import raised
 from .judges import Violation
-from .system import FAULT, BrokenSystem, Envelope, System
+from .system import FAULT, BrokenSystem, Envelope, Piece, System
 from .world import LOST, STRAY, Record
 
 WIDTH = 100
@@ -275,6 +275,8 @@ def _short(what: str) -> str:
 
 
 def _described(describe: Callable[[object], str], envelope: Envelope) -> str:
+    if isinstance(envelope.message, Piece):
+        return " ".join(envelope.message.text().split())
     ended = author.call(describe, envelope.message)
     if ended.error is not None:
         raise BrokenSystem(f"describe raised:\n{raised(ended.error)}")

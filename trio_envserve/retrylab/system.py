@@ -32,6 +32,23 @@ class BrokenSystem(Exception):
     """
 
 
+class Piece(NamedTuple):
+    """A piece of a stream on its way between two programs."""
+
+    stream: str
+    data: bytes | None
+    """Bytes that were sent; empty to open the stream, None when this end has sent all."""
+
+    def text(self) -> str:
+        """Piece in words, for a diagram."""
+        if not self.data:
+            return f"{'ends' if self.data is None else 'opens'} {self.stream}"
+        try:
+            return f"{self.stream}: {self.data.decode()}"
+        except UnicodeDecodeError:
+            return f"{self.stream}: {self.data!r}"
+
+
 class Envelope(NamedTuple):
     """A message on its way."""
 

@@ -35,7 +35,7 @@ from .author import raised
 from .life import Killed
 from .plan import Plan
 from .run import ActorProcess, ActorWorld, Run, ran
-from .system import Actor, BrokenSystem, Envelope, Fault, System
+from .system import Actor, BrokenSystem, Envelope, Fault, Piece, System
 from .world import LATEST_S, LOOK_S, MOST_EVENTS, Events
 
 LEFT_OUT = (Fault.LOSE, Fault.DUPLICATE, Fault.REORDER, Fault.STOP, Fault.DRIFT)
@@ -49,14 +49,6 @@ class Asked(NamedTuple):
     """Name of the request."""
     what: Any
     """Value that the caller asks for."""
-
-
-class Piece(NamedTuple):
-    """A piece of a stream on its way."""
-
-    stream: str
-    data: bytes | None
-    """Bytes that were sent; empty to open the stream, None when this end has sent all."""
 
 
 @final
