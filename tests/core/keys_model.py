@@ -1,14 +1,12 @@
 """A model of keys, written from the rules alone.
 
 It knows nothing of the code: it keeps every generation there ever was in one list, finds
-things by looking through it, and counts every sum anew.  What must never happen is judged
-from what was said and done (:class:`History`), not from the state of a generation.
+things by looking through it, and counts every sum anew.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 
 GENERATIONS, RETAINED_BYTES, SHARE = 4, 100, 0.8
 WAITERS, COMMANDS = 3, 3
@@ -318,106 +316,3 @@ class Model:
                 if self.early.get(word[1]) == word:
                     del self.early[word[1]]
         return said
-
-
-class History:
-    """What was done and said, and what of it must never have happened."""
-
-    def __init__(self) -> None:
-        self.entered: set[int] = set()
-        self.finished: set[int] = set()
-        self.starts: Counter[int] = Counter()
-        self.live: Counter[Name] = Counter()
-        self.waiting: dict[Waiter, int] = {}
-        """For which generation, since nothing was said."""
-        self.outcomes: dict[int, bytes] = {}
-        self.present: dict[int, dict[Waiter, int]] = {}
-        """By generation: who sent the input and has not left, with their callers."""
-        self.lost: dict[int, set[int]] = {}
-        self.present_s: dict[int, float] = {}
-        """When somebody last waited."""
-        self.counted_s: dict[int, float] = {}
-        """When somebody last counted, the lost ones too."""
-        self.excused: set[int] = set()
-        """Those that a command has closed, and those that never ran."""
-
-    # -- what is done -----------------------------------------------------------------
-
-    def asked(self, number: int, waiter: Waiter, caller: int) -> None:
-        self.back(number, caller, waiter[0])
-        self.present.setdefault(number, {})[waiter] = caller
-
-    def back(self, number: int, caller: int, session: int) -> None:
-        """A caller is in this session now."""
-        waiting = self.present.get(number, {})
-        for waiter in [w for w, c in waiting.items() if c == caller and w[0] != session]:
-            del waiting[waiter]
-        self.lost.get(number, set()).discard(caller)
-
-    def left(self, waiter: Waiter) -> None:
-        self.waiting.pop(waiter, None)
-        for waiting in self.present.values():
-            waiting.pop(waiter, None)
-
-    def lapsed(self, session: int) -> None:
-        for number, waiting in self.present.items():
-            gone = {w: c for w, c in waiting.items() if w[0] == session}
-            self.lost.setdefault(number, set()).update(gone.values())
-        for waiter in [w for w in self.waiting if w[0] == session]:
-            del self.waiting[waiter]
-        for waiting in self.present.values():
-            for waiter in [w for w in waiting if w[0] == session]:
-                del waiting[waiter]
-
-    def dispatched(self, number: int, name: Name, most: int) -> None:
-        self.starts[number] += 1
-        self.live[name] += 1
-        assert self.live[name] == 1, "G1: two executions for one key"
-        assert self.starts[number] <= most, "G2: over the allowance"
-
-    def note(self, now_s: float) -> None:
-        """Who waits and who counts, now."""
-        for number, waiting in self.present.items():
-            if waiting:
-                self.present_s[number] = now_s
-            if waiting or self.lost.get(number):
-                self.counted_s[number] = now_s
-
-    def time_passed(self, now_s: float) -> None:
-        """The lost ones count no more once nobody has waited for so long."""
-        for number, lost in self.lost.items():
-            if not self.present[number] and now_s - self.present_s[number] >= ORPHAN_S:
-                lost.clear()
-
-    # -- what is said -----------------------------------------------------------------
-
-    def said(self, effect: Said) -> None:
-        match effect:
-            case ("ENTER", int(number), *_):
-                assert number not in self.entered, "G2: entered twice"
-                assert number not in self.finished, "G7: entered after its end"
-                self.entered.add(number)
-            case ("FINISH", int(number)):
-                assert number not in self.finished, "finished twice"
-                self.finished.add(number)
-            case ("ANSWER", (int(session), int(sequence)), bytes(outcome)):
-                number = self.waiting.pop((session, sequence), -1)
-                if number >= 0:
-                    assert self.outcomes.setdefault(number, outcome) == outcome, "G3"
-            case ("CANCELLED", (int(session), int(sequence)), started):
-                number = self.waiting.pop((session, sequence), -1)
-                assert started or not self.starts[number], "G9: it did run"
-
-    def closed(self, number: int, now_s: float) -> None:
-        """Whether this generation might be closed now."""
-        assert number not in self.waiting.values(), "G9: somebody waits for ever"
-        if number in self.excused:
-            return
-        waiting, lost = self.present.get(number), self.lost.get(number)
-        assert not waiting, "work ends, or an outcome is dropped, while somebody waits"
-        if number in self.outcomes:
-            kept_s = now_s - self.counted_s[number]
-            assert kept_s >= RETENTION_S, "G4: an outcome is dropped early"
-        elif lost:
-            orphan_s = now_s - self.present_s[number]
-            assert orphan_s >= ORPHAN_S, "work of lost waiters ends early"

@@ -1,8 +1,7 @@
 """Keys against an independent model, by random histories.
 
 The machine plays callers, the router and the workers.  The model (keys_model.py) says
-what must be done after each input; the history says what must never have been done:
-a generation is run at most once, nothing that waits is lost, and nothing is dropped early.
+what must be done after each input; after each step all records and sums are its own.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from . import keys_model as model
 from .helpers import identifier
 from .helpers import kept as retained
 from .key_desk import asking
-from .keys_model import History, Model, Said, Waiter
+from .keys_model import Model, Said, Waiter
 
 LIMITS = KeyLimits(
     namespace_bytes=model.NAMESPACE_BYTES, key_bytes=model.KEY_BYTES,
@@ -144,13 +143,10 @@ class KeysMachine(RuleBasedStateMachine):
         self.keys = Watched(LIMITS, Journal(on=False))
         self.keys.reached = self.reached
         self.model = Model()
-        self.history = History()
         self.sessions: dict[int, int] = {}
         """The open ones, with their callers."""
         self.opened = 0
         self.asked = 0
-        self.there: set[int] = set()
-        """Generations that were open after the last input."""
 
     # -- checking what must be done -------------------------------------------------------
 
@@ -158,13 +154,6 @@ class KeysMachine(RuleBasedStateMachine):
         """They say what the model says."""
         found = [said(effect) for effect in effects]
         assert sorted(found, key=repr) == sorted(expected, key=repr)
-        for each in found:
-            self.history.said(each)
-        now_open = {g.number for g in self.keys.open.values()}
-        for closed in self.there - now_open:
-            self.history.closed(closed, self.model.now_s)
-        self.there = now_open
-        self.history.note(self.model.now_s)
 
     def session(self, data: st.DataObject) -> int:
         return data.draw(st.sampled_from([*self.sessions]), label="session")
@@ -252,24 +241,15 @@ class KeysMachine(RuleBasedStateMachine):
         asked = asking(request(who), ask, name, issued, identifier(caller))
         effects = self.keys.ask(asked, self.model.now_s)
         expected = self.model.ask(name, who, caller, payload, rerun, allowance, reissue)
-        known = self.model.of(who)
-        if known is not None and again is None:
-            self.history.asked(known.number, who, caller)
         self.check(effects, expected)
-        self._waits(who)
-
-    def _waits(self, who: Waiter) -> None:
-        """Whether it was told nothing, and has to hear."""
-        known = self.model.of(who)
-        if known is not None and known.outcome is None:
-            self.history.waiting[who] = known.number
 
     @rule(data=st.data(), attaches=st.booleans())
-    @precondition(lambda self: self.history.waiting)
+    @precondition(lambda self: self.candidates())
     def again(self, data: st.DataObject, attaches: bool) -> None:
         """A request that waits comes another time."""
-        who = data.draw(st.sampled_from([*self.history.waiting]), label="waiter")
-        known = self.model.all[self.history.waiting[who]]
+        who = data.draw(st.sampled_from(self.candidates()), label="waiter")
+        known = self.model.of(who)
+        assert known is not None
         name, before = KeyName(*known.name), picture(self.keys)
         if attaches:
             self.check(self.keys.attach(name, request(who), self.model.now_s), [])
@@ -283,7 +263,6 @@ class KeysMachine(RuleBasedStateMachine):
         who = self.next(self.session(data))
         effects = self.keys.attach(name, request(who), self.model.now_s)
         self.check(effects, self.model.attach(name, who))
-        self._waits(who)
 
     @precondition(lambda self: any(map(self.model.of, self.candidates())))
     @rule(data=st.data())
@@ -310,22 +289,16 @@ class KeysMachine(RuleBasedStateMachine):
         self._leave((session, 0))
 
     def _leave(self, who: Waiter) -> None:
-        self.history.left(who)
-        known = self.model.of(who)
-        starts = 0 if known is None else self.history.starts[known.number]
         effects, started = self.keys.leave(request(who), self.model.now_s)
         expected, expected_started = self.model.leave(who)
         self.check(effects, expected)
         assert started is expected_started
-        assert started or not (starts or (known and known.open)), "G9: it did run, or will"
 
     @precondition(lambda self: self.sessions)
     @rule(data=st.data())
     def goodbye(self, data: st.DataObject) -> None:
         session = self.session(data)
         del self.sessions[session]
-        for who in [w for w in self.candidates() if w[0] == session]:
-            self.history.left(who)
         effects = self.keys.leave_all(self.requests_of(session), self.model.now_s, lost=False)
         self.check(effects, self.model.leave_all(session))
 
@@ -339,7 +312,6 @@ class KeysMachine(RuleBasedStateMachine):
 
     def _lapse(self, session: int) -> int:
         caller = self.sessions.pop(session)
-        self.history.lapsed(session)
         effects = self.keys.leave_all(self.requests_of(session), self.model.now_s, lost=True)
         self.check(effects, self.model.lose(session))
         return caller
@@ -367,9 +339,6 @@ class KeysMachine(RuleBasedStateMachine):
 
     def _withdraw(self, session: int, name: KeyName) -> None:
         caller = self.sessions[session]
-        known = self.keys.open.get(name)
-        if known is not None:
-            self.history.back(known.number, caller, session)
         effects, started = self.keys.withdraw(
             name, identifier(caller), identifier(session), self.model.now_s
         )
@@ -410,18 +379,10 @@ class KeysMachine(RuleBasedStateMachine):
             self._ask(self.session(data), name, b"p", True, 2, None)
 
     def _command(self, what: str, name: KeyName, tag: int | bytes) -> None:
-        known = self.keys.open.get(name)
         early = self.model.early.get(name)
-        fresh = isinstance(tag, bytes) and (what, name, tag) not in self.model.commands
-        hits = known is not None and (fresh or tag == known.number)
-        # A cancel that comes after the outcome has lost: the outcome stays.
-        if known is not None and hits and (what == "forget" or known.outcome is None):
-            self.history.excused.add(known.number)
         do = self.keys.cancel if what == "cancel" else self.keys.forget
         effects, answer = do(name, tag, self.model.now_s)
         expected, expected_answer = self.model.command(what, name, tag)
-        if answer.refused and known is not None:
-            self.history.excused.discard(known.number)
         self.check(effects, expected)
         assert answer == expected_answer
         assert early is None or self.keys.commands.early[name], "an early cancel is remembered"
@@ -461,8 +422,6 @@ class KeysMachine(RuleBasedStateMachine):
     def _dispatch(self, chosen: model.Generation) -> None:
         if not self.keys.room.may_retain(chosen.name[0]):
             return
-        left = chosen.allowance - chosen.earlier
-        self.history.dispatched(chosen.number, chosen.name, left)
         self.keys.dispatched(chosen.number)
         self.model.dispatched(chosen)
 
@@ -475,7 +434,6 @@ class KeysMachine(RuleBasedStateMachine):
 
     def _end(self, chosen: model.Generation, outcome: bytes | None) -> None:
         was_running = chosen.state == "running"
-        self.history.live[chosen.name] -= 1
         effects = self.keys.execution_ended(chosen.number)
         self.check(effects, self.model.execution_ended(chosen))
         if outcome is not None and was_running:
@@ -488,11 +446,8 @@ class KeysMachine(RuleBasedStateMachine):
         self._complete(self.generation(data, "held", "waiting", "running"), outcome)
 
     def _complete(self, chosen: model.Generation, outcome: bytes) -> None:
-        if not chosen.started:
-            self.history.excused.add(chosen.number)
         kept = retained(outcome)
         effects = self.keys.outcome(chosen.number, kept, self.model.now_s)
-        self.history.outcomes[chosen.number] = outcome
         self.check(effects, self.model.completed(chosen, outcome))
 
     @rule(seconds=st.sampled_from([0.0, 1.0, 3.0, 6.0, 10.0]))
@@ -501,10 +456,8 @@ class KeysMachine(RuleBasedStateMachine):
 
     def _pass(self, seconds: float) -> None:
         self.model.now_s += seconds
-        self.history.note(self.model.now_s)
         effects = self.keys.tick(self.model.now_s)
         self.check(effects, self.model.tick())
-        self.history.time_passed(self.model.now_s)
         assert not self.keys.behind
 
     # -- what cannot be -------------------------------------------------------------------
@@ -569,15 +522,6 @@ class KeysMachine(RuleBasedStateMachine):
         for generation in self.keys.open.values():
             places = len(generation.waiters) + len(generation.lost) + len(generation.watchers)
             assert places <= model.WAITERS
-
-    @invariant()
-    def who_waits_is_not_lost(self) -> None:
-        for who, number in self.history.waiting.items():
-            generation = self.keys.generations.get(number)
-            assert generation is not None, f"{who} waits for what is gone"
-            known = request(who) in generation.waiters or request(who) in generation.watchers
-            assert known, f"{who} will never be answered"
-            assert generation.outcome is None, f"{who} was not answered"
 
 
 def test_keys_do_what_their_model_does():
