@@ -8,17 +8,21 @@ is lost, late or doubled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from trio_envserve.core import error_records, messages
 from trio_envserve.core.client import ClientCore
 from trio_envserve.core.client_effects import Answer, ClientEffect, Fail, Say, SayNote, ToServer
 from trio_envserve.core.client_inputs import (
+    CallsCancelled,
     CallSubmitted,
+    ClientClosed,
     ClientInput,
     ClientTick,
     Connected,
+    Disconnected,
     OutcomeReceived,
     ServerMessage,
 )
@@ -26,6 +30,7 @@ from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.dedup import DedupCache
 from trio_envserve.core.executions import Duty, Execution, Worker
 from trio_envserve.core.limits import CAPACITY, ClientLimits, KeyLimits, ServerLimits, WireLimits
+from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.request_table import Effects, RequestAction
 from trio_envserve.core.requests import Ask, Entry, RetainedOutcome, Session
 from trio_envserve.core.router import Router
@@ -42,6 +47,7 @@ from trio_envserve.core.router_effects import (
 )
 from trio_envserve.core.router_inputs import (
     ClientMessage,
+    CloseAsked,
     Exited,
     PoolOpened,
     Resume,
@@ -50,7 +56,7 @@ from trio_envserve.core.router_inputs import (
     Tick,
     WorkerMessage,
 )
-from trio_envserve.core.terms import Body, RequestId, SentBody, Status, whole
+from trio_envserve.core.terms import Body, RequestId, SentBody, Status, Verdict, whole
 from trio_envserve.core.worker import WorkerCore
 from trio_envserve.core.worker_effects import CancelRun, Exit, Run, ToRouter, WorkerEffect
 from trio_envserve.core.worker_inputs import (
@@ -62,6 +68,8 @@ from trio_envserve.core.worker_inputs import (
     RouterMessage,
 )
 from trio_envserve.core.worker_range import WorkerRange
+
+M = TypeVar("M", bound=messages.Message)
 
 CLIENT = b"client"
 """The route of a pair's own ClientCore; what is sent to others is mail."""
@@ -245,6 +253,16 @@ class Joined:
         self.calls += 1
         return self.calls - 1
 
+    def router_takes(self, *inputs: RouterInput) -> None:
+        """Inputs to the router, and all that comes of them."""
+        self.give(*inputs)
+        self.settle()
+
+    def client_takes(self, *inputs: ClientInput) -> None:
+        """Inputs to the client, and all that comes of them."""
+        self.give_client(*inputs)
+        self.settle()
+
     def settle(self) -> None:
         """Carry out effects until there are none."""
         while effects := [*self.said(), *self.client_said()]:
@@ -276,25 +294,66 @@ class Joined:
             self.work(worker, core.take(BeatDue({})))
         self.settle()
 
+    @contextlib.contextmanager
+    def losing(self, *kinds: type) -> Iterator[None]:
+        """Messages of these kinds get lost meanwhile."""
+        self.lose = lambda message: isinstance(message, kinds)
+        yield
+        self.lose = lambda message: False
+
+    def open_pool(self) -> None:
+        """No worker of an earlier server lives: some may be started."""
+        self.router_takes(PoolOpened((), self.now_s))
+
+    def close(
+        self, stage: ClosingStage = ClosingStage.DRAINING, drain_s: float | None = None
+    ) -> None:
+        """The server is to close, from this stage on."""
+        self.router_takes(CloseAsked(self.now_s, stage, drain_s))
+
+    def connect(self) -> None:
+        self.client_takes(Connected(self.now_s))
+
+    def disconnect(self) -> None:
+        self.client_takes(Disconnected(self.now_s, "cut"))
+
+    def close_client(self) -> None:
+        self.client_takes(ClientClosed(self.now_s))
+
+    def hear(self, message: messages.Message, *body: bytes) -> None:
+        """The client hears a message, true or not."""
+        self.client_takes(ServerMessage((messages.encode(message), *body), self.now_s))
+
     def submit(self, body: bytes = b"body", **how: Any) -> int:
         """A call, sent as far as it goes."""
         number = self.new_call()
-        self.give_client(CallSubmitted(number, body, self.now_s, **how))
-        self.settle()
+        self.client_takes(CallSubmitted(number, body, self.now_s, **how))
         return number
+
+    def submit_many(self, count: int, body: bytes = b"body", **how: Any) -> None:
+        for _ in range(count):
+            self.submit(body, **how)
+
+    def cancel(self, *calls: int) -> None:
+        """Their callers give up."""
+        self.client_takes(CallsCancelled(calls, self.now_s))
 
 
 class Pair(Joined):
-    """A router, its workers, and a client, joined without a network."""
+    """A router, its workers, and a client, joined without a network.
+
+    Unless ``ready`` no worker is started yet; without ``hello`` they start, and say nothing.
+    """
 
     def __init__(
         self, *, workers: int | WorkerRange = 1, rerun: bool = False, ready: bool = True,
-        welcomed: bool = True, heartbeats: bool = False, server: dict[str, Any] | None = None,
-        client: dict[str, Any] | None = None, wire: dict[str, Any] | None = None,
+        hello: bool = True, welcomed: bool = True, heartbeats: bool = False,
+        server: dict[str, Any] | None = None, client: dict[str, Any] | None = None,
+        wire: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(
             workers=workers, rerun=rerun, heartbeats=heartbeats, server=server, client=client,
-            wire=wire, auto_hello=ready,
+            wire=wire, auto_hello=ready and hello,
         )  # fmt: skip
         self.runs: list[tuple[bytes, Run]] = []
         self.cancels: list[tuple[bytes, int]] = []
@@ -317,11 +376,9 @@ class Pair(Joined):
         """Whether what is said in one turn to one peer shares batches, as from the shells."""
         self._waiting: dict[tuple[str, bytes, tuple[bytes, ...]], list[messages.Said]] = {}
         if ready:
-            self.give(PoolOpened((), self.now_s))
-            self.settle()
+            self.open_pool()
         if welcomed:
-            self.give_client(Connected(self.now_s))
-            self.settle()
+            self.connect()
 
     def _carry_out(self, effect: Any) -> None:
         match effect:
@@ -412,6 +469,16 @@ class Pair(Joined):
 
     # -- what happens ---------------------------------------------------------
 
+    def from_worker(
+        self, message: messages.Message, *extra: bytes, worker: bytes = b"w0-1",
+        incarnation: bytes | None = None,
+    ) -> None:  # fmt: skip
+        """A message under a worker's name, by default of its present life."""
+        life = self.workers[worker].incarnation if incarnation is None else incarnation
+        header = messages.encode(message)
+        frames = (b"c", header, *extra) if extra else (header,)
+        self.router_takes(WorkerMessage((worker, life, *frames), self.now_s))
+
     def advance(self, seconds: float, *, step_s: float = 0.5) -> None:
         """Time passes, in steps; both sides tick and everything settles."""
         end_s = self.now_s + seconds
@@ -457,22 +524,20 @@ class Pair(Joined):
 
     def tell(self, message: messages.Message, *bodies: bytes, route: bytes = CLIENT) -> None:
         """A message to the router from whoever has this route."""
-        self.give(ClientMessage(route, (messages.encode(message), *bodies), self.now_s))
-        self.settle()
+        self.router_takes(ClientMessage(route, (messages.encode(message), *bodies), self.now_s))
 
     def stranger(self, number: int = 900) -> bytes:
         """The session of another client, which speaks bytes and never syncs."""
         self.tell(messages.Hello(1, identifier(number), 1, "other", 1 << 20), route=STRANGER)
-        welcome = self.mail[-1][1]
+        welcome = self.heard()
         assert isinstance(welcome, messages.Welcome)
         return welcome.session
 
     def ask(
         self, session: bytes, sequence: int = 0, body: bytes = b"b", *, rerun: bool | None = None,
-        allowance: int = 1, deadline_s: float | None = None,
+        allowance: int = 1, deadline_s: float | None = None, digest: bytes = identifier(901),
     ) -> None:  # fmt: skip
         """A request of such a client."""
-        digest = identifier(901)
         request = messages.Request(session, sequence, digest, rerun, allowance, deadline_s)
         self.tell(request, body, route=STRANGER)
 
@@ -483,6 +548,18 @@ class Pair(Joined):
         return self.router.closing.stage is ClosingStage.DRAINING
 
     # -- what is seen ---------------------------------------------------------
+
+    def heard(self) -> Any:
+        """What the stranger was told last."""
+        return self.mail[-1][1]
+
+    def mailed(self, kind: type[M]) -> list[M]:
+        """All messages of this kind to strangers."""
+        return [message for _, message in self.mail if isinstance(message, kind)]
+
+    def verdict(self) -> tuple[str, Verdict]:
+        """The code and the verdict of the newest call that ended, and must have failed."""
+        return self.failure().code, self.failure().verdict
 
     @property
     def session(self) -> Session:
@@ -498,6 +575,23 @@ class Pair(Joined):
         """The record of the newest call that ended, and must have failed."""
         ended = self.answers[-1]
         return ended.info if isinstance(ended, Fail) else error_records.decode(ended.body)
+
+
+def kinds(sent: Sequence[object]) -> list[str]:
+    """The names of the kinds of messages, or of effects."""
+    return [type(each).__name__ for each in sent]
+
+
+ALL = [0, 2**62]
+"""A span of all sequences that there can be."""
+
+
+def limited(self: Ranges) -> Iterator[int]:
+    """A walk that ends, and says so."""
+    for start, stop in self.spans():
+        for number in range(start, stop):
+            assert number < 1000, "it walks through all of them"
+            yield number
 
 
 def decoded(frames: Sequence[Body]) -> messages.Message:

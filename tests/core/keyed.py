@@ -1,4 +1,4 @@
-"""A pair that asks for keys, and a stranger who asks for them, too."""
+"""Pairs that ask for keys, without a journal and with one; strangers ask for them, too."""
 
 from __future__ import annotations
 
@@ -8,11 +8,18 @@ import cbor2
 
 from trio_envserve.core import messages
 from trio_envserve.core.client_inputs import CallKey
+from trio_envserve.core.journal import (
+    Completed,
+    Record,
+)
 from trio_envserve.core.key_records import GenerationState, KeyAct, KeyName, input_digest
 from trio_envserve.core.limits import KeyLimits
+from trio_envserve.core.resting import Resting
 from trio_envserve.core.router import Router
+from trio_envserve.core.router_effects import Load, Save, ToWorker
+from trio_envserve.core.router_inputs import Loaded, PoolOpened, Restored, Saved, SaveFailed
 
-from .helpers import STRANGER, Pair, identifier
+from .helpers import STRANGER, Pair, decoded, identifier
 
 NAME = KeyName(b"default", b"key")
 OTHER = identifier(77)
@@ -50,10 +57,6 @@ class Keyed(Pair):
         )  # fmt: skip
         self.tell(request, body, route=STRANGER)
 
-    def heard(self) -> Any:
-        """What the stranger was told last."""
-        return self.mail[-1][1]
-
     def answered(self, session: bytes, sequence: int) -> Any:
         """The answer to a stranger's command."""
         kept = self.router.cache.sessions[session].entries[sequence].kept
@@ -64,3 +67,112 @@ class Keyed(Pair):
 def generation(pair: Keyed, number: int = 0) -> GenerationState:
     found = pair.router.keys.generations.get(number)
     return GenerationState.CLOSED if found is None else found.state
+
+
+class Journaled(Keyed):
+    """A pair whose server has a journal."""
+
+    def __init__(self, **how: Any) -> None:
+        self.records: list[Record] = []
+        """All that were given to the disk."""
+        self.to_workers: list[messages.Message] = []
+        super().__init__(**how)
+
+    def new_router(self) -> Router:
+        return Router(
+            epoch=self.ids(), slots=self.slots, now_s=self.now_s, new_id=self.ids,
+            limits=self.server_limits, wire=self.wire, heartbeats=self.heartbeats,
+            keys=self.keys, journaled=True,
+        )  # fmt: skip
+
+    def _carry_out(self, effect: Any) -> None:
+        if isinstance(effect, Save):
+            self.records += effect.records
+            assert effect.upto == len(self.records)
+            return
+        if isinstance(effect, ToWorker):
+            self.to_workers.append(decoded(effect.frames[1:]))
+        super()._carry_out(effect)
+
+    def disk(self, upto: int | None = None) -> None:
+        """So many records are safe; all, if no number is given."""
+        while True:
+            known = len(self.records)
+            self.router_takes(Saved(known if upto is None else upto, self.now_s))
+            if upto is not None or len(self.records) == known:
+                return
+
+
+class AtDisk(Journaled):
+    """A pair whose server reads outcomes from its journal."""
+
+    keys = KeyLimits(retention_s=64.0, orphan_s=20.0)
+
+    def __init__(self, **how: Any) -> None:
+        self.loads: list[int] = []
+        """What was asked of the disk, and was not read yet."""
+        super().__init__(**how)
+
+    def new_router(self) -> Router:
+        return Router(
+            epoch=self.ids(), slots=self.slots, now_s=self.now_s, new_id=self.ids,
+            limits=self.server_limits, wire=self.wire, heartbeats=self.heartbeats,
+            keys=self.keys, journaled=True, resting=True,
+        )  # fmt: skip
+
+    def _carry_out(self, effect: Any) -> None:
+        if isinstance(effect, Load):
+            self.loads.append(effect.number)
+        else:
+            super()._carry_out(effect)
+
+    @property
+    def resting(self) -> Resting:
+        assert self.router.resting is not None
+        return self.router.resting
+
+    def run_one(self, body: bytes = b"body", name: KeyName = NAME, payload: bytes = b"out") -> None:
+        """A call, from its submission to the acknowledgement."""
+        number = self.call(body, name)
+        self.disk()
+        self.end(payload=payload)
+        self.disk()
+        self.receive(number)
+        self.advance(1.0)
+
+    def read(self, why: str = "") -> None:
+        """All that was asked is read; or nothing can be, for this reason."""
+        loads, self.loads = self.loads, []
+        outcomes = {each.number: each.frames for each in self.records if type(each) is Completed}
+        for number in loads:
+            frames = () if why else outcomes[number]
+            self.give(Loaded(number, frames, why, self.now_s))
+        self.settle()
+
+
+def crashed(pair: Journaled, safe: int | None = None, *, rerun: bool = False) -> Journaled:
+    """Another server, with so much of the journal of the first one; all, if no number is
+    given.  Somebody is attached to the key."""
+    pair.disk()
+    return crashed_with(pair.records[:safe], rerun=rerun)
+
+
+def crashed_with(records: list[Record], *, rerun: bool = False) -> Journaled:
+    other = Journaled(ready=False, rerun=rerun)
+    other.auto_hello = True
+    other.router_takes(Restored(records, other.now_s), PoolOpened((), other.now_s))
+    other.request(other.stranger(), act=KeyAct.ATTACH)
+    return other
+
+
+def told(pair: Journaled) -> tuple[messages.Outcome, bytes]:
+    """What the attached one was told."""
+    outcome = pair.heard()
+    assert isinstance(outcome, messages.Outcome)
+    (kept,) = [e.kept for s in pair.router.cache.sessions.values() for e in s.entries.values()]
+    assert kept is not None
+    return outcome, bytes(kept.frames[1])
+
+
+def fail(pair: Journaled, *, final: bool = False) -> None:
+    pair.router_takes(SaveFailed("the disk is full", final, pair.now_s))

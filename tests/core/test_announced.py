@@ -8,10 +8,9 @@ import pytest
 
 from trio_envserve.core import messages, outcomes
 from trio_envserve.core.announced import Announcements
-from trio_envserve.core.client_inputs import CallsCancelled
 from trio_envserve.core.limits import KIB
 from trio_envserve.core.requests import RequestState
-from trio_envserve.core.router_inputs import PoolOpened, Tick, WorkerMessage
+from trio_envserve.core.router_inputs import Tick, WorkerMessage
 from trio_envserve.core.terms import Status, Verdict
 from trio_envserve.core.worker_inputs import OutcomeMade
 
@@ -72,15 +71,15 @@ def test_sessions_take_turns_and_one_that_does_not_fetch_stops_no_other():
     for n in range(4):
         pair.submit(b"%d" % n)
     end_all(pair)  # first the stranger's, of which it never takes one
-    sent = [m for _, m in pair.mail if isinstance(m, messages.Outcome)]
+    sent = pair.mailed(messages.Outcome)
     assert len(sent) == 2
     assert len(pair.answers) == 1  # a share of what is left
     for call in range(4):
         assert len(pair.answers) > call
         pair.receive(call)
-    assert len([m for _, m in pair.mail if isinstance(m, messages.Outcome)]) == 2
+    assert len(pair.mailed(messages.Outcome)) == 2
     pair.tell(messages.Finish(stranger, [0, 2]), route=b"stranger")
-    assert len([m for _, m in pair.mail if isinstance(m, messages.Outcome)]) == 4
+    assert len(pair.mailed(messages.Outcome)) == 4
 
 
 def test_g3_what_is_announced_or_sent_twice_is_counted_and_answered_once():
@@ -103,10 +102,9 @@ def test_g3_what_is_announced_or_sent_twice_is_counted_and_answered_once():
 )
 def test_g9_a_single_loss_is_repaired_by_the_next_beats(kind):
     pair = pair_of(3)
-    pair.lose = lambda message: isinstance(message, kind)
-    end_all(pair)
-    assert pair.answers == []
-    pair.lose = lambda message: False
+    with pair.losing(kind):
+        end_all(pair)
+        assert pair.answers == []
     pair.beat()
     pair.beat()
     assert len(pair.answers) == 2
@@ -144,8 +142,7 @@ def waiting(**how: Any) -> Pair:
 
 def test_g7_a_cancel_ends_it_at_once():
     pair = waiting()
-    pair.give_client(CallsCancelled((2,), pair.now_s))
-    pair.settle()
+    pair.cancel(2)
     assert (pair.router.workforce.live_count(), held(pair)[1]) == (0, 0)
     assert pair.cancels == []  # nothing runs that could be told
     pair.beat()
@@ -155,8 +152,7 @@ def test_g7_a_cancel_ends_it_at_once():
 def test_g7_a_cancel_that_crosses_the_announcement_ends_it():
     pair = pair_of(1)
     pair.lose = lambda message: isinstance(message, messages.Stop)
-    pair.give_client(CallsCancelled((0,), pair.now_s))
-    pair.settle()
+    pair.cancel(0)
     assert pair.router.workforce.live_count() == 1
     pair.end(payload=LARGE)
     assert pair.router.workforce.live_count() == 0
@@ -205,8 +201,7 @@ def test_a_server_that_stops_says_that_it_has_run():
     pair = waiting()
     deadlines = pair.router.dispatcher.deadlines
     deadlines.answer_all(lambda entry: entry.execution is not None, outcomes.stopped)
-    pair.give(Tick(pair.now_s))
-    pair.settle()
+    pair.router_takes(Tick(pair.now_s))
     info = pair.failure()
     assert (info.code, info.verdict) == ("cancelled", Verdict.MAY_HAVE_RUN)
     assert "has run" in info.message
@@ -228,8 +223,7 @@ def announce(pair: Pair, **changed: Any) -> None:
     session = pair.session.id
     message = messages.Announced(session, 0, 0, SIZE)._replace(**changed)
     frames = (pair.workers[b"w0-1"].incarnation, messages.encode(message))
-    pair.give(WorkerMessage((b"w0-1", *frames), pair.now_s))
-    pair.settle()
+    pair.router_takes(WorkerMessage((b"w0-1", *frames), pair.now_s))
 
 
 def test_an_announcement_of_what_does_not_live_changes_nothing():
@@ -242,9 +236,7 @@ def test_an_announcement_of_what_does_not_live_changes_nothing():
 
 
 def test_an_announcement_before_any_hello_is_fenced():
-    pair = Pair(ready=False)
-    pair.give(PoolOpened((), pair.now_s))
-    pair.settle()
+    pair = Pair(hello=False)
     announce(pair)
     assert pair.router.workforce.fenced == 1
 
@@ -253,8 +245,7 @@ def test_an_outcome_that_comes_before_it_was_asked_for_is_taken():
     pair = waiting()
     core = pair.workers[b"w0-1"]
     (kept,) = [each for number, each in core._kept.items() if number == 2]
-    pair.give(WorkerMessage((b"w0-1", *kept.said.frames), pair.now_s))
-    pair.settle()
+    pair.router_takes(WorkerMessage((b"w0-1", *kept.said.frames), pair.now_s))
     assert len(pair.answers) == 3
     assert held(pair)[1] == 0
 

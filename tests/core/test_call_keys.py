@@ -14,15 +14,12 @@ from trio_envserve.core.calls import Stage, after_loss
 from trio_envserve.core.client_inputs import (
     CallKey,
     CallsCancelled,
-    ClientClosed,
-    Connected,
     Disconnected,
 )
 from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
 from trio_envserve.core.terms import Verdict
 
-from .client_side import connect, disconnect, hear
 from .helpers import Pair, limit_keys
 
 LEASE_S = 20.0
@@ -34,13 +31,12 @@ def submit(pair: Pair, word: bytes = b"key", **how: Any) -> int:
 
 
 def cancel(pair: Pair, *calls: int) -> None:
-    pair.give_client(CallsCancelled(calls, pair.now_s))
-    pair.settle()
+    pair.cancel(*calls)
 
 
 def lose_session(pair: Pair) -> None:
     """The client is cut off for longer than its lease, and its work goes on."""
-    disconnect(pair)
+    pair.disconnect()
     pair.advance(LEASE_S + 2.0)
     assert len(pair.router.keys.open) == len(pair.router.keys.orphans)
 
@@ -70,18 +66,17 @@ def is_over(pair: Pair) -> bool:
 def test_work_went_on_for_a_call_that_was_given_up_while_the_client_was_cut_off():
     pair = cut_off()
     cancel(pair, 0)
-    connect(pair)
+    pair.connect()
     assert withdrawn(pair) == [b"key"]
     assert is_over(pair)
 
 
 def test_work_went_on_for_a_call_that_was_given_up_before_it_was_issued_again():
     pair = cut_off()
-    pair.lose = lambda message: isinstance(message, messages.Welcome)
-    connect(pair)
-    assert not pair.client.sessions.lost  # the call waits for another session
-    cancel(pair, 0)
-    pair.lose = lambda message: False
+    with pair.losing(messages.Welcome):
+        pair.connect()
+        assert not pair.client.sessions.lost  # the call waits for another session
+        cancel(pair, 0)
     pair.advance(3.0)
     assert withdrawn(pair) == [b"key"]
     assert is_over(pair)
@@ -89,10 +84,9 @@ def test_work_went_on_for_a_call_that_was_given_up_before_it_was_issued_again():
 
 def test_work_went_on_for_a_call_whose_second_ask_was_lost():
     pair = cut_off()
-    pair.lose = lambda message: isinstance(message, messages.KeyedRequest)
-    connect(pair)
-    cancel(pair, 0)
-    pair.lose = lambda message: False
+    with pair.losing(messages.KeyedRequest):
+        pair.connect()
+        cancel(pair, 0)
     pair.advance(3.0)
     assert is_over(pair)
 
@@ -107,7 +101,7 @@ def test_work_went_on_for_a_call_whose_limit_had_passed(cut_for_s: float):
     call.limit_s = 1.0
     pair.client.calls.timed[0] = call
     pair.advance(cut_for_s)
-    connect(pair)
+    pair.connect()
     pair.advance(10.0)
     assert len(pair.answers) == 1
     assert is_over(pair)
@@ -117,7 +111,7 @@ def test_another_call_for_the_key_takes_the_place_that_was_left_behind():
     pair = cut_off()
     submit(pair)
     cancel(pair, 0)
-    connect(pair)
+    pair.connect()
     pair.advance(1.0)
     assert withdrawn(pair) == []
     assert not pair.cancels
@@ -129,7 +123,7 @@ def test_who_is_answered_has_taken_the_place_that_was_left_behind():
     pair = cut_off()
     submit(pair)
     cancel(pair, 0)
-    connect(pair)
+    pair.connect()
     pair.end()
     pair.receive(1)
     pair.advance(1.0)
@@ -141,14 +135,14 @@ def test_the_last_of_several_calls_for_a_key_withdraws_it():
     pair = cut_off()
     submit(pair)
     cancel(pair, 0, 1)
-    connect(pair)
+    pair.connect()
     assert withdrawn(pair) == [b"key"]
     assert is_over(pair)
 
 
 def test_what_was_answered_after_the_loss_is_not_withdrawn():
     pair = cut_off()
-    connect(pair)
+    pair.connect()
     pair.end()
     pair.receive(0)
     submit(pair)  # it is replayed
@@ -170,12 +164,11 @@ def test_what_was_refused_after_the_loss_is_not_withdrawn():
 def test_a_forget_without_an_id_of_its_own_that_is_lost_with_its_session_may_have_been_done():
     pair = Pair(workers=2, server={"lease_s": LEASE_S})
     submit(pair)
-    pair.lose = lambda message: isinstance(message, messages.Outcome)
-    pair.submit(b"", key=CallKey(KeyAct.FORGET, KeyName(b"default", b"key")))
-    pair.lose = lambda message: False
+    with pair.losing(messages.Outcome):
+        pair.submit(b"", key=CallKey(KeyAct.FORGET, KeyName(b"default", b"key")))
     submit(pair)
     lose_session(pair)
-    connect(pair)
+    pair.connect()
     pair.advance(2.0)
     assert pair.failure().code == "unknown-key"
     assert len(pair.router.keys.open) == 1
@@ -183,11 +176,9 @@ def test_a_forget_without_an_id_of_its_own_that_is_lost_with_its_session_may_hav
 
 def test_a_client_that_is_closed_withdraws_before_it_says_goodbye():
     pair = cut_off()
-    pair.lose = lambda message: isinstance(message, messages.KeyedRequest)
-    connect(pair)
-    pair.lose = lambda message: False
-    pair.give_client(ClientClosed(pair.now_s))
-    pair.settle()
+    with pair.losing(messages.KeyedRequest):
+        pair.connect()
+    pair.close_client()
     assert isinstance(pair.sent[-1], messages.Goodbye)
     assert withdrawn(pair) == [b"key"]
     assert not pair.client.calls.live
@@ -196,8 +187,7 @@ def test_a_client_that_is_closed_withdraws_before_it_says_goodbye():
 
 def test_a_client_that_is_closed_without_a_session_leaves_nothing_behind():
     pair = cut_off()
-    pair.give_client(ClientClosed(pair.now_s))
-    pair.settle()
+    pair.close_client()
     assert not pair.client.calls.live
     assert len(pair.answers) == 1
 
@@ -205,9 +195,9 @@ def test_a_client_that_is_closed_without_a_session_leaves_nothing_behind():
 def test_a_withdrawal_that_no_server_takes_ends_in_silence():
     pair = cut_off()
     pair.lose = lambda message: isinstance(message, messages.KeyedRequest)
-    connect(pair)
+    pair.connect()
     cancel(pair, 0)
-    disconnect(pair)
+    pair.disconnect()
     assert withdrawn(pair) == [b"key"]
     pair.advance(2000.0, step_s=10.0)
     assert not pair.client.calls.live
@@ -221,7 +211,7 @@ def test_what_the_server_has_heard_of_is_not_withdrawn_when_the_session_is_lost_
     cancel(pair, 0)
     pair.advance(3.0)
     lose_session(pair)
-    connect(pair)
+    pair.connect()
     pair.advance(1.0)
     assert withdrawn(pair) == []
     assert list(pair.client.calls.live) == [1]
@@ -230,14 +220,13 @@ def test_what_the_server_has_heard_of_is_not_withdrawn_when_the_session_is_lost_
 def test_a_sync_from_before_a_call_was_given_up_says_nothing_of_it():
     pair = Pair(workers=2, server={"lease_s": LEASE_S})
     submit(pair)
-    pair.lose = lambda message: isinstance(message, messages.Synced | messages.Finish)
-    pair.advance(1.2)
-    cancel(pair, 0)
-    probe, status = pair.client.calls.asking.probe, pair.router.status()
-    hear(pair, messages.Synced(pair.session.id, probe, [], status))
-    pair.lose = lambda message: False
+    with pair.losing(messages.Synced, messages.Finish):
+        pair.advance(1.2)
+        cancel(pair, 0)
+        probe, status = pair.client.calls.asking.probe, pair.router.status()
+        pair.hear(messages.Synced(pair.session.id, probe, [], status))
     lose_session(pair)
-    connect(pair)
+    pair.connect()
     assert withdrawn(pair) == [b"key"]
     assert is_over(pair)
 
@@ -277,8 +266,7 @@ def test_an_error_named_the_refusal_of_a_server_that_was_lost_since():
     assert held.held_as == "keys-full"
     pair.restart(proven=True)
     pair.client.take(Disconnected(pair.now_s, "gone"))
-    pair.give_client(Connected(pair.now_s))
-    pair.settle()
+    pair.connect()
     pair.advance(10.0)
     assert "passed while it waited" in pair.failure().message
     assert "keys-full" not in pair.failure().message

@@ -2,30 +2,47 @@
 
 from __future__ import annotations
 
+import math
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import cbor2
+import numpy as np
 import pytest
 
+from tests.regressions.bench import System
 from trio_envserve.core import error_records, messages
+from trio_envserve.core.calls import Stage
 from trio_envserve.core.client import SYNCS_REFUSED, ClientCore
-from trio_envserve.core.client_effects import Answer, Fail, QuestionRefused
+from trio_envserve.core.client_effects import Answer, Fail, QuestionRefused, Reconnect
 from trio_envserve.core.client_inputs import (
     CallKey,
+    CallsCancelled,
     CallSubmitted,
+    ClientClosed,
     ClientTick,
     Connected,
+    Disconnected,
     OutcomeReceived,
     ServerMessage,
 )
 from trio_envserve.core.errors import ErrorInfo, ProtocolError
+from trio_envserve.core.health import Health
 from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
 from trio_envserve.core.limits import WireLimits
-from trio_envserve.core.router_inputs import CloseAsked
+from trio_envserve.core.messages import Cancel, Cancelled, Finish, Request, Sync, Synced
+from trio_envserve.core.ranges import Ranges
+from trio_envserve.core.router_inputs import CloseAsked, PoolOpened
 from trio_envserve.core.terms import Status, Verdict
 
-from .client_side import connect, hear, kinds, session_id, verdict
-from .helpers import Pair, identifier
+from .helpers import (
+    ALL,
+    Pair,
+    identifier,
+    kinds,
+    limited,
+)
 
 # -- sessions and sending -----------------------------------------------------
 
@@ -35,7 +52,7 @@ def test_a_body_larger_than_this_side_may_send_is_not_sent():
     pair = Pair()
     pair.client.wire = WireLimits(message_bytes=10)
     pair.submit(b"x" * 11)
-    assert verdict(pair) == ("too-large", Verdict.DID_NOT_RUN)
+    assert pair.verdict() == ("too-large", Verdict.DID_NOT_RUN)
     assert "this client's message_bytes is 10" in pair.failure().message
     assert "Request" not in kinds(pair.sent)
 
@@ -43,7 +60,7 @@ def test_a_body_larger_than_this_side_may_send_is_not_sent():
 def test_a_body_larger_than_the_server_takes_is_not_sent():
     pair = Pair(wire={"message_bytes": 10})
     pair.submit(b"x" * 11)
-    assert verdict(pair) == ("too-large", Verdict.DID_NOT_RUN)
+    assert pair.verdict() == ("too-large", Verdict.DID_NOT_RUN)
     assert "Request" not in kinds(pair.sent)
     pair.submit(b"x" * 10)
     assert len(pair.runs) == 1
@@ -100,14 +117,13 @@ def test_a_place_in_the_window_that_is_free_again_is_used_at_once():
 )
 def test_what_is_malformed_is_reported_and_ignored(frames):
     pair = Pair()
-    pair.give_client(ServerMessage(frames, pair.now_s))
-    pair.settle()
+    pair.client_takes(ServerMessage(frames, pair.now_s))
     assert "ignored a message of the server" in pair.reports[-1].text
 
 
 def test_what_a_server_does_not_say_is_reported_and_ignored():
     pair = Pair()
-    hear(pair, messages.Goodbye(identifier(1)))
+    pair.hear(messages.Goodbye(identifier(1)))
     assert pair.reports[-1].text == "ignored a Goodbye of the server"
 
 
@@ -130,13 +146,13 @@ def test_a_foreign_version_ends_calls_that_wait_and_those_to_come():
     pair = Pair(ready=False, welcomed=False)
     pair.submit()
     foreign = messages.Error(2, "foreign-version", "version 1 is not spoken, 2 is")
-    hear(pair, foreign)
-    hear(pair, foreign)
-    assert verdict(pair) == ("foreign-version", Verdict.DID_NOT_RUN)
+    pair.hear(foreign)
+    pair.hear(foreign)
+    assert pair.verdict() == ("foreign-version", Verdict.DID_NOT_RUN)
     pair.submit()
     assert len(pair.answers) == 2
     assert [r.text for r in pair.reports] == [f"the server refuses: {foreign.text}"]
-    connect(pair)  # and the next one speaks it
+    pair.connect()  # and the next one speaks it
     pair.advance(1.0)
     pair.submit()
     assert len(pair.answers) == 2
@@ -203,10 +219,10 @@ def test_a_request_that_is_refused_as_malformed_was_sent_again_without_end(keyed
     asks = CallKey(KeyAct.ASK, name, input_digest(b"body", None)) if keyed else None
     pair.submit(key=asks)
     kind = "KeyedRequest" if keyed else "Request"
-    hear(pair, messages.Error(1, "malformed", f"{kind} with 7 fields, not 6"))
+    pair.hear(messages.Error(1, "malformed", f"{kind} with 7 fields, not 6"))
     assert pair.answers == []  # it may be about another one: the server says which it lacks
     pair.advance(1.5)
-    assert verdict(pair) == ("malformed", Verdict.DID_NOT_RUN)
+    assert pair.verdict() == ("malformed", Verdict.DID_NOT_RUN)
     assert f"{kind} with 7 fields, not 6" in pair.failure().message
     sent = len(pair.sent)
     pair.advance(5.0)
@@ -217,20 +233,18 @@ def test_a_request_that_is_refused_as_malformed_was_sent_again_without_end(keyed
 @pytest.mark.parametrize("text", ["Sync with 7 fields, not 6", "KeyedRequest.digest is not bytes"])
 def test_a_lost_request_is_sent_again_whatever_else_is_refused(text: str):
     pair = Pair()
-    pair.lose = lambda message: isinstance(message, messages.Request)
-    pair.submit()
-    hear(pair, messages.Error(1, "malformed", text))
-    pair.lose = lambda message: False
+    with pair.losing(messages.Request):
+        pair.submit()
+        pair.hear(messages.Error(1, "malformed", text))
     pair.advance(1.5)
     assert len(pair.runs) == 1
 
 
 def test_a_request_that_was_sent_after_another_one_was_refused_is_sent_again():
     pair = Pair()
-    hear(pair, messages.Error(1, "malformed", "Request with 7 fields, not 6"))
-    pair.lose = lambda message: isinstance(message, messages.Request)
-    pair.submit()
-    pair.lose = lambda message: False
+    pair.hear(messages.Error(1, "malformed", "Request with 7 fields, not 6"))
+    with pair.losing(messages.Request):
+        pair.submit()
     pair.advance(1.5)
     assert len(pair.runs) == 1
 
@@ -239,8 +253,8 @@ def test_an_answer_that_is_late_ends_no_call_as_malformed():
     """The server was asked before the request was sent."""
     pair = Pair()
     pair.submit()
-    hear(pair, messages.Error(1, "malformed", "Request with 7 fields, not 6"))
-    hear(pair, messages.Synced(session_id(pair), 0, [0, 1], pair.router.status()))
+    pair.hear(messages.Error(1, "malformed", "Request with 7 fields, not 6"))
+    pair.hear(messages.Synced(pair.session.id, 0, [0, 1], pair.router.status()))
     assert pair.answers == []
 
 
@@ -248,7 +262,7 @@ def refuse_statements(pair: Pair, count: int) -> None:
     """A server whose statements have another field, under a version of the same number."""
     pair.lose = lambda message: isinstance(message, messages.Sync | messages.Request)
     for _ in range(count):
-        hear(pair, messages.Error(1, "malformed", "Sync with 7 fields, not 6"))
+        pair.hear(messages.Error(1, "malformed", "Sync with 7 fields, not 6"))
 
 
 def test_g9_a_call_whose_statements_are_refused_as_malformed_waited_for_ever():
@@ -257,10 +271,10 @@ def test_g9_a_call_whose_statements_are_refused_as_malformed_waited_for_ever():
     refuse_statements(pair, 0)
     pair.submit()
     refuse_statements(pair, SYNCS_REFUSED)
-    assert verdict(pair) == ("no-answer", Verdict.MAY_HAVE_RUN)
+    assert pair.verdict() == ("no-answer", Verdict.MAY_HAVE_RUN)
     assert "Sync with 7 fields, not 6" in pair.failure().message
     pair.submit()
-    assert verdict(pair) == ("malformed", Verdict.DID_NOT_RUN)  # and nobody asks for more
+    assert pair.verdict() == ("malformed", Verdict.DID_NOT_RUN)  # and nobody asks for more
     pair.lose = lambda message: False
     pair.restart(proven=True)  # by one that understands
     pair.advance(3.0)
@@ -300,3 +314,486 @@ def test_whoever_asks_is_told_that_the_question_is_refused(text: str, kind: type
     refused, *_ = [each for each in pair.client_said() if isinstance(each, QuestionRefused)]
     assert refused.question is kind
     assert text in refused.text
+
+
+# -- How calls end that nobody answers: cancelled, closed, past a limit --------
+
+# -- cancelling and closing ------------------------------------------------------
+
+
+def test_g7_a_cancel_is_told_at_once_in_every_stage():
+    pair = Pair(server={"window": 2})
+    pair.submit_many(3)
+    pair.end(pair.runs[0])
+    for number in (2, 1, 0, 0):  # queued, sent, answered, gone
+        pair.give_client(CallsCancelled((number,), pair.now_s))
+    pair.settle()
+    assert pair.client.calls.live == {}
+    assert not pair.session.entries
+    assert pair.cancels == [(b"w0-1", 1)]
+
+
+def test_calls_that_are_cancelled_together_were_told_in_a_message_each():
+    pair = Pair(server={"window": 8})
+    pair.submit_many(9)
+    pair.sent.clear()
+    pair.client_takes(CallsCancelled(range(9), pair.now_s))
+    (finish,) = pair.sent
+    assert isinstance(finish, messages.Finish)
+    assert finish.finished == [0, 8]
+    assert len(pair.cancels) == 8
+
+
+def test_g9_closing_ends_every_call_and_tells_the_server():
+    pair = Pair(server={"window": 2})
+    pair.submit_many(3)
+    pair.end(pair.runs[0])
+    pair.close_client()
+    ended = {e.call: e.info for e in pair.answers if isinstance(e, Fail)}
+    assert {n: i.verdict for n, i in ended.items()} == {
+        1: Verdict.MAY_HAVE_RUN, 2: Verdict.DID_NOT_RUN,
+    }  # fmt: skip
+    assert pair.cancels == [(b"w0-1", 1)]
+    pair.give_client(OutcomeReceived(0, pair.now_s))
+    pair.advance(3.0)
+    pair.hear(messages.Welcome(1, identifier(7), identifier(8), identifier(9), 9, 9, {}))
+    assert not pair.client.sessions.opened > 1
+
+
+def test_a_call_after_the_close_was_sent_after_the_goodbye():
+    pair = Pair()
+    pair.give_client(ClientClosed(pair.now_s))
+    pair.submit()
+    assert pair.verdict() == ("closed", Verdict.DID_NOT_RUN)
+    assert not any(isinstance(message, messages.Request) for message in pair.sent)
+
+
+# -- limits ----------------------------------------------------------------------
+
+
+def test_g9_a_limit_that_passes_before_the_dispatch_did_not_run():
+    pair = Pair(server={"worker_capacity": 1})
+    pair.submit()
+    with pair.losing(messages.Outcome):
+        pair.submit(limit_s=2.0)
+        pair.router.dispatcher.deadlines.heap.clear()
+    pair.advance(4.5)
+    assert pair.verdict() == ("never-started", Verdict.DID_NOT_RUN)
+    pair.end()
+    assert len(pair.runs) == 1
+
+
+def test_g9_a_limit_that_passes_after_the_dispatch_may_have_run():
+    pair = Pair()
+    pair.submit(limit_s=2.0)
+    pair.router.dispatcher.deadlines.heap.clear()
+    pair.advance(2.5)
+    assert pair.answers == []
+    pair.advance(2.0)
+    assert pair.verdict() == ("no-answer", Verdict.MAY_HAVE_RUN)
+    assert pair.cancels == [(b"w0-1", 0)]
+
+
+@pytest.mark.parametrize("waited_s", [0.0, 0.7, 1.9])
+def test_limit_of_what_runs_was_told_as_may_have_run_by_whichever_clock_was_first(waited_s: float):
+    """The client cancelled at its limit, and so before the server could say that it had stopped
+    the execution.  A call that waited for room had told its server the whole limit."""
+    pair = Pair(server={"window": 1})
+    pair.submit()
+    pair.submit(limit_s=2.0)
+    pair.beat()
+    pair.advance(waited_s)
+    pair.end(pair.runs[0])
+    pair.receive(0)
+    pair.beat()
+    pair.answers.clear()
+    with pair.losing(messages.Outcome):
+        pair.advance(2.0 - waited_s + 0.1)
+        assert pair.answers == []
+    pair.advance(1.5)
+    assert pair.verdict() == ("deadline", Verdict.RAN_AND_FAILED)
+    assert "Cancel" not in kinds(pair.sent)
+
+
+def test_g9_a_limit_that_passes_without_an_answer_may_have_run():
+    pair = Pair()
+    pair.submit(limit_s=2.0)
+    pair.lose = lambda message: True
+    pair.advance(6.5)
+    assert pair.answers == []
+    pair.advance(1.0)
+    assert pair.verdict() == ("no-answer", Verdict.MAY_HAVE_RUN)
+
+
+def requests_after(pair: Pair, seconds: float) -> int:
+    """How many transmissions of requests there are in so much time."""
+    before = kinds(pair.sent).count("Request")
+    pair.advance(seconds)
+    return kinds(pair.sent).count("Request") - before
+
+
+def test_a_call_that_expires_while_it_is_refused_for_now_is_over():
+    """It is not sent again, nor does it hold up others, as one that waits for room."""
+    pair = Pair(server={"queue": 1, "worker_capacity": 1, "retry_delay_s": 3.0})
+    pair.submit_many(2)
+    pair.submit(limit_s=2.0)
+    assert kinds(pair.told).count("Refused") == 1
+    pair.lose = lambda message: isinstance(message, messages.Cancelled)
+    pair.advance(2.5)
+    assert pair.client.calls.live[2].stage is Stage.EXPIRED
+    assert requests_after(pair, 2.0) == 0
+    pair.end()
+    pair.end()
+    pair.submit()
+    assert requests_after(pair, 0.1) == 0  # it went out at once
+    assert len(pair.runs) == 3
+
+
+def test_a_refusal_for_now_that_comes_after_the_limit_holds_up_nothing():
+    pair = Pair()
+    pair.submit(limit_s=2.0)
+    pair.lose = lambda message: isinstance(message, messages.Cancel)
+    pair.router.dispatcher.deadlines.heap.clear()
+    pair.advance(2.5)
+    assert pair.client.calls.live[0].stage is Stage.EXPIRED
+    pair.hear(messages.Refused(pair.session.id, 0, "queue-full", "", 0.1))
+    assert requests_after(pair, 1.0) == 0
+    pair.submit()
+    assert len(pair.runs) == 2
+
+
+def test_g9_without_a_server_a_limit_ends_the_call_as_not_run():
+    pair = Pair(ready=False, welcomed=False)
+    pair.submit(limit_s=1.0)
+    pair.advance(1.5)
+    assert pair.verdict() == ("server-unreachable", Verdict.DID_NOT_RUN)
+    assert "no answer" in pair.failure().message
+
+
+def test_g9_without_a_limit_a_call_waits_for_its_server_so_long_and_no_longer():
+    pair = Pair(ready=False, welcomed=False, client={"start_s": 5.0})
+    pair.submit()
+    pair.advance(4.5)
+    assert pair.answers == []
+    pair.advance(1.0)
+    assert pair.verdict() == ("server-unreachable", Verdict.DID_NOT_RUN)
+
+
+def test_g9_without_a_limit_a_call_waits_for_a_lost_server_so_long_and_no_longer():
+    pair = Pair(client={"recovery_s": 5.0, "probe_s": 2.0, "cancel_answer_s": 1.0})
+    pair.submit()
+    pair.advance(30.0)
+    assert pair.answers == []  # a server that answers is waited for as long as it takes
+    pair.disconnect()
+    pair.submit()
+    pair.lose = lambda message: True
+    pair.advance(4.5)
+    assert pair.answers == []
+    pair.advance(3.0)
+    ended = {e.call: e.info for e in pair.answers if isinstance(e, Fail)}
+    assert {n: (i.code, i.verdict) for n, i in ended.items()} == {
+        0: ("no-answer", Verdict.MAY_HAVE_RUN), 1: ("never-started", Verdict.DID_NOT_RUN),
+    }  # fmt: skip
+
+
+def test_g9_a_loop_that_was_late_does_not_make_the_server_silent():
+    pair = Pair()
+    pair.disconnect()
+    pair.now_s += 100.0
+    pair.give_client(ClientTick(pair.now_s, late_s=99.0))
+    assert pair.client.link.health(pair.now_s)[0] is Health.HEALTHY
+
+
+@pytest.mark.parametrize("waits", ["for a ready server", "for proof", "for a word"])
+def test_g9_what_is_waited_for_gets_back_the_time_of_a_loop_that_was_late(waits):
+    limits = {"start_s": 5.0, "recovery_s": 5.0, "cancel_answer_s": 5.0}
+    pair = Pair(ready=waits != "for a ready server", client=limits)
+    pair.submit(limit_s=1.0 if waits == "for a word" else None)
+    if waits == "for proof":
+        pair.restart(proven=False)
+    if waits == "for a word":
+        pair.lose = lambda message: isinstance(message, (messages.Outcome, messages.Cancelled))
+    pair.advance(2.0)
+    pair.now_s += 100.0
+    pair.client_takes(ClientTick(pair.now_s, late_s=100.0))
+    pair.advance(2.0)
+    assert pair.answers == []
+    pair.advance(8.0)
+    assert isinstance(pair.last(), Fail)
+
+
+def test_a_call_whose_limit_had_passed_was_told_that_its_executions_were_used_up():
+    pair = Pair()
+    pair.submit(rerun=True, limit_s=1.0)
+    pair.lose = lambda message: True
+    pair.advance(1.5)
+    pair.lose = lambda message: False
+    pair.restart(proven=True)
+    pair.advance(1.0)
+    assert "limit passed" in pair.failure().message
+    assert len(pair.runs) == 1
+
+
+# -- a client that was suspended -------------------------------------------------
+# A laptop was closed for a quarter of an hour, with calls that waited for a server to
+# get ready, or for proof that a lost one was dead.  On waking, the clock said that the
+# limits for both had passed: the calls ended before the first message that lay in the
+# socket was read, as lost, though nobody had been asked.
+
+
+ASLEEP_S = 900.0
+
+
+def suspend(pair: Pair) -> None:
+    """The client is suspended; its clock runs first, before its receiver."""
+    pair.now_s += ASLEEP_S
+    pair.client_takes(ClientTick(pair.now_s, late_s=ASLEEP_S))
+
+
+def test_a_call_goes_on_waiting_for_a_server_to_get_ready():
+    pair = Pair(ready=False)
+    pair.submit()
+    pair.advance(2.0)
+    suspend(pair)
+    assert pair.answers == []
+    pair.advance(700.0)  # it waits no longer than it would have
+    assert len(pair.answers) == 1
+
+
+def test_a_call_goes_on_waiting_for_proof_that_its_server_is_dead():
+    pair = Pair()
+    pair.submit(rerun=True)
+    pair.restart(proven=False)
+    pair.advance(2.0)
+    suspend(pair)
+    assert pair.answers == []
+    dead = pair.client.sessions.lost[0]
+    pair.give(PoolOpened((dead.epoch,), pair.now_s))
+    pair.advance(2.0)
+    pair.end()
+    assert isinstance(pair.last(), Answer)
+
+
+def test_a_call_goes_on_waiting_for_the_word_on_whether_it_ran():
+    pair = Pair(server={"worker_capacity": 1})
+    pair.submit()
+    pair.submit(limit_s=1.0)
+    pair.router.dispatcher.deadlines.heap.clear()  # the server's own word on it is another matter
+    with pair.losing(Cancelled):
+        pair.advance(3.5)
+        assert pair.client.calls.live[1].stage is Stage.EXPIRED
+        held = [message for message in pair.sent if isinstance(message, Cancel)]
+        suspend(pair)
+        assert pair.answers == []
+        answer = Cancelled(held[0].session, held[0].sequence, False)
+    pair.give_client(ServerMessage((messages.encode(answer),), pair.now_s))  # it lay in the socket
+    pair.settle()
+    assert pair.failure().verdict is Verdict.DID_NOT_RUN
+
+
+# -- limits that are no plain floats ---------------------------------------------
+# ``timeout_s=math.inf`` was sent as it is, and the wire has no infinity: the server took
+# the request for malformed, never answered it, and the client sent it again with every
+# ping, for ever.  A numpy scalar could not be encoded at all and crashed the client in
+# the middle of a message.
+
+
+def requests(pair: Pair) -> list[Request]:
+    return [message for message in pair.sent if isinstance(message, Request)]
+
+
+def connected(pair: Pair) -> Pair:
+    """Only now is anything encoded."""
+    pair.connect()
+    return pair
+
+
+@pytest.mark.parametrize(
+    "limit_s", [math.inf, 1e12, 1e300, 10**400, np.float64("inf")], ids=lambda n: repr(n)[:20]
+)
+def test_a_limit_past_all_bounds_is_none(limit_s: Any):
+    pair = Pair(welcomed=False)
+    number = pair.submit(limit_s=limit_s)
+    assert pair.client.calls.live[number].limit_s is None
+    assert [request.deadline_s for request in requests(connected(pair))] == [None]
+    assert len(pair.runs) == 1
+
+
+@pytest.mark.parametrize(
+    "limit_s", [5, np.float32(5), np.int64(5), Decimal(5), Fraction(5)], ids=repr
+)
+def test_any_real_number_is_the_same_limit(limit_s: Any):
+    pair = Pair(welcomed=False)
+    pair.submit(limit_s=5.0)
+    pair.submit(limit_s=limit_s)
+    _, other = pair.client.calls.live.values()
+    assert type(other.limit_s) is float
+    assert [request.deadline_s for request in requests(connected(pair))] == [5.0, 5.0]
+
+
+# -- What is lost between a client and its server is repaired (G9) -------------
+
+
+def test_g9_a_lost_reply_is_replayed_with_the_second_ping():
+    pair = Pair()
+    pair.submit()
+    with pair.losing(messages.Outcome):
+        pair.end()
+        assert pair.answers == []
+    pair.advance(2.5)
+    assert isinstance(pair.last(), Answer)
+    assert len(pair.runs) == 1
+
+
+def test_g9_a_lost_acknowledgement_and_a_lost_cancel_are_repaired_by_the_next_ping():
+    pair = Pair()
+    pair.submit()
+    pair.submit()
+    pair.end(pair.runs[0])
+    pair.lose = lambda message: isinstance(message, messages.Finish)
+    pair.receive(0)
+    pair.cancel(1)
+    assert len(pair.session.entries) == 2
+    pair.advance(1.5)
+    assert not pair.session.entries
+    assert pair.cancels == [(b"w0-1", 1)]
+
+
+def test_g9_a_cut_connection_loses_nothing():
+    pair = Pair()
+    pair.disconnect()
+    pair.submit(b"asked while away")
+    pair.advance(2.0)
+    assert pair.runs == []
+    pair.connect()
+    assert len(pair.runs) == 1
+    pair.disconnect()
+    with pair.losing(messages.Outcome):
+        pair.end()
+    pair.connect()
+    assert isinstance(pair.last(), Answer)
+
+
+def test_a_missing_request_is_not_sent_again_if_it_was_sent_since_the_ping():
+    pair = Pair()
+    pair.submit()
+    synced = messages.Synced(pair.session.id, 0, [0, 1, 5, 6], pair.router.status())
+    pair.hear(synced)
+    assert pair.client.calls.retransmitted == 0
+    pair.hear(synced._replace(session=identifier(5), probe=99))
+    assert pair.client.calls.retransmitted == 0
+    pair.end()
+    pair.hear(synced._replace(probe=99))  # answered by now
+    assert pair.client.calls.retransmitted == 0
+
+
+def test_a_delay_that_ends_without_a_connection_is_made_up_for_on_reconnecting():
+    pair = Pair(server={"queue": 1, "worker_capacity": 1, "retry_delay_s": 2.0})
+    pair.submit_many(3)
+    pair.disconnect()
+    pair.advance(3.0)
+    for _ in range(2):
+        pair.lose = lambda message: isinstance(message, messages.Outcome)
+        pair.end()
+    pair.lose = lambda message: False
+    pair.connect()
+    assert len(pair.runs) == 3
+
+
+# -- a connection on which nothing is answered -----------------------------------
+
+
+def reconnects(pair: Pair) -> list[float]:
+    """When the client gave its connection up, in seconds, while nothing comes back."""
+    gave_up = []
+    began_s = pair.now_s
+    while pair.now_s - began_s < 70:
+        pair.now_s += 0.25
+        pair.give_client(ClientTick(pair.now_s))
+        if any(isinstance(effect, Reconnect) for effect in pair.client_said()):
+            gave_up.append(pair.now_s - began_s)
+            pair.give_client(Disconnected(pair.now_s, "given up"))
+            pair.give_client(Connected(pair.now_s))
+    return gave_up
+
+
+def test_a_connection_that_swallows_everything_is_made_anew_with_growing_patience():
+    pair = Pair(client={"reconnect_s": 5.0})
+    first, second, third = reconnects(pair)
+    assert 5 <= first <= 7
+    assert 10 <= second - first <= 11
+    assert 20 <= third - second <= 21
+    pair.connect()  # and this one answers
+    assert pair.client.link.health(pair.now_s)[0] is Health.HEALTHY
+    assert 5 <= reconnects(pair)[0] <= 7
+
+
+def test_a_client_whose_own_loop_was_late_does_not_blame_its_connection():
+    pair = Pair(client={"reconnect_s": 5.0})
+    pair.now_s += 1.0
+    pair.give_client(ClientTick(pair.now_s))
+    pair.now_s += 60.0
+    pair.give_client(ClientTick(pair.now_s, late_s=60.0))
+    assert not any(isinstance(effect, Reconnect) for effect in pair.client_said())
+
+
+# -- a huge span of missing sequences --------------------------------------------
+# A server, broken or hostile, named every sequence up to 2^62 as missing: the client
+# went through them one by one and was not heard of again.
+
+
+def test_only_what_is_pending_is_looked_at(monkeypatch: Any):
+    pair = Pair()
+    with pair.losing(Request):
+        pair.submit_many(3)
+        assert pair.client.sessions.current is not None
+        monkeypatch.setattr(Ranges, "__iter__", limited)
+        synced = messages.Synced(pair.client.sessions.current.id, 99, ALL, pair.router.status())
+    pair.hear(synced)
+    assert pair.client.calls.retransmitted == 3
+    assert len(pair.runs) == 3
+
+
+# -- failures that servers of this kind are known for ----------------------------
+
+
+def test_failure_07_answer_that_arrives_during_recovery_is_thrown_away():
+    """The server is late, its client takes it for dead and waits for its recovery; the
+    answer that arrives meanwhile is thrown away; then the server is restarted, and the
+    request runs again.
+
+    Here health decides nothing: an outcome is taken whenever it comes.
+    """
+    system = System(rerun=True)
+    call = system.submit()
+    with system.losing(Synced):
+        system.advance(10.0)
+        assert system.client.link.health(system.now_s)[0] is Health.UNHEALTHY
+        system.end()
+        system.restart_server()
+
+    system.advance(10.0)
+    assert len(system.starts) == 1, "it ran again"
+    assert system.result(call) == b"outcome"
+
+
+def test_failure_13_acknowledgement_is_sent_before_the_caller_has_woken():
+    """An outcome is acknowledged when its message arrives; should the client end before
+    its caller has woken, the outcome is gone.
+
+    Here it is acknowledged when the caller has it (G4); until then every statement of
+    the client holds on to it.
+    """
+    system = System()
+    call = system.submit()
+    system.end()
+    assert system.result(call) == b"outcome", "it has arrived"
+
+    system.advance(10.0)  # the caller has other things to do
+    assert not any(isinstance(message, Finish) for message in system.to_server)
+    statement = [message for message in system.to_server if isinstance(message, Sync)][-1]
+    assert (statement.next, statement.pending) == (1, [0, 1])
+    assert system.router.stats()["kept"] == 1
+
+    system.received(call)
+    assert system.router.stats()["kept"] == 0

@@ -12,7 +12,9 @@ from trio_envserve.core.router_inputs import ClientMessage
 from trio_envserve.core.terms import Status, Verdict
 
 from .helpers import STRANGER, Pair, identifier
-from .raw_clients import ask, hello, last, raw, request
+
+HELLO = messages.Hello(1, identifier(900), 1, "raw", 1 << 20)
+REQUEST = messages.Request(identifier(5), 0, identifier(901), None, 1, None)
 
 # -- a well-behaved client ----------------------------------------------------
 
@@ -33,14 +35,14 @@ def test_a_call_is_run_answered_and_forgotten():
 
 def test_answers_go_to_the_newest_connection():
     pair = Pair()
-    session = raw(pair)
-    ask(pair, session)
+    session = pair.stranger()
+    pair.ask(session)
     sync = messages.Sync(session, pair.router.epoch, 2, 1, 1, [0, 1])
     pair.tell(sync, route=b"second connection")
     pair.tell(sync._replace(connection=1), route=b"late from the first")
     pair.end()
     assert [route for route, _ in pair.mail[-2:]] == [b"second connection"] * 2
-    assert isinstance(last(pair), messages.Outcome)
+    assert isinstance(pair.heard(), messages.Outcome)
 
 
 # -- duplicates, conflicts, lateness ------------------------------------------
@@ -48,50 +50,50 @@ def test_answers_go_to_the_newest_connection():
 
 def test_g2_duplicates_coalesce_and_replay_and_never_run_again():
     pair = Pair()
-    session = raw(pair)
+    session = pair.stranger()
     for _ in range(3):
-        ask(pair, session)
+        pair.ask(session)
     assert len(pair.runs) == 1
     pair.end()
     first = pair.mail[-1]
     for _ in range(2):
-        ask(pair, session)
+        pair.ask(session)
         assert pair.mail[-1] == first
     pair.tell(messages.Finish(session, [0, 1]), route=STRANGER)
-    ask(pair, session)
-    assert (last(pair).code, last(pair).delay_s) == ("finished", None)
+    pair.ask(session)
+    assert (pair.heard().code, pair.heard().delay_s) == ("finished", None)
     assert len(pair.runs) == 1
 
 
 def test_g6_the_same_id_with_another_payload_is_refused_and_the_first_undisturbed():
     pair = Pair()
-    session = raw(pair)
-    ask(pair, session)
-    ask(pair, session, body=b"other", digest=identifier(902))
-    assert (last(pair).code, last(pair).delay_s) == ("conflict", None)
+    session = pair.stranger()
+    pair.ask(session)
+    pair.ask(session, body=b"other", digest=identifier(902))
+    assert (pair.heard().code, pair.heard().delay_s) == ("conflict", None)
     pair.end()
-    assert isinstance(last(pair), messages.Outcome)
+    assert isinstance(pair.heard(), messages.Outcome)
 
 
 @pytest.mark.parametrize("how", [{"allowance": 0}, {"body": b"x" * 101}])
 def test_what_can_never_be_taken_is_refused_for_good(how):
     pair = Pair(wire={"message_bytes": 100})
-    ask(pair, raw(pair), **how)
-    assert (last(pair).code, last(pair).delay_s) == ("refused", None)
+    pair.ask(pair.stranger(), **how)
+    assert (pair.heard().code, pair.heard().delay_s) == ("refused", None)
     assert pair.runs == []
 
 
 def test_g2_an_allowance_is_cut_to_the_servers_own():
     pair = Pair(server={"max_executions": 2})
-    session = raw(pair)
-    ask(pair, session, rerun=True, allowance=50)
+    session = pair.stranger()
+    pair.ask(session, rerun=True, allowance=50)
     assert pair.router.cache.sessions[session].entries[0].allowance == 2
 
 
 @pytest.mark.parametrize(
     "message",
     [
-        request(identifier(5)), messages.Finish(identifier(5), [0, 1]),
+        REQUEST, messages.Finish(identifier(5), [0, 1]),
         messages.Cancel(identifier(5), 0), messages.Sync(identifier(5), identifier(6), 1, 1, 0, []),
     ],
     ids=lambda message: type(message).__name__,
@@ -100,7 +102,7 @@ def test_g4_an_unknown_session_is_refused_as_unknown_and_nothing_runs(message):
     pair = Pair()
     bodies = (b"body",) if isinstance(message, messages.Request) else ()
     pair.tell(message, *bodies, route=STRANGER)
-    assert last(pair) == messages.Unknown(identifier(5), False, pair.router.epoch, False)
+    assert pair.heard() == messages.Unknown(identifier(5), False, pair.router.epoch, False)
     assert pair.runs == []
     pair.tell(messages.Goodbye(identifier(5)), route=STRANGER)
     assert len(pair.mail) == 1
@@ -108,31 +110,31 @@ def test_g4_an_unknown_session_is_refused_as_unknown_and_nothing_runs(message):
 
 def test_unknown_says_gone_of_a_proven_epoch_and_of_its_own_forgotten_sessions():
     pair = Pair()
-    session, epoch = raw(pair), pair.router.epoch
+    session, epoch = pair.stranger(), pair.router.epoch
     sync = messages.Sync(session, epoch, 1, 1, 0, [])
     pair.tell(messages.Goodbye(session), route=STRANGER)
     pair.tell(sync, route=STRANGER)
-    assert last(pair).gone is True
+    assert pair.heard().gone is True
     pair.restart(proven=True)
     pair.tell(sync, route=STRANGER)
-    assert last(pair).gone is True
+    assert pair.heard().gone is True
     pair.restart(proven=False)
     pair.tell(sync, route=STRANGER)
-    assert last(pair).gone is False
+    assert pair.heard().gone is False
 
 
 def test_unknown_does_not_say_gone_while_an_execution_lives():
     pair = Pair()
-    session = raw(pair)
-    ask(pair, session)
+    session = pair.stranger()
+    pair.ask(session)
     pair.tell(messages.Goodbye(session), route=STRANGER)
     pair.tell(messages.Goodbye(session), route=STRANGER)
     sync = messages.Sync(session, pair.router.epoch, 1, 1, 0, [])
     pair.tell(sync, route=STRANGER)
-    assert last(pair).gone is False
+    assert pair.heard().gone is False
     pair.end(status=Status.CANCELLED)
     pair.tell(sync, route=STRANGER)
-    assert last(pair).gone is True
+    assert pair.heard().gone is True
 
 
 # -- cancelling ---------------------------------------------------------------
@@ -140,23 +142,23 @@ def test_unknown_does_not_say_gone_while_an_execution_lives():
 
 def test_g7_a_cancel_reaches_the_environment_and_says_whether_it_started():
     pair = Pair()
-    session = raw(pair)
-    ask(pair, session)
+    session = pair.stranger()
+    pair.ask(session)
     pair.tell(messages.Cancel(session, 0), route=STRANGER)
-    assert last(pair) == messages.Cancelled(session, 0, True)
+    assert pair.heard() == messages.Cancelled(session, 0, True)
     assert pair.cancels == [(b"w0-1", 0)]
     pair.tell(messages.Cancel(session, 7), route=STRANGER)
-    assert last(pair) == messages.Cancelled(session, 7, False)
-    ask(pair, session, 7)
-    assert last(pair).code == "finished"
+    assert pair.heard() == messages.Cancelled(session, 7, False)
+    pair.ask(session, 7)
+    assert pair.heard().code == "finished"
     assert len(pair.runs) == 1
 
 
 def test_g7_a_waiting_request_that_is_finished_never_starts():
     pair = Pair(server={"worker_capacity": 1})
-    session = raw(pair)
-    ask(pair, session, 0)
-    ask(pair, session, 1)
+    session = pair.stranger()
+    pair.ask(session, 0)
+    pair.ask(session, 1)
     pair.tell(messages.Finish(session, [1, 2]), route=STRANGER)
     pair.end()
     assert len(pair.runs) == 1
@@ -167,29 +169,29 @@ def test_g7_a_waiting_request_that_is_finished_never_starts():
 
 def test_g8_at_the_bounds_requests_are_refused_for_now():
     pair = Pair(server={"window": 2, "queue": 1, "worker_capacity": 1, "session_share": 1.0})
-    session, other = raw(pair), raw(pair, identifier(5))
-    ask(pair, session, 0)
-    ask(pair, session, 1)
-    ask(pair, session, 2)
-    assert (last(pair).code, last(pair).delay_s) == ("window", 0.5)
-    ask(pair, other, 0)  # a session of which nothing waits may always have one there
-    assert last(pair).code == "window"
-    ask(pair, other, 1)
-    assert (last(pair).code, last(pair).delay_s) == ("queue-full", 0.5)
+    session, other = pair.stranger(), pair.stranger(5)
+    pair.ask(session, 0)
+    pair.ask(session, 1)
+    pair.ask(session, 2)
+    assert (pair.heard().code, pair.heard().delay_s) == ("window", 0.5)
+    pair.ask(other, 0)  # a session of which nothing waits may always have one there
+    assert pair.heard().code == "window"
+    pair.ask(other, 1)
+    assert (pair.heard().code, pair.heard().delay_s) == ("queue-full", 0.5)
 
 
 def test_g8_past_the_bound_of_sessions_a_hello_is_refused():
     pair = Pair(server={"sessions": 1})
     pair.submit()
-    pair.tell(hello(), route=STRANGER)
-    assert last(pair).code == "no-session"
+    pair.tell(HELLO, route=STRANGER)
+    assert pair.heard().code == "no-session"
 
 
 def test_g8_a_client_that_cannot_receive_an_outcome_is_told_so():
     pair = Pair(wire={"message_bytes": 50})
     pair.submit()
     pair.end(payload=b"x" * 51)
-    assert (pair.failure().code, pair.failure().verdict) == (
+    assert pair.verdict() == (
         "outcome-too-large", Verdict.RAN_AND_FAILED,
     )  # fmt: skip
 
@@ -200,12 +202,11 @@ def test_g8_a_client_that_cannot_receive_an_outcome_is_told_so():
 def test_malformed_messages_are_answered_counted_and_change_nothing():
     pair = Pair()
     before = pair.router.stats()
-    for frames in ((), (b"\xff",), (messages.encode(hello()), b"body"), (b"\x81\x18\x50",)):
+    for frames in ((), (b"\xff",), (messages.encode(HELLO), b"body"), (b"\x81\x18\x50",)):
         pair.give(ClientMessage(STRANGER, frames, pair.now_s))
-    pair.give(ClientMessage(STRANGER, (messages.encode(request(identifier(1))),), pair.now_s))
+    pair.give(ClientMessage(STRANGER, (messages.encode(REQUEST),), pair.now_s))
     worker_kind = messages.encode(messages.Retire())
-    pair.give(ClientMessage(STRANGER, (worker_kind,), pair.now_s))
-    pair.settle()
+    pair.router_takes(ClientMessage(STRANGER, (worker_kind,), pair.now_s))
     assert [m.code for _, m in pair.mail] == ["malformed"] * 6  # type: ignore[union-attr]
     assert pair.router.stats() == {**before, "malformed": 6}
 
@@ -222,11 +223,11 @@ def test_g8_only_some_malformed_messages_a_second_are_logged():
 
 def test_g8_a_hostile_peer_that_cancels_every_second_sequence_costs_a_window():
     pair = Pair(server={"window": 4})
-    session = raw(pair)
+    session = pair.stranger()
     for sequence in range(0, 100, 2):
         pair.tell(messages.Cancel(session, sequence), route=STRANGER)
     assert pair.router.cache.sessions[session].finished.span_count() == 5
-    assert last(pair).started is True  # not taken, so nothing is promised
+    assert pair.heard().started is True  # not taken, so nothing is promised
 
 
 def test_a_request_to_an_environment_that_is_broken_for_good_is_answered_at_once(

@@ -8,10 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from trio_envserve.core import messages
-from trio_envserve.core.client_inputs import CallsCancelled, CallSubmitted, ClientClosed, ClientTick
-from trio_envserve.core.router_inputs import CloseAsked, Tick
+from trio_envserve.core.client_inputs import CallSubmitted, ClientTick
+from trio_envserve.core.router_inputs import Tick
 
-from .client_side import connect, disconnect, hear
 from .helpers import Pair
 
 STEP_S = 0.25
@@ -40,13 +39,12 @@ def idle_pair(**client: float) -> Pair:
 
 def test_hello_is_repeated_with_the_same_nonce_until_the_welcome():
     pair = Pair(welcomed=False)
-    pair.lose = lambda message: isinstance(message, messages.Welcome)
-    connect(pair)
-    pair.advance(1.0)
-    hellos = [m for m in pair.sent if isinstance(m, messages.Hello)]
-    assert len(hellos) >= 2
-    assert len({m.nonce for m in hellos}) == 1
-    pair.lose = lambda message: False
+    with pair.losing(messages.Welcome):
+        pair.connect()
+        pair.advance(1.0)
+        hellos = [m for m in pair.sent if isinstance(m, messages.Hello)]
+        assert len(hellos) >= 2
+        assert len({m.nonce for m in hellos}) == 1
     pair.advance(1.0)
     assert pair.client.sessions.opened == 1
     assert len(pair.router.cache.sessions) == 1
@@ -55,9 +53,8 @@ def test_hello_is_repeated_with_the_same_nonce_until_the_welcome():
 def test_a_client_that_closes_ends_the_session_that_it_has_asked_for():
     pair = Pair(welcomed=False)
     pair.lose = lambda message: isinstance(message, messages.Welcome)
-    connect(pair)
-    pair.give_client(ClientClosed(pair.now_s))
-    pair.settle()
+    pair.connect()
+    pair.close_client()
     hello = next(each for each in pair.sent if isinstance(each, messages.Hello))
     assert pair.sent[-1] == messages.Goodbye(hello.nonce)
     assert not pair.router.cache.sessions
@@ -73,20 +70,19 @@ def server_is_mute(pair: Pair) -> None:
 
 
 def server_stops(pair: Pair) -> None:
-    pair.give(CloseAsked(pair.now_s))
-    pair.settle()
+    pair.close()
 
 
 def connects_anew(pair: Pair) -> None:
-    disconnect(pair)
+    pair.disconnect()
     pair.lose = lambda message: isinstance(message, messages.Sync)
-    connect(pair)
+    pair.connect()
 
 
 def hears_an_answer_again(pair: Pair) -> None:
     (*_, answer) = (each for each in pair.told if isinstance(each, messages.Synced))
     for _ in range(3):
-        hear(pair, answer)
+        pair.hear(answer)
 
 
 def loses_its_session(pair: Pair) -> None:
@@ -125,10 +121,9 @@ def test_an_idle_client_never_pings_more_often_than_others(ping_s, idle_ping_s):
 
 def test_g9_what_an_idle_client_asks_is_asked_again_within_a_ping():
     pair = idle_pair()
-    pair.lose = lambda message: isinstance(message, messages.Request)
-    pair.submit()
-    assert pair.runs == []
-    pair.lose = lambda message: False
+    with pair.losing(messages.Request):
+        pair.submit()
+        assert pair.runs == []
     pair.advance(1.0, step_s=STEP_S)
     assert len(pair.runs) == 1
 
@@ -137,11 +132,10 @@ def test_g9_a_lost_acknowledgement_is_repaired_within_a_ping_after_the_last_call
     pair = idle_pair()
     pair.submit()
     pair.end()
-    pair.lose = lambda message: isinstance(message, (messages.Finish, messages.Sync))
-    pair.receive(0)
-    pair.advance(2.5, step_s=STEP_S)  # its first statements are lost as well
-    assert pair.session.entries
-    pair.lose = lambda message: False
+    with pair.losing(messages.Finish, messages.Sync):
+        pair.receive(0)
+        pair.advance(2.5, step_s=STEP_S)  # its first statements are lost as well
+        assert pair.session.entries
     pair.advance(1.0, step_s=STEP_S)
     assert not pair.session.entries
 
@@ -150,8 +144,7 @@ def test_g9_a_lost_cancel_is_repaired_within_a_ping():
     pair = idle_pair()
     pair.lose = lambda message: isinstance(message, messages.Finish)
     pair.submit()
-    pair.give_client(CallsCancelled((0,), pair.now_s))
-    pair.settle()
+    pair.cancel(0)
     assert pair.session.entries
     pair.advance(1.0, step_s=STEP_S)
     assert not pair.session.entries
@@ -171,11 +164,9 @@ def test_a_server_with_a_short_lease_forgot_an_idle_client_all_the_time():
 def test_g9_an_idle_client_asks_nothing_after_a_sleep_until_its_session_is_known():
     pair = idle_pair()
     pair.now_s += 3.0  # its next ping is not due yet
-    pair.give_client(CallSubmitted(pair.new_call(), b"body", pair.now_s))
-    pair.settle()
+    pair.client_takes(CallSubmitted(pair.new_call(), b"body", pair.now_s))
     assert pair.runs == []
-    pair.give_client(ClientTick(pair.now_s, late_s=3.0))
-    pair.settle()
+    pair.client_takes(ClientTick(pair.now_s, late_s=3.0))
     assert len(pair.runs) == 1  # the sync of that tick was answered
 
 
@@ -191,7 +182,7 @@ def late(pair: Pair, kind: type[messages.Message]) -> messages.Message:
 
 def assert_asked_only_once_it_knows(pair: Pair, old: messages.Message) -> None:
     """It hears an old answer while its syncs are lost; a call waits for the answer to one."""
-    hear(pair, old)
+    pair.hear(old)
     pair.submit()
     assert not any(isinstance(message, messages.Request) for message in pair.sent)
     pair.lose = lambda message: False
@@ -202,10 +193,10 @@ def assert_asked_only_once_it_knows(pair: Pair, old: messages.Message) -> None:
 def test_g9_an_answer_of_the_server_before_had_calls_sent_in_a_session_that_was_lost():
     pair = idle_pair()
     synced = late(pair, messages.Synced)
-    disconnect(pair)
+    pair.disconnect()
     pair.restart(proven=False)
     pair.lose = lambda message: isinstance(message, messages.Sync)
-    connect(pair)
+    pair.connect()
     assert_asked_only_once_it_knows(pair, synced)
 
 
@@ -229,21 +220,20 @@ def test_g9_a_client_whose_loop_is_late_in_each_turn_asks_all_the_same():
         told = [each for each in pair.told if isinstance(each, messages.Synced)][-1:]
         pair.now_s += 3.0
         pair.submit()
-        pair.give_client(ClientTick(pair.now_s, late_s=2.0))
-        pair.settle()
+        pair.client_takes(ClientTick(pair.now_s, late_s=2.0))
         for synced in told:
-            hear(pair, synced)
+            pair.hear(synced)
     assert pair.runs
 
 
 def test_g9_a_welcome_of_the_server_before_had_calls_sent_in_a_session_that_was_lost():
     pair = Pair(welcomed=False)
     pair.lose = lambda message: isinstance(message, messages.Welcome)
-    connect(pair)
+    pair.connect()
     welcome = late(pair, messages.Welcome)
-    disconnect(pair)
+    pair.disconnect()
     pair.restart(proven=False)
-    connect(pair)
+    pair.connect()
     pair.lose = lambda message: isinstance(message, messages.Sync)
     assert_asked_only_once_it_knows(pair, welcome)
 
@@ -252,12 +242,12 @@ def test_what_is_asked_before_there_is_a_connection_is_sent_with_the_welcome():
     pair = Pair(welcomed=False)
     pair.give_client(ClientTick(pair.now_s))  # it would say hello, if anybody heard it
     pair.submit()
-    connect(pair)
+    pair.connect()
     assert len(pair.runs) == 1
 
 
 def test_g9_a_refusal_of_the_server_before_refused_all_calls_of_a_session():
     pair = Pair()
-    hear(pair, messages.Error(2, "foreign-version", "version 1 is not spoken, 2 is"))
+    pair.hear(messages.Error(2, "foreign-version", "version 1 is not spoken, 2 is"))
     pair.submit()
     assert len(pair.runs) == 1

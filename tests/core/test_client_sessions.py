@@ -25,7 +25,6 @@ from trio_envserve.core.messages import Hello, Message, Request, Unknown, Welcom
 from trio_envserve.core.router_inputs import PoolOpened
 from trio_envserve.core.terms import Status, Verdict
 
-from .client_side import hear, session_id, verdict
 from .helpers import Pair
 
 # -- lost sessions ---------------------------------------------------------------
@@ -107,7 +106,7 @@ def test_g2_a_proven_loss_without_consent_or_allowance_may_have_run(how, words):
     pair.submit(**how)
     pair.restart(proven=True)
     pair.advance(1.5)
-    assert verdict(pair) == ("server-lost", Verdict.MAY_HAVE_RUN)
+    assert pair.verdict() == ("server-lost", Verdict.MAY_HAVE_RUN)
     assert words in pair.failure().message
     assert len(pair.runs) == 1
 
@@ -119,7 +118,7 @@ def test_g2_an_unproven_loss_is_asked_about_until_the_limit_and_never_issued_aga
     pair.advance(5.0)
     assert pair.answers == []
     pair.advance(2.0)
-    assert verdict(pair) == ("server-lost", Verdict.MAY_HAVE_RUN)
+    assert pair.verdict() == ("server-lost", Verdict.MAY_HAVE_RUN)
     assert "not proven" in pair.failure().message
     assert len(pair.runs) == 1
 
@@ -145,7 +144,7 @@ def test_g9_a_limit_that_passed_before_the_loss_is_not_issued_again():
     pair.lose = lambda message: False
     pair.restart(proven=True)
     pair.advance(1.5)
-    assert verdict(pair) == ("no-answer", Verdict.MAY_HAVE_RUN)
+    assert pair.verdict() == ("no-answer", Verdict.MAY_HAVE_RUN)
     assert len(pair.runs) == 1
 
 
@@ -155,7 +154,7 @@ def test_g9_what_no_server_takes_after_a_loss_may_have_run():
     pair.restart(proven=True)
     pair.lose = lambda message: isinstance(message, messages.Welcome)
     pair.advance(5.0)
-    assert verdict(pair) == ("server-lost", Verdict.MAY_HAVE_RUN)
+    assert pair.verdict() == ("server-lost", Verdict.MAY_HAVE_RUN)
 
 
 @pytest.mark.parametrize("end", ["too large", "refused", "foreign", "server's deadline"])
@@ -188,22 +187,22 @@ def test_a_call_said_that_it_did_not_run_although_a_lost_server_may_have_run_it(
         outcome = messages.encode(messages.Outcome(session.id, 0, 1, "", None, 0))
         pair.give_client(ServerMessage((outcome, error_records.encode(info)), pair.now_s))
     pair.settle()
-    assert (pair.failure().code, pair.failure().verdict) == ("server-lost", Verdict.MAY_HAVE_RUN)
+    assert pair.verdict() == ("server-lost", Verdict.MAY_HAVE_RUN)
     assert "servers that were lost may have run it" in pair.failure().message
 
 
 def test_g9_a_request_that_the_server_has_forgotten_may_have_run():
     pair = Pair()
     pair.submit()
-    hear(pair, messages.Refused(session_id(pair), 0, "finished", "", None))
-    assert verdict(pair) == ("server-lost", Verdict.MAY_HAVE_RUN)
+    pair.hear(messages.Refused(pair.session.id, 0, "finished", "", None))
+    assert pair.verdict() == ("server-lost", Verdict.MAY_HAVE_RUN)
 
 
 def test_g6_a_conflict_ends_the_call():
     pair = Pair()
     pair.submit()
-    hear(pair, messages.Refused(session_id(pair), 0, "conflict", "other payload", None))
-    assert verdict(pair) == ("conflict", Verdict.DID_NOT_RUN)
+    pair.hear(messages.Refused(pair.session.id, 0, "conflict", "other payload", None))
+    assert pair.verdict() == ("conflict", Verdict.DID_NOT_RUN)
 
 
 # -- a call made while the server is restarted -----------------------------------
@@ -220,8 +219,7 @@ def test_it_waits_until_the_server_has_said_whether_it_knows_the_session():
     pair.give_client(Disconnected(pair.now_s, "cut"))
     pair.restart(proven=True)
     pair.submit(b"made meanwhile", rerun=False)
-    pair.give_client(Connected(pair.now_s))
-    pair.settle()
+    pair.connect()
     (request,) = (message for message in pair.sent if isinstance(message, messages.Request))
     assert pair.client.sessions.current is not None
     assert request.session == pair.client.sessions.current.id
@@ -234,11 +232,9 @@ def test_it_is_told_again_with_the_next_ping_if_the_answer_is_lost():
     pair = Pair()
     pair.give_client(Disconnected(pair.now_s, "cut"))
     pair.submit(b"made meanwhile")
-    pair.lose = lambda message: isinstance(message, messages.Synced)
-    pair.give_client(Connected(pair.now_s))
-    pair.settle()
-    assert pair.runs == []
-    pair.lose = lambda message: False
+    with pair.losing(messages.Synced):
+        pair.connect()
+        assert pair.runs == []
     pair.advance(1.5)
     assert len(pair.runs) == 1
 

@@ -6,13 +6,14 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from tests.core.helpers import STRANGER, Pair
 from trio_envserve.core import messages
 from trio_envserve.core.client_inputs import Disconnected
 from trio_envserve.core.closing import Closing, ClosingStage, Held
 from trio_envserve.core.limits import ServerLimits
 from trio_envserve.core.router_inputs import CloseAsked, Flushed, Tick
 from trio_envserve.core.terms import Status, Verdict
+
+from .helpers import STRANGER, Pair
 
 LIMITS = {"drain_s": 4.0, "stop_s": 3.0, "reap_s": 2.0, "cancel_kill_s": 90.0}
 FLUSH_S = 1.0
@@ -45,8 +46,7 @@ def stages_of(pair: Pair, most_s: float) -> dict[str, float]:
 
 def test_every_stage_ends_though_nothing_does_what_it_is_told():
     pair = closing_pair()
-    pair.give(CloseAsked(pair.now_s))
-    pair.settle()
+    pair.close()
     assert stages_of(pair, SUM_S + 2.0) == {
         "draining": 0.0, "cancelling": 4.0, "ending": 7.0, "killing": 10.0, "flushing": 12.0,
         "closed": 13.0,
@@ -66,8 +66,7 @@ def test_a_server_without_work_closes_as_soon_as_its_workers_have_ended():
     assert pair.exits == [b"w0-1"]
     pair.die(b"w0-1", "it retired")
     assert pair.flushes == 1
-    pair.give(Flushed(pair.now_s))
-    pair.settle()
+    pair.router_takes(Flushed(pair.now_s))
     assert pair.closed is not None
     assert pair.closed.left == ()
     assert not pair.kills
@@ -132,10 +131,9 @@ def test_closing_ends_within_the_sum_of_its_limits(stage, drain_s, steps):
 def test_who_asks_a_server_that_closes_hears_that_it_did_not_run(stage: ClosingStage):
     pair = closing_pair()
     session = pair.stranger()
-    pair.give(CloseAsked(pair.now_s, stage))
-    pair.settle()
+    pair.close(stage)
     pair.ask(session)
-    outcome = pair.mail[-1][1]
+    outcome = pair.heard()
     assert isinstance(outcome, messages.Outcome)
     assert (outcome.status, outcome.executions) == (Status.ERROR, 0)
     assert len(pair.runs) == 1
@@ -162,7 +160,7 @@ def test_a_server_that_closes_says_how_far_it_is_and_what_it_waits_for():
         "stage": "draining", "running": 1, "outcomes": 0, "workers": 1, "left_s": 3.0,
     }  # fmt: skip
     pair.stranger(7)
-    welcome = pair.mail[-1][1]
+    welcome = pair.heard()
     assert isinstance(welcome, messages.Welcome)
     assert welcome.server["closing"]["stage"] == "draining"
     assert pair.mail[-1][0] == STRANGER
@@ -187,8 +185,7 @@ def drained_with_an_outcome_to_fetch(gone_s: float) -> Pair:
     pair = Pair(server={"client_gone_s": gone_s})
     pair.submit()
     pair.end()
-    pair.give(CloseAsked(pair.now_s))
-    pair.settle()
+    pair.close()
     assert pair.session.kept_count == 1
     return pair
 
@@ -219,10 +216,9 @@ def test_stopping_answers_what_waits_and_lets_run_what_runs():
     session = pair.stranger()
     pair.ask(session, 0)
     pair.ask(session, 1)
-    pair.give(CloseAsked(pair.now_s))
-    pair.settle()
+    pair.close()
     pair.ask(session, 2)
-    outcomes = [m for _, m in pair.mail if isinstance(m, messages.Outcome)]
+    outcomes = pair.mailed(messages.Outcome)
     assert [m.sequence for m in outcomes] == [1, 2]
     assert pair.router.status()["status"] == "stopping"
     assert pair.draining()

@@ -2,23 +2,88 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.regressions.bench import System, is_outcome
-from trio_envserve.core.client_inputs import CallsCancelled
-from trio_envserve.core.messages import Finish, Refused, Request, decode, encode
+from trio_envserve.core import messages
+from trio_envserve.core.client_effects import Answer
+from trio_envserve.core.client_inputs import (
+    ClientTick,
+    Disconnected,
+    OutcomeReceived,
+)
+from trio_envserve.core.dedup import DedupCache
+from trio_envserve.core.executions import Duty, Worker
+from trio_envserve.core.messages import (
+    Finish,
+    Hello,
+    Outcome,
+    Refused,
+    Request,
+    Sync,
+    Synced,
+    decode,
+    encode,
+)
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.request_table import TABLE, RequestInput
 from trio_envserve.core.request_table import RequestAction as Do
 from trio_envserve.core.request_table import RequestInput as Input
-from trio_envserve.core.requests import Entry, RequestState
+from trio_envserve.core.requests import Entry, Owner, RequestState, Session
 from trio_envserve.core.requests import RequestState as State
-from trio_envserve.core.terms import Status, Verdict
+from trio_envserve.core.router_inputs import ClientMessage, Tick
+from trio_envserve.core.scheduler import Scheduler
+from trio_envserve.core.terms import RequestId, Status, Verdict
 
-from .dedup_states import EXECUTION, STATES, made, reach
-from .helpers import ask, cache_with, dos, identifier, kept, picture, session_of
+from .helpers import (
+    ALL,
+    CLIENT,
+    STRANGER,
+    Pair,
+    ask,
+    cache_with,
+    dos,
+    identifier,
+    kept,
+    limited,
+    picture,
+    session_of,
+)
+
+STATES = (
+    State.NOT_SEEN,
+    State.WAITING,
+    State.RUNNING,
+    State.COMPLETED,
+    State.FINISHED,
+)
+EXECUTION = object()
+
+
+def reach(cache: DedupCache, session: Session, state: State, sequence: int = 0, **how: Any) -> None:
+    """Bring a request into a state, through the inputs that lead there."""
+    if state is State.NOT_SEEN:
+        return
+    cache.request(session, sequence, ask(**how))
+    if state in (State.RUNNING, State.COMPLETED):
+        cache.step(session, sequence, Input.DISPATCH, EXECUTION)
+    if state is State.COMPLETED:
+        cache.step(session, sequence, Input.OUTCOME, kept())
+    if state is State.FINISHED:
+        cache.step(session, sequence, Input.FINISH)
+
+
+def made(state: State, **how: Any) -> tuple[DedupCache, Session]:
+    """A cache with one session, whose request 0 is in this state."""
+    cache = cache_with()
+    session = session_of(cache)
+    reach(cache, session, state, **how)
+    assert session.state(0) is state
+    return cache, session
+
 
 ARGUMENTS: dict[Input, Any] = {
     Input.REQUEST: ask(),
@@ -362,8 +427,7 @@ def test_failure_10_cached_cancelled_is_replayed_as_the_result_of_a_retry():
     """
     system = System()
     first = system.submit(b"asked twice")
-    system.give_client(CallsCancelled((first,), system.now_s))
-    system.settle()
+    system.cancel(first)
     assert system.cancels, "the environment code is told"
 
     answers = system.tell(*system.asked[0])
@@ -377,3 +441,891 @@ def test_failure_10_cached_cancelled_is_replayed_as_the_result_of_a_retry():
     system.end()
     assert system.result(second) == b"outcome"
     assert first not in system.ended
+
+
+# -- The dedup cache: its bounds (G8) ------------------------------------------
+
+# -- bounds ----------------------------------------------------------------------
+
+
+def test_g8_as_many_gaps_as_a_window_can_leave_are_finished():
+    cache = cache_with(window=2)
+    session = session_of(cache)
+    session.finished.add(0)
+    cache.finish_spans(session, Ranges((0, 2, 4)))
+    assert session.finished == Ranges((0, 2, 4))
+
+
+def test_g8_past_the_window_a_request_is_refused_for_now():
+    cache = cache_with(window=2)
+    session = session_of(cache)
+    for sequence in range(2):
+        cache.request(session, sequence, ask())
+    assert cache.request(session, 2, ask()) == ((Do.WINDOW, 2),)
+    assert session.state(2) is State.NOT_SEEN
+    assert dos(cache.request(session, 1, ask())) == []  # known: coalesced
+    cache.finish_spans(session, Ranges([0]))
+    assert dos(cache.request(session, 2, ask())) == [Do.QUEUE]
+    assert cache.counters.refused_for_now == 1
+
+
+def test_g8_past_the_queue_a_request_is_refused_for_now():
+    cache = cache_with(queue=2, session_share=1.0)
+    one, two = session_of(cache, 1), session_of(cache, 2)
+    cache.request(one, 0, ask())
+    cache.request(two, 0, ask())
+    assert cache.request(one, 1, ask()) == ((Do.FULL, 1),)
+    cache.step(two, 0, Input.DISPATCH, EXECUTION)
+    assert dos(cache.request(one, 1, ask())) == [Do.QUEUE]
+    assert cache.counters.refused_for_now == 1
+
+
+def test_g8_who_has_nothing_in_a_full_queue_may_enter_one():
+    cache = cache_with(queue=2, sessions=10, session_share=1.0)
+    one, two = session_of(cache, 1), session_of(cache, 2)
+    cache.request(one, 0, ask())
+    cache.request(one, 1, ask())
+    assert dos(cache.request(two, 0, ask())) == [Do.QUEUE]
+
+
+def test_g8_a_share_of_bytes_is_of_what_the_others_leave():
+    cache = cache_with(queue_bytes=100, sessions=10, session_share=0.5)
+    one, two = session_of(cache, 1), session_of(cache, 2)
+    assert dos(cache.request(two, 0, ask(body=bytes(40)))) == [Do.QUEUE]
+    assert dos(cache.request(one, 0, ask(body=bytes(10)))) == [Do.QUEUE]
+    assert dos(cache.request(one, 1, ask(body=bytes(21)))) == [Do.FULL]
+    assert dos(cache.request(one, 1, ask(body=bytes(20)))) == [Do.QUEUE]
+
+
+def test_the_owner_of_sessions_knows_what_all_of_them_hold():
+    cache, owner = cache_with(), Owner("key")
+    one, two = session_of(cache, 1), session_of(cache, 2)
+    one.owner = two.owner = owner
+    cache.request(one, 0, ask())
+    cache.request(two, 0, ask())
+    assert owner.unfinished == 2
+    cache.finish_spans(one, Ranges([0]))
+    assert owner.unfinished == 1
+    cache.end(two)
+    assert owner.unfinished == 0
+
+
+def test_g8_one_session_gets_no_more_than_its_share_of_the_queue():
+    cache = cache_with(queue=4, session_share=0.5)
+    one, two = session_of(cache, 1), session_of(cache, 2)
+    for sequence in range(2):
+        assert dos(cache.request(one, sequence, ask())) == [Do.QUEUE]
+    assert dos(cache.request(one, 2, ask())) == [Do.FULL]
+    assert dos(cache.request(two, 0, ask())) == [Do.QUEUE]
+
+
+@pytest.mark.parametrize("who", ["all", "its session"])
+def test_g8_outcomes_of_what_never_ran_take_up_room_of_the_queue(who):
+    cache = cache_with(queue=4) if who == "all" else cache_with(queue=6, session_share=0.5)
+    one = session_of(cache, 1)
+    other = session_of(cache, 2) if who == "all" else one
+    if who == "all":  # a session of which nothing waits may always have one there
+        assert dos(cache.request(other, 0, ask())) == [Do.QUEUE]
+    for sequence in range(3):
+        assert dos(cache.request(one, sequence, ask())) == [Do.QUEUE]
+        if who == "all":
+            one = session_of(cache, 3 + sequence)  # each is within its share
+    for session in cache.sessions.values():
+        for sequence in session.entries:
+            if session is one or session is not other:
+                cache.step(session, sequence, Input.DEADLINE, lambda entry: kept(b"late"))
+    assert cache.kept_unrun == 3
+    assert dos(cache.request(other, 9, ask())) == [Do.FULL]
+    for session in cache.sessions.values():
+        cache.finish_spans(session, Ranges(session.entries))
+    assert dos(cache.request(other, 9, ask())) == [Do.QUEUE]
+
+
+def test_g8_waiting_bodies_are_bounded_in_all_and_for_each_session():
+    cache = cache_with(queue_bytes=100, session_share=0.5)
+    one, two, three = (session_of(cache, number) for number in (1, 2, 3))
+    assert dos(cache.request(one, 0, ask(b"x" * 40))) == [Do.QUEUE]
+    assert dos(cache.request(one, 1, ask(b"x" * 20))) == [Do.FULL]
+    assert dos(cache.request(two, 0, ask(b"x" * 50))) == [Do.QUEUE]
+    assert dos(cache.request(three, 0, ask(b"x" * 11))) == [Do.FULL]
+    assert dos(cache.request(three, 0, ask(b"x" * 10))) == [Do.QUEUE]
+
+
+def test_g8_a_body_larger_than_the_bound_waits_alone():
+    cache = cache_with(queue_bytes=10)
+    one, two = session_of(cache, 1), session_of(cache, 2)
+    assert dos(cache.request(one, 0, ask(b"x" * 1000))) == [Do.QUEUE]
+    assert dos(cache.request(two, 0, ask(b"x"))) == [Do.FULL]
+
+
+def test_g8_at_the_bound_of_kept_outcomes_dispatching_pauses():
+    cache = cache_with(kept_outcomes=2, kept_bytes=100, session_share=0.5)
+    one, two = session_of(cache, 1), session_of(cache, 2)
+    assert cache.may_dispatch()
+    assert cache.share_left(one)
+    reach(cache, one, State.COMPLETED)
+    assert cache.may_dispatch()
+    assert not cache.share_left(one)
+    assert cache.share_left(two)
+    reach(cache, two, State.COMPLETED)
+    assert not cache.may_dispatch()
+    cache.finish_spans(one, Ranges([0]))
+    assert cache.may_dispatch()
+    assert cache.share_left(one)
+
+
+def test_g8_kept_bytes_count_as_kept_outcomes_do():
+    cache = cache_with(kept_bytes=20, session_share=0.5)
+    one, two = session_of(cache, 1), session_of(cache, 2)
+    for session in (one, two):
+        reach(cache, session, State.RUNNING)
+        cache.step(session, 0, Input.OUTCOME, kept(b"x" * 10))
+        assert not cache.share_left(session)
+    assert not cache.may_dispatch()
+
+
+def test_a_hostile_peer_grew_the_finished_spans_by_single_cancels():
+    """Only finishes were bounded; cancels, and finished entries, were not (G8)."""
+    cache = cache_with(window=2)
+    session = session_of(cache)
+    for sequence in range(0, 50, 2):
+        cache.request(session, sequence, ask())
+        cache.cancel(session, sequence)
+    assert session.finished.span_count() <= 3
+    assert len(session.entries) <= 2
+
+
+def test_deadlines_of_waiting_requests_grew_the_kept_outcomes_past_all_bounds():
+    """Each left the queue, which made room for the next (G8)."""
+    cache = cache_with(queue=3, kept_outcomes=2, session_share=1.0)
+    sessions = [session_of(cache, number) for number in range(1, 4)]
+    for sequence in range(20):
+        for session in sessions:
+            cache.request(session, sequence, ask())
+            cache.step(session, sequence, Input.DEADLINE, lambda entry: kept(b"late"))
+    assert cache.kept_count + cache.queued_count <= 3 + 2
+
+
+def test_one_session_filled_the_queue_for_all_with_large_bodies():
+    """Only the kept outcomes had a share for each session (G8)."""
+    pair = Pair(ready=False, server={"queue_bytes": 1000})
+    pair.submit_many(5, b"x" * 200)
+    assert pair.router.cache.held_bytes == 400
+    pair.tell(messages.Hello(1, identifier(5), 1, "other", 1 << 20), route=STRANGER)
+    session = pair.heard().session
+    request = messages.Request(session, 0, identifier(6), None, 1, None)
+    pair.tell(request, b"y" * 400, route=STRANGER)
+    assert pair.router.cache.held_bytes == 800
+
+
+# -- deadlines of what never ran -------------------------------------------------
+# A client with a full worker asked for 10,000 more with a short deadline and was then
+# suspended.  Each ended with "it did not run", which is an outcome and is kept; at the
+# bound of kept outcomes the server dispatched nothing more, for anybody, until the
+# lease of that client had ended: ten minutes.
+#
+# What never ran takes up room of its session's share of the queue, and stops nobody.
+
+
+CAPACITY, KEPT, QUEUE = 2, 6, 20
+
+
+def with_deadlines_passed(count: int) -> Pair:
+    """A client fills the worker, and fetches none of ``count`` that were too late."""
+    pair = Pair(server={"kept_outcomes": KEPT, "worker_capacity": CAPACITY, "queue": QUEUE})
+    session = pair.stranger()
+    for sequence in range(CAPACITY):
+        pair.ask(session, sequence)
+    for sequence in range(CAPACITY, CAPACITY + count):
+        pair.ask(session, sequence, deadline_s=0.1)
+        pair.advance(0.25)
+    return pair
+
+
+def test_another_client_runs_as_much_as_before():
+    pair = with_deadlines_passed(KEPT + 1)
+    assert pair.router.cache.kept_count == KEPT + 1
+    for run in pair.runs[:]:
+        pair.end(run)
+    pair.submit()
+    pair.submit()
+    assert len(pair.runs) == 2 * CAPACITY  # a server full of outcomes would let one run
+
+
+def test_they_are_bounded_as_the_queue_is_and_leave_room_in_it_for_others():
+    pair = with_deadlines_passed(3 * QUEUE)
+    assert pair.router.cache.kept_count == QUEUE / 2
+    assert isinstance(pair.heard(), Refused)
+    pair.submit()
+    assert pair.router.cache.queued_count == 1
+
+
+def test_their_room_is_given_back_with_them():
+    pair = with_deadlines_passed(KEPT)
+    cache = pair.router.cache
+    other = next(s for s in cache.sessions.values() if s is not pair.session)
+    assert (cache.kept_unrun, other.kept_unrun) == (KEPT, KEPT)
+    cache.end(other)
+    assert (cache.kept_unrun, other.kept_unrun) == (0, 0)
+
+
+# -- failures that servers of this kind are known for ----------------------------
+
+
+def test_failure_05_kept_outcome_expires_sooner_than_the_retry():
+    """The outcome is kept for 300 s and the client retries for 600 s: a client that is
+    back after 400 s has the request run again.
+
+    Here an outcome is kept until the client has it (G4); only the lease ends that, it
+    is not shorter than the client's patience, and no client that is back outlives it.
+    """
+    system = System(rerun=True)
+    call = system.submit()
+    system.lose = is_outcome
+    system.give_client(Disconnected(system.now_s, "cut"))
+    system.end()
+    limits = system.server_limits, system.client.limits
+    assert limits[0].lease_s >= limits[1].recovery_s
+    system.advance(400.0)
+    assert system.ended == {}
+
+    system.lose = lambda message: False
+    system.reconnect(b"route 2")
+    system.advance(2.0)
+    assert len(system.starts) == 1, "it ran again"
+    assert system.result(call) == b"outcome"
+
+
+def test_failure_05_kept_outcome_is_evicted_at_the_entry_limit():
+    """The same past the entry limit: the oldest outcome makes room for the newest, and
+    its client's retry runs again.
+
+    Here nothing that has run is thrown away for what has not (G8): at the bound
+    dispatching pauses, and goes on when clients have their outcomes.
+    """
+    system = System(rerun=True, server={"kept_outcomes": 4, "session_share": 1.0})
+    system.lose = is_outcome
+    bodies = [b"%d" % number for number in range(12)]
+    calls = [system.submit(body) for body in bodies]
+    system.end_all(lambda start: b"outcome of " + start.body)
+    system.advance(5.0)
+
+    system.lose = lambda message: False
+    taken: set[int] = set()
+    for _ in range(10):
+        system.advance(2.0)
+        system.end_all(lambda start: b"outcome of " + start.body)
+        system.received(*system.ended.keys() - taken)
+        taken.update(system.ended)
+    assert sorted(start.body for start in system.starts) == sorted(bodies), "each once"
+    assert [system.result(call) for call in calls] == [b"outcome of " + body for body in bodies]
+
+
+def test_failure_17_kept_outcomes_are_bounded_in_number_but_not_in_bytes():
+    """10,000 outcomes may be kept, of 5 MB each.
+
+    Here bytes have a bound too, in all and for each session (G8): past it dispatching
+    pauses, so what is kept is at most the bound and what was running.
+    """
+    bound, size, at_once = 40_000, 5_000, 2
+    limits = {"kept_bytes": bound, "session_share": 1.0, "worker_capacity": at_once}
+    system = System(server=limits)
+    system.lose = is_outcome
+    calls = [system.submit(b"%d" % number) for number in range(50)]
+    system.end_all(lambda start: bytes(size))
+    kept_bytes = system.router.stats()["kept_bytes"]
+    assert bound <= kept_bytes <= bound + at_once * 2 * size, "kept without a bound"
+    assert len(system.starts) < len(calls), "the rest waits"
+
+    system.lose = lambda message: False
+    taken: set[int] = set()
+    for _ in range(20):
+        system.advance(2.0)
+        system.received(*system.ended.keys() - taken)
+        taken.update(system.ended)
+        system.end_all(lambda start: bytes(size))
+    assert len(taken) == len(system.starts) == len(calls)
+
+
+# -- Sessions: who gets one, for how long, and what is left of it (G8) ---------
+
+NONCE = 7000
+
+
+def hello(number: int) -> Hello:
+    return Hello(1, identifier(NONCE + number), 1, "flood", 1 << 20)
+
+
+def opened(cache: DedupCache, number: int, route: bytes, now_s: float = 0.0) -> Session | None:
+    return cache.open(
+        identifier(number), identifier(NONCE + number), "x", route, 1, now_s
+    )  # fmt: skip
+
+
+# -- a connection's share -----------------------------------------------------
+
+
+def test_a_flood_of_hellos_on_one_connection_took_the_sessions_of_all_others():
+    """New clients got none until the lease had ended, and nothing was in the log."""
+    pair = Pair(server={"sessions": 100, "connection_sessions": 10}, welcomed=False)
+    for number in range(1000):
+        pair.tell(hello(number), route=STRANGER)
+    welcomes = pair.mailed(messages.Welcome)
+    refusals = pair.mailed(messages.Error)
+    assert (len(welcomes), len(refusals)) == (10, 990)
+    assert refusals[0].code == "no-session"
+    assert "10 sessions were opened on this connection" in refusals[0].text
+    assert pair.router.stats()["cache"]["sessions_refused"] == 990
+    said = [r.text for r in pair.reports if "gets no session" in r.text]
+    assert 0 < len(said) <= pair.router.limits.log_rate
+    assert "flood" in said[0]
+    pair.connect()
+    assert pair.client.sessions.current is not None
+
+
+def test_a_session_counts_where_it_was_opened_wherever_it_has_moved():
+    """Else two connections could hand sessions to each other, and open more."""
+    cache = cache_with(connection_sessions=1)
+    first = opened(cache, 1, b"a")
+    assert first is not None
+    cache.moved(first, b"b", 2)
+    assert opened(cache, 2, b"a") is None
+    assert opened(cache, 3, b"b") is not None
+
+
+def test_what_is_counted_of_connections_goes_with_their_sessions():
+    cache = cache_with()
+    for number in range(50):
+        session = opened(cache, number, b"route %d" % number)
+        assert session is not None
+        cache.end(session)
+        cache.forget(session)
+    assert not cache._opened
+    assert not cache._idle
+
+
+# -- sessions that make room --------------------------------------------------
+
+
+def test_a_flood_of_hellos_on_many_connections_took_the_sessions_of_all_others():
+    """A client that came then was not served for as long as theirs were kept."""
+    pair = Pair(server={"sessions": 5}, welcomed=False)
+    for number in range(50):
+        pair.tell(hello(number), route=b"route %d" % number)
+    pair.connect()
+    assert pair.client.sessions.current is not None
+    assert len(pair.router.cache.sessions) == 5
+    assert pair.router.cache.counters.sessions_refused == 0
+
+
+def test_of_the_idle_sessions_the_one_unheard_for_longest_makes_room():
+    cache = cache_with(sessions=3)
+    one, two, three = (opened(cache, n, b"%d" % n) for n in (1, 2, 3))
+    assert one is not None
+    assert two is not None
+    cache.request(one, 0, ask())
+    cache.heard(two, 1.0)
+    assert opened(cache, 4, b"4", 2.0) is not None
+    assert three is not None
+    assert three.ended
+    assert three.id not in cache.sessions
+    assert opened(cache, 5, b"5", 2.0) is not None
+    assert two.ended
+    cache.cancel(one, 0)
+    assert opened(cache, 6, b"6", 2.0) is not None  # one is idle, but was heard last
+    assert not one.ended
+
+
+def flooded(pair: Pair) -> None:
+    for number in range(100):
+        pair.tell(hello(number), route=b"route %d" % number)
+
+
+@pytest.mark.parametrize("limit_s", [None, 60.0])
+def test_what_is_asked_in_a_session_that_made_room_did_not_run_and_is_asked_again(limit_s):
+    pair = Pair(server={"sessions": 5})
+    first = pair.client.sessions.current
+    flooded(pair)
+    pair.submit(rerun=False, limit_s=limit_s)
+    pair.settle()
+    pair.advance(1.0)
+    assert pair.client.sessions.current is not first
+    assert len(pair.runs) == 1
+    pair.end()
+    assert [type(answer) for answer in pair.answers] == [Answer]
+
+
+def test_a_session_whose_lease_has_ended_is_settled_if_all_of_it_was_finished():
+    cache = cache_with(sessions=2)
+    one, two = opened(cache, 1, b"1"), opened(cache, 2, b"2")
+    assert one is not None
+    assert two is not None
+    cache.request(one, 0, ask())
+    for session in (one, two):
+        cache.end(session)
+        cache.forget(session)
+    assert not cache.settled(one.id)
+    assert cache.settled(two.id)
+
+
+def test_past_what_it_may_remember_no_session_is_said_to_be_settled():
+    """Those of which it is not so are remembered, as many as there may be sessions."""
+    cache = cache_with(sessions=2)
+    for number in range(4):
+        session = opened(cache, number, b"%d" % number)
+        assert session is not None
+        cache.request(session, 0, ask())
+        cache.end(session)
+        cache.forget(session)
+        assert cache.settled(identifier(99)) == (number < 2)
+    assert not any(cache.settled(identifier(number)) for number in range(4))
+    assert len(cache._unsettled) == 2
+
+
+def test_a_client_that_slept_asks_nothing_before_it_knows_that_its_session_is_there():
+    """What is asked in a session that was forgotten may have run."""
+    pair = Pair(server={"lease_s": 10.0})
+    first = pair.client.sessions.current
+    for _ in range(30):  # the client is stopped, the server is not
+        pair.now_s += 1.0
+        pair.give(Tick(pair.now_s))
+    pair.submit()
+    assert pair.runs == []
+    pair.client_takes(ClientTick(pair.now_s, late_s=29.0))
+    pair.advance(1.0)
+    assert pair.client.sessions.current is not first
+    assert len(pair.runs) == 1
+
+
+# -- goodbye ------------------------------------------------------------------
+
+
+def test_a_client_that_was_closed_before_its_welcome_left_a_session():
+    pair = Pair(welcomed=False)
+    pair.lose = lambda message: isinstance(message, messages.Welcome)
+    pair.connect()
+    assert len(pair.router.cache.sessions) == 1
+    pair.close_client()
+    assert len(pair.router.cache.sessions) == 0
+
+
+def test_a_hello_that_came_after_the_goodbye_opened_another_session():
+    pair = Pair()
+    said = next(m for m in pair.sent if isinstance(m, Hello))
+    pair.close_client()
+    pair.tell(said, route=b"late")
+    assert len(pair.router.cache.sessions) == 0
+    error = pair.heard()
+    assert isinstance(error, messages.Error)
+    assert "fresh nonce" in error.text
+
+
+def test_a_goodbye_said_again_was_forgotten_as_if_it_had_been_said_once():
+    cache = cache_with(sessions=3)
+    for number in (1, 2, 3, 1, 4, 5):
+        cache.goodbye(identifier(number))
+    assert cache.no_session(identifier(1), b"a")
+
+
+# -- what happens to a session ---------------------------------------------------
+
+
+def open_again(cache: DedupCache, nonce: int, connection: int = 1, route: bytes = b"route") -> Any:
+    return cache.open(identifier(500), identifier(nonce + 1000), "x", route, connection, 9.0)
+
+
+def test_g8_past_the_bound_of_sessions_none_is_opened_but_known_ones_are_found():
+    cache = cache_with(sessions=1)
+    session = session_of(cache)
+    cache.request(session, 0, ask())
+    assert open_again(cache, 2) is None
+    assert open_again(cache, 1) is session
+
+
+def test_g7_a_lease_ends_after_silence_and_not_before():
+    cache = cache_with(lease_s=10.0)
+    quiet, heard = session_of(cache, 1), session_of(cache, 2)
+    cache.heard(heard, 5.0)
+    assert list(cache.lapsed(10.0)) == []
+    assert list(cache.lapsed(10.1)) == [quiet]
+    assert list(cache.lapsed(15.1)) == [quiet, heard]
+    cache.end(quiet)
+    assert cache.counters.sessions_ended == 1
+    assert list(cache.lapsed(15.1)) == [heard]
+
+
+def test_g7_a_hello_is_a_sign_of_life():
+    cache = cache_with(lease_s=10.0)
+    session_of(cache, 1)
+    open_again(cache, 1)  # 9 s later
+    assert list(cache.lapsed(18.9)) == []
+
+
+def test_g4_what_an_older_connection_carried_is_replayed_on_the_new_one():
+    cache, session = made(State.COMPLETED)
+    outcome = session.entries[0].kept
+    assert outcome is not None
+    outcome.sent_probe = 0  # as the router marks it when it sends
+    cache.moved(session, b"new", 2)
+    effects, _ = cache.sync(session, 1, Ranges((0,)), 0)
+    assert dos(effects) == [Do.ANSWER]
+
+
+def test_g2_before_the_environment_has_declared_anything_there_is_no_consent():
+    cache, session = made(State.RUNNING, rerun=None, allowance=3)
+    assert not cache.may_rerun(session.entries[0])
+
+
+def test_g7_the_end_of_a_session_cancels_all_that_is_left():
+    cache = cache_with()
+    session = session_of(cache)
+    for sequence, state in enumerate((State.WAITING, State.RUNNING, State.COMPLETED)):
+        reach(cache, session, state, sequence)
+    assert dos(cache.end(session)) == [Do.UNQUEUE, Do.STOP]
+    assert not session.entries
+    assert (cache.kept_count, cache.kept_bytes, cache.queued_count, cache.held_bytes) == (0,) * 4
+    assert session.state(7) is State.FINISHED  # an ended session takes no new request
+    assert open_again(cache, 1) is None
+
+
+def test_g4_a_session_is_forgotten_only_when_ended_and_nothing_of_it_runs():
+    cache = cache_with()
+    session = session_of(cache)
+    assert not cache.forget(session)
+    session.live_executions = 1
+    cache.end(session)
+    assert not cache.forget(session)
+    session.live_executions = 0
+    assert cache.forget(session)
+    assert session.id not in cache.sessions
+    assert open_again(cache, 1) is not session
+
+
+def test_a_session_was_forgotten_twice_when_one_worker_died_with_two_of_its_executions():
+    """KeyError in the router: both ends came after both executions were over."""
+    pair = Pair()
+    pair.submit()
+    pair.submit()
+    session = pair.session
+    pair.close_client()
+    pair.die(b"w0-1")
+    assert session.id not in pair.router.cache.sessions
+
+
+# -- Bounds are shared: those who never give back leave enough for the others (G8)
+
+KEPT_MOST = 800
+AT_ONCE = 64
+
+
+def takes_all_it_may(
+    cache: DedupCache, session: Session, size_bytes: int = 1, sequence: int = 0
+) -> int:
+    """It asks, never fetches, and asks again: how many of its outcomes are kept then."""
+    while cache.share_left(session):
+        cache.request(session, sequence, ask())
+        cache.step(session, sequence, RequestInput.DISPATCH, object())
+        cache.step(session, sequence, RequestInput.OUTCOME, kept(b"x" * size_bytes))
+        sequence += 1
+    return sequence
+
+
+def test_each_session_takes_its_share_of_what_the_others_leave():
+    cache = cache_with(kept_outcomes=KEPT_MOST, session_share=0.5)
+    hogs = [takes_all_it_may(cache, session_of(cache, n)) for n in range(4)]
+    assert hogs == [400, 200, 100, 50]
+    assert cache.may_dispatch()
+
+
+def test_what_runs_takes_up_room_before_it_is_kept():
+    """So what is kept never passes its bound by what was running."""
+    cache = cache_with(kept_outcomes=10, session_share=0.5)
+    session = session_of(cache)
+    for sequence in range(5):
+        assert cache.share_left(session)
+        cache.request(session, sequence, ask())
+        cache.step(session, sequence, RequestInput.DISPATCH, object())
+    assert not cache.share_left(session)
+    assert session.state(0) is RequestState.RUNNING
+
+
+def asks_all_it_may(cache: DedupCache, session: Session) -> int:
+    """How many of its requests wait then."""
+    for sequence in range(10_000, 11_000):
+        cache.request(session, sequence, ask())
+    return session.queued_count
+
+
+def hogs_and_one(
+    takes: Callable[[DedupCache, Session], int], **limits: int
+) -> tuple[DedupCache, Session]:
+    """So many sessions that took all they could that nothing is left, and another one."""
+    cache = cache_with(sessions=100, connection_sessions=100, session_share=0.5, **limits)
+    for number in range(50):
+        takes(cache, session_of(cache, number))
+    return cache, session_of(cache, 60)
+
+
+def test_many_sessions_that_never_finish_left_no_room_in_the_queue_for_any_other():
+    """An honest client stood still until their leases ended."""
+    cache, honest = hogs_and_one(asks_all_it_may, queue=800)
+    assert cache.queued_count >= 800
+    assert asks_all_it_may(cache, honest) == 8  # its own part: a hundredth
+
+
+def test_many_sessions_that_never_finish_leave_each_other_its_own_part():
+    cache, honest = hogs_and_one(takes_all_it_may, kept_outcomes=800)
+    assert not cache.may_dispatch()
+    assert takes_all_it_may(cache, honest) == 8
+
+
+@pytest.mark.parametrize("hogs", [0, 3])
+def test_three_sessions_that_never_finished_left_the_others_one_execution_at_a_time(hogs):
+    """They fell from 404 to 19 rollouts a second."""
+    pair = Pair(server={"kept_outcomes": KEPT_MOST, "worker_capacity": 2 * AT_ONCE})
+    for number in range(hogs):
+        session = pair.stranger(900 + number)
+        for sequence in range(KEPT_MOST):
+            pair.ask(session, sequence)
+        while runs := [run for run in pair.runs if run[1].client == "other"]:
+            pair.runs.clear()
+            for run in runs:
+                pair.end(run)
+    pair.runs.clear()
+    pair.submit_many(AT_ONCE)
+    rounds = 0
+    while runs := pair.runs[:]:
+        rounds += 1
+        pair.runs.clear()
+        for run in runs:
+            pair.end(run)
+        for answer in pair.answers:
+            pair.give_client(OutcomeReceived(answer.call, pair.now_s))
+        pair.answers.clear()
+        pair.advance(0.03)
+    assert pair.client.calls.live == {}
+    assert rounds <= 2  # all at once, or nearly
+
+
+# -- one client at the bound -----------------------------------------------------
+# One client had 256 requests running when it was suspended.  Their outcomes filled all
+# the room for kept ones, and nothing was dispatched any more: clients that fetched
+# theirs at once waited for ten minutes, for the lease of that one to end.
+#
+# At the bound, whoever has nothing to fetch goes on, with one execution at a time.
+
+
+BOUND = 4
+
+
+def at_the_bound(capacity: int = BOUND, **limits: float) -> Pair:
+    """Another client runs as many as are kept, and fetches none."""
+    bounds = {"kept_outcomes": BOUND, "session_share": 1.0, "worker_capacity": capacity}
+    pair = Pair(server={**bounds, **limits})
+    session = pair.stranger()
+    for sequence in range(BOUND):
+        pair.ask(session, sequence)
+    for run in pair.runs[:]:
+        pair.end(run)
+    assert pair.router.cache.kept_count == BOUND
+    return pair
+
+
+def test_one_at_a_time_is_run_for_who_fetches_them():
+    pair = at_the_bound()
+    pair.submit_many(3)
+    for number in range(3):
+        assert len(pair.runs) == BOUND + 1 + number
+        pair.end()
+        assert len(pair.answers) == 1 + number
+        pair.receive(number)
+
+
+def test_who_does_not_fetch_gets_no_further_one():
+    pair = at_the_bound()
+    pair.submit()
+    pair.submit()
+    assert len(pair.runs) == BOUND + 1
+    pair.end()
+    pair.advance(3.0)
+    assert len(pair.runs) == BOUND + 1
+
+
+def test_a_suspect_of_who_fetches_goes_too():
+    pair = at_the_bound(restart_pause_s=0.1, restart_pause_max_s=0.1)
+    pair.submit(rerun=True)
+    pair.die()
+    pair.advance(1.0)
+    assert [run.client for _, run in pair.runs[BOUND:]] == ["test", "test"]
+
+
+def test_no_worker_is_reserved_for_a_suspect_that_may_not_run():
+    """It drained for one and then stood idle, while others could have used it."""
+    suspect = Entry(RequestId(b"a" * 16, 0), b"d" * 16, True, 3, b"", 0, suspicion=(b"w0-0", 1))
+    plain = Entry(RequestId(b"b" * 16, 0), b"d" * 16, None, 1, b"", 0)
+    worker = Worker(b"w0-1", b"i" * 16, 2)
+    pair = Pair()
+    pair.submit()
+    execution = worker.start(pair.session, plain, 0.0)
+    queue = Scheduler()
+    queue.add(suspect)
+    assert queue.pick([worker], lambda session: True) is None
+    assert worker.duty is Duty.DRAINING
+    worker.end(execution)
+    queue.add(plain)
+    assert queue.pick([worker], lambda session: session == b"b" * 16) == (plain, worker)
+
+
+# -- The dedup cache: what clients state, what is finished, and what is replayed
+
+# -- finishing and syncing -------------------------------------------------------
+
+
+def test_g8_a_statement_of_more_than_a_window_is_ignored():
+    cache = cache_with(window=2)
+    session = session_of(cache)
+    reach(cache, session, State.WAITING)
+    assert cache.sync(session, 9, Ranges([3, 4, 5])) == ((), Ranges())
+    assert session.state(0) is State.WAITING
+
+
+def test_g8_a_peer_that_leaves_every_second_sequence_open_is_ignored():
+    cache = cache_with(window=3)
+    session = session_of(cache)
+    for sequence in range(0, 100, 2):
+        cache.finish_spans(session, Ranges([sequence]))
+    assert session.finished.flat() == [0, 1, 2, 3, 4, 5, 6, 7]
+    cache.finish_spans(session, Ranges([1, 3]))  # closing gaps is always taken
+    assert session.finished.span_count() == 2
+
+
+def test_g8_more_gaps_at_once_than_a_window_can_leave_are_ignored():
+    cache = cache_with(window=3)
+    session = session_of(cache)
+    cache.finish_spans(session, Ranges([1, 3, 5, 7]))
+    cache.finish_spans(session, Ranges(range(0, 10, 2)))  # five spans: no client has so many
+    assert session.finished.flat() == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+# -- an outcome that is under way ------------------------------------------------
+# A large outcome took longer to arrive than a second.  Every ping meanwhile asked for
+# it and got it once more, and the link that was slow already carried it again and
+# again: 250 MB of outcomes became several times as much, and the last arrived never.
+#
+# A replay needs proof now: the answer to a probe was received, and what had been sent
+# before that answer was not.
+
+
+def outcomes_told(pair: Pair) -> int:
+    """How often the server has sent one."""
+    return sum(isinstance(message, Outcome) for message in pair.told)
+
+
+def with_an_outcome_lost(*lost: type) -> Pair:
+    pair = Pair()
+    pair.advance(3.0)  # some probes have been answered
+    pair.submit()
+    pair.sent.clear()
+    pair.lose = lambda message: isinstance(message, (Outcome, *lost))
+    pair.end()
+    assert outcomes_told(pair) == 1
+    return pair
+
+
+def test_while_no_answer_to_a_probe_arrives_nothing_is_replayed():
+    pair = with_an_outcome_lost(Synced)
+    pair.advance(10.0)
+    assert outcomes_told(pair) == 1
+    probes = [message.probe for message in pair.sent if isinstance(message, Sync)]
+    assert len(probes) > 8
+    assert len(set(probes)) == 1  # a repeated one asks for nothing
+
+
+def test_after_the_answer_to_a_later_probe_it_is_replayed_once():
+    pair = with_an_outcome_lost(Synced)
+    pair.advance(10.0)
+    pair.lose = lambda message: False
+    pair.advance(1.0)
+    assert pair.answers == []
+    pair.advance(1.0)
+    assert [type(answer) for answer in pair.answers] == [Answer]
+    pair.receive(0)
+    pair.advance(5.0)
+    assert outcomes_told(pair) == 2
+
+
+def test_what_was_sent_between_two_answers_is_replayed_after_the_second():
+    pair = with_an_outcome_lost()
+    pair.advance(1.0)
+    assert outcomes_told(pair) == 1  # it was sent since the answer to the last one
+    pair.advance(1.0)
+    assert outcomes_told(pair) == 2
+
+
+def test_a_statement_that_comes_twice_or_late_replays_nothing():
+    pair = with_an_outcome_lost()
+    pair.advance(3.0)
+    before = outcomes_told(pair)
+    assert before > 1
+    syncs = [message for message in pair.sent if isinstance(message, Sync)]
+    for sync in (syncs[-1], syncs[-2], syncs[-1]):
+        pair.tell(sync, route=CLIENT)
+    assert outcomes_told(pair) == before
+
+
+def test_on_a_new_connection_it_is_replayed_at_once_and_only_once():
+    pair = with_an_outcome_lost()
+    pair.give_client(Disconnected(pair.now_s, "cut"))
+    pair.connect()
+    assert outcomes_told(pair) == 2
+    sync = next(message for message in reversed(pair.sent) if isinstance(message, Sync))
+    pair.router_takes(ClientMessage(CLIENT, (messages.encode(sync),), pair.now_s))
+    assert outcomes_told(pair) == 2
+
+
+# -- a finish with endless gaps --------------------------------------------------
+# A hostile peer finished every second sequence, as many as fit into a header, again and
+# again.  Each was refused, but only after it had been merged, span by span, into a copy
+# of what was finished before: a second of the server's time for one message.
+
+
+WINDOW = 4
+
+
+def edges(count: int) -> list[int]:
+    """That many spans of one sequence each, with a gap after each."""
+    return list(range(2 * count))
+
+
+@pytest.mark.parametrize("count", [WINDOW + 2, 10_000])
+def test_it_is_refused_by_its_number_of_spans(count: int, monkeypatch: Any):
+    pair = Pair(server={"window": WINDOW})
+    session = pair.stranger()
+    merged = []
+
+    def update(self: Ranges, other: Ranges) -> None:
+        merged.append(other.span_count())
+
+    monkeypatch.setattr(Ranges, "update", update)
+    pair.tell(messages.Finish(session, edges(count)), route=b"stranger")
+    assert merged == []
+    assert pair.router.cache.sessions[session].finished == Ranges()
+
+
+# -- a huge span that is finished ------------------------------------------------
+# A client, broken or hostile, finished every sequence up to 2^62: the server must not go
+# through them one by one.
+
+
+@pytest.mark.parametrize("name", ["finish", "sync"])
+def test_neither_does_the_server_walk_through_what_a_client_finishes(name: str, monkeypatch: Any):
+    pair = Pair()
+    session = pair.stranger()
+    for sequence in range(3):
+        pair.ask(session, sequence)
+    monkeypatch.setattr(Ranges, "__iter__", limited)
+    finish = messages.Finish(session, ALL)
+    sync = messages.Sync(session, pair.router.epoch, 1, 1, 2**62, [])
+    pair.tell(finish if name == "finish" else sync, route=b"stranger")
+    assert not pair.router.cache.sessions[session].entries
+    assert len(pair.cancels) == 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.lives import NOT_NEEDED, Phase
-from trio_envserve.core.router_inputs import CloseAsked, Exited
+from trio_envserve.core.router_inputs import Exited
 from trio_envserve.core.worker_inputs import EnvironmentReady
 from trio_envserve.core.worker_range import WorkerRange
 
@@ -211,8 +211,7 @@ def test_a_place_that_is_opened_again_forgets_how_its_last_worker_ended():
 def test_nobody_grows_or_shrinks_in_a_server_that_closes():
     pair = Elastic()
     pair.grown(8)
-    pair.give(CloseAsked(pair.now_s, ClosingStage.DRAINING, 1000.0))
-    pair.settle()
+    pair.close(ClosingStage.DRAINING, 1000.0)
     pair.end_all()
     pair.advance(SHRINK_S * 2)
     assert pair.wanted() == 8

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from trio_envserve.core import error_records
 from trio_envserve.core.errors import ErrorInfo
-from trio_envserve.core.router_inputs import PoolOpened
 from trio_envserve.core.terms import Verdict
 from trio_envserve.core.worker import WorkerCore
 from trio_envserve.core.worker_inputs import SetUpFailed
@@ -88,9 +87,7 @@ def test_the_name_of_an_exception_could_not_be_encoded():
 
 def test_a_broken_environment_with_a_long_traceback_was_never_heard_of():
     """The worker's message, and then each answer to a sync, exceeded the size of a header."""
-    pair = Pair(ready=False, server={"broken_after": 1})
-    pair.give(PoolOpened((), pair.now_s))
-    pair.settle()
+    pair = Pair(hello=False, server={"broken_after": 1})
     info = ErrorInfo("broken", Verdict.DID_NOT_RUN, "x", traceback="\N{SNAKE}" * 2_000_000)
     core = pair.workers[b"w0-1"]
     assert isinstance(core, WorkerCore)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from trio_envserve.core import error_records, messages
 from trio_envserve.core.client_effects import Answer
-from trio_envserve.core.client_inputs import CallsCancelled
+from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.journal import (
     Cancelled,
     Closed,
@@ -21,51 +19,24 @@ from trio_envserve.core.journal import (
     plain_of,
     record_of,
 )
+from trio_envserve.core.key_answers import PAGES, RECORDS_OF_EACH
 from trio_envserve.core.key_records import GenerationState, KeyAct, KeyName, input_digest
 from trio_envserve.core.keys import ENDED_AT_ONCE
+from trio_envserve.core.limits import KeyLimits
 from trio_envserve.core.restored import remains_of
-from trio_envserve.core.router import Router
-from trio_envserve.core.router_effects import Save, ToWorker
-from trio_envserve.core.router_inputs import PoolOpened, Restored, Saved, SaveFailed
+from trio_envserve.core.router_effects import Flush, ToWorker
+from trio_envserve.core.router_inputs import (
+    CloseAsked,
+    PoolOpened,
+    Restored,
+    Saved,
+    SaveFailed,
+    WorkerMessage,
+)
 from trio_envserve.core.terms import ID_BYTES, Status, Verdict
 
-from .helpers import STRANGER, decoded, identifier
-from .keyed import NAME, OTHER, Keyed
-
-
-class Journaled(Keyed):
-    """A pair whose server has a journal."""
-
-    def __init__(self, **how: Any) -> None:
-        self.records: list[Record] = []
-        """All that were given to the disk."""
-        self.to_workers: list[messages.Message] = []
-        super().__init__(**how)
-
-    def new_router(self) -> Router:
-        return Router(
-            epoch=self.ids(), slots=self.slots, now_s=self.now_s, new_id=self.ids,
-            limits=self.server_limits, wire=self.wire, heartbeats=self.heartbeats,
-            keys=self.keys, journaled=True,
-        )  # fmt: skip
-
-    def _carry_out(self, effect: Any) -> None:
-        if isinstance(effect, Save):
-            self.records += effect.records
-            assert effect.upto == len(self.records)
-            return
-        if isinstance(effect, ToWorker):
-            self.to_workers.append(decoded(effect.frames[1:]))
-        super()._carry_out(effect)
-
-    def disk(self, upto: int | None = None) -> None:
-        """So many records are safe; all, if no number is given."""
-        while True:
-            known = len(self.records)
-            self.give(Saved(known if upto is None else upto, self.now_s))
-            self.settle()
-            if upto is not None or len(self.records) == known:
-                return
+from .helpers import STRANGER, identifier
+from .keyed import NAME, OTHER, AtDisk, Journaled, Keyed, crashed, crashed_with, fail, told
 
 
 def test_g11_a_start_is_safe_before_its_dispatch():
@@ -100,8 +71,7 @@ def test_g11_no_repair_sends_a_dispatch_before_its_start_is_safe():
 def test_g7_what_is_cancelled_before_its_start_is_safe_is_never_sent():
     pair = Journaled()
     number = pair.call()
-    pair.give_client(CallsCancelled((number,), pair.now_s))
-    pair.settle()
+    pair.cancel(number)
     assert pair.records[-1] == Closed(0)
     pair.disk()
     pair.beat()
@@ -179,7 +149,7 @@ def test_g11_what_is_said_to_a_cancel_of_a_call_is_safe_before():
 
 
 def said_to_cancels(pair: Journaled) -> list[messages.Message]:
-    return [message for _, message in pair.mail if isinstance(message, messages.Cancelled)]
+    return pair.mailed(messages.Cancelled)
 
 
 def test_g11_what_is_said_of_the_keys_that_are_there_is_safe_before():
@@ -214,11 +184,6 @@ def test_what_was_safe_is_answered_whatever_is_written_meanwhile():
 
 
 # -- a disk that fails ----------------------------------------------------------------
-
-
-def fail(pair: Journaled, *, final: bool = False) -> None:
-    pair.give(SaveFailed("the disk is full", final, pair.now_s))
-    pair.settle()
 
 
 def test_while_nothing_can_be_saved_new_keys_are_refused_with_the_reason():
@@ -374,31 +339,6 @@ def test_g10_the_end_of_the_journal_answers_no_more_in_one_turn_than_others():
 
 
 # -- after a crash -----------------------------------------------------------------
-
-
-def crashed(pair: Journaled, safe: int | None = None, *, rerun: bool = False) -> Journaled:
-    """Another server, with so much of the journal of the first one; all, if no number is
-    given.  Somebody is attached to the key."""
-    pair.disk()
-    return crashed_with(pair.records[:safe], rerun=rerun)
-
-
-def crashed_with(records: list[Record], *, rerun: bool = False) -> Journaled:
-    other = Journaled(ready=False, rerun=rerun)
-    other.auto_hello = True
-    other.give(Restored(records, other.now_s), PoolOpened((), other.now_s))
-    other.settle()
-    other.request(other.stranger(), act=KeyAct.ATTACH)
-    return other
-
-
-def told(pair: Journaled) -> tuple[messages.Outcome, bytes]:
-    """What the attached one was told."""
-    outcome = pair.heard()
-    assert isinstance(outcome, messages.Outcome)
-    (kept,) = [e.kept for s in pair.router.cache.sessions.values() for e in s.entries.values()]
-    assert kept is not None
-    return outcome, bytes(kept.frames[1])
 
 
 def test_g11_what_waited_waits_again():
@@ -572,3 +512,445 @@ def test_g11_first_start_in_the_record_that_opens_a_key_is_one_execution():
     (left,) = remains_of([opened]).generations.values()
     assert (left.executions, left.opened.allowance, left.opened.earlier) == (1, 1, 0)
     assert left.last == (identifier(3), 7)
+
+
+# -- A disk that is stuck, and what goes on being asked of keys meanwhile (G8) -
+
+MOST = 10
+"""Generations that there may be."""
+
+LIMITS = KeyLimits(
+    generations=MOST, retained_bytes=10_000, namespace_share=1.0, retention_s=64.0, orphan_s=20.0
+)
+
+
+class Stuck(Journaled):
+    """A server whose disk saves nothing until it is told to."""
+
+    keys = LIMITS
+
+
+class StuckAtRest(AtDisk):
+    """The same, which reads outcomes from its journal, too."""
+
+    keys = LIMITS
+
+
+def owed(pair: Journaled) -> tuple[int, int, int]:
+    """Records and bytes that are not safe, and who waits for that."""
+    dispatcher = pair.router.dispatcher
+    journal = dispatcher.journal
+    waiting = dispatcher.keyed.answers.waiting
+    return journal.appended - journal.safe, journal.waiting_bytes, waiting
+
+
+def key(number: int) -> KeyName:
+    return KeyName(b"default", b"%d" % number)
+
+
+def flood(pair: Journaled, session: bytes, first: int = 0) -> None:
+    """Ask and cancel under ever new keys."""
+    for number in range(first, first + 200):
+        pair.request(session, number, name=key(number))
+        pair.tell(messages.KeyedCancel(session, number), route=STRANGER)
+
+
+@pytest.mark.parametrize("kind", [Stuck, StuckAtRest])
+def test_g8_who_asked_and_cancelled_under_ever_new_keys_filled_memory_while_a_disk_was_stuck(
+    kind: type[Journaled],
+):
+    pair = kind(ready=False)
+    session = pair.stranger()
+    flood(pair, session)
+    records, _, waiting = owed(pair)
+    assert records <= RECORDS_OF_EACH * MOST + 1
+    assert waiting <= RECORDS_OF_EACH * MOST
+    pair.request(session, 200, name=key(200))
+    refused = pair.heard()
+    assert (refused.code, refused.delay_s is None) == ("journal", False)
+    assert "not on the disk yet" in refused.text
+    pair.disk()
+    assert owed(pair) == (0, 0, 0)
+    pair.request(session, 200, name=key(200))
+    assert pair.router.keys.open
+
+
+def test_g8_the_inputs_of_what_was_cancelled_filled_memory_while_a_disk_was_stuck():
+    pair = Stuck(ready=False)
+    session = pair.stranger()
+    for number in range(20):
+        pair.request(session, number, bytes(4_000), name=key(number))
+        pair.tell(messages.KeyedCancel(session, number), route=STRANGER)
+    assert owed(pair)[1] == 12_000
+    pair.disk(1)
+    assert owed(pair)[1] == 8_000
+    pair.request(session, 20, bytes(4_000), name=key(20))
+    assert owed(pair)[1] == 12_000
+    pair.disk()
+    assert owed(pair)[1] == 0
+
+
+@pytest.mark.parametrize("act", [KeyAct.CANCEL, KeyAct.FORGET, KeyAct.WITHDRAW])
+def test_g8_commands_that_hit_nothing_filled_memory_while_a_disk_was_stuck(act: KeyAct):
+    pair = Stuck(ready=False)
+    session = pair.stranger()
+    pair.request(session, 0)
+    for number in range(1, 400):
+        pair.request(session, number, b"", act=act, tag=99, name=key(number))
+        pair.tell(messages.KeyedCancel(session, number), route=STRANGER)
+    assert owed(pair)[2] <= 2 * RECORDS_OF_EACH * MOST + 2
+
+
+def test_commands_end_work_where_requests_are_refused():
+    pair = Stuck(ready=False)
+    session = pair.stranger()
+    pair.request(session, 0)
+    flood(pair, session, 1)
+    assert NAME in pair.router.keys.open
+    pair.request(session, 300, b"", act=KeyAct.CANCEL, tag=0)
+    assert NAME not in pair.router.keys.open
+    pair.disk()
+    assert pair.heard().status == Status.RESULT
+
+
+def test_g8_pages_of_keys_filled_memory_while_a_disk_was_stuck():
+    pair = Stuck(ready=False)
+    pair.stranger()
+    pair.call()
+    for number in range(3 * PAGES):
+        pair.tell(messages.AskKeys(1, b"default", 0), route=b"route %d" % number)
+    assert owed(pair)[2] == PAGES
+    pair.disk()
+    assert owed(pair)[2] == 0
+    pair.tell(messages.AskKeys(2, b"default", 0), route=STRANGER)
+    assert isinstance(pair.heard(), messages.KnownKeys)
+
+
+def test_what_was_let_in_goes_on_while_requests_are_refused():
+    pair = Stuck()
+    session = pair.stranger()
+    number = pair.call(name=key(1000))
+    pair.disk()
+    flood(pair, session)
+    pair.end(payload=b"outcome")
+    pair.request(session, 300, b"", act=KeyAct.ATTACH, name=key(1000))
+    assert pair.heard().code == "journal"  # this outcome is not safe, and would wait
+    pair.disk()
+    pair.receive(number)
+    pair.request(session, 300, b"", act=KeyAct.ATTACH, name=key(1000))
+    assert pair.heard().status == Status.RESULT
+
+
+@pytest.mark.parametrize("kind", [Stuck, StuckAtRest])
+def test_what_is_known_and_safe_is_told_while_requests_are_refused(kind: type[Journaled]):
+    pair = kind()
+    number = pair.call()
+    pair.disk()
+    pair.end(payload=b"out")
+    pair.disk()
+    pair.receive(number)
+    pair.advance(1.0)
+    pair.disk()
+    session = pair.stranger()
+    flood(pair, session)
+    pair.request(session, 300, b"", act=KeyAct.ATTACH)
+    pair.request(session, 301)
+    if isinstance(pair, StuckAtRest):
+        pair.read()
+    told = pair.mailed(messages.Outcome)
+    assert sorted((each.sequence, each.status) for each in told) == [
+        (300, Status.RESULT), (301, Status.RESULT),
+    ]  # fmt: skip
+    pair.request(session, 302, b"", act=KeyAct.ATTACH, name=key(1000))
+    assert pair.heard().code == "unknown-key"
+
+
+def test_g9_a_journal_that_is_lost_owes_nothing_and_refuses_no_command_for_that():
+    pair = Stuck(ready=False)
+    session = pair.stranger()
+    flood(pair, session)
+    fail(pair, final=True)
+    pair.request(session, 300, b"", act=KeyAct.CANCEL, tag=99)
+    pair.advance(1.0)
+    assert pair.heard().status == Status.ERROR  # it is told so, and that it is not durable
+
+
+def test_g8_the_ends_of_retentions_filled_memory_while_a_disk_was_stuck():
+    """Keys at rest may be millions; each leaves a record when its retention ends."""
+
+    class Many(AtDisk):
+        keys = KeyLimits(generations=2, namespace_share=1.0, retention_s=64.0)
+
+    pair = Many()
+    for number in range(12):
+        pair.run_one(name=key(number))
+        pair.advance(8.0)
+    assert pair.resting.all.keys
+    pair.disk()
+    for _ in range(100):
+        pair.advance(2.0)
+    assert not pair.router.behind
+    assert owed(pair)[0] < RECORDS_OF_EACH * 2
+    assert pair.resting.all.keys
+    for _ in range(20):
+        pair.disk()
+        pair.advance(2.0)
+    assert not pair.resting.all.keys
+
+
+# -- What a simulated disk has found wrong with what must be safe before what --
+
+
+def mail_of(pair: Journaled) -> list[messages.Message]:
+    """What the stranger was told but its welcome."""
+    return [message for _, message in pair.mail if not isinstance(message, messages.Welcome)]
+
+
+def is_closed(record: Record) -> bool:
+    return isinstance(record, Closed)  # as tuples it and a Started are equal
+
+
+def verdict(pair: Keyed, session: bytes, sequence: int = 0) -> Verdict:
+    entry = pair.router.cache.sessions[session].entries[sequence]
+    assert entry.kept is not None
+    return error_records.decode(entry.kept.frames[1]).verdict
+
+
+# -- the end of a generation ----------------------------------------------------------
+
+
+def test_g11_a_cancel_was_confirmed_before_what_it_had_ended_was_safe():
+    """After a crash what had been cancelled waited again, and ran."""
+    pair = Journaled(ready=False)
+    session = pair.stranger()
+    pair.request(session)
+    pair.disk()
+    for _ in range(2):  # it comes again
+        pair.tell(messages.KeyedCancel(session, 0), route=STRANGER)
+    assert is_closed(pair.records[-1])
+    assert mail_of(pair) == []
+    pair.disk()
+    assert mail_of(pair) == [messages.Cancelled(session, 0, False)]
+
+
+def test_a_cancel_that_ends_nothing_does_not_wait_for_the_disk():
+    pair = Journaled(ready=False)
+    session = pair.stranger()
+    pair.request(session, 0)
+    pair.request(session, 1)
+    pair.tell(messages.KeyedCancel(session, 0), route=STRANGER)
+    assert mail_of(pair) == [messages.Cancelled(session, 0, True)]
+
+
+def test_a_cancel_of_what_is_over_waits_for_the_end_of_that():
+    pair = Journaled(ready=False)
+    session = pair.stranger()
+    pair.request(session)
+    pair.about(KeyAct.CANCEL)
+    pair.tell(messages.KeyedCancel(session, 0), route=STRANGER)
+    assert mail_of(pair) == []
+    pair.disk()
+    assert mail_of(pair) == [messages.Cancelled(session, 0, True)]
+
+
+def test_a_cancel_is_confirmed_to_nobody_whose_session_is_gone():
+    pair = Journaled(ready=False)
+    session = pair.stranger()
+    pair.request(session)
+    pair.tell(messages.KeyedCancel(session, 0), route=STRANGER)
+    pair.tell(messages.Goodbye(session), route=STRANGER)
+    pair.disk()
+    assert mail_of(pair) == []
+
+
+def test_g11_a_deadline_said_that_nothing_ran_before_the_end_was_safe():
+    pair = Journaled(ready=False)
+    session = pair.stranger()
+    pair.request(session, deadline_s=5.0)
+    pair.disk()
+    pair.advance(6.0)
+    assert is_closed(pair.records[-1])
+    assert mail_of(pair) == []
+    pair.disk()
+    (outcome,) = mail_of(pair)
+    assert isinstance(outcome, messages.Outcome)
+    assert verdict(pair, session) is Verdict.DID_NOT_RUN
+
+
+def test_a_deadline_that_passed_while_the_outcome_was_saved_ended_the_server():
+    """It answered the request, and then the outcome was there for one that was answered."""
+    pair = Journaled()
+    session = pair.stranger()
+    pair.request(session, deadline_s=5.0)
+    pair.disk()
+    pair.end(payload=b"outcome")
+    pair.advance(6.0)
+    assert mail_of(pair) == []
+    pair.disk()
+    (outcome,) = mail_of(pair)
+    assert isinstance(outcome, messages.Outcome)
+    assert outcome.status == Status.RESULT  # its completion had won
+
+
+def test_what_was_decided_first_is_told_before_what_follows_is_sent():
+    pair = Journaled()
+    session = pair.stranger()
+    pair.request(session, 0)
+    pair.about(KeyAct.CANCEL)
+    pair.request(session, 1)
+    out = pair.router.take(Saved(len(pair.records), pair.now_s))
+    kinds = [type(effect) for effect in out]
+    assert kinds.index(ToWorker) == len(kinds) - 1
+
+
+def test_a_cancel_that_came_first_and_was_forgotten_hit_a_request_after_a_crash():
+    class Short(Journaled):
+        keys = KeyLimits(command_s=10.0)
+
+    first = Short()
+    first.about(KeyAct.CANCEL)
+    first.disk()
+    first.advance(11.0)
+    other = crashed_with(first.records)
+    other.call()
+    other.disk()
+    assert len(other.runs) == 1
+
+
+# -- a journal that is lost --------------------------------------------------------------
+
+
+def test_g9_what_waited_behind_much_that_ran_heard_nothing_of_the_end_of_the_journal():
+    """Those that had been sent used up what one turn may end, at each tick again."""
+    limits = {"queue": 5000, "window": 5000, "worker_capacity": ENDED_AT_ONCE}
+    pair = Journaled(server=limits)
+    session = pair.stranger()
+    for number in range(ENDED_AT_ONCE + 10):
+        pair.request(session, number, name=KeyName(b"default", b"%d" % number))
+    pair.disk()
+    assert len(pair.runs) == ENDED_AT_ONCE
+    fail(pair, final=True)
+    assert verdict(pair, session, ENDED_AT_ONCE) is Verdict.MAY_HAVE_RUN
+    assert verdict(pair, session, ENDED_AT_ONCE + 9) is Verdict.MAY_HAVE_RUN
+    assert pair.router.workforce.live_count() == ENDED_AT_ONCE  # what runs goes on
+
+
+# -- what a journal has left ------------------------------------------------------------
+
+
+def test_of_what_a_journal_had_counted_a_quarter_was_never_started():
+    """It was held back for the next session, for which nobody could have counted."""
+    pair = Journaled(rerun=True)
+    pair.call()
+    own = next(session for session in pair.router.cache.sessions.values() if session.own)
+    assert own.entries[0].allowance == 3  # who asked counts so many for this session
+    other = crashed_with(pair.records, rerun=True)
+    for most in (1, 2, 3):
+        other.disk()
+        assert len(other.runs) == most
+        other.die(other.runs[-1][0])
+        other.advance(5.0)
+    other.disk()
+    assert len(other.runs) == 3
+    assert other.heard().status == Status.ERROR
+
+
+def test_who_joined_counts_and_what_was_said_is_said_again_after_a_crash():
+    opened, tag = left(started=False)[0], identifier(8)
+    said = Commanded(True, *NAME, tag, None, True, False)
+    other = crashed_with([opened, Joined(0, identifier(6)), said])
+    assert other.router.keys.generations[0].lost == {identifier(5), identifier(6)}
+    other.request(other.stranger(902), act=KeyAct.FORGET, tag=tag, body=b"")
+    other.disk()
+    assert 0 in other.router.keys.generations  # it hits nothing else
+    assert other.heard().status == Status.RESULT
+
+
+# -- closing ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stage", [ClosingStage.DRAINING, ClosingStage.CANCELLING])
+def test_g9_a_server_closed_before_its_answers_were_safe(stage: ClosingStage):
+    """So nobody heard them."""
+    pair = Journaled()
+    session = pair.stranger()
+    pair.request(session)
+    pair.disk()
+    pair.close(stage)
+    if stage is ClosingStage.DRAINING:
+        pair.end()
+        assert pair.router.closing.stage is stage
+        assert pair.router.status()["closing"]["outcomes"] == 1
+    pair.advance(2.0)
+    assert pair.router.closing.stage is not ClosingStage.FLUSHING
+    assert not [message for message in mail_of(pair) if isinstance(message, messages.Outcome)]
+    pair.disk()
+    assert [message for message in mail_of(pair) if isinstance(message, messages.Outcome)]
+
+
+@pytest.mark.parametrize("act", [KeyAct.ASK, KeyAct.FORGET, KeyAct.CANCEL])
+def test_g9_what_came_while_the_last_answers_left_waited_for_the_disk(act: KeyAct):
+    """Nobody heard of it: the server was closed before that was safe."""
+    pair = Journaled(ready=False)
+    session = pair.stranger()
+    pair.give(CloseAsked(pair.now_s, ClosingStage.CANCELLING))
+    pair.advance(0.5)
+    assert pair.router.closing.stage is ClosingStage.FLUSHING
+    pair.request(session, act=act)
+    (refused,) = [said for said in mail_of(pair) if isinstance(said, messages.Refused)]
+    assert (refused.code, refused.delay_s is None) == ("journal", False)
+    assert refused.text.endswith("the server ends")
+    assert pair.records == []
+
+
+def left(*, started: bool) -> list[Record]:
+    opened = Opened(0, *NAME, b"digest", True, 4, 0, identifier(5), b"body")
+    return [opened, Started(0)] if started else [opened]
+
+
+@pytest.mark.parametrize("opened", [False, True], ids=["locked out", "no worker yet"])
+@pytest.mark.parametrize("started", [False, True])
+def test_g9_who_waited_for_what_a_journal_had_left_heard_nothing_of_a_server_that_closed(
+    started: bool, opened: bool
+):
+    pair = Journaled(ready=False)
+    pair.give(Restored(left(started=started), pair.now_s))
+    if opened:
+        pair.give(PoolOpened((), pair.now_s))
+    session = pair.stranger()
+    pair.request(session, act=KeyAct.ATTACH)
+    pair.close(ClosingStage.DRAINING)
+    pair.advance(0.5)
+    assert not any(isinstance(effect, Flush) for effect in pair.said())
+    pair.disk()
+    may_have = Verdict.MAY_HAVE_RUN if started else Verdict.DID_NOT_RUN
+    assert verdict(pair, session) is may_have
+
+
+def test_g9_what_may_have_run_before_did_not_run_said_a_server_without_a_worker():
+    """The same without a journal: who is back says that it may have run."""
+    pair = Keyed(ready=False, rerun=True)
+    pair.router.keys.declared_rerun = True
+    pair.router.workforce.environment = "environment"
+    back, other = pair.stranger(), pair.stranger(901)
+    pair.request(back, earlier=1, gone=True, rerun=True)
+    pair.request(other, rerun=True)
+    pair.close(ClosingStage.DRAINING)
+    assert verdict(pair, other) is Verdict.MAY_HAVE_RUN
+
+
+# -- a worker that says what cannot be ------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["it has seen it", "it has its outcome"])
+def test_g10_a_worker_ended_the_server_by_what_it_said_of_a_dispatch_that_was_not_sent(what):
+    pair = Journaled()
+    pair.call()
+    ((worker, core),) = pair.workers.items()
+    (execution,) = pair.router.workforce.workers[worker].live.values()
+    said: messages.Message = messages.Beat(1, [0, 1], {})
+    if what == "it has its outcome":
+        said = messages.Announced(execution.session.id, execution.sequence, 0, 10)
+    pair.give(WorkerMessage((worker, core.incarnation, messages.encode(said)), pair.now_s))
+    pair.disk()
+    assert not pair.runs

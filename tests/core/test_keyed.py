@@ -6,20 +6,28 @@ here it is that callers get what is theirs, through a whole server.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import cbor2
 import pytest
 
 from trio_envserve.core import error_records, messages
+from trio_envserve.core.call_steps import CallInput
+from trio_envserve.core.call_table import Calls
+from trio_envserve.core.calls import ClientSession
 from trio_envserve.core.client_effects import Answer
-from trio_envserve.core.client_inputs import CallsCancelled
-from trio_envserve.core.key_records import GenerationState, KeyAct, KeyName
-from trio_envserve.core.requests import RequestState
+from trio_envserve.core.client_inputs import CallKey, CallsCancelled, CallSubmitted, ServerMessage
+from trio_envserve.core.closing import ClosingStage
+from trio_envserve.core.key_records import GenerationState, KeyAct, KeyName, input_digest
+from trio_envserve.core.limits import KIB, ClientLimits
+from trio_envserve.core.request_table import RequestInput
+from trio_envserve.core.requests import RequestState, Session
+from trio_envserve.core.router_inputs import CloseAsked
 from trio_envserve.core.terms import Status, Verdict
 from trio_envserve.core.worker_inputs import EnvironmentReady
 
-from .helpers import STRANGER, identifier, limit_keys
+from .helpers import STRANGER, Pair, identifier, limit_keys
 from .keyed import Keyed, generation
 
 
@@ -373,3 +381,306 @@ def test_a_session_that_was_forgotten_joins_what_still_runs():
     assert len(pair.runs) == 1
     assert isinstance(pair.last(), Answer)
     assert not pair.router.keys.generations[0].lost
+
+
+# -- Keyed requests at the bounds of a server, and when it closes --------------
+
+
+def test_g8_at_the_bound_of_keys_new_ones_wait_and_known_ones_do_not():
+    pair = Keyed()
+    limit_keys(pair, generations=2)
+    session = pair.stranger()
+    pair.request(session, 0)
+    pair.request(session, 1, name=KeyName(b"default", b"other"))
+    assert (pair.heard().code, pair.heard().delay_s is None) == ("keys-full", False)
+    pair.request(session, 2, caller=identifier(3))
+    assert len(pair.router.keys.generations[0].waiters) == 2
+
+
+def test_g8_work_of_keys_has_its_share_of_the_queue():
+    pair = Keyed(ready=False, server={"queue_bytes": 1000})
+    session = pair.stranger()
+    pair.request(session, 0, b"a" * 400, name=KeyName(b"n", b"a"))
+    pair.request(session, 1, b"b" * 400, name=KeyName(b"n", b"b"))
+    assert pair.heard().code == "key-queue-full"
+
+
+def test_g8_without_room_for_a_session_of_work_new_namespaces_wait():
+    pair = Keyed(server={"sessions": 2})
+    pair.submit(b"plain")
+    session = pair.stranger()
+    pair.ask(session, 5)
+    pair.request(session)
+    assert (pair.heard().code, pair.heard().delay_s is None) == ("key-queue-full", False)
+    assert len(pair.runs) == 2
+
+
+def test_g10_one_client_took_all_sessions_with_work_in_as_many_namespaces():
+    pair = Keyed(server={"sessions": 20, "worker_capacity": 1})
+    limit_keys(pair, namespaces=4)
+    session, idle = pair.stranger(), pair.stranger(901)
+    for number in range(30):
+        pair.request(session, number, name=KeyName(b"%d" % number, b"key"))
+    assert (pair.heard().code, pair.heard().delay_s is None) == ("key-queue-full", False)
+    own = [each for each in pair.router.cache.sessions.values() if each.own]
+    assert len(own) == 4
+    assert idle in pair.router.cache.sessions
+    assert pair.stranger(902) in pair.router.cache.sessions
+    pair.end()  # of the first: so there is room for another one
+    pair.request(session, 30, name=KeyName(b"another", b"key"))
+    assert len(pair.router.keys.open) == 5
+    assert sum(bool(each.own) for each in pair.router.cache.sessions.values()) == 4
+
+
+def test_g8_namespaces_of_long_ago_are_forgotten():
+    pair = Keyed(server={"sessions": 4, "lease_s": 20.0})
+    limit_keys(pair, namespaces=8)
+    for number in range(12):
+        pair.call(name=KeyName(b"%d" % number, b"key"))
+        pair.end()
+        pair.receive(number)
+        pair.advance(21.0, step_s=1.0)
+    assert len(pair.router.dispatcher.keyed._sessions) <= 8
+    assert len(pair.router.cache.sessions) <= 4
+
+
+def test_g8_outcomes_have_room_before_work_is_dispatched():
+    pair = Keyed(server={"worker_capacity": 1})
+    limit_keys(pair, retained_bytes=1000)
+    pair.call()
+    pair.call(name=KeyName(b"default", b"other"))
+    pair.end(payload=b"x" * 900)
+    assert len(pair.runs) == 1  # until there is room
+    pair.about(KeyAct.FORGET)
+    assert len(pair.runs) == 1  # who was answered with it holds it
+    pair.receive(0)
+    assert len(pair.runs) == 2
+
+
+def test_g10_an_outcome_that_many_are_answered_with_is_counted_once():
+    """Who attached 16,384 times to 1 MiB, and received none, had 16 GiB counted for it, and
+    others had less room."""
+    pair = Keyed()
+    limit_keys(pair)
+    pair.call()
+    pair.end(payload=b"x" * 100_000)
+    session = pair.stranger()
+    for number in range(50):
+        pair.request(session, number, act=KeyAct.ATTACH)
+    cache, usage = pair.router.cache, pair.router.keys.usage
+    assert sum(each.kept_count for each in cache.sessions.values()) == 51
+    assert cache.kept_bytes < 100_000 < usage.outcome_bytes < 101_000
+    pair.about(KeyAct.FORGET)
+    pair.receive(0)
+    assert usage.outcome_bytes > 100_000  # others have not received it
+    pair.tell(messages.Goodbye(session), route=STRANGER)
+    assert usage.outcome_bytes == usage.size_bytes == 0
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_g9_a_server_that_closes_answers_all_that_wait(running: bool):
+    pair = Keyed(ready=running)
+    session = pair.stranger()
+    pair.request(session, 0, caller=identifier(1))
+    pair.request(session, 1, caller=identifier(2))
+    pair.close(drain_s=1.0)
+    pair.advance(3.0)
+    entries = pair.router.cache.sessions[session].entries
+    for entry in entries.values():
+        assert entry.kept is not None
+        info = error_records.decode(entry.kept.frames[1])
+        assert info.verdict is (Verdict.MAY_HAVE_RUN if running else Verdict.DID_NOT_RUN)
+    assert len(entries) == 2
+
+
+def test_an_outcome_too_large_for_one_reaches_the_other():
+    pair = Keyed()
+    pair.call()
+    session = pair.stranger()
+    pair.router.cache.sessions[session].message_bytes = 10
+    pair.request(session)
+    pair.end(payload=b"x" * 100)
+    mine = pair.last()
+    assert isinstance(mine, Answer)
+    assert mine.status is Status.RESULT
+    assert pair.heard().status == Status.ERROR
+
+
+# -- Requests with keys, between client and router: what once went wrong there -
+
+
+def submit(
+    pair: Pair, word: bytes, act: KeyAct = KeyAct.ASK, body: bytes = b"body", **how: Any
+) -> int:
+    """A call with a key, sent as far as it goes."""
+    digest = input_digest(body, how.get("rerun"))
+    tag = word if act in (KeyAct.CANCEL, KeyAct.FORGET) else b""
+    return pair.submit(body, key=CallKey(act, KeyName(b"default", word), digest, tag), **how)
+
+
+def full_of_keys() -> Pair:
+    """A server with room for one generation, and a client that waits with another one."""
+    pair = Pair(workers=2)
+    limit_keys(pair, generations=1, namespace_share=1.0)
+    submit(pair, b"0")
+    submit(pair, b"1")
+    assert len(pair.runs) == 1
+    assert len(pair.client.calls.held) == 1
+    return pair
+
+
+def test_the_next_work_of_a_key_waited_for_ever_when_an_announced_outcome_was_not_wanted():
+    pair = Pair(workers=1, server={"kept_bytes": 64 * KIB})
+    fills, waits = pair.submit(b"fills what may be kept"), submit(pair, b"key")
+    for run in list(pair.runs):
+        pair.end(run, bytes(100 * KIB))
+    assert len(pair.router.announced) == 1
+    pair.cancel(waits)
+    pair.receive(fills)
+    submit(pair, b"key")
+    assert len(pair.runs) == 3
+    assert not pair.router.keys.ending
+
+
+def test_work_was_answered_again_that_its_key_had_finished_as_the_server_closed():
+    pair = Pair(workers=1)
+    submit(pair, b"key")
+    steps = watched(pair)
+    pair.give(CloseAsked(pair.now_s, ClosingStage.DRAINING))
+    pair.die()
+    assert (RequestInput.DEADLINE, RequestState.NOT_SEEN) not in steps
+
+
+def test_a_waiter_and_who_had_attached_crashed_the_server_when_they_left_together():
+    pair = Pair(workers=1)
+    both = [submit(pair, b"key"), submit(pair, b"key", KeyAct.ATTACH)]
+    with pair.losing(messages.Finish):
+        pair.cancel(*both)
+    pair.advance(1.5)  # the next sync says it of both
+    assert not pair.session.entries
+    assert len(pair.cancels) == 1
+
+
+def watched(pair: Pair) -> list[tuple[RequestInput, RequestState]]:
+    """What the requests of the router will be given, and in which states."""
+    step, steps = pair.router.cache.step, []
+
+    def watching(session: Session, sequence: int, input: RequestInput, arg: Any = None) -> Any:
+        steps.append((input, session.state(sequence)))
+        return step(session, sequence, input, arg)
+
+    pair.router.cache.step = watching  # type: ignore[method-assign]  # to look on
+    return steps
+
+
+# -- calls that are refused for their keys, and the others of their client ----------------
+# A window full of asks for whose keys there was no room kept back every other call of
+# their client, the forget that would have made room among them; and one that no worker
+# could judge yet ("keys-early") did so alone.
+
+WINDOW = 16
+
+
+def crowd(pair: Pair, count: int) -> None:
+    """Asks for keys, all made before anything is heard."""
+    for number in range(count):
+        word = b"%d" % number
+        key = CallKey(KeyAct.ASK, KeyName(b"default", word), input_digest(b"body", None))
+        pair.give_client(CallSubmitted(pair.new_call(), b"body", pair.now_s, key=key))
+    pair.settle()
+
+
+def full_window() -> Pair:
+    """A client with more asks than its window takes, at a server with room for one key."""
+    pair = Pair(workers=2, server={"window": WINDOW})
+    limit_keys(pair, generations=1, namespace_share=1.0)
+    crowd(pair, 3 * WINDOW)
+    assert len(pair.runs) == 1
+    return pair
+
+
+@pytest.mark.parametrize("full", [full_of_keys, full_window])
+def test_asks_without_room_for_their_keys_held_up_calls_without_keys(full: Callable[[], Pair]):
+    pair = full()
+    pair.submit(b"no key")
+    assert [bytes(run.body) for _, run in pair.runs] == [b"body", b"no key"]
+
+
+@pytest.mark.parametrize("full", [full_of_keys, full_window])
+def test_asks_without_room_for_their_keys_held_up_the_forget_that_makes_room(
+    full: Callable[[], Pair],
+):
+    pair = full()
+    submit(pair, b"0", KeyAct.FORGET)
+    pair.end(status=Status.CANCELLED)
+    pair.advance(5.0)
+    assert len(pair.runs) == 2
+    assert (full is full_of_keys) == (not pair.client.calls.held)
+
+
+def test_asks_past_their_part_of_the_window_are_sent_when_others_have_left_it():
+    pair = full_window()
+    limit_keys(pair)
+    pair.advance(30.0)
+    while len(pair.answers) < 3 * WINDOW:
+        pair.end(pair.runs[len(pair.answers)])
+        pair.receive(pair.answers[-1].call)
+        pair.advance(1.0)
+    assert len(pair.runs) == 3 * WINDOW
+
+
+def test_a_window_of_one_takes_an_ask_for_a_key():
+    pair = Pair(server={"window": 1})
+    submit(pair, b"key")
+    assert len(pair.runs) == 1
+
+
+def test_an_ask_that_came_too_early_held_up_calls_without_keys():
+    pair = Pair(workers=2)
+    submit(pair, b"key")
+    session, sequence = pair.session.id, 0
+    refused = messages.Refused(session, sequence, "keys-early", "no worker has said it", 60.0)
+    pair.give_client(ServerMessage((messages.encode(refused),), pair.now_s))
+    pair.submit(b"no key")
+    assert [bytes(run.body) for _, run in pair.runs] == [b"body", b"no key"]
+
+
+def test_a_call_for_which_there_was_no_room_once_waited_behind_all_that_wait_for_keys():
+    calls, session = Calls(ClientLimits()), ClientSession(bytes(16), bytes(16), 999, 9)
+    for number in range(500):
+        held = CallInput.KEY_HELD if number < 499 else CallInput.HOLD
+        call = calls.new(CallSubmitted(number, b"body", 0.0))
+        calls.step(call, CallInput.SEND, 0.0, session)
+        calls.step(call, held, 0.0, 1.0 if held is CallInput.HOLD else (1.0, "keys-full"))
+    assert next(call.number for call in calls.due(1.0)) == 499
+
+
+def test_every_call_refused_for_its_key_has_its_turn_within_a_round():
+    calls, session = Calls(ClientLimits()), ClientSession(bytes(16), bytes(16), 9999, 9)
+    for number in range(2560):
+        call = calls.new(CallSubmitted(number, b"body", 0.0))
+        calls.step(call, CallInput.SEND, 0.0, session)
+        calls.step(call, CallInput.KEY_HELD, 0.0, (0.0, "keys-full"))
+    tried = set()
+    for _ in range(256):
+        for call in calls.due(1.0):
+            tried.add(call.number)
+            calls.step(call, CallInput.DUE, 1.0)
+            calls.step(call, CallInput.KEY_HELD, 1.0, (1.0, "keys-full"))
+    assert len(tried) == 2560
+
+
+def test_calls_that_may_wait_took_the_room_that_others_had_been_refused():
+    """Runs whose clients were gone, dozens, were tried again in turn with those of others."""
+    calls, session = Calls(ClientLimits()), ClientSession(bytes(16), bytes(16), 999, 9)
+    for number in range(60):
+        call = calls.new(CallSubmitted(number, b"body", 0.0))
+        call.may_wait = number < 59
+        calls.step(call, CallInput.SEND, 0.0, session)
+        calls.step(call, CallInput.KEY_HELD, 0.0, (float(number // 59), "keys-full"))
+    assert calls.due(0.5) == []  # it is not due yet, and its room is not given to others
+    [last] = calls.due(1.0)
+    assert last.number == 59
+    calls.step(last, CallInput.DUE, 1.0)
+    assert {call.number for call in calls.due(1.0)} <= set(range(59))
+    assert calls.due(1.0)

@@ -13,63 +13,12 @@ from trio_envserve.core.key_table import KeyInput
 from trio_envserve.core.keyed_at_rest import READS_AT_ONCE, RestingRequests
 from trio_envserve.core.limits import KeyLimits
 from trio_envserve.core.rested import left_at_rest
-from trio_envserve.core.resting import Resting
 from trio_envserve.core.restored import remains_of
-from trio_envserve.core.router import Router
-from trio_envserve.core.router_effects import Load
-from trio_envserve.core.router_inputs import AtRest, Loaded, PoolOpened, Restored
+from trio_envserve.core.router_inputs import AtRest, Loaded, Restored
 from trio_envserve.core.terms import Status, Verdict
 
 from .helpers import STRANGER, identifier
-from .keyed import NAME, Keyed
-from .test_journal import Journaled
-
-
-class AtDisk(Journaled):
-    """A pair whose server reads outcomes from its journal."""
-
-    keys = KeyLimits(retention_s=64.0, orphan_s=20.0)
-
-    def __init__(self, **how: Any) -> None:
-        self.loads: list[int] = []
-        """What was asked of the disk, and was not read yet."""
-        super().__init__(**how)
-
-    def new_router(self) -> Router:
-        return Router(
-            epoch=self.ids(), slots=self.slots, now_s=self.now_s, new_id=self.ids,
-            limits=self.server_limits, wire=self.wire, heartbeats=self.heartbeats,
-            keys=self.keys, journaled=True, resting=True,
-        )  # fmt: skip
-
-    def _carry_out(self, effect: Any) -> None:
-        if isinstance(effect, Load):
-            self.loads.append(effect.number)
-        else:
-            super()._carry_out(effect)
-
-    @property
-    def resting(self) -> Resting:
-        assert self.router.resting is not None
-        return self.router.resting
-
-    def run_one(self, body: bytes = b"body", name: KeyName = NAME, payload: bytes = b"out") -> None:
-        """A call, from its submission to the acknowledgement."""
-        number = self.call(body, name)
-        self.disk()
-        self.end(payload=payload)
-        self.disk()
-        self.receive(number)
-        self.advance(1.0)
-
-    def read(self, why: str = "") -> None:
-        """All that was asked is read; or nothing can be, for this reason."""
-        loads, self.loads = self.loads, []
-        outcomes = {each.number: each.frames for each in self.records if type(each) is Completed}
-        for number in loads:
-            frames = () if why else outcomes[number]
-            self.give(Loaded(number, frames, why, self.now_s))
-        self.settle()
+from .keyed import AtDisk, Keyed
 
 
 def left(records: list[Record], **how: Any) -> AtDisk:
@@ -87,8 +36,7 @@ def left(records: list[Record], **how: Any) -> AtDisk:
     journal.appended = journal.safe = len(records)
     other.give(Restored((Closed(remains.next_number - 1), *open_), other.now_s))
     other.give(AtRest([packed for one in done if (packed := left_at_rest(one))], other.now_s))
-    other.give(PoolOpened((), other.now_s))
-    other.settle()
+    other.open_pool()
     return other
 
 
@@ -151,7 +99,7 @@ def test_all_who_wait_for_one_reading_are_answered_by_it():
         pair.request(session, sequence, act=KeyAct.ATTACH)
     assert pair.loads == [0]
     pair.read()
-    told = [each for _, each in pair.mail if isinstance(each, messages.Outcome)]
+    told = pair.mailed(messages.Outcome)
     assert [each.sequence for each in told] == [0, 1, 2]
 
 
@@ -199,8 +147,7 @@ def test_what_was_read_and_is_no_outcome_cannot_be_read(frames, why):
     session = pair.stranger()
     pair.request(session)
     (number,) = pair.loads
-    pair.give(Loaded(number, frames, "", pair.now_s))
-    pair.settle()
+    pair.router_takes(Loaded(number, frames, "", pair.now_s))
     error = error_records.decode(kept(pair))
     assert (error.code, error.verdict) == ("not-durable", Verdict.MAY_HAVE_RUN)
     assert why in error.message
@@ -220,7 +167,7 @@ def test_g4_what_rests_has_its_outcome_and_a_cancel_by_name_drops_nothing():
     pair.read()
     pair.disk()
     assert pair.answered(session, 3)["finished"] is True
-    outcomes = [each for _, each in pair.mail if isinstance(each, messages.Outcome)]
+    outcomes = pair.mailed(messages.Outcome)
     assert {each.sequence: each.status for each in outcomes}[2] == Status.RESULT
 
 

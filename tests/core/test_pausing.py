@@ -54,8 +54,7 @@ def test_one_is_tried_now_and_then_and_a_result_lets_all_go_on():
     pair = Pair(server=LIMITS)
     fail(pair, 3)
     before = runs(pair)
-    for _ in range(4):
-        pair.submit()
+    pair.submit_many(4)
     pair.advance(61.0)
     assert runs(pair) == before + 1
     pair.end(payload=failure(), status=Status.ERROR)

@@ -9,7 +9,6 @@ import cbor2
 import pytest
 
 from trio_envserve.core import messages, notes, running
-from trio_envserve.core.client_inputs import CallsCancelled
 from trio_envserve.core.errors import ProtocolError
 from trio_envserve.core.pages import RunningPage
 from trio_envserve.core.router_effects import ToClient
@@ -78,8 +77,7 @@ def test_the_work_of_a_key_is_shown_by_its_key():
 def test_what_is_to_stop_is_shown_until_it_has_ended():
     pair = Pair()
     number = pair.submit()
-    pair.give_client(CallsCancelled([number], pair.now_s))
-    pair.settle()
+    pair.cancel(number)
     [row] = ask(pair)["running"]
     assert (row["state"], row["executions"]) == ("stopping", None)
     pair.end(status=Status.CANCELLED)
@@ -114,8 +112,7 @@ def test_the_typical_duration_is_that_of_what_was_not_cancelled():
 
 def test_g10_a_page_has_no_more_than_it_may_and_the_next_goes_on():
     pair = Pair(server={"worker_capacity": 250})
-    for _ in range(220):
-        pair.submit()
+    pair.submit_many(220)
     assert len(ask(pair)["running"]) == running.PAGE_ROWS
     for run in pair.runs:
         pair.note(bytes(NOTE_BYTES), run)

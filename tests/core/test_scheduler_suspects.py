@@ -15,7 +15,6 @@ from hypothesis import Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from trio_envserve.core import error_records, scheduler
-from trio_envserve.core.client_inputs import CallsCancelled
 from trio_envserve.core.executions import Duty, Execution, Worker
 from trio_envserve.core.requests import Entry
 from trio_envserve.core.router_inputs import Exited
@@ -251,8 +250,7 @@ def test_a_worker_that_drains_for_a_suspect_is_given_back_when_that_is_cancelled
     worker = pair.router.workforce.workers[b"w0-1"]
     assert duty_of(worker) is Duty.DRAINING
     for call in (1, 3):
-        pair.give_client(CallsCancelled((call,), pair.now_s))
-        pair.settle()
+        pair.cancel(call)
     pair.advance(0.05, step_s=0.05)
     assert duty_of(worker) is Duty.ANY
 

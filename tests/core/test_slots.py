@@ -15,7 +15,7 @@ from trio_envserve.core.heartbeat import Heartbeat
 from trio_envserve.core.limits import ServerLimits
 from trio_envserve.core.lives import LifeInput, Phase
 from trio_envserve.core.router_effects import Report, Spawn
-from trio_envserve.core.router_inputs import HeartbeatFelt, PoolOpened, WorkerBack
+from trio_envserve.core.router_inputs import HeartbeatFelt, WorkerBack
 from trio_envserve.core.slots import Pool
 from trio_envserve.core.terms import Status, Verdict
 from trio_envserve.core.worker import WorkerCore
@@ -33,9 +33,7 @@ TEXT = "No module named 'arithmatic'"
 
 
 def opened(workers: int = 1, **server: float) -> Pair:
-    pair = Pair(ready=False, workers=workers, server={"restart_pause_s": 0.1, **server})
-    pair.give(PoolOpened((), pair.now_s))
-    pair.settle()
+    pair = Pair(hello=False, workers=workers, server={"restart_pause_s": 0.1, **server})
     return pair
 
 
@@ -280,9 +278,7 @@ def test_one_worker_that_is_heard_keeps_the_pool_healthy() -> None:
 
 
 def test_how_their_processes_ended_is_the_reason():
-    pair = Pair(ready=False, server={"broken_after": 2, "restart_pause_s": 0.1})
-    pair.give(PoolOpened((), pair.now_s))
-    pair.settle()
+    pair = Pair(hello=False, server={"broken_after": 2, "restart_pause_s": 0.1})
     for worker in (b"w0-1", b"w0-2"):
         pair.die(worker, "signal 11")
         pair.advance(1.0)
@@ -292,9 +288,7 @@ def test_how_their_processes_ended_is_the_reason():
 
 
 def test_what_a_worker_said_itself_comes_first():
-    pair = Pair(ready=False, server={"broken_after": 1})
-    pair.give(PoolOpened((), pair.now_s))
-    pair.settle()
+    pair = Pair(hello=False, server={"broken_after": 1})
     life = pair.router.pool.lives[b"w0-1"]
     pair.router.pool.set_up_failed(life, "ImportError: no module named torch")
     pair.die(b"w0-1", "exit status 1")

@@ -71,8 +71,7 @@ def test_g10_a_stack_of_any_text_fits_into_a_frame_that_any_peer_takes(pair: Pai
 
 def test_g10_few_questions_are_remembered():
     pair = Pair(server={"worker_capacity": 50})
-    for _ in range(stacks.EXECUTIONS_MOST + 1):
-        pair.submit()
+    pair.submit_many(stacks.EXECUTIONS_MOST + 1)
     for number in range(stacks.EXECUTIONS_MOST):
         assert isinstance(ask(pair, number)[0], AskWorker)
     last = stacks.EXECUTIONS_MOST

@@ -9,10 +9,10 @@ import cbor2
 import pytest
 
 from trio_envserve.core import messages
-from trio_envserve.core.client_inputs import CallKey, CallsCancelled
+from trio_envserve.core.client_inputs import CallKey
 from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
 from trio_envserve.core.router_effects import TellStats
-from trio_envserve.core.router_inputs import ClientMessage, PoolOpened
+from trio_envserve.core.router_inputs import ClientMessage
 from trio_envserve.core.stats import STATISTICS_MOST, line
 from trio_envserve.core.worker_inputs import BeatDue, EnvironmentReady
 from trio_envserve.core.workforce import ENVIRONMENT_BYTES
@@ -27,8 +27,7 @@ def counted(record: dict[str, float]) -> float:
 
 def test_what_is_counted_is_what_happened():
     pair = Pair(workers=2)
-    for _ in range(3):
-        pair.submit()
+    pair.submit_many(3)
     pair.end(pair.runs[0])
     beat = BeatDue({"loop_lag_p99_s": 0.25, "pid": "a lie"})
     pair.work(b"w0-1", pair.workers[b"w0-1"].take(beat))
@@ -47,8 +46,7 @@ def test_what_is_counted_is_what_happened():
 def test_a_pool_without_workers_has_a_line_too():
     pair = Pair(ready=False, welcomed=False)
     assert line(pair.router.stats()).endswith("workers[pending/done/failed]: none")
-    pair.give(PoolOpened((), pair.now_s))
-    pair.settle()
+    pair.open_pool()
     assert pair.router.stats()["per_worker"][0]["pending"] == 0
 
 
@@ -91,9 +89,7 @@ def test_a_worker_has_so_many_statistics_and_no_more():
 
 
 def test_the_name_of_an_environment_is_short_wherever_it_is_said():
-    pair = Pair(ready=False, welcomed=False)
-    pair.give(PoolOpened((), pair.now_s))
-    pair.settle()
+    pair = Pair(hello=False, welcomed=False)
     pair.work(b"w0-1", pair.workers[b"w0-1"].take(EnvironmentReady(1, "line\n" * 60_000, False)))
     name = pair.router.status()["environment"]
     assert name.startswith("line?line?")
@@ -147,8 +143,7 @@ def test_what_ran_again_has_waited_again_and_only_what_was_reported_is_among_the
 
 def test_an_outcome_that_is_announced_and_then_sent_was_one_run():
     pair = Pair(server={"kept_bytes": 2**20})
-    for _ in range(3):
-        pair.submit()
+    pair.submit_many(3)
     for run in list(pair.runs):
         pair.end(run, bytes(400_000))  # room for one
     assert pair.router.stats()["runs"] == {"sum_s": 0.0, "most_s": 0.0, "0.001": 3}
@@ -189,8 +184,7 @@ def test_the_work_of_a_key_was_counted_with_each_request_that_waited_for_it():
     pair = Pair()
     name = KeyName(b"default", b"k")
     key = CallKey(KeyAct.ASK, name, input_digest(b"body", None))
-    for _ in range(3):
-        pair.submit(key=key)
+    pair.submit_many(3, key=key)
     pair.submit()
     for run in list(pair.runs):
         pair.end(run)
@@ -202,7 +196,6 @@ def test_the_work_of_a_key_was_counted_with_each_request_that_waited_for_it():
     assert (counts.dispatched, counts.completed) == (2, 2)
     other = CallKey(KeyAct.ASK, name._replace(key=b"other"), input_digest(b"body", None))
     calls = [pair.submit(key=other) for _ in range(2)]
-    pair.give_client(CallsCancelled(calls, pair.now_s))
-    pair.settle()
+    pair.cancel(*calls)
     pair.advance(2.0)
     assert (counts.entered, counts.finished, counts.cancelled) == (6, 6, 1)

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from tests.core.helpers import Pair
 from trio_envserve.core import error_records
 from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.errors import ErrorInfo, ProtocolError
@@ -15,11 +14,12 @@ from trio_envserve.core.terms import Status, Verdict
 from trio_envserve.core.worker_history import DEATHS, Death
 from trio_envserve.core.worker_inputs import BeatDue
 
+from .helpers import Pair
+
 
 def busy_pair():
     pair = Pair(workers=2)
-    for _ in range(3):
-        pair.submit()
+    pair.submit_many(3)
     pair.end(pair.runs[0])
     pair.work(b"w0-1", pair.workers[b"w0-1"].take(BeatDue({"loop_lag_p99_s": 0.25, "running": 1})))
     pair.settle()

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from tests.regressions.bench import System, is_outcome
 from trio_envserve.core import messages
 from trio_envserve.core.client_effects import Answer
-from trio_envserve.core.client_inputs import CallsCancelled
 from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.limits import PROTOCOL_VERSION
@@ -49,8 +48,7 @@ def from_worker(pair: Pair, message: messages.Message, *extra: bytes) -> None:
     core = pair.workers[WORKER]
     header = messages.encode(message)
     frames = (b"c", header, *extra) if extra else (header,)
-    pair.give(WorkerMessage((WORKER, core.incarnation, *frames), pair.now_s))
-    pair.settle()
+    pair.router_takes(WorkerMessage((WORKER, core.incarnation, *frames), pair.now_s))
 
 
 def worker_outcome(pair: Pair, **changed: Any) -> messages.WorkerOutcome:
@@ -83,8 +81,7 @@ def test_g5_another_incarnation_changes_nothing(message):
 def test_g5_an_outcome_of_another_incarnation_changes_nothing():
     pair = running()
     header = messages.encode(worker_outcome(pair))
-    pair.give(WorkerMessage((WORKER, identifier(555), b"c", header, b"lie"), pair.now_s))
-    pair.settle()
+    pair.router_takes(WorkerMessage((WORKER, identifier(555), b"c", header, b"lie"), pair.now_s))
     assert (pair.answers, pair.router.workforce.fenced) == ([], 1)
 
 
@@ -103,9 +100,7 @@ def test_g5_the_old_life_of_a_slot_cannot_speak_for_the_new_one():
 
 
 def test_an_outcome_before_any_hello_is_fenced():
-    pair = Pair(ready=False)
-    pair.give(PoolOpened((), pair.now_s))
-    pair.settle()
+    pair = Pair(hello=False)
     from_worker(pair, messages.WorkerOutcome(identifier(1), 0, 0, 0, None), b"payload")
     from_worker(pair, messages.Beat(1, [], {}))
     from_worker(pair, messages.Missing([0, 1]))
@@ -130,8 +125,7 @@ def test_a_row_that_says_what_cannot_be_harms_no_other():
     rows.append((WorkerOutcome(session, 1, 1, 3, 1.0), b"of a status that nobody knows"))
     ((header, bodies),) = messages.in_batches(rows)
     frames = (WORKER, pair.workers[WORKER].incarnation, b"test", header, bodies)
-    pair.give(WorkerMessage(frames, pair.now_s))
-    pair.settle()
+    pair.router_takes(WorkerMessage(frames, pair.now_s))
     answers = [each for each in pair.answers if isinstance(each, Answer)]
     assert [(each.call, bytes(each.body)) for each in answers] == [(0, b"0"), (2, b"2")]
     assert (pair.router.malformed, pair.router.workforce.strays) == (2, 1)
@@ -180,8 +174,7 @@ JUNK = tuple(junk(running()))
 @pytest.mark.parametrize("kind", JUNK)
 def test_g9_a_worker_whose_messages_are_malformed_is_ended_and_nobody_waits(kind: str):
     pair = running()
-    pair.give(WorkerMessage(junk(pair)[kind], pair.now_s))
-    pair.settle()
+    pair.router_takes(WorkerMessage(junk(pair)[kind], pair.now_s))
     assert pair.router.malformed == 1
     [kill] = pair.kills
     assert (kill.worker, kill.why.startswith("it sent a malformed message")) == (WORKER, True)
@@ -189,7 +182,7 @@ def test_g9_a_worker_whose_messages_are_malformed_is_ended_and_nobody_waits(kind
     pair.submit()
     assert len(pair.runs) == 1  # nothing goes to who is about to die
     pair.die(WORKER)
-    assert (pair.failure().code, pair.failure().verdict) == ("worker-lost", Verdict.MAY_HAVE_RUN)
+    assert pair.verdict() == ("worker-lost", Verdict.MAY_HAVE_RUN)
     pair.end()
     assert pair.last().call == 1
 
@@ -205,9 +198,7 @@ def test_a_worker_that_speaks_junk_on_is_killed_once():
 
 
 def test_a_worker_that_said_again_and_again_that_its_set_up_failed_filled_the_log():
-    pair = Pair(ready=False)
-    pair.give(PoolOpened((), pair.now_s))
-    pair.settle()
+    pair = Pair(hello=False)
     for _ in range(1000):
         from_worker(pair, messages.WorkerBroken({"message": "no descriptors left"}))
     assert sum("failed to set up" in each.text for each in pair.reports) == 1
@@ -215,13 +206,10 @@ def test_a_worker_that_said_again_and_again_that_its_set_up_failed_filled_the_lo
 
 
 def test_junk_before_the_hello_counts_as_a_start_that_failed():
-    pair = Pair(ready=False, server={"broken_after": 1, "restart_pause_max_s": 0.1})
-    pair.give(PoolOpened((), pair.now_s))
-    pair.settle()
+    pair = Pair(hello=False, server={"broken_after": 1, "restart_pause_max_s": 0.1})
     call = pair.submit()
     frames = (WORKER, pair.workers[WORKER].incarnation, b"junk")
-    pair.give(WorkerMessage(frames, pair.now_s))
-    pair.settle()
+    pair.router_takes(WorkerMessage(frames, pair.now_s))
     pair.die(WORKER)
     assert "malformed message" in pair.failure().message
     assert pair.last().call == call
@@ -260,7 +248,7 @@ def test_g9_a_worker_that_speaks_under_another_incarnation_was_fed_for_ever(spea
     assert "says nothing for 5.0 s, and its loop is on time" in report
     assert pair.answers == []  # a kill is no proof (G1)
     pair.die(WORKER)
-    assert (pair.failure().code, pair.failure().verdict) == ("worker-lost", Verdict.MAY_HAVE_RUN)
+    assert pair.verdict() == ("worker-lost", Verdict.MAY_HAVE_RUN)
     pair.advance(1.0)
     pair.end()
     assert pair.last().call == 1
@@ -350,10 +338,9 @@ def test_g3_a_second_outcome_is_a_stray_and_is_not_forwarded():
 
 def test_g9_a_lost_dispatch_is_sent_again_after_the_next_beat():
     pair = Pair()
-    pair.lose = lambda message: isinstance(message, messages.Dispatch)
-    pair.submit(b"precious")
-    assert pair.runs == []
-    pair.lose = lambda message: False
+    with pair.losing(messages.Dispatch):
+        pair.submit(b"precious")
+        assert pair.runs == []
     pair.beat()
     assert [run.body for _, run in pair.runs] == [b"precious"]
     pair.beat()
@@ -362,42 +349,35 @@ def test_g9_a_lost_dispatch_is_sent_again_after_the_next_beat():
 
 def test_g9_a_lost_outcome_is_sent_again_after_the_next_beat():
     pair = running()
-    pair.lose = lambda message: isinstance(message, messages.WorkerOutcome)
-    pair.end(payload=b"precious")
-    assert pair.answers == []
-    pair.lose = lambda message: False
+    with pair.losing(messages.WorkerOutcome):
+        pair.end(payload=b"precious")
+        assert pair.answers == []
     pair.beat()
     assert pair.last().body == b"precious"  # type: ignore[union-attr]
 
 
 def test_g7_a_lost_stop_is_repaired_by_the_next_beat():
     pair = running()
-    pair.lose = lambda message: isinstance(message, messages.Stop)
-    pair.give_client(CallsCancelled((0,), pair.now_s))
-    pair.settle()
-    assert pair.cancels == []
-    pair.lose = lambda message: False
+    with pair.losing(messages.Stop):
+        pair.cancel(0)
+        assert pair.cancels == []
     pair.beat()
     assert pair.cancels == [(WORKER, 0)]
 
 
 def test_g7_a_cancelled_dispatch_that_was_lost_is_declined_and_gone():
     pair = Pair()
-    pair.lose = lambda message: isinstance(message, messages.Dispatch | messages.Stop)
-    pair.submit()
-    pair.give_client(CallsCancelled((0,), pair.now_s))
-    pair.settle()
-    assert pair.router.workforce.live_count() == 1
-    pair.lose = lambda message: False
+    with pair.losing(messages.Dispatch, messages.Stop):
+        pair.submit()
+        pair.cancel(0)
+        assert pair.router.workforce.live_count() == 1
     pair.beat()
     assert (pair.router.workforce.live_count(), pair.runs) == (0, [])
 
 
 def test_work_was_dispatched_at_the_hello_to_a_host_that_may_not_hear():
     """Until the next tick: it waited there until the host was lost."""
-    pair = Pair(ready=False)
-    pair.give(PoolOpened((), pair.now_s))
-    pair.settle()
+    pair = Pair(hello=False)
     life = pair.router.pool.lives[WORKER]
     life.held = True
     from_worker(pair, messages.WorkerHello(1, 5, "env", True, 256))
@@ -409,9 +389,7 @@ def test_work_was_dispatched_at_the_hello_to_a_host_that_may_not_hear():
 
 
 def test_a_hello_of_a_life_that_ends_gets_no_work():
-    pair = Pair(ready=False)
-    pair.give(PoolOpened((), pair.now_s))
-    pair.settle()
+    pair = Pair(hello=False)
     pair.give(CloseAsked(pair.now_s, ClosingStage.KILLING))
     from_worker(pair, messages.WorkerHello(1, 5, "env", True, 256))
     assert not pair.router.workforce.workers
@@ -424,8 +402,7 @@ def test_a_worker_that_ignores_a_cancel_gets_no_new_work_and_is_killed_with_noth
     pair = Pair(server={"cancel_grace_s": 2.0, "cancel_kill_s": 9.0}, workers=1)
     pair.submit(b"stubborn")
     pair.submit(b"honest")
-    pair.give_client(CallsCancelled((0,), pair.now_s))
-    pair.settle()
+    pair.cancel(0)
     pair.advance(3.0)
     pair.submit(b"waits")
     assert [run.body for _, run in pair.runs] == [b"stubborn", b"honest"]
@@ -445,8 +422,7 @@ def test_g9_a_worker_was_killed_for_a_cancel_of_which_its_host_could_not_hear():
     pair.submit()
     life = pair.router.pool.lives[WORKER]
     life.held = True
-    pair.give_client(CallsCancelled((0,), pair.now_s))
-    pair.settle()
+    pair.cancel(0)
     pair.advance(60.0)
     life.held = False
     pair.advance(8.0)
@@ -476,8 +452,7 @@ def test_g1_executions_are_lost_only_with_a_reaped_process():
     pair.router.workforce.kill_all(pair.now_s)
     pair.advance(1.0)
     assert pair.answers == []
-    pair.give(Exited(WORKER, pair.now_s, "signal 9"))
-    pair.settle()
+    pair.router_takes(Exited(WORKER, pair.now_s, "signal 9"))
     assert pair.answers == []
     pair.advance(0.5, step_s=0.1)
     assert pair.failure().verdict is Verdict.MAY_HAVE_RUN
@@ -496,13 +471,11 @@ def test_stop_retires_the_ready_and_kills_the_starting():
     pair = running(workers=2)
     life = pair.router.pool.lives[b"w1-1"]
     life.phase = Phase.STARTING
-    pair.give(CloseAsked(pair.now_s))
-    pair.settle()
+    pair.close()
     assert [kill.worker for kill in pair.kills] == [b"w1-1"]
     pair.give(CloseAsked(pair.now_s, ClosingStage.KILLING))
     assert pair.router.pool.lives[WORKER].phase is Phase.ENDING
-    pair.give(Exited(WORKER, pair.now_s, "signal 9"))
-    pair.settle()
+    pair.router_takes(Exited(WORKER, pair.now_s, "signal 9"))
     pair.give(CloseAsked(pair.now_s, ClosingStage.KILLING))  # of the dead, nothing
     assert not [e for e in pair.said() if getattr(e, "worker", b"") == WORKER]
 
@@ -517,9 +490,7 @@ def test_what_a_worker_said_of_itself_goes_with_it():
 
 @pytest.mark.parametrize(("traceback", "known"), [("Traceback ...", "Traceback ..."), ("", "only")])
 def test_a_broken_environment_is_known_by_its_traceback(traceback: str, known: str):
-    pair = Pair(ready=False)
-    pair.give(PoolOpened((), pair.now_s))
-    pair.settle()
+    pair = Pair(hello=False)
     info = ErrorInfo("broken", Verdict.DID_NOT_RUN, "only", traceback=traceback)
     pair.work(WORKER, pair.workers[WORKER].take(SetUpFailed(info)))
     pair.settle()
@@ -533,8 +504,7 @@ def test_a_broken_environment_is_known_by_its_traceback(traceback: str, known: s
 
 def test_it_gets_as_many_as_it_may_start_and_the_next_ones_go_to_its_replacement():
     pair = Pair(server={"recycle_executions": 2})
-    for _ in range(5):
-        pair.submit()
+    pair.submit_many(5)
     assert [worker for worker, _ in pair.runs] == [b"w0-1"] * 2
     for count in (2, 4):
         for run in pair.runs[count - 2 : count]:
@@ -545,8 +515,7 @@ def test_it_gets_as_many_as_it_may_start_and_the_next_ones_go_to_its_replacement
 
 def test_so_for_those_that_must_run_alone():
     pair = Pair(server={"recycle_executions": 1, "restart_pause_s": 0.1}, workers=2)
-    for _ in range(2):
-        pair.submit(rerun=True)
+    pair.submit_many(2, rerun=True)
     for worker, _ in pair.runs:
         del pair.workers[worker]
         pair.give(Exited(worker, pair.now_s, "signal 9"))
@@ -633,8 +602,7 @@ def test_failure_08_second_answer_for_a_finished_request_is_cached_and_forwarded
     system.end()
     answer = system.from_workers[-1]
     other = (*answer[:-1], b"another outcome")
-    system.give(WorkerMessage(other, system.now_s))
-    system.settle()
+    system.router_takes(WorkerMessage(other, system.now_s))
     assert [m for m in system.to_client if is_outcome(m)] == system.to_client[-1:]
 
     system.received(call)
@@ -655,13 +623,12 @@ def test_failure_14_send_that_fails_between_router_and_worker_is_only_logged(los
     Here each beat states what both sides hold, and what one lacks is sent again.
     """
     system = System()
-    system.lose = lambda message: isinstance(message, lost)
-    call = system.submit()
-    if lost is WorkerOutcome:
-        system.end()
-    assert system.ended == {}
+    with system.losing(lost):
+        call = system.submit()
+        if lost is WorkerOutcome:
+            system.end()
+        assert system.ended == {}
 
-    system.lose = lambda message: False
     system.beat()
     system.beat()
     if lost is Dispatch:

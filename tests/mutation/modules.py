@@ -24,12 +24,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 CACHE = (
     "tests/core/test_dedup.py",
-    "tests/core/test_dedup_bounds.py",
     "tests/core/test_dedup_machine.py",
-    "tests/core/test_dedup_sessions.py",
-    "tests/core/test_dedup_shares.py",
-    "tests/core/test_dedup_sync.py",
-    "tests/core/test_dispatcher_routes.py",
+    "tests/core/test_dispatcher.py",
     "tests/core/test_announced.py",
     "tests/core/test_rights.py",
     "tests/core/test_client_pings.py",

@@ -15,7 +15,7 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from tests.core.test_host_pool_hostile import first_hello
+from tests.core.test_host_pool import first_hello
 from trio_envserve import ServerLimits, ServerStartError, WireLimits
 from trio_envserve.core.earlier_epochs import EarlierEpochs, EpochWait
 from trio_envserve.core.host_messages import (

@@ -16,7 +16,7 @@ import pytest
 import trio
 import trio.lowlevel
 
-from tests.core.test_host_pool_hostile import broken_ones, first_hello
+from tests.core.test_host_pool import broken_ones, first_hello
 from tests.real.support import ACTOR, ANY_PORT, PATIENCE_S, Calls, until
 from trio_envserve import (
     ClientCurve,

@@ -1,0 +1,448 @@
+"""What answers whom: the connection that asked, or the session's newest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.regressions.bench import System
+from trio_envserve.core import messages
+from trio_envserve.core.client_effects import Say, SayNote
+from trio_envserve.core.errors import ProtocolError
+from trio_envserve.core.health import Health
+from trio_envserve.core.keyed import FOLLOWERS
+from trio_envserve.core.limits import CAPACITY, PROTOCOL_VERSION
+from trio_envserve.core.messages import Hello, Outcome, Sync, Synced, Welcome
+from trio_envserve.core.request_table import RequestAction, RequestInput
+from trio_envserve.core.requests import Ask, RetainedOutcome
+from trio_envserve.core.router import Router
+from trio_envserve.core.router_effects import RouterEffect, ToClient
+from trio_envserve.core.router_inputs import ClientMessage, PoolOpened, Tick, WorkerMessage
+from trio_envserve.core.terms import Status
+from trio_envserve.core.worker_inputs import DeltaMade, EnvironmentReady
+from trio_envserve.core.worker_range import WorkerRange
+
+from .helpers import (
+    START_S,
+    STRANGER,
+    Pair,
+    decoded,
+    identifier,
+)
+from .keyed import OTHER, Keyed
+
+SESSION, NONCE, EPOCH, DIGEST = b"s" * 16, b"n" * 16, b"e" * 16, b"d" * 16
+MOST = 1 << 20
+
+
+def answers(router: Router, route: bytes, message: Any, *body: bytes) -> list[tuple[str, bytes]]:
+    """What is sent for a message, and over which routes."""
+    effects = router.take(ClientMessage(route, [messages.encode(message), *body], 0.0))
+    sent = [each for each in effects if isinstance(each, ToClient)]
+    return [
+        (type(messages.decode(each.frames[0], most_bytes=MOST)).__name__, each.route)
+        for each in sent
+    ]
+
+
+def test_a_refusal_goes_to_its_asker_and_an_answer_to_the_newest_connection():
+    router = Router(epoch=EPOCH, slots=1, now_s=0.0, new_id=lambda: SESSION)
+    first, second = (messages.Hello(1, NONCE, number, "test", MOST) for number in (1, 2))
+    assert answers(router, b"old", first) == [("Welcome", b"old")]
+    assert answers(router, b"new", second) == [("Welcome", b"new")]
+    assert answers(router, b"new", messages.Finish(SESSION, [0, 1])) == []
+    request = messages.Request(SESSION, 0, DIGEST, None, 1, None)
+    assert answers(router, b"old", request, b"body") == [("Refused", b"old")]
+    assert answers(router, b"old", messages.Cancel(SESSION, 0)) == [("Cancelled", b"new")]
+    sync = messages.Sync(SESSION, EPOCH, 1, 1, 1, [])
+    assert answers(router, b"old", sync) == [("Synced", b"new")]
+    assert answers(router, b"old", first) == [("Welcome", b"old")]
+
+
+# -- outcomes that a connection has swallowed ------------------------------------
+# A client that said hello first on its next connection got the outcomes that the old
+# one had swallowed a ping later than one that said sync: the hello had moved the session,
+# so the sync behind it was no news, and what was sent over the old connection counted as
+# under way.
+#
+# Found by `trio-envserve conform`: the-same-nonce-gets-the-same-session.
+
+
+class Served:
+    """A router without workers, and a session with one kept outcome."""
+
+    def __init__(self) -> None:
+        self.router = Router(epoch=b"e" * 16, slots=1, now_s=START_S, new_id=lambda: identifier(1))
+        self.effects: list[RouterEffect] = []
+        self.hello(b"old", 1)
+        (self.session,) = self.router.cache.sessions.values()
+        cache = self.router.cache
+        cache.request(self.session, 0, Ask(b"d" * 16, b"body", False, 1))
+        cache.step(self.session, 0, RequestInput.DISPATCH, object())
+        kept = RetainedOutcome.made(Outcome(self.session.id, 0, 0, "w", 0.1, 1), b"value")
+        effects = cache.step(self.session, 0, RequestInput.OUTCOME, kept)
+        assert [do for do, _ in effects] == [RequestAction.ANSWER]
+        self.router.dispatcher.do(self.session, effects)
+        self.effects = self.router.take(Tick(START_S))
+        assert self.said() == [(b"old", Outcome)]
+
+    def say(self, route: bytes, message: messages.Message) -> None:
+        self.effects = self.router.take(ClientMessage(route, (messages.encode(message),), START_S))
+
+    def hello(self, route: bytes, connection: int) -> None:
+        self.say(route, Hello(1, NONCE, connection, "test", 1 << 20))
+        assert self.said() == [(route, Welcome)]
+
+    def sync(self, route: bytes, connection: int, probe: int) -> list[tuple[bytes, type]]:
+        epoch = self.router.epoch
+        self.say(route, Sync(self.session.id, epoch, connection, probe, 1, [0, 1]))
+        return self.said()
+
+    def said(self) -> list[tuple[bytes, type]]:
+        sent = [each for each in self.effects if isinstance(each, ToClient)]
+        decoded = [messages.decode(bytes(each.frames[0]), most_bytes=1 << 20) for each in sent]
+        return [(each.route, type(one)) for each, one in zip(sent, decoded, strict=True)]
+
+
+def test_after_a_hello_the_first_sync_has_them_replayed():
+    served = Served()
+    served.hello(b"new", 2)
+    assert served.sync(b"new", 2, 1) == [(b"new", Outcome), (b"new", Synced)]
+    assert served.sync(b"new", 2, 1) == [(b"new", Synced)]  # said twice: it is under way
+
+
+def test_a_hello_of_the_same_connection_has_nothing_replayed():
+    served = Served()
+    served.hello(b"old", 1)
+    assert served.sync(b"old", 1, 1) == [(b"old", Synced)]
+
+
+# -- a conflict is told to who caused it -----------------------------------------
+# A refusal went to the session's own client, whoever had caused it: that client
+# took its running call for one that did not run.
+
+
+def test_g6_a_conflict_from_elsewhere_does_not_reach_the_sessions_client() -> None:
+    ids = iter(bytes([n]) * 16 for n in range(1, 100))
+    router = Router(epoch=b"e" * 16, slots=1, now_s=0.0, new_id=lambda: next(ids))
+    router.take(PoolOpened((), 0.0))
+    hello = messages.Hello(PROTOCOL_VERSION, b"n" * 16, 1, "mine", 10**6)
+    effects = router.take(ClientMessage(b"mine", [messages.encode(hello)], 0.1))
+    (welcome,) = [e for e in effects if isinstance(e, ToClient)]
+    message = messages.decode(welcome.frames[0], most_bytes=10**6)
+    assert isinstance(message, messages.Welcome)
+    request = messages.Request(message.session, 0, b"d" * 16, None, 1, None)
+    router.take(ClientMessage(b"mine", [messages.encode(request), b"body"], 0.2))
+    other = request._replace(digest=b"x" * 16)
+    effects = router.take(ClientMessage(b"stranger", [messages.encode(other), b"evil"], 0.3))
+    (refused,) = [e for e in effects if isinstance(e, ToClient)]
+    assert refused.route == b"stranger"
+
+
+# -- failures that servers of this kind are known for ----------------------------
+
+
+def test_failure_11_answer_goes_to_the_identity_before_the_cut_and_is_lost():
+    """The connection is cut for an instant; the answer goes to the identity that the
+    client had before; pings under the new one are fine; the caller waits for ever.
+
+    Here the client states at once what it holds, answers go to its newest connection,
+    and what is completed is replayed there.
+    """
+    system = System()
+    call = system.submit()
+    system.route = b"route 2"  # it is connected anew, and has not said so yet
+    system.end()
+    assert system.ended == {}
+    system.reconnect(b"route 2")
+    system.advance(5.0)
+    assert system.client.link.health(system.now_s)[0] is Health.HEALTHY
+    assert system.result(call) == b"outcome"
+
+    # And one that completes later goes there at once.
+    later = system.submit()
+    system.end()
+    assert system.result(later) == b"outcome"
+
+
+# -- How many executions a worker has at once: as many as it says it takes, and no more than its
+
+
+def waiting(workers: int | WorkerRange, **server: float) -> Pair:
+    """A server whose workers have not said hello."""
+    pair = Pair(hello=False, workers=workers, server=server)
+    return pair
+
+
+def get_ready(pair: Pair, worker: bytes, capacity: int = CAPACITY) -> None:
+    ready = EnvironmentReady(1, "env", False, capacity)
+    pair.work(worker, pair.workers[worker].take(ready))
+    pair.settle()
+
+
+def runs(pair: Pair) -> Counter[bytes]:
+    return Counter(worker for worker, _ in pair.runs)
+
+
+@pytest.mark.parametrize(("said", "option", "most"), [(8, 3, 3), (2, 3, 2), (8, None, 8)])
+def test_a_worker_has_no_more_than_its_server_lets_any(said: int, option: int | None, most: int):
+    pair = Pair(hello=False, workers=1, server={"worker_capacity": option})
+    get_ready(pair, b"w0-1", said)
+    pair.submit_many(10)
+    assert len(pair.runs) == most
+    stats = pair.router.stats()
+    assert stats["per_worker"][0]["capacity"] == stats["bounds"]["pending"] == most
+
+
+def test_room_for_no_execution_is_no_room():
+    hello = messages.WorkerHello(PROTOCOL_VERSION, 1, "env", False, 0)
+    with pytest.raises(ProtocolError, match="capacity"):
+        messages.decode(messages.encode(hello), most_bytes=1000)
+
+
+@given(
+    capacities=st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    option=st.none() | st.integers(1, 4),
+    steps=st.lists(st.integers(0, 9), max_size=40),
+)
+def test_no_worker_ever_has_more_and_none_has_room_while_something_waits(
+    capacities: list[int], option: int | None, steps: list[int]
+):
+    pair = Pair(
+        ready=False, workers=len(capacities), server={"worker_capacity": option, "spread_s": 0.001}
+    )  # fmt: skip
+    pair.open_pool()
+    most = {}
+    for slot, capacity in enumerate(capacities):
+        worker = b"w%d-1" % slot
+        most[worker] = capacity if option is None else min(capacity, option)
+        get_ready(pair, worker, capacity)
+    pair.advance(1.0)
+    ended = 0
+    for step in steps:
+        if step < 6:
+            pair.submit()
+        elif ended < len(pair.runs):
+            pair.end(pair.runs[ended])
+            ended += 1
+        now = Counter(worker for worker, _ in pair.runs[ended:])
+        assert all(now[worker] <= most[worker] for worker in most)
+        has_room = any(now[worker] < most[worker] for worker in most)
+        assert not (has_room and pair.router.stats()["waiting"])
+
+
+# -- The first dispatches, while some workers still start ----------------------
+
+
+def starting(workers: int, **server: float) -> Pair:
+    pair = Pair(hello=False, workers=workers, server=server)
+    return pair
+
+
+def test_the_first_ready_worker_took_what_the_others_had_a_share_in():
+    pair = starting(2)
+    pair.submit_many(20)
+    get_ready(pair, b"w0-1")
+    assert runs(pair) == {b"w0-1": 10}
+    pair.advance(1.0)
+    get_ready(pair, b"w1-1")
+    assert runs(pair) == {b"w0-1": 10, b"w1-1": 10}
+
+
+def test_a_worker_that_starts_for_long_is_not_waited_for():
+    pair = starting(2, spread_s=3.0)
+    pair.submit_many(20)
+    get_ready(pair, b"w0-1")
+    pair.advance(2.5)
+    assert runs(pair) == {b"w0-1": 10}
+    pair.advance(1.0)
+    assert runs(pair) == {b"w0-1": 20}
+
+
+@pytest.mark.parametrize("spread_s", [0.001, 5.0])
+@given(workers=st.integers(1, 4), calls=st.integers(1, 40), data=st.data())
+def test_no_worker_has_more_than_its_share_and_all_is_run(
+    spread_s: float, workers: int, calls: int, data: st.DataObject
+):
+    pair = starting(workers, spread_s=spread_s)
+    pair.submit_many(calls)
+    for slot in data.draw(st.permutations(range(workers))):
+        get_ready(pair, b"w%d-1" % slot)
+        assert max(runs(pair).values()) <= -(-calls // workers)
+    assert sum(runs(pair).values()) == calls
+    for run in list(pair.runs):
+        pair.end(run, status=Status.RESULT)
+    assert len(pair.answers) == calls
+
+
+# -- The way of deltas: from a worker's core to the caller, by router and client
+
+WORKER = b"w0-1"
+
+
+def test_deltas_go_to_the_caller_before_the_outcome():
+    pair = Pair()
+    first, second = pair.submit(), pair.submit()
+    for run, number in zip(pair.runs, (first, second), strict=True):
+        pair.say(b"one", b"two", run=run)
+        assert pair.says == [Say(number, 0, b"one"), Say(number, 1, b"two")]
+        pair.says.clear()
+    pair.end()
+    assert pair.answers
+    assert not pair.says
+
+
+def test_nothing_of_a_delta_is_kept():
+    pair = Pair()
+    pair.submit()
+    before = pair.router.stats()
+    pair.say(b"one")
+    assert pair.router.stats() == before
+
+
+def test_deltas_go_to_the_newest_connection():
+    pair = Pair()
+    number = pair.submit()
+    pair.disconnect()
+    pair.connect()
+    pair.say(b"one")
+    assert pair.says == [Say(number, 0, b"one")]
+
+
+def test_what_comes_after_the_outcome_is_ignored():
+    pair = Pair()
+    pair.submit()
+    worker, run = pair.runs[-1]
+    late = pair.workers[worker].take(DeltaMade(run.number, b"late"))
+    pair.end()
+    pair.work(worker, late)
+    pair.settle()
+    pair.hear(messages.Delta(pair.session.id, 0, 0), b"later")
+    pair.hear(messages.Delta(pair.session.id, 99, 0), b"of nothing")
+    pair.hear(messages.Delta(identifier(99), 0, 0), b"of nobody")
+    assert not pair.says
+
+
+def test_g5_a_delta_of_another_incarnation_or_before_any_hello_is_fenced_or_ignored():
+    pair = Pair()
+    pair.submit()
+    header = messages.encode(messages.WorkerDelta(pair.session.id, 0, 0, 0))
+    pair.give(WorkerMessage((WORKER, identifier(555), b"c", header, b"lie"), pair.now_s))
+    assert pair.router.workforce.fenced == 1
+    worker = pair.router.workforce.workers.pop(WORKER)
+    pair.router_takes(
+        WorkerMessage((WORKER, worker.incarnation, b"c", header, b"early"), pair.now_s)
+    )
+    assert not pair.says
+
+
+@pytest.mark.parametrize("wrong", [{"sequence": 9}, {"session": identifier(9)}])
+def test_a_delta_of_another_request_than_was_dispatched_is_malformed(wrong):
+    pair = Pair()
+    pair.submit()
+    header = messages.encode(messages.WorkerDelta(pair.session.id, 0, 0, 0)._replace(**wrong))
+    life = pair.workers[WORKER].incarnation
+    pair.router_takes(WorkerMessage((WORKER, life, b"c", header, b"p"), pair.now_s))
+    assert (pair.router.malformed, pair.says) == (1, [])
+
+
+def test_g10_of_many_that_wait_for_a_key_some_hear_its_deltas():
+    pair = Keyed()
+    session = pair.stranger()
+    for number in range(FOLLOWERS + 1):
+        pair.request(session, number, caller=OTHER[:-1] + bytes([number]))
+    pair.mail.clear()
+    pair.say(b"one")
+    assert pair.mail == [
+        (STRANGER, messages.Delta(session, number, 0)) for number in range(FOLLOWERS)
+    ]
+
+
+def test_a_delta_is_sent_as_it_was_said():
+    pair = Pair()
+    pair.submit()
+    effects = pair.workers[WORKER].take(DeltaMade(pair.runs[-1][1].number, bytes(range(256))))
+    pair.work(WORKER, effects)
+    [sent] = [each for each in pair.said() if isinstance(each, ToClient)]
+    assert isinstance(decoded(sent.frames), messages.Delta)
+    assert sent.frames[1] == bytes(range(256))
+
+
+# -- The way of notes: from a worker's core to the caller, by router and client
+
+
+def tell(pair: Pair, numbers: list[int], notes: list[bytes]) -> None:
+    """The worker says notes, whatever they are."""
+    header = messages.encode(messages.WorkerNotes(numbers, notes))
+    pair.router_takes(WorkerMessage((WORKER, pair.workers[WORKER].incarnation, header), pair.now_s))
+
+
+def test_notes_go_to_their_callers_with_a_beat_in_one_message():
+    pair = Pair()
+    first, second = pair.submit(), pair.submit()
+    pair.note(b"one", pair.runs[0])
+    pair.note(b"two", pair.runs[1])
+    assert pair.notes == []
+    pair.beat()
+    assert pair.notes == [SayNote(first, b"one"), SayNote(second, b"two")]
+    assert len([each for each in pair.told if isinstance(each, messages.Notes)]) == 1
+
+
+def test_notes_go_to_the_newest_connection():
+    pair = Pair()
+    number = pair.submit()
+    pair.disconnect()
+    pair.connect()
+    pair.note(b"one")
+    pair.beat()
+    assert pair.notes == [SayNote(number, b"one")]
+
+
+def test_nothing_is_noted_of_what_is_over_or_was_cancelled():
+    pair = Pair()
+    first, _ = pair.submit(), pair.submit()
+    pair.end(pair.runs[1])
+    pair.cancel(first)
+    tell(pair, [0, 3], [b"zero", b"one", b"two"])
+    pair.hear(messages.Notes(pair.session.id, [0, 2, 98, 99], [b"a", b"b", b"c"]))
+    pair.hear(messages.Notes(identifier(99), [0, 1], [b"of nobody"]))
+    assert pair.notes == []
+    assert not [each for each in pair.told if isinstance(each, messages.Notes)]
+
+
+def test_notes_that_are_not_as_many_as_what_they_are_of_are_malformed():
+    pair = Pair()
+    pair.submit()
+    tell(pair, [0, 2], [b"one"])
+    tell(pair, [0, 2**62], [b"one"])
+    assert (pair.router.malformed, pair.notes) == (2, [])
+    pair.hear(messages.Notes(pair.session.id, [0, 1], []))
+    assert pair.notes == []
+
+
+def test_g5_notes_of_another_incarnation_or_before_any_hello_change_nothing():
+    pair = Pair()
+    pair.submit()
+    header = messages.encode(messages.WorkerNotes([0, 1], [b"lie"]))
+    pair.give(WorkerMessage((WORKER, identifier(555), header), pair.now_s))
+    assert pair.router.workforce.fenced == 1
+    worker = pair.router.workforce.workers.pop(WORKER)
+    pair.router_takes(WorkerMessage((WORKER, worker.incarnation, header), pair.now_s))
+    assert (pair.notes, worker.live[0].note) == ([], b"")
+
+
+@pytest.mark.parametrize("more", [1, 5])
+def test_g10_of_many_that_wait_for_a_key_some_hear_its_notes(more: int):
+    pair = Keyed()
+    session = pair.stranger()
+    for number in range(FOLLOWERS + more):
+        pair.request(session, number, caller=OTHER[:-1] + bytes([number]))
+    pair.mail.clear()
+    pair.note(b"one")
+    pair.beat()
+    told = messages.Notes(session, [0, FOLLOWERS], [b"one"] * FOLLOWERS)
+    assert pair.mail == [(STRANGER, told)]
