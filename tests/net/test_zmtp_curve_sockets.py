@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
@@ -14,9 +15,11 @@ from tests.connections import own_host
 from tests.net import raw_zmtp
 from tests.net.conftest import Events
 from tests.net.curve_peers import CLIENT, CURVE, OTHER, SERVER, admit_client, new_client
+from tests.net.streams import received
 from trio_envserve.core.limits import MIB, WireLimits
 from trio_envserve.net import ConnectionEvent, open_zmq_network, open_zmtp_network
 from trio_envserve.net.keypairs import ClientCurve, KeyPair, key_text
+from trio_envserve.net.zmtp import connections
 from trio_envserve.net.zmtp.engine import GREETING_BYTES
 from trio_envserve.net.zmtp.network import ZmtpNetwork
 from trio_envserve.net.zmtp.sides import RouterCurve, sealed_wire
@@ -34,10 +37,32 @@ def address(request, folder) -> str:
 
 
 @asynccontextmanager
-async def opened_network() -> AsyncIterator[ZmtpNetwork]:
+async def open_sealed(
+    address: str = "", *, limits: WireLimits = LIMITS, on_event: Events | None = None
+) -> AsyncIterator[tuple[ZmtpNetwork, Any]]:
+    """A network, and a router on it that lets CLIENT in."""
     with trio.fail_after(60):
-        async with open_zmtp_network() as network:
-            yield network
+        async with (
+            open_zmtp_network() as network,
+            network.open_router(
+                address or f"tcp://{own_host()}:0", limits=limits, on_event=on_event, curve=ROUTER
+            ) as router,
+        ):
+            yield network, router
+
+
+@asynccontextmanager
+async def joined(on_event: Events | None = None) -> AsyncIterator[tuple[Any, Any, bytes]]:
+    """A router, a dealer of CLIENT that is connected to it, and its route."""
+    async with (
+        open_sealed() as (network, router),
+        network.open_dealer(
+            router.address, limits=LIMITS, curve=CURVE, on_event=on_event
+        ) as dealer,
+    ):
+        dealer.send_nowait([b"hello"])
+        [[route, _]] = await router.receive()
+        yield router, dealer, route
 
 
 @asynccontextmanager
@@ -61,211 +86,164 @@ def give_keys(raw: zmq.Socket[bytes], keys: KeyPair = CLIENT, server: KeyPair = 
 
 @pytest.mark.parametrize("maker", ["zmtp", "libzmq"])
 async def test_our_dealers_reach_our_router(address, maker):
-    async with opened_network() as zmtp, open_zmq_network() as libzmq:
-        async with zmtp.open_router(address, limits=LIMITS, curve=ROUTER) as router:
-            dealers = zmtp if maker == "zmtp" else libzmq
-            async with dealers.open_dealer(router.address, limits=LIMITS, curve=CURVE) as dealer:
-                assert dealer.send_many_nowait([[b"head", body] for body in BODIES])
-                got: list[list[bytes]] = []
-                while len(got) < len(BODIES):
-                    got += [[bytes(f) for f in message] for message in await router.receive()]
-                assert [message[2] for message in got] == BODIES
-                route = got[0][0]
-                assert key_text(router.peer_key(route)) == CLIENT.public
-                assert router.send_many_nowait(route, [[b"b%d" % n] for n in range(100)])
-                answers: list[bytes] = []
-                while len(answers) < 100:
-                    answers += [bytes(frame) for [frame] in await dealer.receive()]
-                assert answers == [b"b%d" % n for n in range(100)]
+    async with open_sealed(address) as (zmtp, router), open_zmq_network() as libzmq:
+        dealers = zmtp if maker == "zmtp" else libzmq
+        async with dealers.open_dealer(router.address, limits=LIMITS, curve=CURVE) as dealer:
+            assert dealer.send_many_nowait([[b"head", body] for body in BODIES])
+            got = await received(router, len(BODIES))
+            assert [message[2] for message in got] == BODIES
+            route = got[0][0]
+            assert key_text(router.peer_key(route)) == CLIENT.public
+            answers = [[b"b%d" % n] for n in range(100)]
+            assert router.send_many_nowait(route, answers)
+            assert await received(dealer, 100) == answers
 
 
 async def test_a_client_of_libzmq_reaches_our_router(address):
-    async with opened_network() as network, libzmq_socket(zmq.DEALER) as raw:
-        async with network.open_router(address, limits=LIMITS, curve=ROUTER) as router:
-            give_keys(raw)
-            raw.connect(router.address)
-            raw.send_multipart([b"head", *BODIES])
-            [[route, *frames]] = await router.receive()
-            assert [bytes(frame) for frame in frames] == [b"head", *BODIES]
-            assert key_text(router.peer_key(bytes(route))) == CLIENT.public
-            assert router.send_nowait(bytes(route), BODIES)
-            assert await trio.to_thread.run_sync(raw.recv_multipart) == BODIES
+    async with open_sealed(address) as (_, router), libzmq_socket(zmq.DEALER) as raw:
+        give_keys(raw)
+        raw.connect(router.address)
+        raw.send_multipart([b"head", *BODIES])
+        [[route, *frames]] = await received(router, 1)
+        assert frames == [b"head", *BODIES]
+        assert key_text(router.peer_key(route)) == CLIENT.public
+        assert router.send_nowait(route, BODIES)
+        assert await trio.to_thread.run_sync(raw.recv_multipart) == BODIES
 
 
 async def test_our_dealer_reaches_a_server_of_libzmq(address):
-    async with opened_network() as network, libzmq_socket(zmq.ROUTER) as raw:
+    async with open_zmtp_network() as network, libzmq_socket(zmq.ROUTER) as raw:
         raw.curve_server = 1
         raw.curve_secretkey = SERVER.secret.encode()
         raw.bind(address)
-        bound = raw.getsockopt(zmq.LAST_ENDPOINT)
-        assert isinstance(bound, bytes)
-        at = bound.rstrip(b"\0").decode()
-        async with network.open_dealer(at, limits=LIMITS, curve=CURVE) as dealer:
+        bound = raw.get_string(zmq.LAST_ENDPOINT)
+        async with network.open_dealer(bound, limits=LIMITS, curve=CURVE) as dealer:
             assert dealer.send_nowait([b"head", *BODIES])
             [route, *frames] = await trio.to_thread.run_sync(raw.recv_multipart)
             assert frames == [b"head", *BODIES]
             raw.send_multipart([route, *BODIES])
-            [message] = await dealer.receive()
-            assert [bytes(frame) for frame in message] == BODIES
+            assert await received(dealer, 1) == [BODIES]
 
 
 async def test_the_pings_of_libzmq_are_answered():
     """Sealed like all else.  libzmq would end the connection."""
-    async with opened_network() as network, libzmq_socket(zmq.DEALER) as raw:
+    events = Events()
+    async with open_sealed(on_event=events) as (_, router), libzmq_socket(zmq.DEALER) as raw:
         give_keys(raw)
         raw.setsockopt(zmq.HEARTBEAT_IVL, 10)
         raw.setsockopt(zmq.HEARTBEAT_TIMEOUT, 20_000)
-        events = Events()
-        async with network.open_router(
-            f"tcp://{own_host()}:0", limits=LIMITS, on_event=events, curve=ROUTER
-        ) as router:
-            raw.connect(router.address)
-            await events.wait(ConnectionEvent.CONNECTED)
-            [connection] = router._connections.values()
-            before = connection.engine.encode.__self__._counter  # type: ignore[attr-defined]
-            while connection.engine.encode.__self__._counter < before + 5:  # type: ignore[attr-defined]
-                with trio.move_on_after(0.05):
-                    await router.receive()
-            assert ConnectionEvent.DISCONNECTED not in events.seen
+        raw.connect(router.address)
+        await events.wait(ConnectionEvent.CONNECTED)
+        [connection] = router._connections.values()
+        sealer = connection.engine.encode.__self__
+        before = sealer._counter
+        while sealer._counter < before + 5:
+            with trio.move_on_after(0.05):
+                await router.receive()
+        assert ConnectionEvent.DISCONNECTED not in events.seen
 
 
 async def test_a_stranger_is_refused_and_told(address):
     events = Events()
-    async with opened_network() as network:
-        async with network.open_router(address, limits=LIMITS, curve=ROUTER) as router:
-            stranger = ClientCurve(SERVER.public, OTHER)
-            async with network.open_dealer(
-                router.address, limits=LIMITS, curve=stranger, on_event=events
-            ) as dealer:
-                dealer.send_nowait([b"let me in"])
-                await events.wait(ConnectionEvent.HANDSHAKE_FAILED)
-                assert dealer.why_refused.startswith("it does not know this key (400): who runs")
-                assert router.statistics().received == 0
-                assert router.why_refused == "its key is refused: 400"
+    stranger = ClientCurve(SERVER.public, OTHER)
+    async with open_sealed(address) as (network, router):
+        async with network.open_dealer(
+            router.address, limits=LIMITS, curve=stranger, on_event=events
+        ) as dealer:
+            dealer.send_nowait([b"let me in"])
+            await events.wait(ConnectionEvent.HANDSHAKE_FAILED)
+            assert dealer.why_refused.startswith("it does not know this key (400): who runs")
+            assert router.statistics().received == 0
+            assert router.why_refused == "its key is refused: 400"
 
 
 async def test_a_stranger_of_libzmq_is_told_by_its_own_word():
-    async with opened_network() as network, libzmq_socket(zmq.DEALER) as raw:
-        async with network.open_router(
-            f"tcp://{own_host()}:0", limits=LIMITS, curve=ROUTER
-        ) as router:
-            give_keys(raw, keys=OTHER)
-            monitor = raw.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
-            monitor.setsockopt(zmq.RCVTIMEO, 30_000)
-            raw.connect(router.address)
-            try:
-                event, _ = await trio.to_thread.run_sync(monitor.recv_multipart)
-                assert int.from_bytes(event[2:6], "little") == 400
-            finally:
-                raw.disable_monitor()
-                monitor.close()
+    async with open_sealed() as (_, router), libzmq_socket(zmq.DEALER) as raw:
+        give_keys(raw, keys=OTHER)
+        monitor = raw.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+        monitor.setsockopt(zmq.RCVTIMEO, 30_000)
+        raw.connect(router.address)
+        try:
+            event, _ = await trio.to_thread.run_sync(monitor.recv_multipart)
+            assert int.from_bytes(event[2:6], "little") == 400
+        finally:
+            raw.disable_monitor()
+            monitor.close()
 
 
 async def test_a_client_without_keys_is_told_what_is_spoken():
     events = Events()
-    async with opened_network() as network:
-        async with network.open_router(
-            f"tcp://{own_host()}:0", limits=LIMITS, curve=ROUTER
-        ) as router:
-            async with network.open_dealer(
-                router.address, limits=LIMITS, on_event=events
-            ) as dealer:
-                await events.wait(ConnectionEvent.HANDSHAKE_FAILED)
-                assert "it wants the mechanism CURVE" in dealer.why_refused
+    async with open_sealed() as (network, router):
+        async with network.open_dealer(router.address, limits=LIMITS, on_event=events) as dealer:
+            await events.wait(ConnectionEvent.HANDSHAKE_FAILED)
+            assert "it wants the mechanism CURVE" in dealer.why_refused
 
 
 @pytest.mark.parametrize("after", ["greeting", "hello", "half"])
-async def test_a_peer_that_stops_in_the_middle_of_the_handshake_is_closed(after, address):
+async def test_a_peer_that_stops_in_the_middle_of_the_handshake_is_closed(
+    after, address, monkeypatch
+):
+    monkeypatch.setattr(connections, "SWEEP_S", 0.05)
     limits = dataclasses.replace(LIMITS, handshake_s=0.1)
-    async with opened_network() as network:
-        async with network.open_router(address, limits=limits, curve=ROUTER) as router:
-            said = new_client().replies()
-            end = {"greeting": GREETING_BYTES, "hello": len(said), "half": 100}[after]
+    said = new_client().replies()
+    end = {"greeting": GREETING_BYTES, "hello": len(said), "half": 100}[after]
+    async with open_sealed(address, limits=limits) as (_, router):
 
-            def stop_there() -> bytes:
-                with raw_zmtp.connect(router.address) as sock:
-                    sock.sendall(said[:end])
-                    return raw_zmtp.until_closed(sock)
+        def stop_there() -> bytes:
+            with raw_zmtp.connect(router.address) as sock:
+                sock.sendall(said[:end])
+                return raw_zmtp.until_closed(sock)
 
-            assert await trio.to_thread.run_sync(stop_there)  # it was greeted, and closed
-            assert "took too long" in router.why_refused
-            assert not router._connections
+        assert await trio.to_thread.run_sync(stop_there)  # it was greeted, and closed
+        assert "took too long" in router.why_refused
+        assert not router._connections
 
 
 async def test_honest_peers_get_in_beside_strangers_that_stay():
     """The bound on handshakes holds for these, too."""
     limits = dataclasses.replace(LIMITS, handshakes=4)
-    async with opened_network() as network:
-        async with network.open_router(
-            f"tcp://{own_host()}:0", limits=limits, curve=ROUTER
-        ) as router:
-            socks = [raw_zmtp.connect(router.address) for _ in range(20)]
-            try:
-                for sock in socks:
-                    sock.sendall(new_client().replies())
-                async with network.open_dealer(
-                    router.address, limits=limits, curve=CURVE
-                ) as dealer:
-                    dealer.send_nowait([b"hello"])
-                    [[_, word]] = await router.receive()
-                    assert word == b"hello"
-                    assert len(router._shaking) <= 4
-            finally:
-                for sock in socks:
-                    sock.close()
+    async with open_sealed(limits=limits) as (network, router):
+        with ExitStack() as closed:
+            for _ in range(20):
+                sock = closed.enter_context(raw_zmtp.connect(router.address))
+                sock.sendall(new_client().replies())
+            async with network.open_dealer(router.address, limits=limits, curve=CURVE) as dealer:
+                dealer.send_nowait([b"hello"])
+                [[_, word]] = await router.receive()
+                assert word == b"hello"
+                assert len(router._shaking) <= 4
 
 
 async def test_a_peer_that_is_closed_reads_its_last_words():
     events = Events()
-    async with opened_network() as network:
-        async with network.open_router(
-            f"tcp://{own_host()}:0", limits=LIMITS, curve=ROUTER
-        ) as router:
-            async with network.open_dealer(
-                router.address, limits=LIMITS, curve=CURVE, on_event=events
-            ) as dealer:
-                dealer.send_nowait([b"hello"])
-                [[route, _]] = await router.receive()
-                [connection] = router._connections.values()
-                while not connection.is_queued:  # what has come is read in more turns than one
-                    dealer.send_many_nowait([[b"more"]] * 3000)
-                    await router.receive()
-                assert router.send_nowait(bytes(route), [b"your key was revoked"])
-                router.close_peer(bytes(route), "its key was revoked")
-                assert router.receive_nowait() == []
-                assert not router.send_nowait(bytes(route), [b"too late"])
-                assert await dealer.receive() == [[b"your key was revoked"]]
-                await events.wait(ConnectionEvent.DISCONNECTED)
+    async with joined(events) as (router, dealer, route):
+        [connection] = router._connections.values()
+        while not connection.is_queued:  # what has come is read in more turns than one
+            dealer.send_many_nowait([[b"more"]] * 3000)
+            await router.receive()
+        assert router.send_nowait(route, [b"your key was revoked"])
+        router.close_peer(route, "its key was revoked")
+        assert router.receive_nowait() == []
+        assert not router.send_nowait(route, [b"too late"])
+        assert await dealer.receive() == [[b"your key was revoked"]]
+        await events.wait(ConnectionEvent.DISCONNECTED)
 
 
 async def test_frames_have_the_size_that_is_sealed_in_one_step():
     assert LIMITS.message_bytes == 32 * MIB
     assert sealed_wire(WireLimits(message_bytes=1000)).message_bytes == 1000
-    async with opened_network() as network:
-        async with network.open_router(
-            f"tcp://{own_host()}:0", limits=LIMITS, curve=ROUTER
-        ) as router:
-            async with network.open_dealer(router.address, limits=LIMITS, curve=CURVE) as dealer:
-                assert not dealer.send_nowait([bytes(32 * MIB + 1)])
-                assert dealer.send_nowait([bytes(32 * MIB)])
-                [[_, body]] = await router.receive()
-                assert len(body) == 32 * MIB
+    async with joined() as (router, dealer, _):
+        assert not dealer.send_nowait([bytes(32 * MIB + 1)])
+        assert dealer.send_nowait([bytes(32 * MIB)])
+        [[_, body]] = await router.receive()
+        assert len(body) == 32 * MIB
 
 
-async def test_a_backlog_of_much_is_sealed_in_portions(monkeypatch):
+async def test_a_backlog_of_much_is_sealed_in_portions():
     """Sealing takes time for each byte; what waits is sealed when there is room for it."""
-    async with opened_network() as network:
-        async with network.open_router(
-            f"tcp://{own_host()}:0", limits=LIMITS, curve=ROUTER
-        ) as router:
-            async with network.open_dealer(router.address, limits=LIMITS, curve=CURVE) as dealer:
-                dealer.send_nowait([b"hello"])
-                [[route, _]] = await router.receive()
-                many = [[b"%d" % n, b"x" * MIB] for n in range(40)]
-                assert router.send_many_nowait(bytes(route), many)
-                [connection] = router._connections.values()
-                assert len(connection.outbox) > 30
-                got: list[bytes] = []
-                while len(got) < 40:
-                    got += [bytes(message[0]) for message in await dealer.receive()]
-                assert got == [b"%d" % n for n in range(40)]
+    many = [[b"%d" % n, b"x" * MIB] for n in range(40)]
+    async with joined() as (router, dealer, route):
+        assert router.send_many_nowait(route, many)
+        [connection] = router._connections.values()
+        assert len(connection.outbox) > 30
+        assert await received(dealer, 40) == many
