@@ -10,8 +10,9 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
 from tests.client.faces import open_face, serving
+from tests.memory import pair
 from tests.spans import Kept, about, id_of, kept, parent_of
-from trio_envserve import ConfigError, PlainClient, Rollout, open_client, open_server
+from trio_envserve import PlainClient, Rollout, open_client
 from trio_envserve.client.shell import keep_no_spans
 from trio_envserve.net import MemoryNetwork
 
@@ -51,11 +52,7 @@ def test_a_call_that_a_closed_client_does_not_take_ends_its_span(kept: Kept):
 
 
 async def test_each_of_many_calls_has_a_span(kept: Kept, autojump_clock: object):
-    network = MemoryNetwork()
-    async with (
-        open_server(echo, bind="memory:s", workers=0, network=network) as server,
-        open_client(server.address, network=network) as client,
-    ):
+    async with pair(echo) as (_, client):
         with kept.tracer.start_as_current_span("step") as step:
             async with client.run_many([1, 2, "fail"]) as outcomes:
                 assert len([each async for each in outcomes]) == 3
@@ -87,11 +84,7 @@ async def test_calls_go_through_where_the_provider_is_switched_off(
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     provider = TracerProvider(shutdown_on_exit=False)
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
-    network = MemoryNetwork()
-    async with (
-        open_server(echo, bind="memory:s", workers=0, network=network) as server,
-        open_client(server.address, network=network) as client,
-    ):
+    async with pair(echo) as (_, client):
         assert await client.run_rollout(1, timeout_s=60.0) == 1
 
 
@@ -101,28 +94,13 @@ async def test_g10_calls_go_through_where_a_processor_raises(kept: Kept, autojum
             raise RuntimeError
 
     kept.provider.add_span_processor(Raising())
-    network = MemoryNetwork()
-    async with (
-        open_server(echo, bind="memory:s", workers=0, network=network) as server,
-        open_client(server.address, network=network) as client,
-    ):
+    async with pair(echo) as (_, client):
         for each in (1, 2):
             assert await client.run_rollout(each, timeout_s=60.0) == each
 
 
-@pytest.mark.parametrize("wrong", ["", SPAN.upper(), SPAN[:-1], b"bytes", 1])
-async def test_a_traceparent_that_is_none_is_a_wrong_option(wrong: Any, autojump_clock: object):
-    async with open_client("memory:nobody", network=MemoryNetwork()) as client:
-        with pytest.raises(ConfigError, match="traceparent must be one of version 00"):
-            await client.run_rollout(1, traceparent=wrong)
-
-
 async def test_a_client_of_a_door_has_no_spans_of_its_own(kept: Kept, autojump_clock: object):
-    network = MemoryNetwork()
-    async with (
-        open_server(echo, bind="memory:s", workers=0, network=network) as server,
-        open_client(server.address, network=network) as client,
-    ):
+    async with pair(echo) as (_, client):
         keep_no_spans(client)
         await client.run_rollout(1, traceparent=SPAN)
     assert kept.named("call") == []

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import trio
 
-from trio_envserve import CallOptions, ConfigError, open_client, open_server
+from tests.memory import echo, pair, virtual
+from trio_envserve import CallOptions, ConfigError
 from trio_envserve.client.shell import Client
-from trio_envserve.net import MemoryNetwork
 
 np = pytest.importorskip("numpy")
 
@@ -95,28 +95,20 @@ async def error_of(client: Client, method: str, options: dict[str, Any]) -> Exce
     return None
 
 
-async def environment(rollout: Any) -> Any:
-    return rollout.input
-
-
 @pytest.mark.parametrize(
     ("method", "name"), [(method, name) for method, names in CALLS.items() for name in names]
 )
+@virtual
 async def test_a_number_that_no_server_takes_was_sent_again_without_end(method: str, name: str):
-    network = MemoryNetwork()
-    with trio.fail_after(60):
-        async with (
-            open_server(environment, bind="memory:server", workers=0, network=network) as server,
-            open_client(server.address, network=network) as client,
-        ):
-            await client.wait_ready()
-            for number in NUMBERS:
-                if number is None and name in ("first", "number"):
-                    continue
-                with trio.fail_after(20):  # an answer takes milliseconds; a call without end, none
-                    said = await error_of(client, method, {name: number})
-                # Else a time that is too short, or a key that nobody knows.
-                is_refused = isinstance(said, ConfigError) and name in str(said)
-                assert said is None or is_refused or name == "timeout_s" or method == "attach"
-            assert server.stats().malformed == 0
-            assert (await client.run_rollout(7)) == 7
+    async with pair(echo) as (server, client):
+        await client.wait_ready()
+        for number in NUMBERS:
+            if number is None and name in ("first", "number"):
+                continue
+            with trio.fail_after(20):  # an answer takes milliseconds; a call without end, none
+                said = await error_of(client, method, {name: number})
+            # Else a time that is too short, or a key that nobody knows.
+            is_refused = isinstance(said, ConfigError) and name in str(said)
+            assert said is None or is_refused or name == "timeout_s" or method == "attach"
+        assert server.stats().malformed == 0
+        assert (await client.run_rollout(7)) == 7

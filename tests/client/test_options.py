@@ -9,7 +9,6 @@ from typing import Any
 import numpy
 import pytest
 import trio
-from trio.testing import MockClock
 
 from tests.memory import ADDRESS
 from trio_envserve import ConfigError, open_client
@@ -21,53 +20,54 @@ from trio_envserve.core.values import EncodingError, decode, encode
 from trio_envserve.envs import RolloutRequest
 from trio_envserve.net import MemoryNetwork
 
+PARENT = f"00-{'a' * 32}-{'b' * 16}-01"
+"""A span of somebody else's."""
+
 
 def test_a_wrong_option_is_an_error_about_the_public_record_of_options():
     with pytest.raises(TypeError, match=r"^CallOptions\(\) got an unexpected.*'timeout'"):
         checked("input", timeout=5)  # type: ignore[call-arg]  # it is timeout_s
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"timeout_s": True}, {"timeout_s": False}, {"timeout_s": math.nan}, {"timeout_s": 0},
-        {"execution_s": True}, {"execution_s": 0}, {"execution_s": -1}, {"execution_s": math.nan},
-        {"execution_s": math.inf}, {"execution_s": 1e12}, {"execution_s": "5"},
-        {"max_executions": True}, {"max_executions": 2**63}, {"max_executions": 0},
+WRONG: dict[str, list[Any]] = {
+    "timeout_s": [
+        True, False, math.nan, 0, -1, -(10**400), "5", object(), numpy.timedelta64(5, "ns"),
     ],
-    ids=repr,
-)  # fmt: skip
-async def test_what_is_no_number_of_seconds_or_executions_is_refused(options: dict[str, Any]):
-    said = ""
-    async with open_client("memory:nobody", network=MemoryNetwork()) as client:
-        with trio.CancelScope() as scope:
-            scope.cancel()  # it is found out before anything is waited for
-            try:
-                await client.outcome("input", **options)
-            except ConfigError as error:
-                said = str(error)
-    assert said.startswith(next(iter(options)))
+    "execution_s": [True, 0, -1, math.nan, math.inf, 1e12, "5", object()],
+    "max_executions": [True, 2**63, 0, 1.0, 1.5],
+    "max_retries": [-1, 1.0, True],
+    "rerun": ["yes", 1],
+    "model": ["", None],
+    "model_name": [None],
+    "kind": ["groups"],
+    "traceparent": ["", PARENT.upper(), PARENT[:-1], "00-1-2-3", b"bytes", 1],
+    "sampling_args": [{1: 2}, "hot", 0, {"a": object()}],
+    "state_columns": ["ab", 3, [3], {}],  # of a text there was a column of each letter
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("option", "value"),
     [
-        {"rerun": "yes"},
-        {"max_executions": 0},
-        {"timeout_s": -1},
-        {"max_retries": -1},
-        {"model": ""},
-        {"sampling_args": {1: 2}},
+        pytest.param(option, value, id=f"{option}-{number}")
+        for option, values in WRONG.items()
+        for number, value in enumerate(values)
     ],
 )
-def test_wrong_options_are_refused_before_anything_is_sent(options: dict[str, Any]) -> None:
-    async def main() -> None:
-        network = MemoryNetwork()
-        async with open_client(ADDRESS, network=network) as client:
-            with pytest.raises(ConfigError):
-                await client.run_rollout(1, **options)
+def test_an_option_that_is_wrong_is_named(option: str, value: Any) -> None:
+    options: dict[str, Any] = {option: value}
+    with pytest.raises((ConfigError, EncodingError), match=option.replace("_", ".")):
+        checked("x", **options).encoded(WireLimits())
 
-    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+@pytest.mark.parametrize("method", ["run_rollout", "outcome", "run_group", "run_many"])
+async def test_a_wrong_option_is_found_before_anything_is_waited_for(method: str) -> None:
+    async with open_client(ADDRESS, network=MemoryNetwork()) as client:
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            with pytest.raises(ConfigError, match="max_executions"):
+                made = getattr(client, method)([1], max_executions=0)
+                await (made.__aenter__() if method == "run_many" else made)
 
 
 EQUAL_BUT_OTHER: list[tuple[dict[str, Any], dict[str, Any]]] = [
@@ -99,10 +99,6 @@ def test_a_group_needs_its_inputs_however_often_its_options_were_right(empty: An
     checked([1], kind="group")
     with pytest.raises(ConfigError, match="input"):
         checked(empty, kind="group")
-
-
-PARENT = f"00-{'a' * 32}-{'b' * 16}-01"
-"""A span of somebody else's."""
 
 
 class Text(str):
@@ -177,27 +173,6 @@ def test_equal_options_are_encoded_once(one: dict[str, Any], other: dict[str, An
 def test_long_arguments_are_not_kept() -> None:
     args = {"t": "x" * 5000}
     assert checked(1, sampling_args=args).form is not checked(1, sampling_args=args).form
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"state_columns": {}}, "state_columns"),
-        ({"state_columns": "ab"}, "state_columns"),
-        ({"sampling_args": {"a": object()}}, "sampling_args"),
-        ({"traceparent": "00-1-2-3"}, "traceparent"),
-        ({"rerun": 1}, "rerun"),
-        ({"max_executions": 1.0}, "max_executions"),
-        ({"execution_s": object()}, "execution_s"),
-        ({"timeout_s": object()}, "timeout_s"),
-        ({"timeout_s": "5"}, "timeout_s"),
-        ({"timeout_s": -(10**400)}, "timeout_s"),
-        ({"timeout_s": numpy.timedelta64(5, "ns")}, "timeout_s"),
-    ],
-)
-def test_the_option_that_is_wrong_is_named(options: dict[str, Any], named: str) -> None:
-    with pytest.raises((ConfigError, EncodingError), match=named):
-        checked("x", **options).encoded(WireLimits())
 
 
 @pytest.mark.parametrize(

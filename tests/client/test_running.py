@@ -50,24 +50,31 @@ async def ask(client: Client, name: str, key: str | None) -> None:
 
 
 @virtual
+@pytest.mark.parametrize("question", ["list_running", "list_keys"])
 async def test_a_server_that_is_asked_for_too_many_pages_is_asked_again(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, question: str
 ) -> None:
     async with pair(Waiting()) as (server, client):
-        pages = server._router._running
+        await client.run_rollout("short", key="one")
+        pages: Any = server._router._running
+        if question == "list_keys":
+            pages = server._router._key_pages
+        rows = question.removeprefix("list_")
         real, busy = pages.page, 2
 
-        def page(first: int, *times: float) -> dict[str, Any]:
+        def page(*args: Any) -> dict[str, Any]:
             nonlocal busy
             busy -= 1
-            left = {"running": [], "next": first, "total": 1, "typical_s": None}
-            return left if busy >= 0 else real(first, *times)
+            page: dict[str, Any] = real(*args)
+            first = next(each for each in args if type(each) is int)
+            return page if busy < 0 else {**page, rows: [], "next": first}
 
         monkeypatch.setattr(pages, "page", page)
-        assert (await client.list_running()).total == 0
+        found = await getattr(client, question)()
+        assert (busy, len(getattr(found, rows))) == (-1, question == "list_keys")
         busy = 1_000_000
         with pytest.raises(ServerNotReady, match="too many"):
-            await client.list_running(timeout_s=1.0)
+            await getattr(client, question)(timeout_s=1.0)
 
 
 @virtual

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -30,6 +32,14 @@ async def large(rollout: Any) -> Any:
     return LARGE
 
 
+@asynccontextmanager
+async def opened(environment: Any = echo) -> AsyncIterator[Client]:
+    """A client of this environment, in real time, since values are encoded by threads."""
+    with trio.fail_after(120):
+        async with pair(environment) as (_, client):
+            yield client
+
+
 async def test_a_large_outcome_was_decoded_on_the_callers_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -46,9 +56,8 @@ async def test_a_large_outcome_was_decoded_on_the_callers_loop(
 
     monkeypatch.setattr(values_pieces.PieceDecoder, "_window_full", by_window)
     monkeypatch.setattr(values, "_whole", at_once)
-    with trio.fail_after(120):
-        async with pair(echo) as (_, client):
-            assert await client.run_rollout(LARGE) == LARGE
+    async with opened() as client:
+        assert await client.run_rollout(LARGE) == LARGE
     assert len(by_loop) > 10
     assert not any(by_loop)
 
@@ -63,25 +72,24 @@ async def test_an_outcome_is_received_when_it_is_decoded(monkeypatch: pytest.Mon
         while True:
             self._pause()
 
-    with trio.fail_after(120):
-        async with pair(large) as (_, client):
-            core = client._driver.core
-            kept = []
-            with trio.CancelScope() as scope:
-                async with trio.open_nursery() as nursery:
+    async with opened(large) as client:
+        core = client._driver.core
+        kept = []
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
 
-                    @nursery.start_soon
-                    async def call() -> None:
-                        await client.run_rollout("x")
+                @nursery.start_soon
+                async def call() -> None:
+                    await client.run_rollout("x")
 
-                    monkeypatch.setattr(values_pieces.PieceDecoder, "whole", whole)
-                    await decoding.wait()
-                    kept.append(len(core.calls.live))
-                    scope.cancel()
-            kept.append(len(core.calls.live))
-            monkeypatch.setattr(values_pieces.PieceDecoder, "whole", real)
-            assert kept == [1, 0]
-            assert await client.run_rollout("y") == LARGE
+                monkeypatch.setattr(values_pieces.PieceDecoder, "whole", whole)
+                await decoding.wait()
+                kept.append(len(core.calls.live))
+                scope.cancel()
+        kept.append(len(core.calls.live))
+        monkeypatch.setattr(values_pieces.PieceDecoder, "whole", real)
+        assert kept == [1, 0]
+        assert await client.run_rollout("y") == LARGE
 
 
 async def run_one(client: Client, input: Any, **options: Any) -> Any:
@@ -111,9 +119,8 @@ async def test_a_large_input_was_found_to_be_large_again_and_again(
         return encoded(self, limits, **how)
 
     monkeypatch.setattr(Asked, "encoded", counted)
-    with trio.fail_after(120):
-        async with pair(echo) as (_, client):
-            assert await run(client, LARGE) == LARGE
+    async with opened() as client:
+        assert await run(client, LARGE) == LARGE
     assert tries == [True, False]
 
 
@@ -134,28 +141,26 @@ async def test_only_inputs_of_keyed_calls_are_hashed_and_only_large_ones_in_a_th
         return body
 
     monkeypatch.setattr(Asked, "encoded", counted)
-    with trio.fail_after(120):
-        async with pair(echo) as (_, client):
-            await client.run_rollout(input, key="key")
-            assert tries == ([True] if on_loop else [True, False])
-            await client.run_rollout(input)
-            assert tries.pop() is True
+    async with opened() as client:
+        await client.run_rollout(input, key="key")
+        assert tries == ([True] if on_loop else [True, False])
+        await client.run_rollout(input)
+        assert tries.pop() is True
 
 
 async def test_a_door_is_told_what_cannot_be_encoded_and_when_its_call_has_its_place() -> None:
     told: list[int] = []
-    with trio.fail_after(120):
-        async with pair(echo) as (_, client):
-            for input in ([1, object()], [LARGE, object()]):
-                with pytest.raises(NotEncodable, match=r"input\[1\]") as caught:
-                    await encode(client, checked(input))
-                assert caught.value.path == "input[1]"
-            encoded = await encode(client, checked("x"))
+    async with opened() as client:
+        for input in ([1, object()], [LARGE, object()]):
+            with pytest.raises(NotEncodable, match=r"input\[1\]") as caught:
+                await encode(client, checked(input))
+            assert caught.value.path == "input[1]"
+        encoded = await encode(client, checked("x"))
 
-            def submitted() -> None:
-                told.append(len(client._driver.core.calls.live))
+        def submitted() -> None:
+            told.append(len(client._driver.core.calls.live))
 
-            assert (await run_encoded(client, encoded, submitted)).unwrap() == "x"
+        assert (await run_encoded(client, encoded, submitted)).unwrap() == "x"
     assert told == [1]
 
 
@@ -165,18 +170,17 @@ async def test_a_large_outcome_that_cannot_be_read_is_received_all_the_same(
     def whole(self: Any, depth: int) -> Any:
         raise RuntimeError("a bug")
 
-    with trio.fail_after(120):
-        async with pair(large) as (_, client):
-            outcome = await client.outcome("x")
-            assert 0 <= outcome.took_s < 120
-            with monkeypatch.context() as patched:
-                patched.setattr(values_pieces.PieceDecoder, "whole", whole)
-                broken = await client.outcome("x")
-            assert isinstance(broken.error, OutcomeNotDecodable)
-            assert "a bug" in str(broken.error)
-            assert values.decode(broken.error.raw) == LARGE
-            assert broken.value is None
-            assert not client._driver.core.calls.live
+    async with opened(large) as client:
+        outcome = await client.outcome("x")
+        assert 0 <= outcome.took_s < 120
+        with monkeypatch.context() as patched:
+            patched.setattr(values_pieces.PieceDecoder, "whole", whole)
+            broken = await client.outcome("x")
+        assert isinstance(broken.error, OutcomeNotDecodable)
+        assert "a bug" in str(broken.error)
+        assert values.decode(broken.error.raw) == LARGE
+        assert broken.value is None
+        assert not client._driver.core.calls.live
 
 
 @pytest.mark.parametrize("run", [run_one, run_many, run_for_a_door])
@@ -193,11 +197,10 @@ async def test_inputs_of_keyed_calls_were_hashed_on_the_callers_loop(
 
     monkeypatch.setattr("trio_envserve.client.options.input_digest", hashed)
     size = HASHED_AT_ONCE
-    with trio.fail_after(120):
-        async with pair(echo) as (_, client):
-            await run(client, made(size), key="large")
-            assert on_loop == [False]
-            await run(client, made(size // 2), key="small")
+    async with opened() as client:
+        await run(client, made(size), key="large")
+        assert on_loop == [False]
+        await run(client, made(size // 2), key="small")
     assert on_loop == [False, True]
 
 
@@ -207,9 +210,8 @@ class Record:
 
 
 async def test_large_requests_of_any_kind_are_encoded() -> None:
-    with trio.fail_after(120):
-        async with pair(echo) as (_, client):
-            assert await client.run_rollout([LARGE, Record(5)]) == [LARGE, {"number": 5}]
-            for told in ([LARGE, object()], [Record(5), LARGE, object()]):
-                with pytest.raises(NotEncodable, match=r"input\[\d\]"):
-                    await client.run_rollout(told)
+    async with opened() as client:
+        assert await client.run_rollout([LARGE, Record(5)]) == [LARGE, {"number": 5}]
+        for told in ([LARGE, object()], [Record(5), LARGE, object()]):
+            with pytest.raises(NotEncodable, match=r"input\[\d\]"):
+                await client.run_rollout(told)
