@@ -159,8 +159,7 @@ def minimum(session: nox.Session) -> None:
     if session.posargs:
         session.run("python", "-m", "pytest", *PARALLEL, *session.posargs)
     else:
-        games = ("tests/envs/test_textarena.py", "tests/envs/test_textarena_games.py")
-        one_of_each_file(session, *games)
+        one_of_each_file(session, "tests/envs/test_textarena.py")
 
 
 def lower_bounds() -> list[str]:
@@ -242,7 +241,7 @@ def games(session: nox.Session) -> None:
     """
     install(session, "test")
     session.install("-e", ".[textarena]", "gymnasium[box2d]")
-    chosen = ["tests/envs/test_textarena_games.py", "tests/envs/test_gymnasium.py"]
+    chosen = ["tests/envs/test_textarena.py", "tests/envs/test_gymnasium.py"]
     session.run(
         "python", "-m", "pytest", *PARALLEL, "-m", "slow or not slow", *chosen, *session.posargs
     )

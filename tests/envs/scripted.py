@@ -9,8 +9,9 @@ from typing import Any
 
 import trio
 
-from trio_envserve.envs import RolloutRequest, load
+from trio_envserve.envs import Rollout, RolloutRequest, load
 from trio_envserve.models.interface import Completion, Messages, ToolCall
+from trio_envserve.models.offline import OracleModel
 from trio_envserve.models.registry import open_models
 from trio_envserve.worker.runners import open_runner
 
@@ -45,6 +46,15 @@ class Scripted:
         await trio.lowlevel.checkpoint()
 
 
+def a_rollout(**changes: Any) -> Rollout:
+    """A rollout that asks the oracle."""
+    fields: dict[str, Any] = {
+        "input": None, "model": OracleModel(), "model_name": "m", "sampling_args": {},
+        "state_columns": (), "attempt": 1, "request": "ab#0",
+    }  # fmt: skip
+    return Rollout(**{**fields, **changes})
+
+
 def calls(*wanted: tuple[str, Any], text: str = "") -> Completion:
     """An answer that asks for tools; arguments that are text are sent as they are."""
     made = [
@@ -60,17 +70,23 @@ async def running(environment: Any, model: Any = None, args: Any = None):
     async with open_models({"scripted": lambda endpoint: model}) as models:
         async with open_runner(load(environment, args), threads=2, models=models) as runner:
 
-            async def run(given: Any = None, *columns: str, endpoint: str = "scripted") -> Any:
+            async def run(
+                given: Any = None, *columns: str, endpoint: str = "scripted",
+                request_id: str = "r", **more: Any,
+            ) -> Any:  # fmt: skip
+                asked: Any = {"kind": "rollout", "model_name": "m", **more}
                 request = RolloutRequest(
-                    kind="rollout",
-                    input=given,
-                    endpoint=endpoint,
-                    model_name="m",
-                    state_columns=columns,
+                    input=given, endpoint=endpoint, state_columns=columns, **asked
                 )
-                return await runner.run(request, request_id="r")
+                return await runner.run(request, request_id=request_id)
 
             yield run
+
+
+async def offline(environment: Any, given: Any, *columns: str, endpoint: str = "oracle", **args):
+    """The result of one rollout with an offline model."""
+    async with running(environment, args=args) as run:
+        return await run(given, *columns, endpoint=endpoint)
 
 
 async def one(environment: Any, script: Iterable[Any], given: Any = None, *columns: str, **args):

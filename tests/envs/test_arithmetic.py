@@ -3,30 +3,23 @@
 import pytest
 import trio
 
+from tests.envs.scripted import offline, running
 from trio_envserve.core.errors import ConfigError
-from trio_envserve.envs import RolloutRequest, load, read_run_log
+from trio_envserve.envs import load, read_run_log
 from trio_envserve.envs.arithmetic import Arithmetic
 from trio_envserve.worker.failures import EnvironmentFailure
-from trio_envserve.worker.runners import open_runner
-
-
-async def run(env, given, endpoint="oracle", **more):
-    request = RolloutRequest(kind="rollout", input=given, endpoint=endpoint, model_name="m", **more)
-    async with open_runner(env, threads=1) as runner:
-        return await runner.run(request, request_id="ab#0")
 
 
 @pytest.mark.parametrize("steps", [1, 4])
 async def test_the_oracle_is_right_and_garbage_is_not(steps):
-    env = load("arithmetic", {"steps": steps})
-    for given in env.inputs(50):
-        assert (await run(env, given))["reward"] == 1.0
-        assert (await run(env, given, "random"))["reward"] == 0.0
+    async with running("arithmetic", args={"steps": steps}) as run:
+        for given in load("arithmetic").inputs(50):
+            assert (await run(given, endpoint="oracle"))["reward"] == 1.0
+            assert (await run(given, endpoint="random"))["reward"] == 0.0
 
 
 async def test_the_shape_of_a_result():
-    env = load("arithmetic", {"steps": 2})
-    result = await run(env, {"index": 0}, state_columns=("turns", "answers"))
+    result = await offline("arithmetic", {"index": 0}, "turns", "answers", steps=2)
     assert set(result) == {"reward", "prompt", "completion", "answer", "usage", "state"}
     assert result["usage"]["calls"] == 2
     roles = [message["role"] for message in result["completion"]]
@@ -36,7 +29,7 @@ async def test_the_shape_of_a_result():
 
 
 async def test_a_question_of_the_callers_own():
-    result = await run(load("arithmetic"), {"question": "2 + 3?", "answer": 5})
+    result = await offline("arithmetic", {"question": "2 + 3?", "answer": 5})
     assert (result["reward"], result["answer"]) == (1.0, 5)
 
 
@@ -54,15 +47,19 @@ def test_inputs_are_of_their_seed():
     assert [Arithmetic().task(index, seed=1) for index in range(5)] == tasks[0]
 
 
-@pytest.mark.parametrize("given", [None, 3, {}, {"index": "0"}, {"question": "2 + 3?"}])
-async def test_wrong_inputs_are_failures(given):
-    with pytest.raises(EnvironmentFailure, match="an input of arithmetic is"):
-        await run(load("arithmetic"), given)
-
-
-async def test_an_index_outside_of_the_size_is_a_failure():
-    with pytest.raises(EnvironmentFailure, match=r"index 9 is not within 0\.\.8"):
-        await run(load("arithmetic", {"size": 9}), {"index": 9})
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        *((given, "an input of arithmetic is")
+          for given in (None, 3, {}, {"index": "0"}, {"question": "2 + 3?"})),
+        ({"index": 9}, r"index 9 is not within 0\.\.8"),
+        *(({"index": 0, "duration_s": wrong}, "duration_s")
+          for wrong in (-1, "1", True, float("nan"), float("inf"))),
+    ],
+)  # fmt: skip
+async def test_wrong_inputs_are_failures(given, said):
+    with pytest.raises(EnvironmentFailure, match=said):
+        await offline("arithmetic", given, size=9)
 
 
 @pytest.mark.parametrize("args", [{"size": 0}, {"steps": 0}, {"duration_s": -1}])
@@ -71,28 +68,17 @@ def test_wrong_arguments(args):
         load("arithmetic", args)
 
 
-async def test_it_logs_its_runs_and_lasts_as_long_as_told(tmp_path, autojump_clock):
-    path = tmp_path / "log"
-    env = load("arithmetic", {"log_path": path, "duration_s": 7.0})
-    before = trio.current_time()
-    await run(env, {"index": 0})
-    assert trio.current_time() - before == pytest.approx(7.0)
-    assert [record["event"] for record in read_run_log(path)] == ["start", "end"]
-
-
 def test_rerun_is_declared_on_request():
     assert load("arithmetic", {"rerun": True}).rerun
 
 
-async def test_an_input_may_say_how_long_it_lasts(autojump_clock):
-    env = load("arithmetic", {"duration_s": 5.0})
-    for more, expected_s in (({}, 5.0), ({"duration_s": 60}, 60.0), ({"duration_s": 0.0}, 0.0)):
-        began_s = trio.current_time()
-        assert (await run(env, {"index": 0, **more}))["reward"] == 1.0
-        assert trio.current_time() - began_s == pytest.approx(expected_s)
-
-
-@pytest.mark.parametrize("duration_s", [-1, "1", True, float("nan"), float("inf")])
-async def test_a_duration_that_is_none_fails_the_rollout(duration_s):
-    with pytest.raises(EnvironmentFailure, match="duration_s"):
-        await run(load("arithmetic"), {"index": 0, "duration_s": duration_s})
+async def test_rollout_is_logged_and_lasts_as_long_as_its_input_or_the_server_says(
+    tmp_path, autojump_clock
+):
+    path = tmp_path / "log"
+    async with running("arithmetic", args={"log_path": path, "duration_s": 5.0}) as run:
+        for more, expected_s in (({}, 5.0), ({"duration_s": 60}, 60.0), ({"duration_s": 0.0}, 0.0)):
+            began_s = trio.current_time()
+            assert (await run({"index": 0, **more}, endpoint="oracle"))["reward"] == 1.0
+            assert trio.current_time() - began_s == pytest.approx(expected_s)
+    assert [record["event"] for record in read_run_log(path)] == ["start", "end"] * 3

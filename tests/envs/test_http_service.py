@@ -11,12 +11,14 @@ import hypercorn.trio
 import pytest
 import trio
 
+from tests.envs import scripted
 from trio_envserve.core.errors import ConfigError
 from trio_envserve.core.values import encode
-from trio_envserve.envs import RolloutRequest, load
+from trio_envserve.envs import load
 from trio_envserve.envs.check import check_spec
 from trio_envserve.worker.failures import EnvironmentFailure, code_of
-from trio_envserve.worker.runners import open_runner
+
+DOWN = "environment-unavailable"
 
 
 class Service:
@@ -79,105 +81,76 @@ async def serve(answer):
 
 
 @asynccontextmanager
-async def running(url, **args):
-    async with open_runner(load(f"http:{url}", args), threads=1) as runner:
-
-        async def run(given, *, max_retries=0, request_id="r"):
-            request = RolloutRequest(
-                kind="rollout", input=given, endpoint="oracle", model_name="m",
-                max_retries=max_retries,
-            )  # fmt: skip
-            return await runner.run(request, request_id=request_id)
-
-        yield run
+async def asking(url, **args):
+    async with scripted.running(f"http:{url}", args=args) as run:
+        yield partial(run, endpoint="oracle")
 
 
 def scored(given):
     return {"reward": given["a"] * given["b"], "completion": [], "input": given}
 
 
-async def test_the_input_is_posted_and_the_answer_is_the_result():
+async def test_the_input_is_posted_and_the_answer_is_the_result(monkeypatch):
+    monkeypatch.setenv("ENVSERVE_TEST_KEY", "s3cret")
     async with serve(scored) as (service, url):
-        async with running(url) as run:
+        async with asking(url, key_env="ENVSERVE_TEST_KEY") as run:
             for a in range(100):
                 result = await run({"a": a, "b": 0.5}, request_id=f"id-{a}")
                 assert result == {"reward": a * 0.5, "completion": [], "input": {"a": a, "b": 0.5}}
                 encode(result)
     assert [given for _, given in service.seen] == [{"a": a, "b": 0.5} for a in range(100)]
-    assert service.seen[7][0]["idempotency-key"] == "id-7/0/1"
+    headers = service.seen[7][0]
+    assert (headers["idempotency-key"], headers["authorization"]) == ("id-7/0/1", "Bearer s3cret")
 
 
-async def test_a_key_is_read_from_the_environment(monkeypatch):
-    monkeypatch.setenv("ENVSERVE_TEST_KEY", "s3cret")
-    async with serve(lambda given: {"reward": 1}) as (service, url):
-        async with running(url, key_env="ENVSERVE_TEST_KEY") as run:
-            await run({})
-    assert service.seen[0][0]["authorization"] == "Bearer s3cret"
-
-
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        ((500, b"Traceback ..."), "ServiceFailed: .* answered with status 500: Traceback"),
-        ((302, b""), r"ServiceFailed: .* answered with status 302: \(nothing\)"),
-        ((429, b"later"), "ServiceUnavailable: The rollout did not run: .* refused it for now"),
-        ((503, b""), r"ServiceDown: .* answered with status 503: \(nothing\)"),
-        ((200, b"<html>"), "ServiceFailed: .* answered with what is not JSON .*: <html>"),
-        ((200, b""), "ServiceFailed: .* is not JSON"),
-        ((200, b'{"reward": 1'), "ServiceFailed: .* is not JSON"),
-        ((200, b"[" * 100_000), "ServiceFailed: .* is not JSON"),
-        ((200, b"\xff\xfe\x00"), "ServiceFailed: .* is not JSON"),
-        ((200, b" " * 2_000_000), "ServiceFailed: .* with more than 1000000 bytes"),
-    ],
-    ids=lambda value: str(value)[:30],
-)
-async def test_answers_that_are_no_results(answer, said):
-    async with serve(lambda given: answer) as (service, url):
-        async with running(url, max_answer_bytes=1_000_000) as run:
-            with pytest.raises(EnvironmentFailure, match=f"(?s){said}"):
-                await run({})
-    assert len(service.seen) == 1
-
-
-async def test_lone_surrogates_in_an_answer_can_be_sent_on():
-    async with serve(lambda given: (200, b'{"text": "a\\uD800b", "reward": 1}')) as (_, url):
-        async with running(url) as run:
+async def test_large_answer_and_half_a_surrogate_pair_can_be_sent_on():
+    large = b"x" * 3_000_000
+    async with serve(lambda given: (200, b'{"text": "a\\uD800' + large + b'"}')) as (_, url):
+        async with asking(url) as run:
             result = await run({})
-    assert result == {"text": "a\\ud800b", "reward": 1}
+    assert result == {"text": "a\\ud800" + large.decode()}
     encode(result)
 
 
-async def test_large_answers():
-    async with serve(lambda given: {"reward": 1, "text": "x" * 3_000_000}) as (_, url):
-        async with running(url) as run:
-            assert len((await run({}))["text"]) == 3_000_000
+@pytest.mark.parametrize(
+    ("answer", "said", "code"),
+    [
+        ((500, b"Traceback ..."), "answered with status 500: Traceback", "rollout-failed"),
+        ((404, b"no"), "answered with status 404: no", "rollout-failed"),
+        ((302, b""), r"answered with status 302: \(nothing\)", "rollout-failed"),
+        ((429, b"later"), "The rollout did not run: .* refused it for now", DOWN),
+        ((502, b""), r"ServiceDown: .* answered with status 502: \(nothing\)", DOWN),
+        ((503, b""), r"ServiceDown: .* answered with status 503: \(nothing\)", DOWN),
+        ((504, b""), r"ServiceDown: .* answered with status 504: \(nothing\)", DOWN),
+        ((200, b"<html>"), "answered with what is not JSON .*: <html>", "rollout-failed"),
+        ((200, b""), "is not JSON", "rollout-failed"),
+        ((200, b'{"reward": 1'), "is not JSON", "rollout-failed"),
+        ((200, b"[" * 100_000), "is not JSON", "rollout-failed"),
+        ((200, b"\xff\xfe\x00"), "is not JSON", "rollout-failed"),
+        ((200, b" " * 2_000_000), "with more than 1000000 bytes", "rollout-failed"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+async def test_answer_that_is_no_result_is_told_with_whose_fault_it_is(answer, said, code):
+    async with serve(lambda given: answer) as (service, url):
+        async with asking(url, max_answer_bytes=1_000_000) as run:
+            with pytest.raises(EnvironmentFailure, match=f"(?s){said}") as failed:
+                await run({})
+    assert code_of(failed.value) == code
+    assert len(service.seen) == 1
 
 
 async def test_a_service_that_is_not_there_did_not_run_it_and_is_tried_again():
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{nobody.getsockname()[1]}/run"
-        async with running(url) as run:
+        async with asking(url) as run:
             with pytest.raises(
                 EnvironmentFailure, match=r"did not run: .* was not reached"
             ) as failed:
                 await run({}, max_retries=1)
     assert failed.value.attempts == 2
-    assert code_of(failed.value) == "environment-unavailable"
-
-
-@pytest.mark.parametrize(
-    ("status", "code"),
-    [(429, "environment-unavailable"), (502, "environment-unavailable"),
-     (503, "environment-unavailable"), (504, "environment-unavailable"),
-     (500, "rollout-failed"), (404, "rollout-failed")],
-)  # fmt: skip
-async def test_service_that_is_down_is_no_fault_of_the_environment(status, code):
-    async with serve(lambda given: (status, b"no")) as (_, url):
-        async with running(url) as run:
-            with pytest.raises(EnvironmentFailure) as failed:
-                await run({})
-    assert code_of(failed.value) == code
+    assert code_of(failed.value) == DOWN
 
 
 @asynccontextmanager
@@ -207,7 +180,7 @@ HALF = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n" + b'{"reward"'
 @pytest.mark.parametrize("what", [b"", HALF, b"HTTP/1.1 2", b"not http\r\n\r\n"])
 async def test_what_was_cut_off_after_sending_may_have_run_and_is_never_sent_again(what):
     async with cutting(what) as (taken, url):
-        async with running(url) as run:
+        async with asking(url) as run:
             with pytest.raises(EnvironmentFailure) as failed:
                 await run({"a": 1}, max_retries=3)
             assert "ServiceLost: The rollout may have run" in str(failed.value)
@@ -220,7 +193,7 @@ async def test_what_was_cut_off_after_sending_may_have_run_and_is_never_sent_aga
 
 async def test_a_service_that_does_not_answer_in_time_may_have_run_it():
     async with serve(lambda given: "hold") as (service, url):
-        async with running(url, timeout_s=0.2) as run:
+        async with asking(url, timeout_s=0.2) as run:
             with pytest.raises(EnvironmentFailure, match=r"may have run: .* within 0\.2 s"):
                 await run({}, max_retries=2)
     assert len(service.seen) <= 1  # none if sending it took so long
@@ -229,7 +202,7 @@ async def test_a_service_that_does_not_answer_in_time_may_have_run_it():
 async def test_cancelling_closes_the_connection():
     with trio.fail_after(30):
         async with serve(lambda given: "hold") as (service, url):
-            async with running(url) as run:
+            async with asking(url) as run:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(run, {})
                     await service.waiting.wait()
@@ -241,7 +214,7 @@ async def test_cancelling_closes_the_connection():
 
 async def test_an_input_that_is_no_json_did_not_run():
     async with serve(scored) as (service, url):
-        async with running(url) as run:
+        async with asking(url) as run:
             for given in ({1, 2}, {"a": float("nan")}, b"bytes"):
                 with pytest.raises(EnvironmentFailure, match="did not run: its input cannot be"):
                     await run(given)

@@ -1,5 +1,6 @@
 """What an environment's author is promised about results and rollouts."""
 
+import copy
 import subprocess
 import sys
 from pathlib import Path
@@ -7,28 +8,29 @@ from pathlib import Path
 import pytest
 
 import trio_envserve.envs.interface as interface
-from trio_envserve.envs import Rollout, RolloutCancelled, trim_state
-from trio_envserve.models.offline import OracleModel
+from tests.envs.scripted import a_rollout
+from trio_envserve.envs import RolloutCancelled, trim_state
+
+RESULT = {"reward": 1.0, "state": {"a": 1, "b": 2}}
 
 
-def test_only_the_wanted_columns_come_back():
-    result = {"reward": 1.0, "state": {"a": 1, "b": 2}}
-    assert trim_state(result, ("a",)) == {"reward": 1.0, "state": {"a": 1}}
-    assert result["state"] == {"a": 1, "b": 2}
-
-
-def test_no_columns_no_state():
-    assert trim_state({"reward": 1.0, "state": {"a": 1}}, ()) == {"reward": 1.0}
-
-
-@pytest.mark.parametrize("result", [{}, {"state": None}, {"state": {"b": 1}}])
-def test_missing_columns_come_back_as_none(result):
-    assert trim_state(result, ("a",)) == {"state": {"a": None}}
-
-
-@pytest.mark.parametrize("value", [None, 3, "state", [1, 2]])
-def test_values_that_are_no_mapping_are_left_alone(value):
-    assert trim_state(value, ("a",)) is value
+@pytest.mark.parametrize(
+    ("value", "columns", "trimmed"),
+    [
+        (RESULT, ("a",), {"reward": 1.0, "state": {"a": 1}}),
+        (RESULT, (), {"reward": 1.0}),
+        ({}, ("a",), {"state": {"a": None}}),
+        ({"state": None}, ("a",), {"state": {"a": None}}),
+        ({"state": {"b": 1}}, ("a",), {"state": {"a": None}}),
+        (None, ("a",), None),
+        ("state", ("a",), "state"),
+        ([1, 2], ("a",), [1, 2]),
+    ],
+)
+def test_result_has_the_wanted_columns_of_its_state_and_no_other(value, columns, trimmed):
+    before = copy.deepcopy(value)
+    assert trim_state(value, columns) == trimmed
+    assert value == before
 
 
 def test_a_state_that_is_no_mapping_is_refused():
@@ -40,33 +42,16 @@ def test_a_cancelled_rollout_is_not_caught_as_an_exception():
     assert not issubclass(RolloutCancelled, Exception)
 
 
-def rollout():
-    return Rollout(
-        input=None,
-        model=OracleModel(),
-        model_name="m",
-        sampling_args={},
-        state_columns=(),
-        attempt=1,
-        request="r",
-    )
-
-
-async def test_ask_asks_the_model():
-    assert (await rollout().ask([], reference="5")).text == "5"
-    assert rollout().cancelled() is False
-
-
 @pytest.mark.parametrize("messages", ["What is it?", {"role": "user", "content": "What?"}])
 async def test_messages_that_are_no_list_are_told(messages):
     """The offline models answered, and an endpoint got a list of letters."""
     with pytest.raises(TypeError, match="messages are a list, such as"):
-        await rollout().ask(messages, reference="5")
+        await a_rollout().ask(messages, reference="5")
 
 
 async def test_ask_sync_is_for_threads():
     with pytest.raises(TypeError, match="await ask"):
-        rollout().ask_sync([])
+        a_rollout().ask_sync([])
 
 
 def test_importing_environments_imports_nothing_large():

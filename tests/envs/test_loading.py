@@ -139,6 +139,7 @@ def test_misspelt_names(installed):
     assert "package.module:factory" in refusal("envserve_sample.tasks")
     assert "did you mean 'reasoning-gym'" in refusal("reasoning-gim:countdown")
     assert "needs a name after the colon" in refusal("sample:")
+    assert "entry point 'sample-broken' is broken" in refusal("sample-broken")
 
 
 def test_misspelt_modules(modules):
@@ -146,10 +147,7 @@ def test_misspelt_modules(modules):
         "No module named 'envserve_sampel'; did you mean 'envserve_sample'?"
     )
     assert "did you mean 'envserve_sample.tasks'?" in refusal("envserve_sample.taks:Trio")
-
-
-def test_a_module_that_is_only_a_little_alike_is_not_suggested(modules):
-    message = refusal("my_env:Foo")  # `venv` is in every interpreter
+    message = refusal("my_env:Foo")  # `venv`, which is a little like it, is in every interpreter
     assert "did you mean" not in message
     assert "the working directory is" in message
 
@@ -246,10 +244,6 @@ def test_modules_that_cannot_be_imported(modules):
     assert "failed: SystemExit: 2" in refusal("envserve_sample.exits:x")
 
 
-def test_broken_entry_point(installed):
-    assert "entry point 'sample-broken' is broken" in refusal("sample-broken")
-
-
 def test_factories_that_fail(modules):
     with pytest.raises(ConfigError, match="broken could not be made: KeyError") as caught:
         load("envserve_sample.tasks:broken")
@@ -263,44 +257,8 @@ def test_what_is_no_environment(modules):
     assert message == "number is not an environment: int has no run_rollout(rollout)"
     assert "is not an environment" in refusal(object())
     assert "is not an environment" in refusal(dict)  # no signature to compare arguments with
-
-
-class Asyncio:
-    backend = "asyncio"
-
-    async def run_rollout(self, rollout):
-        return 1
-
-
-def test_a_misspelt_method_of_an_environment_is_told():
-    class Mistyped:
-        def run_rolout(self, rollout):
-            return 1
-
-    assert "has no run_rollout(rollout); it has run_rolout" in refusal(Mistyped())
-
-
-def test_objects_are_taken_as_they_are():
-    environment = Asyncio()
-    env = load(environment)
-    assert env.environment is environment
-    assert (env.name, env.backend) == ("Asyncio", "asyncio")
-    assert load(Asyncio).backend == "asyncio"
-    assert load(functools.partial(Arithmetic, seed=4)).environment.seed == 4
-
-
-def test_functions_may_carry_the_declarations():
-    def declared(function):
-        function.backend = "asyncio"
-        function.rerun = True
-        return function
-
-    @declared
-    async def run(rollout):
-        return 1
-
-    env = load(run)
-    assert (env.name, env.backend, env.rerun) == ("run", "asyncio", True)
+    misspelt = type("Mistyped", (), {"run_rolout": lambda self, rollout: 1})
+    assert "has no run_rollout(rollout); it has run_rolout" in refusal(misspelt())
 
 
 class CallableWithAsync:
@@ -308,8 +266,12 @@ class CallableWithAsync:
         return 1
 
 
+def kind(**members):
+    return type("Made", (), {"run_rollout": lambda self, rollout: 1, **members})
+
+
 def make(**members):
-    return type("Made", (), {"run_rollout": lambda self, rollout: 1, **members})()
+    return kind(**members)()
 
 
 async def coroutine(self, *rest):
@@ -341,9 +303,24 @@ def test_declarations_that_make_no_sense(members, message):
     assert message in refusal(make(**members))
 
 
-def test_callable_members_and_explicit_backends():
+def function(rollout):
+    return 1
+
+
+def test_objects_classes_and_functions_are_taken_as_they_are(monkeypatch):
+    on_asyncio = kind(backend="asyncio", run_rollout=coroutine)
+    environment = on_asyncio()
+    found = load(environment)
+    assert found.environment is environment
+    assert (found.name, found.backend) == ("Made", "asyncio")
+    assert load(on_asyncio).backend == "asyncio"
+    assert load(functools.partial(Arithmetic, seed=4)).environment.seed == 4
     assert load(make(run_rollout=CallableWithAsync())).backend == "trio"
     assert load(make(backend="trio")).backend == "trio"
+    monkeypatch.setattr(function, "backend", "trio", raising=False)
+    monkeypatch.setattr(function, "rerun", True, raising=False)
+    found = load(function)
+    assert (found.name, found.backend, found.rerun) == ("function", "trio", True)
     with pytest.raises(ConfigError, match="pass your own inputs"):
         load(make()).inputs(3)
 
@@ -360,19 +337,6 @@ def test_inputs_are_asked_for_with_number_and_seed():
     assert load(Offers()).inputs(2) == [(2, 0)]
 
 
-def test_inputs_that_take_something_else_are_told():
-    class Takes:
-        def run_rollout(self, rollout):
-            return None
-
-        def inputs(self, count):
-            return [count]
-
-    told = r"called as inputs\(n, seed\) \(test_loading.py:\d+\), and that fails"
-    with pytest.raises(ConfigError, match=told):
-        load(Takes()).inputs(3)
-
-
 async def _asynchronous(n, seed):
     return [n]
 
@@ -380,6 +344,7 @@ async def _asynchronous(n, seed):
 @pytest.mark.parametrize(
     ("inputs", "told"),
     [
+        (lambda n: [], r"called as <lambda>\(n, seed\) \(test_loading.py:\d+\), and that fails"),
         (lambda n, seed: None, r"inputs\(3, 0\) \(test_loading.py:\d+\) returned None, and not a"),
         (lambda n, seed: 7, "returned a value of type int, and not a list of inputs"),
         (lambda n, seed: {"word": "go"}, "returned a value of type dict, and not a list of inputs"),
@@ -391,16 +356,6 @@ def test_inputs_that_give_no_list_are_told(inputs, told):
     """None was told with a traceback of this package, and a dict gave its keys as inputs."""
     with pytest.raises(ConfigError, match=told):
         load(make(inputs=staticmethod(inputs))).inputs(3)
-
-
-class Waits:
-    async def run_rollout(self, rollout):
-        return 1
-
-
-class Blocks:
-    def run_rollout(self, rollout):
-        return 1
 
 
 class WithTools:
@@ -418,40 +373,31 @@ class InMainThread(WithTools):
 
 
 @pytest.mark.parametrize(
-    ("kind", "capacity"),
-    [(Waits, 256), (Blocks, 32), (WithTools, 64), (WithCoroutines, 256), (InMainThread, 1)],
+    ("environment", "capacity"),
+    [
+        (kind(run_rollout=coroutine), 256),
+        (kind(), 32),
+        (WithTools, 64),
+        (WithCoroutines, 256),
+        (InMainThread, 1),
+    ],
 )
-def test_an_environment_that_says_nothing_has_the_capacity_of_its_kind(kind, capacity):
-    found = load(kind)
+def test_an_environment_that_says_nothing_has_the_capacity_of_its_kind(environment, capacity):
+    found = load(environment)
     assert found.capacity_by(None) == capacity
-    assert found.capacity_by(7) == (1 if kind is InMainThread else 7)
-
-
-def rollout_function(rollout):
-    return 1
+    assert found.capacity_by(7) == (1 if environment is InMainThread else 7)
 
 
 def test_a_capacity_that_is_declared_holds_where_the_server_says_nothing(monkeypatch):
-    class Few(WithTools):
-        capacity = 3
-
-    class Large:
-        def __init__(self, size=2):
-            self.capacity = size
-
-        def run_rollout(self, rollout):
-            return 1
-
-    monkeypatch.setattr(rollout_function, "capacity", 4, raising=False)
-    found = [load(Few), load(Large, {"size": 5}), load(rollout_function)]
+    monkeypatch.setattr(function, "capacity", 4, raising=False)
+    few = type("Few", (WithTools,), {"capacity": 3})
+    large = kind(__init__=lambda self, size=2: setattr(self, "capacity", size))
+    found = [load(few), load(large, {"size": 5}), load(function)]
     assert [each.capacity_by(None) for each in found] == [3, 5, 4]
     assert [each.capacity_by(9) for each in found] == [9, 9, 9]
 
 
 @pytest.mark.parametrize("wrong", [0, -1, True, 2.0, "8"])
 def test_a_capacity_that_is_no_number_of_rollouts_is_refused(wrong):
-    class Wrong(Blocks):
-        capacity = wrong
-
     with pytest.raises(ConfigError, match="capacity is how many rollouts run at once"):
-        load(Wrong)
+        load(kind(capacity=wrong))

@@ -6,24 +6,18 @@ from typing import Any
 
 import pytest
 
+from tests.envs.scripted import a_rollout
 from trio_envserve.core import notes
 from trio_envserve.envs.interface import Rollout
 from trio_envserve.envs.notes import RolloutNotes
 from trio_envserve.models.interface import BlockingModel, Completion
 
 
-class Counting:
-    """A model that counts."""
+class Counting(BlockingModel):
+    """A model that counts, on a loop and in a thread."""
 
     async def complete(self, messages: Any, **how: Any) -> Completion:
-        return Completion(text="5", prompt_tokens=30, completion_tokens=4)
-
-
-class Plain(BlockingModel):
-    """The same in a thread."""
-
-    async def complete(self, messages: Any, **how: Any) -> Completion:
-        raise AssertionError
+        return self.complete_sync(messages)
 
     def complete_sync(self, messages: Any, **how: Any) -> Completion:
         return Completion(text="5", prompt_tokens=30, completion_tokens=4)
@@ -32,28 +26,22 @@ class Plain(BlockingModel):
         pass
 
 
-def noting(model: Any, **always: notes.Plain) -> tuple[Rollout, list[notes.Note]]:
+def noting(**always: notes.Plain) -> tuple[Rollout, list[notes.Note]]:
     """A rollout, and the notes that it keeps."""
     kept: list[notes.Note] = []
     write = RolloutNotes(lambda note: kept.append(notes.decode(note)), **always)
-    return Rollout(None, model, "m", {}, (), 1, "r", note=write), kept
+    return a_rollout(model=Counting(), note=write), kept
 
 
 async def test_model_calls_are_noted_by_themselves():
-    rollout, kept = noting(Counting())
+    rollout, kept = noting()
     await rollout.ask([])
-    await rollout.ask([])
+    rollout.ask_sync([])
     assert kept == [{"turn": 1, "tokens": 34}, {"turn": 2, "tokens": 68}]
 
 
-def test_model_calls_in_a_thread_are_noted_by_themselves():
-    rollout, kept = noting(Plain())
-    rollout.ask_sync([])
-    assert kept == [{"turn": 1, "tokens": 34}]
-
-
 async def test_what_the_code_says_itself_stays_when_more_is_added():
-    rollout, kept = noting(Counting(), attempt=2)
+    rollout, kept = noting(attempt=2)
     rollout.note(text="thinks", turn="of five")
     await rollout.ask([])
     rollout.note(text="done")
@@ -66,28 +54,23 @@ async def test_what_the_code_says_itself_stays_when_more_is_added():
 
 
 def test_a_tool_is_noted_until_it_has_ended():
-    rollout, kept = noting(Counting())
+    rollout, kept = noting()
     rollout.note.add(tool="search")
     rollout.note.add(tool=None)
     assert kept == [{"tool": "search"}, {}]
 
 
-def test_what_cannot_be_added_is_left_out_and_hurts_nobody():
-    rollout, kept = noting(Counting())
-    rollout.note.add(turn=object())  # type: ignore[arg-type]  # as a model may count
-    assert kept == []
-
-
-def test_a_note_that_was_refused_is_forgotten():
-    rollout, kept = noting(Counting())
+def test_note_that_cannot_be_is_forgotten_and_only_the_codes_own_is_refused():
+    rollout, kept = noting()
     with pytest.raises(TypeError):
         rollout.note(text=b"bytes")  # type: ignore[arg-type]  # as a caller may
+    rollout.note.add(turn=object())  # type: ignore[arg-type]  # as a model may count
     rollout.note.add(turn=1)
     assert kept == [{"turn": 1}]
 
 
 def test_where_nobody_keeps_notes_mistakes_show_all_the_same():
-    rollout = Rollout(None, Counting(), "m", {}, (), 1, "r")  # type: ignore[arg-type]  # asks no model
+    rollout = a_rollout()
     rollout.note(turn=1)
     rollout.note.add(tool="search")
     with pytest.raises(TypeError):

@@ -1,13 +1,14 @@
 """The adapter for reasoning-gym, with the library itself."""
 
+import random
 import sys
 
 import pytest
 
+from tests.envs.scripted import Scripted, offline, running
 from trio_envserve.core.errors import ConfigError
-from trio_envserve.envs import RolloutRequest, load
+from trio_envserve.envs import load
 from trio_envserve.worker.failures import EnvironmentFailure
-from trio_envserve.worker.runners import open_runner
 
 
 def test_without_the_library_the_extra_is_named(monkeypatch):
@@ -23,46 +24,50 @@ def library():
     return pytest.importorskip("reasoning_gym")
 
 
-def asked(given, endpoint="oracle", **more):
-    return RolloutRequest(kind="rollout", input=given, endpoint=endpoint, model_name="m", **more)
+async def test_answer_is_scored_as_by_the_library(library):
+    tasks = library.create_dataset("countdown", seed=7, size=20)
+    entries = {entry["question"]: entry for entry in tasks}
+    chance, said = random.Random(7), []
 
+    def answer(messages):
+        right = entries[messages[-1]["content"]]["answer"]
+        said.append(chance.choice((right, "1 + 1", "nothing")))
+        return f"So <answer>{said[-1]}</answer>."
 
-async def test_the_oracle_scores_full_marks_and_garbage_does_not(library):
-    env = load("reasoning-gym:countdown")
-    assert (env.name, env.backend, env.rerun) == ("reasoning-gym:countdown", "trio", True)
-    rewards: dict[str, list[float]] = {"oracle": [], "random": []}
-    async with open_runner(env, threads=1) as runner:
-        for given in env.inputs(50, seed=7):
-            for endpoint, given_rewards in rewards.items():
-                result = await runner.run(asked(given, endpoint), request_id="r")
-                given_rewards.append(result["reward"])
-    assert rewards["oracle"] == [1.0] * 50
-    assert sum(rewards["random"]) / 50 < 0.2
+    spec, rewards = "reasoning-gym:countdown", set()
+    async with running(spec, Scripted([answer]), {"size": 20}) as run:
+        for given in load(spec, {"size": 20}).inputs(20, seed=7):
+            result = await run(given, "question")
+            entry = entries[result["state"]["question"]]
+            assert result["reward"] == tasks.score_answer(said[-1], entry)
+            rewards.add(result["reward"])
+            assert (await run(given, endpoint="oracle"))["reward"] == 1.0
+            assert (await run(given, endpoint="random"))["reward"] < 1.0
+    assert len(rewards) > 1
 
 
 async def test_an_entry_follows_from_its_input(library):
-    request = asked({"index": 3, "seed": 5}, state_columns=("question", "given"))
+    given = {"index": 3, "seed": 5}
     results = []
     for args in ({}, {"seed": 9}):
-        async with open_runner(load("reasoning-gym:countdown", args), threads=1) as runner:
-            results += [await runner.run(request, request_id="r") for _ in range(2)]
+        async with running("reasoning-gym:countdown", args=args) as run:
+            results += [await run(given, "question", "given", endpoint="oracle") for _ in range(2)]
     assert all(result == results[0] for result in results)
     assert results[0]["state"]["given"] == results[0]["answer"]
 
 
 async def test_the_kept_data_sets_are_bounded(library):
-    env = load("reasoning-gym:countdown", {"size": 2})
-    async with open_runner(env, threads=1) as runner:
-        for seed in range(40):
-            await runner.run(asked({"index": 1, "seed": seed}), request_id="r")
-    assert len(env.environment._kept) == 16
+    environment = load("reasoning-gym:countdown", {"size": 2}).environment
+    async with running(environment) as run:
+        for seed in range(20):
+            await run({"index": 1, "seed": seed}, endpoint="oracle")
+    assert len(environment._kept) == 16
 
 
 @pytest.mark.parametrize("given", [None, {"index": "0"}, {"index": 0, "seed": "x"}, {"index": 2}])
 async def test_wrong_inputs_are_failures(library, given):
-    async with open_runner(load("reasoning-gym:countdown", {"size": 2}), threads=1) as runner:
-        with pytest.raises(EnvironmentFailure, match=r"an input of reasoning-gym|not within"):
-            await runner.run(asked(given), request_id="r")
+    with pytest.raises(EnvironmentFailure, match=r"an input of reasoning-gym|not within"):
+        await offline("reasoning-gym:countdown", given, size=2)
 
 
 @pytest.mark.parametrize(
@@ -93,11 +98,9 @@ async def test_all_data_sets(library):
     from reasoning_gym.factory import DATASETS
 
     for name in sorted(set(DATASETS) - {"composite"}):
-        env = load(f"reasoning-gym:{name}", {"size": 3, "seed": 1})
-        async with open_runner(env, threads=1) as runner:
+        async with running(f"reasoning-gym:{name}", args={"size": 3, "seed": 1}) as run:
             if name in NO_REFERENCE:
                 with pytest.raises(EnvironmentFailure, match="this task has none"):
-                    await runner.run(asked({"index": 0}), request_id="r")
-                continue
-            result = await runner.run(asked({"index": 0}), request_id="r")
-            assert result["reward"] >= 0.99, name
+                    await run({"index": 0}, endpoint="oracle")
+            else:
+                assert (await run({"index": 0}, endpoint="oracle"))["reward"] >= 0.99, name

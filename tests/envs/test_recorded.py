@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from trio_envserve.envs import RolloutRequest, load
-from trio_envserve.worker.runners import open_runner
+from tests.envs.scripted import running
 
 ASKED = [{"role": "system", "content": "Add."}, {"role": "user", "content": "1 + 1 \ud83d"}]
 SEEN = [ASKED[0], {"role": "user", "content": "1 + 1 \\ud83d"}]
@@ -40,25 +39,20 @@ class InGroups(Adds):
         return [await self.run_rollout(each) for each in rollouts]
 
 
-async def run(environment: Any, given: Any, kind: str = "rollout") -> Any:
-    asked = given if kind == "rollout" else [given]
-    request = RolloutRequest(kind=kind, input=asked, endpoint="oracle", model_name="m")  # type: ignore[arg-type]  # one of two
-    async with open_runner(load(environment), threads=1) as runner:
-        return await runner.run(request, request_id="ab#0")
+async def run(environment: Any, given: Any, **kind: str) -> Any:
+    async with running(environment) as asked:
+        return await asked(given, endpoint="oracle", **kind)
 
 
 @pytest.mark.parametrize(("environment", "calls"), [(Adds(), 2), (AddsByThread(), 1)])
 async def test_prompt_and_usage_are_recorded_by_themselves(environment: Any, calls: int):
     result = await run(environment, {"asks": True, "returns": {"reward": 1.0}})
-    assert result["prompt"] == SEEN
-    assert result["usage"]["calls"] == calls
-    assert result["reward"] == 1.0
+    assert (result["prompt"], result["usage"]["calls"], result["reward"]) == (SEEN, calls, 1.0)
 
 
 async def test_prompt_and_usage_of_a_group_are_recorded():
-    (record,) = await run(InGroups(), {"asks": True, "returns": {"reward": 1.0}}, "group")
-    assert record["value"]["prompt"] == SEEN
-    assert record["value"]["usage"]["calls"] == 2
+    (record,) = await run(InGroups(), [{"asks": True, "returns": {"reward": 1.0}}], kind="group")
+    assert (record["value"]["prompt"], record["value"]["usage"]["calls"]) == (SEEN, 2)
 
 
 @pytest.mark.parametrize(

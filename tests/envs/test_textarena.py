@@ -1,22 +1,191 @@
-"""The adapter for textarena, with the library itself."""
+"""The adapter for textarena, with the library itself: every game, by the adapter and by the
+library's own loop, with the same moves; and what the adapter itself says."""
+
+from __future__ import annotations
 
 import random
 import re
 import sys
+from typing import Any
 
 import pytest
 
-from tests.envs.scripted import Scripted, one, running
+from tests.envs.scripted import one, running
+from trio_envserve import open_client, open_server
 from trio_envserve.core.errors import ConfigError
 from trio_envserve.core.values import encode
 from trio_envserve.envs import load
 
-LINES = [(0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6)]
+PLAYERS = {
+    "2048": 1, "Alquerque": 2, "Bandit": 1, "Battleship": 2, "Blackjack": 1, "Breakthrough": 2,
+    "Briscola": 2, "Checkers": 2, "Chess": 2, "Chopsticks": 2, "ColonelBlotto": 2,
+    "ConnectFour": 2, "Countdown": 1, "Crosswords": 1, "Crusade": 2, "Cryptarithm": 1,
+    "FifteenPuzzle": 1, "FrozenLake": 1, "GameOfPureStrategy": 2, "GermanWhist": 2, "Golf": 2,
+    "GuessTheNumber": 1, "HighSociety": 2, "IndianPoker": 2, "IteratedMatchingPennies": 2,
+    "IteratedPrisonersDilemma": 2, "IteratedRockPaperScissors": 2, "IteratedStagHunt": 2,
+    "IteratedTwoThirdsAverage": 2, "IteratedUltimatumGame": 2, "KuhnPoker": 2, "LiarsDice": 2,
+    "LightsOut": 1, "LinesOfAction": 2, "LogicPuzzle": 1, "MarketEntryGame": 2, "Mastermind": 1,
+    "MemoryGame": 2, "Minesweeper": 1, "NewRecruit": 2, "Nim": 2, "Othello": 2, "PegJump": 1,
+    "PigDice": 2, "Poker": 2, "PublicGoodsGame": 2, "QuantumTicTacToe": 2,
+    "ReverseTicTacToe": 2, "RushHour": 1, "SantoriniBaseFixed": 2, "SecretMafia": 6,
+    "Secretary": 1, "Set": 1, "SettlersOfCatan": 4, "SimpleBlindAuction": 2,
+    "SimpleNegotiation": 2, "SimpleTak": 2, "Slitherlink": 1, "Snake": 2, "Sokoban": 1,
+    "SpiteAndMalice": 2, "Stratego": 2, "Sudoku": 1, "Surround": 2, "Taboo": 4, "Tak": 2,
+    "ThreeCardMonte": 1, "ThreePlayerGOPS": 3, "ThreePlayerIPD": 3, "ThreePlayerTicTacToe": 3,
+    "TicTacToe": 2, "TowerOfHanoi": 1, "TruthAndDeception": 2, "TwoDollar": 2,
+    "UltimateTexasHoldem": 1, "UltimateTicTacToe": 2, "WildTicTacToe": 2,
+}  # fmt: skip
+"""The games that run without network, models and further data, and how many play each."""
+
+WORDS = "words of NLTK, which it downloads"
+JUDGE = "a model that plays along, and its key"
+LOST = "files that the library's package does not have"
+NEEDS = {
+    "BabyAiText": "the package babyai_text", "CharacterConclave": "a method that it calls rightly",
+    "Codenames": WORDS, "Debate": JUDGE, "DontSayIt": WORDS, "GuessWho": JUDGE, "Hangman": WORDS,
+    "Klondike": "syntax of Python", "LetterAuction": WORDS, "ScenarioPlanning": JUDGE,
+    "ScorableGames": LOST, "SpellingBee": WORDS, "TwentyQuestions": JUDGE, "UsedCar": LOST,
+    "UsedCarNegotiation": LOST, "WordChains": WORDS, "WordLadder": WORDS, "WordSearch": WORDS,
+    "Wordle": WORDS,
+}  # fmt: skip
+"""The others, and what each would need."""
+
+SINCE_3_12 = {
+    "Checkers", "Chess", "IteratedStagHunt", "ReverseTicTacToe", "UltimateTexasHoldem",
+}  # fmt: skip
+"""Their source is no Python before."""
+
+A_FEW = ("Blackjack", "KuhnPoker", "Nim", "QuantumTicTacToe", "SantoriniBaseFixed", "SecretMafia",
+         "TicTacToe", "TowerOfHanoi")  # fmt: skip
+SEEDS = range(1, 6)
+MOST_MOVES = 600
+"""Far more than these games have at random."""
+
+_BRACKETS = re.compile(r"\[(?!GAME|Player)[^\[\]\n]{1,40}\]")
+KNOWN_MOVES = {"MarketEntryGame": ["[E]", "[S]"], "PublicGoodsGame": ["[0]", "[3]"]}
+"""Of games whose own code never ends once all players have made wrong moves."""
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def library():
     return pytest.importorskip("textarena")
+
+
+def named(library: Any, game: str) -> str:
+    """The game's first name in the registry."""
+    if game in SINCE_3_12 and sys.version_info < (3, 12):
+        pytest.skip(f"{game} is no Python before 3.12")
+    known = library.envs.registration.ENV_REGISTRY
+    names: list[str] = sorted(known)
+    return next(each for each in names if each.partition("-v0")[0] == game)
+
+
+def test_table_has_all_games_of_the_library(library):
+    known = {each.partition("-v0")[0] for each in library.envs.registration.ENV_REGISTRY}
+    assert known == PLAYERS.keys() | NEEDS.keys()
+    assert PLAYERS.keys().isdisjoint(NEEDS)
+
+
+def by_the_library(
+    library: Any, game: str, seed: int, model: int
+) -> tuple[dict[str, Any], Any] | None:
+    """The input that repeats a game with random moves, and all rewards, which are None if it was
+    left at a turn of the model's.  None if it does not end."""
+    env = library.make(named(library, game))
+    env.reset(num_players=PLAYERS[game], seed=seed)
+    chance = random.Random(seed)
+    moves: dict[bool, list[str]] = {True: [], False: []}
+    done, most = False, chance.choice([20, MOST_MOVES])
+    while not done:
+        player, shown = env.get_observation()
+        if player == model and len(moves[True]) >= most:
+            return {"seed": seed, "actions": moves[True], "opponent": moves[False]}, None
+        text = shown if isinstance(shown, str) else "\n".join(str(each[1]) for each in shown)
+        move = chance.choice(KNOWN_MOVES[game]) if game in KNOWN_MOVES else said(text, chance)
+        moves[player == model].append(move)
+        done, _ = env.step(action=move)
+        if len(moves[False]) > 2 * MOST_MOVES:
+            return None  # its rules leave a player without a move
+    rewards, _ = env.close()
+    return {"seed": seed, "actions": moves[True], "opponent": moves[False]}, rewards
+
+
+def said(text: str, chance: random.Random) -> str:
+    """One of the moves that a text shows, or with other numbers, or none."""
+    shown = _BRACKETS.findall(text)[-60:]
+    if not shown or chance.random() < 0.05:
+        return "I don't know"
+    move: str = chance.choice(shown)
+    if chance.random() < 0.3:
+        return re.sub(r"\d+", lambda _: str(chance.randrange(10)), move)
+    return move
+
+
+def args_of(game: str, given: Any, model: int) -> dict[str, Any]:
+    args = {"player": model, "max_turns": max(len(given["actions"]), 1)}
+    # One or two are found by the adapter.
+    return args | ({"num_players": PLAYERS[game]} if PLAYERS[game] > 2 else {})
+
+
+def check(game: str, result: Any, rewards: Any, model: int) -> None:
+    """The result has the rewards of the library's own loop."""
+    all_of_them = None if rewards is None else [rewards.get(each) for each in range(PLAYERS[game])]
+    assert result["state"]["rewards"] == all_of_them
+    assert result["state"]["done"] == (rewards is not None)
+    own = None if rewards is None else rewards.get(model)
+    if isinstance(own, int | float):
+        assert result["reward"] == own
+    else:  # some give a text for a wrong move
+        assert "reward" not in result
+        why = "get_reward() returned" if rewards else "the game was not finished"
+        assert result["no_reward"].startswith(why)
+
+
+EACH = [pytest.param(game, marks=[] if game in A_FEW else pytest.mark.slow) for game in PLAYERS]
+
+
+@pytest.mark.parametrize("game", EACH)
+async def test_game_has_the_rewards_of_the_librarys_own_loop(library, game):
+    ended = 0
+    for seed in SEEDS:
+        model = seed % PLAYERS[game]
+        played = by_the_library(library, game, seed, model)
+        if played is None:
+            continue
+        ended += 1
+        given, rewards = played
+        args = args_of(game, given, model)
+        async with running(f"textarena:{named(library, game)}", args=args) as run:
+            result = await run(given, "done", "rewards", endpoint="oracle")
+        check(game, result, rewards, model)
+        encode(result)
+    assert ended
+
+
+@pytest.mark.slow
+@pytest.mark.real
+@pytest.mark.parametrize("game", PLAYERS)
+async def test_game_through_a_server_has_the_rewards_of_the_librarys_own_loop(library, game):
+    given, rewards, model = next(
+        (*played, seed % PLAYERS[game])
+        for seed in SEEDS
+        if (played := by_the_library(library, game, seed, seed % PLAYERS[game]))
+    )
+    spec, args = f"textarena:{named(library, game)}", args_of(game, given, model)
+    async with (
+        open_server(spec, args=args, workers=1) as server,
+        open_client(server.address) as client,
+    ):
+        result = await client.run_rollout(given, model="oracle", state_columns=["done", "rewards"])
+    check(game, result, rewards, model)
+
+
+async def test_player_that_never_moves_ends_the_rollout(library):
+    """10,000 of its moves were waited for, each of which made what is shown longer."""
+    given = {"seed": 1, "opponent": ["I don't know"] * 5_000}
+    with pytest.raises(Exception, match="the other players have made 1000 moves"):
+        async with running("textarena:SantoriniBaseFixed-v0", args={"player": 1}) as run:
+            await run(given, endpoint="oracle")
 
 
 def test_without_the_library_the_extra_is_named(monkeypatch):
@@ -25,70 +194,6 @@ def test_without_the_library_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "textarena", None)
     with pytest.raises(ConfigError, match=r'pip install "trio-envserve\[textarena\]"'):
         load("textarena:TicTacToe-v0")
-
-
-def winner(moves):
-    """Who has three in a row after moves (player, cell); None for a draw."""
-    cells = dict.fromkeys(range(9), -1)
-    for player, cell in moves:
-        cells[cell] = player
-        if any(all(cells[each] == player for each in line) for line in LINES):
-            return player
-    return None
-
-
-def cells_in(messages):
-    """What the model can see of both players' moves."""
-    text = "\n".join(str(message["content"]) for message in messages if message["role"] == "user")
-    placed = re.findall(r"Player (\d) placed their symbol \(.\) in cell (\d)", text)
-    return [(int(player), int(cell)) for player, cell in placed]
-
-
-@pytest.mark.parametrize("player", [0, 1])
-async def test_a_hundred_games_are_rewarded_as_they_went(library, player):
-    choose = random.Random(8)
-    mine: list[int] = []
-
-    def move(messages):
-        taken = {cell for _, cell in cells_in(messages)} | set(mine)
-        mine.append(choose.choice([cell for cell in range(9) if cell not in taken]))
-        return f"<think>Not [0] again.</think> I take [{mine[-1]}]."
-
-    rewards = []
-    async with running("textarena:TicTacToe-v0", Scripted([move]), {"player": player}) as run:
-        for seed in range(50):
-            mine.clear()
-            result = await run({"seed": seed}, "prompt", "done", "rewards", "turns", "info")
-            assert result["state"]["done"]
-            theirs = [
-                cell
-                for who, cell in cells_in(result["state"]["prompt"] + result["completion"])
-                if who != player
-            ]
-            # What was not shown any more is the other's last move, if it ended the game.
-            ours = [(player, cell) for cell in mine]
-            others = [(1 - player, cell) for cell in theirs]
-            known = [*ours, *others]
-            expected = {1: 1.0, -1: -1.0, 0: 0.0}[result["state"]["rewards"][player]]
-            assert result["reward"] == expected
-            if result["reward"] == 1.0:
-                assert winner(interleaved(ours, others, player)) == player
-            elif result["reward"] == -1.0:
-                free = set(range(9)) - {cell for _, cell in known}
-                assert winner(interleaved(ours, others, player)) is None
-                last = [winner([*interleaved(ours, others, player), (1 - player, c)]) for c in free]
-                assert 1 - player in last
-            else:
-                assert winner(interleaved(ours, others, player)) is None
-            rewards.append(result["reward"])
-            encode(result)
-    assert {1.0, -1.0} <= set(rewards)
-
-
-def interleaved(ours, others, player):
-    first, second = (ours, others) if player == 0 else (others, ours)
-    pairs = [move for pair in zip(first, second, strict=False) for move in pair]
-    return pairs + first[len(second) :] + second[len(first) :]
 
 
 @pytest.mark.parametrize(
@@ -123,18 +228,9 @@ async def test_a_game_that_has_not_ended_has_no_reward(library):
     assert result["stop"] == "max_turns"
 
 
-@pytest.mark.parametrize("game", ["ConnectFour-v0", "KuhnPoker-v0", "GuessTheNumber-v0",
-                                  "TowerOfHanoi-v0", "TicTacToe-v0-raw"])  # fmt: skip
-async def test_other_games_can_be_played_to_an_end(library, game):
-    async with running(f"textarena:{game}", args={"max_turns": 40}) as run:
-        result = await run({"seed": 1}, "done", "turns", endpoint="oracle")
-    assert result["state"]["turns"] >= 1
-    assert ("reward" in result) == result["state"]["done"]
-    encode(result)
-
-
-async def test_offline_the_oracle_follows_the_inputs_actions(library):
-    async with running("textarena:TicTacToe-v0") as run:
+@pytest.mark.parametrize("form", ["", "-raw"])
+async def test_offline_the_oracle_follows_the_inputs_actions(library, form):
+    async with running(f"textarena:TicTacToe-v0{form}") as run:
         given = {"actions": ["[0]", "[1]", "[2]"], "opponent": ["[3]", "[4]"]}
         assert (await run(given, endpoint="oracle"))["reward"] == 1.0
         first = await run({"seed": 5}, endpoint="oracle")
@@ -150,7 +246,8 @@ async def test_the_other_player_may_be_a_function(library):
         "textarena:TicTacToe-v0", ["[0]", "[1]", "[2]"], {},
         opponent="tests.envs.test_textarena:last_cell",
     )  # fmt: skip
-    assert cells_in(result["completion"]) == [(0, 0), (1, 8), (0, 1), (1, 7)]
+    shown = "\n".join(str(message["content"]) for message in result["completion"])
+    assert re.findall(r"in cell (\d)", shown) == ["0", "8", "1", "7"]
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,10 @@ import sys
 
 import pytest
 
-from trio_envserve.envs import Rollout
+from tests.envs.scripted import a_rollout
 from trio_envserve.envs.arithmetic import Arithmetic
 from trio_envserve.envs.recorder import read_run_log
 from trio_envserve.envs.witness import Witness, is_dead
-from trio_envserve.models.offline import OracleModel
 
 PROGRAM = """
 import sys
@@ -21,13 +20,6 @@ witness = Witness(sys.argv[1])
 print(witness.begin(sys.argv[2]), witness.process, flush=True)
 sys.stdin.read()
 """
-
-
-def rollout(**input):
-    return Rollout(
-        input=input, model=OracleModel(), model_name="", sampling_args={}, state_columns=(),
-        attempt=1, request="ab#0",
-    )  # fmt: skip
 
 
 def begin_elsewhere(directory, key):
@@ -45,30 +37,20 @@ def end(process):
     process.communicate()
 
 
-def test_nobody_began_it_before(tmp_path):
-    witness = Witness(tmp_path)
-    assert witness.begin("a") == "none"
-    assert witness.begin("b") == "none"
-    witness.close()
-
-
-def test_this_very_process_lives(tmp_path):
-    witness = Witness(tmp_path)
-    witness.begin("a")
-    assert witness.begin("a") == "alive"
-    witness.close()
-
-
-def test_two_in_one_process_see_each_other(tmp_path):
+def test_witnesses_of_one_process_see_each_other_until_they_are_closed(tmp_path):
     first, second = Witness(tmp_path), Witness(tmp_path)
     assert first.process != second.process
-    first.begin("a")
+    assert first.begin("a") == "none"
+    assert first.begin("a") == "alive"
     assert second.begin("a") == "alive"
+    assert second.begin("b") == "none"
     second.close()
     assert is_dead(tmp_path, second.process)
     assert not is_dead(tmp_path, first.process)
     assert first.begin("a") == "dead"
     first.close()
+    with pytest.raises(FileNotFoundError):
+        is_dead(tmp_path, "1-ffffffff")  # which nobody ever had
 
 
 @pytest.mark.real
@@ -115,16 +97,11 @@ def test_two_who_ask_at_once_do_not_take_each_other_for_the_process(tmp_path):
             os.close(descriptor)
 
 
-def test_a_name_that_nobody_ever_had(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        is_dead(tmp_path, "1-ffffffff")
-
-
 async def test_the_built_in_environment_logs_key_process_and_predecessor(tmp_path):
     environment = Arithmetic(log_path=tmp_path / "log")
-    await environment.run_rollout(rollout(index=0, key="k"))
-    await environment.run_rollout(rollout(index=0, key="k"))
-    await environment.run_rollout(rollout(index=0))
+    await environment.run_rollout(a_rollout(input={"index": 0, "key": "k"}))
+    await environment.run_rollout(a_rollout(input={"index": 0, "key": "k"}))
+    await environment.run_rollout(a_rollout(input={"index": 0}))
     first, ended, second, _, bare, _ = read_run_log(tmp_path / "log")
     assert first["key"] == "k"
     assert first["predecessor"] == "none"
