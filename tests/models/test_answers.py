@@ -10,18 +10,17 @@ import math
 from typing import Any, NamedTuple
 
 import pytest
-import trio
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.endpoint import Endpoint, Reply, Status, serve
-from trio_envserve.models import BrokenNumbers, ContextFull, ModelAborted, ModelError, patience
+from tests.endpoint import Reply, Status
+from tests.models.helpers import HELLO, scripted, served
+from trio_envserve.models import BrokenNumbers, ContextFull, ModelAborted, ModelError
 from trio_envserve.models.chat import ChatProblem, StreamReader, read_answer
 from trio_envserve.models.endpoints import Endpoint as Where
-from trio_envserve.models.http import HttpModel
 
-HELLO = [{"role": "user", "content": "hello"}]
-HANG_S = 300.0
+pytestmark = pytest.mark.usefixtures("quick")
+
 WHERE = Where(url="http://x/v1")
 
 
@@ -485,13 +484,6 @@ ANSWERS: dict[str, tuple[Status, Good | Again | Ends]] = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """Pauses as in life, a hundred times as short."""
-    pause_s = patience.pause_s
-    monkeypatch.setattr(patience, "pause_s", lambda *args: pause_s(*args) / 100)
-
-
 def in_a_stream(answer: Status) -> Status | None:
     """A whole answer as the events of a stream: its role, all that it says, its end."""
     try:
@@ -522,27 +514,18 @@ EVERY = ANSWERS | STREAMED
 
 @pytest.mark.parametrize(("answer", "expected"), EVERY.values(), ids=EVERY)
 async def test_an_engines_answer(answer, expected):
-    endpoint = Endpoint(lambda ask: answer)
-    with trio.fail_after(HANG_S):
-        async with serve(endpoint) as url:
-            model = HttpModel(Where(url=url, retries=1), "mine")
-            try:
-                if isinstance(expected, Good):
-                    _check(await model.complete(HELLO, name="m", sampling_args={}), expected)
-                else:
-                    with pytest.raises(ModelError) as caught:
-                        await model.complete(HELLO, name="m", sampling_args={})
-                    error = caught.value
-                    assert type(error) is expected.error
-                    assert expected.told in str(error)
-                    assert (error.status, error.endpoint_code) == (
-                        expected.status or (None if answer.status == 200 else answer.status),
-                        expected.code,
-                    )
-                    assert error.requests == (2 if isinstance(expected, Again) else 1)
-            finally:
-                with trio.CancelScope(shield=True):
-                    await model.aclose()
+    async with served(scripted(answer), retries=1) as model:
+        if isinstance(expected, Good):
+            _check(await model.complete(HELLO, name="m", sampling_args={}), expected)
+            return
+        with pytest.raises(ModelError) as caught:
+            await model.complete(HELLO, name="m", sampling_args={})
+    error = caught.value
+    assert type(error) is expected.error
+    assert expected.told in str(error)
+    status = expected.status or (None if answer.status == 200 else answer.status)
+    assert (error.status, error.endpoint_code) == (status, expected.code)
+    assert error.requests == (2 if isinstance(expected, Again) else 1)
 
 
 def _check(completion, expected):
@@ -564,13 +547,9 @@ def _check(completion, expected):
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_cut_answer_leaves_nothing_in_the_next_one(streamed):
     cut = Reply("half a word", reasoning="hm", finish_reason="abort", tools=[("go", {})])
-    endpoint = Endpoint(lambda ask: cut if ask.number == 0 else Reply("whole"))
-    with trio.fail_after(HANG_S):
-        async with serve(endpoint) as url:
-            model = HttpModel(Where(url=url), "mine")
-            more = {"stream": streamed, "return_token_ids": True, "logprobs": True}
-            answer = await model.complete(HELLO, name="m", sampling_args=more)
-            await model.aclose()
+    async with served(scripted(cut, Reply("whole"))) as model:
+        more = {"stream": streamed, "return_token_ids": True, "logprobs": True}
+        answer = await model.complete(HELLO, name="m", sampling_args=more)
     assert (answer.text, answer.reasoning, answer.tool_calls) == ("whole", "", ())
     assert answer.requests == 2
     assert answer.response_ids is not None

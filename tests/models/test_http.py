@@ -15,15 +15,14 @@ import trustme
 
 from tests.connections import held_port
 from tests.endpoint import Cut, Endpoint, Reply, Status, prompt_tokens, serve
+from tests.models.helpers import HANG_S, HELLO, NO_PAUSE, opened, scripted, served
 from trio_envserve.core.errors import ConfigError
-from trio_envserve.models import ModelError, http, open_models, patience
+from trio_envserve.models import ModelError, http, patience
 from trio_envserve.models.endpoints import Endpoint as Where
 from trio_envserve.models.http import HttpModel
 from trio_envserve.models.interface import Asker
 
-HELLO = [{"role": "user", "content": "hello"}]
-HANG_S = 300.0
-NO_PAUSE = {"retry-after": "0"}
+pytestmark = pytest.mark.usefixtures("quick")
 
 EVERY_TOKEN = {"return_token_ids": True, "logprobs": True}
 AS_SGLANG = {
@@ -31,35 +30,16 @@ AS_SGLANG = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """Pauses as in life, a hundred times as short."""
-    pause_s = patience.pause_s
-    monkeypatch.setattr(patience, "pause_s", lambda *args: pause_s(*args) / 100)
-
-
-def scripted(*answers):
-    """An endpoint that gives these answers in order, then the last one for ever."""
-    return Endpoint(lambda ask: answers[min(ask.number, len(answers) - 1)])
-
-
 async def ask(model, messages=HELLO, **sampling_args):
     return await model.complete(messages, name="m", sampling_args=sampling_args)
-
-
-async def closed(model):
-    with trio.CancelScope(shield=True):
-        await model.aclose()
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_everything_that_an_answer_has(stream):
     reply = Reply("yes", tools=[("look", {"at": 1}), ("go", "not JSON")], reasoning="hm")
     endpoint = scripted(reply)
-    with trio.fail_after(HANG_S):
-        async with serve(endpoint) as url, open_models() as models:
-            model = models.get(url)
-            answer = await ask(model, stream=stream, temperature=0.5, **EVERY_TOKEN)
+    async with served(endpoint) as model:
+        answer = await ask(model, stream=stream, temperature=0.5, **EVERY_TOKEN)
     assert answer.text == "yes"
     assert answer.reasoning == "hm"
     assert answer.finish_reason == "tool_calls"
@@ -99,18 +79,16 @@ async def test_token_arrays_equal_the_endpoints_over_eight_turns(stream, tokens)
     ]
     endpoint = Endpoint(lambda ask: replies[ask.turn])
     messages = list(HELLO)
-    with trio.fail_after(HANG_S):
-        async with serve(endpoint) as url, open_models() as models:
-            model = models.get(url)
-            for reply in replies:
-                answer = await ask(model, messages, stream=stream, **tokens)
-                assert reply.token_ids is not None
-                assert reply.logprobs is not None
-                assert answer.response_ids == array.array("i", reply.token_ids)
-                assert answer.logprobs == array.array("f", reply.logprobs)
-                assert answer.prompt_ids == array.array("i", prompt_tokens(messages))
-                assert answer.weight_version == reply.weight_version
-                messages += [answer.message, {"role": "user", "content": "on"}]
+    async with served(endpoint) as model:
+        for reply in replies:
+            answer = await ask(model, messages, stream=stream, **tokens)
+            assert reply.token_ids is not None
+            assert reply.logprobs is not None
+            assert answer.response_ids == array.array("i", reply.token_ids)
+            assert answer.logprobs == array.array("f", reply.logprobs)
+            assert answer.prompt_ids == array.array("i", prompt_tokens(messages))
+            assert answer.weight_version == reply.weight_version
+            messages += [answer.message, {"role": "user", "content": "on"}]
 
 
 async def test_images_and_tools_reach_the_endpoint_as_they_are():
@@ -119,9 +97,8 @@ async def test_images_and_tools_reach_the_endpoint_as_they_are():
     parts = [{"type": "text", "text": "what is it?"}, image_part(b"\x89PNG")]
     endpoint = scripted(Reply("a picture"))
     tool = {"type": "function", "function": {"name": "look", "parameters": {}}}
-    with trio.fail_after(HANG_S):
-        async with serve(endpoint) as url, open_models() as models:
-            await ask(models.get(url), [{"role": "user", "content": parts}], tools=[tool])
+    async with served(endpoint) as model:
+        await ask(model, [{"role": "user", "content": parts}], tools=[tool])
     (seen,) = endpoint.asks
     assert seen.messages[0]["content"] == [
         {"type": "text", "text": "what is it?"},
@@ -143,9 +120,8 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 async def test_a_call_that_was_not_answered_is_sent_again_and_counted(fault, stream):
     endpoint = scripted(fault, fault, Reply("at last"))
-    with trio.fail_after(HANG_S):
-        async with serve(endpoint) as url, open_models() as models:
-            answer = await ask(models.get(url), stream=stream)
+    async with served(endpoint) as model:
+        answer = await ask(model, stream=stream)
     assert answer.text == "at last"
     assert answer.requests == len(endpoint.asks) == 3
     assert endpoint.asks[0].body == endpoint.asks[2].body
@@ -170,35 +146,30 @@ FINAL = {
 @pytest.mark.parametrize(("answer", "told"), FINAL.values(), ids=FINAL)
 async def test_any_other_answer_ends_the_call_with_its_reason(answer, told):
     endpoint = scripted(answer)
-    with trio.fail_after(HANG_S):
-        async with serve(endpoint) as url, open_models() as models:
-            with pytest.raises(ModelError, match=told) as caught:
-                await ask(models.get(url), **EVERY_TOKEN)
+    async with served(endpoint) as model:
+        with pytest.raises(ModelError, match=told) as caught:
+            await ask(model, **EVERY_TOKEN)
     assert caught.value.requests == len(endpoint.asks) == 1
 
 
 async def test_retries_are_bounded_and_told():
     endpoint = scripted(Status(429, headers=NO_PAUSE))
-    with trio.fail_after(HANG_S):
-        async with serve(endpoint) as url:
-            model = HttpModel(Where(url=url, retries=3), "mine")
-            with pytest.raises(ModelError, match=r"the model mine answered 429: .*\(4 requests\)"):
-                await ask(model)
-            await closed(model)
+    async with served(endpoint, retries=3) as model:
+        with pytest.raises(ModelError, match=r"the model mine answered 429: .*\(4 requests\)"):
+            await ask(model)
     assert len(endpoint.asks) == 4
 
 
 async def test_an_endpoint_that_is_down_for_a_while_is_waited_for(caplog, monkeypatch):
+    # It is asked as often as it takes a busy machine to start one.
+    monkeypatch.setattr(patience, "FIRST_ANSWER_S", HANG_S)
+    answers = []
+
+    async def call():
+        answers.append(await ask(model))
+
     with held_port() as port:
-        # It is asked as often as it takes a busy machine to start one.
-        monkeypatch.setattr(patience, "FIRST_ANSWER_S", HANG_S)
-        model = HttpModel(Where(url=f"http://127.0.0.1:{port}/v1", retries=10_000), "mine")
-        answers = []
-
-        async def call():
-            answers.append(await ask(model))
-
-        with trio.fail_after(HANG_S):
+        async with opened(url=f"http://127.0.0.1:{port}/v1", retries=10_000) as model:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(call)
                 while not caplog.records:
@@ -206,69 +177,72 @@ async def test_an_endpoint_that_is_down_for_a_while_is_waited_for(caplog, monkey
                 async with serve(scripted(Reply("up")), port=port):
                     while not answers:
                         await trio.sleep(0.01)
-            await closed(model)
     assert answers[0].text == "up"
     assert answers[0].requests > 1
     (said,) = caplog.records  # however often it was asked
     assert "the model mine did not answer: ConnectError" in said.getMessage()
 
 
-async def test_the_three_timeouts():
+@pytest.mark.parametrize(
+    ("limit", "stream", "told"),
+    [
+        ({"whole_s": 0.2}, False, "did not end its answer within 0.2 s"),
+        ({"first_token_s": 0.1}, True, "sent no token within 0.1 s"),
+    ],
+)
+async def test_answer_that_takes_too_long_is_told_and_its_request_closed(limit, stream, told):
     endpoint = scripted(Reply(hold=True))
-    with trio.fail_after(HANG_S):
-        async with serve(endpoint) as url:
-            whole = HttpModel(Where(url=url, whole_s=0.2), "mine")
-            with pytest.raises(ModelError, match=r"did not end its answer within 0.2 s"):
-                await ask(whole)
-            first = HttpModel(Where(url=url, first_token_s=0.1), "mine")
-            with pytest.raises(ModelError, match=r"sent no token within 0.1 s"):
-                await ask(first, stream=True)
-            while endpoint.waiting:  # both requests are closed
-                await trio.sleep(0.01)
-            await closed(whole)
-            await closed(first)
-        with socket.socket() as full:
-            full.bind(("127.0.0.1", 0))
-            full.listen(0)
-            address = full.getsockname()
-            with contextlib.ExitStack() as stack:
-                for _ in range(4):  # until nobody is let in any more
-                    waiting = stack.enter_context(socket.socket())
-                    waiting.setblocking(False)
-                    waiting.connect_ex(address)
-                url = f"http://127.0.0.1:{address[1]}/v1"
-                model = HttpModel(Where(url=url, connect_s=0.1, retries=1), "mine")
-                with pytest.raises(ModelError, match=r"ConnectTimeout.*2 requests"):
-                    await ask(model)
-                await closed(model)
+    async with served(endpoint, **limit) as model:
+        with pytest.raises(ModelError, match=told):
+            await ask(model, stream=stream)
+        while endpoint.waiting:
+            await trio.sleep(0.01)
 
 
-async def test_a_wrong_certificate_is_told_at_once(tmp_path):
-    certificate = trustme.CA().issue_cert("127.0.0.1")
-    chain, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
+async def test_connection_that_takes_too_long_is_told():
+    with contextlib.ExitStack() as stack:
+        full = stack.enter_context(socket.socket())
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        address = full.getsockname()
+        for _ in range(4):  # until nobody is let in any more
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(address)
+        url = f"http://127.0.0.1:{address[1]}/v1"
+        async with opened(url=url, connect_s=0.1, retries=1) as model:
+            with pytest.raises(ModelError, match=r"ConnectTimeout.*2 requests"):
+                await ask(model)
+
+
+async def test_certificate_is_trusted_or_told_at_once(tmp_path):
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    trusted, chain, key = (str(tmp_path / name) for name in ("ca.pem", "cert.pem", "key.pem"))
+    authority.cert_pem.write_to_path(trusted)
     certificate.cert_chain_pems[0].write_to_path(chain)
     certificate.private_key_pem.write_to_path(key)
-    endpoint = scripted(Reply("secret"))
-    with trio.fail_after(HANG_S):
-        async with serve(endpoint, certificate=chain, key=key) as url:
-            assert url.startswith("https://")
-            model = HttpModel(Where(url=url), "mine")
+    endpoint = scripted(Reply("hi"))
+    async with serve(endpoint, certificate=chain, key=key) as url:
+        async with opened(url=url) as model:
             with pytest.raises(ModelError, match="certificate that is not trusted") as caught:
                 await ask(model)
-            await closed(model)
-    assert caught.value.requests == 1
-    assert not endpoint.asks
+        assert (caught.value.requests, endpoint.asks) == (1, [])
+        async with opened(url=url, ca_file=trusted) as model:
+            assert (await ask(model)).text == "hi"
+    os.mkfifo(tmp_path / "fifo")
+    for name, told in (("none", "cannot be read"), ("fifo", "cannot be read: .* no regular file")):
+        with pytest.raises(ModelError, match=told):
+            await ask(HttpModel(Where(url="https://x/v1", ca_file=str(tmp_path / name)), "mine"))
+    assert ssl.create_default_context()  # the process's own trust is as it was
 
 
 async def test_an_endpoint_without_tls_is_told_at_once():
     """It was asked for more than a minute, and all that was said was ConnectError."""
-    endpoint = scripted(Reply("secret"))
-    with trio.fail_after(HANG_S):
-        async with serve(endpoint) as url:
-            model = HttpModel(Where(url=url.replace("http://", "https://")), "mine")
+    async with serve(scripted(Reply("secret"))) as url:
+        async with opened(url=url.replace("http://", "https://")) as model:
             with pytest.raises(ModelError, match="speaks no TLS: its address") as caught:
                 await ask(model)
-            await closed(model)
     assert caught.value.requests == 1
 
 
@@ -282,33 +256,10 @@ HINTED = {
 
 @pytest.mark.parametrize(("path", "name", "status", "told"), HINTED.values(), ids=HINTED)
 async def test_what_a_status_mostly_comes_of_is_told(path, name, status, told):
-    endpoint = scripted(Status(status))
-    with trio.fail_after(HANG_S):
-        async with serve(endpoint) as url:
-            model = HttpModel(Where(url=url.removesuffix("/v1") + path), "mine")
+    async with serve(scripted(Status(status))) as url:
+        async with opened(url=url.removesuffix("/v1") + path) as model:
             with pytest.raises(ModelError, match=told):
                 await model.complete(HELLO, name=name, sampling_args={})
-            await closed(model)
-
-
-async def test_a_certificate_of_ones_own_authority_can_be_trusted(tmp_path):
-    authority = trustme.CA()
-    certificate = authority.issue_cert("127.0.0.1")
-    trusted, chain, key = (tmp_path / name for name in ("ca.pem", "cert.pem", "key.pem"))
-    authority.cert_pem.write_to_path(trusted)
-    certificate.cert_chain_pems[0].write_to_path(chain)
-    certificate.private_key_pem.write_to_path(key)
-    with trio.fail_after(HANG_S):
-        async with serve(scripted(Reply("hi")), certificate=str(chain), key=str(key)) as url:
-            model = HttpModel(Where(url=url, ca_file=str(trusted)), "mine")
-            assert (await ask(model)).text == "hi"
-            await closed(model)
-    with pytest.raises(ModelError, match="cannot be read"):
-        await ask(HttpModel(Where(url="https://x/v1", ca_file=str(tmp_path / "none")), "mine"))
-    os.mkfifo(tmp_path / "fifo")
-    with pytest.raises(ModelError, match=r"cannot be read: .* is no regular file"):
-        await ask(HttpModel(Where(url="https://x/v1", ca_file=str(tmp_path / "fifo")), "mine"))
-    assert ssl.create_default_context()  # the process's own trust is as it was
 
 
 async def test_the_key_is_sent_and_never_told(monkeypatch, caplog):
@@ -318,14 +269,9 @@ async def test_the_key_is_sent_and_never_told(monkeypatch, caplog):
         Status(429, f'{{"error": "wrong key {key}"}}'.encode(), NO_PAUSE),
         Status(401, f"Bearer {key} is wrong".encode()),
     )
-    with trio.fail_after(HANG_S):
-        async with serve(endpoint) as url:
-            model = HttpModel(Where(url=url, key_env="MY_KEY"), "mine")
-            with pytest.raises(
-                ModelError, match=r"answered 401: Bearer \[key\] is wrong"
-            ) as caught:
-                await ask(model)
-            await closed(model)
+    async with served(endpoint, key_env="MY_KEY") as model:
+        with pytest.raises(ModelError, match=r"answered 401: Bearer \[key\] is wrong") as caught:
+            await ask(model)
     assert endpoint.asks[0].headers["authorization"] == f"Bearer {key}"
     assert "wrong key [key]" in caplog.text
     assert key not in f"{caplog.text} {caught.value!r} {model!r} {vars(caught.value)}"
@@ -337,12 +283,9 @@ async def test_no_part_of_a_key_is_left_where_a_long_text_is_shortened(monkeypat
     monkeypatch.setenv("MY_KEY", key)
     for before in (0, 200, 380, 1900):
         body = b"<html>" + b"x" * before + key.encode() + b"y" * 5000
-        with trio.fail_after(HANG_S):
-            async with serve(scripted(Status(401, body))) as url:
-                model = HttpModel(Where(url=url, key_env="MY_KEY"), "mine")
-                with pytest.raises(ModelError) as caught:
-                    await ask(model)
-                await closed(model)
+        async with served(scripted(Status(401, body)), key_env="MY_KEY") as model:
+            with pytest.raises(ModelError) as caught:
+                await ask(model)
         assert "sk-" not in str(caught.value)
         assert len(str(caught.value)) < 500
 
@@ -358,25 +301,22 @@ async def test_a_key_that_no_header_can_have_is_refused_without_showing_it(monke
 
 async def test_two_hundred_cancelled_calls_close_two_hundred_requests():
     endpoint = scripted(Reply("first"), Reply(hold=True))
-    with trio.fail_after(HANG_S):
-        async with serve(endpoint) as url:
-            model = HttpModel(Where(url=url, connect_s=HANG_S), url)  # however busy the machine is
-            await ask(model)  # one that has never answered is given up after seconds
-            async with trio.open_nursery() as nursery:
-                for number in range(200):
-                    nursery.start_soon(lambda n: ask(model, stream=n % 2 == 0), number)
-                while endpoint.waiting < 200:
-                    await trio.sleep(0.01)
-                nursery.cancel_scope.cancel()
-            while endpoint.waiting:
+    async with served(endpoint, connect_s=HANG_S) as model:  # however busy the machine is
+        await ask(model)  # one that has never answered is given up after seconds
+        async with trio.open_nursery() as nursery:
+            for number in range(200):
+                nursery.start_soon(lambda n: ask(model, stream=n % 2 == 0), number)
+            while endpoint.waiting < 200:
                 await trio.sleep(0.01)
-            assert all(seen.closed for seen in endpoint.asks[1:])
-            # The pool is whole.
-            endpoint._answer = lambda ask: Reply("fresh")
-            async with trio.open_nursery() as nursery:
-                for _ in range(200):
-                    nursery.start_soon(ask, model)
-            await closed(model)
+            nursery.cancel_scope.cancel()
+        while endpoint.waiting:
+            await trio.sleep(0.01)
+        assert all(seen.closed for seen in endpoint.asks[1:])
+        # The pool is whole.
+        endpoint._answer = lambda ask: Reply("fresh")
+        async with trio.open_nursery() as nursery:
+            for _ in range(200):
+                nursery.start_soon(ask, model)
     assert len(endpoint.asks) == 401
 
 
@@ -395,13 +335,12 @@ async def test_cuts_and_429_lose_no_answer_and_each_request_is_counted():
     async def call(model, stream):
         answers.append(await ask(model, stream=stream))
 
-    with trio.fail_after(HANG_S):
-        async with serve(endpoint) as url, open_models() as models:
-            async with trio.open_nursery() as nursery:
-                for number in range(500):
-                    nursery.start_soon(call, models.get(url), number % 2 == 0)
-    assert [answer.text for answer in answers] == ["whole"] * 500
-    assert sum(answer.requests for answer in answers) == len(endpoint.asks) > 550
+    async with served(endpoint) as model:
+        async with trio.open_nursery() as nursery:
+            for number in range(200):
+                nursery.start_soon(call, model, number % 2 == 0)
+    assert [answer.text for answer in answers] == ["whole"] * 200
+    assert sum(answer.requests for answer in answers) == len(endpoint.asks) > 220
 
 
 async def test_no_more_requests_than_allowed_are_under_way():
@@ -413,13 +352,10 @@ async def test_no_more_requests_than_allowed_are_under_way():
         return Reply("x", delay_s=0.001)
 
     endpoint = Endpoint(answer)
-    with trio.fail_after(HANG_S):
-        async with serve(endpoint) as url:
-            model = HttpModel(Where(url=url, concurrency=3), "mine")
-            async with trio.open_nursery() as nursery:
-                for _ in range(40):
-                    nursery.start_soon(ask, model)
-            await closed(model)
+    async with served(endpoint, concurrency=3) as model:
+        async with trio.open_nursery() as nursery:
+            for _ in range(40):
+                nursery.start_soon(ask, model)
     assert most <= 3
     assert len(endpoint.asks) == 40
 
@@ -427,9 +363,8 @@ async def test_no_more_requests_than_allowed_are_under_way():
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_hundred_tool_calls_with_doubled_ids(stream):
     reply = Reply(tools=[("look", {"at": n}) for n in range(100)], ids=["same"] * 100)
-    with trio.fail_after(HANG_S):
-        async with serve(scripted(reply)) as url, open_models() as models:
-            answer = await ask(models.get(url), stream=stream)
+    async with served(scripted(reply)) as model:
+        answer = await ask(model, stream=stream)
     assert [call.parsed()["at"] for call in answer.tool_calls] == list(range(100))
     assert len({call.id for call in answer.tool_calls}) == 100
     assert [call["id"] for call in answer.message["tool_calls"]] == [
@@ -440,91 +375,76 @@ async def test_a_hundred_tool_calls_with_doubled_ids(stream):
 
 async def test_what_json_lacks_is_refused_before_it_is_sent():
     endpoint = scripted(Reply("x"))
-    with trio.fail_after(HANG_S):
-        async with serve(endpoint) as url, open_models() as models:
-            for wrong in ({"n": 2}, {"seed": float("nan")}, {"stop": {1}}):
-                with pytest.raises(ModelError):
-                    await ask(models.get(url), **wrong)
+    async with served(endpoint) as model:
+        for wrong in ({"n": 2}, {"seed": float("nan")}, {"stop": {1}}):
+            with pytest.raises(ModelError):
+                await ask(model, **wrong)
     assert not endpoint.asks
 
 
 async def test_an_answer_without_end_is_bounded(monkeypatch):
     monkeypatch.setattr(http, "MAX_ANSWER_BYTES", 1000)
     monkeypatch.setattr(http, "MAX_STREAM_BYTES", 1000)
-    with trio.fail_after(HANG_S):
-        async with serve(scripted(Reply("x" * 2000))) as url, open_models() as models:
-            for stream in (False, True):
-                with pytest.raises(ModelError, match="larger than 1000 bytes"):
-                    await ask(models.get(url), stream=stream)
-
-
-def asker(rollout="r1", told=None):
-    return Asker(rollout, "r1", 0, 2, (told if told is not None else []).append)
+    async with served(scripted(Reply("x" * 2000))) as model:
+        for stream in (False, True):
+            with pytest.raises(ModelError, match="larger than 1000 bytes"):
+                await ask(model, stream=stream)
 
 
 async def ask_for(model, rollout="r1", told=None):
-    view = model.for_rollout(asker(rollout, told))
-    return await view.complete(HELLO, name="m", sampling_args={})
+    asker = Asker(rollout, "r1", 0, 2, (told if told is not None else []).append)
+    return await model.for_rollout(asker).complete(HELLO, name="m", sampling_args={})
 
 
 async def test_headers_have_the_fields_of_the_rollout():
     endpoint = scripted(Reply("x"))
     headers = {"X-Session-ID": "s-{rollout}.{attempt}", "X-Plain": "p"}
-    with trio.fail_after(HANG_S):
-        async with serve(endpoint) as url:
-            model = HttpModel(Where(url=url, headers=headers), "mine")
-            await ask_for(model, "r1/3")
-            await ask(model)  # of no rollout
-            await closed(model)
+    async with served(endpoint, headers=headers) as model:
+        await ask_for(model, "r1/3")
+        await ask(model)  # of no rollout
     seen = [(each.headers.get("x-session-id"), each.headers["x-plain"]) for each in endpoint.asks]
     assert seen == [("s-r1/3.2", "p"), (None, "p")]
 
 
 async def test_a_rollout_keeps_to_one_of_several_addresses():
     endpoints = [scripted(Reply("x")) for _ in range(3)]
-    with trio.fail_after(HANG_S):
-        async with contextlib.AsyncExitStack() as stack:
-            urls = [await stack.enter_async_context(serve(each)) for each in endpoints]
-            model = HttpModel(Where(urls=urls, headers={"x-rollout": "{rollout}"}), "mine")
+    async with contextlib.AsyncExitStack() as stack:
+        urls = [await stack.enter_async_context(serve(each)) for each in endpoints]
+        async with opened(urls=urls, headers={"x-rollout": "{rollout}"}) as model:
             for _ in range(3):
                 for number in range(20):
                     await ask_for(model, f"rollout-{number}")
-            await closed(model)
     asked = [{seen.headers["x-rollout"] for seen in each.asks} for each in endpoints]
     assert sum(map(len, asked)) == 20  # none at two of them
     assert all(asked)  # and each has some
 
 
 async def test_a_rollout_goes_on_to_the_next_address_if_one_is_gone():
-    endpoint = scripted(Reply("x"))
-    with held_port() as port, trio.fail_after(HANG_S):
-        gone = f"http://127.0.0.1:{port}/v1"
-        async with serve(endpoint) as url:
-            model = HttpModel(Where(urls=[gone, url]), "mine")
-            answers = [await ask_for(model, f"rollout-{number}") for number in range(20)]
-            await closed(model)
+    with held_port() as port:
+        async with serve(scripted(Reply("x"))) as url:
+            async with opened(urls=[f"http://127.0.0.1:{port}/v1", url]) as model:
+                answers = [await ask_for(model, f"rollout-{number}") for number in range(20)]
     # The one that is gone is asked once, and is the last choice after that.
     assert sorted(answer.requests for answer in answers) == [1] * 19 + [2]
 
 
 async def test_an_endpoint_that_never_answered_was_asked_for_two_minutes(monkeypatch):
     monkeypatch.setattr(patience, "FIRST_ANSWER_S", 0.0)
-    with held_port() as port, trio.fail_after(HANG_S):
-        model = HttpModel(Where(url=f"http://127.0.0.1:{port}/v1"), "mine")
-        with pytest.raises(ModelError) as caught:
-            await ask(model)
-        assert caught.value.requests == 1
-        assert f"is it running, at http://127.0.0.1:{port}/v1" in str(caught.value)
-        assert "the model http" in await model.unreachable()
-        # Once it has answered, it has all its patience.
-        async with serve(scripted(Status(404)), port=port):
-            assert await model.unreachable() == ""
-            with pytest.raises(ModelError, match="answered 404"):
+    with held_port() as port:
+        async with opened(url=f"http://127.0.0.1:{port}/v1") as model:
+            with pytest.raises(ModelError) as caught:
                 await ask(model)
-        monkeypatch.setattr(patience, "pause_s", lambda *args: 0.0)
-        with pytest.raises(ModelError, match=r"did not answer.*11 requests"):
-            await ask(model)
-        await closed(model)
+            assert caught.value.requests == 1
+            assert f"is it running, at http://127.0.0.1:{port}/v1" in str(caught.value)
+            assert "the model http" in await model.unreachable()
+            # Once it has answered, it has all its patience.
+            async with serve(scripted(Status(404)), port=port):
+                assert await model.unreachable() == ""
+                with pytest.raises(ModelError, match="answered 404"):
+                    await ask(model)
+            monkeypatch.setattr(patience, "pause_s", lambda *args: 0.0)
+            with pytest.raises(ModelError, match=r"did not answer.*11 requests"):
+                await ask(model)
 
 
 async def test_a_rollout_says_how_long_it_waits(monkeypatch):
@@ -532,17 +452,14 @@ async def test_a_rollout_says_how_long_it_waits(monkeypatch):
     told: list[str | None] = []
     wait = trio.Event()
     endpoint = Endpoint(lambda ask: Status(503) if ask.number == 0 else Reply("x", until=wait))
-    with trio.fail_after(HANG_S):
-        async with serve(endpoint) as url:
-            model = HttpModel(Where(url=url), "mine")
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(ask_for, model, "r1", told)
-                while not endpoint.waiting or len(endpoint.asks) < 2:
-                    await trio.sleep(0.01)
-                model.tell_waits()
-                wait.set()
+    async with served(endpoint) as model:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask_for, model, "r1", told)
+            while not endpoint.waiting or len(endpoint.asks) < 2:
+                await trio.sleep(0.01)
             model.tell_waits()
-            await closed(model)
+            wait.set()
+        model.tell_waits()
     said, over = told
     assert over is None
     assert said is not None
