@@ -166,14 +166,11 @@ def test_bytes_that_are_no_text(tmp_path: Path, data: bytes, why: str):
         read_inputs(str(path))
 
 
-def test_a_gzip_file_that_was_cut(tmp_path: Path):
+def test_file_that_is_cut_or_not_there_is_told(tmp_path: Path):
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"a": 1}\n' * 100)[:-12])
     with pytest.raises(ConfigError, match="no whole gzip file"):
         read_inputs(str(path))
-
-
-def test_a_file_that_is_not_there(tmp_path: Path):
     with pytest.raises(ConfigError, match="No such file"):
         read_inputs(str(tmp_path / "nosuch" / "a.json"))
 
@@ -184,12 +181,6 @@ def test_inputs_in_a_table(tmp_path: Path):
     path = tmp_path / "a.parquet"
     parquet.write_table(pa.table({"q": ["x", "y"], "n": [1, 2]}), path)
     assert read_inputs(str(path)) == [{"q": "x", "n": 1}, {"q": "y", "n": 2}]
-
-
-def test_two_columns_of_a_table_with_one_name(tmp_path: Path):
-    pa = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    path = tmp_path / "a.parquet"
     parquet.write_table(pa.Table.from_arrays([pa.array([1])] * 2, names=["q", "q"]), path)
     with pytest.raises(ConfigError, match=r"a\.parquet: two columns are called 'q'"):
         read_inputs(str(path))

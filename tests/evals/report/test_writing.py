@@ -51,19 +51,17 @@ def test_a_page_has_the_summary_a_row_and_the_text_of_each_rollout(tmp_path: Pat
     assert "in look" in json.dumps(found["d3"])
 
 
-def test_the_last_record_of_a_name_counts(tmp_path: Path):
-    records = [result(0, error=failure()), result(1), result(0, 1.0)]
-    found = made(written(tmp_path / "r.jsonl", records), tmp_path / "r.html")
-    assert sorted(found) == ["d0", "d1", "data"]
+def test_page_has_the_last_record_of_each_name_and_tells_of_an_unfinished_line(tmp_path: Path):
+    timeless = result(2)  # as results of before are
+    del timeless["ended_s"], timeless["usage"], timeless["worker"]
+    records = [result(0, error=failure()), result(1), result(0, 1.0), timeless]
+    source = written(tmp_path / "r.jsonl", records, rest='{"index": 3, "val')
+    found = made(source, tmp_path / "r.html")
+    assert sorted(found) == ["d0", "d1", "d2", "data"]
     assert "in look" not in json.dumps(found["d0"])
-    assert found["data"]["columns"]["reward"] == [1.0, 0.5]
-
-
-def test_a_line_that_was_left_unfinished_is_left_out_and_told(tmp_path: Path):
-    source = written(tmp_path / "r.jsonl", [result(0)], rest='{"index": 1, "val')
-    data = made(source, tmp_path / "r.html")["data"]
-    assert data["columns"]["index"] == [0]
-    assert data["is_cut_off"]
+    columns = found["data"]["columns"]
+    assert (columns["reward"], columns["ended"][2]) == ([1.0, 0.5, 0.5], None)
+    assert found["data"]["is_cut_off"]
 
 
 def test_a_table_makes_the_page_that_its_lines_make(tmp_path: Path):
@@ -76,13 +74,6 @@ def test_a_table_makes_the_page_that_its_lines_make(tmp_path: Path):
     assert theirs["data"].pop("file") == "r.parquet"
     assert theirs == ours
     assert ours["data"]["columns"]["reward"] == [0.5, None, "nan"]
-
-
-def test_results_of_before_that_say_no_time_make_a_page(tmp_path: Path):
-    record = result(0)
-    del record["ended_s"], record["usage"], record["worker"]
-    data = made(written(tmp_path / "r.jsonl", [record]), tmp_path / "r.html")["data"]
-    assert data["columns"]["ended"] == [None]
 
 
 def test_hostile_text_ends_no_element(tmp_path: Path):
@@ -177,10 +168,10 @@ def test_a_page_that_cannot_be_written_leaves_the_one_before(tmp_path: Path):
 
 
 def test_a_page_takes_the_memory_of_one_rollout_at_a_time(tmp_path: Path):
-    """Of 40 MB of results, 1 MB a rollout."""
+    """Of 20 MB of results, 1 MB a rollout."""
     path = tmp_path / "r.jsonl"
     with path.open("w") as file:
-        for number in range(40):
+        for number in range(20):
             value = {"reward": 1.0, "completion": [{"role": "user", "content": "x" * 10**6}]}
             file.write(json.dumps(result(number, value=value)) + "\n")
     tracemalloc.start()
@@ -192,5 +183,5 @@ def test_a_page_takes_the_memory_of_one_rollout_at_a_time(tmp_path: Path):
         most = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert (tmp_path / "r.html").stat().st_size > 40 * 10**6
-    assert most < 15 * 10**6
+    assert (tmp_path / "r.html").stat().st_size > 20 * 10**6
+    assert most < 12 * 10**6
