@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import array
 import math
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from trio_envserve import Outcome, Rollout, RolloutFailed, WorkerLost
@@ -104,6 +106,38 @@ BATCH: dict[str, list[str]] = {
 
 MEANS = {"mixed": 1 / 3, "forked": 0.25, "flawed": 0.75, "unfinished": 2 / 3, "lost": 0.0}
 """The mean reward of each over the rollouts that count."""
+
+
+class Client:
+    """A client whose rollouts have these outcomes, in this order."""
+
+    def __init__(self, outcomes: Iterable[Outcome], *, ends: bool = True) -> None:
+        self._outcomes = outcomes
+        self._ends = ends
+        self.inputs: list[Any] = []
+        self.options: dict[str, Any] = {}
+        self.closed = threading.Event()
+
+    @contextmanager
+    def run_many(self, inputs: Any, **options: Any) -> Iterator[Iterator[tuple[int, Outcome]]]:
+        self.options = options
+        yield self._each(iter(inputs))
+
+    def _each(self, inputs: Iterator[Any]) -> Iterator[tuple[int, Outcome]]:
+        for index, outcome in enumerate(self._outcomes):
+            try:
+                self.inputs.append(next(inputs))
+            except StopIteration:
+                return
+            yield index, outcome
+        if not self._ends:
+            self.closed.wait()
+
+    def wait_ready(self, timeout_s: float) -> None:
+        assert timeout_s > 0
+
+    def close(self) -> None:
+        self.closed.set()
 
 
 class Cases:

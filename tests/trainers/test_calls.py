@@ -2,24 +2,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.client.faces import TrioThread
-from tests.trainers import made
-from trio_envserve import open_server
 from trio_envserve.trainers import calls
 from trio_envserve.trainers.calls import CallSettings, ask_rollout, close_clients, plain
 
 
-@pytest.fixture(scope="module")
-def settings() -> Iterator[CallSettings]:
-    with TrioThread() as thread:
-        with thread.opened(open_server(made.Cases(), workers=0)) as server:
-            yield CallSettings(address=server.address, model="oracle")
+@pytest.fixture
+def settings(address: str) -> CallSettings:
+    return CallSettings(address=address, model="oracle")
 
 
 async def ask(settings: CallSettings, case: str = "good") -> Any:

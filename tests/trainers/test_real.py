@@ -10,15 +10,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.client.faces import TrioThread
 from tests.trainers import made
-from trio_envserve import open_server
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -42,13 +39,6 @@ EXPECTED = {
 
 UNTRAINED = {"flawed_0", "flawed_1", "flawed_2", "unfinished_3"}
 """Those of which no token is trained on: their reward counts all the same."""
-
-
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with TrioThread() as thread:
-        with thread.opened(open_server(made.Cases(), workers=0)) as server:
-            yield server.address
 
 
 def run(trainer: str, program: str, *arguments: str) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from trio_envserve import Outcome
 from trio_envserve.trainers.samples import (
     NO_LOGPROBS,
     NO_TOKENS,
-    SampledGroup,
     sampled_group,
     sampled_rollout,
 )
@@ -50,19 +49,10 @@ def test_baseline_is_over_rollouts_that_have_a_reward(members: list[Any]):
     assert math.isclose(sum(advantages), 0.0, abs_tol=1e-6)
 
 
-def test_forked_rollout_counts_once():
-    group = sampled_group([made.forked(1.0), *[made.answered(0.0)] * 3])
-    assert group.mean == 0.25
-
-
-def test_sample_has_the_ids_of_group_rollout_and_segment():
-    group = sampled_group([made.forked(), made.failed(), made.answered()], group="g")
+def test_sample_has_the_ids_of_its_segment_and_the_advantage_of_its_rollout():
+    group = sampled_group([made.forked(), made.failed(), made.answered(0.0)], group="g")
     ids = [(sample.group, sample.rollout, sample.segment) for sample, _ in group.samples()]
     assert ids == [("g", "g/0", 0), ("g", "g/0", 1), ("g", "g/0", 2), ("g", "g/2", 0)]
-
-
-def test_samples_of_one_rollout_have_its_advantage():
-    group = sampled_group([made.forked(1.0), made.answered(0.0)])
     assert [advantage for _, advantage in group.samples(scaled=False)] == [0.5] * 3 + [-0.5]
 
 
@@ -183,8 +173,3 @@ def test_stop_is_the_result_s_word():
     assert sampled_rollout(made.answered()).stop == "answer"
     assert sampled_rollout(made.answered(stop=3)).stop == ""
     assert sampled_rollout(made.failed()).stop == ""
-
-
-def test_empty_group_has_no_baseline():
-    group = SampledGroup(())
-    assert (group.count, group.mean, group.std, group.advantages()) == (0, 0.0, 0.0, [])

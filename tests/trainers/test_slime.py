@@ -3,25 +3,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import statistics
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.client.faces import TrioThread
 from tests.trainers import made
 from tests.trainers.slimes import Sample, arguments
-from trio_envserve import ConfigError, open_server
+from trio_envserve import ConfigError
 from trio_envserve.trainers import calls, slime
 
 pytestmark = pytest.mark.real
-
-
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with TrioThread() as thread:
-        with thread.opened(open_server(made.Cases(), workers=0)) as server:
-            yield server.address
 
 
 def asked_at(address: str, **more: Any) -> Any:

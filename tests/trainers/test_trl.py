@@ -3,9 +3,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
@@ -13,6 +11,8 @@ import pytest
 
 from tests.client.faces import TrioThread
 from tests.trainers import made
+from tests.trainers.made import Client
+from tests.trainers.test_forms import TRL_SAMPLE
 from trio_envserve import Outcome, PlainClient, open_server
 from trio_envserve.trainers import trl
 from trio_envserve.trainers.samples import NO_LOGPROBS, NO_TOKENS
@@ -21,42 +21,8 @@ from trio_envserve.trainers.trl import NothingToTrain, RolloutFunc, RolloutWorke
 PAD = 7
 REQUIRED = {"prompt_ids", "completion_ids", "logprobs"}
 """What TRL 1.16 requires of a rollout_func."""
-FIELDS = (
-    "prompt", "completion", "input_ids", "completion_mask", "old_log_probs", "advantage",
-    "model_version", "group_id", "metrics", "enqueued_at",
-)  # fmt: skip
-"""The fields of TRL 1.16's RolloutSample, of which the last has a default."""
 
 PROMPT = [{"role": "user", "content": "2 + 2?"}]
-
-
-class Client:
-    """A client whose rollouts have these outcomes, in this order."""
-
-    def __init__(self, outcomes: Sequence[Outcome], *, ends: bool = True) -> None:
-        self._outcomes = outcomes
-        self._ends = ends
-        self.inputs: list[Any] = []
-        self.options: dict[str, Any] = {}
-        self.closed = threading.Event()
-
-    @contextmanager
-    def run_many(self, inputs: Any, **options: Any) -> Iterator[Iterator[tuple[int, Outcome]]]:
-        self.options = options
-        yield self._each(iter(inputs))
-
-    def _each(self, inputs: Iterator[Any]) -> Iterator[tuple[int, Outcome]]:
-        for index, outcome in enumerate(self._outcomes):
-            self.inputs.append(next(inputs))
-            yield index, outcome
-        if not self._ends:
-            self.closed.wait()
-
-    def wait_ready(self, timeout_s: float) -> None:
-        assert timeout_s > 0
-
-    def close(self) -> None:
-        self.closed.set()
 
 
 def configuration(**args: Any) -> Any:
@@ -96,64 +62,40 @@ def rows_of(outcomes: Sequence[Outcome], **options: Any) -> dict[str, list[Any]]
 # -- rollout_func -----------------------------------------------------------------
 
 
-def test_rollout_func_gives_the_tokens_of_the_engine():
-    rows = rows_of([made.answered(0.5)])
-    assert rows["prompt_ids"] == [[1, 2]]
-    assert rows["completion_ids"] == [[3, 4, 5]]
-    assert rows["logprobs"] == [[-0.5, -0.5, 0.0]]
-    assert rows["env_mask"] == [[1, 1, 0]]
-    assert rows["rollout_reward"] == [0.5]
-
-
-LEFT_OUT = {
-    "failed": (made.failed(), None),
-    "lost": (made.lost(), None),
-    "without a reward": (made.without_reward(), None),
-    "without segments": (made.without_segments(0.5), 0.5),
-    "without log-probabilities": (made.without_logprobs(0.5), 0.5),
-    "NaN among them": (made.with_nan(0.5), 0.5),
-    "without an answer": (made.without_answer(0.5), 0.5),
-}
-
-
-@pytest.mark.parametrize(("outcome", "reward"), LEFT_OUT.values(), ids=LEFT_OUT)
+@pytest.mark.parametrize(
+    ("outcome", "reward"), [(made.failed(), None), (made.without_answer(0.5), 0.5)]
+)
 def test_rollout_that_cannot_be_trained_on_is_a_masked_row_and_no_reward_of_0(
     outcome: Outcome, reward: float | None
 ):
     """A reward that the policy earned counts all the same."""
     rows = rows_of([made.answered(1.0), outcome])
-    assert rows["completion_ids"][1] == [PAD], "TRL counts a row that ends so as not cut"
-    assert rows["env_mask"][1] == [0]
+    assert rows["prompt_ids"][0] == [1, 2]
+    assert rows["completion_ids"] == [[3, 4, 5], [PAD]], "TRL counts a row that ends so as not cut"
+    assert rows["logprobs"][0] == [-0.5, -0.5, 0.0]
+    assert rows["env_mask"] == [[1, 1, 0], [0]]
     assert rows["rollout_reward"] == [1.0, reward]
     assert rollout_reward(["", ""], rows["rollout_reward"]) == [1.0, reward]
-    assert rows["rollout_masked"][0] == ""
-    assert rows["rollout_masked"][1]
+    assert [bool(masked) for masked in rows["rollout_masked"]] == [False, True]
 
 
-def test_rollout_of_three_segments_is_one_row_with_its_last_segment(
+def test_rollout_of_three_segments_is_one_row_with_its_last_segment_which_is_said_once(
     caplog: pytest.LogCaptureFixture,
 ):
-    rows = rows_of([made.forked(1.0), made.answered(0.0)])
-    assert rows["prompt_ids"][0] == [20, 21]
-    assert rows["rollout_reward"] == [1.0, 0.0]
-    assert rows["rollout_segments"] == [3, 1]
-    assert rows["rollout_left_out"] == [2, 0]
+    client = Client([made.forked(1.0), made.answered(0.0)])
+    func = RolloutFunc("tcp://127.0.0.1:1", client=cast(PlainClient, client), model="policy")
+    for _ in range(2):
+        rows = func([PROMPT] * 2, trainer())
+        assert rows["prompt_ids"][0] == [20, 21]
+        assert rows["rollout_reward"] == [1.0, 0.0]
+        assert rows["rollout_segments"] == [3, 1]
+        assert rows["rollout_left_out"] == [2, 0]
     (said,) = caplog.messages
     assert "1 of 2 rollouts have several segments" in said
     assert "and the 2 before it, with 3 sampled tokens, are left out" in said
 
 
-def test_segments_that_are_left_out_are_said_once(caplog: pytest.LogCaptureFixture):
-    client = cast(PlainClient, Client([made.forked()]))
-    func = RolloutFunc("tcp://127.0.0.1:1", client=client, model="policy")
-    for _ in range(3):
-        func([PROMPT], trainer())
-    assert len(caplog.messages) == 1
-
-
 def test_endpoint_without_log_probabilities_is_taken_only_when_told():
-    with pytest.raises(NothingToTrain, match="logprobs = true"):
-        rows_of([made.without_logprobs()])
     rows = rows_of([made.without_logprobs(), made.answered()], logprobs=False)
     assert rows["logprobs"] == [[None] * 3, [None] * 3], "TRL's word for one that is not known"
     assert rows["env_mask"] == [[1, 1, 0]] * 2
@@ -165,8 +107,9 @@ def test_endpoint_without_log_probabilities_is_taken_only_when_told():
         (made.failed(), "none of 2 rollouts: the rollout failed: the tool broke"),
         (made.without_segments(), NO_TOKENS),
         (made.without_logprobs(), NO_LOGPROBS),
+        (made.without_logprobs(), "logprobs = true"),
     ],
-    ids=["failed", "no tokens", "no log-probabilities"],
+    ids=["failed", "no tokens", "no log-probabilities", "what to write"],
 )
 def test_step_without_any_rollout_to_train_on_says_why(outcome: Outcome, why: str):
     with pytest.raises(NothingToTrain) as failure:
@@ -234,8 +177,8 @@ def test_rollout_reward_logs_what_is_left_out():
 @pytest.fixture
 def sample_type(monkeypatch: pytest.MonkeyPatch) -> None:
     """TRL's type of a row, where TRL is not installed."""
-    fields: list[Any] = [(name, Any) for name in FIELDS[:-1]]
-    fields.append((FIELDS[-1], Any, None))
+    fields: list[Any] = [(name, Any) for name in TRL_SAMPLE]
+    fields.append(("enqueued_at", Any, None))
     name = "trl.experimental.async_grpo.async_rollout_worker"
     module = ModuleType(name)
     vars(module)["RolloutSample"] = dataclasses.make_dataclass("RolloutSample", fields)
@@ -320,13 +263,6 @@ def test_worker_stops_while_its_queue_is_full(monkeypatch: pytest.MonkeyPatch):
 
 
 # -- with a real server -------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with TrioThread() as thread:
-        with thread.opened(open_server(made.Cases(), workers=0)) as server:
-            yield server.address
 
 
 @pytest.mark.real

@@ -5,18 +5,19 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import itertools
 import math
 import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from tests.trainers import made
+from tests.trainers.made import Client
 from trio_envserve import Outcome, PlainClient
 from trio_envserve.trainers import trl as adapter
 
@@ -70,25 +71,6 @@ def test_configurations_of_the_page_are_taken_by_trl():
     assert seen == set(kinds)
 
 
-class Client:
-    """A client whose rollouts have these outcomes, again and again."""
-
-    def __init__(self, outcomes: list[Outcome]) -> None:
-        self._outcomes = outcomes
-
-    @contextmanager
-    def run_many(self, inputs: Any, **options: Any) -> Iterator[Iterator[tuple[int, Outcome]]]:
-        yield (
-            (index, self._outcomes[index % len(self._outcomes)]) for index, _ in enumerate(inputs)
-        )
-
-    def wait_ready(self, timeout_s: float) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
 FORKED = made.answered(1.0, made.segment(1), made.segment(4, tokens=2), made.segment(7, tokens=1))
 GROUP = [FORKED, made.answered(0.0), made.failed(), made.without_answer(0.5)]
 """Rewards 1, 0 and 0.5 count.  All tokens are words of the tiny model."""
@@ -120,7 +102,7 @@ def test_grpo_trainer_has_rewards_and_gradient_of_what_counts(
         processing_class=tiny.tokenizer(),
         train_dataset=Dataset.from_dict({"prompt": [[{"role": "user", "content": "1"}]]}),
         rollout_func=adapter.RolloutFunc(
-            "tcp://x", client=cast(PlainClient, Client(group)), model="policy"
+            "tcp://x", client=cast(PlainClient, Client(itertools.cycle(group))), model="policy"
         ),
         reward_funcs=adapter.rollout_reward,
         args=GRPOConfig(
@@ -151,7 +133,7 @@ def test_async_grpo_trainer_packs_the_rows_of_the_worker(
     from trl.experimental.async_grpo import AsyncGRPOConfig
     from trl.experimental.async_grpo import async_grpo_trainer as theirs
 
-    monkeypatch.setattr(adapter, "PlainClient", lambda *_, **__: Client(GROUP))
+    monkeypatch.setattr(adapter, "PlainClient", lambda *_, **__: Client(itertools.cycle(GROUP)))
     dataset = [{"prompt": [{"role": "user", "content": "1"}]}]
     args = AsyncGRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, num_generations=4)
     worker = adapter.RolloutWorker("tcp://x", dataset, args, model="policy")
