@@ -124,32 +124,13 @@ async def test_default_and_named(envserve_server, envserve_client):
     assert (await (await envserve_client(other)).run_rollout(1))["word"] == "there"
 """
 
-
-@pytest.mark.real
-def test_async_tests_in_trio_mode_with_the_default_environment(tmp_path: Path):
-    ini = "trio_mode = true\nenvserve_env = my_env:Here\n"
-    passed(session(tmp_path, ASYNC_TESTS, ini=ini), 1)
-
-
-@pytest.mark.real
-def test_async_tests_with_a_marker_and_in_no_random_order(tmp_path: Path):
-    tests = ASYNC_TESTS.replace("async def", "import pytest\n@pytest.mark.trio\nasync def")
-    passed(session(tmp_path, tests, "-p", "no:randomly", "--envserve-env", "my_env:Here"), 1)
-
-
-def test_what_was_opened_last_is_closed_first_whatever_it_is(tmp_path: Path):
-    tests = """
-import logging
-import pytest
+CLOSING_TESTS = """
+import trio
 said = []
-
-class Said(logging.Handler):
-    def emit(self, record): said.append(record.getMessage())
 
 async def test_one(envserve_client, envserve_proxy, envserve_server):
     class Waits:
         async def run_rollout(self, rollout):
-            import trio
             await trio.sleep_forever()
         async def teardown(self): said.append("server closed")
     server = await envserve_server(Waits())
@@ -164,22 +145,29 @@ async def test_one(envserve_client, envserve_proxy, envserve_server):
 
 def test_two():
     assert said == ["client closed, 1 open", "server closed"]
-"""
-    passed(session(tmp_path, tests, "-p", "no:randomly", ini="trio_mode = true\n"), 2)
 
-
-def test_a_server_that_fails_fails_the_test_at_once(tmp_path: Path):
-    tests = """
-import trio
-async def test_it(envserve_server):
+async def test_three(envserve_server):
     server = await envserve_server(lambda rollout: None)
     def broken(given): raise ZeroDivisionError("a bug in the server")
     server._take = broken
     await trio.sleep_forever()
 """
-    run = session(tmp_path, tests, ini="trio_mode = true\n")
-    assert run.returncode == 1
+
+
+@pytest.mark.real
+def test_async_tests_in_trio_mode_close_what_was_opened_last_first_and_fail_with_their_server(
+    tmp_path: Path,
+):
+    ini = "trio_mode = true\nenvserve_env = my_env:Here\n"
+    run = session(tmp_path, ASYNC_TESTS + CLOSING_TESTS, "-p", "no:randomly", ini=ini)
+    assert "1 failed, 3 passed" in run.stdout, run.stdout
     assert "ZeroDivisionError: a bug in the server" in run.stdout
+
+
+@pytest.mark.real
+def test_async_tests_with_a_marker_and_in_no_random_order(tmp_path: Path):
+    tests = ASYNC_TESTS.replace("async def", "import pytest\n@pytest.mark.trio\nasync def")
+    passed(session(tmp_path, tests, "-p", "no:randomly", "--envserve-env", "my_env:Here"), 1)
 
 
 SYNC_TESTS = """
@@ -214,45 +202,36 @@ OPTIONS = "trio_mode = true\nenvserve_env = my_env:Here\nenvserve_options = --ar
 
 
 @pytest.mark.real
-def test_one_server_for_the_session_of_sync_and_async_tests(tmp_path: Path):
-    passed(session(tmp_path, SYNC_TESTS, ini=OPTIONS), 3)
-
-
-@pytest.mark.real
-def test_with_xdist_each_process_has_a_server(tmp_path: Path):
+def test_with_xdist_each_process_has_one_server_for_sync_and_async_tests(tmp_path: Path):
     pytest.importorskip("xdist")
     passed(session(tmp_path, SYNC_TESTS, "-n", "2", "--dist", "loadfile", ini=OPTIONS), 3)
 
 
 @pytest.mark.real
-def test_without_pytest_trio_sync_tests_have_their_server(tmp_path: Path):
+def test_without_pytest_trio_sync_tests_have_one_server(tmp_path: Path):
     tests = SYNC_TESTS.partition("async def test_three")[0]
     ini = OPTIONS.replace("trio_mode = true\n", "")
     passed(session(tmp_path, tests, "-p", "no:trio", ini=ini), 2)
 
 
-def test_the_server_of_run_with_is_taken_unless_one_is_named(tmp_path: Path):
+@pytest.mark.real
+def test_server_of_run_with_is_taken_unless_one_is_named_and_one_that_is_broken_is_told(
+    tmp_path: Path,
+):
     tests = "def test_it(envserve_address): assert envserve_address == 'tcp://127.0.0.1:1'\n"
     environ = {"TRIO_ENVSERVE_ADDRESS": "tcp://127.0.0.1:1"}
     passed(session(tmp_path, tests, ini="envserve_env = my_env:Here\n", environ=environ), 1)
-    named = session(tmp_path, tests, "--envserve-env", "my_env:Nothing", environ=environ)
+    ini = "envserve_options = --limit restart_pause_s=0.01\n"
+    named = session(tmp_path, tests, "--envserve-env", "my_env:Broken", ini=ini, environ=environ)
     assert named.returncode == 1
-    assert "the server of my_env:Nothing could not be started" in named.stdout
+    assert "the server of my_env:Broken could not be started" in named.stdout
+    assert "no such disk" in named.stdout
 
 
 def test_no_environment_is_told(tmp_path: Path):
     run = session(tmp_path, "def test_it(envserve_address): pass\n")
     assert run.returncode == 1
     assert "run the tests with `trio-envserve run-with ENV" in run.stdout
-
-
-@pytest.mark.real
-def test_a_broken_environment_of_the_session_is_told_with_its_traceback(tmp_path: Path):
-    ini = "envserve_env = my_env:Broken\nenvserve_options = --limit restart_pause_s=0.01\n"
-    run = session(tmp_path, "def test_it(envserve_address): pass\n", ini=ini)
-    assert run.returncode == 1
-    assert "the server of my_env:Broken could not be started" in run.stdout
-    assert "no such disk" in run.stdout
 
 
 @pytest.mark.real
