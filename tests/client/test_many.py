@@ -251,11 +251,6 @@ async def test_an_exception_of_the_inputs_comes_out_as_it_is_and_cancels_the_res
     assert sorted(ended) in ([], [1], [1, 2])  # what was dispatched by then is cancelled
 
 
-async def test_a_large_outcome_of_a_small_input_gets_a_task(eager: None) -> None:
-    async with patient_pair(large) as client, client.run_many([1]) as outcomes:
-        assert [outcome.unwrap() async for _, outcome in outcomes] == [LARGE]
-
-
 async def test_large_inputs_and_outcomes_hold_up_nobody(eager: None) -> None:
     inputs = [LARGE, *range(20), LARGE]
     order = []

@@ -338,15 +338,6 @@ async def test_failure_13_acknowledgement_is_sent_before_decoding(autojump_clock
 
 
 @virtual
-async def test_a_client_counts_its_sessions_and_what_it_sent_again() -> None:
-    async with pair(echo) as (_, client):
-        await client.run_rollout(1)
-        counters = client.counters()
-    assert (counters.sessions, counters.connections) == (1, 1)
-    assert (counters.retransmitted, counters.reissued) == (0, 0)
-
-
-@virtual
 async def test_a_door_is_told_the_deltas_before_the_outcome() -> None:
     async def environment(rollout: Any) -> Any:
         rollout.delta(b"a")

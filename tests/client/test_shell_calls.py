@@ -15,7 +15,6 @@ from trio_envserve import (
     Health,
     MayHaveRun,
     NeverStarted,
-    NotEncodable,
     OutcomeNotEncodable,
     RolloutFailed,
     ServerLimits,
@@ -26,17 +25,6 @@ from trio_envserve import (
 )
 from trio_envserve.core.messages import Finish, read
 from trio_envserve.net import MemoryNetwork
-
-
-@virtual
-async def test_a_rollout_runs_once_and_is_answered() -> None:
-    probe = Probe()
-    async with pair(probe) as (server, client):
-        assert await client.run_rollout(["a", 5]) == {"did": 5}
-        assert probe.started == ["a"]
-        with trio.fail_after(5):
-            while server.stats().kept:
-                await trio.sleep(0.01)
 
 
 @virtual
@@ -203,23 +191,6 @@ async def test_errors_of_the_environment_say_that_it_ran_and_failed() -> None:
         assert caught.value.info.executions == 1
         with pytest.raises(OutcomeNotEncodable, match="result"):
             await client.run_rollout(["a", "object"])
-
-
-@virtual
-async def test_input_that_cannot_be_encoded_is_refused_with_its_path() -> None:
-    async with pair(Probe()) as (_, client):
-        with pytest.raises(NotEncodable, match=r"input\.messages\[1\]\.image") as caught:
-            await client.run_rollout({"messages": [1, {"image": object()}]})
-        assert caught.value.path == "input.messages[1].image"
-
-
-@virtual
-async def test_group_members_that_fail_are_told_one_by_one() -> None:
-    async with pair(Probe()) as (_, client):
-        outcomes = await client.run_group([["a", 1], ["b", "raise"], ["c", 2]])
-    assert [outcome.ok for outcome in outcomes] == [True, False, True]
-    assert isinstance(outcomes[1].error, RolloutFailed)
-    assert outcomes[2].value == {"did": 2}
 
 
 @virtual

@@ -107,97 +107,50 @@ class Said:
         self.say(hello())
 
     def say(self, message: Any, *body: bytes) -> list[Any]:
-        return self.say_bytes(messages.encode(message), *body)
-
-    def say_bytes(self, *frames: bytes) -> list[Any]:
+        frames = (message if isinstance(message, bytes) else messages.encode(message), *body)
         effects = self.router.take(ClientMessage(b"route", frames, 0.0))
         sent = [effect for effect in effects if isinstance(effect, ToClient)]
         return [messages.decode(bytes(effect.frames[0]), most_bytes=MOST) for effect in sent]
 
 
-def provoke_conflict() -> list[Any]:
-    said = Said()
-    said.say(*request(0))
-    return said.say(*request(0, digest=b"x" * 16))
-
-
-def provoke_finished() -> list[Any]:
-    said = Said()
-    said.say(messages.Finish(SESSION, [0, 1]))
-    return said.say(*request(0))
-
-
-def provoke_window() -> list[Any]:
-    said = Said(window=1)
-    said.say(*request(0))
-    return said.say(*request(1))
-
-
-def provoke_queue_full() -> list[Any]:
-    said = Said(queue=2)
-    said.say(*request(0))
-    return said.say(*request(1))
-
-
-def provoke_key_conflict() -> list[Any]:
-    said = Said()
-    said.say(*asked(0))
-    return said.say(*asked(1, body=b"another input"))
-
-
-def provoke_keys_full() -> list[Any]:
-    said = Said(KeyLimits(generations=1))
-    said.say(*asked(0))
-    return said.say(*asked(1, key=b"another key"))
-
-
-def provoke_key_queue_full() -> list[Any]:
-    said = Said(KeyLimits(namespaces=1))
-    said.say(*asked(0))
-    return said.say(*asked(1, namespace=b"another"))
-
-
-def provoke_commands_full() -> list[Any]:
-    said = Said(KeyLimits(commands=1))
-    said.say(*asked(0, act=KeyAct.FORGET, tag=b"one"))
-    return said.say(*asked(1, act=KeyAct.FORGET, tag=b"two"))
-
-
-def provoke_key_crowded() -> list[Any]:
-    said = Said(KeyLimits(waiters=1))
-    said.say(*asked(0))
-    return said.say(*asked(1))
-
-
-def provoke_journal() -> list[Any]:
-    said = Said()
-    said.router.take(SaveFailed("the disk is full", False, 0.0))
-    return said.say(*asked(0))
-
-
-PROVOKED = {
-    "conflict": provoke_conflict,
-    "finished": provoke_finished,
-    "window": provoke_window,
-    "queue-full": provoke_queue_full,
-    "refused": lambda: Said().say(*request(0, body=bytes(101))),
-    "key-conflict": provoke_key_conflict,
-    "unknown-key": lambda: Said().say(*asked(0, act=KeyAct.ATTACH)),
-    "keys-full": provoke_keys_full,
-    "key-queue-full": provoke_key_queue_full,
-    "commands-full": provoke_commands_full,
-    "keys-early": lambda: Said().say(*asked(0, earlier=1)),
-    "journal": provoke_journal,
-    "key-crowded": provoke_key_crowded,
-    "foreign-version": lambda: Said().say(hello()._replace(version=2)),
-    "malformed": lambda: Said().say_bytes(b""),
-    "no-session": lambda: Said(connection_sessions=1).say(hello()._replace(nonce=b"m" * 16)),
-}
+PROVOKED: dict[str, tuple[dict[str, Any], tuple[tuple[Any, ...], ...]]] = {
+    "conflict": ({}, (request(0), request(0, digest=b"x" * 16))),
+    "finished": ({}, ((messages.Finish(SESSION, [0, 1]),), request(0))),
+    "window": ({"window": 1}, (request(0), request(1))),
+    "queue-full": ({"queue": 2}, (request(0), request(1))),
+    "refused": ({}, (request(0, body=bytes(101)),)),
+    "key-conflict": ({}, (asked(0), asked(1, body=b"another input"))),
+    "unknown-key": ({}, (asked(0, act=KeyAct.ATTACH),)),
+    "keys-full": (
+        {"keys": KeyLimits(generations=1)}, (asked(0), asked(1, key=b"another key")),
+    ),
+    "key-queue-full": (
+        {"keys": KeyLimits(namespaces=1)}, (asked(0), asked(1, namespace=b"another")),
+    ),
+    "commands-full": (
+        {"keys": KeyLimits(commands=1)},
+        (asked(0, act=KeyAct.FORGET, tag=b"one"), asked(1, act=KeyAct.FORGET, tag=b"two")),
+    ),
+    "keys-early": ({}, (asked(0, earlier=1),)),
+    "journal": ({}, (SaveFailed("the disk is full", False, 0.0), asked(0))),
+    "key-crowded": ({"keys": KeyLimits(waiters=1)}, (asked(0), asked(1))),
+    "foreign-version": ({}, ((hello()._replace(version=2),),)),
+    "malformed": ({}, ((b"",),)),
+    "no-session": ({"connection_sessions": 1}, ((hello()._replace(nonce=b"m" * 16),),)),
+}  # fmt: skip
+"""For each code the options of a router, and what it is told; the last is refused so."""
 
 
 @pytest.mark.parametrize("code", PROVOKED)
 def test_a_refusal_is_as_documented(code: str):
-    (answer,) = PROVOKED[code]()
+    options, told = PROVOKED[code]
+    said, answers = Said(**options), []
+    for one in told:
+        if isinstance(one, SaveFailed):
+            said.router.take(one)
+        else:
+            answers = said.say(*one)
+    (answer,) = answers
     assert answer.code == code
     start = f"| {type(answer).__name__} | `{code}` |"
     (row,) = [line for line in PAGE.splitlines() if line.startswith(start)]
@@ -205,17 +158,14 @@ def test_a_refusal_is_as_documented(code: str):
         assert ("for now" in row) == (answer.delay_s is not None)
 
 
-def test_an_allowance_of_nothing_is_refused():
-    (answer,) = Said().say(*request(0, allowance=0))
-    assert answer.code == "refused"
-    assert answer.delay_s is None
-
-
-@pytest.mark.parametrize("key", [b"", bytes(257)], ids=["empty", "too long"])
-def test_what_cannot_be_a_key_is_refused(key: bytes):
-    (answer,) = Said().say(*asked(0, key=key))
-    assert answer.code == "refused"
-    assert answer.delay_s is None
+@pytest.mark.parametrize(
+    "told",
+    [request(0, allowance=0), asked(0, key=b""), asked(0, key=bytes(257))],
+    ids=["an allowance of nothing", "an empty key", "a key that is too long"],
+)
+def test_what_cannot_be_done_is_refused_for_good(told: tuple[Any, bytes]):
+    (answer,) = Said().say(*told)
+    assert (answer.code, answer.delay_s) == ("refused", None)
 
 
 def test_every_refusal_is_documented():

@@ -58,23 +58,16 @@ def ids(vectors: list[dict[str, Any]]) -> list[str]:
     return [f"{index}-{each.get('message', '')}" for index, each in enumerate(vectors)]
 
 
-each_message = pytest.mark.parametrize("vector", VECTORS["messages"], ids=ids(VECTORS["messages"]))
-
-
 def test_the_vectors_are_of_this_version_and_cover_every_message():
     assert VECTORS["version"] == PROTOCOL_VERSION
     assert {each["message"] for each in VECTORS["messages"]} == set(CLASSES)
 
 
-@each_message
-def test_a_message_is_encoded_to_its_bytes(vector: dict[str, Any]):
-    assert messages.encode(message_of(vector)).hex() == vector["header"]
-
-
-@each_message
-def test_bytes_are_decoded_to_their_message(vector: dict[str, Any]):
-    decoded = messages.decode(bytes.fromhex(vector["header"]), most_bytes=MOST)
-    assert decoded == message_of(vector)
+@pytest.mark.parametrize("vector", VECTORS["messages"], ids=ids(VECTORS["messages"]))
+def test_a_message_is_encoded_to_its_bytes_and_back(vector: dict[str, Any]):
+    message = message_of(vector)
+    assert messages.encode(message).hex() == vector["header"]
+    assert messages.decode(bytes.fromhex(vector["header"]), most_bytes=MOST) == message
     assert vector["header"] in vector["frames"]
 
 
