@@ -128,19 +128,28 @@ NAMES = {module.name for module in MODULES}
 
 
 @cache
+def parsed(module: Module) -> ast.Module:
+    return ast.parse(module.source)
+
+
+@cache
 def imported(module: Module) -> set[str]:
     """Absolute names of all that a module imports, ``from a import b`` as ``a.b``."""
-    return imports_in(statements(ast.parse(module.source).body), module)
+    return imports_in(statements(parsed(module).body), module)
 
 
-def statements(block: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Those of a block, and all within.  Expressions, most of a tree, import nothing."""
+def statements(block: Iterable[ast.stmt], *, for_types: bool = True) -> Iterator[ast.stmt]:
+    """Those of a block, and all within, those that only the type checker sees among them.
+    Expressions, most of a tree, import nothing."""
     for each in block:
         yield each
+        is_for_types = isinstance(each, ast.If) and ast.unparse(each.test).endswith("TYPE_CHECKING")
+        if is_for_types and not for_types:
+            continue
         for name in ("body", "orelse", "finalbody"):
-            yield from statements(getattr(each, name, ()))
+            yield from statements(getattr(each, name, ()), for_types=for_types)
         for part in (*getattr(each, "handlers", ()), *getattr(each, "cases", ())):
-            yield from statements(part.body)
+            yield from statements(part.body, for_types=for_types)
 
 
 def imports_in(block: Iterable[ast.stmt], module: Module) -> set[str]:
@@ -190,11 +199,7 @@ def allowed(module: Module, inner: str, may: set[str]) -> bool:
 def needed(module: Module, names: set[str]) -> set[str]:
     """The modules of the package that this one imports when it is imported, not only
     for its types."""
-    tree = ast.parse(module.source)
-    for node in statements(tree.body):
-        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
-            node.body = [ast.Pass()]
-    names_in = imports_in(statements(tree.body), module)
+    names_in = imports_in(statements(parsed(module).body, for_types=False), module)
     found = {name.removeprefix(f"{PACKAGE}.") for name in names_in if within(name, PACKAGE)}
     return {longest_known(name, names) for name in found} - {module.name, ""}
 
@@ -229,7 +234,7 @@ def impurities(module: Module) -> list[str]:
             wrong.append(f"{module.name} imports {name}")
         if name.rpartition(".")[2] in IMPURE_NAMES:
             wrong.append(f"{module.name} imports {name}")
-    for node in ast.walk(ast.parse(module.source)):
+    for node in ast.walk(parsed(module)):
         if isinstance(node, ast.Attribute):
             owner = ast.unparse(node.value).rpartition(".")[2]
             if (owner, node.attr) in IMPURE:
@@ -272,40 +277,33 @@ def test_a_circle_is_seen():
     assert circle(modules[2:]) == []
 
 
-@pytest.mark.parametrize(
-    "module", [m for m in MODULES if m.name not in TOP], ids=lambda module: module.name
-)
-def test_arrows_point_one_way(module: Module):
-    assert wrong_arrows(module) == []
+def test_arrows_point_one_way():
+    assert [
+        each for module in MODULES if module.name not in TOP for each in wrong_arrows(module)
+    ] == []
 
 
-@pytest.mark.parametrize(
-    "module", [m for m in MODULES if m.layer == "core"], ids=lambda module: module.name
-)
-def test_core_is_pure(module: Module):
-    assert impurities(module) == []
+def test_core_is_pure():
+    assert [
+        each for module in MODULES if module.layer == "core" for each in impurities(module)
+    ] == []
 
 
 @pytest.mark.parametrize(
     ("name", "source"),
     [
-        ("core.dedup", "from ..net import socket"),
         ("core.dedup", "from ..net.socket import Socket"),
         ("core.dedup", "from .. import net"),
         ("core.dedup", "import trio_envserve.net"),
         ("core.router", "from .values import decode"),
         ("core.router", "from . import values"),
-        ("core.router", "from .arrays import ELEMENT_TYPES"),
-        ("net.socket", "from ..core.messages import Hello"),
         ("net.socket", "from ..core import messages"),
         ("net.socket", "from .. import core"),
         ("net.socket", "from .. import open_client"),
         ("net.socket", "import trio_envserve"),
         ("server.shell", "from ..core.values import decode"),
         ("server.shell", "def late():\n    from ..core import values"),
-        ("server.shell", "from ..client import open_client"),
         ("retrylab.run", "from .. import foreign"),
-        ("retrylab.world", "from ..lab.simulation.plan import Fault"),
         ("worker.main", "from ..server.shell import serve"),
         ("client.shell", "from ..server import open_server"),
         ("client.shell", "if TYPE_CHECKING:\n    from ..testing import proxy"),
@@ -324,9 +322,7 @@ def test_a_wrong_arrow_is_seen(name: str, source: str):
     ("name", "source"),
     [
         ("core.client", "from .values import decode"),
-        ("net.socket", "from ..core.errors import ConfigError"),
         ("net.socket", "from ..core import limits, terms"),
-        ("client.shell", "from ..core import values"),
         ("worker.main", "from ..envs.loading import load"),
         ("server.shell", "from ..core.router import Router\nfrom . import processes"),
         ("cli.demo", "from ..testing.proxy import Proxy"),
@@ -349,17 +345,11 @@ def test_a_package_resolves_its_own_relative_imports():
     "source",
     [
         "import trio",
-        "import zmq",
         "import zmq.asyncio as za",
-        "from time import monotonic",
         "def f():\n    import random",
         "import os",
         "from os import urandom",
         "import secrets, struct",
-        "import threading",
-        "import asyncio",
-        "import importlib",
-        "import logging",
         "from uuid import uuid4",
         "import uuid\nuuid.uuid4()",
         "import datetime\ndatetime.datetime.now()",
