@@ -31,12 +31,23 @@ REAL = Identity("host", "boot", 1, 2)
 
 
 def refusal(folder: Path) -> str:
-    """Why it is not opened; each tells what to do."""
+    """Why it is not opened; each tells what to do, and changes nothing."""
+    before = contents(folder)
     with pytest.raises(ServerStartError) as refused, journal(folder):
         pass
     text = str(refused.value)
     assert str(folder) in text
+    assert contents(folder) == before
     return text
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files of a folder, but for empty ones, locks and what SQLite makes again."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.glob("**/*")
+        if path.is_file() and path.suffix not in {".lock", ".db-shm"} and path.stat().st_size
+    }
 
 
 def repaired(folder: Path) -> Repaired:
@@ -163,6 +174,20 @@ def test_a_wal_that_was_removed_is_told_with_how_much_is_missing(tmp_path: Path)
     folder = killed(tmp_path, a_run(0), a_run(1))
     (folder / "journal.db-wal").unlink()
     assert "the last 6 of 6 records are missing" in refusal(folder)
+
+
+def test_a_refused_start_leaves_the_log_in_which_one_bit_was_flipped(tmp_path: Path):
+    folder = killed(tmp_path, a_run(0), a_run(1))
+    log = folder / "journal.db-wal"
+    data = bytearray(log.read_bytes())
+    data[len(data) // 2] ^= 1
+    log.write_bytes(data)
+    told = refusal(folder)
+    assert "records are missing" in told
+    assert refusal(folder) == told
+    data[len(data) // 2] ^= 1
+    log.write_bytes(data)
+    assert read(folder) == [Closed(1), *a_run(0), *a_run(1)]
 
 
 def test_an_older_copy_that_was_put_back_is_told(tmp_path: Path):

@@ -6,7 +6,7 @@ import errno
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,17 +71,16 @@ def _open_locked(
                 (folder / name).unlink(missing_ok=True)
             create(folder, state)
             return Store(folder, connect(folder, mode="rw"), state, command_s), Found(state)
-        connection = connect(folder, mode="rw")
-        try:
+        # Read-only until all is right: the last that closes a database which it may write
+        # puts what it can read of the log into it, and removes the log, damaged or not.
+        with closing(connect(folder, mode="ro")) as connection:
             check_kind(folder, connection)
             _check_identity(folder, connection, now)
             found = read_start(folder, connection) if at_rest else None
             found = found or read_all(folder, connection)
             if found.problems or found.state is None:
                 raise ServerStartError(damaged(folder, found.problems))
-        except BaseException:
-            connection.close()
-            raise
+            connection = connect(folder, mode="rw")
     _remove_unnamed(folder, found.files)
     # From the first commit on its marks are those of now.  If none comes, the old ones prove
     # as much once more: that asks for no room on a disk that may be full.

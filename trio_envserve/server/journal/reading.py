@@ -65,7 +65,7 @@ def is_new(folder: Path) -> bool:
         return False
     if not (folder / DATABASE).exists():
         return True
-    connection = connect(folder, mode="rw")
+    connection = connect(folder, mode="ro")
     try:
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         return not tables or read_state(connection).records == 0
