@@ -50,11 +50,12 @@ class Desk:
         request = messages.Request(session, sequence, ID, None, 1, None)
         return self.say(request, route, [b"body"])
 
-    def ask_key(self, session: bytes, act: int, namespace: bytes = b"eval") -> list[Any]:
+    def ask_key(self, session: bytes, act: int, namespace: bytes = b"eval",
+                route: bytes = ROUTE, tag: bytes = b"") -> list[Any]:  # fmt: skip
         request = messages.KeyedRequest(
-            session, 0, bytes(32), None, 1, None, ID, act, namespace, b"key", b"", 0, False
+            session, 0, bytes(32), None, 1, None, ID, act, namespace, b"key", tag, None, False
         )
-        return self.say(request, body=[b"body" if act == ASK else b""])
+        return self.say(request, route, [b"body" if act == ASK else b""])
 
 
 def refused_for(answers: list[Any]) -> str:
@@ -185,6 +186,30 @@ def test_a_session_belongs_to_the_key_that_opened_it():
         assert error.text == "this session belongs to another key"
     assert 0 in desk.router.cache.sessions[session].entries
     assert desk.router.cache.sessions[session].route == ROUTE
+
+
+@pytest.mark.parametrize("act", [WITHDRAW, ASK, ATTACH])
+def test_work_was_ended_by_whoever_named_its_caller(act):
+    desk = Desk()
+    desk.know("submit", name="one")
+    desk.know("submit", OTHER, "two")
+    session, other = desk.session(), desk.session(OTHER, bytes(16))
+    desk.ask_key(session, ASK)
+    desk.ask_key(other, act, route=OTHER)
+    desk.say(messages.Cancel(other, 0), OTHER)
+    (work,) = desk.router.keys.open.values()
+    assert [waiter.session for waiter in work.waiters] == [session]
+
+
+def test_g8_ids_of_commands_of_any_length_were_remembered():
+    desk = Desk()
+    session = desk.session()
+    [refused] = desk.ask_key(session, CANCEL, tag=bytes(65))
+    assert (refused.code, refused.text) == (
+        "refused", "the id of a command has 65 bytes, 64 at most",
+    )  # fmt: skip
+    [done] = desk.ask_key(session, CANCEL, tag=bytes(64))
+    assert done.status == 0
 
 
 def test_the_same_key_goes_on_with_its_session_on_another_connection():

@@ -101,7 +101,7 @@ def _request(router: Router, route: Route, request: Any, body: Body, now_s: floa
         router.dispatcher.send(route, refusal)
         return
     allowance = min(request.allowance, router.limits.max_executions)
-    key = keyed(request) if isinstance(request, messages.KeyedRequest) else None
+    key = keyed(request, session.owner) if isinstance(request, messages.KeyedRequest) else None
     ask = Ask(
         request.digest, body, request.rerun, allowance, key, request.traceparent,
         request.execution_s,

@@ -14,6 +14,7 @@ who wait are told so is up to :mod:`.key_answers`.
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import islice
@@ -43,9 +44,9 @@ from .key_records import (
 from .keys import ENDED_AT_ONCE, Keys
 from .limits import KeyLimits
 from .request_table import RequestInput, count_failure, drop_body, place
-from .requests import Ask, Entry, RequestState, RetainedOutcome, Session
+from .requests import Ask, Entry, Owner, RequestState, RetainedOutcome, Session
 from .restored import remains_of
-from .terms import RequestId, one_line, quick
+from .terms import ID_BYTES, TAG_BYTES, RequestId, one_line, quick
 
 if TYPE_CHECKING:
     from .dispatcher import Dispatcher
@@ -205,6 +206,9 @@ class KeyedRequests:
                 del self._sessions[namespace]
 
     def _command(self, asked: Keyed, entry: Entry) -> None:
+        if isinstance(asked.tag, bytes) and len(asked.tag) > TAG_BYTES:
+            size = f"{len(asked.tag)} bytes, {TAG_BYTES} at most"
+            raise ProtocolError(f"the id of a command has {size}")
         if asked.act is not KeyAct.WITHDRAW and asked.tag == b"" and asked.reissue is not None:
             text = "it has no id of its own, and may have been carried out before"
             self._refuse(entry, "unknown-key", text, for_now=False)
@@ -397,8 +401,12 @@ _CARRY_OUT: dict[type, Callable[..., None]] = {
 _keyed, _key_name = quick(Keyed), quick(KeyName)
 
 
-def keyed(request: messages.KeyedRequest) -> Keyed:
-    """Read a request about its key."""
+def keyed(request: messages.KeyedRequest, owner: Owner | None) -> Keyed:
+    """Read a request about its key.  A caller is one of its owner's: nobody acts for a caller
+    of another one by giving that one's token (G7)."""
     caller, act, namespace, key, tag, earlier, gone = request[6:13]
+    if owner is not None:
+        named = owner.name.encode() + caller
+        caller = hashlib.blake2b(named, digest_size=ID_BYTES).digest()
     reissue = None if earlier is None else Reissue(gone, earlier)
     return _keyed((_ACTS[act], _key_name((namespace, key)), caller, tag, reissue))

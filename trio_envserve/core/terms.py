@@ -75,6 +75,9 @@ DIGEST_BYTES = 32
 NOTE_BYTES = 1024
 """Longest note of a rollout, as it travels."""
 
+TAG_BYTES = 64
+"""Longest id of a key command: the server remembers it (G8)."""
+
 
 class RequestId(NamedTuple):
     """One logical ask, however often it is transmitted."""
