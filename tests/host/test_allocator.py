@@ -23,13 +23,13 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return calls
 
 
-def test_a_program_may_have_the_settings_of_the_server(called):
+def test_a_program_may_have_the_settings_of_the_server_but_where_the_environment_sets_them(
+    called, monkeypatch
+):
     trio_envserve.keep_freed_memory()
     assert called == [(-1, 64 * MIB), (-3, 32 * MIB)]
     assert set(ENVIRON.values()) == {str(size) for _, size in called}
-
-
-def test_what_the_environment_sets_stays(called, monkeypatch):
+    called.clear()
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1000")
     trio_envserve.keep_freed_memory()
     assert called == [(-3, 32 * MIB)]

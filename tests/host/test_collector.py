@@ -84,36 +84,24 @@ async def test_garbage_of_before_is_not_taken_for_lasting():
         assert cycle() is None
 
 
-async def test_the_interpreter_itself_begins_no_full_collection():
-    async with collecting():
-        full = gc.get_stats()[2]["collections"]
-        many = [[1] for _ in range(500_000)]
-        assert gc.get_stats()[2]["collections"] == full
-        assert many
+def collections() -> list[int]:
+    """Number of collections of each generation."""
+    return [each["collections"] for each in gc.get_stats()]
 
 
-async def test_what_goes_before_many_have_come_is_not_looked_at():
-    async with collecting():
-        looks = [each["collections"] for each in gc.get_stats()]
-        for _ in range(10):
-            retained = [[number] for number in range(YOUNG[0] // 2)]
-            assert retained
-            del retained
-        assert [each["collections"] for each in gc.get_stats()] == looks
-
-
-async def test_what_comes_to_stay_is_looked_at_in_small_parts():
-    async with collecting():
-        looks = gc.get_stats()[1]["collections"]
-        many = [[1] for _ in range(10 * YOUNG[0])]
-        assert gc.get_stats()[1]["collections"] >= looks + 4
-        assert many
-
-
-async def test_the_settings_are_put_back():
+async def test_the_interpreter_itself_looks_at_small_parts_of_what_comes_to_stay_only():
     found = gc.get_threshold()
     async with collecting():
-        assert gc.get_threshold() != found
         assert gc.get_freeze_count() > 1000
+        before = collections()
+        for _ in range(10):
+            goes_soon = [[number] for number in range(YOUNG[0] // 2)]
+            assert goes_soon
+            del goes_soon
+        assert collections() == before
+        stays = [[1] for _ in range(500_000)]
+        assert collections()[1] >= before[1] + 4
+        assert collections()[2] == before[2]
+        assert stays
     assert gc.get_threshold() == found
     assert gc.get_freeze_count() == 0

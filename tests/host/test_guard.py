@@ -12,13 +12,13 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import trio
 import trio.testing
 
+from tests.proc import children
 from tests.real.support import PATIENCE_S, until
 from trio_envserve.host.guarded import GUARD_DEAD, Guard, GuardedProcess, open_guard
 
@@ -96,10 +96,10 @@ class Tree(NamedTuple):
     def everything(self) -> list[int]:
         """The keeper and all that is below it."""
         keeper = int(status(self.guard.pid, "PPid"))
-        found, below = [keeper], children_of(keeper)
+        found, below = [keeper], children(keeper)
         while below:
             found.append(below.pop())
-            below += children_of(found[-1])
+            below += children(found[-1])
         assert {self.guard.pid, *self.pids} < set(found)
         return found
 
@@ -107,15 +107,6 @@ class Tree(NamedTuple):
 def status(pid: int, field: str) -> str:
     with open(f"/proc/{pid}/status") as lines:
         return next(line.split()[1] for line in lines if line.startswith(f"{field}:"))
-
-
-def children_of(parent: int) -> list[int]:
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if status(int(process.name), "PPid") == str(parent):
-                found.append(int(process.name))
-    return found
 
 
 @asynccontextmanager
@@ -218,27 +209,23 @@ async def test_a_deadline_that_moves_keeps_them_alive(held_up):
             after_s *= 4
 
 
-async def test_no_worker_starts_without_a_deadline():
-    with trio.fail_after(PATIENCE_S):
-        async with open_guard() as guard:
-            process = guard.start(environ={}, command=["true"])
-            assert await process.wait() == "it could not be started: Operation not permitted"
-            await process.aclose()
+async def end_of(guard: Guard, **start: Any) -> str:
+    """How a worker ended that was started so."""
+    process = guard.start(**{"environ": {}, "command": ["true"], **start})
+    how: str = await process.wait()
+    await process.aclose()
+    return how
 
 
-async def test_a_program_that_is_not_there_is_told():
+async def test_a_worker_that_cannot_be_started_and_one_that_has_ended_are_told():
     with trio.fail_after(PATIENCE_S):
         async with open_guard() as guard:
+            # Without a deadline none is started.
+            refused = "it could not be started: Operation not permitted"
+            assert await end_of(guard) == refused
             guard.set_deadline(boot_s() + FAR_S)
-            process = guard.start(environ={}, python="/nowhere/python")
-            assert await process.wait() == "it could not be started: No such file or directory"
-            await process.aclose()
-
-
-async def test_how_a_worker_ended_and_its_process_id_are_told():
-    with trio.fail_after(PATIENCE_S):
-        async with open_guard() as guard:
-            guard.set_deadline(boot_s() + FAR_S)
+            missing = await end_of(guard, command=(), python="/nowhere/python")
+            assert missing == "it could not be started: No such file or directory"
             pids: list[int] = []
             process = guard.start(environ={"MARK": "7"}, command=["sh", "-c", "exit $MARK"])
             process.tell_started(pids.append)

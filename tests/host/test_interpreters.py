@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,88 +16,75 @@ from trio_envserve.host.interpreters import find_interpreter, own_folders
 
 pytestmark = pytest.mark.real
 
+PACKAGE = Path(trio_envserve.__file__).parent
 
-def new_environment(folder: Path) -> tuple[Path, Path]:
-    """A virtual environment with nothing in it, and the folder for its packages."""
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for packages of a virtual environment, ``env``, with nothing in it."""
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    folder = tmp_path / "env"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-    (packages,) = folder.glob("lib/python*/site-packages")
-    return folder / "bin" / "python", packages
+    (found,) = folder.glob("lib/python*/site-packages")
+    return found
 
 
 def with_this_package(packages: Path) -> None:
     """Let an interpreter see what this one sees."""
-    folders = [entry for entry in sys.path if entry] + [
-        str(Path(trio_envserve.__file__).parents[1])
-    ]
+    folders = [entry for entry in sys.path if entry] + [str(PACKAGE.parent)]
     (packages / "these.pth").write_text("\n".join(folders))
 
 
-async def test_workers_run_under_the_other_interpreter(tmp_path: Path, monkeypatch):
-    python, packages = new_environment(tmp_path / "env")
+async def test_workers_run_under_the_other_interpreter_with_the_users_own_folders(
+    packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     with_this_package(packages)
     # What is only there: this interpreter cannot import it.
-    (packages / "only_there.py").write_text(
-        "import sys\ndef where(rollout): return [sys.prefix, rollout.input]\n"
+    (packages / "only_there.py").write_text("import sys\nwhere = sys.prefix\n")
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "in_my_folder.py").write_text(
+        "import only_there\ndef ask(rollout): return [only_there.where, rollout.input]\n"
     )
+    monkeypatch.syspath_prepend(str(mine))
     with trio.fail_after(180):
         async with (
-            open_server("only_there:where", worker_python=python) as server,
+            open_server("in_my_folder:ask", worker_python=tmp_path / "env") as server,
             open_client(server.address) as client,
         ):
             assert await client.run_rollout(7) == [str(tmp_path / "env"), 7]
-
-
-async def test_the_users_own_folders_are_searched_there_too(tmp_path: Path, monkeypatch):
-    _, packages = new_environment(tmp_path / "env")
-    with_this_package(packages)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "in_my_folder.py").write_text(
-        "def double(rollout): return rollout.input * 2\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path / "mine"))
-    with trio.fail_after(180):
         async with (
-            open_server("in_my_folder:double", worker_python=tmp_path / "env") as server,
-            open_client(server.address) as client,
-        ):
-            assert await client.run_rollout(4) == 8
-
-
-async def test_a_name_that_is_wrong_there_ends_the_calls(tmp_path: Path):
-    python, packages = new_environment(tmp_path / "env")
-    with_this_package(packages)
-    with trio.fail_after(180):
-        async with (
-            open_server("not_there:where", worker_python=python) as server,
+            open_server("not_there:ask", worker_python=tmp_path / "env/bin/python") as server,
             open_client(server.address) as client,
         ):
             with pytest.raises(EnvironmentBroken, match="No module named 'not_there'"):
                 await client.run_rollout(7)
 
 
-async def test_an_interpreter_without_this_package_is_refused(tmp_path: Path):
-    python, _ = new_environment(tmp_path / "env")
-    with pytest.raises(
-        ConfigError, match=r"has no module 'trio_envserve'. Install it there: .*pip"
-    ):
-        async with open_server(worker_python=python):
-            pass
-
-
-async def test_another_version_of_this_package_is_refused(tmp_path: Path):
-    python, packages = new_environment(tmp_path / "env")
+def another_version(packages: Path) -> None:
     (packages / "trio_envserve").mkdir()
     (packages / "trio_envserve" / "__init__.py").write_text("__version__ = '0.0.1'\n")
-    with pytest.raises(ConfigError, match=r"has trio_envserve 0.0.1 .* both must be the same"):
-        async with open_server(worker_python=python):
-            pass
 
 
-async def test_a_package_that_it_needs_is_missing(tmp_path: Path):
-    python, packages = new_environment(tmp_path / "env")
-    (packages / "this.pth").write_text(str(Path(trio_envserve.__file__).parents[1]))
-    with pytest.raises(ConfigError, match=r"has no module '(trio|cbor2|outcome)'"):
-        async with open_server(worker_python=python):
+def without_what_it_needs(packages: Path) -> None:
+    (packages / "this.pth").write_text(str(PACKAGE.parent))
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda _: None, r"has no module 'trio_envserve'. Install it there: .*pip"),
+        (another_version, r"has trio_envserve 0.0.1 .* both must be the same"),
+        (without_what_it_needs, r"has no module '(trio|cbor2|outcome)'"),
+    ],
+    ids=["no-package", "another-version", "no-dependencies"],
+)
+async def test_an_interpreter_that_cannot_host_workers_is_refused(
+    packages: Path, tmp_path: Path, make: Callable[[Path], None], said: str
+):
+    make(packages)
+    with pytest.raises(ConfigError, match=said):
+        async with open_server(worker_python=tmp_path / "env"):
             pass
 
 
@@ -109,13 +97,6 @@ async def test_what_is_not_an_interpreter_is_refused(python: str, said: str):
     with pytest.raises(ConfigError, match=said):
         async with open_server(worker_python=python):
             pass
-
-
-async def test_it_needs_workers_of_this_package():
-    for options in ({"workers": 0}, {"worker_command": "true"}):
-        with pytest.raises(ConfigError, match="worker_python starts"):
-            async with open_server(worker_python=sys.executable, **options):
-                pass
 
 
 def test_a_link_to_an_interpreter_stays_one(tmp_path: Path):

@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from trio_envserve import WireLimits, open_host
+from trio_envserve import ConfigError, WireLimits, open_host
 from trio_envserve.host import joined, opening
 from trio_envserve.host.opening import _open_lock, _take
 from trio_envserve.net import MemoryNetwork
@@ -30,6 +30,12 @@ async def test_what_is_damaged_in_the_file_of_a_lock_proves_nothing(
         second = _open_lock("a")
         assert await _take(second, "a") == [b"\x11" * 16]
         second.close()
+
+
+async def test_a_host_needs_workers() -> None:
+    with pytest.raises(ConfigError, match="workers"):
+        async with open_host("tcp://127.0.0.1:1", "arithmetic", workers=0):
+            raise AssertionError("it was opened")
 
 
 class Guard:

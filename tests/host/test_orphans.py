@@ -14,6 +14,7 @@ import pytest
 import trio
 
 from tests.cli.commands import HANG_S, ROOT, until
+from tests.proc import children
 
 pytestmark = pytest.mark.real
 
@@ -88,7 +89,7 @@ async def test_as_process_1_it_reaps_drains_and_leaves_nothing(tmp_path: Path) -
                 lines = outer.stdout
                 serving = json.loads(await trio.to_thread.run_sync(lines.readline))
                 assert serving["pid"] == 1
-                first = child_of(outer.pid)
+                (first,) = children(outer.pid)
                 ask = ["eval", "leaving:leaving", "--inputs", "in.jsonl", "--json"]
                 asked = await trio.run_process(
                     [sys.executable, "-m", "trio_envserve", *ask, "--address",
@@ -104,13 +105,3 @@ async def test_as_process_1_it_reaps_drains_and_leaves_nothing(tmp_path: Path) -
             assert outer.wait() == 0
         finally:
             outer.kill()
-
-
-def child_of(pid: int) -> int:
-    """Process 1, by the number that it has here."""
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            after = (entry / "stat").read_text().rpartition(")")[2].split()
-            if int(after[1]) == pid:
-                return int(entry.name)
-    raise AssertionError(f"process {pid} has no child")
