@@ -48,7 +48,7 @@ MEMORY = ("tests/net/test_memory.py", "tests/net/test_conformance.py")
 SERVER = (
     "tests/server/test_shell.py",
     "tests/server/test_shell_failures.py",
-    "tests/server/test_shell_portions.py",
+    "tests/server/test_portions.py",
     "tests/server/test_shell_closing.py",
     "tests/server/test_opening.py",
     *CLIENT,

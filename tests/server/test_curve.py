@@ -17,8 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
+from tests.server.helpers import SERVER, key_folder, write_client
 from trio_envserve import (
+    Client,
     ClientCurve,
+    ClientLimits,
     ClientRight,
     ConfigError,
     KeyPair,
@@ -31,14 +34,13 @@ from trio_envserve.core import messages
 from trio_envserve.core.limits import PROTOCOL_VERSION
 from trio_envserve.core.rights import FORBIDDEN, ROLES
 from trio_envserve.core.router_inputs import PeerKnown
-from trio_envserve.net import MemoryNetwork
-from trio_envserve.net.keypairs import key_bytes, write_whole
+from trio_envserve.net.keypairs import key_bytes
 from trio_envserve.net.zmtp.curve import STRANGER as NOT_KNOWN
 from trio_envserve.regular_files import read_regular
 from trio_envserve.server import curve as curve_module
-from trio_envserve.server.curve import Doorkeeper, read_client, read_clients
+from trio_envserve.server.curve import Doorkeeper, read_clients
 
-SERVER, TRAINER, WATCHER, STRANGER, HOST = (KeyPair.new() for _ in range(5))
+TRAINER, WATCHER, STRANGER, HOST = (KeyPair.new() for _ in range(4))
 CLIENTS = {
     "trainer": ClientRight(TRAINER.public),
     "watcher": ClientRight(WATCHER.public, ("watch",)),
@@ -50,26 +52,18 @@ def of(keys: KeyPair) -> ClientCurve:
     return ClientCurve(SERVER.public, keys)
 
 
-def write_client(folder: Path, name: str, keys: KeyPair, roles: str = '["submit"]') -> None:
-    text = f'public = "{keys.public}"\nroles = {roles}\n'
-    write_whole(folder / "clients" / f"{name}.toml", text, 0o644)
-
-
 @pytest.fixture
 def keys(tmp_path: Path) -> Path:
-    """A folder of keys, as the command makes it."""
-    (tmp_path / "clients").mkdir()
-    write_whole(tmp_path / "server.key", f'secret = "{SERVER.secret}"\n', 0o600)
-    write_client(tmp_path, "trainer", TRAINER)
-    return tmp_path
+    """A folder of keys, with a trainer's."""
+    folder = key_folder(tmp_path / "keys")
+    write_client(folder, "trainer", TRAINER)
+    return folder
 
 
-@pytest.mark.real
-async def test_a_client_with_a_key_runs_rollouts():
-    with trio.fail_after(60):
-        async with open_server("arithmetic", workers=0, curve=CURVE) as server:
-            async with open_client(server.address, curve=of(TRAINER)) as client:
-                assert (await client.run_rollout({"index": 0}))["reward"] is not None
+async def complains(client: Client, text: str) -> None:
+    """Until a client is told so."""
+    while text not in client.health().reason:
+        await trio.sleep(0.01)
 
 
 @pytest.mark.real
@@ -83,116 +77,36 @@ async def test_a_wrong_role_is_refused_in_words_and_nothing_runs():
 
 
 @pytest.mark.real
-async def test_a_stranger_is_told_that_its_key_is_not_known():
+async def test_a_stranger_is_told_that_its_key_is_not_known_until_it_is(keys, monkeypatch):
+    monkeypatch.setattr(curve_module, "RELOAD_S", 0.01)
+    curve = ServerCurve.from_folder(keys)
     with trio.fail_after(60):
-        async with open_server("arithmetic", workers=0, curve=CURVE) as server:
-            async with open_client(server.address, curve=of(STRANGER)) as client:
-                while "does not know this key" not in client.health().reason:
-                    await trio.sleep(0.01)
+        async with open_server("arithmetic", workers=0, curve=curve) as server:
             async with open_client(server.address) as client:
-                while "it wants the mechanism CURVE" not in client.health().reason:
-                    await trio.sleep(0.01)
-            assert server.stats().sessions == 0
-
-
-@pytest.mark.real
-async def test_a_revoked_key_is_told_and_its_connection_ends(keys, monkeypatch):
-    monkeypatch.setattr(curve_module, "RELOAD_S", 0.01)
-    with trio.fail_after(60):
-        curve = ServerCurve.from_folder(keys)
-        async with open_server("arithmetic", workers=0, curve=curve) as server:
-            async with open_client(server.address, curve=of(TRAINER)) as client:
-                await client.run_rollout({"index": 0})
-                (keys / "clients" / "trainer.toml").unlink()
-                while "the key trainer was revoked" not in client.health().reason:
-                    await trio.sleep(0.01)
-                assert server._front.statistics().closed
-
-
-@pytest.mark.real
-async def test_a_new_key_comes_in_without_a_restart(keys, monkeypatch):
-    monkeypatch.setattr(curve_module, "RELOAD_S", 0.01)
-    with trio.fail_after(60):
-        curve = ServerCurve.from_folder(keys)
-        async with open_server("arithmetic", workers=0, curve=curve) as server:
+                await complains(client, "it wants the mechanism CURVE")
             async with open_client(server.address, curve=of(STRANGER)) as client:
-                while "does not know this key" not in client.health().reason:
-                    await trio.sleep(0.01)
+                await complains(client, "does not know this key")
+                assert server.stats().sessions == 0
                 write_client(keys, "new", STRANGER)
                 await client.run_rollout({"index": 0})
 
 
 @pytest.mark.real
-async def test_a_right_that_changes_counts_for_the_next_message(keys, monkeypatch):
+async def test_a_revoked_key_is_told_and_its_connection_ends(keys, monkeypatch):
     monkeypatch.setattr(curve_module, "RELOAD_S", 0.01)
+    curve = ServerCurve.from_folder(keys)
+    limits = ClientLimits(ping_s=0.1, idle_ping_s=0.1, probe_s=0.2, late_s=0.2)
     with trio.fail_after(60):
-        curve = ServerCurve.from_folder(keys)
         async with open_server("arithmetic", workers=0, curve=curve) as server:
-            async with open_client(server.address, curve=of(TRAINER)) as client:
+            async with open_client(server.address, curve=of(TRAINER), limits=limits) as client:
                 await client.run_rollout({"index": 0})
-                write_client(keys, "trainer", TRAINER, '["watch"]')
+                write_client(keys, "trainer", TRAINER, '["watch"]')  # counts for the next message
                 with pytest.raises(RequestRefused, match="may not submit"):
                     while True:
                         await client.run_rollout({"index": 0})
-
-
-@pytest.mark.real
-async def test_a_key_that_cannot_be_read_kept_every_key_as_it_was(keys, caplog, monkeypatch):
-    """A revoked key went on as long as any file beside it was wrong."""
-    monkeypatch.setattr(curve_module, "RELOAD_S", 0.01)
-    write_client(keys, "watcher", WATCHER)
-    curve = ServerCurve.from_folder(keys)
-    with trio.fail_after(60):
-        async with (
-            open_server("arithmetic", workers=0, curve=curve) as server,
-            open_client(server.address, curve=of(TRAINER)) as client,
-            open_client(server.address, curve=of(WATCHER)) as other,
-        ):
-            await client.run_rollout({"index": 0})
-            await other.run_rollout({"index": 0})
-            os.mkfifo(keys / "clients" / "bad.toml")
-            (keys / "clients" / "trainer.toml").unlink()
-            while "the key trainer was revoked" not in client.health().reason:
-                await trio.sleep(0.01)
-            await other.run_rollout({"index": 0})
-    assert caplog.text.count("nobody comes in with the key 'bad'") == 1
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"transport": "libzmq"}, {"network": MemoryNetwork(), "bind": "memory:*"}],
-)
-async def test_what_cannot_have_keys_is_refused(options):
-    with pytest.raises(ConfigError, match="curve needs transport"):
-        async with open_server("arithmetic", workers=0, curve=CURVE, **options):
-            pass
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("", "the public key is no key"),
-        ("nonsense [", "one.toml"),
-        ('public = "PUBLIC"', "a key needs a role"),
-        ('public = "PUBLIC"\nroles = "submit"', "roles is a list"),
-        ('public = "PUBLIC"\nroles = ["root"]', "a role is one of submit, work, watch, admin"),
-        ('public = "PUBLIC"\nroles = ["work"]\nshare = 0', "a share is above 0"),
-        ('public = "PUBLIC"\nroles = [1]', "roles is a list"),
-        ('public = "PUBLIC"\nroles = ["work"]\nshare = 1.5', "a share is above 0"),
-        ('public = "PUBLIC"\nroles = ["work"]\nshare = true', "share is a number"),
-        ('public = "PUBLIC"\nroles = ["work"]\nshare = "all"', "share is a number"),
-        ('public = "PUBLIC"\nroles = ["work"]\nnamespaces = ["a\\nb"]', "a namespace is a line"),
-        ('public = "PUBLIC"\nroles = ["work"]\nhosts = "n1"', "hosts is a list"),
-        ('public = "PUBLIC"\nroles = ["work"]\nhosts = [""]', "a host's name is a line"),
-        ('public = "PUBLIC"\nroles = ["work"]\nsecret = "x"', "it has secret"),
-        ('public = "PUBLIC"\nroles = ["work"]\nnamespaces = [""]', "a namespace is a line"),
-    ],
-)
-def test_a_file_of_a_client_that_is_wrong_is_named(tmp_path, text, why):
-    path = tmp_path / "one.toml"
-    path.write_text(text.replace("PUBLIC", TRAINER.public))
-    with pytest.raises(ConfigError, match=why):
-        read_client(path)
+                (keys / "clients" / "trainer.toml").unlink()
+                await complains(client, "the key trainer was revoked")
+                assert server._front.statistics().closed
 
 
 # -- a file that is wrong costs its own key ------------------------------------------------
@@ -220,13 +134,54 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
     "nested-too-deeply": (_text("a = " + "[" * 5000), "nested too deeply"),
     "too-large": (_text(RIGHT + "#" * 100_000), "larger than"),
     "a-field-too-many": (_text(RIGHT + "secret = 1"), "it has secret"),
+    "no-role": (_text('public = "PUBLIC"'), "a key needs a role"),
+    "a-role-that-is-no-list": (_text('public = "PUBLIC"\nroles = "submit"'), "roles is a list"),
     "roles-of-numbers": (_text('public = "PUBLIC"\nroles = [1]'), "roles is a list"),
+    "an-unknown-role": (
+        _text('public = "PUBLIC"\nroles = ["root"]'),
+        "a role is one of submit, work, watch, admin",
+    ),
+    "a-share-of-nothing": (_text(RIGHT + "share = 0"), "a share is above 0"),
+    "a-share-above-all": (_text(RIGHT + "share = 1.5"), "a share is above 0"),
+    "a-share-of-true": (_text(RIGHT + "share = true"), "share is a number"),
+    "a-namespace-of-two-lines": (_text(RIGHT + 'namespaces = ["a\\nb"]'), "a namespace is a line"),
+    "an-empty-namespace": (_text(RIGHT + 'namespaces = [""]'), "a namespace is a line"),
+    "hosts-that-are-no-list": (_text(RIGHT + 'hosts = "n1"'), "hosts is a list"),
+    "an-empty-host": (_text(RIGHT + 'hosts = [""]'), "a host's name is a line"),
     "a-fifo": (os.mkfifo, "no regular file"),
     "a-folder": (os.mkdir, "directory"),
     "a-socket": (_socket, "No such device"),
     "a-device": (partial(os.symlink, "/dev/zero"), "no regular file"),
     "a-link-to-itself": (partial(os.symlink, "bad.toml"), "symbolic links"),
 }
+
+
+def fail_with(number: int, name: str, path: Path) -> Any:
+    """Reading the file of a client of this name fails, or that of any."""
+    if path.stem.startswith(name):
+        raise OSError(number, os.strerror(number))
+    return read_regular(path)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+async def test_a_server_without_descriptors_keeps_its_keys(keys, monkeypatch, caplog, number):
+    """Strangers could end every client's connection by taking all of them."""
+    keeper = Doorkeeper(ServerCurve.from_folder(keys))
+    monkeypatch.setattr(curve_module, "read_regular", partial(fail_with, number, ""))
+    await keeper.reload()
+    await keeper.reload()
+    assert keeper.admit(public_of(TRAINER)) == ""
+    assert caplog.text.count("the keys of clients stay as they were") == 1
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
+async def test_a_file_that_may_not_be_read_costs_its_own_key_only(keys, monkeypatch, number):
+    write_client(keys, "watcher", WATCHER)
+    keeper = Doorkeeper(ServerCurve.from_folder(keys))
+    monkeypatch.setattr(curve_module, "read_regular", partial(fail_with, number, "watcher"))
+    await keeper.reload()
+    assert keeper.admit(public_of(TRAINER)) == ""
+    assert "does not count" in keeper.admit(public_of(WATCHER))
 
 
 @pytest.mark.parametrize("case", WRONG)
@@ -269,8 +224,8 @@ def test_a_name_that_is_no_text_costs_its_own_key_only(keys: Path, name: str, ca
 def test_a_file_of_any_bytes_is_a_right_or_a_fault(tmp_path_factory, content: bytes):
     folder = tmp_path_factory.getbasetemp() / "any-bytes"
     folder.mkdir(exist_ok=True)
-    for start in (b"", f'public = "{HOST.public}"\nroles = ["submit"]\n'.encode()):
-        (folder / "one.toml").write_bytes(start + content)
+    for start in ("", RIGHT.replace("PUBLIC", HOST.public)):
+        (folder / "one.toml").write_bytes(start.encode() + content)
         clients, faults = read_clients(folder)
         assert {*clients} | {*faults} == {"one"}
 
@@ -305,44 +260,6 @@ async def test_a_key_under_two_names_counts_under_neither(keys: Path):
     (keys / "clients" / "twin.toml").unlink()
     await keeper.reload()
     assert keeper.admit(public_of(TRAINER)) == ""
-
-
-@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
-async def test_a_server_without_descriptors_keeps_its_keys(keys, monkeypatch, caplog, number):
-    """Strangers could end every client's connection by taking all of them."""
-    keeper = Doorkeeper(ServerCurve.from_folder(keys))
-
-    def full(*_: Any) -> Any:
-        raise OSError(number, "there is no more")
-
-    monkeypatch.setattr("trio_envserve.server.curve.read_regular", full)
-    await keeper.reload()
-    await keeper.reload()
-    assert keeper.admit(public_of(TRAINER)) == ""
-    assert caplog.text.count("the keys of clients stay as they were") == 1
-
-
-@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
-async def test_a_file_that_may_not_be_read_costs_its_own_key_only(keys, monkeypatch, number):
-    write_client(keys, "watcher", WATCHER)
-    keeper = Doorkeeper(ServerCurve.from_folder(keys))
-
-    def denied(path: Path) -> Any:
-        if path.stem == "watcher":
-            raise OSError(number, os.strerror(number))
-        return read_regular(path)
-
-    monkeypatch.setattr("trio_envserve.server.curve.read_regular", denied)
-    await keeper.reload()
-    assert keeper.admit(public_of(TRAINER)) == ""
-    assert "does not count" in keeper.admit(public_of(WATCHER))
-
-
-def test_a_server_key_that_is_a_fifo_is_not_waited_for(keys: Path):
-    (keys / "server.key").unlink()
-    os.mkfifo(keys / "server.key", 0o600)
-    with pytest.raises(ConfigError, match="no regular file"):
-        ServerCurve.from_folder(keys)
 
 
 # -- who is there, without sockets ---------------------------------------------------------
@@ -401,11 +318,18 @@ def public_of(keys: KeyPair) -> bytes:
     return key_bytes(keys.public, "it")
 
 
-def test_whoever_has_a_key_is_let_in_and_no_other() -> None:
+async def test_whoever_has_a_key_is_let_in_and_no_other() -> None:
     keeper = Doorkeeper(CURVE)
-    assert keeper.admit(public_of(TRAINER)) == keeper.admit(public_of(WATCHER)) == ""
+    keeper.on_peer(b"r", "a place")
+    keeper.on_peer(b"r", None)
+    assert keeper.news() == []  # it has no front yet
+    await keeper.reload()  # there is no folder
+    for each in (TRAINER, WATCHER, keeper.own.keys):  # the last are those of the server's doors
+        assert keeper.admit(public_of(each)) == ""
     assert keeper.admit(public_of(STRANGER)) == NOT_KNOWN
     assert keeper.admit_host(public_of(STRANGER)) == NOT_KNOWN
+    assert keeper.own.server == SERVER.public
+    assert keeper.own != Doorkeeper(CURVE).own
 
 
 def test_a_name_of_a_host_in_a_file_belongs_to_its_key() -> None:
@@ -447,20 +371,6 @@ def test_the_router_is_told_who_comes_and_who_goes() -> None:
     door.go(b"r")
     door.go(b"t")
     assert door.keeper.news() == [NOBODY._replace(route=b"r")]
-
-
-def test_before_a_doorkeeper_has_a_front_nobody_is_there() -> None:
-    keeper = Doorkeeper(CURVE)
-    keeper.on_peer(b"r", "a place")
-    keeper.on_peer(b"r", None)
-    assert keeper.news() == []
-
-
-def test_the_doors_of_a_server_have_keys_of_their_own() -> None:
-    keeper = Doorkeeper(CURVE)
-    assert keeper.own.server == SERVER.public
-    assert keeper.admit(public_of(keeper.own.keys)) == ""
-    assert keeper.own != Doorkeeper(CURVE).own
 
 
 async def test_a_key_that_is_taken_away_is_told_and_only_its_connections_end(
@@ -515,26 +425,14 @@ async def test_each_complaint_is_made_once(keys: Path, caplog: pytest.LogCapture
         await keeper.reload()
         return caplog.text.count(about)
 
-    file = "nobody comes in with the key 'trainer'"
-    trainer.write_text("nonsense [")
-    assert await complaints(file) == 1
-    trainer.write_text('public = "none"')
-    assert await complaints(file) == 2
-    trainer.write_text(right)
-    assert await complaints(file) == 2
-    trainer.write_text('public = "none"')
-    assert await complaints(file) == 3
+    for text, count in (("nonsense [", 1), ("public = ''", 2), (right, 2), ("public = ''", 3)):
+        trainer.write_text(text)
+        assert await complaints("nobody comes in with the key 'trainer'") == count
     trainer.write_text(right)
     await keeper.reload()
     folder.rename(keys / "away")
     folder.write_text("no folder")
     assert await complaints("the keys of clients stay as they were") == 1
-    assert keeper.admit(public_of(TRAINER)) == ""
-
-
-async def test_keys_that_are_in_no_folder_stay_as_they_are() -> None:
-    keeper = Doorkeeper(CURVE)
-    await keeper.reload()
     assert keeper.admit(public_of(TRAINER)) == ""
 
 
@@ -575,7 +473,13 @@ def test_a_folder_of_keys_is_read_whole(keys: Path) -> None:
     }
 
 
-def test_a_folder_without_a_secret_is_refused(keys: Path) -> None:
+def test_a_folder_without_a_secret_is_refused_and_one_whose_secret_is_a_fifo_not_waited_for(
+    keys: Path,
+) -> None:
     (keys / "server.key").write_text("")
     with pytest.raises(ConfigError):
+        ServerCurve.from_folder(keys)
+    (keys / "server.key").unlink()
+    os.mkfifo(keys / "server.key", 0o600)
+    with pytest.raises(ConfigError, match="no regular file"):
         ServerCurve.from_folder(keys)

@@ -99,11 +99,7 @@ async def test_whoever_holds_a_lock_for_too_long_is_named() -> None:
         # The time is that of both together.
         await wait_for_processes(router, Locks("a", 6), Locks("b", 20), lock_s=10)
     assert 10 <= trio.current_time() - began_s <= 10.5
-
-
-@virtual
-async def test_a_server_that_may_not_wait_tries_once() -> None:
-    router, held = OfRouter(), Locks("a", 1)
+    held = Locks("a", 1)
     with pytest.raises(ServerStartError):
         await wait_for_processes(router, held, lock_s=0)
     assert len(held.tried_s) == 1
@@ -141,26 +137,16 @@ def lease(wait_s: float) -> EarlierEpochs:
 
 
 @virtual
-async def test_where_no_hosts_were_nobody_waits() -> None:
-    router = OfRouter()
-    assert await wait_for_hosts(router, EarlierEpochs([], trio.current_time())) == 0
-    assert await wait_for_hosts(router, EarlierEpochs([], trio.current_time()), Desk(LONG_S)) == 0
-    assert router.told == []
-
-
-@virtual
-async def test_hosts_are_waited_for_until_their_leases_are_over() -> None:
+async def test_hosts_are_waited_for_until_their_leases_are_over_or_they_say_so() -> None:
     router, began_s = OfRouter(), trio.current_time()
+    for desk in (None, Desk(LONG_S)):
+        assert await wait_for_hosts(router, EarlierEpochs([], began_s), desk) == 0
+    assert router.told == []
     assert await wait_for_hosts(router, lease(11.2)) == pytest.approx(11.2)
     text = "waiting for the workers of hosts of an earlier server to end"
     assert router.told[0] == f"{text} (11 s)"
     assert router.told[-1] == f"{text} (0 s)"
     assert router.told_s[0] == began_s
-
-
-@virtual
-async def test_hosts_that_say_that_they_have_ended_are_not_waited_for() -> None:
-    router = OfRouter()
     assert await wait_for_hosts(router, lease(LONG_S), Desk(3.1)) == pytest.approx(3.5)
 
 

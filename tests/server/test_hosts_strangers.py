@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import resource
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +31,13 @@ from trio_envserve.core.host_messages import HostRefused, HostWelcome, decode, e
 from trio_envserve.core.limits import PROTOCOL_VERSION
 from trio_envserve.host.joined import boot_s
 from trio_envserve.net import open_zmtp_network
-from trio_envserve.net.keypairs import write_whole
 from trio_envserve.server import curve as curve_module
 from trio_envserve.server.shell import Server
 
+from .helpers import SERVER, key_folder, write_client
 from .test_hosts import open_router, open_simulated
 
-SERVER, NODE, TRAINER, OTHER = (KeyPair.new() for _ in range(4))
+NODE, TRAINER, OTHER = (KeyPair.new() for _ in range(3))
 JOINS = 1000
 
 
@@ -137,85 +135,20 @@ async def test_hostile_messages_end_nobody_elses_session(caplog: pytest.LogCaptu
     assert 1 <= len(lines) < 100, "a line for each would fill the log"
 
 
-@pytest.mark.real
-async def test_whoever_stops_in_the_middle_of_the_handshake_loses_the_connection():
-    wire = dataclasses.replace(WireLimits(), handshake_s=0.2)
-    with trio.fail_after(PATIENCE_S):
-        async with open_plain(wire=wire) as server:
-            place, _, port = server.hosts_address.removeprefix("tcp://").rpartition(":")
-            for said in (b"", b"\xff\0\0\0\0\0\0\0\x01", b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\x01NULL"):
-                stream = await trio.open_tcp_stream(place, int(port))
-                async with stream:
-                    if said:
-                        await stream.send_all(said)
-                    while await stream.receive_some(4096):
-                        pass
-            async with open_simulated(server.hosts_address, 1) as (host,):
-                await until(lambda: host.lease.holds(boot_s()))
-
-
 # -- keys -------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def keys(tmp_path: Path) -> Path:
-    folder = tmp_path / "keys"
-    (folder / "clients").mkdir(parents=True)
-    write_whole(folder / "server.key", f'secret = "{SERVER.secret}"\n', 0o600)
-    for name, pair, role in (("node", NODE, "work"), ("trainer", TRAINER, "submit")):
-        text = f'public = "{pair.public}"\nroles = ["{role}"]\n'
-        write_whole(folder / "clients" / f"{name}.toml", text, 0o644)
+    folder = key_folder(tmp_path / "keys")
+    write_client(folder, "node", NODE, '["work"]')
+    write_client(folder, "trainer", TRAINER)
     return folder
-
-
-@asynccontextmanager
-async def open_recorder(address: str) -> AsyncIterator[tuple[str, bytearray]]:
-    """A relay to an address that keeps what goes there."""
-    place, _, port = address.removeprefix("tcp://").rpartition(":")
-    kept = bytearray()
-
-    async def pass_on(source: trio.SocketStream, to: trio.SocketStream, keep: bool) -> None:
-        while data := await source.receive_some(65536):
-            if keep:
-                kept.extend(data)
-            await to.send_all(data)
-
-    async def serve(stream: trio.SocketStream) -> None:
-        async with stream, await trio.open_tcp_stream(place, int(port)) as onward:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(pass_on, stream, onward, True)
-                await pass_on(onward, stream, False)
-                nursery.cancel_scope.cancel()
-
-    async with trio.open_nursery() as nursery:
-        (listener,) = await nursery.start(partial(trio.serve_tcp, host="127.0.0.1"), serve, 0)
-        yield f"tcp://127.0.0.1:{listener.socket.getsockname()[1]}", kept
-        nursery.cancel_scope.cancel()
-
-
-@pytest.mark.real
-async def test_a_handshake_that_is_played_again_joins_nobody(keys: Path):
-    with trio.fail_after(PATIENCE_S):
-        async with open_plain(curve=ServerCurve.from_folder(keys)) as server:
-            curve = ClientCurve(SERVER.public, NODE)
-            async with open_recorder(server.hosts_address) as (relay, kept):
-                async with open_host(relay, "arithmetic", name="node", curve=curve) as host:
-                    await until(lambda: host.is_joined)
-                    said = bytes(kept)
-            await until(lambda: not server.stats().hosts)
-            place, _, port = server.hosts_address.removeprefix("tcp://").rpartition(":")
-            async with await trio.open_tcp_stream(place, int(port)) as stream:
-                await stream.send_all(said)
-                while await stream.receive_some(4096):
-                    pass  # until it is closed
-            assert not server.stats().hosts
-            assert [past.state for past in server.stats().past_hosts] == ["left"]
 
 
 @pytest.mark.real
 async def test_a_host_under_the_name_of_another_keys_is_refused_in_words(keys: Path):
-    text = f'public = "{OTHER.public}"\nroles = ["work"]\n'
-    write_whole(keys / "clients" / "other.toml", text, 0o644)
+    write_client(keys, "other", OTHER, '["work"]')
     node, other = ClientCurve(SERVER.public, NODE), ClientCurve(SERVER.public, OTHER)
     with trio.fail_after(PATIENCE_S):
         async with open_plain(curve=ServerCurve.from_folder(keys)) as server:

@@ -34,14 +34,10 @@ def told(*workers: bytes, desk: Any = DESK) -> str:
     return left_over(workers, desk, ROUTER, 2.5, lambda worker: f"it is {worker.decode()}\n")
 
 
-def test_where_all_have_ended_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    assert told() == ""
-    assert caplog.records == []
-
-
 def test_workers_of_this_machine_are_named_with_what_they_run(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    assert told() == ""
     text = told(HERE, BUSY)
     runs = [f"request abababab#{number} of a trainer" for number in (3, 4)]
     assert text == (
@@ -53,10 +49,7 @@ def test_workers_of_this_machine_are_named_with_what_they_run(
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
     assert text in record.getMessage()
-
-
-def test_a_server_without_hosts_has_all_its_workers_here() -> None:
-    assert told(HERE, desk=None) == told(HERE)
+    assert told(HERE, BUSY, desk=None) == text
 
 
 def test_workers_of_hosts_are_counted_in_the_log_and_are_no_error(

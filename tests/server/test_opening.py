@@ -14,8 +14,6 @@ import pytest
 import trio
 
 from tests.memory import ADDRESS, Probe, echo, pair, virtual
-from tests.real.support import PATIENCE_S, open_calls
-from tests.real.support import open_server as open_real_server
 from trio_envserve import (
     ConfigError,
     DidNotRun,
@@ -42,19 +40,6 @@ from trio_envserve.server.setup import Setup
 HOSTS = "tcp://127.0.0.1:0"
 
 
-@pytest.mark.parametrize("workers", [-1, True, "2"])
-async def test_a_wrong_number_of_workers_is_refused(workers: Any) -> None:
-    with pytest.raises(ConfigError, match="workers"):
-        async with open_server(workers=workers):
-            pass
-
-
-async def test_an_object_cannot_be_sent_to_worker_processes() -> None:
-    with pytest.raises(ConfigError, match="workers=0"):
-        async with open_server(Probe(), workers=1):
-            pass
-
-
 @pytest.mark.parametrize(
     "value", [(1, 2), {1: "a"}, Path("a"), {"deep": [float("nan"), {2: 3}]}, b"a", {3}]
 )
@@ -62,24 +47,6 @@ async def test_arguments_that_a_worker_would_get_changed_are_refused(value: Any)
     """Tuples became lists and numbers as keys text, and nobody was told."""
     with pytest.raises(ConfigError, match=r"args\['shape'\]"):
         async with open_server("arithmetic", args={"shape": value}, workers=1):
-            pass
-
-
-@virtual
-async def test_the_limits_of_keys_are_those_of_its_router() -> None:
-    keys = KeyLimits(retention_s=60.0)
-    async with open_server(
-        Probe(), bind=ADDRESS, workers=0, network=MemoryNetwork(), keys=keys
-    ) as server:
-        assert server._router.keys.limits == keys
-
-
-async def test_limits_of_keys_that_no_header_could_hold_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"KeyLimits.key_bytes \(3000\)"):
-        async with open_server(
-            keys=KeyLimits(key_bytes=3000), wire=WireLimits(header_bytes=4096),
-            limits=ServerLimits(window=100),
-        ):  # fmt: skip
             pass
 
 
@@ -145,19 +112,6 @@ async def test_a_server_whose_block_is_cancelled_from_outside_still_closes_in_or
                 await trio.sleep_forever()
         assert probe.ended == [("a", "cancelled")]
     assert isinstance(outcomes[0].error, MayHaveRun)
-
-
-@pytest.mark.real
-async def test_a_server_whose_block_is_cancelled_from_outside_closes(judge):
-    """Its tasks were cancelled with the block, and the closing waited for them for ever."""
-    with trio.fail_after(PATIENCE_S):
-        with trio.CancelScope() as scope:
-            async with open_real_server(judge) as server, open_calls(server.address) as calls:
-                calls.start("a", ["wait", "never"])
-                await judge.wait_started("a")
-                scope.cancel()
-    assert scope.cancelled_caught
-    assert judge.ends("a") == ["Cancelled"]
 
 
 # -- a server that is closed -----------------------------------------------------
@@ -231,6 +185,8 @@ def set_up(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 NODE = {"worker_command": "node a.js"}
 PY = {"worker_python": "py"}
 HOSTED = {"hosts_bind": HOSTS}
+CURVE: dict[str, Any] = {"curve": ServerCurve(KeyPair.new(), {})}
+SMALL = WireLimits(header_bytes=4096)
 OBJECT = SimpleNamespace(an="environment")
 """An environment that is no name."""
 
@@ -269,7 +225,11 @@ async def test_what_is_run_is_looked_for_where_it_is_run(
 @pytest.mark.parametrize(
     ("options", "text"),
     [
+        ({"workers": -1}, "workers"),
+        ({"workers": True}, "workers"),
+        ({"workers": "2"}, "workers"),
         ({**HOSTED, "record": "file"}, "give record or hosts_bind"),
+        ({**HOSTED, "fence_s": 0.0}, "fence_s"),
         ({**NODE, "workers": 0}, "worker_command starts processes"),
         ({**PY, "workers": 0}, "worker_python starts this package's own workers"),
         ({**PY, **NODE}, "worker_python starts this package's own workers"),
@@ -281,6 +241,12 @@ async def test_what_is_run_is_looked_for_where_it_is_run(
         ({"args": {"a": (1,)}, **HOSTED, "workers": 0}, r"args\['a'\]"),
         ({"needs": {"gpu": "two"}}, "needs: gpu='two' is no amount"),
         ({"worker_command": ""}, "worker_command must be a command"),
+        ({**CURVE, "network": MemoryNetwork()}, "curve needs transport"),
+        ({**CURVE, "transport": "libzmq"}, "curve needs transport"),
+        (
+            {"keys": KeyLimits(key_bytes=3000), "wire": SMALL, "limits": ServerLimits(window=100)},
+            r"KeyLimits.key_bytes \(3000\)",
+        ),
     ],
 )
 async def test_what_cannot_be_run_together_is_refused(
@@ -305,33 +271,19 @@ async def test_what_is_given_is_what_is_set_up(set_up: dict[str, Any]) -> None:
     setup = set_up["setup"]
     assert {name: getattr(setup, name) for name in given} == given
     assert setup.lease.fence_s == 5.0
-    async with open_server(record="file", record_bodies=True, fence_s=None):
+    async with open_server(
+        record="file", record_bodies=True, fence_s=None, workers=0, args={"a": (1,)}
+    ):
         pass
     setup = set_up["setup"]
     assert (setup.record, setup.record_bodies, setup.lease.fence_s) == ("file", True, NO_LEASE_S)
-
-
-async def test_what_is_not_given_is_as_it_is_written_down(set_up: dict[str, Any]) -> None:
-    async with open_server():
-        pass
-    setup = set_up["setup"]
     assert (setup.limits, setup.wire, setup.keys) == (ServerLimits(), WireLimits(), KeyLimits())
-    assert (setup.args, setup.needs, setup.worker_logging, setup.worker_otlp) == ({}, {}, {}, None)
-
-
-async def test_what_runs_in_this_process_may_have_any_arguments(set_up: dict[str, Any]) -> None:
-    async with open_server(workers=0, args={"a": (1,)}):
-        assert set_up["setup"].args == {"a": (1,)}
+    assert setup.args == {"a": (1,)}  # in this process any will do
 
 
 async def test_keys_need_messages_of_sizes_that_can_be_sealed(set_up: dict[str, Any]) -> None:
-    curve = ServerCurve(KeyPair.new(), {})
-    async with open_server(curve=curve):
+    async with open_server(**CURVE):
         assert set_up["setup"].wire == sealed_wire(WireLimits()) != WireLimits()
-    for more in ({"network": MemoryNetwork()}, {"transport": "libzmq"}):
-        with pytest.raises(ConfigError, match="curve needs transport"):
-            async with open_server(curve=curve, **more):
-                pass
 
 
 def test_without_trio_it_is_said_what_is_needed() -> None:
@@ -343,29 +295,16 @@ def test_without_trio_it_is_said_what_is_needed() -> None:
         asyncio.run(main())
 
 
-def test_hosts_are_told_all_that_they_run_or_it_is_refused(set_up: dict[str, Any]) -> None:
+@virtual
+async def test_hosts_are_told_all_that_they_run_or_it_is_refused() -> None:
     setup = Setup(
-        environment="env", name="env", args={"a": 1}, bind=ADDRESS, workers=0,
-        limits=ServerLimits(), wire=WireLimits(header_bytes=4096), hosts_bind=HOSTS,
+        environment="env", name="env", args={"a": "x" * 1000}, bind=ADDRESS, workers=0,
+        limits=ServerLimits(), wire=SMALL, hosts_bind="memory:hosts", network=MemoryNetwork(),
     )  # fmt: skip
-    record = opening._serves(setup)
-    assert (record["environment"], record["args"]) == ("env", {"a": 1})
-    nothing = dataclasses.replace(setup, environment=None, command=("node", "a.js"))
-    assert opening._serves(nothing)["environment"] is None
-    some = dataclasses.replace(setup, args={"a": "x" * 1000})
-    left = 2048 - len(encode_record(opening._serves(some)))
-    assert opening._serves(dataclasses.replace(setup, args={"a": "x" * (1000 + left)}))
+    left = 2048 - len(encode_record(opening._serves(setup)))
+    async with opening.open_setup(dataclasses.replace(setup, args={"a": "x" * (1000 + left)})):
+        pass
     large = dataclasses.replace(setup, args={"a": "x" * (1001 + left)})
     with pytest.raises(ConfigError, match="bytes, and hosts can be told 2048"):
-        opening._serves(large)
-
-
-@virtual
-async def test_what_others_can_reach_without_keys_is_warned_of_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    opening._warn_if_reachable("tcp://127.0.0.1:1")
-    opening._warn_if_reachable("memory:here")
-    assert not caplog.text
-    opening._warn_if_reachable("tcp://0.0.0.0:1")
-    assert caplog.text.count("tcp://0.0.0.0:1 is reachable from other machines") == 1
+        async with opening.open_setup(large):
+            pass

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,37 +13,26 @@ import trio
 import trio.testing
 
 from tests.memory import ADDRESS, echo, virtual
-from tests.spans import Kept, kept
 from trio_envserve import (
     ClientRight,
     KeyLimits,
     KeyPair,
     ServerCurve,
     ServerLimits,
-    ServerNotClosed,
     ServerStartError,
     WireLimits,
     WorkerRange,
-    open_client,
     open_server,
 )
-from trio_envserve.core.lease import LeaseTerms
 from trio_envserve.core.router import Router
-from trio_envserve.core.router_inputs import PeerKnown
 from trio_envserve.host.folder_locks import FolderLocks
 from trio_envserve.host.locks import AddressLocks
 from trio_envserve.host.workers import InProcessWorkers
-from trio_envserve.lab.recording import replay
-from trio_envserve.lab.recording_files import read
 from trio_envserve.net import MemoryNetwork
 from trio_envserve.net.keypairs import key_bytes
 from trio_envserve.net.zmtp.curve import STRANGER
 from trio_envserve.server import opening
-from trio_envserve.server.curve import Doorkeeper
-from trio_envserve.server.recording import Recorder
 from trio_envserve.server.setup import Setup
-
-__all__ = ["kept"]
 
 PLACE = "tcp://127.0.0.1:7"
 ANY = "tcp://127.0.0.1:0"
@@ -144,22 +132,18 @@ async def test_an_address_is_locked_while_its_server_is_open(tmp_path: Path, add
     assert files_in(tmp_path)  # for a later server at this address
 
 
-async def test_an_address_that_the_system_chose_is_locked_and_forgotten(tmp_path: Path) -> None:
-    network: Any = Elsewhere(PLACE)
+@pytest.mark.parametrize(("bind", "locked"), [(ANY, True), (ADDRESS, False)])
+async def test_an_address_that_nobody_comes_back_to_leaves_no_files(
+    tmp_path: Path, bind: str, locked: bool
+) -> None:
+    """One that the system chose is locked meanwhile; one in memory has no locks."""
+    network: Any = Elsewhere(PLACE) if locked else MemoryNetwork()
     with trio.fail_after(LONG_S):
-        async with open_server(echo, bind=ANY, workers=0, network=network) as server:
+        async with open_server(echo, bind=bind, workers=0, network=network) as server:
             await server.wait_ready()
-            assert is_served(PLACE)
-            assert files_in(tmp_path)
+            assert bool(files_in(tmp_path)) is locked
+            assert not locked or is_served(PLACE)
     assert files_in(tmp_path) == []
-
-
-async def test_an_address_in_memory_has_no_locks(tmp_path: Path) -> None:
-    network = MemoryNetwork()
-    with trio.fail_after(LONG_S):
-        async with open_server(echo, bind=ADDRESS, workers=0, network=network) as server:
-            await server.wait_ready()
-            assert files_in(tmp_path) == []
 
 
 @virtual
@@ -174,25 +158,6 @@ async def test_a_server_that_waited_too_long_for_an_earlier_one_says_so() -> Non
                 await server.wait_ready()
     finally:
         earlier.close()
-
-
-@virtual
-async def test_code_that_does_not_end_is_told_when_the_server_has_closed() -> None:
-    network, limits = MemoryNetwork(), ServerLimits(stop_s=1.0, reap_s=1.0)
-    over = trio.Event()
-
-    async def stubborn(rollout: Any) -> None:
-        with trio.CancelScope(shield=True):
-            await over.wait()
-
-    async with open_client(ADDRESS, network=network) as client, trio.open_nursery() as nursery:
-        with pytest.raises(ServerNotClosed, match="has not ended in 1 s"):
-            async with open_server(
-                stubborn, bind=ADDRESS, workers=0, network=network, limits=limits
-            ):
-                nursery.start_soon(client.outcome, "x")
-                await trio.sleep(1)
-        over.set()
 
 
 @pytest.mark.parametrize(
@@ -310,45 +275,6 @@ async def test_the_locks_of_a_journal_are_held_with_those_of_the_address(
             assert FolderLocks(tmp_path / "journal").try_epochs(b"x" * 16) is None
 
 
-async def test_a_server_that_records_gives_its_router_all_by_the_recorder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    network, started, write = MemoryNetwork(), [], Recorder.keep_writing
-
-    async def keep_writing(recorder: Recorder) -> None:
-        started.append("keep_writing")
-        await write(recorder)
-
-    monkeypatch.setattr(Recorder, "keep_writing", keep_writing)
-    with trio.fail_after(LONG_S):
-        async with (
-            open_server(
-                "arithmetic", bind=ADDRESS, workers=0, network=network,
-                record=tmp_path / "a.rec", record_bodies=True,
-            ) as server,
-            open_client(ADDRESS, network=network) as client,
-        ):  # fmt: skip
-            await client.run_rollout({"index": 0})
-            assert started == ["keep_writing"]
-    played = replay(tmp_path / "a.rec")
-    assert played.identical
-    assert played.epoch == server._router.epoch
-    about, _ = read(tmp_path / "a.rec")
-    assert (about["environment"], about["address"]) == ("arithmetic", ADDRESS)
-
-
-@virtual
-async def test_spans_are_made_where_traces_are_kept(kept: Kept) -> None:
-    network = MemoryNetwork()
-    async with (
-        open_server(echo, bind=ADDRESS, workers=0, network=network),
-        open_client(ADDRESS, network=network) as client,
-    ):
-        await client.run_rollout("x")
-    names = {span.name for span in kept.all}
-    assert any("echo" in name or name == "rollout" for name in names), names
-
-
 # -- keys ---------------------------------------------------------------------------------
 
 SERVER, WORKER, TRAINER = (KeyPair.new() for _ in range(3))
@@ -395,61 +321,3 @@ async def test_the_front_of_a_server_with_keys_asks_its_doorkeeper(
         assert "may not work" in why
         assert front.socket.closed == []
     assert "no authentication" not in caplog.text
-
-
-@virtual
-async def test_a_front_with_keys_lets_nobody_in_from_its_first_word_on(sealed: Any) -> None:
-    setup = Setup(
-        environment="e", name="e", bind=PLACE, workers=0, limits=ServerLimits(), curve=CURVE
-    )
-    keeper = Doorkeeper(CURVE)
-    async with opening.open_sealed(setup, keeper) as front:
-        assert front is sealed.opened[0].socket
-        sealed.opened[0].on_peer(T, "a place")
-        assert keeper.news() == [
-            PeerKnown(b"", "", "", "", 0.0),
-            PeerKnown(T, "trainer", "submit", "", 1.0),
-        ]
-
-
-@virtual
-async def test_hosts_of_a_server_without_keys_join_over_sockets_of_their_own(sealed: Any) -> None:
-    setup = Setup(
-        environment="e", name="e", bind=PLACE, workers=0, limits=ServerLimits(),
-        hosts_bind="tcp://127.0.0.1:8", lease=LeaseTerms(7.0), needs={"gpu": 2},
-    )  # fmt: skip
-    router: Any = SimpleNamespace(pool=None, epoch=b"e" * 16)
-    async with AsyncExitStack() as stack:
-        desk = await opening._open_desk(setup, router, None, stack)
-        assert (sealed.entered, desk.address) == (1, PLACE)
-        given = dataclasses.replace(setup, network=sealed)
-        await opening._open_desk(given, router, None, stack)
-        assert (sealed.entered, len(sealed.opened)) == (1, 2)
-        assert sealed.opened[0].limits == setup.wire
-
-
-# -- the owner of the workers -------------------------------------------------------------
-
-
-def test_workers_are_processes_unless_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(opening, "ProcessWorkers", lambda *given: seen.append(given))
-    monkeypatch.setattr(opening, "InProcessWorkers", lambda *given: seen.append(given))
-    limits, wire = ServerLimits(stop_s=3.0), WireLimits()
-    setup = Setup(
-        environment="e", name="e", args={"a": 1}, bind=PLACE, workers=0, limits=limits, wire=wire,
-        worker_environ=[{"A": "1"}], worker_logging={"level": "info"}, command=("node",),
-        python="py", worker_otlp={"endpoint": "o"},
-    )  # fmt: skip
-    held: Any = ["a lock"]
-    opening._host(setup, held, PLACE)
-    assert seen.pop() == ("e", {"a": 1}, limits, wire)
-    processes = (
-        "e", {"a": 1}, limits, wire, held, PLACE, [{"A": "1"}], {"level": "info"}, ("node",), "py",
-        {"endpoint": "o"},
-    )  # fmt: skip
-    for more in ({"workers": 2}, {"hosts_bind": PLACE}):
-        opening._host(dataclasses.replace(setup, **more), held, PLACE)
-        assert seen.pop() == processes
-    opening._host(dataclasses.replace(setup, environment=None, workers=1), held, PLACE)
-    assert seen.pop()[0] is None

@@ -11,7 +11,6 @@ import trio.testing
 
 from tests.memory import ADDRESS, Probe, pair, virtual
 from trio_envserve import (
-    EnvironmentBroken,
     Rollout,
     ServerLimits,
     ServerNotReady,
@@ -68,18 +67,6 @@ async def test_who_waits_for_a_server_is_told_after_the_limit_what_is_known() ->
         await server.wait_ready()
         assert 19 < trio.current_time() - began_s < 22
         assert server.status().ready
-
-
-@virtual
-async def test_who_waits_for_a_server_is_told_at_once_that_its_environment_is_broken() -> None:
-    def broken() -> Any:
-        raise RuntimeError("no dataset here")
-
-    async with open_server(broken, bind=ADDRESS, workers=0, network=MemoryNetwork()) as server:
-        began_s = trio.current_time()
-        with pytest.raises(EnvironmentBroken, match="no dataset here"):
-            await server.wait_ready()
-        assert trio.current_time() - began_s < 1
 
 
 # -- its loop ---------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from tests.memory import ADDRESS, Probe, virtual
+from tests.memory import ADDRESS, Probe, pair, virtual
 from trio_envserve import (
     Client,
     Health,
@@ -25,16 +25,11 @@ from trio_envserve.host import workers
 from trio_envserve.net import MemoryNetwork
 
 
-def unhealthy(reason: str) -> ServerHealth:
-    return ServerHealth(Health.UNHEALTHY, reason)
-
-
 @virtual
 async def test_who_comes_while_a_server_drains_hears_that_it_is_stopping() -> None:
     network = MemoryNetwork()
     async with (
-        open_server(Probe(), bind=ADDRESS, workers=0, network=network) as server,
-        open_client(ADDRESS, network=network) as client,
+        pair(Probe(), network=network) as (server, client),
         trio.open_nursery() as nursery,
     ):
         await client.wait_ready()
@@ -54,9 +49,8 @@ async def test_who_comes_while_a_server_drains_hears_that_it_is_stopping() -> No
             assert about["waits for"] == "1 executions, 0 outcomes, 1 workers"
             assert about["next stage"] == "within 20 s"
             await trio.sleep(1)
-            assert late.health() == ServerHealth(
-                Health.UNHEALTHY, "the server is stopping (draining)"
-            )
+            reason = "the server is stopping (draining)"
+            assert late.health() == ServerHealth(Health.UNHEALTHY, reason)
             outcome = await late.outcome([2, 1], timeout_s=2.0)
             assert isinstance(outcome.error, NeverStarted)
             assert "the server is stopping" in str(outcome.error)
@@ -70,9 +64,8 @@ async def test_who_waits_for_a_server_that_has_stopped_hears_that() -> None:
             await client.wait_ready()
             await server.drain()
             await trio.sleep(3)  # the front listens to the end of the block
-            assert client.health() == ServerHealth(
-                Health.UNHEALTHY, "the server is stopping (closed)"
-            )
+            reason = "the server is stopping (closed)"
+            assert client.health() == ServerHealth(Health.UNHEALTHY, reason)
         await trio.sleep(60)
         assert client.health().reason == "the server has stopped, and no other is there yet"
         outcome = await client.outcome([1, 1], timeout_s=5.0)
@@ -94,95 +87,74 @@ class Deaf:
         return 1.0
 
 
-async def close_with(deaf: Deaf) -> tuple[BaseException | None, float, str]:
-    """Close a server that runs this in its own process; what was raised, the seconds
-    that it took, and the call's error."""
-    network = MemoryNetwork()
+@virtual
+async def test_b5_code_in_this_process_that_ignores_its_cancellation_is_left_and_named() -> None:
+    deaf, limits, network = Deaf(), ServerLimits(), MemoryNetwork()
     raised: BaseException | None = None
     told: list[str] = []
 
     async def ask(client: Client) -> None:
         told.append(str((await client.outcome(1)).error))
 
+    async def let_go() -> None:
+        await trio.sleep(3600)  # or the old code would never come back
+        deaf.release.set()
+
     async with open_client(ADDRESS, network=network, name="trainer") as client:
-        async with trio.open_nursery() as nursery:
+        async with trio.open_nursery() as nursery, trio.open_nursery() as callers:
+            nursery.start_soon(let_go)
             try:
                 async with open_server(deaf, bind=ADDRESS, workers=0, network=network):
                     await client.wait_ready()
-                    nursery.start_soon(ask, client)
+                    callers.start_soon(ask, client)
                     await trio.sleep(1)
                     began_s = trio.current_time()
             except ServerNotClosed as error:
                 raised = error
             took_s = trio.current_time() - began_s
-    return raised, took_s, told[0]
-
-
-@virtual
-async def test_b5_code_in_this_process_that_ignores_its_cancellation_is_left_and_named() -> None:
-    deaf = Deaf()
-    async with trio.open_nursery() as nursery:
-
-        async def let_go() -> None:
-            await trio.sleep(3600)  # or the old code would never come back
-            deaf.release.set()
-
-        nursery.start_soon(let_go)
-        error, took_s, told = await close_with(deaf)
-        limits = ServerLimits()
-        assert took_s <= 2 * limits.stop_s + limits.reap_s + WireLimits().flush_s + 1.0
-        assert isinstance(error, ServerNotClosed)
-        assert "w0-1" in str(error)
-        assert "#0 of trainer" in str(error)
-        assert "await self.release.wait()" in str(error)
-        assert told == "the server stopped while it ran [worker w0-1] (it may have run)"
-        deaf.release.set()
-        await deaf.ended.wait()
-        nursery.cancel_scope.cancel()
+            assert took_s <= 2 * limits.stop_s + limits.reap_s + WireLimits().flush_s + 1.0
+            assert isinstance(raised, ServerNotClosed)
+            for named in ("w0-1", "#0 of trainer", "await self.release.wait()"):
+                assert named in str(raised)
+            nursery.cancel_scope.cancel()
+    assert told == ["the server stopped while it ran [worker w0-1] (it may have run)"]
+    deaf.release.set()
+    await deaf.ended.wait()
 
 
 @virtual
 async def test_a_block_that_fails_beside_what_is_left_behind_raises_both() -> None:
     deaf = Deaf()
-    network = MemoryNetwork()
     with pytest.RaisesGroup(KeyError, ServerNotClosed):
-        async with open_server(deaf, bind=ADDRESS, workers=0, network=network):
-            async with open_client(ADDRESS, network=network) as client:
-                await client.wait_ready()
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(client.outcome, 1)
-                    await trio.sleep(1)
-                    nursery.cancel_scope.cancel()
+        async with pair(deaf) as (_, client):
+            await client.wait_ready()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(client.outcome, 1)
+                await trio.sleep(1)
+                nursery.cancel_scope.cancel()
             raise KeyError("mine")
     deaf.release.set()
     await deaf.ended.wait()
 
 
-def test_a_flaw_of_the_worker_in_this_process_ends_the_server(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@virtual
+async def test_a_flaw_of_the_worker_in_this_process_ends_the_server() -> None:
     async def flawed(*args: object, **options: object) -> bool:
         raise RuntimeError("a flaw")
 
-    monkeypatch.setattr(workers, "run_worker", flawed)
-
-    @virtual
-    async def test() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workers, "run_worker", flawed)
         with pytest.raises(RuntimeError, match="a flaw"):
             async with open_server(Probe(), bind=ADDRESS, workers=0, network=MemoryNetwork()):
                 await trio.sleep(60)
-
-    test()
 
 
 @virtual
 async def test_a_server_that_is_behind_has_turns_until_all_are_answered() -> None:
     """It would have gone on with its next tick only, one answer for each."""
-    network = MemoryNetwork()
     limits = ServerLimits(worker_capacity=1, tick_s=1.0)
     async with (
-        open_server(Probe(), bind=ADDRESS, workers=0, network=network, limits=limits) as server,
-        open_client(ADDRESS, network=network) as client,
+        pair(Probe(), server=limits) as (server, client),
         trio.open_nursery() as nursery,
     ):
         await client.wait_ready()

@@ -148,14 +148,6 @@ async def test_calls_run_on_a_host_and_are_cancelled_there() -> None:
 
 
 @virtual
-async def test_a_server_without_hosts_has_no_address_for_them() -> None:
-    async with open_server(Probe(), bind=ADDRESS, workers=0, network=MemoryNetwork()) as server:
-        assert server.hosts_address == ""
-        assert server.curve is None
-        assert server.stats().hosts == ()
-
-
-@virtual
 async def test_a_worker_of_a_host_is_killed_there() -> None:
     network = MemoryNetwork()
 
@@ -236,7 +228,7 @@ def left_behind(folder: Path, wait_s: float, tenures: frozenset[bytes] | None = 
     records(folder).write([EpochWait(EARLIER, wait_s, tenures)])
 
 
-async def test_a_server_that_closes_keeps_its_record_of_a_host_that_has_gone(
+async def test_a_server_that_closes_keeps_its_record_of_hosts_that_have_gone_only(
     tmp_path: Path,
 ) -> None:
     network, limits = MemoryNetwork(), ServerLimits(stop_s=0.1, reap_s=0.1)
@@ -249,18 +241,13 @@ async def test_a_server_that_closes_keeps_its_record_of_a_host_that_has_gone(
                 await client.run_rollout(["a", 0], key="one")
         # The host is gone: nothing shows that its worker has ended.
         assert records(tmp_path).read() == [wait]
-
-
-async def test_a_server_that_closes_with_its_hosts_leaves_no_record_of_them(
-    tmp_path: Path,
-) -> None:
-    network = MemoryNetwork()
+    network, here = MemoryNetwork(), tmp_path / "another"
     with trio.fail_after(PATIENCE_S):
         async with open_memory_host(Probe(), network):
-            async with served(network, journal=tmp_path) as (_, client):
+            async with served(network, journal=here) as (_, client):
                 await client.wait_ready()
-                assert records(tmp_path).read()
-            assert records(tmp_path).read() == []
+                assert records(here).read()
+            assert records(here).read() == []
 
 
 async def test_a_server_with_a_journal_and_no_hosts_waits_for_those_of_the_one_before(

@@ -72,14 +72,11 @@ async def test_a_call_is_one_tree(kept: Kept, autojump_clock: object):
 async def test_a_caller_without_a_tracer_says_where_its_spans_belong(
     kept: Kept, autojump_clock: object
 ):
+    await ask("x", traceparent=f"{SPAN[:-1]}0")
+    assert kept.all == []  # what its caller does not keep is kept nowhere
     await ask("x", traceparent=SPAN)
     assert kept.named("call") == []
     assert parent_of(kept.one("rollout")) == int(SPAN[36:52], 16)
-
-
-async def test_what_its_caller_does_not_keep_is_kept_nowhere(kept: Kept, autojump_clock: object):
-    await ask("x", traceparent=f"{SPAN[:-1]}0")
-    assert kept.all == []
 
 
 async def test_a_rollout_that_fails_is_an_error_all_the_way_up(kept: Kept, autojump_clock: object):
@@ -148,35 +145,52 @@ async def test_a_server_that_ends_leaves_no_span_open(kept: Kept, autojump_clock
 
 
 class TracedPair(Pair):
-    """A pair whose router has a :class:`Traces` before it."""
+    """A pair whose router has a :class:`Traces` before it, and a stranger who asks it."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.traces = Traces(self.router, self.router.take, "test")
         self.router.take = self.traces.take  # type: ignore[method-assign]  # as the shell does
         self.traces._take = type(self.router).take.__get__(self.router)
+        self.theirs = self.stranger()
+
+    def request(self, sequence: int = 0, parent: str | None = SPAN) -> messages.Request:
+        """One of the stranger's, below a span."""
+        return messages.Request(
+            self.theirs, sequence, identifier(sequence), None, 1, None, None, parent
+        )
+
+    def together(self, *rows: tuple[messages.Message, bytes]) -> None:
+        """These come from the stranger in one message."""
+        (frames,) = messages.in_batches(list(rows))
+        self.give(ClientMessage(STRANGER, frames, self.now_s))
+        self.settle()
+
+    def end_all(self) -> None:
+        for run in self.runs:
+            self.end(run)
 
 
 def test_g6_a_request_that_comes_again_has_one_span(kept: Kept):
     pair = TracedPair()
-    session = pair.stranger()
-    request = messages.Request(session, 0, identifier(1), None, 1, None, None, SPAN)
+    request = pair.request()
+    pair.together((request, b"body"), (request, b"body"))
     for _ in range(3):
         pair.tell(request, b"body", route=STRANGER)
+    assert len(pair.runs) == 1
     pair.end()
     pair.tell(request, b"body", route=STRANGER)
     pair.advance(3.0)
     assert [span.name for span in kept.all] == ["execution", "rollout"]
+    assert not pair.traces._rollouts
 
 
 def test_a_request_that_is_refused_for_now_has_no_span_until_it_enters(kept: Kept):
     pair = TracedPair(server={"worker_capacity": 1, "queue": 1})
-    session = pair.stranger()
-    for sequence in range(3):
-        request = messages.Request(
-            session, sequence, identifier(sequence), None, 1, None, None, SPAN
-        )
-        pair.tell(request, b"body", route=STRANGER)
+    pair.tell(pair.request()._replace(session=identifier(77)), b"body", route=STRANGER)
+    assert not pair.traces._rollouts  # nobody knows that session
+    for each in map(pair.request, range(3)):
+        pair.tell(each, b"body", route=STRANGER)
     assert isinstance(pair.mail[-1][1], messages.Refused)
     assert len(pair.traces._rollouts) == 2
 
@@ -225,14 +239,18 @@ def test_an_execution_that_never_began_and_ends_in_silence_ends_its_span(kept: K
 
 
 def test_g5_a_report_of_another_incarnation_ends_no_span(kept: Kept):
+    """Nor does one of the right incarnation that is wrong."""
     pair = TracedPair()
     pair.submit(traceparent=SPAN)
-    worker, what = pair.runs[-1]
+    ((worker, what),) = pair.runs
     header = messages.encode(messages.WorkerOutcome(*what.request, what.number, 0, 1.0))
     pair.give(WorkerMessage((worker, identifier(5), b"", header, b""), pair.now_s))
+    incarnation = pair.router.workforce.workers[worker].incarnation
+    for frames in ((header[:-3], b""), (b"\x83", b""), (header[:-3],), ()):
+        pair.give(WorkerMessage((worker, incarnation, b"", *frames), pair.now_s))
     assert kept.all == []
     pair.end()
-    assert len(kept.all) == 2
+    assert [span.name for span in kept.all] == ["execution", "rollout"]
 
 
 def test_g10_rollouts_that_end_together_are_not_all_looked_at_in_one_turn(
@@ -240,13 +258,9 @@ def test_g10_rollouts_that_end_together_are_not_all_looked_at_in_one_turn(
 ):
     monkeypatch.setattr(traces, "ENDED_AT_ONCE", 8)
     pair = TracedPair(server={"worker_capacity": 1})
-    session = pair.stranger()
-    for sequence in range(40):
-        request = messages.Request(
-            session, sequence, identifier(sequence), None, 1, None, None, SPAN
-        )
+    for request in map(pair.request, range(40)):
         pair.tell(request, b"body", route=STRANGER)
-    pair.tell(messages.Goodbye(session), route=STRANGER)
+    pair.tell(messages.Goodbye(pair.theirs), route=STRANGER)
     ended = []
     for _ in range(8):
         before = len(kept.named("rollout"))
@@ -258,13 +272,10 @@ def test_g10_rollouts_that_end_together_are_not_all_looked_at_in_one_turn(
 
 def test_g8_rollouts_that_come_and_go_between_two_ticks_do_not_collect(kept: Kept):
     pair = TracedPair(server={"worker_capacity": 1})
-    session = pair.stranger()
-    for sequence in range(100):
-        request = messages.Request(
-            session, sequence, identifier(sequence), None, 1, None, None, SPAN
-        )
+    for request in map(pair.request, range(100)):
         pair.tell(request, b"body", route=STRANGER)
-        pair.tell(messages.Finish(session, [sequence, sequence + 1]), route=STRANGER)
+        finished = [request.sequence, request.sequence + 1]
+        pair.tell(messages.Finish(pair.theirs, finished), route=STRANGER)
         assert len(pair.traces._rollouts) <= 2
         assert len(pair.traces._in_turn) <= 2
 
@@ -278,20 +289,13 @@ def test_g8_what_was_answered_is_looked_at_no_more(kept: Kept):
     assert len(pair.traces._in_turn) <= 2
 
 
-def test_g10_what_only_begins_like_a_request_has_no_span_and_does_no_harm(kept: Kept):
-    """The length of its array is in the place of a kind."""
-    pair = TracedPair()
-    session = pair.stranger()
-    header = messages.encode(messages.WorkerOutcome(session, 0, 1, 0, 1.0))
-    assert header[0] == 0x87
-    long = b"\x98\x07" + header[1:]
-    assert messages.read((long, b""), most_bytes=1000)
-    pair.give(ClientMessage(STRANGER, (long, b""), pair.now_s))
-    assert kept.all == []
-    assert pair.router.malformed
+LONG = b"\x98\x07" + messages.encode(messages.WorkerOutcome(bytes(16), 0, 1, 0, 1.0))[1:]
+"""It begins like a request: the length of its array is in the place of a kind."""
 
 
-@pytest.mark.parametrize("frames", [(), (b"\x81",), (b"\x82\x01\x01", b""), (b"\x88\x01", b"b")])
+@pytest.mark.parametrize(
+    "frames", [(), (b"\x81",), (b"\x82\x01\x01", b""), (b"\x88\x01", b"b"), (LONG, b"")]
+)
 def test_g10_what_is_malformed_has_no_span_and_does_no_harm(kept: Kept, frames: tuple[bytes, ...]):
     pair = TracedPair()
     pair.give(ClientMessage(STRANGER, frames, pair.now_s))
@@ -331,22 +335,9 @@ def test_one_that_is_kept_ends_beside_one_that_is_not(kept: Kept):
         pair.submit(traceparent=traceparent)
     pair.advance(3.0)
     assert kept.all == []
-    for run in pair.runs[::-1]:
-        pair.end(run)
+    pair.end_all()
     assert [span.name for span in kept.all] == ["execution", "rollout"]
     assert pair.runs[1][1].traceparent == f"{SPAN[:-1]}0"
-
-
-def test_a_request_that_comes_twice_in_one_message_has_one_span(kept: Kept):
-    pair = TracedPair()
-    request = messages.Request(pair.stranger(), 0, identifier(1), None, 1, None, None, SPAN)
-    (frames,) = messages.in_batches([(request, b"body"), (request, b"body")])
-    pair.give(ClientMessage(STRANGER, frames, pair.now_s))
-    pair.settle()
-    pair.end()
-    assert [span.name for span in kept.all] == ["execution", "rollout"]
-    assert len(pair.runs) == 1
-    assert not pair.traces._rollouts
 
 
 def test_requests_of_a_batch_that_have_no_span_go_on_as_they_were(
@@ -364,34 +355,25 @@ def test_requests_of_a_batch_that_have_no_span_go_on_as_they_were(
 
     monkeypatch.setattr(tracing, "begin", begin_two)
     pair = TracedPair(server={"worker_capacity": 8})
-    session = pair.stranger()
-    requests = [
-        messages.Request(session, number, identifier(number), None, 1, None, None, parent)
-        for number, parent in ((0, SPAN), (0, SPAN), (1, f"{SPAN[:-1]}0"), (2, SPAN), (3, None))
-    ]
-    (frames,) = messages.in_batches([(each, b"body") for each in requests])
-    pair.give(ClientMessage(STRANGER, frames, pair.now_s))
-    pair.settle()
+    parents = ((0, SPAN), (0, SPAN), (1, f"{SPAN[:-1]}0"), (2, SPAN), (3, None))
+    pair.together(*((pair.request(number, parent), b"body") for number, parent in parents))
     assert begun == 3
     given = {run.request.sequence: run.traceparent for _, run in pair.runs}
     assert sorted(given) == [0, 1, 2, 3]
     assert given[1] == f"{SPAN[:-1]}0"
-    for run in pair.runs:
-        pair.end(run)
+    pair.end_all()
     assert len(kept.named("rollout")) == 2
 
 
 def test_questions_about_keys_that_come_with_a_request_go_on_as_they_were(kept: Kept):
     pair = TracedPair()
-    session, digests = pair.stranger(), [input_digest(body, None) for body in (b"body", b"")]
+    digests = [input_digest(body, None) for body in (b"body", b"")]
     asked = messages.KeyedRequest(
-        session, 0, digests[0], None, 1, None, identifier(9), KeyAct.ASK, b"space", b"key", b"",
-        None, False, None, SPAN,
+        pair.theirs, 0, digests[0], None, 1, None, identifier(9), KeyAct.ASK, b"space", b"key",
+        b"", None, False, None, SPAN,
     )  # fmt: skip
     attached = asked._replace(sequence=1, digest=digests[1], act=KeyAct.ATTACH)
-    (frames,) = messages.in_batches([(asked, b"body"), (attached, b"")])
-    pair.give(ClientMessage(STRANGER, frames, pair.now_s))
-    pair.settle()
+    pair.together((asked, b"body"), (attached, b""))
     assert len(pair.traces._rollouts) == len(pair.runs) == 1
     assert not pair.router.malformed
 
@@ -411,27 +393,14 @@ def test_a_request_without_a_span_of_its_own_is_not_traced_where_nothing_is_kept
 def test_a_batch_that_no_client_of_ours_would_write_ended_a_server_with_traces(kept: Kept):
     """Its bodies are so large that each would go alone; the server takes them together."""
     pair = TracedPair(server={"worker_capacity": 3})
-    session, bodies = pair.stranger(), [b"x" * messages.BATCH_BYTES] * 3
-    requests = [
-        messages.Request(session, number, identifier(number), None, 1, None, None, SPAN)
-        for number in range(3)
-    ]
-    frames = messages._batch(messages.Request, list(requests), list(bodies))
-    pair.give(ClientMessage(STRANGER, frames, pair.now_s))  # type: ignore[arg-type]  # no Joined
+    requests: list[Any] = [*map(pair.request, range(3))]
+    bodies: list[Any] = [b"x" * messages.BATCH_BYTES] * 3
+    frames: Any = messages._batch(messages.Request, requests, bodies)
+    pair.give(ClientMessage(STRANGER, frames, pair.now_s))
     pair.settle()
     assert [run.request.sequence for _, run in pair.runs] == [0, 1, 2]
-    for run in pair.runs:
-        pair.end(run)
+    pair.end_all()
     assert len(kept.named("rollout")) == len(kept.named("execution")) == 3
-
-
-def test_a_request_of_a_session_that_is_not_known_has_no_span(kept: Kept):
-    pair = TracedPair()
-    request = messages.Request(identifier(77), 0, identifier(1), None, 1, None, None, SPAN)
-    pair.tell(request, b"body", route=STRANGER)
-    assert not pair.traces._rollouts
-    pair.traces.close()
-    assert kept.all == []
 
 
 def test_what_is_open_at_the_end_is_ended_once(kept: Kept):
@@ -442,19 +411,6 @@ def test_what_is_open_at_the_end_is_ended_once(kept: Kept):
     assert [span.status.description for span in kept.all] == 2 * ["the server has ended"]
     for each in (pair.traces._rollouts, pair.traces._in_turn, pair.traces._executions):
         assert not each
-
-
-def test_what_a_worker_says_wrongly_ends_no_span_of_it(kept: Kept):
-    pair = TracedPair()
-    pair.submit(traceparent=SPAN)
-    ((worker, what),) = pair.runs
-    cut = messages.encode(messages.WorkerOutcome(*what.request, what.number, 0, 1.0))[:-3]
-    for frames in ((cut, b""), (b"\x83", b""), (cut,), ()):
-        incarnation = pair.router.workforce.workers[worker].incarnation
-        pair.give(WorkerMessage((worker, incarnation, b"", *frames), pair.now_s))
-    assert kept.all == []
-    pair.end()
-    assert [span.name for span in kept.all] == ["execution", "rollout"]
 
 
 async def test_who_only_asks_about_a_key_has_no_rollout(kept: Kept, autojump_clock: object):
