@@ -23,8 +23,9 @@ class TrioThread:
     async def _main(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
         self._end = trio.Event()
-        self._started.set()
-        await self._end.wait()
+        async with trio.open_nursery() as self._nursery:
+            self._started.set()
+            await self._end.wait()
 
     def __enter__(self) -> TrioThread:
         self._thread.start()
@@ -41,34 +42,29 @@ class TrioThread:
     @contextmanager
     def opened(self, manager: AbstractAsyncContextManager[Any]) -> Iterator[Any]:
         """Inside of an async block of that loop."""
-        opened: list[Any] = []
-        entered, leave = threading.Event(), trio.Event()
+        leave, left = trio.Event(), threading.Event()
+        errors: list[Exception] = []
 
-        async def hold() -> None:
-            async with manager as value:
-                opened.append(value)
-                entered.set()
-                await leave.wait()
-
-        errors: list[BaseException] = []
-
-        def run() -> None:
+        async def hold(task_status: trio.TaskStatus[Any]) -> None:
+            began = False
             try:
-                self.run(hold)
-            except BaseException as error:
+                async with manager as value:
+                    began = True
+                    task_status.started(value)
+                    await leave.wait()
+            except Exception as error:  # whatever the block raises, the test is to see
+                if not began:
+                    raise
                 errors.append(error)
-                entered.set()
+            finally:
+                left.set()
 
-        holder = threading.Thread(target=run)
-        holder.start()
-        entered.wait()
+        value = self.run(self._nursery.start, hold)
         try:
-            if errors:
-                raise errors[0]
-            yield opened[0]
+            yield value
         finally:
-            trio.from_thread.run_sync(leave.set, trio_token=self._token)
-            holder.join()
+            self._token.run_sync_soon(leave.set)
+            left.wait()
         if errors:
             raise errors[0]
 

@@ -1,16 +1,19 @@
-"""The memory of a large frame while it arrives."""
+"""The memory of large frames: while they arrive, and when it is used again."""
 
 from __future__ import annotations
 
+import gc
 import mmap
 import random
 
 import pytest
 
 from trio_envserve.core.limits import KIB, MIB
-from trio_envserve.net.large import GROW_BYTES, MAPPED_BYTES, LargeFrame
+from trio_envserve.net.framing import LONG, Decoder, FrameLimits
+from trio_envserve.net.large import GROW_BYTES, MAPPED_BYTES, REMEMBERED_BYTES, LargeFrame
+from trio_envserve.net.spare import SPARE_MOST, SWEPT_AFTER, SpareMemory
 
-FIRST_BYTES = 128 * KIB
+FIRST_BYTES = 64 * KIB
 
 
 def arrived(size: int, portion: int) -> tuple[LargeFrame, bytes]:
@@ -97,3 +100,191 @@ def test_nothing_came_and_the_next_view_is_the_same_place():
     assert len(first) == len(large.buffer()) == FIRST_BYTES
     with pytest.raises(ValueError, match="released"):
         len(first)
+
+
+# -- memory that is used again ---------------------------------------------------
+
+
+def received(spare: SpareMemory, sent: bytes) -> memoryview:
+    """A large frame that has come, and may use spare memory."""
+    large = LargeFrame(sent[:100], len(sent), FIRST_BYTES, spare)
+    while view := large.buffer():
+        size = len(view)
+        view[:] = sent[large.filled : large.filled + size]
+        large.received(size)
+    return large.frame()
+
+
+def memories(size: int) -> list[bytearray | mmap.mmap]:
+    """Memory of both kinds."""
+    return [bytearray(size), mmap.mmap(-1, size)]
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+def test_memory_with_a_view_of_it_is_not_used_again(kind: int):
+    spare = SpareMemory()
+    memory = memories(MIB)[kind]
+    view = memoryview(memory)
+    part = view[10:20].toreadonly()
+    spare.remember(memory)
+    assert spare.find(MIB) is None
+    view.release()
+    assert spare.find(MIB) is None
+    part.release()
+    assert spare.find(MIB) is memory
+    assert (len(spare), spare.size_bytes) == (0, 0)
+    assert len(memory) == MIB
+    assert spare.find(MIB) is None  # it was forgotten
+
+
+def test_memory_is_used_for_frames_of_about_its_size():
+    spare = SpareMemory()
+    memory = bytearray(9 * KIB)
+    spare.remember(memory)
+    assert spare.find(9 * KIB + 1) is None
+    assert spare.find(8 * KIB - 1) is None
+    assert spare.find(8 * KIB) is memory
+
+
+def test_the_newest_memory_is_used_first():
+    spare = SpareMemory()
+    some = [bytearray(KIB) for _ in range(3)]
+    for memory in some:
+        spare.remember(memory)
+    held = memoryview(some[2])
+    assert [spare.find(KIB) for _ in range(2)] == some[1::-1]
+    held.release()
+
+
+def test_what_is_remembered_is_bounded():
+    spare = SpareMemory(10 * KIB)
+    first, second = bytearray(6 * KIB), bytearray(5 * KIB)
+    spare.remember(first)
+    spare.remember(second)
+    assert (len(spare), spare.size_bytes) == (1, 5 * KIB)
+    assert spare.find(6 * KIB) is None
+    spare.remember(bytearray(11 * KIB))
+    assert (len(spare), spare.size_bytes) == (1, 5 * KIB)
+    for _ in range(2 * SPARE_MOST):
+        spare.remember(bytearray(10))
+    assert (len(spare), spare.size_bytes) == (SPARE_MOST, 10 * SPARE_MOST)
+
+
+def test_the_room_is_used_to_its_last_byte():
+    spare = SpareMemory(10 * KIB)
+    spare.remember(bytearray(10 * KIB))
+    assert (len(spare), spare.size_bytes) == (1, 10 * KIB)
+    spare.remember(bytearray(6 * KIB))
+    spare.remember(bytearray(4 * KIB))
+    assert (len(spare), spare.size_bytes) == (2, 10 * KIB)
+
+
+def test_everything_can_be_forgotten():
+    spare = SpareMemory()
+    spare.remember(bytearray(KIB))
+    spare.clear()
+    assert (len(spare), spare.size_bytes) == (0, 0)
+
+
+def test_all_that_nobody_uses_is_given_back_together():
+    spare = SpareMemory()
+    for _ in range(3):
+        spare.remember(bytearray(KIB))
+    for left in (3, 0):
+        spare.sweep()
+        assert len(spare) == left
+
+
+def test_what_nobody_uses_is_given_back():
+    spare = SpareMemory()
+    held, idle = bytearray(KIB), bytearray(KIB)
+    view = memoryview(held)
+    spare.remember(held)
+    spare.remember(idle)
+    for _ in range(SWEPT_AFTER):
+        assert len(spare) == 2
+        spare.sweep()
+    assert (len(spare), spare.size_bytes) == (1, KIB)
+    spare.sweep()
+    view.release()
+    spare.sweep()  # from here on it is unused
+    assert spare.find(KIB) is held
+
+
+@pytest.mark.parametrize("size", [REMEMBERED_BYTES, MIB, MAPPED_BYTES + 1, 9 * MIB + 7])
+def test_a_frame_comes_into_the_memory_of_an_earlier_one(size: int):
+    spare = SpareMemory()
+    some, other = random.Random(1).randbytes(size), random.Random(2).randbytes(size)
+    frame = received(spare, some)
+    memory = frame.obj
+    second = received(spare, other)
+    assert second.obj is not memory
+    assert frame == some  # which is held, and so nobody writes there
+    frame.release()
+    third = received(spare, other)
+    assert third.obj is memory
+    assert third == second == other
+    assert third.readonly
+
+
+def test_a_frame_is_as_long_as_it_is_in_memory_that_is_longer():
+    spare = SpareMemory()
+    received(spare, bytes(MIB)).release()
+    shorter = random.Random(3).randbytes(MIB - 1000)
+    frame = received(spare, shorter)
+    assert memoryview(frame.obj).nbytes == MIB
+    assert frame == shorter
+
+
+def test_a_frame_in_spare_memory_has_room_for_much_at_once():
+    spare = SpareMemory()
+    received(spare, bytes(MAPPED_BYTES)).release()
+    large = LargeFrame(bytes(100), MAPPED_BYTES, FIRST_BYTES, spare)
+    large.received(len(large.buffer()))
+    assert len(large.buffer()) == GROW_BYTES
+
+
+def test_a_frame_with_memory_for_all_of_it_looks_for_no_other(monkeypatch: pytest.MonkeyPatch):
+    """It would be copied each time it grows."""
+    looked: list[int] = []
+
+    def find(self: SpareMemory, size: int) -> None:
+        looked.append(large.filled)
+
+    monkeypatch.setattr(SpareMemory, "find", find)
+    large = LargeFrame(b"", 9 * MIB, FIRST_BYTES, SpareMemory())
+    while view := large.buffer():
+        large.received(len(view))
+    assert looked == [FIRST_BYTES << power for power in range(7)]  # the last is MAPPED_BYTES
+
+
+def test_what_is_claimed_holds_no_spare_memory():
+    """A peer that sends the head of a large frame, and not more than fits into its first
+    buffer, holds no more than that."""
+    spare = SpareMemory()
+    received(spare, bytes(MIB)).release()
+    large = LargeFrame(bytes(100), MIB, FIRST_BYTES, spare)
+    large.received(len(large.buffer()) - 1)
+    large.buffer()
+    assert large.room == FIRST_BYTES
+    assert len(spare) == 1
+
+
+def test_small_frames_leave_nothing_to_remember():
+    spare = SpareMemory()
+    frame = received(spare, bytes(REMEMBERED_BYTES - 1))
+    assert len(frame) == REMEMBERED_BYTES - 1
+    assert len(spare) == 0
+
+
+def test_a_connection_that_ends_within_a_frame_takes_its_memory_with_it():
+    spare = SpareMemory()
+    received(spare, bytes(MIB)).release()
+    decoder = Decoder(FrameLimits(frame_bytes=MIB, message_bytes=MIB, frames=1), spare=spare)
+    decoder.feed(bytes((LONG,)) + MIB.to_bytes(8, "big") + bytes(FIRST_BYTES))
+    assert decoder.take(1) == []
+    assert decoder.buffer()
+    assert len(spare) == 0
+    del decoder
+    gc.collect()
+    assert len(spare) == 0

@@ -86,7 +86,7 @@ class Row:
 BESIDE_TESTS = {
     "dedup": "tests.core.test_dedup_mutants",
     "keys": "tests.core.test_keys_mutants",
-    "memory": "tests.net.test_shared_machine",
+    "memory": "tests.net.test_shared",
     "hosts": "tests.hosts.test_whole",
     "taken over": "tests.hosts.test_taken_over",
 }

@@ -1,6 +1,8 @@
-"""What users raise, catch, receive or write into a signature, the package exports."""
+"""What users raise, catch, receive or write into a signature, the package exports; and what its
+records of options and of servers are."""
 
 import ast
+import dataclasses
 import importlib
 import inspect
 import pkgutil
@@ -12,7 +14,23 @@ import pytest
 import trio
 
 import trio_envserve
-from trio_envserve import EnvServeError, net
+from tests.memory import ADDRESS, pair, virtual
+from trio_envserve import (
+    CallOptions,
+    Client,
+    ClosingStage,
+    EnvServeError,
+    Health,
+    ServerHealth,
+    ServerOptions,
+    ServerStats,
+    ServerStatus,
+    StatusRecord,
+    net,
+    open_client,
+    open_server,
+    serve,
+)
 
 # The packages that a user's program imports; their errors may reach it.
 LAYERS = ("core", "net", "models", "envs", "worker", "host", "server", "client")
@@ -132,3 +150,60 @@ def test_the_looking_glass_sees_a_name():
     assert signature_names("Outcome") >= {"CallError", "Outcome"}
     assert "ServerLimits" in signature_names("open_server")
     assert "WireLimits" in signature_names("ServerOptions")
+
+
+# -- records of options ----------------------------------------------------------
+
+
+def keywords(function, *without):
+    found = typing.get_type_hints(inspect.unwrap(function))
+    names = [
+        parameter.name
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and parameter.name not in without
+    ]
+    return {name: found[name] for name in names}
+
+
+@pytest.mark.parametrize(
+    ("record", "function", "without"),
+    [(CallOptions, Client.outcome, ("kind",)), (ServerOptions, open_server, ())],
+)
+def test_the_records_of_options_have_what_the_functions_take(record, function, without):
+    assert typing.get_type_hints(record) == keywords(function, *without)
+
+
+@pytest.mark.parametrize("function", [open_server, open_client, serve])
+def test_no_public_function_takes_what_only_tests_give(function):
+    assert "new_id" not in typing.get_type_hints(inspect.unwrap(function))
+    assert "new_id" not in typing.get_type_hints(ServerOptions)
+
+
+# -- records of what is told -----------------------------------------------------
+
+
+@virtual
+async def test_what_is_told_of_a_server_comes_in_frozen_records():
+    async with pair("arithmetic") as (server, client):
+        assert client.health() == ServerHealth(Health.STARTING, "no answer yet")
+        await client.wait_ready()
+        health, status = client.health(), server.status()
+        await client.run_rollout({"index": 0})
+        told, own = await client.stats(), server.stats()
+        await server.drain()
+        closing = server.status().closing
+    assert (health.health, health.reason) == (Health.HEALTHY, "")
+    assert status == StatusRecord(
+        status=ServerStatus.READY, reason="", ready=1, workers=1, environment="arithmetic",
+        rerun=False,
+    )  # fmt: skip
+    assert isinstance(told, ServerStats)
+    assert (told.cache, told.environment) == (own.cache, "arithmetic")
+    assert own.more["address"] == ADDRESS
+    assert list(told.to_record()) == list(own.to_record())
+    assert closing is not None
+    assert closing.stage is not ClosingStage.SERVING
+    for record in (health, status, closing, own, own.cache, own.per_worker[0]):
+        assert not hasattr(record, "__dict__")
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(record, dataclasses.fields(record)[0].name, None)
