@@ -48,7 +48,7 @@ from trio_envserve.lab.processes import (
 )
 from trio_envserve.net import open_network
 from trio_envserve.server import open_server
-from trio_envserve.server.journal.opening import open_folder
+from trio_envserve.server.journal.opening import open_folder, unlock
 from trio_envserve.testing.proxy import open_fault_proxy
 
 FEW = Load(50)
@@ -356,7 +356,7 @@ def _write(folder: Path, keys: int) -> None:
             ]
         store.commit(group, 1.0)
     store.close()
-    locks.close()
+    unlock(locks)
 
 
 def _fsync_ms(folder: Path) -> float:

@@ -1,8 +1,8 @@
-"""Two locks in a journal's folder, and the proof that they give.
+"""Two locks of a journal's folder, and the proof that they give.
 
-They are those of an address (:mod:`.locks`), in the folder itself: a server with the same
-journal may serve another address, and it must know that all processes that ran what the
-journal says have ended.
+They are those of an address (:mod:`.locks`), in the folder itself or beside it: a server with
+the same journal may serve another address, and it must know that all processes that ran what
+the journal says have ended.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ _ADVICE = (
 class FolderLocks:
     """The lock of a folder's user, and those of the workers of all earlier users."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, journal: Path | None = None) -> None:
+        self.journal = journal or folder
+        """Folder of the journal, for people: the locks may be beside it."""
         self.server = LockFile(folder / "server.lock", _ADVICE)
         try:
             self.epochs = LockFile(folder / "epochs.lock", _ADVICE)
@@ -41,11 +42,11 @@ class FolderLocks:
             pid, others = self.server.holder()
             if others:
                 raise ServerStartError(
-                    f"the process {pid} that used the journal {self.folder} has ended, but "
+                    f"the process {pid} that used the journal {self.journal} has ended, but "
                     f"{others}, forked by it, still holds its lock; end it"
                 )
             raise ServerStartError(
-                f"the journal {self.folder} is in use by process {pid}; stop that, or name "
+                f"the journal {self.journal} is in use by process {pid}; stop that, or name "
                 "another folder"
             )
         self.server.write(f"{os.getpid()}\n")
@@ -58,7 +59,7 @@ class FolderLocks:
     def wait_text(self, waited_s: float) -> str:
         """The status of a server that waits for the lock."""
         return (
-            f"waiting for the workers of an earlier server with the journal {self.folder} to "
+            f"waiting for the workers of an earlier server with the journal {self.journal} to "
             f"end ({waited_s:.0f} s)"
         )
 

@@ -35,6 +35,7 @@ from ..core.terms import short
 from ..core.worker_range import WorkerRange, check_workers
 from ..envs.check import check_spec
 from ..envs.loading import DEFAULT_ENVIRONMENT
+from ..host.folder_locks import FolderLocks
 from ..host.interpreters import check_interpreter, find_interpreter
 from ..host.locks import AddressLocks, LockFile
 from ..host.served import Served
@@ -225,7 +226,8 @@ async def open_setup(setup: Setup) -> AsyncIterator[Server]:
                 journal = await stack.enter_async_context(
                     open_journal(setup.journal, command_s=setup.keys.command_s)
                 )
-            held = [each for each in (locks, journal and journal.locks) if each is not None]
+            held: list[AddressLocks | FolderLocks] = [locks] if locks else []
+            held += journal.locks if journal else ()
             host = _host(setup, [each.epochs for each in held], front.address)
             # Without workers this process is one, unless hosts bring theirs.
             slots = setup.workers or int(setup.hosts_bind is None)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trio_envserve.core.journal import Completed, Opened, Record, Started
 from trio_envserve.core.terms import Body
-from trio_envserve.server.journal.opening import open_folder
+from trio_envserve.server.journal.opening import open_folder, unlock
 from trio_envserve.server.journal.reading import Found
 from trio_envserve.server.journal.rows import FILE_BYTES
 from trio_envserve.server.journal.store import Store
@@ -38,7 +38,7 @@ def journal(folder: Path) -> Iterator[tuple[Store, Found]]:
         yield store, found
     finally:
         store.close()
-        locks.close()
+        unlock(locks)
 
 
 def write(folder: Path, *groups: Sequence[Record]) -> None:

@@ -23,7 +23,7 @@ from tests.server.journal.folders import (
 from trio_envserve import ServerStartError
 from trio_envserve.core.journal import Closed, Completed, Opened, Record, Started
 from trio_envserve.server.journal import folder as folder_module
-from trio_envserve.server.journal import opening
+from trio_envserve.server.journal import opening, tools
 from trio_envserve.server.journal.folder import Identity, file_system, identity_of
 from trio_envserve.server.journal.repair import NUMBERS_SKIPPED, Repaired, repair
 
@@ -242,6 +242,56 @@ def test_a_folder_that_was_copied_is_refused(tmp_path: Path):
     assert "was copied or moved here" in refusal(tmp_path / "copy")
     shutil.move(tmp_path / "original", tmp_path / "renamed")
     assert len(read(tmp_path / "renamed")) == 4
+
+
+@pytest.fixture
+def every_folder_is_the_same_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is removed and made again may get its inode again."""
+    for module in (opening, tools):
+        monkeypatch.setattr(module, "identity_of", lambda folder: REAL)
+
+
+@pytest.mark.usefixtures("every_folder_is_the_same_one")
+def test_g2_an_older_copy_of_the_folder_was_taken_and_its_keys_ran_again(tmp_path: Path):
+    folder, copied = tmp_path / "journal", tmp_path / "copied"
+    write(folder, a_run(0))
+    shutil.copytree(folder, copied)
+    write(folder, a_run(1))
+    shutil.rmtree(folder)
+    shutil.copytree(copied, folder)
+    why = refusal(folder)
+    assert "is an older copy" in why
+    assert "the last 3 of 6 records are not in it" in why
+    assert f"trio-envserve journal {folder} adopt" in why
+    tools.adopt(folder)
+    assert len(read(folder)) == 4
+
+
+@pytest.mark.usefixtures("every_folder_is_the_same_one")
+def test_a_journal_that_was_put_back_after_another_is_refused(tmp_path: Path):
+    folder, kept = tmp_path / "journal", tmp_path / "kept"
+    write(folder, a_run(0), a_run(1))
+    shutil.move(folder, kept)
+    write(folder, a_run(0))
+    shutil.rmtree(folder)
+    shutil.move(kept, folder)
+    assert "is not the one that was last used here" in refusal(folder)
+
+
+@pytest.mark.usefixtures("every_folder_is_the_same_one")
+def test_g1_a_copy_in_the_place_of_a_living_servers_journal_was_taken(tmp_path: Path):
+    folder, copied = tmp_path / "journal", tmp_path / "copied"
+    with journal(folder):
+        shutil.copytree(folder, copied)
+        shutil.rmtree(folder)
+        shutil.copytree(copied, folder)
+        assert f"in use by process {os.getpid()}" in refusal(folder)
+
+
+def test_a_folder_beside_which_none_can_be_made_is_used_alone(tmp_path: Path):
+    (tmp_path / ".journal.journal").write_text("in the way")
+    write(tmp_path / "journal", a_run(0))
+    assert len(read(tmp_path / "journal")) == 4
 
 
 @pytest.mark.parametrize(

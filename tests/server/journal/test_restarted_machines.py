@@ -13,7 +13,7 @@ from tests.server.journal.folders import COMMAND_S, a_run, commit_singly, opened
 from trio_envserve import ServerStartError
 from trio_envserve.core.journal import Started
 from trio_envserve.server.journal.folder import Identity, identity_of, is_own_file
-from trio_envserve.server.journal.opening import open_folder
+from trio_envserve.server.journal.opening import open_folder, unlock
 
 CHANGED: list[tuple[dict[str, Any], str]] = [
     ({"host": "other"}, "on another machine"),
@@ -40,7 +40,7 @@ def use(folder: Path, now: Identity, *, commit: bool = True) -> int:
         return len(found.entries)
     finally:
         store.close()
-        locks.close()
+        unlock(locks)
 
 
 def test_a_machine_that_was_started_anew_wanted_a_person(tmp_path: Path):
@@ -127,4 +127,4 @@ def test_marks_are_written_and_read_whole(tmp_path: Path):
         assert now.filesystem == os.statvfs(tmp_path).f_fsid
     finally:
         store.close()
-        locks.close()
+        unlock(locks)

@@ -15,14 +15,14 @@ from trio_envserve.core.rested import unpack
 from trio_envserve.server.journal import starting
 from trio_envserve.server.journal.folder import DATABASE
 from trio_envserve.server.journal.loading import read_outcomes
-from trio_envserve.server.journal.opening import open_folder
+from trio_envserve.server.journal.opening import open_folder, unlock
 
 
 def started(folder: Path) -> tuple[list[Record], list[bytes]]:
     """What a server is given."""
     store, found, locks = open_folder(folder, COMMAND_S, at_rest=True)
     store.close()
-    locks.close()
+    unlock(locks)
     return list(found.records()), found.at_rest
 
 

@@ -5,14 +5,15 @@ Theory of operation
 The core decides what is recorded and what waits for it (:mod:`trio_envserve.core.journal`);
 here the records are made safe.  A folder has
 
-=================== =====================================================================
-``journal.db``      SQLite, with its files ``-wal`` and ``-shm``: a row for each record
-``bodies/ROW``      bodies too large for a row, each safe before its row is
-``safe``            how many records there have ever been, written after each commit
-``server.lock``     held by the one process that uses the folder
-``epochs.lock``     held by it and by its workers: who gets it knows that they are dead
-``damaged-N``       what a repair has put aside
-=================== =====================================================================
+==================== ====================================================================
+``journal.db``       SQLite, with its files ``-wal`` and ``-shm``: a row for each record
+``bodies/ROW``       bodies too large for a row, each safe before its row is
+``safe``             how many records there have ever been, written after each commit
+``server.lock``      held by the one process that uses the folder
+``epochs.lock``      held by it and by its workers: who gets it knows that they are dead
+``damaged-N``        what a repair has put aside
+``../.NAME.journal`` beside the folder: ``safe`` and the locks once more
+==================== ====================================================================
 
 A commit is a group of records.  The rows of a generation are removed when it is closed, in
 the same commit.  Each row has a sum of its own; the row ``state`` has how many records there

@@ -11,7 +11,10 @@ would ask one after each restart, at night as well, for what the kernel knows.  
 told by its machine-id, and only if that is its own: one in the image of a container is that of
 many machines, of which another one may still run what this journal has started.  The folder
 is told by its inode, and its disk by the id of the file system, which outlives a restart, or
-else by the number of the device, which may not.  Whoever copies a whole disk copies all of
+else by the number of the device, which may not.  A folder that was removed and put back may
+get its inode again, or be filled in place: so its locks and its count of records are beside
+it as well (:func:`beside`), and whoever has fewer records than were counted is an older copy.
+Whoever copies a whole disk copies all of
 these: a machine that was cloned, or restored beside itself, is not told from the first one.
 """
 
@@ -100,7 +103,12 @@ def check_identity(folder: Path, was: Identity, now: Identity) -> None:
         why = "was copied or moved here from another folder"
     else:
         return
-    raise ServerStartError(
+    raise not_proven(folder, why)
+
+
+def not_proven(folder: Path, why: str) -> ServerStartError:
+    """The error about a folder of which nobody knows what else goes on with it."""
+    return ServerStartError(
         f"the journal {folder} {why}: so nothing proves that what it has started has ended, or "
         "that no other server goes on with it, and the same keys could run twice. If you know "
         f"that nothing else uses it: trio-envserve journal {folder} adopt"
@@ -137,6 +145,19 @@ def _no_folder(folder: Path, error: OSError) -> str:
         errno.EROFS: "name a folder on a disk that can be written",
     }.get(error.errno or 0, "name another folder")
     return f"no journal can be in {folder}: {error.strerror or error}; {advice}"
+
+
+def beside(folder: Path) -> list[Path]:
+    """The folder beside a journal's, in which its locks and its count of records are once more:
+    no copy of the journal brings them back.  It is made if it is missing; none where this user
+    may make none, as above the mount of a volume."""
+    real = folder.resolve()
+    path = real.parent / f".{real.name}.journal"
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+    except OSError:
+        return [path] if path.is_dir() else []
+    return [path]
 
 
 def file_system(device: int, mounts: str) -> str:

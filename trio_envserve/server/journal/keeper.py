@@ -37,7 +37,7 @@ from ...core.clock import AwakeClock
 from ...core.journal import Record
 from ...host.folder_locks import FolderLocks
 from .loading import Outcome, read_outcomes
-from .opening import Opened, open_folder
+from .opening import Opened, open_folder, unlock
 from .store import Store, is_final
 
 _log = logging.getLogger("trio_envserve.server")
@@ -73,7 +73,7 @@ class Journal:
     def __init__(self, opened: Opened) -> None:
         self._store: Store = opened.store
         self._found = opened.found
-        self.locks: FolderLocks = opened.locks
+        self.locks: tuple[FolderLocks, ...] = opened.locks
         self.folder = opened.store.folder
         self._earlier_s = opened.store.state.uptime_s
         self._clock = AwakeClock(2 * UPTIME_S, time.monotonic())
@@ -214,7 +214,7 @@ class Journal:
             await self._ended.wait()
         if scope.cancelled_caught:
             _log.error("the last records of the journal were not saved within %g s", CLOSE_S)
-        self.locks.close()
+        unlock(self.locks)
 
 
 def _why(error: Exception) -> str:

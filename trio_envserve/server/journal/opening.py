@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -16,14 +16,16 @@ from .folder import (
     BODIES,
     DATABASE,
     Identity,
+    beside,
     check_identity,
     identity_of,
     make_folder,
+    not_proven,
 )
 from .reading import Found, check_kind, is_new, read_all, read_state, told
 from .rows import State
 from .starting import read_start
-from .store import Store, connect, create
+from .store import Store, connect, create, read_safe
 
 
 class Opened(NamedTuple):
@@ -31,7 +33,7 @@ class Opened(NamedTuple):
 
     store: Store
     found: Found
-    locks: FolderLocks
+    locks: tuple[FolderLocks, ...]
 
 
 def open_folder(
@@ -45,20 +47,30 @@ def open_folder(
     try:
         store, found = _open_locked(folder, command_s, now or identity_of(folder), at_rest)
     except BaseException:
-        locks.close()
+        unlock(locks)
         raise
     return Opened(store, found, locks)
 
 
-def lock(folder: Path) -> FolderLocks:
-    """Be the one that uses it.  Raises ServerStartError."""
-    locks = FolderLocks(folder)
+def lock(folder: Path) -> tuple[FolderLocks, ...]:
+    """Be the one that uses it: those in it prove it for whoever finds the folder by another
+    path, those beside it for whoever finds another folder by this path.  Raises
+    ServerStartError."""
+    taken: list[FolderLocks] = []
     try:
-        locks.take_server()
+        for place in (folder, *beside(folder)):
+            taken.append(FolderLocks(place, folder))
+            taken[-1].take_server()
     except BaseException:
-        locks.close()
+        unlock(taken)
         raise
-    return locks
+    return tuple(taken)
+
+
+def unlock(locks: Iterable[FolderLocks]) -> None:
+    """Release this process's part of the locks."""
+    for each in locks:
+        each.close()
 
 
 def _open_locked(
@@ -70,7 +82,9 @@ def _open_locked(
             for name in (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm"):
                 (folder / name).unlink(missing_ok=True)
             create(folder, state)
-            return Store(folder, connect(folder, mode="rw"), state, command_s), Found(state)
+            store = Store(folder, connect(folder, mode="rw"), state, command_s)
+            store.note()  # over that of another journal, which is gone
+            return store, Found(state)
         # Read-only until all is right: the last that closes a database which it may write
         # puts what it can read of the log into it, and removes the log, damaged or not.
         with closing(connect(folder, mode="ro")) as connection:
@@ -80,12 +94,27 @@ def _open_locked(
             found = found or read_all(folder, connection)
             if found.problems or found.state is None:
                 raise ServerStartError(damaged(folder, found.problems))
+            _check_beside(folder, found.state)
             connection = connect(folder, mode="rw")
     _remove_unnamed(folder, found.files)
     # From the first commit on its marks are those of now.  If none comes, the old ones prove
     # as much once more: that asks for no room on a disk that may be full.
     state = found.state._replace(identity=now)
-    return Store(folder, connection, state, command_s), found
+    store = Store(folder, connection, state, command_s)
+    store.note()  # beside the folder, too, if it was moved here
+    return store, found
+
+
+def _check_beside(folder: Path, state: State) -> None:
+    """Raises ServerStartError if there were more records, or another journal, at this path."""
+    here = read_safe(folder)
+    for noted in filter(None, map(read_safe, beside(folder))):
+        missing = noted.records - state.records
+        if here is not None and noted.journal != here.journal:
+            raise not_proven(folder, "is not the one that was last used here, but was put back")
+        if missing > 0:
+            was = f"the last {missing} of {noted.records} records are not in it"
+            raise not_proven(folder, f"is an older copy of the one that was last used here ({was})")
 
 
 def _check_identity(folder: Path, connection: sqlite3.Connection, now: Identity) -> None:

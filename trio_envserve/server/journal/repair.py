@@ -52,7 +52,7 @@ def repair(folder: Path, identity: Identity) -> Repaired:
     found = _found(folder)
     report = Repaired(may_miss_keys=not found.is_known)
     records = list(_kept(found, report))
-    count, next_number = read_safe(folder) or (0, 0)
+    count, next_number, _ = read_safe(folder) or (0, 0, "")
     for entry in found.entries:
         next_number = max(next_number, (entry.row.number or 0) + 1)
     state = found.state or State(0, 0, 0, 0.0, 0, identity)

@@ -21,15 +21,16 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from ...core.journal import Closed, Opened, Record, Started
 from ...core.terms import Body
-from .folder import BODIES, DATABASE, SAFE, sync_folder
+from .folder import BODIES, DATABASE, SAFE, beside, sync_folder
 from .rows import APPLICATION, SCHEMA, TABLES, Packed, Row, State, pack_rows, pack_state
 
 LOG = f"{DATABASE}-wal"
@@ -44,6 +45,17 @@ PRUNE_EVERY = 256
 
 _DIGITS = 20
 """Of each number in ``safe``: so it never gets longer, and needs no room."""
+
+
+class Safe(NamedTuple):
+    """Note of how much there is, which is never ahead of what was committed."""
+
+    records: int
+    """Number of records that there have ever been."""
+    next_number: int
+    """Number of the next generation."""
+    journal: str
+    """Name of the journal, drawn when it was made."""
 
 
 class FileNotSynced(OSError):
@@ -72,6 +84,9 @@ class Store:
         """The state after the last commit."""
         self._files = {name: _place(folder / name) for name in (DATABASE, LOG)}
         """Where the database and its log are; None: it is not known yet."""
+        noted = read_safe(folder)
+        self._name = noted.journal if noted else ""
+        self._noted = [folder, *beside(folder)]
 
     def commit(self, records: Sequence[Record], uptime_s: float) -> None:
         """Make these safe, after all earlier ones.  OSError or sqlite3.Error if that has
@@ -100,10 +115,16 @@ class Store:
         self.state, self._last = state, packed[:1]
         if self._files[LOG] is None:
             self._files[LOG] = _place(self.folder / LOG)
-        write_safe(self.folder, state)
+        self.note()
         for row_number in gone:
             with suppress(OSError):  # the next server removes what nothing names
                 (self.folder / BODIES / str(row_number)).unlink()
+
+    def note(self) -> None:
+        """Note outside the database, in the folder and beside it, how much there is."""
+        noted = Safe(self.state.records, self.state.next_number, self._name)
+        for folder in self._noted:
+            write_safe(folder, noted)
 
     def _check_ours(self) -> None:
         """OSError if the files were taken away, or somebody else has written to them."""
@@ -242,8 +263,10 @@ def create(folder: Path, state: State, packed: Packed | None = None) -> None:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     finally:
         connection.close()
+    noted = read_safe(folder)  # of a journal that is repaired
+    name = noted.journal if noted else secrets.token_hex(8)
     (folder / SAFE).touch(mode=0o600)
-    write_safe(folder, state)
+    write_safe(folder, Safe(state.records, state.next_number, name))
     sync_folder(folder)
 
 
@@ -280,24 +303,24 @@ def _place(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def write_safe(folder: Path, state: State) -> None:
+def write_safe(folder: Path, noted: Safe) -> None:
     """Note outside the database what it has, also if somebody has removed the file.  Without
     this a loss is not seen, but there is none: so it is no failure."""
     with suppress(OSError):
         fd = os.open(folder / SAFE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            text = f"{state.records:0{_DIGITS}} {state.next_number:0{_DIGITS}}\n"
+            numbers = f"{noted.records:0{_DIGITS}} {noted.next_number:0{_DIGITS}}"
+            text = f"{numbers} {noted.journal}\n"
             os.pwrite(fd, text.encode(), 0)
         finally:
             os.close(fd)
 
 
-def read_safe(folder: Path) -> tuple[int, int] | None:
-    """So many records there were at least, and the number of the next generation; None if
-    nobody knows."""
+def read_safe(folder: Path) -> Safe | None:
+    """The note in a folder; None if there is none that can be read."""
     try:
-        records, number = (folder / SAFE).read_text("ascii").split()
-        return int(records), int(number)
+        records, number, *name = (folder / SAFE).read_text("ascii").split()
+        return Safe(int(records), int(number), "".join(name))
     except (OSError, ValueError):
         return None
 

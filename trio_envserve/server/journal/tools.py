@@ -14,12 +14,12 @@ from pathlib import Path
 
 from ...core.errors import ServerStartError
 from ...core.journal import Completed, Opened, Started
-from .folder import DATABASE, identity_of
-from .opening import damaged, lock, open_folder, words
+from .folder import DATABASE, beside, identity_of
+from .opening import damaged, lock, open_folder, unlock, words
 from .reading import Found, check_kind, read_all, read_state
 from .repair import Repaired, repair
 from .rows import pack_state
-from .store import PUT_STATE, connect
+from .store import PUT_STATE, Safe, connect, read_safe, write_safe
 
 
 @dataclasses.dataclass(slots=True)
@@ -102,6 +102,11 @@ def adopt(folder: Path) -> int:
             raise ServerStartError(damaged(folder, [f"{DATABASE}: {error}"])) from error
         state = state._replace(adopted=state.adopted + 1, identity=identity_of(folder))
         connection.execute(PUT_STATE, pack_state(state))
+        noted = read_safe(folder)
+        for place in beside(folder):
+            write_safe(
+                place, Safe(state.records, state.next_number, noted.journal if noted else "")
+            )
         return state.adopted
 
 
@@ -116,7 +121,7 @@ def compact(folder: Path, command_s: float) -> tuple[int, int]:
             return before, _size(folder)
     finally:
         opened.store.close()
-        opened.locks.close()
+        unlock(opened.locks)
 
 
 def _size(folder: Path) -> int:
@@ -139,7 +144,7 @@ def _locked(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        locks.close()
+        unlock(locks)
 
 
 @contextmanager
