@@ -173,24 +173,25 @@ def test_a_receiver_that_never_answers_holds_up_nobody(
             assert finished.wait(HANG_S)
 
 
-def test_without_the_extra_there_is_a_line_and_no_spans(
-    process: None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
-    otlp.try_to_configure(OtlpSetup(), "w0-1")
+@pytest.mark.parametrize(
+    ("setup", "why"),
+    [
+        (OtlpSetup(), "ModuleNotFoundError"),
+        ({"endpont": "http://127.0.0.1:4318"}, "TypeError"),
+    ],
+    ids=["without the extra", "a wrong argument"],
+)
+def test_what_cannot_be_set_up_costs_a_worker_one_line_and_its_spans(
+    process: None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch,
+    setup: Any, why: str,
+):  # fmt: skip
+    if why == "ModuleNotFoundError":
+        monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+    otlp.try_to_configure(setup, "w0-1")
     (line,) = caplog.messages
-    assert line.startswith("no spans are sent: ModuleNotFoundError: ")
+    assert line.startswith(f"no spans are sent: {why}: ")
     assert tracing.tracer() is None
     otlp.finish()
-
-
-def test_arguments_of_a_program_that_are_none_cost_a_worker_its_spans_only(
-    process: None, caplog: pytest.LogCaptureFixture
-):
-    otlp.try_to_configure({"endpont": "http://127.0.0.1:4318"}, "w0-1")
-    (line,) = caplog.messages
-    assert line.startswith("no spans are sent: TypeError: ")
-    assert tracing.tracer() is None
 
 
 def test_the_extra_is_looked_for(monkeypatch: pytest.MonkeyPatch):

@@ -7,6 +7,7 @@ import json
 import logging
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 from opentelemetry import trace
@@ -64,11 +65,23 @@ def test_a_module_that_another_thread_imports_just_now_is_no_tracer(
     assert tracing.tracer() is None
 
 
-def test_a_variable_that_names_no_provider_gives_no_tracer(monkeypatch: pytest.MonkeyPatch):
-    def broken() -> None:
-        raise StopIteration  # as OTEL_PYTHON_TRACER_PROVIDER=typo does
+class Broken:
+    """A provider of no tracer."""
 
-    monkeypatch.setattr(trace, "get_tracer_provider", broken)
+    def get_tracer(self, *args: object, **options: object) -> None:
+        raise RuntimeError
+
+
+def no_provider() -> None:
+    raise StopIteration  # as OTEL_PYTHON_TRACER_PROVIDER=typo does
+
+
+@pytest.mark.parametrize("provider", [no_provider, Broken])
+def test_g10_a_provider_that_gives_no_tracer_gives_no_spans(
+    monkeypatch: pytest.MonkeyPatch, provider: Callable[[], object]
+):
+    monkeypatch.setattr(trace, "get_tracer_provider", provider)
+    assert tracing.begin("rollout", SPAN) is None
     assert tracing.begin_here("call", "CLIENT") is None
 
 
@@ -109,16 +122,6 @@ def test_g10_a_processor_that_raises_costs_spans_and_one_line(
             assert tracing.here()
     (line,) = [each for each in caplog.records if each.name == "trio_envserve.tracing"]
     assert line.getMessage() == "spans are lost: the tracer provider raised RuntimeError"
-
-
-def test_g10_a_provider_that_gives_no_tracer_gives_no_spans(monkeypatch: pytest.MonkeyPatch):
-    class Provider:
-        def get_tracer(self, *args: object, **options: object) -> None:
-            raise RuntimeError
-
-    provider = Provider()
-    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
-    assert tracing.begin("rollout", SPAN) is None
 
 
 def test_g8_names_and_texts_are_cut_and_can_be_sent(kept: Kept):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import trio
 
 from tests.memory import ADDRESS, Probe, pair, virtual
 from trio_envserve import (
+    Client,
     ClientLimits,
     DeadlineExceeded,
     ExecutionLimit,
@@ -27,24 +29,28 @@ from trio_envserve.core.messages import Finish, read
 from trio_envserve.net import MemoryNetwork
 
 
+async def until(condition: Callable[[], object], most_s: float = 10.0) -> None:
+    """Wait until it holds, but no longer than this."""
+    with trio.fail_after(most_s):
+        while not condition():
+            await trio.sleep(0.01)
+
+
 @virtual
 async def test_g9_a_connection_cut_while_it_runs_is_repaired_within_seconds() -> None:
     probe = Probe()
     network = MemoryNetwork()
+    results = []
+
+    async def call(client: Client) -> None:
+        results.append(await client.run_rollout(["a", "wait"]))
+
     async with pair(probe, network=network) as (_, client), trio.open_nursery() as nursery:
-        results = []
-
-        async def call() -> None:
-            results.append(await client.run_rollout(["a", "wait"]))
-            nursery.cancel_scope.cancel()
-
-        nursery.start_soon(call)
-        while not probe.started:
-            await trio.sleep(0.01)
+        nursery.start_soon(call, client)
+        await until(lambda: probe.started)
         network.cut()
         probe.gate.set()
-        with trio.fail_after(10):
-            await trio.sleep_forever()
+        await until(lambda: results)
     assert results == [{"did": "wait"}]
     assert probe.started == ["a"]
 
@@ -77,9 +83,7 @@ async def test_g7_cancelling_the_callers_scope_cancels_the_environments_code() -
     async with pair(probe) as (_, client):
         with trio.move_on_after(5):
             await client.run_rollout(["a", "wait"])
-        with trio.fail_after(2):
-            while not probe.ended:
-                await trio.sleep(0.01)
+        await until(lambda: probe.ended, 2)
         assert probe.ended == [("a", "cancelled")]
         await trio.sleep(30)
         assert probe.started == ["a"]
@@ -102,11 +106,9 @@ async def test_tasks_that_were_cancelled_in_one_turn_told_the_server_one_by_one(
         async with trio.open_nursery() as nursery:
             for number in range(9):
                 nursery.start_soon(client.run_rollout, [number, "wait"])
-            while len(probe.started) < 9:
-                await trio.sleep(0.01)
+            await until(lambda: len(probe.started) == 9)
             nursery.cancel_scope.cancel()
-        while len(probe.ended) < 9:
-            await trio.sleep(0.01)
+        await until(lambda: len(probe.ended) == 9)
     assert [finish.finished for finish in finishes] == [[0, 9]]
 
 
@@ -121,9 +123,7 @@ async def test_g7_a_cancel_that_is_lost_is_repaired() -> None:
                 await trio.sleep(4)
                 network.filter = lambda direction, route, frames: False
         network.filter = None
-        with trio.fail_after(10):
-            while not probe.ended:
-                await trio.sleep(0.1)
+        await until(lambda: probe.ended)
     assert probe.ended == [("a", "cancelled")]
 
 
@@ -209,21 +209,16 @@ async def test_a_server_that_is_not_there_is_reported_early_and_ends_the_call_in
 @virtual
 async def test_a_call_waits_for_a_late_server() -> None:
     network = MemoryNetwork()
-    probe = Probe()
+    results = []
+
+    async def call(client: Client) -> None:
+        results.append(await client.run_rollout(["a", 1]))
+
     async with open_client(ADDRESS, network=network) as client, trio.open_nursery() as nursery:
-        results = []
-
-        async def call() -> None:
-            results.append(await client.run_rollout(["a", 1]))
-
-        async def late() -> None:
-            await trio.sleep(100)
-            async with open_server(probe, bind=ADDRESS, workers=0, network=network):
-                while not results:
-                    await trio.sleep(1)
-
-        nursery.start_soon(call)
-        nursery.start_soon(late)
+        nursery.start_soon(call, client)
+        await trio.sleep(100)
+        async with open_server(Probe(), bind=ADDRESS, workers=0, network=network):
+            await until(lambda: results, 60)
     assert results == [{"did": 1}]
 
 

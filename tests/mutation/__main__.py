@@ -23,7 +23,6 @@ import argparse
 import ast
 import functools
 import importlib
-import json
 import os
 import sys
 import tempfile
@@ -65,19 +64,11 @@ def examine(module: str, options: argparse.Namespace) -> bool:
     if not options.only and share == 1:
         tried |= agreed.keys()  # also those that are not there any more
     stale = sorted((agreed.keys() & tried) - {mutation.name for mutation in alive})
-    figures = {
-        "module": module, "share": share, "mutations": len(seen), "survived": len(alive),
-        "agreed": len(alive) - len(unknown), "unknown": [mutation.name for mutation in unknown],
-        "stale": stale, "seconds": round(time.monotonic() - began_s, 1),
-    }  # fmt: skip
-    if options.json:
-        print(json.dumps(figures))
-        return not unknown and not stale
     part = len(alive) / max(1, len(seen))
     print(
         f"{module}: {len(seen)} mutations{f' (1 of {share})' if share > 1 else ''}, "
-        f"{len(alive)} survived ({part:.1%}), {figures['agreed']} of them agreed; "
-        f"{figures['seconds']} s"
+        f"{len(alive)} survived ({part:.1%}), {len(alive) - len(unknown)} of them agreed; "
+        f"{time.monotonic() - began_s:.1f} s"
     )
     for mutation in unknown:
         print(f"  survives, line {mutation.line}: {mutation.name}")
@@ -163,7 +154,6 @@ def main() -> int:
     parser.add_argument("--share", type=int, default=0, metavar="N", help="each N-th mutation")
     parser.add_argument("--tests", nargs="+", metavar="PATH", help="those of a matrix")
     parser.add_argument("--list", action="store_true", help="name the mutations, try none")
-    parser.add_argument("--json", action="store_true", help="a line of JSON for each module")
     options = parser.parse_args()
     is_matrix = options.modules[:1] == ["matrix"]
     given = options.modules[is_matrix:] or ["dedup", "request_table"]

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 import trio
+import zmq
 
 from tests.connections import own_host
 from trio_envserve.core.limits import WireLimits
@@ -123,6 +124,20 @@ PAIRS = [
     for routers in ("zmtp", "libzmq")
 ]
 """Makers of the dealers and of the routers, over what."""
+
+
+@asynccontextmanager
+async def libzmq_socket(kind: int) -> AsyncIterator[zmq.Socket[bytes]]:
+    """A socket of libzmq itself."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    raw = context.socket(kind)
+    raw.setsockopt(zmq.LINGER, 0)
+    raw.setsockopt(zmq.RCVTIMEO, 30_000)
+    try:
+        yield raw
+    finally:
+        raw.close()
+        await trio.to_thread.run_sync(context.term)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import zmq
 
 from tests.connections import own_host
 from tests.net import raw_zmtp
-from tests.net.conftest import Events
+from tests.net.conftest import Events, libzmq_socket
 from tests.net.curve_peers import CLIENT, CURVE, OTHER, SERVER, admit_client, new_client
 from tests.net.streams import received
 from trio_envserve.core.limits import MIB, WireLimits
@@ -63,19 +63,6 @@ async def joined(on_event: Events | None = None) -> AsyncIterator[tuple[Any, Any
         dealer.send_nowait([b"hello"])
         [[route, _]] = await router.receive()
         yield router, dealer, route
-
-
-@asynccontextmanager
-async def libzmq_socket(kind: int) -> AsyncIterator[zmq.Socket[bytes]]:
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    raw = context.socket(kind)
-    raw.setsockopt(zmq.LINGER, 0)
-    raw.setsockopt(zmq.RCVTIMEO, 30_000)
-    try:
-        yield raw
-    finally:
-        raw.close()
-        await trio.to_thread.run_sync(context.term)
 
 
 def give_keys(raw: zmq.Socket[bytes], keys: KeyPair = CLIENT, server: KeyPair = SERVER) -> None:
