@@ -20,7 +20,7 @@ from tests.attack.judge import FINDINGS
 from tests.conformance.caught import CAUGHT, WORKERS_CAUGHT
 from tests.cost.report import targets
 from trio_envserve.lab.conformance.cases import CASES
-from trio_envserve.lab.conformance.worker_cases import WORKER_CASES
+from trio_envserve.lab.conformance.workers import WORKER_CASES
 
 from . import diagrams, reference, tables, terminals
 from .benchmark import svg

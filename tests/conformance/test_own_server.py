@@ -15,8 +15,7 @@ from trio_envserve import Server, ServerLimits, WireLimits, open_server
 from trio_envserve.core import messages
 from trio_envserve.lab.conformance.cases import select
 from trio_envserve.lab.conformance.findings import Mark
-from trio_envserve.lab.conformance.judging import Report
-from trio_envserve.lab.conformance.run import NotServed, Options, conform
+from trio_envserve.lab.conformance.run import NotServed, Options, Report, conform
 from trio_envserve.net import RouterSocket, open_zmq_network
 
 pytestmark = pytest.mark.real

@@ -14,10 +14,13 @@ from tests.conformance.caught import WORKERS_CAUGHT
 from tests.conformance.pages import headings
 from trio_envserve.lab.conformance.cases import select
 from trio_envserve.lab.conformance.findings import Mark
-from trio_envserve.lab.conformance.judging import Report
-from trio_envserve.lab.conformance.worker_bench import Subject
-from trio_envserve.lab.conformance.worker_cases import WORKER_CASES
-from trio_envserve.lab.conformance.worker_run import WorkerOptions, conform_worker
+from trio_envserve.lab.conformance.run import Report
+from trio_envserve.lab.conformance.workers import (
+    WORKER_CASES,
+    Subject,
+    WorkerOptions,
+    conform_worker,
+)
 
 INPUTS = {"input": {"any": "value"}, "long": "wait", "failing": "fail"}
 OWN = "tests.conformance.worker_env:answer"

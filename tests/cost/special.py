@@ -36,8 +36,7 @@ from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.terms import ID_BYTES, Status
 from trio_envserve.host.allocator import keep_freed_memory
 from trio_envserve.host.collector import collect_seldom
-from trio_envserve.lab.conformance.peer import Peer, open_peer
-from trio_envserve.lab.conformance.raw import open_raw_peer
+from trio_envserve.lab.conformance.peer import Peer, open_peer, open_raw_peer
 from trio_envserve.lab.processes import (
     ANY_PORT,
     Process,

@@ -13,8 +13,7 @@ import pytest
 import trio
 
 from trio_envserve import RolloutFailed, open_client, open_server
-from trio_envserve.lab.conformance.worker_bench import Subject
-from trio_envserve.lab.conformance.worker_run import WorkerOptions, conform_worker
+from trio_envserve.lab.conformance.workers import Subject, WorkerOptions, conform_worker
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 EXAMPLE = ROOT / "examples" / "node_worker"

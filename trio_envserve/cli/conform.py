@@ -18,12 +18,9 @@ from ..core.errors import ConfigError
 from ..host.workers import parse_command
 from ..lab.conformance.cases import CASES, select
 from ..lab.conformance.findings import Case, Finding, Mark, describe
-from ..lab.conformance.judging import Report
-from ..lab.conformance.run import NotServed, Options
+from ..lab.conformance.run import NotServed, Options, Report
 from ..lab.conformance.run import conform as judge
-from ..lab.conformance.worker_bench import Subject
-from ..lab.conformance.worker_cases import WORKER_CASES
-from ..lab.conformance.worker_run import WorkerOptions, conform_worker
+from ..lab.conformance.workers import WORKER_CASES, Subject, WorkerOptions, conform_worker
 from .common import NOT_STARTED, CommandError, Result, Stop, exit_codes, put, run_verb, say
 from .options import json_option, pairs, server_limits
 from .render import Table, progress, show_tables

@@ -28,8 +28,7 @@ from ...core import messages
 from ...net import Network
 from ...testing.proxy import FaultProxy, open_fault_proxy
 from .findings import CaseFailed, CaseSkipped, TimedOut, Unreachable, check
-from .peer import Peer, Sent, open_peer
-from .raw import RawSocket, open_raw_peer
+from .peer import Peer, RawSocket, Sent, open_peer, open_raw_peer
 
 LOOK_S = 0.02
 """Between two looks at a count."""

@@ -1,36 +1,100 @@
-"""A client that says exactly what it is told to, right or wrong.
-
-Theory of operation
--------------------
-A :class:`Peer` is one connection.  It keeps no promises: it sends what a case
-gives it, whenever, and holds all that came until somebody asks for it.  What it
-does check is the form of what the server sends: a message that this document
-does not allow fails the case it was met in.
-
-Waiting has a limit (``patience_s``), after which a case fails with what it had waited
-for.  A peer never concludes from a time that nothing came: messages to one connection
-keep their order, so what has not come before the answer to a later question
-(:meth:`Peer.barrier`) was not sent.
-"""
+"""Clients of a server that is judged: one that says what it is told to, one made by hand, and
+one that says everything again until it has its outcomes."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, final
 
 import trio
 
-from ...core import messages
-from ...core.limits import PROTOCOL_VERSION, WireLimits
+from ...core import messages, values
+from ...core.errors import ProtocolError
+from ...core.limits import MIB, PROTOCOL_VERSION, WireLimits
 from ...core.messages import Message
 from ...core.ranges import Ranges
 from ...core.terms import Body
-from ...net import ConnectionEvent, Network, unwrap_single
+from ...net import ConnectionEvent, Network, parse_peer_address, unwrap_single
+from . import wire
 from .findings import CaseFailed, TimedOut, check
-from .forms import Received, body_of, describe, read, same_bytes, value_of
+
+HEADER_BYTES = 16 * MIB
+"""The longest header of a server that is read: generous, it is the server that is judged."""
+
+_OF_SERVERS = (
+    messages.Welcome, messages.Outcome, messages.Synced, messages.Refused, messages.Unknown,
+    messages.Cancelled, messages.Stats, messages.Error, messages.KnownKeys, messages.Running,
+    messages.Stack,
+)  # fmt: skip
+
+
+class Received(NamedTuple):
+    """A message of the server, and its frames, as if it had come alone."""
+
+    message: Any
+    frames: tuple[bytes, ...]
+
+
+def read(frames: tuple[bytes, ...]) -> list[Received]:
+    """A server's message, its form checked; the rows of a batch, each with the frames of a
+    batch of one."""
+    try:
+        rows = messages.read(frames, most_bytes=HEADER_BYTES)
+    except ProtocolError as error:
+        raise CaseFailed("a message of this document", f"{frames[0][:64].hex()}: {error}") from None
+    message = rows[0][0]
+    check(isinstance(message, _OF_SERVERS), "a message that a server sends to clients", message)
+    if len(rows) == 1:
+        return [Received(message, frames)]
+    return [Received(row, (messages.encode(row), bytes(body or b""))) for row, body in rows]
+
+
+def body_of(asked: Any, *, kind: str = "rollout", **fields: Any) -> bytes:
+    """The body of a request."""
+    return values.encode(
+        {
+            "kind": kind, "input": asked, "model": {"endpoint": "oracle", "name": ""},
+            "sampling_args": {}, "max_retries": 0, "state_columns": [], **fields,
+        }
+    )  # fmt: skip
+
+
+def value_of(outcome: Received) -> Any:
+    """The decoded body of an outcome."""
+    try:
+        return values.decode(outcome.frames[1])
+    except values.DecodingError as error:
+        raise CaseFailed("a body that can be decoded", str(error)) from None
+
+
+def describe(outcome: Received) -> str:
+    """An outcome, for people."""
+    header = outcome.message._replace(session=outcome.message.session[:4])
+    return f"{header} with {values.decode(outcome.frames[1])!r}"
+
+
+def same_bytes(outcomes: Iterable[Received]) -> bool:
+    """Whether all transmissions of an outcome are the same, header and body."""
+    return len({each.frames for each in outcomes}) <= 1
+
+
+# == A client that says exactly what it is told to, right or wrong
+#
+# Theory of operation
+# -------------------
+# A :class:`Peer` is one connection.  It keeps no promises: it sends what a case
+# gives it, whenever, and holds all that came until somebody asks for it.  What it
+# does check is the form of what the server sends: a message that this document
+# does not allow fails the case it was met in.
+#
+# Waiting has a limit (``patience_s``), after which a case fails with what it had waited
+# for.  A peer never concludes from a time that nothing came: messages to one connection
+# keep their order, so what has not come before the answer to a later question
+# (:meth:`Peer.barrier`) was not sent.
 
 T = TypeVar("T")
 
@@ -369,3 +433,183 @@ async def open_peer(network: Network, address: str, *, patience_s: float) -> Asy
             if not connected.is_set():
                 raise TimedOut(f"a connection to {address}", f"none after {patience_s:g} s")
             yield Peer(socket, patience_s, made)
+
+
+# == A connection made by hand: what no socket of a library would send
+#
+# The least of ZMTP (:mod:`.wire`) under a :class:`~.peer.Peer`, so that a case
+# can state an identity, or send a message in two halves.
+
+READ_BYTES = 65536
+_PING = b"\x04PING"
+
+
+@final
+class RawSocket:
+    """As much of a dealer's socket as a peer needs."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self._stream = stream
+        self._reader = wire.Reader()
+        self._send, self._to_send = trio.open_memory_channel[bytes](math.inf)
+
+    def send_nowait(self, frames: Sequence[Body]) -> bool:
+        """Send a message; one that nobody takes any more is lost."""
+        self.send_bytes(self.encoded(frames))
+        return True
+
+    def encoded(self, frames: Sequence[Body]) -> bytes:
+        """The bytes of a message."""
+        return wire.message(*map(bytes, frames))
+
+    def send_bytes(self, data: bytes) -> None:
+        """Send any bytes at all."""
+        self._send.send_nowait(data)
+
+    async def receive(self) -> list[Sequence[bytes]]:
+        """Wait for messages.  Fails the case once the connection has ended."""
+        while True:
+            try:
+                data = await self._stream.receive_some(READ_BYTES)
+            except trio.BrokenResourceError:
+                data = b""  # as at its end
+            if not data:
+                raise CaseFailed("a connection that lasts", "its end")
+            found = list(self._reader.feed(bytes(data)))
+            for command in self._reader.commands:
+                if command.startswith(_PING):
+                    self.send_bytes(wire.command(b"PONG", command[len(_PING) + 2 :][:16]))
+            self._reader.commands.clear()
+            if found:
+                return found
+
+    async def run(self) -> None:
+        """Send what is to be sent, until the connection ends."""
+        async for data in self._to_send:
+            try:
+                await self._stream.send_all(data)
+            except trio.BrokenResourceError:
+                return
+
+
+@asynccontextmanager
+async def open_raw_peer(
+    address: str, *, patience_s: float, identity: bytes
+) -> AsyncIterator[tuple[Peer, RawSocket]]:
+    """A connection that states an identity, and its socket.  Fails the case if it
+    cannot be made."""
+    parsed = parse_peer_address(address)
+    stream: trio.abc.Stream | None = None
+    with trio.move_on_after(patience_s):
+        try:
+            if parsed.scheme == "tcp":
+                stream = await trio.open_tcp_stream(parsed.host, parsed.port)
+            else:
+                stream = await trio.open_unix_socket(parsed.path)
+        except OSError:
+            pass  # told below
+    if stream is None:
+        raise TimedOut(f"a connection to {address}", f"none after {patience_s:g} s")
+    async with stream, trio.open_nursery() as nursery:
+        socket = RawSocket(stream)
+        nursery.start_soon(socket.run)
+        socket.send_bytes(wire.greeting() + wire.ready(identity=identity))
+        yield Peer(socket, patience_s, [None]), socket
+        nursery.cancel_scope.cancel()
+
+
+async def taken_in(peer: Peer) -> None:
+    """Until the server has read all that was said, or has ended the connection."""
+    with suppress(CaseFailed):
+        await peer.barrier()
+
+
+# == A client that gets its outcomes through anything, by saying everything again
+#
+# Theory of operation
+# -------------------
+# It is the minimal client of the document with a new connection for each that
+# has fallen silent: every ``AGAIN_S`` it transmits all that it has no outcome of,
+# and states what it holds; after ``SILENT_S`` without a word it opens another
+# connection, with another routing id and the next number.  Half of the outcomes
+# it keeps pending after it has them, so that they are sent again: all
+# transmissions of one are compared by the case.
+
+AGAIN_S = 0.1
+SILENT_S = 0.35
+CONNECT_S = 1.0
+
+
+@final
+class PatientClient:
+    """One session, over however many connections."""
+
+    def __init__(self, network: Network, address: str) -> None:
+        self.outcomes: dict[int, list[Received]] = {}
+        """Every outcome that came, by sequence."""
+        self.connections = 0
+        self._network = network
+        self._address = address
+        self.session = b""
+        self._nonce = os.urandom(16)
+        self._last: Peer | None = None
+        self._asked: Sequence[Any] = ()
+        self._sent: dict[int, Sent] = {}
+        self._at_once = 1
+        self._answered = True
+        """Whether the last probe was answered, or was of another connection."""
+
+    async def run(self, asked: Sequence[Any], *, at_once: int) -> None:
+        """Ask for all of these, and return when each has an outcome."""
+        self._asked, self._at_once = asked, at_once
+        while not self._is_done():
+            try:
+                async with open_peer(self._network, self._address, patience_s=CONNECT_S) as peer:
+                    await self._one_connection(peer)
+            except TimedOut:
+                pass  # the next connection may do better; how long is the case's to say
+
+    def _is_done(self) -> bool:
+        return bool(self._asked) and sum(map(bool, self.outcomes.values())) == len(self._asked)
+
+    async def _one_connection(self, peer: Peer) -> None:
+        """Until it has fallen silent, or all is done."""
+        self.connections += 1
+        if self._last is None:
+            peer.connection = self.connections
+            await peer.hello(self._nonce)
+            self.session = peer.session
+        else:
+            peer.resume(self._last, connection=self.connections)
+        self._last, self._answered = peer, True
+        heard_s = trio.current_time()
+        while not self._is_done() and trio.current_time() - heard_s < SILENT_S:
+            self._say_everything(peer)
+            with trio.move_on_after(AGAIN_S):
+                while not self._is_done():
+                    await peer.receive()
+                    heard_s = trio.current_time()
+                    self._take(peer)
+
+    def _say_everything(self, peer: Peer) -> None:
+        unanswered = [n for n in self._sent if not self.outcomes[n]]
+        for sequence in unanswered:
+            peer.again(self._sent[sequence])
+        while len(unanswered) < self._at_once and len(self._sent) < len(self._asked):
+            sequence = len(self._sent)
+            self.outcomes[sequence] = []
+            self._sent[sequence] = peer.transmit(sequence, self._asked[sequence])
+            unanswered.append(sequence)
+        pending = Ranges(n for n in self._sent if not self.outcomes[n] or n % 2)
+        if not self._answered:
+            peer.probe -= 1  # the same number again: no answer has come to it
+        self._answered = False
+        peer.sync_nowait(len(self._sent), pending.flat())
+
+    def _take(self, peer: Peer) -> None:
+        for message, frames in peer.all(messages.Outcome):
+            self.outcomes[message.sequence].append(Received(message, frames))
+            if message.sequence % 2 == 0:
+                peer.finish(message.sequence)
+        self._answered |= any(each.probe == peer.probe for each, _ in peer.all(messages.Synced))
+        peer.forget()

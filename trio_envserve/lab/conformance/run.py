@@ -1,22 +1,4 @@
-"""Runs cases against a server, one after the other, and collects their findings.
-
-::
-
-    from trio_envserve.lab.conformance.cases import select
-    from trio_envserve.lab.conformance.run import Options, conform
-
-    report = trio.run(conform, Options("tcp://127.0.0.1:5555"))
-    assert report.ok, report.failed
-
-Theory of operation
--------------------
-First the server must be ready and serve the environment of the cases; whatever
-is wrong with that is a :class:`NotServed`, and no finding.  Then each case gets
-a bench and a limit of time; what it raises is its finding.  A case also fails
-if the server does not answer after it, at once or some seconds later (:mod:`.alive`),
-so that a server that a case has killed is counted against that case.  No two cases
-run at once: what one does is not seen by another.
-"""
+"""Runs of cases against a server, and their findings."""
 
 from __future__ import annotations
 
@@ -24,19 +6,151 @@ import dataclasses
 import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from typing import Any, final
 
 import trio
 
 from ...core.errors import EnvServeError
 from ...net import Network, open_zmq_network, parse_peer_address, unwrap_single
-from .alive import Watch
 from .bench import open_bench
 from .cases import CASES
 from .environment import CONTRACT
 from .findings import Case, CaseFailed, CaseSkipped, Finding, Mark, Unreachable
-from .forms import value_of
-from .judging import Report, judge_case
-from .peer import open_peer
+from .peer import open_peer, value_of
+
+CASE_S = 60.0
+"""Limit of one case; each wait inside of it has a limit of its own."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Report:
+    """All findings about one server, or one worker."""
+
+    judged: str
+    """The server's address, or the worker's command."""
+    findings: tuple[Finding, ...]
+    seconds: float
+
+    def of(self, mark: Mark) -> list[Finding]:
+        """Those with this mark, in order."""
+        return [finding for finding in self.findings if finding.mark is mark]
+
+    @property
+    def failed(self) -> list[Finding]:
+        """The failures."""
+        return self.of(Mark.FAILED)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing failed, and something passed."""
+        return not self.failed and bool(self.of(Mark.PASSED))
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            "judged": self.judged, "ok": self.ok,
+            **{mark.value: len(self.of(mark)) for mark in Mark},
+            "seconds": round(self.seconds, 3),
+            "cases": [finding.to_json() for finding in self.findings],
+        }  # fmt: skip
+
+
+async def judge_case(case: Case, run: Callable[[Case], Awaitable[None]], reason: str) -> Finding:
+    """Run one case, unless there is a reason to skip it.  Raises :class:`Unreachable`."""
+    if reason:
+        return Finding(case, Mark.SKIPPED, seen=reason)
+    began_s = trio.current_time()
+    mark, expected, seen = Mark.PASSED, "", ""
+    with trio.move_on_after(CASE_S) as limit:
+        try:
+            with unwrap_single():
+                await run(case)
+        except Unreachable:
+            raise
+        except CaseSkipped as skipped:
+            mark, seen = Mark.SKIPPED, str(skipped)
+        except CaseFailed as failed:
+            mark, expected, seen = Mark.FAILED, failed.expected, failed.seen
+        except Exception as error:
+            # Whatever a strange peer made a case stumble over: the other cases
+            # are to be heard, too.
+            mark, expected = Mark.FAILED, "a case that ends"
+            seen = f"{type(error).__name__}: {error}"
+    if limit.cancelled_caught:
+        mark, expected, seen = Mark.FAILED, f"an end within {CASE_S:g} s", "none"
+    return Finding(case, mark, expected, seen, trio.current_time() - began_s)
+
+
+# == Whether the server is alive some seconds after each case
+#
+# Theory of operation
+# -------------------
+# What a case did may end its server only later: with a timer, or with the bytes that
+# a connection left behind.  So each case that has passed is followed by a look, a
+# moment after its end (``after_s``), while the next cases go on; all together take
+# that moment longer.  A look is a question on a connection of its own.  Once one is not
+# answered, the server counts as gone, and each case whose look is still to come has
+# failed: those that had ended in that moment.
+
+
+@final
+class Watch:
+    """The server's life, as far as it is known."""
+
+    def __init__(
+        self, network: Network, address: str, *, after_s: float, patience_s: float
+    ) -> None:
+        self.gone = ""
+        """Why nothing can be asked any more; empty while the server answers."""
+        self.restarting = trio.Lock()
+        """Held while the server is restarted, which no look must see."""
+        self._network = network
+        self._address = address
+        self._after_s = after_s
+        self._patience_s = patience_s
+
+    async def judged_later(self, finding: Finding) -> Finding:
+        """The finding about a case that has ended now, once a while has passed."""
+        await trio.sleep(self._after_s)
+        if finding.mark is not Mark.PASSED:
+            return finding
+        name = finding.case.name
+        if not self.gone and not await self._answers():
+            self.gone = self.gone or f"no answer any more {self._after_s:g} s after {name}"
+        if not self.gone:
+            return finding
+        expected = f"a server that is alive {self._after_s:g} s after the case"
+        return dataclasses.replace(finding, mark=Mark.FAILED, expected=expected, seen=self.gone)
+
+    async def _answers(self) -> bool:
+        async with self.restarting:
+            try:
+                opened = open_peer(self._network, self._address, patience_s=self._patience_s)
+                async with opened as peer:
+                    await peer.barrier()
+            except CaseFailed:
+                return False
+        return True
+
+
+# == Runs cases against a server, one after the other, and collects their findings
+#
+# ::
+#
+#     from trio_envserve.lab.conformance.cases import select
+#     from trio_envserve.lab.conformance.run import Options, conform
+#
+#     report = trio.run(conform, Options("tcp://127.0.0.1:5555"))
+#     assert report.ok, report.failed
+#
+# Theory of operation
+# -------------------
+# First the server must be ready and serve the environment of the cases; whatever
+# is wrong with that is a :class:`NotServed`, and no finding.  Then each case gets
+# a bench and a limit of time; what it raises is its finding.  A case also fails
+# if the server does not answer after it, at once or some seconds later (:mod:`.run`),
+# so that a server that a case has killed is counted against that case.  No two cases
+# run at once: what one does is not seen by another.
 
 
 class NotServed(EnvServeError):
