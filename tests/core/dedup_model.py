@@ -1,14 +1,12 @@
 """A model of the dedup cache, written from the protocol's rules alone.
 
-It knows nothing of the cache's code: records are plain, every sum is counted
-anew, and what must never happen is judged from the history of each request,
-not from its state.
+It knows nothing of the cache's code: records are plain, and every sum is counted
+anew.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 
 WINDOW, QUEUE, QUEUE_BYTES = 4, 6, 30
 KEPT, KEPT_BYTES, SHARE = 4, 50, 0.6
@@ -92,7 +90,7 @@ def most(bound: int, others: int) -> float:
 
 
 class Model:
-    """What a cache must do, and what must never have happened."""
+    """What a cache must do."""
 
     def __init__(self) -> None:
         self.clients: dict[int, Client] = {}
@@ -102,11 +100,6 @@ class Model:
         self.goodbyes: list[int] = []
         """The last nonces whose clients have left."""
         self.declared = False
-        # The history, which no state is asked about.
-        self.starts: Counter[tuple[int, int]] = Counter()
-        self.answers: dict[tuple[int, int], bytes] = {}
-        self.consented: set[tuple[int, int]] = set()
-        """Those that had consent when their worker was proven dead."""
 
     def may_open(self, nonce: int, route: bytes) -> bool:
         """Whether a hello with a nonce that has no session gets one."""
@@ -194,7 +187,6 @@ class Model:
         request.starts += 1
         request.holds_body = self.consents(request)
         self.runs.append(request.run)
-        self.starts[number, sequence] += 1
         return request.run
 
     def _complete(self, number: int, sequence: int, outcome: bytes) -> list[Effect]:
@@ -215,7 +207,6 @@ class Model:
             return []
         request = self.clients[run.session].requests[run.sequence]
         if self.consents(request) and request.holds_body:
-            self.consented.add((run.session, run.sequence))
             request.state, request.run = "waiting", None
             return [("QUEUE", (run.session, run.sequence))]
         return self._complete(run.session, run.sequence, outcome)
@@ -301,24 +292,3 @@ class Model:
         for number, client in list(self.clients.items()):
             if client.ended and not any(run.session == number for run in self.runs):
                 del self.clients[number]
-
-    # -- the history --------------------------------------------------------------
-
-    def answered(self, request: tuple[int, int], outcome: bytes) -> None:
-        """G3: an outcome was sent for this request."""
-        assert self.answers.setdefault(request, outcome) == outcome, "G3: another outcome"
-
-    def judge(self) -> None:
-        """G1, G2 and G8, whatever the tables say."""
-        live = Counter((run.session, run.sequence) for run in self.runs)
-        assert all(count == 1 for count in live.values()), "G1: two live executions"
-        entries = self.count("waiting", "running", "completed")
-        assert len(self.runs) <= AT_ONCE
-        own = SESSIONS * (max(1, KEPT // SESSIONS) + max(1, QUEUE // SESSIONS))
-        assert entries <= KEPT + QUEUE + AT_ONCE + own, "G8: entries"
-        ran = self.count("running", "completed") - self.unrun()
-        assert ran <= KEPT + SESSIONS * max(1, KEPT // SESSIONS), "G8: kept"
-        for client in self.clients.values():
-            assert len(client.requests) <= WINDOW, "G8: the window"
-            holding = [r for r in client.requests.values() if r.holds_body]
-            assert client.held_bytes() <= QUEUE_BYTES * SHARE or len(holding) == 1, "G8: bytes"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from trio_envserve.core import dedup, request_table
@@ -15,7 +15,7 @@ from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.request_table import TABLE, RequestAction, RequestInput
 from trio_envserve.core.requests import RequestState
 
-from .test_dedup_machine import DedupMachine
+from .test_dedup_machine import ALL_STATES, DedupMachine
 
 pytestmark = pytest.mark.mutants
 
@@ -156,3 +156,16 @@ def test_the_machine_catches(name, monkeypatch):
     )  # fmt: skip
     with pytest.raises((AssertionError, AttributeError, KeyError)):
         run_state_machine_as_test(Machine, settings=generate)
+
+
+def test_the_machine_reaches_every_input_in_every_state():
+    class Machine(DedupMachine):
+        reached: ClassVar[set[tuple[RequestInput, RequestState]]] = set()
+
+    every = {(input, state) for input in RequestInput for state in ALL_STATES}
+    histories = settings(max_examples=50, stateful_step_count=50, database=None)
+    for number in range(20):  # one is mostly enough
+        run_state_machine_as_test(seed(number)(Machine), settings=histories)
+        if every == Machine.reached:
+            break
+    assert every == Machine.reached

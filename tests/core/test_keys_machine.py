@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -529,15 +528,3 @@ def test_keys_do_what_their_model_does():
         reached: ClassVar[set[Cell]] = set()
 
     run_state_machine_as_test(Machine)
-
-
-def test_the_machine_reaches_every_cell():
-    class Machine(KeysMachine):
-        reached: ClassVar[set[Cell]] = set()
-
-    histories = settings(max_examples=50, stateful_step_count=50, database=None)
-    for number in range(20):  # a few are mostly enough
-        run_state_machine_as_test(seed(number)(Machine), settings=histories)
-        if Machine.reached >= POSSIBLE:
-            break
-    assert Machine.reached == POSSIBLE

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from trio_envserve.core import key_table
@@ -18,7 +18,7 @@ from trio_envserve.core.key_table import TABLE, KeyInput
 from trio_envserve.core.keys import Keys
 from trio_envserve.core.limits import KeyLimits
 
-from .test_keys_machine import Cell, KeysMachine
+from .test_keys_machine import POSSIBLE, Cell, KeysMachine
 
 pytestmark = pytest.mark.mutants
 
@@ -338,3 +338,15 @@ def test_the_machine_catches(name, monkeypatch):
     )  # fmt: skip
     with pytest.raises((AssertionError, KeyError, pytest.fail.Exception)):
         run_state_machine_as_test(Machine, settings=generate)
+
+
+def test_the_machine_reaches_every_cell():
+    class Machine(KeysMachine):
+        reached: ClassVar[set[Cell]] = set()
+
+    histories = settings(max_examples=50, stateful_step_count=50, database=None)
+    for number in range(20):  # a few are mostly enough
+        run_state_machine_as_test(seed(number)(Machine), settings=histories)
+        if Machine.reached >= POSSIBLE:
+            break
+    assert Machine.reached == POSSIBLE
