@@ -6,11 +6,9 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from hypothesis import Phase, given, settings
 
 from trio_envserve.lab.mutants import batches, find
 
-from .test_router_batches import BATCHES, BOUNDS, compare
 from .test_router_grouping import (
     Ask,
     Cancel,
@@ -54,12 +52,3 @@ def test_the_law_catches(name: str) -> None:
 
 def test_all_mutants_of_batches_are_tried() -> None:
     assert [mutant.name for mutant in batches.FAMILY.mutants] == [*HISTORIES]
-
-
-@pytest.mark.parametrize("name", ["rows-are-shifted-by-one", "a-refused-row-drops-the-rest"])
-def test_what_treats_rows_as_one_is_seen_where_they_are_compared(name: str) -> None:
-    search = settings(
-        derandomize=True, database=None, deadline=None, max_examples=500, phases=[Phase.generate]
-    )(given(BATCHES, BOUNDS)(compare))  # fmt: skip
-    with find(name).applied(), pytest.raises(AssertionError):
-        search()
