@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from trio_envserve.core import error_records, messages
 from trio_envserve.core.client import ClientCore
@@ -379,6 +379,19 @@ class Pair(Joined):
             self.open_pool()
         if welcomed:
             self.connect()
+
+    @classmethod
+    def asked(cls, **how: Any) -> Self:
+        """A pair whose client has asked once."""
+        pair = cls(**how)
+        pair.submit()
+        return pair
+
+    @classmethod
+    def with_stranger(cls, **how: Any) -> tuple[Self, bytes]:
+        """A pair, and the session of another client."""
+        pair = cls(**how)
+        return pair, pair.stranger()
 
     def _carry_out(self, effect: Any) -> None:
         match effect:

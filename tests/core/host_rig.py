@@ -19,6 +19,7 @@ from trio_envserve.core.host_effects import (
     TellWorker,
     ToRouter,
 )
+from trio_envserve.core.host_link import Item, to_frames
 from trio_envserve.core.host_pool import Hosts, ToHost
 from trio_envserve.core.lease import LeaseTerms
 from trio_envserve.core.limits import ServerLimits
@@ -168,6 +169,23 @@ class Link:
             self.down.clear()
         while self.move():
             pass
+
+    def dies(self, worker: bytes = b"w0-1", how: str = "exit code 0") -> None:
+        """The process of a worker ends."""
+        del self.alive[worker]
+        self.host.exited(worker, how)
+
+    def says(self, payload: bytes = b"payload", worker: bytes = b"w0-1") -> None:
+        """A worker says something for a client."""
+        self.host.said(worker, (self.alive[worker], b"client", b"\x00header", payload))
+
+    def beats(self, worker: bytes = b"w0-1") -> None:
+        self.host.said(worker, (self.alive[worker], BEAT))
+
+    def from_router(self, *items: Item, skip: int = 0) -> None:
+        """Items to the host, after so many that are missing."""
+        first = self.host._inbox.have + 1 + skip
+        self.host.message(to_frames(self.host.lease.tenure, first, items), self.now_s)
 
     def second(self, seconds: int = 1) -> None:
         for _ in range(seconds):

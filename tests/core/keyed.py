@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import cbor2
 
-from trio_envserve.core import messages
+from trio_envserve.core import error_records, messages
 from trio_envserve.core.client_inputs import CallKey
 from trio_envserve.core.journal import (
     Completed,
@@ -18,6 +18,7 @@ from trio_envserve.core.resting import Resting
 from trio_envserve.core.router import Router
 from trio_envserve.core.router_effects import Load, Save, ToWorker
 from trio_envserve.core.router_inputs import Loaded, PoolOpened, Restored, Saved, SaveFailed
+from trio_envserve.core.terms import Verdict
 
 from .helpers import STRANGER, Pair, decoded, identifier
 
@@ -30,6 +31,17 @@ class Keyed(Pair):
     """A pair that asks for keys; strangers ask for them, too."""
 
     keys = KeyLimits(retention_s=20.0, orphan_s=20.0)
+
+    def __init__(self, *, keys: KeyLimits | None = None, **how: Any) -> None:
+        self.keys = keys or self.keys
+        super().__init__(**how)
+
+    @classmethod
+    def asked(cls, **how: Any) -> Self:
+        """A pair whose client has asked for a key."""
+        pair = cls(**how)
+        pair.call()
+        return pair
 
     def new_router(self) -> Router:
         return Router(
@@ -57,11 +69,19 @@ class Keyed(Pair):
         )  # fmt: skip
         self.tell(request, body, route=STRANGER)
 
-    def answered(self, session: bytes, sequence: int) -> Any:
-        """The answer to a stranger's command."""
+    def payload(self, session: bytes, sequence: int = 0) -> bytes:
+        """Of the outcome of a stranger's request."""
         kept = self.router.cache.sessions[session].entries[sequence].kept
         assert kept is not None
-        return cbor2.loads(bytes(kept.payload))
+        return bytes(kept.payload)
+
+    def answered(self, session: bytes, sequence: int) -> Any:
+        """The answer to a stranger's command."""
+        return cbor2.loads(self.payload(session, sequence))
+
+    def verdict_of(self, session: bytes, sequence: int = 0) -> Verdict:
+        """Of the error that ended a stranger's request."""
+        return error_records.decode(self.payload(session, sequence)).verdict
 
 
 def generation(pair: Keyed, number: int = 0) -> GenerationState:
@@ -93,6 +113,13 @@ class Journaled(Keyed):
         if isinstance(effect, ToWorker):
             self.to_workers.append(decoded(effect.frames[1:]))
         super()._carry_out(effect)
+
+    @classmethod
+    def running(cls, **how: Any) -> Self:
+        """A pair that runs the work of a key, which is safe."""
+        pair = cls.asked(**how)
+        pair.disk()
+        return pair
 
     def disk(self, upto: int | None = None) -> None:
         """So many records are safe; all, if no number is given."""
@@ -139,6 +166,13 @@ class AtDisk(Journaled):
         self.disk()
         self.receive(number)
         self.advance(1.0)
+
+    @classmethod
+    def rested(cls, **how: Any) -> Self:
+        """A pair whose only key is at rest."""
+        pair = cls(**how)
+        pair.run_one()
+        return pair
 
     def read(self, why: str = "") -> None:
         """All that was asked is read; or nothing can be, for this reason."""

@@ -208,8 +208,7 @@ def test_a_server_that_stops_says_that_it_has_run():
 
 
 def test_what_its_client_cannot_take_is_not_fetched():
-    pair = Pair(wire={"message_bytes": 99 * KIB}, server={"kept_bytes": BOUND})
-    pair.submit()
+    pair = Pair.asked(wire={"message_bytes": 99 * KIB}, server={"kept_bytes": BOUND})
     pair.lose = lambda message: isinstance(message, messages.WorkerOutcome)
     pair.end(payload=LARGE)
     info = pair.failure()

@@ -3,6 +3,7 @@ their caller, which has left its place behind, and must be told that it wants no
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,10 +29,6 @@ LEASE_S = 20.0
 def submit(pair: Pair, word: bytes = b"key", **how: Any) -> int:
     name = KeyName(b"default", word)
     return pair.submit(b"body", key=CallKey(KeyAct.ASK, name, input_digest(b"body", None)), **how)
-
-
-def cancel(pair: Pair, *calls: int) -> None:
-    pair.cancel(*calls)
 
 
 def lose_session(pair: Pair) -> None:
@@ -63,31 +60,42 @@ def is_over(pair: Pair) -> bool:
     return not pair.router.keys.open and len(pair.cancels) == 1
 
 
-def test_work_went_on_for_a_call_that_was_given_up_while_the_client_was_cut_off():
-    pair = cut_off()
-    cancel(pair, 0)
+def given_up_while_cut_off(pair: Pair) -> None:
+    pair.cancel(0)
     pair.connect()
-    assert withdrawn(pair) == [b"key"]
-    assert is_over(pair)
 
 
-def test_work_went_on_for_a_call_that_was_given_up_before_it_was_issued_again():
-    pair = cut_off()
+def given_up_before_the_next_session(pair: Pair) -> None:
     with pair.losing(messages.Welcome):
         pair.connect()
         assert not pair.client.sessions.lost  # the call waits for another session
-        cancel(pair, 0)
-    pair.advance(3.0)
-    assert withdrawn(pair) == [b"key"]
-    assert is_over(pair)
+        pair.cancel(0)
 
 
-def test_work_went_on_for_a_call_whose_second_ask_was_lost():
-    pair = cut_off()
+def given_up_when_the_second_ask_was_lost(pair: Pair) -> None:
     with pair.losing(messages.KeyedRequest):
         pair.connect()
-        cancel(pair, 0)
+        pair.cancel(0)
+
+
+def given_up_with_another_for_the_key(pair: Pair) -> None:
+    submit(pair)
+    pair.cancel(0, 1)
+    pair.connect()
+
+
+@pytest.mark.parametrize(
+    "give_up",
+    [
+        given_up_while_cut_off, given_up_before_the_next_session,
+        given_up_when_the_second_ask_was_lost, given_up_with_another_for_the_key,
+    ],
+)  # fmt: skip
+def test_work_went_on_for_a_call_that_was_given_up(give_up: Callable[[Pair], None]):
+    pair = cut_off()
+    give_up(pair)
     pair.advance(3.0)
+    assert {*withdrawn(pair)} == {b"key"}
     assert is_over(pair)
 
 
@@ -110,55 +118,28 @@ def test_work_went_on_for_a_call_whose_limit_had_passed(cut_for_s: float):
 def test_another_call_for_the_key_takes_the_place_that_was_left_behind():
     pair = cut_off()
     submit(pair)
-    cancel(pair, 0)
+    pair.cancel(0)
     pair.connect()
     pair.advance(1.0)
     assert withdrawn(pair) == []
     assert not pair.cancels
-    cancel(pair, 1)
+    pair.cancel(1)
     assert is_over(pair)
 
 
-def test_who_is_answered_has_taken_the_place_that_was_left_behind():
+@pytest.mark.parametrize("given_up", [True, False])
+def test_who_is_answered_has_taken_the_place_that_was_left_behind(given_up: bool):
     pair = cut_off()
     submit(pair)
-    cancel(pair, 0)
+    if given_up:
+        pair.cancel(0)
     pair.connect()
     pair.end()
-    pair.receive(1)
+    for answer in pair.answers:
+        pair.receive(answer.call)
     pair.advance(1.0)
     assert withdrawn(pair) == []
     assert not pair.router.keys.generations[0].lost
-
-
-def test_the_last_of_several_calls_for_a_key_withdraws_it():
-    pair = cut_off()
-    submit(pair)
-    cancel(pair, 0, 1)
-    pair.connect()
-    assert withdrawn(pair) == [b"key"]
-    assert is_over(pair)
-
-
-def test_what_was_answered_after_the_loss_is_not_withdrawn():
-    pair = cut_off()
-    pair.connect()
-    pair.end()
-    pair.receive(0)
-    submit(pair)  # it is replayed
-    pair.receive(1)
-    assert withdrawn(pair) == []
-    assert not pair.router.keys.generations[0].lost
-
-
-def test_what_was_refused_after_the_loss_is_not_withdrawn():
-    pair = Pair()
-    submit(pair)
-    pair.restart(proven=True)
-    pair.advance(5.0)
-    assert pair.failure().code == "unknown-key"
-    pair.advance(1.0)
-    assert withdrawn(pair) == []
 
 
 def test_a_forget_without_an_id_of_its_own_that_is_lost_with_its_session_may_have_been_done():
@@ -185,18 +166,11 @@ def test_a_client_that_is_closed_withdraws_before_it_says_goodbye():
     assert not pair.router.keys.open
 
 
-def test_a_client_that_is_closed_without_a_session_leaves_nothing_behind():
-    pair = cut_off()
-    pair.close_client()
-    assert not pair.client.calls.live
-    assert len(pair.answers) == 1
-
-
 def test_a_withdrawal_that_no_server_takes_ends_in_silence():
     pair = cut_off()
     pair.lose = lambda message: isinstance(message, messages.KeyedRequest)
     pair.connect()
-    cancel(pair, 0)
+    pair.cancel(0)
     pair.disconnect()
     assert withdrawn(pair) == [b"key"]
     pair.advance(2000.0, step_s=10.0)
@@ -208,7 +182,7 @@ def test_what_the_server_has_heard_of_is_not_withdrawn_when_the_session_is_lost_
     pair = Pair(workers=2, server={"lease_s": LEASE_S})
     submit(pair)
     submit(pair, b"stays")
-    cancel(pair, 0)
+    pair.cancel(0)
     pair.advance(3.0)
     lose_session(pair)
     pair.connect()
@@ -222,7 +196,7 @@ def test_a_sync_from_before_a_call_was_given_up_says_nothing_of_it():
     submit(pair)
     with pair.losing(messages.Synced, messages.Finish):
         pair.advance(1.2)
-        cancel(pair, 0)
+        pair.cancel(0)
         probe, status = pair.client.calls.asking.probe, pair.router.status()
         pair.hear(messages.Synced(pair.session.id, probe, [], status))
     lose_session(pair)

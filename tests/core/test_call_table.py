@@ -250,16 +250,10 @@ def test_ever_fewer_are_tried_while_all_are_refused():
     assert 0 < transmissions(pair) - before <= SECONDS / 0.25
 
 
-def test_new_calls_wait_behind_them():
-    pair = at_a_full_server()
-    before = transmissions(pair)
-    pair.submit()
-    assert transmissions(pair) == before
-
-
 def test_each_is_run_once_when_there_is_room():
     pair = at_a_full_server()
     pair.submit()
+    assert transmissions(pair) == CALLS, "a new call waits behind those that were refused"
     pair.advance(SECONDS, step_s=0.25)
     ended = 0
     for _ in range(40 * CALLS):

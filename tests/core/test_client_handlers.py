@@ -33,24 +33,11 @@ def test_a_call_is_run_answered_and_forgotten():
     assert pair.router.cache.kept_count == 0
 
 
-def test_answers_go_to_the_newest_connection():
-    pair = Pair()
-    session = pair.stranger()
-    pair.ask(session)
-    sync = messages.Sync(session, pair.router.epoch, 2, 1, 1, [0, 1])
-    pair.tell(sync, route=b"second connection")
-    pair.tell(sync._replace(connection=1), route=b"late from the first")
-    pair.end()
-    assert [route for route, _ in pair.mail[-2:]] == [b"second connection"] * 2
-    assert isinstance(pair.heard(), messages.Outcome)
-
-
 # -- duplicates, conflicts, lateness ------------------------------------------
 
 
 def test_g2_duplicates_coalesce_and_replay_and_never_run_again():
-    pair = Pair()
-    session = pair.stranger()
+    pair, session = Pair.with_stranger()
     for _ in range(3):
         pair.ask(session)
     assert len(pair.runs) == 1
@@ -65,16 +52,6 @@ def test_g2_duplicates_coalesce_and_replay_and_never_run_again():
     assert len(pair.runs) == 1
 
 
-def test_g6_the_same_id_with_another_payload_is_refused_and_the_first_undisturbed():
-    pair = Pair()
-    session = pair.stranger()
-    pair.ask(session)
-    pair.ask(session, body=b"other", digest=identifier(902))
-    assert (pair.heard().code, pair.heard().delay_s) == ("conflict", None)
-    pair.end()
-    assert isinstance(pair.heard(), messages.Outcome)
-
-
 @pytest.mark.parametrize("how", [{"allowance": 0}, {"body": b"x" * 101}])
 def test_what_can_never_be_taken_is_refused_for_good(how):
     pair = Pair(wire={"message_bytes": 100})
@@ -84,8 +61,7 @@ def test_what_can_never_be_taken_is_refused_for_good(how):
 
 
 def test_g2_an_allowance_is_cut_to_the_servers_own():
-    pair = Pair(server={"max_executions": 2})
-    session = pair.stranger()
+    pair, session = Pair.with_stranger(server={"max_executions": 2})
     pair.ask(session, rerun=True, allowance=50)
     assert pair.router.cache.sessions[session].entries[0].allowance == 2
 
@@ -108,41 +84,32 @@ def test_g4_an_unknown_session_is_refused_as_unknown_and_nothing_runs(message):
     assert len(pair.mail) == 1
 
 
-def test_unknown_says_gone_of_a_proven_epoch_and_of_its_own_forgotten_sessions():
+def test_unknown_says_gone_of_a_proven_epoch_and_of_its_own_sessions_once_nothing_runs():
     pair = Pair()
     session, epoch = pair.stranger(), pair.router.epoch
     sync = messages.Sync(session, epoch, 1, 1, 0, [])
-    pair.tell(messages.Goodbye(session), route=STRANGER)
-    pair.tell(sync, route=STRANGER)
-    assert pair.heard().gone is True
-    pair.restart(proven=True)
-    pair.tell(sync, route=STRANGER)
-    assert pair.heard().gone is True
-    pair.restart(proven=False)
-    pair.tell(sync, route=STRANGER)
-    assert pair.heard().gone is False
 
+    def is_gone() -> bool:
+        pair.tell(sync, route=STRANGER)
+        return bool(pair.heard().gone)
 
-def test_unknown_does_not_say_gone_while_an_execution_lives():
-    pair = Pair()
-    session = pair.stranger()
     pair.ask(session)
-    pair.tell(messages.Goodbye(session), route=STRANGER)
-    pair.tell(messages.Goodbye(session), route=STRANGER)
-    sync = messages.Sync(session, pair.router.epoch, 1, 1, 0, [])
-    pair.tell(sync, route=STRANGER)
-    assert pair.heard().gone is False
+    for _ in range(2):
+        pair.tell(messages.Goodbye(session), route=STRANGER)
+    assert not is_gone()
     pair.end(status=Status.CANCELLED)
-    pair.tell(sync, route=STRANGER)
-    assert pair.heard().gone is True
+    assert is_gone()
+    pair.restart(proven=True)
+    assert is_gone()
+    pair.restart(proven=False)
+    assert not is_gone()
 
 
 # -- cancelling ---------------------------------------------------------------
 
 
 def test_g7_a_cancel_reaches_the_environment_and_says_whether_it_started():
-    pair = Pair()
-    session = pair.stranger()
+    pair, session = Pair.with_stranger()
     pair.ask(session)
     pair.tell(messages.Cancel(session, 0), route=STRANGER)
     assert pair.heard() == messages.Cancelled(session, 0, True)
@@ -151,16 +118,6 @@ def test_g7_a_cancel_reaches_the_environment_and_says_whether_it_started():
     assert pair.heard() == messages.Cancelled(session, 7, False)
     pair.ask(session, 7)
     assert pair.heard().code == "finished"
-    assert len(pair.runs) == 1
-
-
-def test_g7_a_waiting_request_that_is_finished_never_starts():
-    pair = Pair(server={"worker_capacity": 1})
-    session = pair.stranger()
-    pair.ask(session, 0)
-    pair.ask(session, 1)
-    pair.tell(messages.Finish(session, [1, 2]), route=STRANGER)
-    pair.end()
     assert len(pair.runs) == 1
 
 
@@ -181,19 +138,9 @@ def test_g8_at_the_bounds_requests_are_refused_for_now():
 
 
 def test_g8_past_the_bound_of_sessions_a_hello_is_refused():
-    pair = Pair(server={"sessions": 1})
-    pair.submit()
+    pair = Pair.asked(server={"sessions": 1})
     pair.tell(HELLO, route=STRANGER)
     assert pair.heard().code == "no-session"
-
-
-def test_g8_a_client_that_cannot_receive_an_outcome_is_told_so():
-    pair = Pair(wire={"message_bytes": 50})
-    pair.submit()
-    pair.end(payload=b"x" * 51)
-    assert pair.verdict() == (
-        "outcome-too-large", Verdict.RAN_AND_FAILED,
-    )  # fmt: skip
 
 
 # -- strangers ----------------------------------------------------------------
@@ -219,15 +166,6 @@ def test_g8_only_some_malformed_messages_a_second_are_logged():
         pair.advance(1.0)
     assert len([r for r in pair.reports if "no frames" in r.text]) == 4
     assert pair.router.malformed == 10
-
-
-def test_g8_a_hostile_peer_that_cancels_every_second_sequence_costs_a_window():
-    pair = Pair(server={"window": 4})
-    session = pair.stranger()
-    for sequence in range(0, 100, 2):
-        pair.tell(messages.Cancel(session, sequence), route=STRANGER)
-    assert pair.router.cache.sessions[session].finished.span_count() == 5
-    assert pair.heard().started is True  # not taken, so nothing is promised
 
 
 def test_a_request_to_an_environment_that_is_broken_for_good_is_answered_at_once(

@@ -148,6 +148,7 @@ def test_g9_a_lost_cancel_is_repaired_within_a_ping():
     assert pair.session.entries
     pair.advance(1.0, step_s=STEP_S)
     assert not pair.session.entries
+    assert pair.cancels == [(b"w0-1", 0)]
 
 
 def test_a_server_with_a_short_lease_forgot_an_idle_client_all_the_time():

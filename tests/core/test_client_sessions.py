@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
 from tests.regressions.bench import System, is_outcome
 from trio_envserve.core import call_table, error_records, messages
-from trio_envserve.core.client import ClientCore
-from trio_envserve.core.client_effects import Answer, Fail, ToServer
+from trio_envserve.core.client_effects import Answer
 from trio_envserve.core.client_inputs import (
-    CallSubmitted,
-    ClientInput,
     ClientTick,
-    Connected,
     Disconnected,
     OutcomeReceived,
     ServerMessage,
 )
 from trio_envserve.core.errors import ErrorInfo
-from trio_envserve.core.limits import PROTOCOL_VERSION
-from trio_envserve.core.messages import Hello, Message, Request, Unknown, Welcome
 from trio_envserve.core.router_inputs import PoolOpened
 from trio_envserve.core.terms import Status, Verdict
 
@@ -72,29 +64,19 @@ def test_g9_one_of_one_allowed_was_said_of_a_call_that_was_started_three_times()
 
 
 def test_g9_without_consent_a_lost_session_has_started_one_execution_at_most():
-    pair = Pair()
-    pair.submit()
+    pair = Pair.asked()
     pair.restart(proven=True)
     pair.advance(1.5)
     assert "at most 1 of the 4 executions" in pair.failure().message
 
 
 def test_error_of_a_worker_has_the_executions_that_the_server_counted():
-    pair = Pair()
-    pair.submit()
+    pair = Pair.asked()
     info = ErrorInfo(code="rollout-failed", verdict=Verdict.RAN_AND_FAILED, message="broken")
     pair.end(payload=error_records.encode(info), status=Status.ERROR)
     ended = pair.last()
     assert isinstance(ended, Answer)
     assert pair.client.error_of(ended).executions == 1
-
-
-def test_g2_the_environments_declaration_is_consent_for_a_new_session_too():
-    pair = Pair(rerun=True)
-    pair.submit()
-    pair.restart(proven=True)
-    pair.advance(1.5)
-    assert len(pair.runs) == 2
 
 
 @pytest.mark.parametrize(
@@ -124,8 +106,7 @@ def test_g2_an_unproven_loss_is_asked_about_until_the_limit_and_never_issued_aga
 
 
 def test_what_was_answered_before_the_loss_is_still_the_callers():
-    pair = Pair(client={"recovery_s": 3.0})
-    pair.submit()
+    pair = Pair.asked(client={"recovery_s": 3.0})
     pair.end()
     pair.restart(proven=False)
     pair.advance(1.5)
@@ -145,6 +126,7 @@ def test_g9_a_limit_that_passed_before_the_loss_is_not_issued_again():
     pair.restart(proven=True)
     pair.advance(1.5)
     assert pair.verdict() == ("no-answer", Verdict.MAY_HAVE_RUN)
+    assert "limit passed" in pair.failure().message  # not that its executions were used up
     assert len(pair.runs) == 1
 
 
@@ -162,45 +144,35 @@ def test_a_call_said_that_it_did_not_run_although_a_lost_server_may_have_run_it(
     """After a proven loss it is issued again: the new server knows half the truth."""
     pair = Pair()
     pair.submit(rerun=True)
-    pair.lose = lambda message: isinstance(message, messages.Request)
-    pair.restart(proven=True)
+    lost = messages.Welcome if end == "foreign" else messages.Request
+    with pair.losing(lost):
+        pair.restart(proven=True)
+        pair.advance(1.5)
     if end == "foreign":
-        pair.lose = lambda message: isinstance(message, messages.Welcome)
-    pair.advance(1.5)
-    session = pair.client.sessions.current
-    if end == "too large":
-        call_table._requeue(pair.client.calls, pair.client.calls.live[0])
-        assert session is not None
-        session.message_bytes = 1
-        pair.give_client(ClientTick(pair.now_s))
-    elif end == "foreign":
-        assert session is None
-        foreign = messages.encode(messages.Error(2, "foreign-version", "2 is spoken"))
-        pair.give_client(ServerMessage((foreign,), pair.now_s))
+        pair.hear(messages.Error(2, "foreign-version", "2 is spoken"))
     elif end == "refused":
-        assert session is not None
-        refused = messages.encode(messages.Refused(session.id, 0, "refused", "no", None))
-        pair.give_client(ServerMessage((refused,), pair.now_s))
-    else:
-        assert session is not None
+        pair.hear(messages.Refused(pair.session.id, 0, "refused", "no", None))
+    elif end == "server's deadline":
         info = ErrorInfo("never-started", Verdict.DID_NOT_RUN, "the deadline passed")
-        outcome = messages.encode(messages.Outcome(session.id, 0, 1, "", None, 0))
-        pair.give_client(ServerMessage((outcome, error_records.encode(info)), pair.now_s))
-    pair.settle()
+        outcome = messages.Outcome(pair.session.id, 0, 1, "", None, 0)
+        pair.hear(outcome, error_records.encode(info))
+    else:
+        assert pair.client.sessions.current is not None
+        call_table._requeue(pair.client.calls, pair.client.calls.live[0])
+        pair.client.sessions.current.message_bytes = 1
+        pair.client_takes(ClientTick(pair.now_s))
     assert pair.verdict() == ("server-lost", Verdict.MAY_HAVE_RUN)
     assert "servers that were lost may have run it" in pair.failure().message
 
 
 def test_g9_a_request_that_the_server_has_forgotten_may_have_run():
-    pair = Pair()
-    pair.submit()
+    pair = Pair.asked()
     pair.hear(messages.Refused(pair.session.id, 0, "finished", "", None))
     assert pair.verdict() == ("server-lost", Verdict.MAY_HAVE_RUN)
 
 
 def test_g6_a_conflict_ends_the_call():
-    pair = Pair()
-    pair.submit()
+    pair = Pair.asked()
     pair.hear(messages.Refused(pair.session.id, 0, "conflict", "other payload", None))
     assert pair.verdict() == ("conflict", Verdict.DID_NOT_RUN)
 
@@ -247,45 +219,18 @@ def test_it_is_told_again_with_the_next_ping_if_the_answer_is_lost():
 # Found by the simulator, by counting what became of them.
 
 
-def sent(client: ClientCore, given: ClientInput) -> list[Message]:
-    effects = client.take(given)
-    assert not [effect for effect in effects if isinstance(effect, Fail)]
-    frames = [effect.frames for effect in effects if isinstance(effect, ToServer)]
-    return [messages.decode(each[0], most_bytes=1 << 20) for each in frames]
-
-
-def welcome(client: ClientCore, server: int, status: str, environment: str, rerun: bool) -> None:
-    said = sent(client, ClientTick(float(server)))
-    hello = next(each for each in said if isinstance(each, Hello))
-    record = {"status": status, "environment": environment, "rerun": rerun}
-    answer = Welcome(
-        PROTOCOL_VERSION,
-        hello.nonce,
-        bytes([server]) * 16,
-        bytes([server]) * 16,
-        8,
-        1 << 20,
-        record,
-    )
-    client.take(ServerMessage((messages.encode(answer),), float(server)))
-
-
 def test_a_call_is_issued_again_as_the_environment_had_declared():
-    ids = itertools.count()
-    client = ClientCore(name="c", new_id=lambda: next(ids).to_bytes(16), now_s=0.0)
-    client.take(Connected(0.0))
-    welcome(client, 1, "ready", "env", True)
-    asked = CallSubmitted(0, b"body", 1.0, max_executions=2)
-    (request,) = (each for each in sent(client, asked) if isinstance(each, Request))
-
-    unknown = Unknown(request.session, False, b"\2" * 16, False)
-    client.take(ServerMessage((messages.encode(unknown),), 1.5))
-    welcome(client, 2, "starting", "", False)
-    gone = ServerMessage((messages.encode(unknown._replace(gone=True)),), 2.5)
-
-    (again,) = (each for each in sent(client, gone) if isinstance(each, Request))
-    assert again.session == b"\2" * 16
-    assert again.allowance == 1
+    pair = Pair.asked(rerun=True)
+    pair.auto_hello = False
+    pair.restart(proven=False)
+    pair.advance(2.0)
+    assert pair.client.link.server["environment"] == ""
+    (lost,) = pair.client.sessions.lost
+    pair.router_takes(PoolOpened((lost.epoch,), pair.now_s))
+    pair.advance(2.0)
+    requests = [m for m in pair.sent if isinstance(m, messages.Request)]
+    assert [m.allowance for m in requests] == [3, 1]
+    assert pair.answers == []
 
 
 # -- failures that servers of this kind are known for ----------------------------

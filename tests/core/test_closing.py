@@ -25,8 +25,7 @@ LATER = list(ClosingStage)[1:]
 
 def closing_pair() -> Pair:
     """One execution runs, and its worker will do nothing of what it is told."""
-    pair = Pair(server=LIMITS, wire={"flush_s": FLUSH_S})
-    pair.submit()
+    pair = Pair.asked(server=LIMITS, wire={"flush_s": FLUSH_S})
     pair.workers.clear()
     return pair
 
@@ -180,40 +179,30 @@ def test_a_client_of_a_server_that_has_stopped_hears_that_and_not_that_nobody_li
 # It waits for clients that have an outcome to fetch, and not for silent ones.
 
 
-def drained_with_an_outcome_to_fetch(gone_s: float) -> Pair:
-    """A stopping server that holds an outcome which its client has not acknowledged."""
-    pair = Pair(server={"client_gone_s": gone_s})
-    pair.submit()
+@pytest.mark.parametrize("silent", [True, False])
+def test_client_with_an_outcome_to_fetch_is_waited_for_while_it_is_heard(silent: bool):
+    pair = Pair.asked(server={"client_gone_s": 2.0})
     pair.end()
     pair.close()
-    assert pair.session.kept_count == 1
-    return pair
-
-
-def test_a_client_silent_for_client_gone_s_is_not_waited_for():
-    pair = drained_with_an_outcome_to_fetch(2.0)
-    pair.lose = lambda message: True  # nothing is heard of it from here on
-    pair.advance(1.9, step_s=0.1)
-    assert pair.draining()
-    pair.advance(0.2, step_s=0.1)
-    assert not pair.draining()
-    assert pair.session.kept_count == 1  # not waited for is not forgotten: it may come back
-
-
-def test_a_client_that_is_heard_is_waited_for_however_long_it_takes():
-    pair = drained_with_an_outcome_to_fetch(2.0)
     pair.advance(20.0)
     assert pair.draining()
-    pair.receive(0)
+    if not silent:
+        pair.receive(0)
+        assert not pair.draining()
+        return
+    pair.lose = lambda message: True
+    pair.advance(1.5, step_s=0.1)
+    assert pair.draining()
+    pair.advance(0.6, step_s=0.1)
     assert not pair.draining()
+    assert pair.session.kept_count == 1  # not waited for is not forgotten: it may come back
 
 
 # -- the router that stops -------------------------------------------------------
 
 
 def test_stopping_answers_what_waits_and_lets_run_what_runs():
-    pair = Pair(server={"worker_capacity": 1})
-    session = pair.stranger()
+    pair, session = Pair.with_stranger(server={"worker_capacity": 1})
     pair.ask(session, 0)
     pair.ask(session, 1)
     pair.close()

@@ -21,10 +21,9 @@ from trio_envserve.core.request_table import RequestAction, RequestInput
 from trio_envserve.core.requests import Ask, RetainedOutcome
 from trio_envserve.core.router import Router
 from trio_envserve.core.router_effects import RouterEffect, ToClient
-from trio_envserve.core.router_inputs import ClientMessage, PoolOpened, Tick, WorkerMessage
+from trio_envserve.core.router_inputs import ClientMessage, Tick
 from trio_envserve.core.terms import Status
 from trio_envserve.core.worker_inputs import DeltaMade, EnvironmentReady
-from trio_envserve.core.worker_range import WorkerRange
 
 from .helpers import (
     START_S,
@@ -32,6 +31,7 @@ from .helpers import (
     Pair,
     decoded,
     identifier,
+    kinds,
 )
 from .keyed import OTHER, Keyed
 
@@ -126,21 +126,12 @@ def test_a_hello_of_the_same_connection_has_nothing_replayed():
 # took its running call for one that did not run.
 
 
-def test_g6_a_conflict_from_elsewhere_does_not_reach_the_sessions_client() -> None:
-    ids = iter(bytes([n]) * 16 for n in range(1, 100))
-    router = Router(epoch=b"e" * 16, slots=1, now_s=0.0, new_id=lambda: next(ids))
-    router.take(PoolOpened((), 0.0))
-    hello = messages.Hello(PROTOCOL_VERSION, b"n" * 16, 1, "mine", 10**6)
-    effects = router.take(ClientMessage(b"mine", [messages.encode(hello)], 0.1))
-    (welcome,) = [e for e in effects if isinstance(e, ToClient)]
-    message = messages.decode(welcome.frames[0], most_bytes=10**6)
-    assert isinstance(message, messages.Welcome)
-    request = messages.Request(message.session, 0, b"d" * 16, None, 1, None)
-    router.take(ClientMessage(b"mine", [messages.encode(request), b"body"], 0.2))
-    other = request._replace(digest=b"x" * 16)
-    effects = router.take(ClientMessage(b"stranger", [messages.encode(other), b"evil"], 0.3))
-    (refused,) = [e for e in effects if isinstance(e, ToClient)]
-    assert refused.route == b"stranger"
+def test_g6_a_conflict_from_elsewhere_does_not_reach_the_sessions_client():
+    pair = Pair.asked()
+    request = next(m for m in pair.sent if isinstance(m, messages.Request))
+    pair.tell(request._replace(digest=b"x" * 16), b"evil", route=STRANGER)
+    assert isinstance(pair.heard(), messages.Refused)
+    assert "Refused" not in kinds(pair.told)
 
 
 # -- failures that servers of this kind are known for ----------------------------
@@ -170,12 +161,6 @@ def test_failure_11_answer_goes_to_the_identity_before_the_cut_and_is_lost():
 
 
 # -- How many executions a worker has at once: as many as it says it takes, and no more than its
-
-
-def waiting(workers: int | WorkerRange, **server: float) -> Pair:
-    """A server whose workers have not said hello."""
-    pair = Pair(hello=False, workers=workers, server=server)
-    return pair
 
 
 def get_ready(pair: Pair, worker: bytes, capacity: int = CAPACITY) -> None:
@@ -238,13 +223,8 @@ def test_no_worker_ever_has_more_and_none_has_room_while_something_waits(
 # -- The first dispatches, while some workers still start ----------------------
 
 
-def starting(workers: int, **server: float) -> Pair:
-    pair = Pair(hello=False, workers=workers, server=server)
-    return pair
-
-
 def test_the_first_ready_worker_took_what_the_others_had_a_share_in():
-    pair = starting(2)
+    pair = Pair(hello=False, workers=2)
     pair.submit_many(20)
     get_ready(pair, b"w0-1")
     assert runs(pair) == {b"w0-1": 10}
@@ -254,7 +234,7 @@ def test_the_first_ready_worker_took_what_the_others_had_a_share_in():
 
 
 def test_a_worker_that_starts_for_long_is_not_waited_for():
-    pair = starting(2, spread_s=3.0)
+    pair = Pair(hello=False, workers=2, server={"spread_s": 3.0})
     pair.submit_many(20)
     get_ready(pair, b"w0-1")
     pair.advance(2.5)
@@ -268,7 +248,7 @@ def test_a_worker_that_starts_for_long_is_not_waited_for():
 def test_no_worker_has_more_than_its_share_and_all_is_run(
     spread_s: float, workers: int, calls: int, data: st.DataObject
 ):
-    pair = starting(workers, spread_s=spread_s)
+    pair = Pair(hello=False, workers=workers, server={"spread_s": spread_s})
     pair.submit_many(calls)
     for slot in data.draw(st.permutations(range(workers))):
         get_ready(pair, b"w%d-1" % slot)
@@ -297,25 +277,36 @@ def test_deltas_go_to_the_caller_before_the_outcome():
 
 
 def test_nothing_of_a_delta_is_kept():
-    pair = Pair()
-    pair.submit()
+    pair = Pair.asked()
     before = pair.router.stats()
     pair.say(b"one")
     assert pair.router.stats() == before
 
 
-def test_deltas_go_to_the_newest_connection():
+def say(pair: Pair, how: str) -> None:
+    if how == "delta":
+        pair.say(b"one")
+    else:
+        pair.note(b"one")
+        pair.beat()
+
+
+DELTA_AND_NOTE = pytest.mark.parametrize("how", ["delta", "note"])
+
+
+@DELTA_AND_NOTE
+def test_deltas_and_notes_go_to_the_newest_connection(how: str):
     pair = Pair()
     number = pair.submit()
     pair.disconnect()
     pair.connect()
-    pair.say(b"one")
-    assert pair.says == [Say(number, 0, b"one")]
+    say(pair, how)
+    told = Say(number, 0, b"one") if how == "delta" else SayNote(number, b"one")
+    assert [*pair.says, *pair.notes] == [told]
 
 
 def test_what_comes_after_the_outcome_is_ignored():
-    pair = Pair()
-    pair.submit()
+    pair = Pair.asked()
     worker, run = pair.runs[-1]
     late = pair.workers[worker].take(DeltaMade(run.number, b"late"))
     pair.end()
@@ -327,44 +318,51 @@ def test_what_comes_after_the_outcome_is_ignored():
     assert not pair.says
 
 
-def test_g5_a_delta_of_another_incarnation_or_before_any_hello_is_fenced_or_ignored():
-    pair = Pair()
-    pair.submit()
-    header = messages.encode(messages.WorkerDelta(pair.session.id, 0, 0, 0))
-    pair.give(WorkerMessage((WORKER, identifier(555), b"c", header, b"lie"), pair.now_s))
+@pytest.mark.parametrize(
+    ("kind", "fields", "body"),
+    [
+        (messages.WorkerDelta, (identifier(1), 0, 0, 0), (b"lie",)),
+        (messages.WorkerNotes, ([0, 1], [b"lie"]), ()),
+    ],
+)
+def test_g5_deltas_and_notes_of_another_incarnation_or_before_any_hello_change_nothing(
+    kind, fields, body
+):
+    pair = Pair.asked()
+    message = kind(*fields)
+    if kind is messages.WorkerDelta:
+        message = message._replace(session=pair.session.id)
+    pair.from_worker(message, *body, incarnation=identifier(555))
     assert pair.router.workforce.fenced == 1
     worker = pair.router.workforce.workers.pop(WORKER)
-    pair.router_takes(
-        WorkerMessage((WORKER, worker.incarnation, b"c", header, b"early"), pair.now_s)
-    )
-    assert not pair.says
+    pair.from_worker(message, *body)
+    assert (pair.says, pair.notes, worker.live[0].note) == ([], [], b"")
 
 
 @pytest.mark.parametrize("wrong", [{"sequence": 9}, {"session": identifier(9)}])
 def test_a_delta_of_another_request_than_was_dispatched_is_malformed(wrong):
-    pair = Pair()
-    pair.submit()
-    header = messages.encode(messages.WorkerDelta(pair.session.id, 0, 0, 0)._replace(**wrong))
-    life = pair.workers[WORKER].incarnation
-    pair.router_takes(WorkerMessage((WORKER, life, b"c", header, b"p"), pair.now_s))
+    pair = Pair.asked()
+    pair.from_worker(messages.WorkerDelta(pair.session.id, 0, 0, 0)._replace(**wrong), b"p")
     assert (pair.router.malformed, pair.says) == (1, [])
 
 
-def test_g10_of_many_that_wait_for_a_key_some_hear_its_deltas():
-    pair = Keyed()
-    session = pair.stranger()
-    for number in range(FOLLOWERS + 1):
+@DELTA_AND_NOTE
+def test_g10_of_many_that_wait_for_a_key_some_hear_its_deltas_and_notes(how: str):
+    pair, session = Keyed.with_stranger()
+    for number in range(FOLLOWERS + 5):
         pair.request(session, number, caller=OTHER[:-1] + bytes([number]))
     pair.mail.clear()
-    pair.say(b"one")
-    assert pair.mail == [
-        (STRANGER, messages.Delta(session, number, 0)) for number in range(FOLLOWERS)
-    ]
+    say(pair, how)
+    if how == "delta":
+        told = [messages.Delta(session, number, 0) for number in range(FOLLOWERS)]
+        assert pair.mailed(messages.Delta) == told
+    else:
+        notes = messages.Notes(session, [0, FOLLOWERS], [b"one"] * FOLLOWERS)
+        assert pair.mail == [(STRANGER, notes)]
 
 
 def test_a_delta_is_sent_as_it_was_said():
-    pair = Pair()
-    pair.submit()
+    pair = Pair.asked()
     effects = pair.workers[WORKER].take(DeltaMade(pair.runs[-1][1].number, bytes(range(256))))
     pair.work(WORKER, effects)
     [sent] = [each for each in pair.said() if isinstance(each, ToClient)]
@@ -373,12 +371,6 @@ def test_a_delta_is_sent_as_it_was_said():
 
 
 # -- The way of notes: from a worker's core to the caller, by router and client
-
-
-def tell(pair: Pair, numbers: list[int], notes: list[bytes]) -> None:
-    """The worker says notes, whatever they are."""
-    header = messages.encode(messages.WorkerNotes(numbers, notes))
-    pair.router_takes(WorkerMessage((WORKER, pair.workers[WORKER].incarnation, header), pair.now_s))
 
 
 def test_notes_go_to_their_callers_with_a_beat_in_one_message():
@@ -392,22 +384,12 @@ def test_notes_go_to_their_callers_with_a_beat_in_one_message():
     assert len([each for each in pair.told if isinstance(each, messages.Notes)]) == 1
 
 
-def test_notes_go_to_the_newest_connection():
-    pair = Pair()
-    number = pair.submit()
-    pair.disconnect()
-    pair.connect()
-    pair.note(b"one")
-    pair.beat()
-    assert pair.notes == [SayNote(number, b"one")]
-
-
 def test_nothing_is_noted_of_what_is_over_or_was_cancelled():
     pair = Pair()
     first, _ = pair.submit(), pair.submit()
     pair.end(pair.runs[1])
     pair.cancel(first)
-    tell(pair, [0, 3], [b"zero", b"one", b"two"])
+    pair.from_worker(messages.WorkerNotes([0, 3], [b"zero", b"one", b"two"]))
     pair.hear(messages.Notes(pair.session.id, [0, 2, 98, 99], [b"a", b"b", b"c"]))
     pair.hear(messages.Notes(identifier(99), [0, 1], [b"of nobody"]))
     assert pair.notes == []
@@ -415,34 +397,9 @@ def test_nothing_is_noted_of_what_is_over_or_was_cancelled():
 
 
 def test_notes_that_are_not_as_many_as_what_they_are_of_are_malformed():
-    pair = Pair()
-    pair.submit()
-    tell(pair, [0, 2], [b"one"])
-    tell(pair, [0, 2**62], [b"one"])
+    pair = Pair.asked()
+    pair.from_worker(messages.WorkerNotes([0, 2], [b"one"]))
+    pair.from_worker(messages.WorkerNotes([0, 2**62], [b"one"]))
     assert (pair.router.malformed, pair.notes) == (2, [])
     pair.hear(messages.Notes(pair.session.id, [0, 1], []))
     assert pair.notes == []
-
-
-def test_g5_notes_of_another_incarnation_or_before_any_hello_change_nothing():
-    pair = Pair()
-    pair.submit()
-    header = messages.encode(messages.WorkerNotes([0, 1], [b"lie"]))
-    pair.give(WorkerMessage((WORKER, identifier(555), header), pair.now_s))
-    assert pair.router.workforce.fenced == 1
-    worker = pair.router.workforce.workers.pop(WORKER)
-    pair.router_takes(WorkerMessage((WORKER, worker.incarnation, header), pair.now_s))
-    assert (pair.notes, worker.live[0].note) == ([], b"")
-
-
-@pytest.mark.parametrize("more", [1, 5])
-def test_g10_of_many_that_wait_for_a_key_some_hear_its_notes(more: int):
-    pair = Keyed()
-    session = pair.stranger()
-    for number in range(FOLLOWERS + more):
-        pair.request(session, number, caller=OTHER[:-1] + bytes([number]))
-    pair.mail.clear()
-    pair.note(b"one")
-    pair.beat()
-    told = messages.Notes(session, [0, FOLLOWERS], [b"one"] * FOLLOWERS)
-    assert pair.mail == [(STRANGER, told)]

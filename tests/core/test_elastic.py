@@ -5,6 +5,7 @@ from __future__ import annotations
 from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.lives import NOT_NEEDED, Phase
 from trio_envserve.core.router_inputs import Exited
+from trio_envserve.core.worker_effects import Run
 from trio_envserve.core.worker_inputs import EnvironmentReady
 from trio_envserve.core.worker_range import WorkerRange
 
@@ -123,27 +124,31 @@ def test_it_keeps_what_was_needed_in_that_time():
     assert pair.wanted() == 2
 
 
-def test_a_worker_that_is_not_needed_ends_what_it_runs_and_gets_nothing_new():
-    """Its execution may take an hour: it is neither killed nor cancelled."""
+def half_idle() -> tuple[Elastic, dict[bytes, tuple[bytes, Run]]]:
+    """A pool that has shrunk from 4 to 2 workers, each of which runs one more: what they run."""
     pair = Elastic(least=1, most=4, worker_capacity=2)
     pair.ask_for(8)
     pair.advance(GROW_S * 3)
     assert (pair.wanted(), len(pair.runs)) == (4, 8)
-    runs = list(pair.runs)
-    by_worker = {worker: [run for run in runs if run[0] == worker] for worker, _ in runs}
+    runs, ended = list(pair.runs), {run[0]: run for run in pair.runs}
     pair.runs.clear()
-    for each in by_worker.values():
-        pair.end(each[0])
+    for run in ended.values():
+        pair.end(run)
     pair.advance(SHRINK_S + 1.0)
     assert pair.wanted() == 2
-    draining = [life for life in pair.router.pool.lives.values() if life.phase is Phase.RETIRING]
-    assert {life.why for life in draining} == {NOT_NEEDED}
-    assert len(draining) == 2
     assert not pair.exits
+    return pair, {run[0]: run for run in runs if run not in ended.values()}
+
+
+def test_a_worker_that_is_not_needed_ends_what_it_runs_and_gets_nothing_new():
+    """Its execution may take an hour: it is neither killed nor cancelled."""
+    pair, runs = half_idle()
+    draining = [life for life in pair.router.pool.lives.values() if life.phase is Phase.RETIRING]
+    assert [life.why for life in draining] == [NOT_NEEDED] * 2
     pair.ask_for(1)
     assert pair.runs[-1][0] not in {life.id for life in draining}
     for life in draining:
-        pair.end(by_worker[life.id][1])
+        pair.end(runs[life.id])
     pair.advance(1.0)
     assert sorted(pair.exits) == sorted(life.id for life in draining)
     assert not pair.kills
@@ -151,16 +156,8 @@ def test_a_worker_that_is_not_needed_ends_what_it_runs_and_gets_nothing_new():
 
 
 def test_a_worker_that_drains_is_taken_back_before_another_one_is_started():
-    pair = Elastic(least=1, most=4, worker_capacity=2)
-    pair.ask_for(8)
-    pair.advance(GROW_S * 3)
-    runs, spawns = list(pair.runs), len(pair.spawns)
-    by_worker = {run[0]: run for run in runs}
-    pair.runs.clear()
-    for run in by_worker.values():
-        pair.end(run)
-    pair.advance(SHRINK_S + 1.0)
-    assert pair.wanted() == 2
+    pair, _ = half_idle()
+    spawns = len(pair.spawns)
     pair.ask_for(4)
     pair.advance(GROW_S + 1.0)
     assert (pair.wanted(), len(pair.spawns), len(pair.runs)) == (4, spawns, 4)
@@ -183,25 +180,16 @@ def test_a_worker_that_starts_when_it_is_not_needed_any_more_ends_once_it_is_rea
     assert not pair.kills
 
 
-def test_a_place_that_is_empty_goes_first():
+def test_a_place_that_is_empty_goes_first_and_forgets_how_its_last_worker_ended():
     pair = Elastic(least=1, most=2, restart_pause_s=1000.0, restart_pause_max_s=1000.0)
     pair.grown(2)
     pair.end_all()
     pair.die(b"w0-1")
+    restarts = pair.router.pool.restarts
     pair.advance(SHRINK_S + 1.0)
     assert pair.wanted() == 1
     assert not pair.exits
     assert pair.router.pool.slots[0].spare
-
-
-def test_a_place_that_is_opened_again_forgets_how_its_last_worker_ended():
-    pair = Elastic(least=1, most=2, restart_pause_s=1000.0, restart_pause_max_s=1000.0)
-    pair.grown(2)
-    pair.end_all()
-    pair.die(b"w1-1")
-    restarts = pair.router.pool.restarts
-    pair.advance(SHRINK_S + 1.0)
-    assert pair.wanted() == 1
     pair.ask_for(2)
     pair.advance(GROW_S + 1.0)
     assert (pair.wanted(), pair.serving()) == (2, 2)

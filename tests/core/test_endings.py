@@ -12,16 +12,9 @@ from trio_envserve.core.terms import Verdict
 from .test_errors import BASES, CONCRETE
 
 WITHOUT_CLASS = {
-    "key-deleted",
-    "busy",
-    "not-ready",
-    "no-reward",
-    "internal",
-    "foreign-version",
-    "malformed",
-    "stopping",
-    "unreadable",
-}
+    "key-deleted", "busy", "not-ready", "no-reward", "internal", "foreign-version", "malformed",
+    "stopping", "unreadable",
+}  # fmt: skip
 """Codes that nobody catches by a class of their own."""
 
 

@@ -16,16 +16,9 @@ from trio_envserve.core.worker_inputs import SetUpFailed
 from .helpers import Pair
 
 INFO = ErrorInfo(
-    "rollout-failed",
-    Verdict.RAN_AND_FAILED,
-    "text",
-    "ValueError",
-    "traceback",
-    "w0-1",
-    "ab",
-    1.5,
-    2,
-)
+    "rollout-failed", Verdict.RAN_AND_FAILED, "text", "ValueError", "traceback", "w0-1", "ab",
+    1.5, 2,
+)  # fmt: skip
 
 
 def test_an_error_comes_back_the_same():

@@ -68,7 +68,10 @@ def test_g9_a_known_code_with_another_verdict_is_believed_in_its_verdict():
     assert type(error) is errors.DidNotRun
 
 
-def test_what_two_errors_carry_besides():
+def test_what_some_errors_carry_besides():
+    info = ErrorInfo("environment-unavailable", Verdict.RAN_AND_FAILED, "down", retry_after_s=2.5)
+    assert error_from_info(info).retry_after_s == 2.5
+    assert errors.WorkerLost("gone").retry_after_s is None
     assert errors.NotEncodable("text", path="a.b").path == "a.b"
     undecodable = errors.OutcomeNotDecodable("text", b"raw")
     assert (undecodable.raw, undecodable.info) == (b"raw", None)
@@ -88,9 +91,3 @@ def test_an_error_of_the_environments_says_where_it_was_raised():
     assert str(error).startswith("E: no at env.py:3 in run_rollout")
     assert error.__notes__ == [f"In the environment:\n{traced}"]
     assert " at " not in str(error_from_info(record(traceback="somewhere")))
-
-
-def test_retry_after_s_is_that_of_the_record():
-    info = ErrorInfo("environment-unavailable", Verdict.RAN_AND_FAILED, "down", retry_after_s=2.5)
-    assert error_from_info(info).retry_after_s == 2.5
-    assert errors.WorkerLost("gone").retry_after_s is None

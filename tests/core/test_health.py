@@ -45,23 +45,13 @@ def test_an_answering_server_is_what_it_says(status, reason, health, why):
 
 
 def test_a_server_that_answers_without_granting_a_session_is_not_healthy():
+    """For a while: at the first answer, before the welcome, it was unhealthy for an instant."""
     answered = link()
     answered.answered(0.0)
     assert answered.health(1.0) == (Health.STARTING, "no session yet")
     assert answered.health(3.0) == (Health.UNHEALTHY, "the server grants no session")
     answered.trouble = "too many sessions"
     assert answered.health(1.0) == (Health.UNHEALTHY, "too many sessions")
-
-
-def test_an_answer_before_the_welcome_is_no_sign_of_ill_health():
-    # It was reported as "unhealthy: the server grants no session" for an instant.
-    limits = ClientLimits()
-    link = Link(limits, 0.0)
-    link.answered(0.1)
-    assert link.health(0.2)[0] is Health.STARTING
-    assert link.health(limits.unreachable_report_s)[0] is Health.UNHEALTHY
-    link.trouble = "too many sessions"
-    assert link.health(0.2) == (Health.UNHEALTHY, "too many sessions")
 
 
 def test_g9_a_probe_that_failed_while_this_loop_was_late_does_not_count():

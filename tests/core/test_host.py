@@ -60,8 +60,8 @@ def test_a_worker_of_a_host_is_like_any_other():
     assert link.tell(ToWorker(b"w1-1", link.alive[b"w1-1"], DISPATCH, b"body"))
     link.settle()
     assert link.told == [(b"w1-1", link.alive[b"w1-1"], messages.encode(DISPATCH), b"body")]
-    link.host.said(b"w0-1", (link.alive[b"w0-1"], b"client", b"\x00header", b"payload"))
-    link.host.said(b"w0-1", (link.alive[b"w0-1"], BEAT))
+    link.says()
+    link.beats()
     link.host.felt(b"w0-1", Heartbeat(0.5, 7, "there"))
     link.settle()
     outcome, beat, felt = link.inputs[-3:]
@@ -96,23 +96,16 @@ def test_a_replacement_has_its_predecessors_place_on_the_host():
 
 @pytest.mark.parametrize("frames", [(b"i" * 16,), (b"i" * 16, b"x"), (b"i" * 16, b"1" * 7)])
 def test_a_start_without_a_place_is_none(frames):
-    link = joined()
-    have = link.host._inbox.have
-    spawn = to_frames(link.host.lease.tenure, have + 1, [Item(What.SPAWN, b"x", frames)])
     with pytest.raises(ProtocolError):
-        link.host.message(spawn, link.now_s)
+        joined().from_router(Item(What.SPAWN, b"x", frames))
 
 
 def test_a_refusal_is_logged_once_and_is_over_with_the_welcome():
     link = Link()
-    link.host.connect()
-    link.host.message(
-        (encode(HostRefused(link.host.lease.tenure, 1, EPOCH, IN_USE, "another is here\n")),), 0.0
-    )
-    link.host.connect()
-    link.host.message(
-        (encode(HostRefused(link.host.lease.tenure, 2, EPOCH, IN_USE, "another is here\n")),), 0.0
-    )
+    for hello in (1, 2):
+        link.host.connect()
+        refused = HostRefused(link.host.lease.tenure, hello, EPOCH, IN_USE, "another is here\n")
+        link.host.message((encode(refused),), 0.0)
     assert link.host.refusal == (IN_USE, "another is here?")
     link.joined()
     assert [text for text in link.logged if "refuses" in text] == [
@@ -129,30 +122,9 @@ def test_a_router_of_another_version_is_noticed():
     assert link.host.refusal == (VERSION, "there protocol version 2 is not spoken, 1 is")
 
 
-def test_what_ends_after_the_connection_did_waits_for_the_next():
-    link = joined()
-    link.host.disconnect()
-    assert not link.host.is_joined
-    link.host.exited(b"w0-1", "exit code 1")
-    assert not link.host.out
-
-
-def test_an_outcome_is_kept_while_the_host_is_cut_off():
-    link = joined()
-    link.cut = True
-    link.host.said(b"w0-1", (link.alive[b"w0-1"], b"client", b"\x00header", b"payload"))
-    link.host.said(b"w0-1", (link.alive[b"w0-1"], BEAT))
-    link.second(5)
-    assert len(link.inputs) == 2
-    link.cut = False
-    link.host.connect()
-    link.settle()
-    assert [each.frames[-1] for each in link.inputs[2:]] == [b"payload"]
-
-
 def test_what_a_lost_message_had_comes_with_the_next_beats():
     link = joined()
-    link.host.said(b"w0-1", (link.alive[b"w0-1"], b"client", b"\x00header", b"payload"))
+    link.says()
     link.carry()
     link.up.clear()
     link.tell(ToWorker(b"w0-1", b"i", DISPATCH, b"body"))
@@ -222,15 +194,14 @@ def test_a_host_that_was_lost_comes_back_over_the_same_connection():
 
 def test_a_spawn_that_comes_too_late_is_an_end():
     link = joined()
-    incarnation = link.ids()
-    spawn = [Item(What.SPAWN, b"x", (incarnation, b"0"))]
-    link.host.message(to_frames(link.host.lease.tenure, 9, spawn), link.now_s)
+    spawn = Item(What.SPAWN, b"x", (link.ids(), b"0"))
+    link.from_router(spawn, skip=5)
     assert b"x" not in link.host.workers, "others before it are missing"
-    have = link.host._inbox.have
-    link.host.message(to_frames(link.host.lease.tenure, have + 1, spawn), link.now_s + 100)
+    link.now_s += 100
+    link.from_router(spawn)
     assert not any(isinstance(each, StartWorker) for each in link.host.out)
-    late = [Item(what, b"x", (b"why",)) for what in (What.TELL, What.KILL)]
-    link.host.message(to_frames(link.host.lease.tenure, have + 2, late), link.now_s)
+    link.now_s -= 100
+    link.from_router(*(Item(what, b"x", (b"why",)) for what in (What.TELL, What.KILL)))
     assert not any(isinstance(each, TellWorker | KillWorker) for each in link.host.out)
 
 
@@ -259,9 +230,14 @@ def test_a_tenure_ends_only_when_its_workers_have():
     assert any(isinstance(each, ToRouter) for each in link.host.out)
 
 
-def test_what_ends_while_there_is_no_connection_is_told_later():
+@pytest.mark.parametrize("how", ["cut", "made anew"])
+def test_what_ends_while_there_is_no_connection_is_told_later(how):
     link = joined()
-    link.host.connect()
+    if how == "cut":
+        link.host.disconnect()
+        assert not link.host.is_joined
+    else:
+        link.host.connect()
     link.host.out.clear()
     link.host.felt(b"w0-1", Heartbeat())
     link.host.exited(b"w0-1", "exit code 1")
@@ -308,10 +284,9 @@ def test_whatever_is_lost_each_word_of_a_worker_comes_once_and_its_end_comes_las
         elif step == "say" and worker is not None:
             said[worker] = said.get(worker, 0) + 1
             word = b"%d" % said[worker]
-            link.host.said(worker, (link.alive[worker], b"client", b"\x00header", word))
+            link.says(word, worker)
         elif step == "die" and worker is not None:
-            del link.alive[worker]
-            link.host.exited(worker, "exit code 1")
+            link.dies(worker, "exit code 1")
         elif step == "tell" and worker in link.hosts._of_worker:
             link.tell(ToWorker(worker, b"i", DISPATCH, b"body"))
         link.carry()
@@ -387,10 +362,9 @@ def test_whatever_a_router_sends_the_host_goes_on_or_begins_anew():
 def test_items_that_are_none_end_all_workers_since_what_was_wanted_is_lost(item):
     """A kill without a reason ended the host's process."""
     link = joined()
-    tenure, first = link.host.lease.tenure, link.host._inbox.have + 1
-    items = [Item(What.KILL, b"w0-1", (b"why",)), item]
+    tenure = link.host.lease.tenure
     with pytest.raises(ProtocolError):
-        link.host.message(to_frames(tenure, first, items), link.now_s)
+        link.from_router(Item(What.KILL, b"w0-1", (b"why",)), item)
     link.carry()
     assert not link.alive
     assert link.host.lease.tenure != tenure
@@ -402,10 +376,8 @@ def test_items_that_are_none_end_all_workers_since_what_was_wanted_is_lost(item)
 
 def test_a_worker_that_is_there_is_not_started_again():
     link = joined()
-    tenure, first = link.host.lease.tenure, link.host._inbox.have + 1
-    again = [Item(What.SPAWN, b"w0-1", (b"i" * 16, b"0"))]
     before = dict(link.alive)
-    link.host.message(to_frames(tenure, first, again), link.now_s)
+    link.from_router(Item(What.SPAWN, b"w0-1", (b"i" * 16, b"0")))
     link.settle()
     assert link.alive == before
     assert any("starts a worker that is there" in text for text in link.logged)
@@ -430,7 +402,7 @@ def test_what_a_worker_sends_wrong_holds_up_nobody(frames):
     later, from all workers of the host."""
     link = joined()
     link.host.said(b"w0-1", frames)
-    link.host.said(b"w0-1", (link.alive[b"w0-1"], BEAT))
+    link.beats()
     said = (link.alive[b"w0-1"], b"client", b"header", b"payload")
     link.host.said(b"w0-1", said)
     link.settle()
@@ -503,8 +475,7 @@ def test_what_may_not_have_arrived_goes_to_the_next_router_in_its_order():
     link.second()
     link.cut = True
     outcome = reported(link, 0)
-    del link.alive[b"w0-1"]
-    link.host.exited(b"w0-1", "exit code 0")
+    link.dies()
     link.settle()
     link.cut = False
     link.follow()
@@ -516,15 +487,6 @@ def test_what_may_not_have_arrived_goes_to_the_next_router_in_its_order():
     again = {each[0] for each in link.inputs if isinstance(each, WorkerBack)}
     assert b"w0-1" not in again, "it has ended, and that was heard"
     assert b"w1-1" in again
-
-
-def test_what_has_ended_and_was_heard_is_forgotten():
-    link = joined(workers=2)
-    del link.alive[b"w0-1"]
-    link.host.exited(b"w0-1", "exit code 0")
-    link.second(1)
-    link.follow()
-    assert {each[0] for each in link.inputs if isinstance(each, WorkerBack)} == {b"w1-1"}
 
 
 def test_a_worker_that_is_starting_is_taken_over_too():
@@ -551,8 +513,7 @@ def test_more_workers_than_there_is_room_for_end_but_those_that_run_most():
 
 def test_what_is_new_has_another_name_than_what_was_there():
     link = joined(workers=2)
-    del link.alive[b"w0-1"]
-    link.host.exited(b"w0-1", "exit code 0")
+    link.dies()
     link.second(1)
     link.follow()
     link.second(3)
@@ -613,7 +574,7 @@ def test_what_is_no_message_to_a_worker_is_for_the_worker_to_judge():
         remote.dirty = True
     link.settle()
     assert len(link.told) == 2
-    link.host.said(b"w0-1", (link.alive[b"w0-1"], BEAT))
+    link.beats()
     announced, dispatch = Announced(SESSION, 2, 2, 9), Dispatch(SESSION, 0, 0, "", None)
     link.tell(ToWorker(b"w0-1", link.alive[b"w0-1"], announced))
     dispatched_by_a_worker = (link.alive[b"w0-1"], b"", encode_worker(dispatch), b"body")

@@ -38,17 +38,7 @@ MOST = 100_000
 ONE_EACH: list[Any] = [
     HostHello(1, "a", TENURE, 1, [b"p" * 16], b"", 16, 2, {"gpu": 2}, [], b"", []),
     HostHello(
-        1,
-        "a",
-        TENURE,
-        1,
-        [],
-        b"e" * 16,
-        2,
-        2,
-        {},
-        [b"c" * 16],
-        b"o" * 16,
+        1, "a", TENURE, 1, [], b"e" * 16, 2, 2, {}, [b"c" * 16], b"o" * 16,
         [
             [b"w0-1", b"i" * 16, 7, b"hello", 5, [1, 2, 4, 5], 0],
             [b"w1-1", b"j" * 16, 0, b"", 0, [], 1],
@@ -59,7 +49,7 @@ ONE_EACH: list[Any] = [
     HostWelcome(1, TENURE, 1, b"e" * 16, 20.0, {"environment": "arithmetic"}),
     HostRefused(TENURE, 1, b"e" * 16, "over", "its tenure is over"),
     HostAnswer(TENURE, 3, 5, 7),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("message", ONE_EACH, ids=lambda each: type(each).__name__)
@@ -102,16 +92,14 @@ def test_what_is_no_message_is_refused(header):
         decode([header], most_bytes=5_000)
 
 
-def test_no_frames_or_too_long_a_header_are_refused():
+@pytest.mark.parametrize(
+    ("frames", "most_bytes"),
+    [([], MOST), ([encode(ONE_EACH[0])], 10), ([cbor2.dumps([0] * 70_000)], MOST)],
+    ids=["no frames", "too long", "costs too much"],
+)
+def test_frames_that_are_no_message_are_refused(frames, most_bytes):
     with pytest.raises(ProtocolError):
-        decode([], most_bytes=MOST)
-    with pytest.raises(ProtocolError):
-        decode([encode(ONE_EACH[0])], most_bytes=10)
-
-
-def test_a_header_that_costs_too_much_is_refused():
-    with pytest.raises(ProtocolError, match="header of"):
-        decode([cbor2.dumps([0] * 70_000)], most_bytes=MOST)
+        decode(frames, most_bytes=most_bytes)
 
 
 # -- items ----------------------------------------------------------------------------

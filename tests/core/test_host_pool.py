@@ -132,16 +132,14 @@ def test_what_is_over_changes_nothing():
 
 def test_a_host_leaves_by_draining():
     link = joined(workers=2)
-    link.host.exited(b"w1-1", "it is replaced")
-    del link.alive[b"w1-1"]
+    link.dies(b"w1-1", "it is replaced")
     link.second(5)
     assert b"w1-2" in link.alive
     link.host.leave()
     link.second()
     assert list(link.alive) == [b"w0-1"], "what was not ready is killed"
     assert link.pool.lives[b"w0-1"].phase is Phase.RETIRING
-    del link.alive[b"w0-1"]
-    link.host.exited(b"w0-1", "it retired")
+    link.dies(b"w0-1", "it retired")
     link.settle()
     assert not link.hosts.hosts
     link.second(3)
@@ -174,8 +172,7 @@ def test_a_host_whose_worker_ended_before_it_did_broke_the_environment(what):
     (worker,) = link.alive
     if what == "its set-up has failed once":
         link.pool.set_up_failed(link.pool.lives[worker], "the disk of this machine is full")
-    del link.alive[worker]
-    link.host.exited(worker, "killed by SIGTERM")
+    link.dies(worker, "killed by SIGTERM")
     link.settle()
     assert not link.pool.is_broken()
     link.host.leave()
@@ -187,9 +184,7 @@ def test_a_host_whose_worker_ended_before_it_did_broke_the_environment(what):
 def test_a_leaving_host_starts_nothing():
     link = joined()
     link.host.is_leaving = True
-    have = link.host._inbox.have
-    spawn = to_frames(link.host.lease.tenure, have + 1, [Item(What.SPAWN, b"x", (b"i" * 16, b"0"))])
-    link.host.message(spawn, link.now_s)
+    link.from_router(Item(What.SPAWN, b"x", (b"i" * 16, b"0")))
     assert not any(isinstance(each, StartWorker) for each in link.host.out)
 
 
@@ -199,8 +194,7 @@ def test_a_host_whose_workers_all_failed_at_once_told_nobody_that_the_environmen
     link.joined()
     link.cut = True  # what is said again goes together
     for worker in list(link.alive):
-        del link.alive[worker]
-        link.host.exited(worker, "no such file")
+        link.dies(worker, "no such file")
     link.settle()
     link.cut = False
     link.second(3)
@@ -216,8 +210,7 @@ def test_a_host_whose_lease_let_nothing_start_is_not_set_aside():
     for number in range(1, 6):
         link.second(10)
         worker = b"w0-%d" % number
-        del link.alive[worker]
-        link.host.exited(worker, NO_LEASE)
+        link.dies(worker, NO_LEASE)
         link.settle()
     link.second(60)
     assert link.alive
@@ -233,8 +226,7 @@ def test_one_host_whose_workers_do_not_start_does_not_break_the_environment():
         worker = b"w0-%d" % number
         life = link.pool.lives[worker]
         link.pool.set_up_failed(life, "no such file", unloadable=True)
-        del link.alive[worker]
-        link.host.exited(worker, "no such file")
+        link.dies(worker, "no such file")
         link.settle()
     link.second(60)
     assert link.pool.is_broken(), "there is no other host"
@@ -339,22 +331,6 @@ def test_needs():
     assert (refused["host"], refused["state"]) == ("a", "refused")
 
 
-@pytest.mark.parametrize(
-    "item",
-    [
-        Item(What.SPAWN, b"w0-1", (b"i",)),
-        Item(What.SPAWNED, b"w0-1", (b"seven",)),
-        Item(What.FELT, b"w0-1", (b"\n",)),
-        Item(What.FELT, b"w0-1", (b"{}",)),
-    ],
-    ids=["spawn", "pid", "heartbeat", "half"],
-)
-def test_items_that_are_none_are_refused(item):
-    link = joined()
-    with pytest.raises(ProtocolError):
-        link.hosts.message(b"r", to_frames(link.host.lease.tenure, 0, [item]), link.now_s)
-
-
 # -- What a host sends wrong ends its own session, and harms nobody else -------
 
 OTHER = b"o" * 16
@@ -441,9 +417,12 @@ def test_whatever_a_host_sends_another_host_goes_on():
     [
         Item(What.SPAWN, b"w0-1", (b"i" * 16, b"0")),
         Item(What.KILL, b"w0-1", (b"",)),
+        Item(What.SPAWNED, b"w0-1", (b"seven",)),
         Item(What.SPAWNED, b"w0-1", (b"9" * 40,)),
         Item(What.SPAWNED, b"w0-1", ()),
         Item(What.FELT, b"w0-1", ()),
+        Item(What.FELT, b"w0-1", (b"\n",)),
+        Item(What.FELT, b"w0-1", (b"{}",)),
         Item(What.FELT, b"w0-1", (b"[" * 10_000 + b"\n",)),
     ],
 )
@@ -494,8 +473,7 @@ def test_a_place_that_another_host_has_taken_is_not_closed_with_the_first():
     link = joined()
     first = link.hosts.hosts[link.host.lease.tenure]
     (slot,) = first.slots
-    del link.alive[b"w0-1"]
-    link.host.exited(b"w0-1", "it ended")
+    link.dies(b"w0-1", "it ended")
     link.settle()
     link.hosts._set_aside(first, "error", "its workers did not get ready")
     assert link.pool.open_slots(1, "b") == [slot]
@@ -707,8 +685,7 @@ def test_what_is_not_needed_is_told_to_end_and_none_is_killed():
     assert link.pool.wanted == 1
     assert len(link.alive) == 3, "they are told, and end by themselves"
     for worker in (b"w1-1", b"w2-1"):
-        del link.alive[worker]
-        link.host.exited(worker, "exit 0")
+        link.dies(worker, "exit 0")
     link.second(5)
     assert places(link) == [0]
 
@@ -811,17 +788,8 @@ class Followed(Journaled):
         return self.router.dispatcher.dispatches.unknown.live_executions
 
 
-def running(*, rerun: bool = False) -> Journaled:
-    """A key that runs, which is safe."""
-    first = Journaled(rerun=rerun)
-    first.call()
-    first.disk()
-    assert len(first.runs) == 1
-    return first
-
-
 def test_g2_what_runs_goes_on_and_is_answered_by_the_next_router():
-    first = running()
+    first = Journaled.running()
     other = Followed(first)
     other.attach()
     other.back(0)
@@ -838,14 +806,14 @@ def test_g2_what_runs_goes_on_and_is_answered_by_the_next_router():
 
 
 def test_what_was_dispatched_before_is_not_counted_as_dispatched_again():
-    other = Followed(running())
+    other = Followed(Journaled.running())
     other.back(0)
     counters = other.router.cache.counters
     assert (counters.dispatched, counters.reruns) == (0, 0)
 
 
 def test_nothing_is_said_before_what_runs_is_merged():
-    first = running()
+    first = Journaled.running()
     other = Followed(first)
     said: list[Any] = []
     other.to_workers = said
@@ -901,7 +869,7 @@ def test_no_key_begins_before_all_of_the_router_before_is_dead():
 
 
 def test_an_outcome_that_the_router_before_had_and_lost_may_have_run():
-    first = running()
+    first = Journaled.running()
     saved = list(first.records)
     first.end(payload=b"outcome")
     first.beat()  # the worker drops it
@@ -915,7 +883,7 @@ def test_an_outcome_that_the_router_before_had_and_lost_may_have_run():
 
 
 def test_what_the_router_before_had_begun_to_cancel_is_not_cancelled_for_others():
-    first = running()
+    first = Journaled.running()
     saved = list(first.records)
     first.about(KeyAct.CANCEL)
     assert first.cancels
@@ -930,7 +898,7 @@ def test_what_the_router_before_had_begun_to_cancel_is_not_cancelled_for_others(
 
 
 def test_what_is_lost_after_all_runs_again_by_consent():
-    first = running(rerun=True)
+    first = Journaled.running(rerun=True)
     other = Followed(first, rerun=True)
     other.back(0, hello=messages.encode(messages.WorkerHello(1, 7, "env", True, 256)))
     other.give(HostsDead([BEFORE], other.now_s))
@@ -943,31 +911,23 @@ def test_what_is_lost_after_all_runs_again_by_consent():
     assert other.router.keys.generations[0].executions == 2
 
 
-def test_what_was_cancelled_meanwhile_is_stopped():
-    first = running()
-    other = Followed(first)
-    other.request(other.stranger(), act=KeyAct.CANCEL, tag=other.ids())
-    other.disk()
-    other.back(0)
-    assert other.cancels == [(WORKER, 0)]
-    assert other.unknown == 1
-
-
-def test_what_was_cancelled_meanwhile_and_never_arrived_is_nothing():
+@pytest.mark.parametrize("arrived", [True, False])
+def test_what_was_cancelled_meanwhile_is_stopped_if_it_had_arrived(arrived: bool):
     first = Journaled()
-    first.lose = lambda message: isinstance(message, messages.Dispatch)
+    if not arrived:
+        first.lose = lambda message: isinstance(message, messages.Dispatch)
     first.call()
     first.disk()
     other = Followed(first)
     other.request(other.stranger(), act=KeyAct.CANCEL, tag=other.ids())
     other.disk()
-    other.back(next=0)
-    assert not other.cancels
-    assert not other.unknown
+    other.back(*[0] * arrived, next=int(arrived))
+    assert other.cancels == [(WORKER, 0)] * arrived
+    assert other.unknown == arrived
 
 
 def test_a_worker_that_has_not_said_hello_says_it_to_the_next_router():
-    first = running()
+    first = Journaled.running()
     other = Followed(first, [])
     other.back(hello=b"", next=0)
     assert WORKER not in other.router.workforce.workers
@@ -978,13 +938,13 @@ def test_a_worker_that_has_not_said_hello_says_it_to_the_next_router():
 
 
 def test_what_is_no_hello_makes_no_worker():
-    other = Followed(running(), [])
+    other = Followed(Journaled.running(), [])
     other.back(hello=messages.encode(messages.Beat(1, [], {})))
     assert WORKER not in other.router.workforce.workers
 
 
 def test_a_worker_without_a_place_ends_and_its_work_with_it():
-    first = running()
+    first = Journaled.running()
     other = Followed(first)
     other.attach()
     other.back(0, is_to_end=True)
@@ -1000,7 +960,7 @@ def test_a_worker_without_a_place_ends_and_its_work_with_it():
 def test_an_announced_outcome_is_announced_to_the_next_router_too(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    first = running()
+    first = Journaled.running()
     monkeypatch.setattr(first.router.dispatcher.announced, "grant", list)  # it has no room
     large = bytes(first.workers[WORKER].announce_bytes + 1)
     first.end(payload=large)

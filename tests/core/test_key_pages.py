@@ -102,31 +102,22 @@ def test_what_is_cancelled_and_still_ends_is_shown():
     assert states == [(0, "closed"), (1, "held")]
 
 
-def test_only_keys_of_the_namespace_are_on_its_pages():
-    pages = Pages(many(10, (b"a", b"b")))
-    assert pages.all(b"a") == [b"%05d" % number for number in range(0, 10, 2)]
+def test_all_keys_of_a_namespace_are_on_some_page_once():
+    pages = Pages(many(5001, (b"a", b"b", b"default")))
+    assert pages.all(b"") == [b"%05d" % number for number in range(5001)]
+    assert pages.all(b"b") == [b"%05d" % number for number in range(1, 5001, 3)]
     assert pages.all(b"c") == []
-    assert len(pages.all(b"")) == 10
-    assert (pages.page(b"a")["generations"], pages.page(b"")["generations"]) == (5, 10)
-
-
-def test_all_keys_are_on_some_page_once():
-    pages = Pages(many(5000, (b"a", b"b", b"default")))
-    assert pages.all(b"") == [b"%05d" % number for number in range(5000)]
-    assert len(pages.all()) == 5000 // 3
+    assert (pages.page(b"a")["generations"], pages.page(b"")["generations"]) == (1667, 5001)
 
 
 def test_a_page_ends_after_so_many_keys_and_so_many_bytes():
-    assert len(Pages(many(500)).page()["keys"]) == key_pages.PAGE_KEYS
+    """So it fits into the smallest frame that a peer takes."""
+    fullest = Pages(many(500, (b"n" * 64,), size=17)).page(b"n" * 64)
+    assert len(fullest["keys"]) == key_pages.PAGE_KEYS
+    assert len(messages.encode_record(fullest)) < 32 * 1024
     page = Pages(many(500, size=250)).page()
     names = sum(len(each["namespace"]) + len(each["key"]) for each in page["keys"])
     assert names <= key_pages.PAGE_NAMES_BYTES < names + 257
-    assert len(messages.encode_record(page)) < 32 * 1024
-
-
-def test_the_fullest_page_fits_into_the_smallest_frame_that_a_peer_takes():
-    page = Pages(many(500, (b"n" * 64,), size=17)).page(b"n" * 64)
-    assert len(page["keys"]) == key_pages.PAGE_KEYS
     assert len(messages.encode_record(page)) < 32 * 1024
 
 
@@ -154,27 +145,18 @@ def test_the_questions_of_one_turn_look_at_so_many_together():
 
 
 def test_what_was_opened_and_dropped_since_the_last_page_is_known():
-    desk = many(200)
-    pages = Pages(desk)
-    pages.all()
-    for number in range(200):
-        desk.leave(RequestId(identifier(1), number))
-    assert pages.all() == []
-    desk.ask(A)
-    assert pages.all() == [b"key"]
-    desk.leave(A)
-    desk.ask(B)
-    assert pages.all() == [b"key"]
-
-
-def test_a_list_that_is_mostly_of_keys_that_are_gone_is_made_anew():
     desk = many(300)
     pages = Pages(desk)
     pages.all()
     for number in range(1, 300):
         desk.leave(RequestId(identifier(1), number))
     assert pages.all() == [b"00000"]
-    assert len(pages.pages._numbers) == 1
+    assert len(pages.pages._numbers) == 1, "a list mostly of keys that are gone is made anew"
+    desk.ask(A)
+    assert pages.all() == [b"00000", b"key"]
+    desk.leave(A)
+    desk.ask(B)
+    assert pages.all() == [b"00000", b"key"]
 
 
 def test_whoever_asks_gets_a_page_without_a_session():

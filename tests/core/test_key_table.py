@@ -108,6 +108,7 @@ CELLS: list[tuple[KeyInput, tuple[GenerationState, ...], Any, list[Any], Any]] =
     ),
     (KeyInput.LEAVE, (DONE, UNREAD), lambda d, n: d.leave(A), [], None),
     (KeyInput.LOSE, (*OPEN, DONE, UNREAD), lambda d, n: d.lose(A), [], None),
+    (KeyInput.LOSE, OPEN, lambda d, n: d.lose(C), [], None),
     (KeyInput.WITHDRAW, (S.ABSENT,), lambda d, n: d.withdraw(A_BACK), [], None),
     (
         KeyInput.WITHDRAW, OPEN, lambda d, n: d.withdraw(A_BACK),

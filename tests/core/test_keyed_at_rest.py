@@ -18,7 +18,7 @@ from trio_envserve.core.router_inputs import AtRest, Loaded, Restored
 from trio_envserve.core.terms import Status, Verdict
 
 from .helpers import STRANGER, identifier
-from .keyed import AtDisk, Keyed
+from .keyed import AtDisk, told
 
 
 def left(records: list[Record], **how: Any) -> AtDisk:
@@ -41,8 +41,7 @@ def left(records: list[Record], **how: Any) -> AtDisk:
 
 
 def test_what_nobody_waits_for_rests_and_takes_no_room():
-    pair = AtDisk()
-    pair.run_one()
+    pair = AtDisk.rested()
     assert pair.resting.all.keys == 1
     assert not pair.router.keys.generations
     assert not pair.router.keys.open
@@ -54,8 +53,7 @@ def vars_of(usage: Any) -> tuple[int, int, int]:
 
 
 def test_g11_nothing_rests_before_its_outcome_is_safe():
-    pair = AtDisk()
-    session = pair.stranger()
+    pair, session = AtDisk.with_stranger()
     pair.request(session)
     pair.disk()
     pair.end()
@@ -79,21 +77,12 @@ def test_g3_who_asks_again_gets_the_same_bytes_when_they_are_read(act):
     assert not isinstance(pair.heard(), messages.Outcome)
     pair.read()
     assert isinstance(pair.heard(), messages.Outcome)
-    assert kept(pair) == b"the outcome"
+    assert told(pair)[1] == b"the outcome"
     assert len(pair.runs) == 1
 
 
-def kept(pair: Keyed) -> bytes:
-    """What the stranger was told."""
-    (found,) = [
-        e.kept for s in pair.router.cache.sessions.values() for e in s.entries.values() if e.kept
-    ]
-    return bytes(found.frames[1])
-
-
 def test_all_who_wait_for_one_reading_are_answered_by_it():
-    pair = AtDisk()
-    pair.run_one()
+    pair = AtDisk.rested()
     session = pair.stranger()
     for sequence in range(3):
         pair.request(session, sequence, act=KeyAct.ATTACH)
@@ -104,8 +93,7 @@ def test_all_who_wait_for_one_reading_are_answered_by_it():
 
 
 def test_g6_another_input_is_a_conflict_before_anything_is_read():
-    pair = AtDisk()
-    pair.run_one()
+    pair = AtDisk.rested()
     pair.request(pair.stranger(), body=b"another")
     assert pair.heard().code == "key-conflict"
     assert not pair.loads
@@ -113,14 +101,13 @@ def test_g6_another_input_is_a_conflict_before_anything_is_read():
 
 
 def test_g9_an_outcome_that_cannot_be_read_is_told_so_and_never_runs_again():
-    pair = AtDisk()
-    pair.run_one()
+    pair = AtDisk.rested()
     session = pair.stranger()
     pair.request(session)
     pair.read("bodies/3 is missing")
     outcome = pair.heard()
     assert isinstance(outcome, messages.Outcome)
-    error = error_records.decode(kept(pair))
+    error = error_records.decode(told(pair)[1])
     assert (outcome.status, error.code) == (Status.ERROR, "not-durable")
     assert error.verdict is Verdict.MAY_HAVE_RUN
     assert "bodies/3 is missing" in error.message
@@ -142,20 +129,18 @@ def test_g9_an_outcome_that_cannot_be_read_is_told_so_and_never_runs_again():
     ],
 )
 def test_what_was_read_and_is_no_outcome_cannot_be_read(frames, why):
-    pair = AtDisk()
-    pair.run_one()
+    pair = AtDisk.rested()
     session = pair.stranger()
     pair.request(session)
     (number,) = pair.loads
     pair.router_takes(Loaded(number, frames, "", pair.now_s))
-    error = error_records.decode(kept(pair))
+    error = error_records.decode(told(pair)[1])
     assert (error.code, error.verdict) == ("not-durable", Verdict.MAY_HAVE_RUN)
     assert why in error.message
 
 
 def test_g4_what_rests_has_its_outcome_and_a_cancel_by_name_drops_nothing():
-    pair = AtDisk()
-    pair.run_one()
+    pair = AtDisk.rested()
     session = pair.stranger()
     for sequence in range(2):  # the second one is told what the first was
         pair.request(session, sequence, act=KeyAct.CANCEL, tag=b"id")
@@ -172,8 +157,7 @@ def test_g4_what_rests_has_its_outcome_and_a_cancel_by_name_drops_nothing():
 
 
 def test_g7_what_rests_is_forgotten_by_name():
-    pair = AtDisk()
-    pair.run_one()
+    pair = AtDisk.rested()
     session = pair.stranger()
     pair.request(session, act=KeyAct.FORGET, tag=pair.ids())
     assert pair.records[-2] == Closed(0)
@@ -186,8 +170,7 @@ def test_g7_what_rests_is_forgotten_by_name():
 
 
 def test_a_caller_is_lost_while_its_outcome_is_read_and_stays_away():
-    pair = AtDisk()
-    pair.run_one()
+    pair = AtDisk.rested()
     steps: set[KeyInput] = set()
     step = pair.router.keys.step
 
@@ -208,8 +191,7 @@ def test_a_caller_is_lost_while_its_outcome_is_read_and_stays_away():
 
 
 def test_a_command_that_names_another_generation_leaves_one_that_is_read():
-    pair = AtDisk()
-    pair.run_one()
+    pair = AtDisk.rested()
     session = pair.stranger()
     pair.request(session, act=KeyAct.ATTACH)
     pair.tell(messages.Finish(session, [0, 1]), route=STRANGER)
@@ -222,15 +204,13 @@ def test_a_command_that_names_another_generation_leaves_one_that_is_read():
 
 def test_a_key_that_cannot_be_packed_stays_awake(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(keyed_at_rest, "pack_generation", lambda generation: None)
-    pair = AtDisk()
-    pair.run_one()
+    pair = AtDisk.rested()
     assert not pair.resting.all.keys
     assert pair.router.keys.generations
 
 
 def test_g7_who_waits_for_what_is_forgotten_hears_that():
-    pair = AtDisk()
-    pair.run_one()
+    pair = AtDisk.rested()
     session = pair.stranger()
     pair.request(session)
     pair.request(session, 1, act=KeyAct.FORGET, tag=pair.ids())
@@ -244,12 +224,8 @@ def test_g7_who_waits_for_what_is_forgotten_hears_that():
 
 
 def test_what_rests_is_on_the_page_of_keys_in_its_place():
-    pair = AtDisk()
-    names = [KeyName(b"default", b"%d" % n) for n in range(4)]
-    for name in names[:3]:
-        pair.run_one(name=name)
-    pair.call(name=names[3])
-    session = pair.stranger()
+    pair, session, names = many_at_rest(3)
+    pair.call(name=KeyName(b"default", b"3"))
     pair.request(session, name=names[1])  # it is awake, and was opened in between
     pages = pair.router._key_pages
     page = pages.page(b"", 0, pair.router.awake_s, 1.0)
@@ -264,38 +240,38 @@ def test_what_rests_is_on_the_page_of_keys_in_its_place():
     assert later["keys"][0]["left_s"] > 50
 
 
-def test_g8_no_more_is_read_at_once_than_there_is_room_for():
-    class Small(AtDisk):
-        keys = KeyLimits(retention_s=64.0, retained_bytes=4000, namespace_share=0.5)
-
-    pair = Small()
-    names = [KeyName(b"default", b"%d" % n) for n in range(6)]
+def many_at_rest(
+    count: int, payload: bytes = b"out", **limits: Any
+) -> tuple[AtDisk, bytes, list[KeyName]]:
+    """As many keys at rest, a stranger's session, and the names of the keys."""
+    pair = AtDisk(keys=KeyLimits(retention_s=64.0, **limits))
+    names = [KeyName(b"default", b"%d" % number) for number in range(count)]
     for name in names:
-        pair.run_one(name=name, payload=bytes(900))
-    session = pair.stranger()
-    for sequence, name in enumerate(names):
+        pair.run_one(name=name, payload=payload)
+    return pair, pair.stranger(), names
+
+
+def attach(pair: AtDisk, session: bytes, names: list[KeyName], first: int = 0) -> None:
+    for sequence, name in enumerate(names, first):
         pair.request(session, sequence, act=KeyAct.ATTACH, name=name)
+
+
+def test_g8_no_more_is_read_at_once_than_there_is_room_for():
+    pair, session, names = many_at_rest(6, bytes(900), retained_bytes=4000, namespace_share=0.5)
+    attach(pair, session, names)
     assert len(pair.loads) == 3  # up to the share, and one that goes past it
     assert pair.heard().code == "keys-full"
     pair.read()
     pair.tell(messages.Finish(session, [0, 3]), route=STRANGER)
     pair.advance(1.0)
-    for sequence in range(3, 6):
-        pair.request(session, sequence, act=KeyAct.ATTACH, name=names[sequence])
+    attach(pair, session, names[3:], 3)
     assert pair.loads == [3, 4, 5]
 
 
 def test_g8_what_is_wanted_waits_for_room_and_is_read_then():
-    class Small(AtDisk):
-        keys = KeyLimits(retention_s=64.0, retained_bytes=4000, namespace_share=1.0)
-
-    pair = Small()
-    names = [KeyName(b"default", b"%d" % n) for n in range(2)]
-    for name in names:
-        pair.run_one(name=name, payload=bytes(100))
-    session = pair.stranger()
+    pair, session, names = many_at_rest(2, bytes(100), retained_bytes=4000, namespace_share=1.0)
     room = pair.router.keys.room
-    pair.request(session, 0, act=KeyAct.ATTACH, name=names[0])
+    attach(pair, session, names[:1])
     taken = room.bring(b"default", 4000)  # others have taken it meanwhile
     keyed = pair.router.dispatcher.keyed
     assert isinstance(keyed, RestingRequests)
@@ -309,16 +285,8 @@ def test_g8_what_is_wanted_waits_for_room_and_is_read_then():
 
 
 def test_g8_no_more_wake_than_there_may_be():
-    class Few(AtDisk):
-        keys = KeyLimits(retention_s=64.0, generations=2, namespace_share=1.0)
-
-    pair = Few()
-    names = [KeyName(b"default", b"%d" % n) for n in range(3)]
-    for name in names:
-        pair.run_one(name=name)
-    session = pair.stranger()
-    for sequence, name in enumerate(names):
-        pair.request(session, sequence, act=KeyAct.ATTACH, name=name)
+    pair, session, names = many_at_rest(3, generations=2, namespace_share=1.0)
+    attach(pair, session, names)
     assert pair.heard().code == "keys-full"
     assert pair.heard().delay_s is not None
     assert pair.loads == [0, 1]
@@ -326,15 +294,8 @@ def test_g8_no_more_wake_than_there_may_be():
 
 @pytest.mark.parametrize("act", [KeyAct.ASK, KeyAct.ATTACH])
 def test_g8_new_keys_wait_when_the_journal_is_full_and_known_ones_are_answered(act):
-    class Full(AtDisk):
-        keys = KeyLimits(retention_s=64.0, journal_keys=2, namespace_share=1.0)
-
-    pair = Full()
-    names = [KeyName(b"default", b"%d" % n) for n in range(3)]
-    for name in names[:2]:
-        pair.run_one(name=name)
-    session = pair.stranger()
-    pair.request(session, 0, name=names[2])
+    pair, session, names = many_at_rest(2, journal_keys=2, namespace_share=1.0)
+    pair.request(session, 0, name=KeyName(b"default", b"new"))
     assert pair.heard().code == "keys-full"
     pair.request(session, 1, act=act, name=names[0])
     pair.read()
@@ -351,12 +312,11 @@ def test_g11_what_a_journal_has_left_rests_and_is_answered_byte_for_byte():
     other.request(other.stranger(), act=KeyAct.ATTACH)
     assert other.loads == [0]
     other.read()
-    assert kept(other) == b"the outcome"
+    assert told(other)[1] == b"the outcome"
 
 
 def test_what_a_journal_has_left_is_retained_after_the_orphan_deadline():
-    first = AtDisk()
-    first.run_one()
+    first = AtDisk.rested()
     other = left(first.records)
     other.advance(64.0 + 19.0)
     assert other.resting.all.keys == 1
@@ -366,36 +326,23 @@ def test_what_a_journal_has_left_is_retained_after_the_orphan_deadline():
 
 
 def test_no_more_are_read_at_once_than_a_disk_needs():
+    (done,) = [each for each in AtDisk.rested().records if type(each) is Completed]
+    names = [KeyName(b"n", b"%d" % number) for number in range(READS_AT_ONCE + 5)]
     records: list[Record] = []
-    for number in range(READS_AT_ONCE + 5):
-        key = b"%d" % number
-        records.append(Opened(number, b"n", key, bytes(32), None, 1, 0, identifier(1), b""))
+    for number, name in enumerate(names):
+        records.append(Opened(number, *name, bytes(32), None, 1, 0, identifier(1), b""))
         records.append(Started(number))
-        records.append(Completed(number, (b"", b"")))
-    header = a_header()
-    records = [
-        Completed(each.number, (header, b"x")) if type(each) is Completed else each
-        for each in records
-    ]
+        records.append(Completed(number, (done.frames[0], b"x")))
     other = left(records)
     session = other.stranger()
-    for number in range(READS_AT_ONCE + 5):
-        other.request(session, number, act=KeyAct.ATTACH, name=KeyName(b"n", b"%d" % number))
+    attach(other, session, names)
     assert len(other.loads) == READS_AT_ONCE
     # Of those that wait, one caller leaves, and one key is forgotten.
     other.tell(messages.Finish(session, [READS_AT_ONCE, READS_AT_ONCE + 1]), route=STRANGER)
-    forgotten = KeyName(b"n", b"%d" % (READS_AT_ONCE + 1))
-    tag = other.ids()
+    forgotten, tag = names[READS_AT_ONCE + 1], other.ids()
     other.request(session, 2 * READS_AT_ONCE, act=KeyAct.FORGET, name=forgotten, tag=tag)
     other.read()
     assert len(other.loads) == 3
-
-
-def a_header() -> bytes:
-    pair = AtDisk()
-    pair.run_one()
-    (done,) = [each for each in pair.records if type(each) is Completed]
-    return bytes(done.frames[0])
 
 
 def test_how_many_keys_rest_was_nowhere_to_be_seen():

@@ -57,6 +57,15 @@ def test_deadline_for_orphans_goes_on_when_one_of_two_gives_up():
     assert desk.wait(1.0) == [("finish", 0)]
 
 
+def test_a_cancel_is_not_remembered_for_a_key_whose_execution_still_ends():
+    desk = Desk()
+    desk.ask(A)
+    desk.keys.dispatched(0)
+    desk.cancel(0)
+    desk.cancel(b"id")
+    assert not desk.keys.commands.early
+
+
 # -- turns and bounds ---------------------------------------------------------------
 
 

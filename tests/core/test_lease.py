@@ -97,6 +97,7 @@ def test_an_answer_renews_from_when_its_beat_was_read():
     lease = joined()
     assert lease.beat(1.0) == beat(1, 0)
     assert lease.beat(5.0) == beat(2, 0)
+    assert lease.answer(T2, 1) is None, "that is another tenure"
     assert lease.answer(T1, 1) == 21.0
     assert lease.beat(6.0) == beat(3, 1)
     assert lease.answer(T1, 3) == 26.0
@@ -104,13 +105,6 @@ def test_an_answer_renews_from_when_its_beat_was_read():
     assert lease.answer(T1, 3) is None, "nor does a doubled one"
     assert lease.answer(T1, 9) is None, "nor one to a beat that was never sent"
     assert lease.deadline_s == 26.0
-
-
-def test_an_answer_to_another_tenure_renews_nothing():
-    lease = joined()
-    lease.beat(1.0)
-    assert lease.answer(T2, 1) is None
-    assert not lease.holds(1.0)
 
 
 def test_beats_that_could_not_renew_any_more_are_forgotten():
@@ -196,11 +190,16 @@ def test_an_id_in_use_is_refused_until_its_lease_has_ended():
     assert not leases.beat("a", T1, beat(3, 1), 5.0)
 
 
-def test_hellos_are_numbered():
+def test_a_host_leaves_and_its_hellos_are_numbered():
     leases = router()
     assert leases.hello("a", T1, 3, [], 1.0) == (Reception.WELCOME, None)
-    assert leases.hello("a", T1, 3, [], 1.0) == (Reception.OLD, None)
-    assert leases.hello("a", T1, 2, [], 1.0) == (Reception.OLD, None)
+    for old in (3, 2):
+        assert leases.hello("a", T1, old, [], 1.0) == (Reception.OLD, None)
+    assert leases.leave("a", T2) is None
+    assert leases.leave("b", T1) is None
+    assert leases.leave("a", T1) is not None
+    assert leases.leave("a", T1) is None
+    assert leases.hello("a", T1, 9, [], 1.0)[0] is Reception.OVER
 
 
 def test_a_host_whose_answers_do_not_arrive_is_not_fresh():
@@ -241,16 +240,6 @@ def test_a_late_hello_does_not_let_another_router_renew():
     assert reception is Reception.WELCOME
     assert not lease.welcomed(lease.hellos, OTHER, 20.0)
     assert lease.over
-
-
-def test_a_host_leaves():
-    leases = router()
-    assert leases.leave("a", T2) is None
-    assert leases.leave("b", T1) is None
-    ended = leases.leave("a", T1)
-    assert ended is not None
-    assert leases.leave("a", T1) is None
-    assert leases.hello("a", T1, 9, [], 1.0)[0] is Reception.OVER
 
 
 def test_tenures_that_are_over_are_remembered_within_a_bound():

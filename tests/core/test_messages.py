@@ -16,7 +16,7 @@ from trio_envserve.core.fields import MAX_UINT
 from trio_envserve.core.limits import BATCH_BYTES, PROTOCOL_VERSION
 from trio_envserve.core.messages import FIELDS, KINDS, MESSAGES, ForeignVersion
 from trio_envserve.core.router_inputs import ClientMessage
-from trio_envserve.core.terms import NOTE_BYTES, Status
+from trio_envserve.core.terms import NOTE_BYTES
 from trio_envserve.testing import strategies
 
 from .helpers import HEADER_BYTES, STRANGER, Pair
@@ -182,14 +182,6 @@ def test_the_frozen_shapes_are_as_they_were():
 
 
 # -- records and statuses ----------------------------------------------------
-
-
-def test_statistics_are_one_record():
-    assert cbor2.loads(messages.encode_record({"a": [1]})) == {"a": [1]}
-
-
-def test_the_statuses_are_those_of_the_protocol():
-    assert [n for n in range(-1, 10) if messages.is_status(n)] == [*Status]
 
 
 # -- batches --------------------------------------------------------------------

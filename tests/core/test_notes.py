@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from trio_envserve.core import notes
 from trio_envserve.core.terms import NOTE_BYTES
 
-plain = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(max_size=2000)
+TEXTS = st.builds(lambda text, times: text * times, st.text(max_size=9), st.integers(0, 300))
+plain = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | TEXTS
 
 
 def test_a_note_is_read_as_it_was_written():

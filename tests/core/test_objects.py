@@ -8,6 +8,7 @@ import decimal
 import enum
 import pathlib
 import uuid
+from typing import Any
 
 import attrs
 import cbor2
@@ -222,43 +223,22 @@ def test_what_a_record_raises_is_told():
 NAIVE, TIME = 1701737989, 1701737990
 
 
-@pytest.mark.parametrize(
-    ("tag", "content"),
-    [
-        (4, 1),
-        (4, [1]),
-        (4, [1.0, 1]),
-        (4, [1, "1"]),
-        (4, [True, 1]),
-        (4, [1_000_000, 1]),
-        (4, [0, 1 << 20_000]),
-        (4, [1 << 70, 1]),
-        (1002, [1, 2]),
-        (1002, {1: 1.5}),
-        (1002, {1: 1, -6: "x"}),
-        (1002, {1: 1, -9: 1}),
-        (1002, {}),
-        (1002, {1: 1 << 80}),
-        (43000, 1),
-        (43000, [1, 2, 3]),
-        (43000, [1, "2"]),
-        (43000, ["1", 2]),
-        (43000, [1, 1 << 5000]),
-        (NAIVE, 5),
-        (NAIVE, "now"),
-        (NAIVE, "2020-01-01T00:00:00Z"),
-        (TIME, b"12:00"),
-        (TIME, "noon"),
-        (0, 5),
-        (1, "5"),
-        (37, "0" * 16),
-        (1004, "2020"),
-        (100, 1 << 40),
-    ],
-)
-def test_malformed_scalars_are_refused(tag, content):
-    with pytest.raises(DecodingError):
-        decode(cbor2.dumps(cbor2.CBORTag(tag, content)))
+MALFORMED: dict[int, list[Any]] = {
+    4: [1, [1], [1.0, 1], [1, "1"], [True, 1], [1_000_000, 1], [0, 1 << 20_000], [1 << 70, 1]],
+    1002: [[1, 2], {1: 1.5}, {1: 1, -6: "x"}, {1: 1, -9: 1}, {}, {1: 1 << 80}],
+    43000: [1, [1, 2, 3], [1, "2"], ["1", 2], [1, 1 << 5000]],
+    NAIVE: [5, "now", "2020-01-01T00:00:00Z"],
+    TIME: [b"12:00", "noon"],
+    0: [5], 1: ["5"], 37: ["0" * 16], 1004: ["2020"], 100: [1 << 40],
+}  # fmt: skip
+"""By tag."""
+
+
+@pytest.mark.parametrize("tag", MALFORMED)
+def test_malformed_scalars_are_refused(tag: int):
+    for content in MALFORMED[tag]:
+        with pytest.raises(DecodingError):
+            decode(cbor2.dumps(cbor2.CBORTag(tag, content)))
 
 
 def test_what_others_may_write():

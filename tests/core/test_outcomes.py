@@ -6,15 +6,12 @@ from typing import Any
 
 import pytest
 
-from trio_envserve.core import error_records, messages, outcomes
-from trio_envserve.core.executions import Worker
-from trio_envserve.core.requests import OUTCOME_BYTES, Entry, RequestState, RetainedOutcome, Session
-from trio_envserve.core.router import Router
-from trio_envserve.core.router_effects import RouterEffect, Spawn, ToClient
-from trio_envserve.core.router_inputs import ClientMessage, PoolOpened, WorkerMessage
-from trio_envserve.core.terms import RequestId, Status, Verdict
+from trio_envserve.core import error_records, outcomes
+from trio_envserve.core.client_effects import Answer
+from trio_envserve.core.requests import OUTCOME_BYTES, Entry, RequestState, RetainedOutcome
+from trio_envserve.core.terms import Status, Verdict
 
-from .helpers import cache_with, decoded, entry_of, execution_on, session_of, worker_of
+from .helpers import Pair, cache_with, decoded, entry_of, execution_on, session_of, worker_of
 
 
 def entry(
@@ -42,6 +39,7 @@ LOST = outcomes.lost(worker_of(), "signal 9", declared_rerun=False)
     ("outcome", "made", "code", "verdict", "status"),
     [
         (outcomes.deadline, entry(RUNNING, executions=1), "deadline", Verdict.RAN_AND_FAILED, 1),
+        # Its dispatch may be on its way, or lost: it was told that it ran (seeds 49 and 169).
         (
             outcomes.deadline, entry(RUNNING, executions=1, arrived=False), "no-answer",
             Verdict.MAY_HAVE_RUN, 1,
@@ -77,31 +75,6 @@ def test_g9_a_broken_environment_did_not_run_unless_a_worker_had_it(executions, 
     assert info.traceback == "Traceback ...\nValueError: no key"
 
 
-# -- a deadline while the dispatch is on its way ---------------------------------
-# A deadline passed while the dispatch was still on its way (or lost): the
-# router answered "it ran and failed", and the environment had never been called.
-#
-# Found by the simulator: seeds 49, 169 and others of 400.
-
-
-def verdict_at_deadline(*, arrived: bool) -> Verdict:
-    session = Session(b"s" * 16, b"n" * 16, "client", b"route", 1, 0.0)
-    entry = Entry(RequestId(session.id, 0), b"d" * 16, False, 1, b"body", 4)
-    execution = Worker(b"w0-1", b"i" * 16, 1).start(session, entry, 0.0)
-    entry.state, entry.execution, entry.executions = RequestState.RUNNING, execution, 1
-    if arrived:  # as a beat of the worker that has seen the dispatch
-        execution.body = None
-    return error_records.decode(outcomes.deadline(entry).frames[1]).verdict
-
-
-def test_a_dispatch_that_may_be_on_its_way_may_have_run():
-    assert verdict_at_deadline(arrived=False) is Verdict.MAY_HAVE_RUN
-
-
-def test_a_dispatch_that_has_arrived_ran():
-    assert verdict_at_deadline(arrived=True) is Verdict.RAN_AND_FAILED
-
-
 # -- an outcome larger than its client takes -------------------------------------
 # An outcome larger than its client takes was sent to it for ever: each time the
 # connection ended, and with the next sync it was replayed (found with a client
@@ -110,36 +83,17 @@ def test_a_dispatch_that_has_arrived_ran():
 
 @pytest.mark.parametrize(("size_bytes", "fits"), [(1000, True), (1001, False)])
 def test_an_outcome_larger_than_its_client_takes_is_an_error(size_bytes: int, fits: bool):
-    numbers = iter(range(1, 100))
-    router = Router(
-        epoch=b"e" * 16, slots=1, now_s=0.0, new_id=lambda: next(numbers).to_bytes(16, "big")
-    )
-    spawn = next(each for each in router.take(PoolOpened((), 0.0)) if isinstance(each, Spawn))
-    worker = (spawn.worker, spawn.incarnation)
-
-    def from_worker(message: Any, *rest: bytes) -> list[RouterEffect]:
-        frames = (b"client", messages.encode(message), *rest) if rest else ()
-        return router.take(WorkerMessage((*worker, *(frames or (messages.encode(message),))), 0.0))
-
-    from_worker(messages.WorkerHello(1, 1, "test", False, 256))
-    hello = messages.Hello(1, b"n" * 16, 1, "client", 1000)
-    router.take(ClientMessage(b"route", (messages.encode(hello),), 0.0))
-    session = next(iter(router.cache.sessions))
-    request = messages.Request(session, 0, b"d" * 16, None, 1, None)
-    router.take(ClientMessage(b"route", (messages.encode(request), b"body"), 0.0))
-
-    outcome = messages.WorkerOutcome(session, 0, 0, Status.RESULT, 0.5)
-    effects = from_worker(outcome, bytes(size_bytes))
-    (sent,) = [effect for effect in effects if isinstance(effect, ToClient)]
-    header = messages.decode(bytes(sent.frames[0]), most_bytes=1000)
-    assert isinstance(header, messages.Outcome)
-    assert len(sent.frames[1]) <= 1000
-    if fits:
-        assert header.status == Status.RESULT
-    else:
-        error = error_records.decode(bytes(sent.frames[1]))
-        assert (error.code, error.verdict) == ("outcome-too-large", Verdict.RAN_AND_FAILED)
-        assert "1001 bytes" in error.message
+    pair = Pair()
+    pair.session.message_bytes = 1000
+    pair.submit()
+    pair.end(payload=bytes(size_bytes))
+    answer = pair.last()
+    assert isinstance(answer, Answer)
+    assert len(answer.body) <= 1000
+    assert (answer.status is Status.RESULT) is fits
+    if not fits:
+        assert pair.verdict() == ("outcome-too-large", Verdict.RAN_AND_FAILED)
+        assert "1001 bytes" in pair.failure().message
 
 
 # -- a reason of several lines -----------------------------------------------------

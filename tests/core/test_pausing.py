@@ -68,8 +68,7 @@ def test_one_is_tried_now_and_then_and_a_result_lets_all_go_on():
 
 
 def test_the_result_of_what_ran_on_lets_it_go_on():
-    pair = Pair(server=LIMITS)
-    pair.submit()
+    pair = Pair.asked(server=LIMITS)
     first = pair.runs[-1]
     fail(pair, 3)
     assert why(pair)

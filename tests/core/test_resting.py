@@ -12,12 +12,14 @@ from .rested_keys import fields, rested
 LIMITS = KeyLimits(retention_s=64.0, journal_keys=8, journal_bytes=1000)
 
 
-def test_a_namespace_is_no_part_of_a_key():
-    one, other = fields(1), fields(2)._replace(name=KeyName(b"team", b"key/1"))
+def test_one_is_found_by_its_namespace_and_its_name_once():
     resting = Resting(LIMITS)
-    resting.add(pack(one) or b"")
-    assert resting.take(KeyName(b"teamk", b"ey/1")) is None
-    assert resting.take(other.name) == one
+    resting.add(rested(1))
+    for other in ((b"team", b"other"), (b"teamk", b"ey/1"), (b"x" * 256, b"key/1")):
+        assert resting.take(KeyName(*other)) is None
+    assert resting.take(KeyName(b"team", b"key/1")) == fields(1)
+    assert resting.take(KeyName(b"team", b"key/1")) is None
+    assert (resting.all.keys, resting.all.disk_bytes) == (0, 0)
 
 
 def test_names_grow_by_one_bucket_at_a_time_and_lose_nothing():
@@ -35,16 +37,6 @@ def test_names_grow_by_one_bucket_at_a_time_and_lose_nothing():
             names.remove(each)
     assert len(names) == 250
     assert [names.has(each) for each in made] == [True, False] * 250
-
-
-def test_one_is_found_by_its_name_once():
-    resting = Resting(LIMITS)
-    resting.add(rested(1))
-    assert resting.take(KeyName(b"team", b"other")) is None
-    assert resting.take(KeyName(b"x" * 256, b"key/1")) is None
-    assert resting.take(KeyName(b"team", b"key/1")) == fields(1)
-    assert resting.take(KeyName(b"team", b"key/1")) is None
-    assert (resting.all.keys, resting.all.disk_bytes) == (0, 0)
 
 
 def test_what_wakes_leaves_nothing_behind():

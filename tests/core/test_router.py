@@ -17,8 +17,7 @@ from .helpers import STRANGER, Pair, identifier
 
 
 def test_a_deadline_answers_and_stops():
-    pair = Pair(server={"worker_capacity": 1})
-    session = pair.stranger()
+    pair, session = Pair.with_stranger(server={"worker_capacity": 1})
     pair.ask(session, 0, deadline_s=2.0)
     pair.ask(session, 1, deadline_s=2.0)
     pair.ask(session, 2, deadline_s=9.0)
@@ -36,8 +35,7 @@ def test_a_deadline_answers_and_stops():
 
 
 def test_g7_a_silent_client_loses_its_lease_and_its_work():
-    pair = Pair(server={"lease_s": 5.0})
-    session = pair.stranger()
+    pair, session = Pair.with_stranger(server={"lease_s": 5.0})
     pair.ask(session, deadline_s=60.0)
     pair.advance(5.0)
     assert pair.cancels == []
@@ -50,8 +48,7 @@ def test_g7_a_silent_client_loses_its_lease_and_its_work():
 
 
 def test_g9_a_stopped_server_does_not_age_its_clients():
-    pair = Pair(server={"lease_s": 5.0})
-    session = pair.stranger()
+    pair, session = Pair.with_stranger(server={"lease_s": 5.0})
     pair.ask(session)
     pair.now_s += 3600.0
     pair.router_takes(Tick(pair.now_s))
@@ -59,8 +56,7 @@ def test_g9_a_stopped_server_does_not_age_its_clients():
 
 
 def test_g8_deadlines_of_finished_requests_are_dropped():
-    pair = Pair()
-    session = pair.stranger()
+    pair, session = Pair.with_stranger()
     for sequence in range(3000):
         pair.ask(session, sequence, deadline_s=1e9)
         pair.tell(messages.Cancel(session, sequence), route=STRANGER)
@@ -96,8 +92,7 @@ def test_a_heartbeat_of_nobody_is_ignored():
 
 
 def test_g2_with_consent_a_lost_request_runs_again_and_ends_with_its_allowance():
-    pair = Pair(server={"restart_pause_s": 0.1, "restart_pause_max_s": 0.1})
-    session = pair.stranger()
+    pair, session = Pair.with_stranger(server={"restart_pause_s": 0.1, "restart_pause_max_s": 0.1})
     pair.ask(session, rerun=True, allowance=2)
     pair.die()
     pair.advance(1.0)
@@ -109,21 +104,14 @@ def test_g2_with_consent_a_lost_request_runs_again_and_ends_with_its_allowance()
     assert (pair.heard().status, pair.heard().executions) == (Status.ERROR, 2)
 
 
-def test_g2_without_consent_a_lost_request_may_have_run():
-    pair = Pair()
-    pair.submit(rerun=False)
+@pytest.mark.parametrize("declared", [False, True])
+def test_g2_the_environments_declaration_is_consent(declared: bool):
+    pair = Pair.asked(rerun=declared)
     pair.die()
     pair.advance(2.0)
-    assert len(pair.runs) == 1
-    assert pair.verdict() == ("worker-lost", Verdict.MAY_HAVE_RUN)
-
-
-def test_g2_the_environments_declaration_is_consent():
-    pair = Pair(rerun=True)
-    pair.submit()
-    pair.die()
-    pair.advance(2.0)
-    assert len(pair.runs) == 2
+    assert len(pair.runs) == 1 + declared
+    if not declared:
+        assert pair.verdict() == ("worker-lost", Verdict.MAY_HAVE_RUN)
 
 
 # -- status -------------------------------------------------------------------
@@ -177,8 +165,7 @@ def test_the_span_of_a_caller_reaches_the_worker(key: CallKey | None, span: str 
 
 
 def test_g6_a_request_that_comes_again_with_another_span_is_the_same_request():
-    pair = Pair()
-    session = pair.stranger()
+    pair, session = Pair.with_stranger()
     for span in (SPAN, OTHER, None):
         request = messages.Request(session, 0, identifier(1), None, 1, None, None, span)
         pair.tell(request, b"body", route=STRANGER)
@@ -207,7 +194,7 @@ def test_a_dispatch_that_was_lost_is_sent_again_with_its_span():
     pair = Pair()
     with pair.losing(messages.Dispatch):
         pair.submit(traceparent=SPAN)
-        assert not pair.runs
+    assert not pair.runs
     pair.beat()
     pair.beat()
     assert [run.traceparent for _, run in pair.runs] == [SPAN]

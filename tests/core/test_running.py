@@ -46,8 +46,7 @@ def pages(pair: Pair) -> list[int]:
 
 
 def test_what_runs_is_described_as_it_is():
-    pair = Pair()
-    pair.submit()
+    pair = Pair.asked()
     pair.note(notes.encode({"turn": 3}))
     pair.beat()
     pair.advance(7.0)
@@ -66,8 +65,7 @@ def test_what_runs_is_described_as_it_is():
 
 
 def test_the_work_of_a_key_is_shown_by_its_key():
-    pair = Keyed()
-    pair.call()
+    pair = Keyed.asked()
     [row] = ask(pair)["running"]
     assert (row["client"], row["namespace"], row["key"]) == ("", b"default", b"key")
     [known] = RunningPage.of(ask(pair)).running
@@ -85,8 +83,7 @@ def test_what_is_to_stop_is_shown_until_it_has_ended():
 
 
 def test_where_a_blocked_loop_stands_is_shown_as_long_as_it_is_blocked():
-    pair = Pair(heartbeats=True)
-    pair.submit()
+    pair = Pair.asked(heartbeats=True)
     where = "File 'a.py'\n" * 100 + "File 'late.py', line 7, in slow \ud800"
     pair.give(HeartbeatFelt(b"w0-1", pair.now_s, 9.0, 0, where))
     [row] = ask(pair)["running"]
@@ -125,8 +122,7 @@ def test_g10_a_page_has_no_more_than_it_may_and_the_next_goes_on():
 
 
 def test_g10_all_questions_of_a_turn_get_so_many_pages():
-    pair = Pair()
-    pair.submit()
+    pair = Pair.asked()
     asked = RunningPages(pair.router.workforce, pair.router.keys)
     for _ in range(running.TURN_PAGES):
         assert asked.page(0, pair.now_s, 1.0)["running"]

@@ -68,6 +68,8 @@ def test_a_call_that_waits_ends_as_soon_as_every_worker_says_so():
     assert TEXT in info.message
     assert info.traceback.startswith("Traceback")
     assert pair.router.cache.queued_count == 0
+    later = pair.submit()
+    assert errors(pair)[later].code == "environment-broken"
 
 
 @pytest.mark.parametrize(
@@ -91,14 +93,6 @@ def test_a_call_is_told_the_exception_that_broke_the_set_up(code: str, expected:
     pair.advance(0.1)
     assert expected in errors(pair)[call].message
     assert "words are missing" in errors(pair)[call].traceback
-
-
-def test_a_later_call_ends_at_once():
-    pair = opened()
-    fail_to_set_up(pair, b"w0-1")
-    call = pair.submit()
-    pair.settle()
-    assert errors(pair)[call].code == "environment-broken"
 
 
 def test_a_set_up_that_failed_is_tried_again_before_calls_end():
@@ -199,8 +193,7 @@ def test_a_worker_that_drains_still_counts_as_ready():
 
 def test_a_stopped_worker_that_drains_is_no_ready_pool() -> None:
     limits = {"silence_report_s": 2.0, "silence_kill_s": 1000.0, "recycle_executions": 1}
-    pair = Pair(workers=1, heartbeats=True, server=limits)
-    pair.submit()
+    pair = Pair.asked(workers=1, heartbeats=True, server=limits)
     pair.advance(1.0)
     assert pair.router.status()["status"] == "ready"
     pair.advance(5.0)  # it drains, runs on, and has not been heard since it began
@@ -260,16 +253,6 @@ def test_pool_of_silent_workers_is_not_healthy_and_its_calls_wait_on() -> None:
     assert pair.client.link.health(pair.now_s)[0] is Health.HEALTHY
     pair.end()
     assert pair.last().call == number
-
-
-def test_one_worker_that_is_heard_keeps_the_pool_healthy() -> None:
-    pair = Pair(workers=2, heartbeats=True, server=SILENCE)
-    one = min(pair.workers)
-    for _ in range(5):
-        pair.give(HeartbeatFelt(one, pair.now_s, 0.0, 0, ""))
-        pair.advance(1.0)
-    assert pair.router.pool.lives[max(pair.workers)].silent
-    assert pair.client.link.health(pair.now_s)[0] is Health.HEALTHY
 
 
 # -- workers that crash at their start -------------------------------------------
@@ -431,11 +414,6 @@ def test_what_is_counted_follows_slots_that_come_and_go() -> None:
     pool.vary(slots, 2)
     assert counts(pool) == (0, False, 3)
     pool.close_slots(slots)
-    assert counts(pool) == (0, False, 1)
-
-
-def test_a_worker_that_is_taken_back_is_counted() -> None:
-    pool = Pool(1, ServerLimits(), Ids())
     assert counts(pool) == (0, False, 1)
     back = WorkerBack(b"w0-1", 0, identifier(1), 1, False, b"", 0, [], 0.0)
     pool.step(pool.take_back(back, 0.0), LifeInput.HELLO, 0.0)

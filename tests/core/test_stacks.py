@@ -38,8 +38,7 @@ def answer(effect: ToClient) -> tuple[bytes, int, dict[str, Any]]:
 
 @pytest.fixture
 def pair() -> Pair:
-    pair = Pair()
-    pair.submit()
+    pair = Pair.asked()
     return pair
 
 

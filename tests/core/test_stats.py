@@ -117,12 +117,11 @@ def test_a_worker_could_overrule_what_the_server_knows_of_it():
 
 
 def test_waiting_and_running_are_counted_once_for_each_dispatch():
-    pair = Pair(workers=1, server={"worker_capacity": 1})
-    pair.submit()
+    pair = Pair.asked(workers=1, server={"worker_capacity": 1})
     pair.submit()
     pair.advance(2.0)
     pair.end(pair.runs[0])
-    pair.advance(0.5)
+    pair.now_s += 0.5  # and there was no tick since
     pair.end(pair.runs[1])
     stats = pair.router.stats()
     assert stats["waits"] == {"sum_s": 2.0, "most_s": 2.0, "0.001": 1, "2.5": 1}
@@ -130,8 +129,7 @@ def test_waiting_and_running_are_counted_once_for_each_dispatch():
 
 
 def test_what_ran_again_has_waited_again_and_only_what_was_reported_is_among_the_runs():
-    pair = Pair(workers=1, rerun=True)
-    pair.submit()
+    pair = Pair.asked(workers=1, rerun=True)
     pair.die()
     pair.advance(2.0)
     pair.end()

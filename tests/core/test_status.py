@@ -26,32 +26,23 @@ def busy_pair():
     return pair
 
 
-def test_a_server_that_serves_has_no_record_of_closing():
-    pair = Pair()
-    record = StatusRecord.of(pair.router.status())
-    assert record.status is ServerStatus.READY
-    assert record.closing is None
-    assert record.to_record() == pair.router.status()
+def test_a_record_has_what_a_server_says_of_itself():
+    pair = Pair.asked()
 
+    def read() -> StatusRecord:
+        record = StatusRecord.of(pair.router.status())
+        assert record.to_record() == pair.router.status()
+        return record
 
-def test_a_server_that_stops_says_how_far_it_is():
-    pair = Pair()
-    pair.submit()
-    pair.give(CloseAsked(pair.now_s))
-    pair.advance(1.0)
-    record = StatusRecord.of(pair.router.status())
-    assert record.status is ServerStatus.STOPPING
-    assert isinstance(record.closing, ClosingRecord)
-    assert (record.closing.stage, record.closing.running) == (ClosingStage.DRAINING, 1)
-    assert record.to_record() == pair.router.status()
-
-
-def test_a_server_whose_journal_fails_says_why():
-    pair = Pair()
+    assert (read().status, read().closing) == (ServerStatus.READY, None)
     pair.router.dispatcher.journal.fail("the disk is full", final=False)
-    record = StatusRecord.of(pair.router.status())
-    assert (record.durable, record.journal) == (False, "the disk is full")
-    assert record.to_record() == pair.router.status()
+    assert (read().durable, read().journal) == (False, "the disk is full")
+    pair.close()
+    pair.advance(1.0)
+    assert read().status is ServerStatus.STOPPING
+    closing = read().closing
+    assert isinstance(closing, ClosingRecord)
+    assert (closing.stage, closing.running) == (ClosingStage.DRAINING, 1)
 
 
 @pytest.mark.parametrize("closing", [False, True])

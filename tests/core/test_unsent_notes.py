@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from trio_envserve.core import messages
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.terms import NOTE_BYTES, Status
 from trio_envserve.core.unsent_notes import BEAT_MESSAGES, MESSAGE_BYTES, UnsentNotes
 from trio_envserve.core.worker import WorkerCore
-from trio_envserve.core.worker_inputs import BeatDue, NoteMade, OutcomeMade, RouterMessage
+from trio_envserve.core.worker_inputs import BeatDue, NoteMade, OutcomeMade
 
-from .helpers import HEADER_BYTES, decoded, identifier
-
-LIFE, SESSION = identifier(1), identifier(2)
-
-
-def hear(core: WorkerCore, message: messages.Message, *body: bytes) -> Any:
-    return core.take(RouterMessage((LIFE, messages.encode(message), *body)))
-
-
-def running(*numbers: int) -> WorkerCore:
-    """A worker at these dispatches."""
-    core = WorkerCore(LIFE, header_bytes=HEADER_BYTES)
-    for number in numbers:
-        hear(core, messages.Dispatch(SESSION, 100 + number, number, "me"), b"body")
-    return core
+from .helpers import decoded
+from .test_worker import hear, running
 
 
 def beat(core: WorkerCore, *, answered: bool = True) -> list[dict[int, bytes]]:

@@ -69,11 +69,6 @@ def test_a_plain_tree_is_encoded_as_cbor2_does(value):
     assert encode(value) == cbor2.dumps(value)
 
 
-@given(values())
-def test_the_same_value_gives_the_same_bytes(value):
-    assert encode(value) == encode(value)
-
-
 @given(st.lists(keys(), max_size=4, unique_by=repr))
 def test_sets_do_not_depend_on_their_order(members):
     encodings = {encode({"s": set(order)}) for order in permutations(members)}
@@ -97,10 +92,6 @@ def test_sets_do_not_depend_on_the_process():
         for seed in ("1", "2")
     }
     assert len(seen) == 1
-
-
-def test_insertion_order_is_kept():
-    assert list(back({"b": 1, "a": (2, 3)})) == ["b", "a"]
 
 
 class Point(NamedTuple):
@@ -194,12 +185,6 @@ def test_what_has_to_be_lowered_nowhere_is_not_rebuilt():
     assert Lowering(SMALL).value(value, 0) is value
 
 
-def test_subclasses_come_back_plain():
-    for value in (Name("n"), Count(7)):
-        assert type(back(value)) in (str, int)
-    assert type(back({Name("n"): Count(7)})) is dict
-
-
 @pytest.mark.parametrize("size", [31, 32, 33, 255, 256, 70_000])
 def test_pieces_have_the_heads_of_the_encoder(size):
     # A large byte string makes every container around it come in pieces.
@@ -284,16 +269,13 @@ def test_what_readers_would_refuse_is_refused_at_once(value):
         (["ok", {"a": ("b", "c\udfff")}], "value[1].a[1]"),
         ({"\ud800": 1}, "value['\\ud800']"),
         ({"a": [Name("\ud800")]}, "value.a[0]"),
+        ({"a": {"\ud800", "b"}}, "value.a"),
     ],
 )
 def test_half_a_surrogate_pair_is_found(value, path):
     error = refused(value)
     assert error.path == path
     assert "Unicode" in str(error)
-
-
-def test_half_a_surrogate_pair_in_a_set_is_refused():
-    assert refused({"a": {"\ud800", "b"}}).path == "value.a"
 
 
 class Fickle(collections.UserList[str]):
@@ -476,11 +458,7 @@ def test_a_body_cut_short_or_too_long_is_refused(value):
     body = encode(value)
     hostile(body[:-1])
     hostile(body + b"\0")
-
-
-def test_nothing_is_no_body():
     hostile(b"")
-    hostile(memoryview(b""))
 
 
 @pytest.mark.parametrize("tag", [5, 25, 28, 29, 30, 35, 36, 41, 52, 54, 76, 83, 87, 256, 260, 261])
@@ -520,11 +498,6 @@ def test_items_are_bounded():
     assert "more than 30 items" in hostile(b"\x98\x32" + b"\x80" * 50, limits=SMALL)
     assert decode(b"\x98\x1d" + b"\x80" * 29, limits=SMALL) == [[]] * 29
     assert decode(encode("x" * 50), limits=SMALL) == "x" * 50
-
-
-def test_laughs_are_not_multiplied():
-    body = b"\xd8\x1c\x82\xd8\x1c\x82\x00\x01\xd8\x1d\x01"
-    assert "not accepted" in hostile(body)
 
 
 @pytest.mark.parametrize(

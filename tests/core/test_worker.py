@@ -20,7 +20,6 @@ from trio_envserve.core.worker import (
     WorkerCore,
 )
 from trio_envserve.core.worker_effects import (
-    CancelRun,
     Park,
     ToRouter,
     WorkerEffect,
@@ -127,16 +126,6 @@ def test_g4_an_outcome_is_kept_and_sent_again_until_the_router_has_it():
     assert state(core, 4, 1, [0, 1], []) == [messages.Declined([0, 1])]
 
 
-def test_g7_a_stop_cancels_once():
-    core = worker()
-    dispatch(core, 0)
-    assert hear(core, messages.Stop([0, 1])) == [CancelRun(0)]
-    assert hear(core, messages.Stop([0, 1])) == []
-    assert state(core, 1, 1, [0, 1], [0, 1]) == []
-    core.take(OutcomeMade(0, Status.CANCELLED, b"", None))
-    assert hear(core, messages.Stop([0, 1])) == []
-
-
 def test_g7_a_stop_that_overtakes_its_dispatch_is_remembered():
     core = worker()
     assert hear(core, messages.Stop([0, 1])) == []
@@ -146,23 +135,6 @@ def test_g7_a_stop_that_overtakes_its_dispatch_is_remembered():
     assert (info.code, info.verdict) == ("cancelled", Verdict.DID_NOT_RUN)
     assert not core.running
     assert dispatch(core, 0) == []
-
-
-def test_g7_what_the_router_no_longer_wants_is_cancelled():
-    core = worker()
-    dispatch(core, 0)
-    dispatch(core, 1)
-    assert state(core, 1, 2, [1, 2], []) == [CancelRun(0)]
-    assert state(core, 2, 2, [1, 2], [1, 2]) == [CancelRun(1)]
-
-
-def test_g9_dispatches_that_never_arrived_are_asked_for():
-    core = worker()
-    dispatch(core, 1)
-    assert state(core, 1, 3, [0, 3], []) == [messages.Missing([0, 1, 2, 3])]
-    dispatch(core, 0)
-    dispatch(core, 2)
-    assert state(core, 2, 3, [0, 3], []) == []
 
 
 def test_g7_a_cancelled_dispatch_that_never_arrived_is_declined_and_never_run():
@@ -202,13 +174,6 @@ def test_g8_large_outcomes_do_not_wait_for_the_clock_to_be_forgotten():
     assert not core._kept
     dispatch(core, 2)
     assert len(core.take(OutcomeMade(2, *ENDS))) == 1  # counted anew since that beat
-
-
-def test_a_cancelled_dispatch_with_an_outcome_is_not_declined():
-    core = worker()
-    dispatch(core, 0)
-    core.take(OutcomeMade(0, *ENDS))
-    assert state(core, 0, 1, [0, 1], [0, 1]) == []
 
 
 # -- announced outcomes ---------------------------------------------------------
@@ -451,10 +416,3 @@ def test_g8_empty_deltas_that_were_said_by_the_million_were_all_sent():
     core = running(0)
     most = DELTAS_BYTES // DELTA_RECORD_BYTES
     assert sum(len(deltas_of(core, 0, b"")) for _ in range(most + 100)) == most
-
-
-def test_the_memory_of_numbers_ends_with_the_dispatch():
-    core = running(0)
-    deltas_of(core, 0)
-    core.take(OutcomeMade(0, Status.RESULT, b"outcome", 1.0))
-    assert core._deltas == {}

@@ -17,38 +17,18 @@ from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.limits import PROTOCOL_VERSION
 from trio_envserve.core.lives import Phase
 from trio_envserve.core.messages import KINDS, Dispatch, WorkerHello, WorkerOutcome
-from trio_envserve.core.router import Router
-from trio_envserve.core.router_effects import Kill, Spawn
 from trio_envserve.core.router_inputs import (
     CloseAsked,
     Exited,
     HeartbeatFelt,
-    PoolOpened,
     WorkerMessage,
 )
 from trio_envserve.core.terms import Status, Verdict
-from trio_envserve.core.worker import WorkerCore
 from trio_envserve.core.worker_inputs import BeatDue, OutcomeMade, SetUpFailed
 
-from .helpers import HEADER_BYTES, Pair, identifier
+from .helpers import Pair, identifier
 
 WORKER = b"w0-1"
-
-
-def running(**how: Any) -> Pair:
-    """A pair with one call that runs."""
-    pair = Pair(**how)
-    pair.submit()
-    assert len(pair.runs) == 1
-    return pair
-
-
-def from_worker(pair: Pair, message: messages.Message, *extra: bytes) -> None:
-    """A message of the current incarnation of the first worker."""
-    core = pair.workers[WORKER]
-    header = messages.encode(message)
-    frames = (b"c", header, *extra) if extra else (header,)
-    pair.router_takes(WorkerMessage((WORKER, core.incarnation, *frames), pair.now_s))
 
 
 def worker_outcome(pair: Pair, **changed: Any) -> messages.WorkerOutcome:
@@ -63,30 +43,22 @@ def worker_outcome(pair: Pair, **changed: Any) -> messages.WorkerOutcome:
     [
         messages.WorkerHello(1, 1, "other", True, 256), messages.Beat(1, [], {"a": 1}),
         messages.WorkerBroken({"message": "x"}), messages.Missing([0, 1]),
-        messages.Declined([0, 1]),
+        messages.Declined([0, 1]), messages.WorkerOutcome(identifier(1), 0, 0, 0, 1.0),
     ],
     ids=lambda message: type(message).__name__,
 )  # fmt: skip
 def test_g5_another_incarnation_changes_nothing(message):
-    pair = running()
+    pair = Pair.asked()
     before = pair.router.stats()
+    body = (b"lie",) if isinstance(message, messages.WorkerOutcome) else ()
     for worker, life in ((WORKER, identifier(555)), (b"nobody", identifier(1))):
-        core = WorkerCore(life, header_bytes=HEADER_BYTES)
-        frames = (worker, core.incarnation, messages.encode(message))
-        pair.give(WorkerMessage(frames, pair.now_s))
-    assert pair.said() == []
+        pair.from_worker(message, *body, worker=worker, incarnation=life)
+    assert pair.answers == []
     assert pair.router.stats() == {**before, "fenced": 2}
 
 
-def test_g5_an_outcome_of_another_incarnation_changes_nothing():
-    pair = running()
-    header = messages.encode(worker_outcome(pair))
-    pair.router_takes(WorkerMessage((WORKER, identifier(555), b"c", header, b"lie"), pair.now_s))
-    assert (pair.answers, pair.router.workforce.fenced) == ([], 1)
-
-
 def test_g5_the_old_life_of_a_slot_cannot_speak_for_the_new_one():
-    pair = running()
+    pair = Pair.asked()
     old = pair.workers[WORKER]
     run = pair.runs[0][1]
     pair.die()
@@ -101,10 +73,10 @@ def test_g5_the_old_life_of_a_slot_cannot_speak_for_the_new_one():
 
 def test_an_outcome_before_any_hello_is_fenced():
     pair = Pair(hello=False)
-    from_worker(pair, messages.WorkerOutcome(identifier(1), 0, 0, 0, None), b"payload")
-    from_worker(pair, messages.Beat(1, [], {}))
-    from_worker(pair, messages.Missing([0, 1]))
-    from_worker(pair, messages.Declined([0, 1]))
+    pair.from_worker(messages.WorkerOutcome(identifier(1), 0, 0, 0, None), b"payload")
+    pair.from_worker(messages.Beat(1, [], {}))
+    pair.from_worker(messages.Missing([0, 1]))
+    pair.from_worker(messages.Declined([0, 1]))
     assert pair.router.workforce.fenced == 1
     assert not pair.router.workforce.workers
 
@@ -122,13 +94,14 @@ def test_a_row_that_says_what_cannot_be_harms_no_other():
     ]
     rows[1] = (WorkerOutcome(session, 7, 1, 0, 1.0), b"of another request")
     rows.append((WorkerOutcome(session, 2, 9, 0, 1.0), b"of no dispatch"))
+    rows.append((WorkerOutcome(identifier(9), 2, 8, 0, 1.0), b"of no session"))
     rows.append((WorkerOutcome(session, 1, 1, 3, 1.0), b"of a status that nobody knows"))
     ((header, bodies),) = messages.in_batches(rows)
     frames = (WORKER, pair.workers[WORKER].incarnation, b"test", header, bodies)
     pair.router_takes(WorkerMessage(frames, pair.now_s))
     answers = [each for each in pair.answers if isinstance(each, Answer)]
     assert [(each.call, bytes(each.body)) for each in answers] == [(0, b"0"), (2, b"2")]
-    assert (pair.router.malformed, pair.router.workforce.strays) == (2, 1)
+    assert (pair.router.malformed, pair.router.workforce.strays) == (2, 2)
     assert [*pair.router.workforce.workers[WORKER].live] == [1]
     texts = [each.text for each in pair.reports]
     assert sum("is of another request" in text for text in texts) == 2  # and why it is ended
@@ -168,12 +141,12 @@ def junk(pair: Pair) -> dict[str, tuple[bytes, ...]]:
     }  # fmt: skip
 
 
-JUNK = tuple(junk(running()))
+JUNK = tuple(junk(Pair.asked()))
 
 
 @pytest.mark.parametrize("kind", JUNK)
 def test_g9_a_worker_whose_messages_are_malformed_is_ended_and_nobody_waits(kind: str):
-    pair = running()
+    pair = Pair.asked()
     pair.router_takes(WorkerMessage(junk(pair)[kind], pair.now_s))
     assert pair.router.malformed == 1
     [kill] = pair.kills
@@ -188,7 +161,7 @@ def test_g9_a_worker_whose_messages_are_malformed_is_ended_and_nobody_waits(kind
 
 
 def test_a_worker_that_speaks_junk_on_is_killed_once():
-    pair = running()
+    pair = Pair.asked()
     for frames in junk(pair).values():
         pair.give(WorkerMessage(frames, pair.now_s))
     pair.settle()
@@ -200,7 +173,7 @@ def test_a_worker_that_speaks_junk_on_is_killed_once():
 def test_a_worker_that_said_again_and_again_that_its_set_up_failed_filled_the_log():
     pair = Pair(hello=False)
     for _ in range(1000):
-        from_worker(pair, messages.WorkerBroken({"message": "no descriptors left"}))
+        pair.from_worker(messages.WorkerBroken({"message": "no descriptors left"}))
     assert sum("failed to set up" in each.text for each in pair.reports) == 1
     assert pair.kills == []  # it exits by itself, or is killed as one that does not start
 
@@ -233,7 +206,7 @@ def under_another_name(pair: Pair) -> tuple[bytes, ...]:
 
 @pytest.mark.parametrize("speaks", [True, False])
 def test_g9_a_worker_that_speaks_under_another_incarnation_was_fed_for_ever(speaks: bool):
-    pair = running()
+    pair = Pair.asked()
     for _ in range(60):
         if speaks:
             pair.give(WorkerMessage(under_another_name(pair), pair.now_s))
@@ -255,7 +228,7 @@ def test_g9_a_worker_that_speaks_under_another_incarnation_was_fed_for_ever(spea
 
 
 def test_g5_an_earlier_incarnation_does_not_end_the_present_one():
-    pair = running()
+    pair = Pair.asked()
     for _ in range(100):
         pair.give(WorkerMessage(under_another_name(pair), pair.now_s))
         pair.beat()
@@ -264,7 +237,7 @@ def test_g5_an_earlier_incarnation_does_not_end_the_present_one():
 
 
 def test_g9_a_blocked_or_stopped_worker_is_not_taken_for_mute():
-    pair = running(server={"silence_kill_s": 20.0})
+    pair = Pair.asked(server={"silence_kill_s": 20.0})
     heartbeats(pair, 300, lag_s=3.0)
     pair.advance(19.0)  # stopped, nearly for too long
     heartbeats(pair, 9)  # and its loop is on time before it is heard
@@ -272,14 +245,14 @@ def test_g9_a_blocked_or_stopped_worker_is_not_taken_for_mute():
 
 
 def test_g9_a_worker_was_killed_as_mute_whose_loop_was_late_and_not_yet_blocked():
-    pair = running(server={"silence_kill_s": 20.0, "blocked_report_s": 100.0})
+    pair = Pair.asked(server={"silence_kill_s": 20.0, "blocked_report_s": 100.0})
     for lag_s in range(99):
         heartbeats(pair, 1, lag_s=float(lag_s))
     assert pair.kills == []
 
 
 def test_g9_a_worker_that_is_heard_again_gets_work_again():
-    pair = running()
+    pair = Pair.asked()
     heartbeats(pair, 50)
     pair.submit()
     before = len(pair.runs)
@@ -326,38 +299,8 @@ def test_g9_no_junk_of_a_worker_leaves_a_call_waiting(said: list[list[bytes]]):
 # -- outcomes and repairs -----------------------------------------------------
 
 
-def test_g3_a_second_outcome_is_a_stray_and_is_not_forwarded():
-    pair = running()
-    pair.end()
-    from_worker(pair, worker_outcome(pair), b"another outcome")
-    assert len(pair.answers) == 1
-    assert (pair.router.workforce.strays, pair.router.cache.counters.stray_outcomes) == (1, 1)
-    from_worker(pair, worker_outcome(pair, session=identifier(9)), b"of nobody")
-    assert pair.router.workforce.strays == 2
-
-
-def test_g9_a_lost_dispatch_is_sent_again_after_the_next_beat():
-    pair = Pair()
-    with pair.losing(messages.Dispatch):
-        pair.submit(b"precious")
-        assert pair.runs == []
-    pair.beat()
-    assert [run.body for _, run in pair.runs] == [b"precious"]
-    pair.beat()
-    assert len(pair.runs) == 1
-
-
-def test_g9_a_lost_outcome_is_sent_again_after_the_next_beat():
-    pair = running()
-    with pair.losing(messages.WorkerOutcome):
-        pair.end(payload=b"precious")
-        assert pair.answers == []
-    pair.beat()
-    assert pair.last().body == b"precious"  # type: ignore[union-attr]
-
-
 def test_g7_a_lost_stop_is_repaired_by_the_next_beat():
-    pair = running()
+    pair = Pair.asked()
     with pair.losing(messages.Stop):
         pair.cancel(0)
         assert pair.cancels == []
@@ -380,7 +323,7 @@ def test_work_was_dispatched_at_the_hello_to_a_host_that_may_not_hear():
     pair = Pair(hello=False)
     life = pair.router.pool.lives[WORKER]
     life.held = True
-    from_worker(pair, messages.WorkerHello(1, 5, "env", True, 256))
+    pair.from_worker(messages.WorkerHello(1, 5, "env", True, 256))
     pair.submit()
     assert pair.runs == []
     life.held = False
@@ -391,7 +334,7 @@ def test_work_was_dispatched_at_the_hello_to_a_host_that_may_not_hear():
 def test_a_hello_of_a_life_that_ends_gets_no_work():
     pair = Pair(hello=False)
     pair.give(CloseAsked(pair.now_s, ClosingStage.KILLING))
-    from_worker(pair, messages.WorkerHello(1, 5, "env", True, 256))
+    pair.from_worker(messages.WorkerHello(1, 5, "env", True, 256))
     assert not pair.router.workforce.workers
 
 
@@ -417,8 +360,7 @@ def test_a_worker_that_ignores_a_cancel_gets_no_new_work_and_is_killed_with_noth
 
 def test_g9_a_worker_was_killed_for_a_cancel_of_which_its_host_could_not_hear():
     """And what else ran there was lost with it."""
-    pair = Pair(server={"cancel_grace_s": 2.0, "cancel_kill_s": 9.0})
-    pair.submit()
+    pair = Pair.asked(server={"cancel_grace_s": 2.0, "cancel_kill_s": 9.0})
     pair.submit()
     life = pair.router.pool.lives[WORKER]
     life.held = True
@@ -432,8 +374,7 @@ def test_g9_a_worker_was_killed_for_a_cancel_of_which_its_host_could_not_hear():
 
 
 def test_a_worker_is_replaced_after_so_many_executions_once_it_has_none():
-    pair = Pair(server={"recycle_executions": 2})
-    pair.submit()
+    pair = Pair.asked(server={"recycle_executions": 2})
     pair.submit()
     pair.advance(0.5)
     assert pair.router.pool.lives[WORKER].phase is Phase.RETIRING
@@ -448,7 +389,7 @@ def test_a_worker_is_replaced_after_so_many_executions_once_it_has_none():
 
 
 def test_g1_executions_are_lost_only_with_a_reaped_process():
-    pair = running()
+    pair = Pair.asked()
     pair.router.workforce.kill_all(pair.now_s)
     pair.advance(1.0)
     assert pair.answers == []
@@ -459,7 +400,7 @@ def test_g1_executions_are_lost_only_with_a_reaped_process():
 
 
 def test_what_a_dead_process_had_already_sent_is_taken_in():
-    pair = running()
+    pair = Pair.asked()
     pair.give(Exited(WORKER, pair.now_s, "signal 9"))
     pair.end(payload=b"sent before")
     pair.advance(0.5, step_s=0.1)
@@ -468,7 +409,7 @@ def test_what_a_dead_process_had_already_sent_is_taken_in():
 
 
 def test_stop_retires_the_ready_and_kills_the_starting():
-    pair = running(workers=2)
+    pair = Pair.asked(workers=2)
     life = pair.router.pool.lives[b"w1-1"]
     life.phase = Phase.STARTING
     pair.close()
@@ -481,7 +422,7 @@ def test_stop_retires_the_ready_and_kills_the_starting():
 
 
 def test_what_a_worker_said_of_itself_goes_with_it():
-    pair = running()
+    pair = Pair.asked()
     pair.work(WORKER, pair.workers[WORKER].take(BeatDue({"running": 3})))
     assert pair.router.workforce.history.stats == {WORKER: {"running": 3}}
     pair.die(WORKER)
@@ -537,20 +478,12 @@ def test_work_was_dispatched_to_a_worker_that_was_just_killed_as_foreign():
     """It had been ready before."""
     pair = Pair()
     hello = cbor2.dumps([KINDS[WorkerHello], PROTOCOL_VERSION + 1, 1, "env", False])
-    incarnation = pair.workers[b"w0-1"].incarnation
-    pair.give(WorkerMessage([b"w0-1", incarnation, hello], pair.now_s))
+    incarnation = pair.workers[WORKER].incarnation
+    pair.give(WorkerMessage([WORKER, incarnation, hello], pair.now_s))
     pair.submit()
-    assert [kill.worker for kill in pair.kills] == [b"w0-1"]
+    assert [kill.worker for kill in pair.kills] == [WORKER]
+    assert "version" in pair.kills[0].why
     assert pair.runs == []
-
-
-def test_a_foreign_worker_is_killed_and_the_reason_is_said() -> None:
-    router = Router(epoch=b"e" * 16, slots=1, now_s=0.0, new_id=lambda: b"i" * 16)
-    (spawn,) = [e for e in router.take(PoolOpened((), 0.0)) if isinstance(e, Spawn)]
-    hello = cbor2.dumps([KINDS[WorkerHello], PROTOCOL_VERSION + 1, 1, "env", False])
-    effects = router.take(WorkerMessage([spawn.worker, spawn.incarnation, hello], 0.1))
-    assert [e.worker for e in effects if isinstance(e, Kill)] == [spawn.worker]
-    assert "version" in router.status()["reason"]
 
 
 # -- workers that are about to go ------------------------------------------------
@@ -558,8 +491,7 @@ def test_a_foreign_worker_is_killed_and_the_reason_is_said() -> None:
 
 def test_work_was_dispatched_to_a_worker_that_had_just_been_told_to_exit():
     """It was lost with that worker, in the normal course of a recycled pool."""
-    pair = Pair(server={"recycle_executions": 1})
-    pair.submit()
+    pair = Pair.asked(server={"recycle_executions": 1})
     pair.end()
     pair.advance(0.1)
     assert pair.exits == [b"w0-1"]
@@ -579,8 +511,7 @@ def test_work_was_dispatched_to_a_process_that_was_already_reaped():
 
 
 def test_work_was_dispatched_to_a_worker_whose_kill_was_just_decided():
-    pair = Pair(heartbeats=True, server={"silence_report_s": 1.0, "silence_kill_s": 1.5})
-    pair.submit()
+    pair = Pair.asked(heartbeats=True, server={"silence_report_s": 1.0, "silence_kill_s": 1.5})
     pair.advance(2.0)
     assert len(pair.kills) == 1
     pair.submit()
