@@ -6,9 +6,7 @@ import dataclasses
 import itertools
 from typing import Any, cast
 
-import pytest
 import trio
-from trio.testing import MockClock
 
 from trio_envserve import Server, ServerLimits, ServerStatus, WorkerRange
 from trio_envserve.core.closing import ClosingStage
@@ -59,24 +57,12 @@ class Bench:
         )  # fmt: skip
 
 
-@pytest.fixture
-def autojump_clock() -> MockClock:
-    return MockClock(autojump_threshold=0)
-
-
-async def test_as_many_are_asked_for_as_there_are_to_be_at_least(autojump_clock, nursery):
-    bench = Bench()
-    nursery.start_soon(bench.keep, 2, 4)
-    await trio.sleep(100)
-    assert [host.name for host in bench.hosts] == ["h-1", "h-2"]
-    nursery.cancel_scope.cancel()
-
-
-async def test_all_are_ended_with_the_server(autojump_clock):
+async def test_as_many_are_asked_for_as_there_are_to_be_and_ended_with_the_server(autojump_clock):
     bench = Bench()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(bench.keep, 2, 2)
-        await trio.sleep(1)
+        nursery.start_soon(bench.keep, 2, 4)
+        await trio.sleep(100)
+        assert [host.name for host in bench.hosts] == ["h-1", "h-2"]
         nursery.cancel_scope.cancel()
     assert [host.told for host in bench.hosts] == [["kill"], ["kill"]]
 

@@ -1,15 +1,22 @@
-"""``up ray`` on a cluster of nodes that die and come.  Needs Ray: ``nox -s ray``."""
+"""``up ray`` on a cluster of nodes that die and come, and the commands of the page on
+launchers as a user gives them.  Needs Ray: ``nox -s ray``."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
+from tests.cli.commands import ROOT, command
 from tests.real.support import ACTOR, PATIENCE_S, QUICK
 from trio_envserve import (
     Client,
@@ -137,3 +144,35 @@ async def test_hosts_are_asked_for_and_given_back(judge, cluster):
             while len(server.stats().per_worker) > 1:
                 await trio.sleep(0.1)
     judge.assert_exactly_once(*keys)
+
+
+async def test_the_commands_of_the_page_serve_on_a_cluster_of_three_nodes(
+    cluster, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    at = ["--bind", "tcp://127.0.0.1:0", "--ray-address", cluster.address, "--json"]
+    size = ["--hosts", "2..3", "--workers", "2", "--resource", "CPU=2"]
+    async with command(tmp_path, "up", "ray", "arithmetic", *size, *at) as up:
+        serving = await up.event("serving")
+        await up.event("ready")
+        asked = ["--address", serving["address"], "--curve", "up.key", "--model", "oracle"]
+        async with command(
+            tmp_path, "eval", "arithmetic", "-n", "1000", *asked, "--json"
+        ) as evaluating:
+            done = await evaluating.wait()
+        assert done.code == 0, done.err
+        assert (done.last["results"], done.last["mean_reward"]) == (1000, 1.0)
+        up.signal(signal.SIGTERM)
+        assert (await up.wait()).code == 0
+    assert not (tmp_path / "up.key").exists()
+
+
+@pytest.mark.parametrize("name", ["evaluate.py", "router.py"])
+def test_an_example_evaluates_inside_of_ray(name):
+    path = Path(ROOT, "examples", "ray", name)
+    done = subprocess.run(
+        [sys.executable, str(path)], capture_output=True, text=True, timeout=300, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "RAY_worker_niceness": "0"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "100 rollouts, mean reward 1" in done.stdout

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import fcntl
-import math
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from trio_envserve import ConfigError, Rollout, ServerLimits, open_client, open_server
 from trio_envserve.core import client_handlers
@@ -67,45 +66,6 @@ async def test_a_session_is_recorded_and_replayed(tmp_path: Path, bodies: bool):
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_a_session_in_virtual_hours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    # A virtual clock does not wait for the thread that writes: no limit passes on it.
-    monkeypatch.setattr(files, "CLOSE_S", math.inf)
-
-    async def main() -> None:
-        network = MemoryNetwork()
-
-        async def slow(rollout: Rollout) -> Any:
-            await trio.sleep(rollout.input)
-
-        async with (
-            open_server(
-                slow, bind="memory:s", workers=0, network=network, record=tmp_path / "a.rec",
-                limits=ServerLimits(record_flush_s=100.0),
-            ) as server,
-            open_client(server.address, network=network) as client,
-        ):  # fmt: skip
-            with trio.move_on_after(900):
-                await client.outcome(1000.0)
-            await client.outcome(30.0)
-
-    trio.run(main, clock=MockClock(autojump_threshold=0))
-    played = replay(tmp_path / "a.rec")
-    assert played.identical
-    assert played.seconds > 930
-
-
-async def test_a_recording_ends_at_its_bound_and_the_server_goes_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
-    path = tmp_path / "a.rec"
-    stats = await serve_some(path, 200, record_bytes=4000, record_flush_s=0.01)
-    assert stats["cache"]["completed"] == 201
-    assert os.listdir(tmp_path) == ["a.rec"]
-    assert path.stat().st_size < 10_000
-    assert "the recording ends here, the server goes on: it has its 4000 bytes" in caplog.text
-    assert replay(path).identical
-
-
 async def test_the_recording_of_an_earlier_server_is_kept(tmp_path: Path):
     path = tmp_path / "a.rec"
     first = await serve_some(path, 1)
@@ -114,26 +74,40 @@ async def test_the_recording_of_an_earlier_server_is_kept(tmp_path: Path):
     assert replay(tmp_path / "a.rec.old").epoch.hex() == first["epoch"]
 
 
-async def test_nobodys_data_is_overwritten(tmp_path: Path):
-    path = tmp_path / "a.rec"
+def a_text(path: Path) -> None:
     path.write_text("results\n")
-    with pytest.raises(ConfigError, match="is no recording"):
-        await serve_some(path)
-    assert path.read_text() == "results\n"
-    path.unlink()
-    path.symlink_to(tmp_path / "else")
-    with pytest.raises(ConfigError):
-        await serve_some(path)
-    path.unlink()
-    path.mkdir()
-    with pytest.raises(ConfigError, match="is no recording"):
-        await serve_some(path)
-    path.rmdir()
-    (tmp_path / "a.rec.old").write_text("mine\n")
+
+
+def a_link(path: Path) -> None:
+    path.symlink_to("else")
+
+
+def an_old_text(path: Path) -> None:
     path.write_bytes(b"")  # of a server that died at once
-    with pytest.raises(ConfigError, match=r"a\.rec\.old exists, and is no recording"):
-        await serve_some(path)
-    assert (tmp_path / "a.rec.old").read_text() == "mine\n"
+    path.with_name("a.rec.old").write_text("results\n")
+
+
+def files_in(folder: Path) -> list[Path]:
+    return [each for each in folder.iterdir() if each.is_file()]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (a_text, "is no recording"),
+        (a_link, "a.rec"),
+        (Path.mkdir, "is no recording"),
+        (an_old_text, r"a\.rec\.old exists, and is no recording"),
+    ],
+)
+async def test_nobodys_data_is_overwritten(
+    tmp_path: Path, make: Callable[[Path], object], said: str
+):
+    make(tmp_path / "a.rec")
+    with pytest.raises(ConfigError, match=said):
+        await serve_some(tmp_path / "a.rec")
+    left = {each: each.read_text() for each in files_in(tmp_path)}
+    assert set(left.values()) <= {"", "results\n"}
 
 
 async def test_a_file_that_cannot_be_had_is_told_at_the_start(tmp_path: Path):
@@ -172,12 +146,6 @@ async def test_a_disk_that_fails_ends_the_recording_and_not_the_server(
     assert len(told) == 1
     assert "No space left on device" in told[0].message
     replay(tmp_path / "a.rec")
-
-
-async def test_a_server_that_is_not_recorded_has_no_tape(tmp_path: Path):
-    async with open_server("arithmetic", workers=0, bind="memory:s", network=MemoryNetwork()) as s:
-        assert s._take == s._router.take
-    assert os.listdir(tmp_path) == []
 
 
 async def test_a_flaw_that_ends_the_server_is_on_its_recording(

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.recorder.taped import recorded_simulations, written
@@ -19,7 +19,10 @@ from trio_envserve.server.recording.records import state_digest
 ELASTIC = next(seed for seed in range(1000) if brings("range", seed))
 WITH_A_JOURNAL = next(seed for seed in range(1000) if brings("journal", seed))
 
+A_THIRD = max(1, settings().max_examples // 3)
 
+
+@settings(max_examples=A_THIRD)  # each is a whole run
 @given(seed=st.integers(0, 2**32), harsh=st.booleans())
 @example(seed=WITH_A_JOURNAL, harsh=True)
 @example(seed=ELASTIC, harsh=True)

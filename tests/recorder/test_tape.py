@@ -171,28 +171,23 @@ def test_bodies_are_lengths_unless_they_are_asked_for(tmp_path: Path):
         assert [each[-1] for each in frames] == expected
 
 
-ODD: list[tuple[str, list[bytes]]] = [
-    ("client_message", []),
-    ("client_message", [b"\xff"]),
-    ("client_message", [b"x" * 5000, b"y"]),
-    ("client_message", [messages.encode(messages.AskStats(1)), b"a", b"b"]),
-    ("client_message", [b"\x81\x18\x53"]),
-    ("worker_message", [b"w0-1"]),
-    ("worker_message", [b"who", b"i" * 16, b"\xff"]),
-    ("worker_message", [b"w0-1", b"short", b"\xff"]),
-    ("worker_message", [b"w0-1", b"", b"x" * 5000]),
-    ("worker_message", [b"w0-1", b"i" * 16, b"c", b"\xff", b"body"]),
-    ("worker_message", [b"w0-1", *[b""] * 30]),
-]
+ODD_OF_CLIENTS: list[list[bytes]] = [
+    [], [b"\xff"], [b"x" * 5000, b"y"], [messages.encode(messages.AskStats(1)), b"a", b"b"],
+    [b"\x81\x18\x53"],
+]  # fmt: skip
+ODD_OF_WORKERS: list[list[bytes]] = [
+    [b"w0-1"], [b"who", b"i" * 16, b"\xff"], [b"w0-1", b"short", b"\xff"],
+    [b"w0-1", b"", b"x" * 5000], [b"w0-1", b"i" * 16, b"c", b"\xff", b"body"],
+    [b"w0-1", *[b""] * 30],
+]  # fmt: skip
 
 
 def test_odd_messages_are_replayed_as_they_were_refused(tmp_path: Path):
     bench = Bench()
-    for name, frames in ODD:
-        if name == "client_message":
-            bench.give(ClientMessage(ROUTE, frames, bench.now_s))
-        else:
-            bench.give(WorkerMessage(frames, bench.now_s))
+    for frames in ODD_OF_CLIENTS:
+        bench.give(ClientMessage(ROUTE, frames, bench.now_s))
+    for frames in ODD_OF_WORKERS:
+        bench.give(WorkerMessage(frames, bench.now_s))
     # Of this server's own worker, too.
     for frame in (b"\xff", b"x" * 5000, messages.encode(messages.Goodbye(b"s" * 16))):
         own: list[Any] = [
@@ -241,14 +236,8 @@ def test_the_limits_of_keys_are_those_of_the_recorded_server(keys: KeyLimits, tm
 
 
 def test_a_disk_that_does_not_keep_up_ends_the_recording(tmp_path: Path):
-    bench = Bench(record_buffer_bytes=2000)
-    full = 0
-
-    def count() -> None:
-        nonlocal full
-        full += 1
-
-    bench.tape.full = count
+    bench, full = Bench(record_buffer_bytes=2000), []
+    bench.tape.full = lambda: full.append(True)
     for _ in range(20):
         bench.rollout()
     assert full

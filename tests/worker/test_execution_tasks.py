@@ -173,12 +173,6 @@ async def test_whether_a_task_goes_on(autojump_clock):
     assert asked == [False, True, False, False, False, False]
 
 
-async def test_what_has_not_begun_when_a_worker_closes_does_not_begin(autojump_clock):
-    async with opened() as (rig, _):
-        rig.tasks.closing = True
-        assert await rig.run(at_once) == []
-
-
 # -- what fails an execution nursery --------------------------------------------------------
 
 

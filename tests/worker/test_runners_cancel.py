@@ -2,34 +2,15 @@
 
 import asyncio
 import threading
-from contextlib import asynccontextmanager
 
 import pytest
 import trio
 import trio.testing
 
-from trio_envserve.envs import RolloutCancelled, RolloutRequest, load
+from tests.worker.helpers import on_asyncio, opened, request
+from trio_envserve.envs import RolloutCancelled, load
 from trio_envserve.models import open_models
 from trio_envserve.worker.failures import EnvironmentFailure
-from trio_envserve.worker.runners import open_runner
-
-
-def on_asyncio(function):
-    """Declares the backend of an environment that is a function."""
-    function.backend = "asyncio"
-    return function
-
-
-@asynccontextmanager
-async def opened(env, **more):
-    """A runner, and an end to what hangs."""
-    with trio.fail_after(60):
-        async with open_runner(env, **more) as runner:
-            yield runner
-
-
-def request(given=None, kind="rollout", endpoint="oracle", **more):
-    return RolloutRequest(kind=kind, input=given, endpoint=endpoint, model_name="m", **more)
 
 
 class Witness:
@@ -83,6 +64,23 @@ async def cancelled(env, witness, asked=None, models=None, then=lambda: None):
     return call
 
 
+async def awaited(function, witness):
+    """The clean-up of a cancelled rollout is awaited."""
+
+    async def check():
+        # The clean-up is under way, and run() has not returned.
+        await witness.cleaning.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        assert not witness.ended.is_set()
+        witness.go_on.set()
+
+    call = await cancelled(load(function), witness, then=check)
+    assert call.scope.cancelled_caught
+    assert call.error is None
+    assert witness.ended.is_set()
+    assert witness.attempts == [1]
+
+
 async def test_trio_code_is_cancelled_and_its_clean_up_awaited():
     witness = Witness()
 
@@ -117,17 +115,7 @@ async def test_asyncio_code_is_cancelled_once_and_its_clean_up_awaited():
                 await asyncio.sleep(0.001)
             witness.ended.set()
 
-    async def check():
-        # The clean-up is under way, and run() has not returned.
-        await witness.cleaning.wait()
-        await trio.testing.wait_all_tasks_blocked()
-        assert not witness.ended.is_set()
-        witness.go_on.set()
-
-    call = await cancelled(load(body), witness, then=check)
-    assert call.scope.cancelled_caught
-    assert witness.ended.is_set()
-    assert witness.attempts == [1]
+    await awaited(body, witness)
 
 
 async def test_asyncio_code_cancelled_before_its_first_step():
@@ -169,17 +157,7 @@ async def test_a_thread_is_waited_for_and_can_notice():
         witness.ended.set()
         raise ValueError("stopped")
 
-    async def check():
-        await witness.cleaning.wait()
-        await trio.testing.wait_all_tasks_blocked()
-        assert not witness.ended.is_set()
-        witness.go_on.set()
-
-    call = await cancelled(load(body), witness, then=check)
-    assert call.scope.cancelled_caught
-    assert call.error is None
-    assert witness.ended.is_set()
-    assert witness.attempts == [1]
+    await awaited(body, witness)
 
 
 async def test_a_rollout_that_waits_for_a_thread_never_starts():
@@ -244,8 +222,7 @@ def finishes_thread(witness):
 @pytest.mark.parametrize("make", [finishes_trio, finishes_thread, finishes_asyncio])
 async def test_a_value_in_spite_of_the_cancel_is_kept(make):
     witness = Witness()
-    call = await cancelled(load(make(witness)), witness)
-    assert call.value == "done"
+    assert (await cancelled(load(make(witness)), witness)).value == "done"
 
 
 @pytest.mark.parametrize("exc", [ValueError, SystemExit, asyncio.CancelledError])
@@ -411,41 +388,16 @@ async def test_an_asyncio_timeout_cancels_the_model_call_only():
         assert await runner.run(request(endpoint="slow"), request_id="r") == 1
 
 
-async def test_threads_that_outlive_their_rollout_get_no_answer():
-    witness = Witness()
-    outcomes = []
-
-    def late(rollout):
-        witness.go_on.wait()
-        try:
-            rollout.ask_sync([], reference="5")
-        except RolloutCancelled:
-            outcomes.append(rollout.cancelled())
-
-    threads = []
-
-    def body(rollout):
-        threads.append(threading.Thread(target=late, args=(rollout,)))
-        threads[0].start()
-
-    async with opened(load(body), threads=1) as runner:
-        await runner.run(request(), request_id="r")
-        witness.go_on.set()
-        await trio.to_thread.run_sync(threads[0].join)
-    assert outcomes == [True]
-
-
-def test_threads_that_outlive_the_loop_get_no_answer():
-    go_on = threading.Event()
-    outcomes = []
-    threads = []
+@pytest.mark.parametrize("outlives_loop", [False, True])
+def test_threads_that_outlive_their_rollout_get_no_answer(outlives_loop):
+    go_on, threads, told = threading.Event(), [], []
 
     def late(rollout):
         go_on.wait()
         try:
-            rollout.ask_sync([])
+            rollout.ask_sync([], reference="5")
         except RolloutCancelled:
-            outcomes.append(True)
+            told.append(rollout.cancelled())
 
     def body(rollout):
         threads.append(threading.Thread(target=late, args=(rollout,)))
@@ -454,8 +406,11 @@ def test_threads_that_outlive_the_loop_get_no_answer():
     async def main():
         async with opened(load(body), threads=1) as runner:
             await runner.run(request(), request_id="r")
+            if not outlives_loop:
+                go_on.set()
+                await trio.to_thread.run_sync(threads[0].join)
 
     trio.run(main)
     go_on.set()
     threads[0].join(60)
-    assert outcomes == [True]
+    assert told == [True]

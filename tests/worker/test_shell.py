@@ -16,6 +16,7 @@ import trio
 import trio.testing
 
 from tests.worker import hostile_code
+from tests.worker.helpers import BACKENDS
 from trio_envserve import foreign
 from trio_envserve.core import error_records, messages, values
 from trio_envserve.core import worker as worker_core
@@ -35,7 +36,7 @@ INCARNATION = b"i" * 16
 class Router:
     """The other end of the worker's link."""
 
-    def __init__(self, stream, theirs=None):
+    def __init__(self, stream, theirs):
         self.stream = stream
         self.theirs = theirs
         self.number = 0
@@ -93,10 +94,10 @@ async def opened(function, patience_s=600, around=lambda stream: stream, **limit
             await ours.receive()
             router = Router(ours, theirs)
             yield router, nursery
-            router.send(messages.Retire())
+            if nursery.child_tasks:
+                router.send(messages.Retire())
 
 
-BACKENDS = ["trio", "asyncio", "thread"]
 NEIGHBOURS = 8
 
 
@@ -124,26 +125,31 @@ class Beside:
 
 
 async def ends_beside(backend, strange, names, **more):
-    """How each of these ended, with eight neighbours that must end as they would have."""
+    """How each of these ended, with eight neighbours that must end as they would have.
+
+    Whatever ends the worker itself fails an assertion."""
     environment = Beside(backend, strange)
-    async with opened(environment, patience_s=60) as (router, _):
-        try:
-            waiting = [router.dispatch("wait") for _ in range(NEIGHBOURS)]
-            found: dict[int, str] = {}
-            for name in names:
-                found |= {router.dispatch(name, **more): name}
-                await trio.testing.wait_all_tasks_blocked()
-            ends = await router.outcomes(len(found))
-        finally:
-            environment.over.set()
-        neighbours = await router.outcomes(NEIGHBOURS)
+    lost: list[str] = []
+    ends: dict[int, tuple[Status, Any]] = {}
+    neighbours: dict[int, tuple[Status, Any]] = {}
+    waiting: list[int] = []
+    found: dict[int, str] = {}
+    try:
+        async with opened(environment, patience_s=60) as (router, _):
+            try:
+                waiting += [router.dispatch("wait") for _ in range(NEIGHBOURS)]
+                for name in names:
+                    found |= {router.dispatch(name, **more): name}
+                    await trio.testing.wait_all_tasks_blocked()
+                ends = await router.outcomes(len(found))
+            finally:
+                environment.over.set()
+            neighbours = await router.outcomes(NEIGHBOURS)
+    except BaseException as error:
+        lost = [str(leaf) for leaf in foreign.leaves(error)]
+    assert lost == []
     assert neighbours == dict.fromkeys(waiting, (Status.RESULT, "waited"))
     return {found[number]: end for number, end in ends.items()}
-
-
-def alone(error):
-    """Whether nothing but the worker's end is in what came out."""
-    return [str(leaf) for leaf in foreign.leaves(error)]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -151,12 +157,7 @@ def alone(error):
 async def test_a_value_whose_code_raises_anything_takes_no_neighbour_down(raised, backend):
     """A lazy mapping that raised asyncio.CancelledError took the worker, and all on it."""
     made = hostile_code.values(hostile_code.RAISED[raised])
-    lost: list[str] = []
-    try:
-        ends = await ends_beside(backend, made.get, made, state_columns=("a",))
-    except BaseException as error:  # what ends the worker, as an assertion
-        lost = alone(error)
-    assert lost == []
+    ends = await ends_beside(backend, made.get, made, state_columns=("a",))
     for name, (status, info) in ends.items():
         assert status is Status.ERROR, name
         assert info.code in ("rollout-failed", "outcome-not-encodable"), name
@@ -178,12 +179,7 @@ async def test_an_exception_whose_code_raises_anything_takes_no_neighbour_down(
     def fail(name):
         raise made[name]
 
-    lost: list[str] = []
-    try:
-        ends = await ends_beside(backend, fail, made)
-    except BaseException as error:  # what ends the worker, as an assertion
-        lost = alone(error)
-    assert lost == []
+    ends = await ends_beside(backend, fail, made)
     for name, (status, info) in ends.items():
         assert (status, info.code) == (Status.ERROR, "rollout-failed"), name
         assert "Hostile" in info.type or "ExceptionGroup" in info.type, name
@@ -191,7 +187,7 @@ async def test_an_exception_whose_code_raises_anything_takes_no_neighbour_down(
     assert "Traceback" in caplog.text
 
 
-async def test_a_log_handler_that_raises_takes_no_neighbour_down():
+async def test_a_log_handler_that_raises_takes_no_neighbour_down(monkeypatch):
     """Environments bring handlers of their own, for services that watch them."""
 
     class Handler(logging.Handler):
@@ -201,20 +197,10 @@ async def test_a_log_handler_that_raises_takes_no_neighbour_down():
     def fail(name):
         raise ValueError(name)
 
-    handler = Handler()
     logger = logging.getLogger("trio_envserve.worker")
-    logger.addHandler(handler)
-    level = logger.level
-    logger.setLevel("DEBUG")
-    lost: list[str] = []
-    try:
-        ends = await ends_beside("trio", fail, ["x"])
-    except BaseException as error:  # what ends the worker, as an assertion
-        lost = alone(error)
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
-    assert lost == []
+    monkeypatch.setattr(logger, "handlers", [*logger.handlers, Handler()])
+    monkeypatch.setattr(logger, "level", logging.DEBUG)
+    ends = await ends_beside("trio", fail, ["x"])
     assert ends["x"][1].code == "rollout-failed"
 
 
@@ -257,24 +243,43 @@ async def test_a_stop_that_comes_with_its_dispatch(autojump_clock):
     assert seen == []
 
 
-class LateStream:
+class Wrapped:
+    """The worker's end of a stream."""
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def __getattr__(self, name):
+        return getattr(self.stream, name)
+
+
+class LateStream(Wrapped):
     """Its worker takes these frames in the instant in which its receiver is cancelled."""
 
     def __init__(self, stream):
-        self._stream = stream
+        super().__init__(stream)
         self.late: list[tuple[bytes, ...]] = []
-
-    def __getattr__(self, name):
-        return getattr(self._stream, name)
 
     async def receive(self):
         try:
-            return await self._stream.receive()
+            return await self.stream.receive()
         except trio.Cancelled:
             late, self.late = self.late, []
             if not late:
                 raise
             return late
+
+
+class Watched(Wrapped):
+    """It notes the messages that were sent, those of one call together."""
+
+    def __init__(self, stream):
+        super().__init__(stream)
+        self.sent: list[list[Any]] = []
+
+    def send_many_nowait(self, together):
+        self.sent.append(list(together))
+        return self.stream.send_many_nowait(together)
 
 
 async def test_a_dispatch_that_arrives_while_the_worker_ends_is_not_run(autojump_clock):
@@ -291,16 +296,11 @@ async def test_a_dispatch_that_arrives_while_the_worker_ends_is_not_run(autojump
 
     asked = RolloutRequest(kind="rollout", input="late", endpoint="oracle", model_name="m")
     header = messages.encode(messages.Dispatch(b"s" * 16, 9, 9, "c"))
-    raised: list[str] = []
     began_s = trio.current_time()
-    try:
-        async with opened(body, around=LateStream) as (router, _):
-            router.dispatch("in time")
-            await trio.testing.wait_all_tasks_blocked()
-            router.theirs.late = [(INCARNATION, header, values.encode(asked.to_body()))]
-    except BaseException as error:  # what ends the worker, as an assertion
-        raised = alone(error)
-    assert raised == []
+    async with opened(body, around=LateStream) as (router, _):
+        router.dispatch("in time")
+        await trio.testing.wait_all_tasks_blocked()
+        router.theirs.late = [(INCARNATION, header, values.encode(asked.to_body()))]
     assert router.theirs.late == []  # it was taken
     assert trio.current_time() - began_s < 100
     assert ended == ["in time"]
@@ -326,40 +326,15 @@ async def test_outcomes_of_one_turn_are_sent_together_and_a_lone_one_at_once(aut
     async def answer(rollout):
         return rollout.input
 
-    sent = []
-
-    class Recording:
-        """The worker's end, which writes down what is sent together."""
-
-        def __init__(self, stream):
-            self.receive, self.flush = stream.receive, stream.flush
-            self.send_nowait, self._send_many = stream.send_nowait, stream.send_many_nowait
-
-        def send_many_nowait(self, together):
-            sent.append([rows_claimed(frames[-2]) for frames in together])
-            return self._send_many(together)
-
-    ours, theirs = open_memory_streams(WIRE)
-    router = Router(ours)
-    async with trio.open_nursery() as nursery:
-
-        async def work():
-            await run_worker(
-                Recording(theirs), worker=b"w", incarnation=INCARNATION,
-                load=lambda: load(answer), limits=WorkerLimits(), wire=WIRE,
-            )  # fmt: skip
-
-        nursery.start_soon(work)
-        await ours.receive()
-        sent.clear()  # the hello, and the first beat
+    async with opened(answer, around=Watched) as (router, _):
+        router.theirs.sent.clear()  # the hello, and the first beat
         router.dispatch(1)
         await router.outcomes(1)
-        assert sent == [[1]]
         for number in (2, 3, 4):
             router.dispatch(number)
         await router.outcomes(3)
-        assert sent == [[1], [3]]
-        router.send(messages.Retire())
+        rows = [[rows_claimed(frames[-2]) for frames in each] for each in router.theirs.sent]
+        assert rows == [[1], [3]]
 
 
 async def test_a_worker_ends_with_its_stream(autojump_clock):
@@ -376,21 +351,12 @@ async def test_a_worker_ends_with_its_stream(autojump_clock):
         async def teardown(self):
             ended.append("teardown")
 
-    ours, theirs = open_memory_streams(WIRE)
-    router = Router(ours)
-    async with trio.open_nursery() as nursery:
-
-        async def work():
-            await run_worker(
-                theirs, worker=b"w", incarnation=INCARNATION,
-                load=lambda: load(Environment()), limits=WorkerLimits(), wire=WIRE,
-            )  # fmt: skip
-
-        nursery.start_soon(work)
-        await ours.receive()
+    async with opened(Environment()) as (router, nursery):
         router.dispatch(1)
         await trio.testing.wait_all_tasks_blocked()
-        ours.close()
+        router.stream.close()
+        while nursery.child_tasks:  # noqa: ASYNC110  # it is not told
+            await trio.sleep(1)
     assert ended == ["rollout", "teardown"]
 
 
@@ -416,30 +382,16 @@ async def test_all_that_have_arrived_begin_though_each_waits_for_the_last():
 async def test_an_outcome_is_sent_while_code_that_does_not_wait_keeps_the_others_waiting():
     """It waited until all that had arrived was done."""
     left: list[int] = []
-    sent: list[Any] = []
 
     async def body(rollout):
-        left.append(len(sent))
+        left.append(len(router.theirs.sent))
         began_s = time.perf_counter()
         while time.perf_counter() - began_s < 2 * TURN_S:
             pass
         return "done"
 
-    class Watched:
-        """A stream that notes the messages that it was given."""
-
-        def __init__(self, stream):
-            self.stream = stream
-
-        def __getattr__(self, name):
-            return getattr(self.stream, name)
-
-        def send_many_nowait(self, messages):
-            sent.extend(messages)
-            self.stream.send_many_nowait(messages)
-
     async with opened(body, around=Watched) as (router, _):
-        sent.clear()  # the hello, and the first beat
+        router.theirs.sent.clear()  # the hello, and the first beat
         for _ in range(5):
             router.dispatch(None)
         await router.outcomes(5)

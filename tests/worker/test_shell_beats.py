@@ -69,7 +69,7 @@ async def test_a_worker_says_hello_with_each_beat_until_it_has_an_answer(
         assert 20 <= len(touched) <= 21
         assert {*touched} == {0.1}
         autojump_clock.jump(1.0)  # the loop is held up
-        router = Router(ours)
+        router = Router(ours, theirs)
         router.send(messages.Statement(0, 0, [], []))
         (beat,) = await heard(ours)
         assert 0.9 < beat.stats["loop_lag_max_s"] < 1.1

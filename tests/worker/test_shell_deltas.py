@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import threading
 from typing import Any
@@ -11,26 +10,24 @@ import pytest
 import trio
 import trio.testing
 
-from tests.worker.test_shell import BACKENDS, WIRE, Router, opened
+from tests.worker.helpers import BACKENDS, Held
+from tests.worker.test_shell import WIRE, Router, opened
+from trio_envserve import Rollout
 from trio_envserve.core import messages
 from trio_envserve.core.terms import Status
 from trio_envserve.core.worker import DELTA_RECORD_BYTES, DELTAS_BYTES
 
 
-class Saying:
+def saying(backend: str) -> Held:
     """Rollouts that say what they are given, piece by piece."""
 
-    def __init__(self, backend: str) -> None:
-        self.backend = backend
-        self.run_rollout = self.plain if backend == "thread" else self.coroutine
-
-    async def coroutine(self, rollout: Any) -> str:
-        return self.plain(rollout)
-
-    def plain(self, rollout: Any) -> str:
+    def say(rollout: Rollout) -> None:
         for piece in rollout.input:
             rollout.delta(piece)
-        return "said"
+
+    held = Held(backend, say)
+    held.over.set()
+    return held
 
 
 async def heard(router: Router, count: int) -> list[tuple[int, int, bytes]]:
@@ -48,14 +45,14 @@ async def heard(router: Router, count: int) -> list[tuple[int, int, bytes]]:
 @pytest.mark.parametrize("backend", BACKENDS)
 async def test_deltas_leave_in_their_order_and_before_the_outcome(backend: str):
     pieces = [b"%d" % number for number in range(50)]
-    async with opened(Saying(backend)) as (router, _):
+    async with opened(saying(backend)) as (router, _):
         number = router.dispatch(pieces)
         assert await heard(router, 1) == [(number, i, piece) for i, piece in enumerate(pieces)]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 async def test_a_delta_that_is_not_bytes_fails_its_rollout(backend: str):
-    async with opened(Saying(backend)) as (router, _):
+    async with opened(saying(backend)) as (router, _):
         number = router.dispatch(["text"])
         status, error = (await router.outcomes(1))[number]
     assert (status, error.type) == (Status.ERROR, "TypeError")
@@ -80,64 +77,35 @@ async def test_deltas_after_the_end_of_a_rollout_and_those_of_a_group_go_nowhere
     assert sorted(found) == [(first, 0, b"in time"), (last, 0, b"in time")]
 
 
-class Flooding:
-    """Rollouts that say one piece very often while the loop of the worker does not run, and
-    another one when it has run again."""
-
-    OFTEN = 1_000
-
-    def __init__(self, backend: str) -> None:
-        self.backend = backend
-        self.run_rollout = self.plain if backend == "thread" else self.coroutine
-        self.held_up = threading.Event()
-        """Whether the loop does not run."""
-        self.flooded = threading.Event()
-        self.held = 0
-        """How many of them the worker held then."""
-        self.runs = threading.Event()
-        """Whether the loop has run again."""
-
-    async def coroutine(self, rollout: Any) -> str:
-        self.flood(rollout)
-        while not self.runs.is_set():
-            await (trio if self.backend == "trio" else asyncio).sleep(0.01)
-        rollout.delta(b"last")
-        return "said"
-
-    def plain(self, rollout: Any) -> str:
-        self.flood(rollout)
-        self.runs.wait()
-        rollout.delta(b"last")
-        return "said"
-
-    def flood(self, rollout: Any) -> None:
-        piece = bytes(rollout.input)
-        if self.backend != "trio":  # there it holds up the loop itself
-            self.held_up.wait()
-        before = sys.getrefcount(piece)
-        for _ in range(self.OFTEN):
-            rollout.delta(piece)
-        self.held = sys.getrefcount(piece) - before
-        self.flooded.set()
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 async def test_g10_what_was_said_while_the_loop_was_busy_took_gigabytes(backend: str):
     """In a thread or on asyncio: 3,000 deltas of a mebibyte took a worker to 1.4 GB."""
-    size_bytes = 100_000
-    environment = Flooding(backend)
+    size_bytes, often, held = 100_000, 1_000, []
+    busy, flooded = threading.Event(), threading.Event()
+
+    def flood(rollout: Rollout) -> None:
+        piece = bytes(size_bytes)
+        if backend != "trio":  # there it holds up the loop itself
+            busy.wait()
+        before = sys.getrefcount(piece)
+        for _ in range(often):
+            rollout.delta(piece)
+        held.append(sys.getrefcount(piece) - before)
+        flooded.set()
+
+    environment = Held(backend, flood, lambda rollout: rollout.delta(b"last"))
     async with opened(environment) as (router, _):
-        number = router.dispatch(size_bytes)
+        number = router.dispatch(None)
         await trio.testing.wait_all_tasks_blocked()
-        environment.held_up.set()
-        assert environment.flooded.wait(60)  # not awaited: the loop is busy
+        busy.set()
+        assert flooded.wait(60)  # not awaited: the loop is busy
         await trio.testing.wait_all_tasks_blocked()
         router.send(messages.Statement(0, 0, [number, number + 1], []))
         await trio.testing.wait_all_tasks_blocked()
-        environment.runs.set()
+        environment.over.set()
         found = await heard(router, 1)
     most = DELTAS_BYTES // (size_bytes + DELTA_RECORD_BYTES)
     # Each is held once where it waits, and once more where the core's effects are.
-    assert 0 < environment.held <= most
-    assert [delta for _, delta, _ in found] == [*range(most), environment.OFTEN]
-    assert found[-1] == (number, environment.OFTEN, b"last")
+    assert 0 < held[0] <= most
+    assert [delta for _, delta, _ in found] == [*range(most), often]
+    assert found[-1] == (number, often, b"last")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import queue
 import threading
 import tracemalloc
@@ -12,7 +11,9 @@ import pytest
 import trio
 import trio.testing
 
-from tests.worker.test_shell import BACKENDS, opened
+from tests.worker.helpers import BACKENDS, Held
+from tests.worker.test_shell import opened
+from trio_envserve import Rollout
 from trio_envserve.core import messages, notes
 from trio_envserve.core.limits import WireLimits
 from trio_envserve.core.ranges import Ranges
@@ -21,26 +22,9 @@ from trio_envserve.core.terms import NOTE_BYTES, Status
 WIRE = WireLimits()
 
 
-class Noting:
-    """Rollouts that note what they are given, and wait."""
-
-    def __init__(self, backend: str) -> None:
-        self.backend = backend
-        self.over = threading.Event()
-        self.run_rollout = self.plain if backend == "thread" else self.coroutine
-
-    async def coroutine(self, rollout: Any) -> str:
-        for fields in rollout.input:
-            rollout.note(**fields)
-        while not self.over.is_set():
-            await (trio if self.backend == "trio" else asyncio).sleep(0.01)
-        return "noted"
-
-    def plain(self, rollout: Any) -> str:
-        for fields in rollout.input:
-            rollout.note(**fields)
-        self.over.wait()
-        return "noted"
+def note_all(rollout: Rollout) -> None:
+    for fields in rollout.input:
+        rollout.note(**fields)
 
 
 async def noted(router: Any, count: int = 1) -> list[dict[int, notes.Note]]:
@@ -63,7 +47,7 @@ async def noted(router: Any, count: int = 1) -> list[dict[int, notes.Note]]:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 async def test_the_last_note_leaves_with_a_beat(backend: str):
-    environment = Noting(backend)
+    environment = Held(backend, note_all)
     async with opened(environment, beat_s=0.01) as (router, _):
         number = router.dispatch([{"turn": 1, "text": "a"}, {"turn": 2, "tokens": 7}])
         try:
@@ -77,7 +61,7 @@ async def test_the_last_note_leaves_with_a_beat(backend: str):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 async def test_many_notes_of_a_megabyte_leave_as_one_that_is_cut(backend: str):
-    environment = Noting(backend)
+    environment = Held(backend, note_all)
     given = [{"text": "x" * 1_000_000}] * 3 + [{"turn": turn} for turn in range(10_000)]
     async with opened(environment, beat_s=0.01) as (router, _):
         number = router.dispatch(given)
@@ -91,20 +75,18 @@ async def test_many_notes_of_a_megabyte_leave_as_one_that_is_cut(backend: str):
 
 
 async def test_g10_of_ten_thousand_notes_while_the_loop_is_busy_one_is_held():
-    held_up, over = threading.Event(), threading.Event()
+    held_up = threading.Event()
     told: queue.SimpleQueue[int] = queue.SimpleQueue()
 
-    def environment(rollout: Any) -> str:
+    def body(rollout: Rollout) -> None:
         held_up.wait()
         rollout.note(text="y" * 900)
         before_bytes, _ = tracemalloc.get_traced_memory()
         for turn in range(10_000):
             rollout.note(turn=turn, text="x" * 900)
-        after_bytes, _ = tracemalloc.get_traced_memory()
-        told.put(after_bytes - before_bytes)
-        over.wait()
-        return "noted"
+        told.put(tracemalloc.get_traced_memory()[0] - before_bytes)
 
+    environment = Held("thread", body)
     tracemalloc.start()
     try:
         async with opened(environment, beat_s=0.01) as (router, _):
@@ -113,16 +95,16 @@ async def test_g10_of_ten_thousand_notes_while_the_loop_is_busy_one_is_held():
             held_up.set()
             grown_bytes = told.get(timeout=60)  # not awaited: the loop is busy
             assert await noted(router) == [{number: {"turn": 9_999, "text": "x" * 900}}]
-            over.set()
+            environment.over.set()
     finally:
-        over.set()
+        environment.over.set()
         tracemalloc.stop()
     assert grown_bytes < 100 * NOTE_BYTES
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 async def test_a_note_that_cannot_be_written_fails_its_rollout(backend: str):
-    async with opened(Noting(backend)) as (router, _):
+    async with opened(Held(backend, note_all)) as (router, _):
         number = router.dispatch([{"field": [1]}])
         status, error = (await router.outcomes(1))[number]
     assert (status, error.type) == (Status.ERROR, "TypeError")

@@ -7,6 +7,7 @@ import threading
 import types
 from collections.abc import Awaitable, Callable, Generator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ import trio
 import trio.testing
 
 from tests.memory import pair
-from trio_envserve import Client, Rollout
+from tests.worker import helpers
+from tests.worker.helpers import Held
+from trio_envserve import Rollout
 from trio_envserve.worker import stacks
 from trio_envserve.worker.stacks import (
     ASYNCIO_THREAD,
@@ -26,6 +29,8 @@ from trio_envserve.worker.stacks import (
 
 
 class Trio:
+    """Its rollouts wait, with as many tasks below them as they are told."""
+
     def __init__(self) -> None:
         self.gate = trio.Event()
 
@@ -40,44 +45,21 @@ class Trio:
         await self.gate.wait()
 
 
-class Thread:
-    def __init__(self) -> None:
-        self.begun, self.gate = threading.Event(), threading.Event()
-
-    def run_rollout(self, rollout: Rollout) -> str:
-        self.begun.set()
-        self.gate.wait()
-        return "done"
-
-
-class Asyncio:
-    backend = "asyncio"
-
-    def __init__(self) -> None:
-        self.begun, self.gate = threading.Event(), threading.Event()
-
-    async def run_rollout(self, rollout: Rollout) -> str:
-        self.begun.set()
-        while not self.gate.is_set():
-            await asyncio.sleep(0.01)
-        return "done"
-
-
-async def stack_of_one(client: Client) -> str | None:
-    page = await client.list_running()
-    return await client.stack(page.running[0].number)
-
-
-async def test_the_tasks_of_a_rollout_are_a_tree():
-    environment = Trio()
+async def stack_of(environment: Trio, tasks: int) -> str:
+    """What a client is shown of one rollout that runs."""
     async with pair(environment) as (_, client), trio.open_nursery() as nursery:
-        nursery.start_soon(client.run_rollout, 2)
+        nursery.start_soon(client.run_rollout, tasks)
         await trio.testing.wait_all_tasks_blocked(0.01)
         try:
-            text = await stack_of_one(client)
+            text = await client.stack((await client.list_running()).running[0].number)
         finally:
             environment.gate.set()
     assert text is not None
+    return text
+
+
+async def test_the_tasks_of_a_rollout_are_a_tree():
+    text = await stack_of(Trio(), 2)
     assert "in run_rollout" in text
     own, _, tree = text.partition("tasks of trio:\n")
     assert own.startswith("the environment's code stands here:\n  File ")
@@ -86,32 +68,26 @@ async def test_the_tasks_of_a_rollout_are_a_tree():
 
 
 async def test_g10_of_thousands_of_tasks_some_are_shown():
-    environment = Trio()
-    async with pair(environment) as (_, client), trio.open_nursery() as nursery:
-        nursery.start_soon(client.run_rollout, 1000)
-        await trio.testing.wait_all_tasks_blocked(0.01)
-        try:
-            text = await stack_of_one(client)
-        finally:
-            environment.gate.set()
-    assert text is not None
+    text = await stack_of(Trio(), 1000)
     assert len(text) < 2 * TREE_CHARACTERS
     *shown, last = text.splitlines()
     tasks = [line for line in shown if line.endswith("Trio.below_it")]
     assert last == f"and {1000 - len(tasks)} tasks more, with those below them"
 
 
-@pytest.mark.parametrize("environment", [Thread(), Asyncio()], ids=["thread", "asyncio"])
-async def test_code_that_is_not_trio_is_shown_where_it_stands(environment: Any):
+@pytest.mark.parametrize("backend", ["thread", "asyncio"])
+async def test_code_that_is_not_trio_is_shown_where_it_stands(backend: str):
+    begun = threading.Event()
+    environment = Held(backend, lambda _: begun.set())
     async with pair(environment) as (_, client), trio.open_nursery() as nursery:
         nursery.start_soon(partial(client.run_rollout, 1, key="one"))
-        await trio.to_thread.run_sync(environment.begun.wait, abandon_on_cancel=True)
+        await trio.to_thread.run_sync(begun.wait, abandon_on_cancel=True)
         try:
-            text = await stack_of_one(client)
+            text = await client.stack((await client.list_running()).running[0].number)
         finally:
-            environment.gate.set()
+            environment.over.set()
     assert text is not None
-    assert "in run_rollout" in text
+    assert Path(helpers.__file__).name in text
 
 
 async def test_what_has_ended_has_no_stack():
@@ -120,13 +96,6 @@ async def test_what_has_ended_has_no_stack():
     async with pair(environment) as (_, client):
         await client.run_rollout(0)
         assert await client.stack(0) is None
-
-
-def test_what_has_no_task_says_so():
-    async def main() -> str:
-        return describe_request(trio.lowlevel.current_task(), "ab#1")
-
-    assert "has not begun" in trio.run(main)
 
 
 # -- tasks, threads and tasks of asyncio, without a worker -------------------------------

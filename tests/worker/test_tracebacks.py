@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 import trio
 
+from tests.memory import ADDRESS, pair, virtual
 from trio_envserve import ConfigError, EnvironmentBroken, RolloutFailed, open_client, open_server
 from trio_envserve.envs import arithmetic
 from trio_envserve.host.workers import parse_command
+from trio_envserve.net import MemoryNetwork
 from trio_envserve.worker import tracebacks
 from trio_envserve.worker.tracebacks import has_own_frames, own_frames
 
@@ -39,10 +41,7 @@ class Asyncio:
 
 
 async def failure_of(environment: Any) -> RolloutFailed:
-    async with (
-        open_server(environment, workers=0) as server,
-        open_client(server.address) as client,
-    ):  # fmt: skip
+    async with pair(environment) as (_, client):
         with pytest.raises(RolloutFailed) as caught:
             await client.run_rollout(0)
     return caught.value
@@ -54,25 +53,16 @@ def files_of(text: str) -> list[str]:
 
 @pytest.mark.parametrize("environment", [divides, divides_later, Asyncio])
 async def test_the_traceback_of_a_rollout_has_only_the_authors_frames(environment: Any):
-    """It began with a dozen frames of this package, trio and threads."""
+    """It began with a dozen frames of this package, trio and threads, in a field that nobody
+    printed."""
     error = await failure_of(environment)
     assert error.info is not None
     assert {*files_of(error.info.traceback)} == {__file__}
-    assert "return 1 / int(rollout.input)" in error.info.traceback
-
-
-async def test_the_message_says_file_and_line_and_the_rest_is_a_note():
-    """The traceback was in a field that nobody printed."""
-    error = await failure_of(divides)
     line = divides.__code__.co_firstlineno + 1
-    assert f"ZeroDivisionError: division by zero at test_tracebacks.py:{line} in divides" in str(
-        error
-    )
-    printed = "".join(traceback.format_exception(error))
-    assert "return 1 / int(rollout.input)" in printed
-
-
-async def test_what_this_package_raises_is_shown_where_it_was_called():
+    where = f"ZeroDivisionError: division by zero at test_tracebacks.py:{line} in divides"
+    assert where in str(error)
+    assert "return 1 / int(rollout.input)" in "".join(traceback.format_exception(error))
+    # What this package raises is shown where it was called.
     error = await failure_of(asks_nonsense)
     assert error.info is not None
     assert {*files_of(error.info.traceback)} == {__file__}
@@ -109,31 +99,25 @@ def traceback_through(*files: str) -> TracebackType:
 
 
 @pytest.mark.parametrize(
-    ("files", "kept"),
+    ("files", "kept", "own"),
     [
-        ([TRIO, OURS, MINE, OURS, TRIO], [MINE, TRIO]),
-        ([THREADS, IMPORTS, MINE, IMPORTS, THREADS], [MINE, IMPORTS, THREADS]),
-        ([OURS, BUILT_IN, OURS], [BUILT_IN]),
-        ([OURS, MINE, TRIO, MINE], [MINE, TRIO, MINE]),
+        ([TRIO, OURS, MINE, OURS, TRIO], [MINE, TRIO], True),
+        ([THREADS, IMPORTS, MINE, IMPORTS, THREADS], [MINE, IMPORTS, THREADS], True),
+        ([OURS, BUILT_IN, OURS], [BUILT_IN], True),
+        ([OURS, MINE, TRIO, MINE], [MINE, TRIO, MINE], True),
+        ([MINE, TRIO, THREADS], [MINE, TRIO, THREADS], True),
+        ([TRIO, OURS, THREADS, IMPORTS], [TRIO, OURS, THREADS, IMPORTS], False),
+        ([THREADS], [THREADS], False),
     ],
 )
 def test_only_what_stands_before_the_author_and_this_package_is_left_out(
-    files: list[str], kept: list[str]
+    files: list[str], kept: list[str], own: bool
 ):
     tb = traceback_through(*files)
     assert [frame.filename for frame in traceback.extract_tb(own_frames(tb))] == kept
-
-
-@pytest.mark.parametrize("files", [[MINE], [MINE, TRIO, THREADS], [TRIO, OURS], [THREADS]])
-def test_a_traceback_of_which_nothing_is_to_be_left_out_stays_as_it_is(files: list[str]):
-    tb = traceback_through(*files)
-    assert own_frames(tb) is tb
-
-
-def test_what_has_an_authors_frame_is_known():
-    assert has_own_frames(traceback_through(TRIO, OURS, MINE))
-    assert has_own_frames(traceback_through(OURS, BUILT_IN))
-    assert not has_own_frames(traceback_through(TRIO, OURS, THREADS, IMPORTS))
+    assert has_own_frames(tb) is own
+    if kept == files:
+        assert own_frames(tb) is tb
     assert not has_own_frames(None)
 
 
@@ -155,6 +139,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
+@virtual
 async def test_a_broken_environment_ends_a_call_with_the_place(
     mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -162,31 +147,39 @@ async def test_a_broken_environment_ends_a_call_with_the_place(
     name = f"broken_{abs(hash(mistake))}"
     (tmp_path / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
-    async with (
-        open_server(f"{name}:make", workers=0) as server,
-        open_client(server.address) as client,
-    ):  # fmt: skip
+    async with pair(f"{name}:make") as (server, client):
         with pytest.raises(EnvironmentBroken) as caught:
             await client.run_rollout(1)
-        with pytest.raises(EnvironmentBroken):
-            await client.wait_ready()
-        with pytest.raises(EnvironmentBroken):
-            await server.wait_ready()
+        for wait_ready in (client.wait_ready, server.wait_ready):
+            with pytest.raises(EnvironmentBroken):
+                await wait_ready()
     assert said in str(caught.value)
     note = "\n".join(caught.value.__notes__)
     assert line in note
     assert {Path(file).name for file in files_of(note)} <= {f"{name}.py"}
 
 
-async def test_arguments_that_the_factory_lacks_end_a_call():
-    def make(size: int = 3) -> object:
-        raise AssertionError
+def lacks_an_argument(size: int = 3) -> object:
+    raise AssertionError
 
+
+@pytest.mark.parametrize(
+    ("environment", "args", "hint"),
+    [
+        (lacks_an_argument, {"sise": 1}, "did you mean 'size'"),
+        (lambda r: r.input, {}, 'calls its first parameter "rollout"'),
+    ],
+    ids=["argument", "parameter"],
+)
+async def test_a_function_with_another_name_in_its_head_ends_a_call(
+    environment: Any, args: dict[str, int], hint: str
+):
+    network = MemoryNetwork()
     async with (
-        open_server(make, args={"sise": 1}, workers=0) as server,
-        open_client(server.address) as client,
+        open_server(environment, args=args, bind=ADDRESS, workers=0, network=network),
+        open_client(ADDRESS, network=network) as client,
     ):
-        with pytest.raises(EnvironmentBroken, match="did you mean 'size'"):
+        with pytest.raises(EnvironmentBroken, match=hint):
             await client.run_rollout(1)
 
 
@@ -195,15 +188,6 @@ async def test_a_typo_in_the_name_ends_open_server():
     with pytest.raises(ConfigError, match="did you mean 'arithmetic'"):
         async with open_server("arithmatic"):
             pass
-
-
-async def test_a_function_whose_parameter_has_another_name():
-    async with (
-        open_server(lambda r: r.input, workers=0) as server,
-        open_client(server.address) as client,
-    ):
-        with pytest.raises(EnvironmentBroken, match='calls its first parameter "rollout"'):
-            await client.run_rollout(1)
 
 
 def calls_trio(rollout: Any) -> None:
@@ -216,6 +200,13 @@ async def sleeps_on_asyncio(rollout: Any) -> None:
     import asyncio
 
     await asyncio.sleep(0.01)
+
+
+class SleepsOnTrio:
+    backend = "asyncio"
+
+    async def run_rollout(self, rollout: Any) -> None:
+        await trio.sleep(0.01)
 
 
 async def forgets_to_await(rollout: Any) -> Any:
@@ -241,6 +232,7 @@ def takes_it_for_the_input_in_a_thread(rollout: Any) -> Any:
     ("environment", "hint"),
     [
         (calls_trio, "coroutine function"),
+        (SleepsOnTrio, "trio code"),
         (sleeps_on_asyncio, 'set backend = "asyncio"'),
         (forgets_to_await, "await rollout.ask(...)"),
         (takes_it_for_the_input, "is rollout.input"),

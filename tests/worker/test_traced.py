@@ -6,12 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
-import trio
 
+from tests.memory import pair
 from tests.spans import Kept, about, id_of, kept, parent_of
-from trio_envserve import Rollout, open_client, open_server, tracing
+from trio_envserve import Rollout, tracing
 from trio_envserve.models.interface import Completion
-from trio_envserve.net import MemoryNetwork
 from trio_envserve.worker.traced import TracedModel
 
 __all__ = ["kept"]
@@ -63,23 +62,19 @@ class Tools:
 
 
 async def run(environment: Any, **options: Any) -> None:
-    network = MemoryNetwork()
-    with trio.fail_after(300):
-        async with (
-            open_server(environment, bind="memory:s", workers=0, network=network) as server,
-            open_client(server.address, network=network) as client,
-        ):
-            await client.run_rollout({}, **options)
+    async with pair(environment) as (_, client):
+        await client.run_rollout({}, **options)
 
 
 @pytest.mark.parametrize("environment", [on_trio, in_a_thread, OnAsyncio()])
 async def test_model_calls_are_below_the_block_in_which_they_are_made(kept: Kept, environment: Any):
-    await run(environment)
+    await run(environment, model_name="small")
     execution, think = kept.one("execution"), kept.one("think")
-    first, second = kept.named("chat oracle")
+    first, second = kept.named("chat small")
     assert parent_of(think) == parent_of(second) == id_of(execution)
     assert parent_of(first) == id_of(think)
     assert first.kind.name == "CLIENT"
+    assert about(first)["envserve.endpoint"] == "oracle"
     assert "secret" not in repr([about(span) for span in kept.all])
 
 
@@ -90,11 +85,6 @@ async def test_tools_are_below_the_execution_and_say_what_type_of_error_they_rai
     assert "error.type" not in about(good)
     assert about(bad)["error.type"] == "ValueError"
     assert "secret" not in repr([about(span) for span in kept.all])
-
-
-async def test_a_model_name_stands_in_the_name_of_the_span(kept: Kept):
-    await run(on_trio, model_name="small")
-    assert about(kept.named("chat small")[0])["envserve.endpoint"] == "oracle"
 
 
 class Answers:
@@ -116,20 +106,14 @@ FULL = Completion(
 )
 
 
+USAGE = {"gen_ai.usage.input_tokens": 5, "gen_ai.usage.output_tokens": 0}
+END = {"envserve.finish_reason": "stop", "envserve.model_requests": 2}
+
+
 @pytest.mark.parametrize(
     ("completion", "told"),
-    [
-        (
-            FULL,
-            {
-                "gen_ai.usage.input_tokens": 5,
-                "gen_ai.usage.output_tokens": 0,
-                "envserve.finish_reason": "stop",
-                "envserve.model_requests": 2,
-            },
-        ),
-        (Completion("a secret"), {"envserve.model_requests": 1}),
-    ],
+    [(FULL, USAGE | END), (Completion("a secret"), {"envserve.model_requests": 1})],
+    ids=["everything", "nothing"],
 )
 async def test_a_span_says_what_the_model_reports_and_nothing_else(
     kept: Kept, completion: Completion, told: dict[str, Any]

@@ -1,0 +1,62 @@
+"""Runners of environments that are functions, requests for them, and rollouts that wait."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import trio
+
+from trio_envserve import Rollout
+from trio_envserve.envs import LoadedEnvironment, RolloutRequest
+from trio_envserve.worker.runners import Runner, open_runner
+
+BACKENDS = ["trio", "thread", "asyncio"]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def on_asyncio(function: Function) -> Function:
+    """Declares the backend of an environment that is a function."""
+    function.backend = "asyncio"  # type: ignore[attr-defined]  # as environments do
+    return function
+
+
+@asynccontextmanager
+async def opened(env: LoadedEnvironment, **more: Any) -> AsyncIterator[Runner]:
+    """A runner, and an end to what hangs."""
+    with trio.fail_after(60):
+        async with open_runner(env, **more) as runner:
+            yield runner
+
+
+def request(given: Any = None, kind: str = "rollout", **more: Any) -> RolloutRequest:
+    fields: dict[str, Any] = {"kind": kind, "input": given, "endpoint": "oracle"}
+    return RolloutRequest(**{**fields, "model_name": "m", **more})
+
+
+class Held:
+    """An environment on any backend: its rollouts run ``body``, wait until the test lets them
+    go, and end with what ``then`` does."""
+
+    def __init__(
+        self, backend: str, body: Callable[[Rollout], Any],
+        then: Callable[[Rollout], Any] = lambda _: "done",
+    ) -> None:  # fmt: skip
+        self.backend = backend
+        self.over = threading.Event()
+        self.run_rollout: Any = self._plain if backend == "thread" else self._coroutine
+        self._body, self._then = body, then
+
+    async def _coroutine(self, rollout: Rollout) -> Any:
+        self._body(rollout)
+        while not self.over.is_set():  # noqa: ASYNC110  # it is set in any thread
+            await (trio if self.backend == "trio" else asyncio).sleep(0.01)
+        return self._then(rollout)
+
+    def _plain(self, rollout: Rollout) -> Any:
+        self._body(rollout)
+        self.over.wait()
+        return self._then(rollout)
