@@ -292,7 +292,7 @@ def test_a_large_frame_is_received_into_its_own_buffer_which_grows_with_it():
         (bytes([LONG]) + (1001).to_bytes(8, "big"), "a frame of 1001 bytes; 1000 are taken"),
         (bytes([LONG]) + (2**64 - 1).to_bytes(8, "big"), "a frame of 18446744073709551615"),
         (b"\x03" + (900).to_bytes(8, "big") + bytes(900), "more than 2000 bytes"),
-        (b"\x01\x00" * 6, "more than 5 frames"),
+        (b"\x01\x00" * 5 + b"\x00\x00", "more than 5 frames"),
         (encode_command(bytes(101)), "a command of 101 bytes"),
     ],
 )

@@ -96,7 +96,7 @@ async def test_a_partition_is_silent(autojump_clock, network, new_events):
 
 @pytest.mark.parametrize(
     ("address", "words"),
-    [("memory:r", [b"arrives"]), ("memory:other", [b"arrives", b"slow", b"behind it"])],
+    [("memory:r", [b"arrives"]), ("memory:other", [b"arrives", b"slow", b"behind it", b"late"])],
 )
 async def test_a_partition_of_an_address_stops_what_has_not_arrived_there(
     autojump_clock, network, address, words
@@ -109,6 +109,7 @@ async def test_a_partition_of_an_address_stops_what_has_not_arrived_there(
             assert dealer.send_nowait([word])
         await trio.sleep(0.5)
         network.partition(address)
+        assert dealer.send_nowait([b"late"])
         await trio.sleep(10)
         assert router.receive_nowait() == [[route, word] for word in words]
         assert router.receive_nowait() == []

@@ -26,7 +26,7 @@ import trio
 import trio.testing
 
 from trio_envserve.core.limits import KIB, MIB, ClientLimits, WireLimits
-from trio_envserve.net import ConnectionEvent
+from trio_envserve.net import FRAMES_MAX, ConnectionEvent
 from trio_envserve.net import spare as spare_module
 from trio_envserve.net.framing import Decoder, encode, encode_command
 from trio_envserve.net.large import GROW_BYTES
@@ -875,3 +875,17 @@ async def test_a_dealer_that_is_dropped_at_once_does_not_come_back_in_a_storm(zm
         # 1.1 s.  If a stall makes one connection last, they begin anew, but it lasted 0.5 s.
         assert made[7] - made[0] > 1.0
         nursery.cancel_scope.cancel()
+
+
+async def test_too_many_frames_end_their_connection_alone(zmtp_bench):
+    async with opened(zmtp_bench, echoes=False) as (b, router, peers), b.dealer(router) as dealer:
+        [route] = await b.greet(router, dealer)
+        sock = await peers.shake(said(b"good") + b"".join(encode([[b"x"] * (FRAMES_MAX + 1)])))
+        [[_, word]] = await router.receive()
+        assert word == b"good"
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(router.receive)
+            await in_thread(raw_zmtp.until_closed, sock)
+            nursery.cancel_scope.cancel()
+        assert router.send_nowait(route, [b"fine"])
+        assert await dealer.receive() == [[b"fine"]]
