@@ -603,9 +603,23 @@ def test_a_statement_that_is_none_is_refused(lives):
 def test_a_name_that_another_worker_has_is_refused():
     link = joined()
     lives = [[b"w0-1", b"i" * 16, 7, b"", 1, [], 0]]
-    hello = HostHello(1, "b", b"t" * 16, 1, [], EPOCH, 1, 1, {}, [b"c" * 16], b"n" * 16, lives)
+    hello = HostHello(1, "b", b"t" * 16, 1, [], b"x" * 16, 1, 1, {}, [b"c" * 16], EPOCH, lives)
     with pytest.raises(ProtocolError):
         link.hosts.message(b"r", (encode(hello),), link.now_s)
+
+
+def test_a_late_statement_for_an_earlier_router_was_taken_for_a_malformed_message():
+    link = joined()
+    lives = [[b"w0-1", link.alive[b"w0-1"], 7, b"", 1, [], 0]]
+    late = HostHello(
+        1, "a", b"t" * 16, 1, [], b"x" * 16, 1, 1, {}, [b"c" * 16], b"n" * 16, lives
+    )  # fmt: skip
+    assert link.hosts.message(b"r", (encode(late),), link.now_s) == []
+    (effect,) = link.hosts.out
+    assert isinstance(effect, ToHost)
+    refused, _ = decode(effect.frames, most_bytes=1 << 20)
+    assert isinstance(refused, HostRefused)
+    assert refused.code == OVER
 
 
 @pytest.mark.parametrize(

@@ -41,9 +41,9 @@ from trio_envserve.core.key_records import KeyAct
 from trio_envserve.core.terms import RequestId, Status, Verdict
 from trio_envserve.lab.mutants import MUTANTS, Patches
 from trio_envserve.lab.simulation import simulator
+from trio_envserve.lab.simulation.actors import World
 from trio_envserve.lab.simulation.judges import Guarantees
 from trio_envserve.lab.simulation.plan import KeyUse, is_harsh
-from trio_envserve.lab.simulation.simulator import World
 from trio_envserve.lab.simulation.target import Protocol
 
 Event: TypeAlias = list[Any]

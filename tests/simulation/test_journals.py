@@ -23,7 +23,7 @@ from trio_envserve.core.key_records import GenerationState
 from trio_envserve.core.key_table import TABLE, KeyInput
 from trio_envserve.lab.simulation import __main__ as every_write
 from trio_envserve.lab.simulation import actors
-from trio_envserve.lab.simulation.actors import Disk
+from trio_envserve.lab.simulation.actors import Disk, World
 from trio_envserve.lab.simulation.judges import JournalFacts, JournalJudge
 from trio_envserve.lab.simulation.plan import (
     OF_JOURNALS,
@@ -36,7 +36,7 @@ from trio_envserve.lab.simulation.plan import (
     of_keys_only,
     plan_of,
 )
-from trio_envserve.lab.simulation.simulator import World, run
+from trio_envserve.lab.simulation.simulator import run
 from trio_envserve.lab.simulation.target import crashes, keyed_seeds
 
 SEEDS = [seed for seed in range(240) if brings("journal", seed)]

@@ -51,6 +51,7 @@ class _Options:
         self.runs: int | None = given["runs"]
         self.seed: int | None = given["seed"]
         self.harsh: bool = given["harsh"]
+        self.hosts: bool = given["hosts"]
         self.mutant: str = given["mutant"] or ""
         self.protocol: str = given["protocol"] or ""
         self.saved: Path | None = given["saved"]
@@ -64,13 +65,18 @@ class _Options:
         if self.seconds is not None and self.runs is not None:
             raise click.UsageError("--seconds and --runs exclude each other")
         self.exhaustive: bool = given["exhaustive"]
-        if self.protocol and (self.mutant or self.harsh):
-            raise click.UsageError("--protocol has no mutants and no harsh runs")
+        if self.protocol and (self.mutant or self.harsh or self.hosts):
+            raise click.UsageError("--protocol has no mutants, no harsh runs and no hosts")
         self.config: str = given["config"] or ""
         if self.config and (self.protocol or not self.exhaustive):
             raise click.UsageError("--config is for --exhaustive, without --protocol")
         if self.exhaustive and (
-            self.many or self.saved or self.seed is not None or self.trace or self.harsh
+            self.many
+            or self.saved
+            or self.seed is not None
+            or self.trace
+            or self.harsh
+            or self.hosts
         ):
             raise click.UsageError("--exhaustive has no seeds: the system's bounds say how far")
         if self.exhaustive and not self.protocol:
@@ -82,7 +88,7 @@ class _Options:
                 find(self.mutant)
             except KeyError as error:
                 raise click.UsageError(error.args[0]) from None
-        if self.mutant == "all" and (self.many or self.saved or self.harsh):
+        if self.mutant == "all" and (self.many or self.saved or self.harsh or self.hosts):
             raise click.UsageError("--mutant all has its own number of runs and modes, and no file")
         if self.trace and (self.many or (self.seed is None and self.saved is None)):
             raise click.UsageError("--trace is for one run: give --seed or --saved")
@@ -107,7 +113,9 @@ class _Options:
 
     def of_target(self) -> dict[str, Any]:
         """The options of the target."""
-        return {} if self.protocol else {"harsh": self.harsh, "mutant": self.mutant}
+        if self.protocol:
+            return {}
+        return {"harsh": self.harsh, "hosts": self.hosts, "mutant": self.mutant}
 
     def tally(self) -> BaseTally[Any]:
         """New sums over its runs."""
@@ -145,6 +153,7 @@ class _Options:
     "shows it]",
 )  # fmt: skip
 @click.option("--harsh", is_flag=True, help="Make all runs harsh, not only the odd seeds.")
+@click.option("--hosts", is_flag=True, help="Have the workers on hosts, which hold leases.")
 @click.option(
     "--mutant", metavar="NAME|all",
     help="Break the core on purpose, and see that it is caught; all: every mutant in turn.",
@@ -241,6 +250,7 @@ async def _many(options: _Options, made_by: dict[str, Any], stop: Stop) -> Resul
     )  # fmt: skip
     mode = "" if options.protocol else ", usual and harsh by turns"
     mode = ", all harsh" if options.harsh else mode
+    mode += ", with hosts" * options.hosts
     of = options.protocol + ": " if options.protocol else f"{describe(made_by)}; "
     say(f"{of}seeds from {base}{mode}, {count(options.jobs, 'process')}")
     if options.mutant:

@@ -214,7 +214,8 @@ class Hosts:
         if known is None and self.leases.is_over(hello.tenure):
             pass  # it is told so below, whatever else is wrong with it
         elif known is None:
-            if any(life.worker in self._pool.lives for life in lives):
+            is_late = bool(hello.epoch) and hello.to != self.leases.epoch  # told so below, too
+            if not is_late and any(life.worker in self._pool.lives for life in lives):
                 raise ProtocolError("a worker of a host that has the name of another one")
             if unwelcome := self._unwelcome(name, hello.workers, capacity):
                 self._refuse(route, hello.tenure, hello.hello, *unwelcome)

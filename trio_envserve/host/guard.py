@@ -36,6 +36,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Final, NoReturn, final
 
@@ -51,7 +52,12 @@ RECORD: Final = struct.Struct("<qqq")
 
 _FDS_MOST = 16
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_CLOCK_BOOTTIME, _TIMER_ABSTIME, _SIGEV_SIGNAL = 7, 1, 0
+_SIGEV_SIGNAL = 0
+ABSOLUTE = 1
+"""The kernel's flag of timers whose time is one of their clock, not a duration from now."""
+TIMER_CLOCK, TIMER_SIGNAL, TIMER_FLAGS = time.CLOCK_BOOTTIME, signal.SIGKILL, ABSOLUTE
+"""The timer of the deadline: on a clock that runs while the machine sleeps, with a signal that
+needs nobody to be scheduled."""
 _MCL_CURRENT, _MCL_FUTURE = 1, 2
 _NS = 1_000_000_000
 _DEAF_TO = (
@@ -127,14 +133,14 @@ class _Libc:
 
     def make_timer(self) -> ctypes.c_void_p:
         """A timer that kills this process."""
-        event = struct.pack("Pii48x", 0, signal.SIGKILL, _SIGEV_SIGNAL)
+        event = struct.pack("Pii48x", 0, TIMER_SIGNAL, _SIGEV_SIGNAL)
         timer = ctypes.c_void_p()
-        self._check(self._calls.timer_create(_CLOCK_BOOTTIME, event, ctypes.byref(timer)))
+        self._check(self._calls.timer_create(TIMER_CLOCK, event, ctypes.byref(timer)))
         return timer
 
     def set_timer(self, timer: ctypes.c_void_p, at_ns: int) -> None:
         setting = struct.pack("llll", 0, 0, *divmod(max(at_ns, 1), _NS))
-        self._check(self._calls.timer_settime(timer, _TIMER_ABSTIME, setting, None))
+        self._check(self._calls.timer_settime(timer, TIMER_FLAGS, setting, None))
 
     def _check(self, failed: int) -> None:
         if failed:
@@ -142,6 +148,11 @@ class _Libc:
 
 
 # -- the guard ------------------------------------------------------------------------
+
+
+def may_start(armed: bool) -> bool:
+    """Whether a worker may start: only once a deadline was said."""
+    return armed
 
 
 @final
@@ -203,7 +214,7 @@ class _Guard:
         return bytes(data)
 
     def _start(self, number: int, said: bytes, fds: list[int]) -> None:
-        if not self._armed:
+        if not may_start(self._armed):
             self._say(FAILED, number, errno.EPERM)
             return
         link, signs, *locks = fds

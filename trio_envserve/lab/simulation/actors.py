@@ -21,12 +21,16 @@ it, too.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from ...core import error_records, messages
+from ...core import error_records, host_messages, messages
 from ...core.client import ClientCore
 from ...core.client_effects import Answer, ClientEffect, Fail, Reconnect, ToServer
 from ...core.client_inputs import (
@@ -42,13 +46,29 @@ from ...core.client_inputs import (
     ServerMessage,
 )
 from ...core.closing import ClosingStage
-from ...core.errors import ErrorInfo
+from ...core.earlier_epochs import EarlierEpochs, EpochWait
+from ...core.errors import ErrorInfo, ProtocolError
 from ...core.executions import Execution
+from ...core.heartbeat import Heartbeat
+from ...core.host import Host
+from ...core.host_effects import (
+    HostEffect,
+    KillWorker,
+    NewGuard,
+    Say,
+    Serve,
+    SetDeadline,
+    StartWorker,
+    TellWorker,
+)
+from ...core.host_effects import ToRouter as FromHost
+from ...core.host_messages import OVER, HostAnswer, HostBeat, HostHello, HostRefused
+from ...core.host_pool import Hosts, ToHost
 from ...core.journal import Closed as ClosedGeneration
 from ...core.journal import Completed, Record
 from ...core.key_records import KeyAct, KeyName, input_digest
-from ...core.limits import PROTOCOL_VERSION
-from ...core.messages import encode_record
+from ...core.limits import PROTOCOL_VERSION, WireLimits
+from ...core.messages import ToSay, encode_record, in_batches
 from ...core.rested import left_at_rest
 from ...core.restored import remains_of
 from ...core.router import Router
@@ -73,16 +93,30 @@ from ...core.router_inputs import (
     Exited,
     Flushed,
     HeartbeatFelt,
+    HostsDead,
+    HostsLive,
     Loaded,
     PoolOpened,
     Restored,
     Resume,
+    RouterInput,
     Saved,
     Spawned,
     Tick,
+    WorkerBack,
     WorkerMessage,
 )
-from ...core.terms import Body, RequestId, Status, Verdict
+from ...core.terms import (
+    Body,
+    Epoch,
+    Incarnation,
+    RequestId,
+    Route,
+    Status,
+    Tenure,
+    Verdict,
+    whole,
+)
 from ...core.worker import WorkerCore
 from ...core.worker_effects import CancelRun, Exit, Park, Run, ToRouter, WorkerEffect
 from ...core.worker_inputs import (
@@ -94,17 +128,37 @@ from ...core.worker_inputs import (
     SetUpFailed,
     WorkerInput,
 )
-from ...retrylab.world import Process
-from .bounds import at_a_bound, audit, crowded, greedy
-from .coverage import count_key_pairs, count_pairs
-from .judges import key_of
+from ...core.worker_range import WorkerRange
+from ...host import guard
+from ...retrylab.judges import Event, Violation
+from ...retrylab.world import BaseWorld, Events, Process, Rates
+from .bounds import at_a_bound, audit, crowded, greedy, unanswered, unfinished
+from .coverage import (
+    IMPOSSIBLE,
+    IMPOSSIBLE_OF_KEYS,
+    KeyPair,
+    Pair,
+    count_key_pairs,
+    count_pairs,
+    name_of,
+)
+from .judges import Guarantees, key_of
 from .junk import KINDS, spoilt
-from .network import Frames, Link, Outgoing, SimProcess, said_in
-from .plan import Ask, Fault
-
-if TYPE_CHECKING:
-    from .simulator import World
-
+from .network import (
+    CLIENT,
+    HEADER_BYTES,
+    HOST,
+    WORKER,
+    Carrier,
+    Frames,
+    Link,
+    Network,
+    Outgoing,
+    is_kind,
+    of_host,
+    said_in,
+)
+from .plan import OF_HOSTS, Ask, Fault, HostPlan, Plan, plan_of
 
 # -- the disk ----------------------------------------------------------------------------
 
@@ -268,6 +322,51 @@ class SimJournal:
         server.post(server.saved, upto)
 
 
+# -- processes ---------------------------------------------------------------------------
+
+
+STILL = frozenset({"stopped", "asleep"})
+"""Reasons why a process is held in which no code of it runs."""
+
+
+class SimProcess(Process):
+    """A process of a server, a host or a worker: its stops and its death are events."""
+
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world.events, name, world.luck_of(name))
+        self.world = world
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether no code of it runs: it is stopped, or its machine sleeps."""
+        return bool(self._holds) and not STILL.isdisjoint(self._holds)
+
+    def hold(self, why: str) -> None:
+        """Hold the process until this reason is released."""
+        stood_still = self.stands_still
+        super().hold(why)
+        if self.stands_still and not stood_still:
+            self.world.happened("is", self.name, "", {"stopped_s": self.events.now_s})
+
+    def release(self, why: str) -> None:
+        """Let the process move again, unless another reason holds it."""
+        now_s, since_s, facts = self.events.now_s, self._holds.get(why), {}
+        if why in STILL and not STILL & self._holds.keys() - {why}:
+            facts = {"stopped_s": None, "continued_s": now_s}
+        if since_s is not None and len(self._holds) == 1:
+            held_s = self.held_s + (now_s - since_s)
+            facts |= {"held_s": held_s, "held_times": self.held_times + 1}
+        if facts and self.alive:
+            self.world.happened("is", self.name, "", facts)
+        super().release(why)
+
+    def die(self, how: str) -> None:
+        """End the process."""
+        if self.alive:
+            super().die(how)
+            self.world.happened("is", self.name, "", {"died_s": self.died_s})
+
+
 # -- workers -----------------------------------------------------------------------------
 
 INSTANT_S = 1e-7
@@ -287,11 +386,14 @@ class Running(NamedTuple):
 class SimWorker(SimProcess):
     """One worker process: heartbeat, worker core, and the environment's code."""
 
-    def __init__(self, world: World, server: SimServer, spawn: Spawn) -> None:
+    def __init__(
+        self, world: World, server: SimServer, spawn: Spawn, carrier: Carrier | None = None
+    ) -> None:  # fmt: skip
         name = f"{server.name}/{spawn.worker.decode()}"
         super().__init__(world, name)
         self.server = server
-        world.happened("is", name, "", {"server": server.name})
+        self._carrier = carrier or world.network
+        world.happened("is", name, "", {"server": server.name, **self._place()})
         self.id = spawn.worker
         self.slot = spawn.slot
         self.core = WorkerCore(
@@ -300,7 +402,7 @@ class SimWorker(SimProcess):
             most_held_bytes=world.plan.server.worker_held_bytes,
         )  # fmt: skip
         self.link: Link | None = None
-        self._outgoing = Outgoing(world.network, grouped=world.grouped)
+        self._outgoing = Outgoing(self._carrier, grouped=world.grouped)
         self._running: dict[int, Running] = {}
         self._ignoring: set[int] = set()
         self._huge: set[int] = set()
@@ -315,6 +417,10 @@ class SimWorker(SimProcess):
         self._connect()
         self._heartbeat()
         self._set_up()
+
+    def _place(self) -> dict[str, Any]:
+        """Facts about where it runs, for judges."""
+        return {}
 
     def _set_up(self) -> None:
         delay_s = self.rng.uniform(0.05, 0.6)
@@ -378,17 +484,21 @@ class SimWorker(SimProcess):
         """The heartbeat thread: runs while the loop is blocked, not while stopped."""
         if not self.alive:
             return
-        if "stopped" not in self._holds:
+        if not self.stands_still:
             lag_s = 0.0 if self._blocked_s is None else self.events.now_s - self._blocked_s
-            self.server.post(self.server.heartbeat, self.id, lag_s)
+            self._feel(lag_s)
         self.events.after(self.world.plan.server.heartbeat_s, self._heartbeat)
+
+    def _feel(self, lag_s: float) -> None:
+        """Give a sign of life to whoever has started it."""
+        self.server.post(self.server.heartbeat, self.id, lag_s)
 
     # -- its link -------------------------------------------------------------
 
     def _connect(self) -> None:
         if not self.alive:
             return
-        self.link = self.world.network.connect(self, self.id, worker=True)
+        self.link = self.world.network.connect(self, self.id, WORKER)
         if self.link is None:
             self.events.after(self.rng.uniform(0.05, 0.3), self._connect)
 
@@ -441,7 +551,7 @@ class SimWorker(SimProcess):
 
     def _send(self, frames: Frames) -> None:
         if frames:
-            self.world.network.send(self.link, frames, up=True)
+            self._carrier.send(self.link, frames, up=True)
 
     def _run(self, run: Run) -> None:
         key, behaviour, duration, _ = bytes(run.body).decode().split("|", 3)
@@ -518,15 +628,20 @@ class SimWorker(SimProcess):
         self._take(OutcomeMade(number, status, payload, 0.0))
 
     def die(self, how: str) -> None:
-        """The process is dead; its server reaps it a moment later."""
-        if not self.alive:
-            return
-        super().die(how)
+        """The process is dead; whoever has started it reaps it a moment later."""
+        if self.alive:
+            super().die(how)
+            self._end(how)
+
+    def _end(self, how: str) -> None:
         self.world.network.close(self.link)
         if self.server.alive:
-            late = self.world.strikes(Fault.SLOW_DEATH, 0.4, self.rng)
-            delay_s = self.rng.uniform(1.0, 3.0) if late else self.rng.uniform(0.0, 0.1)
-            self.events.after(delay_s, self.server.post, self.server.reaped, self.id, how)
+            self.events.after(self._reaped_s(), self.server.post, self.server.reaped, self.id, how)
+
+    def _reaped_s(self) -> float:
+        """How long it takes until it is reaped."""
+        late = self.world.strikes(Fault.SLOW_DEATH, 0.4, self.rng)
+        return self.rng.uniform(1.0, 3.0) if late else self.rng.uniform(0.0, 0.1)
 
 
 # -- clients -----------------------------------------------------------------------------
@@ -652,7 +767,7 @@ class SimClient(Process):
             if self.world.plan.has(Fault.NEW_ROUTE) and self.core.pings.connections:
                 self.world.faults[Fault.NEW_ROUTE] += 1
                 self.route = self.world.network.new_route()
-            self.link = self.world.network.connect(self, self.route, worker=False)
+            self.link = self.world.network.connect(self, self.route, CLIENT)
         if self.link is None:
             self.events.after(self.rng.uniform(0.05, 0.4), self._connect)
         else:
@@ -787,10 +902,15 @@ class SimServer(SimProcess):
     def __init__(self, world: World, number: int) -> None:
         super().__init__(world, f"server{number}")
         self.epoch = world.new_id()
-        self.client_links: dict[bytes, Link] = {}
-        self.worker_links: dict[bytes, Link] = {}
+        world.happened("is", self.name, "", {"epoch": self.epoch})
+        self.links: dict[str, dict[bytes, Link]] = {CLIENT: {}, WORKER: {}, HOST: {}}
         self.workers: dict[bytes, SimWorker] = {}
+        """Those of its own machine."""
+        self.names: dict[bytes, str] = {}
+        """How events name each worker, those of hosts too."""
         self.locked = False
+        self.slept_s = 0.0
+        """Time in which its machine has slept, and its clock stood still, in seconds."""
         self.peak_live = 0
         """The most executions at once since what is kept was last below its bounds."""
         self._catching_up = False
@@ -808,6 +928,12 @@ class SimServer(SimProcess):
             resting=world.disk is not None,
         )  # fmt: skip
         self._journal = None if world.disk is None else SimJournal(self, world.disk)
+        self.hosts = (
+            None if world.plan.hosts is None else ServerHosts(self, number, world.plan.hosts)
+        )
+        self._takers = {
+            CLIENT: self._from_client, WORKER: self._from_worker, HOST: self._from_host,
+        }  # fmt: skip
         count_pairs(self.router.cache, world.pairs)
         count_key_pairs(self.router.keys, world.key_pairs)
         self.events.note(self.name, "starts")
@@ -821,7 +947,7 @@ class SimServer(SimProcess):
 
     def take_in(self, link: Link, frames: Frames) -> None:
         """A message has arrived."""
-        self.post(self._from_worker if link.worker else self._from_client, link, frames)
+        self.post(self._takers[link.kind], link, frames)
 
     def _from_client(self, link: Link, frames: Frames) -> None:
         effects = self.router.take(ClientMessage(link.route, frames, self.events.now_s))
@@ -840,6 +966,29 @@ class SimServer(SimProcess):
                 self.world.happened("reported", worker.name, "", message)
         given = WorkerMessage((link.route, *frames), self.events.now_s)
         self._carry_out(self.router.take(given))
+
+    def _from_host(self, link: Link, frames: Frames) -> None:
+        assert self.hosts is not None
+        self.hosts.message(link.route, frames)
+
+    def give(self, given: RouterInput) -> None:
+        """Give the router an input that a host has led to."""
+        self._carry_out(self.router.take(given))
+
+    def do(self, effects: list[RouterEffect]) -> None:
+        """Carry out effects that are not the router's own."""
+        self._carry_out(effects)
+
+    def took_back(self, back: WorkerBack) -> None:
+        """A worker of an earlier server is this one's."""
+        _, name = self.world.spawned[back.incarnation]
+        self.names[back.worker], self._numbers[back.worker] = name, back.next
+        self.world.spawned[back.incarnation] = self, name
+        worker = self.world.worker_by_incarnation.get(back.incarnation)
+        if worker is not None:
+            worker.server = self
+        self.world.happened("back", name, "", self.name)
+        self.world.happened("spawned", self.name, "", name, back.slot)
 
     def heartbeat(self, worker: bytes, lag_s: float) -> None:
         """A sign of life, through the worker's own pipe."""
@@ -879,9 +1028,10 @@ class SimServer(SimProcess):
         now_s = self.events.now_s
         effects: list[RouterEffect] = []
         if not self.locked and self.world.all_dead_but(self):
-            self.locked = True
-            self.world.happened("is", self.name, "", {"locked": True})
-            effects += self.router.take(PoolOpened(self.world.dead_epochs(self), now_s))
+            if self.hosts is None or self.hosts.are_accounted_for():
+                effects += self._open()
+        elif self.hosts is not None and self.locked:
+            self.hosts.tick()
         effects += self.router.take(Tick(now_s))
         self._carry_out(effects)
         self._count_bounds()
@@ -892,6 +1042,18 @@ class SimServer(SimProcess):
                 self.world.breaks("G8", wrong)
         if not at_a_bound(self.router):
             self.peak_live = self.router.workforce.live_count()
+
+    def _open(self) -> list[RouterEffect]:
+        """Nothing of earlier servers lives on this machine: workers may start."""
+        now_s, dead = self.events.now_s, self.world.dead_epochs(self)
+        self.locked = True
+        self.world.happened("is", self.name, "", {"locked": True})
+        effects: list[RouterEffect] = []
+        if self.hosts is not None and (live := self.hosts.open()):
+            effects += self.router.take(HostsLive(now_s))
+            dead -= live
+        self.world.happened("declares", self.name, "", dead)
+        return effects + self.router.take(PoolOpened(dead, now_s))
 
     def _count_bounds(self) -> None:
         """Count the waits that tiny bounds, or workers that still start, have caused."""
@@ -939,18 +1101,24 @@ class SimServer(SimProcess):
                 case TellStats():
                     self._tell_client(effect.told(encode_record(effect.stats)))
                 case ToWorker(name, incarnation, message, body):
-                    world.happened("commanded", self.workers[name].name, "", message, body)
-                    link = self.worker_links.get(name)
+                    world.happened("commanded", self.names[name], "", message, body)
+                    if self.hosts is not None and self.hosts.has(name):
+                        self.hosts.say(name, incarnation, (message, body))
+                        continue
+                    link = self.links[WORKER].get(name)
                     self._outgoing.say(link, (message, body), (incarnation,), up=False)
                 case Spawn():
                     self._spawn(effect)
                 case Kill():
-                    worker = self.workers[effect.worker]
-                    world.happened("kills", self.name, "", worker.name, effect.why)
-                    world.events.after(self.rng.uniform(0.0, 0.05), worker.die, effect.why)
+                    killed = self.names[effect.worker]
+                    world.happened("kills", self.name, "", killed, effect.why)
+                    if self.hosts is not None and self.hosts.take(effect):
+                        continue
+                    if (worker := self.workers.get(effect.worker)) is not None:
+                        world.events.after(self.rng.uniform(0.0, 0.05), worker.die, effect.why)
                 case Lost():
                     self.events.note(self.name, f"takes {effect.worker.decode()} for dead")
-                    world.happened("lost", self.workers[effect.worker].name)
+                    world.happened("lost", self.names[effect.worker])
                 case Save():
                     assert self._journal is not None
                     self._journal.save(effect)
@@ -961,6 +1129,8 @@ class SimServer(SimProcess):
                     world.events.after(self.rng.uniform(0.0, 0.05), self.post, self._flush)
                 case Closed():
                     world.happened("closed", self.name)
+                    if self.hosts is not None and not effect.left:
+                        self.hosts.closed()
                     world.end_server(self, "closed", self.rng.uniform(0.0, 2.0))
                 case Report():
                     self._lapsed += effect.text.endswith("lease ended")
@@ -971,6 +1141,8 @@ class SimServer(SimProcess):
                     self.events.note(self.name, effect.text)
         self._turns -= 1
         self._outgoing.leave(up=False)
+        if self.hosts is not None:
+            self.hosts.leave()
         if not self._turns:
             world.happened("turned", self.name)
         self.peak_live = max(self.peak_live, self.router.workforce.live_count())
@@ -983,7 +1155,7 @@ class SimServer(SimProcess):
         self._carry_out(self.router.take(Resume(self.events.now_s)))
 
     def _tell_client(self, effect: ToClient) -> None:
-        world, link = self.world, self.client_links.get(effect.route)
+        world, link = self.world, self.links[CLIENT].get(effect.route)
         if link is None:
             world.happened("missed", self.name, "", effect.message, effect.body)
         else:
@@ -996,11 +1168,19 @@ class SimServer(SimProcess):
         for worker in self.router.workforce.workers.values():
             before = numbers.get(worker.id, 0)
             if before != worker.next_number:
-                started += [worker.live[number] for number in range(before, worker.next_number)]
+                numbers_ = range(before, worker.next_number)  # of another server's some are over
+                started += [worker.live[number] for number in numbers_ if number in worker.live]
                 numbers[worker.id] = worker.next_number
         return started
 
     def _spawn(self, spawn: Spawn) -> None:
+        name = self.names[spawn.worker] = f"{self.name}/{spawn.worker.decode()}"
+        if self.hosts is not None and self.hosts.take(spawn):
+            self.world.spawned[spawn.incarnation] = self, name
+            # No process yet: its host may never start it.
+            self.world.happened("is", name, "", {"server": self.name, "died_s": self.events.now_s})
+            self.world.happened("spawned", self.name, "", name, spawn.slot)
+            return
         worker = SimWorker(self.world, self, spawn)
         self.workers[spawn.worker] = worker
         self.world.happened("spawned", self.name, "", worker.name, spawn.slot)
@@ -1008,6 +1188,627 @@ class SimServer(SimProcess):
             worker.die("it could not be started")
         else:
             self.router.take(Spawned(spawn.worker, len(self.workers)))
+
+
+# -- hosts -------------------------------------------------------------------------------
+
+PIPE_S = 1e-4
+"""How long a message takes between a host and a worker of its."""
+
+BEAT_S, LEAST_BEAT_S = 1.0, 0.05
+"""The longest and the shortest pause between two beats: a tenth of the lease."""
+
+HELLO_S = 2.0
+"""A server that has not answered a hello by then is asked again."""
+
+FOR_GOOD_S = 1e6
+"""A fault that does not end within the run."""
+
+PAST_MOST = 16
+"""Number of tenures that the lock of a machine proves dead, the newest."""
+
+
+class ServerHosts:
+    """The hosts of one server, around the pure part that ships, and the record for the servers
+    after it.  Leases are counted on a clock that drifts; all else of a server is not, so that
+    the bounds of other guarantees need no slack."""
+
+    def __init__(self, server: SimServer, number: int, plan: HostPlan) -> None:
+        self._server = server
+        self._world = server.world
+        self._terms = plan.terms(number)
+        self._rate = plan.rates[-1]
+        self._journaled = server.world.disk is not None
+        self._early: list[tuple[Route, Frames]] = []
+        """Messages of hosts that came before the first one can be welcomed."""
+        self._earlier: EarlierEpochs | None = None
+        """The servers before, once nothing of them lives on this machine."""
+        self._core = self._new_core(None)
+        self._opened = self._holds = False
+        self._written: tuple[EpochWait, ...] = ()
+        self._said: dict[tuple[bytes, Incarnation], list[ToSay]] = {}
+
+    def _new_core(self, earlier: EarlierEpochs | None) -> Hosts:
+        router = self._server.router
+        return Hosts(router.pool, self._terms, router.epoch, wire=self._world.wire, earlier=earlier)
+
+    def clock_s(self) -> float:
+        """The clock of its leases."""
+        return 50.0 + self._rate * (self._world.events.now_s - self._server.slept_s)
+
+    # -- the servers before ---------------------------------------------------
+
+    def are_accounted_for(self) -> bool:
+        """Whether this server may begin.  With a journal it may: hosts of earlier ones come
+        back to it with what runs.  Else all of them must have ended, or said so."""
+        if self._earlier is None:
+            self._earlier = EarlierEpochs(self._world.epoch_records, self.clock_s())
+        if self._journaled:
+            return True
+        early, self._early = self._early, []
+        for route, frames in early:
+            self._end_tenure(route, frames)
+        return bool(self._earlier.take_dead(self.clock_s())) or not self._earlier.waits
+
+    def _end_tenure(self, route: Route, frames: Frames) -> None:
+        try:
+            hello, _ = host_messages.decode(frames, most_bytes=HEADER_BYTES)
+        except ProtocolError:
+            return
+        assert self._earlier is not None
+        if isinstance(hello, HostHello):
+            self._earlier.accounted_for(hello.ended)
+            if hello.epoch or self._earlier.knows(hello.tenure):
+                refused = HostRefused(
+                    hello.tenure, hello.hello, self._server.epoch, OVER, "it is over"
+                )
+                self._to_host(ToHost(route, (host_messages.encode(refused),)))
+
+    def open(self) -> set[Epoch]:
+        """Welcome hosts from now on.  The earlier servers of whose hosts some may live."""
+        assert self._earlier is not None
+        self._core = self._new_core(self._earlier if self._journaled else None)
+        if not self._journaled:
+            self._earlier = EarlierEpochs((), 0.0)
+        self._write()
+        self._opened = True
+        live = {each.epoch for each in self._earlier.waits}
+        self._world.events.after(0.0, self._server.post, self._catch_up)
+        return live
+
+    def _catch_up(self) -> None:
+        early, self._early = self._early, []
+        for route, frames in early:
+            self.message(route, frames)
+
+    def _write(self) -> None:
+        """Write down what a later server must know, if it has changed."""
+        assert self._earlier is not None
+        record = self._earlier.record(self._core.leases.own(), self.clock_s())
+        if record != self._written:
+            self._written = self._world.epoch_records = record
+
+    def closed(self) -> None:
+        """The server has closed, and all workers of its hosts have ended."""
+        if self._opened and self._earlier is not None:
+            self._world.epoch_records = self._earlier.waits
+
+    # -- what hosts say -------------------------------------------------------
+
+    def message(self, route: Route, frames: Frames) -> None:
+        """A message of a host has arrived."""
+        if not self._opened:
+            if self._journaled or self._earlier is None:
+                self._early.append((route, frames))
+            else:
+                self._end_tenure(route, frames)
+            return
+        self._holds = True
+        try:
+            inputs = self._core.message(route, [bytes(each) for each in frames], self.clock_s())
+        except ProtocolError as error:
+            self._server.events.note(self._server.name, f"malformed: {error}")
+            self._world.happened("malformed", self._server.name, "", str(error))
+            inputs = []
+        self._give(inputs)
+        self._write()  # before anybody new is welcomed
+        self._holds = False
+        self._send()
+
+    def tick(self) -> None:
+        """Before each tick of the router."""
+        if self._opened:
+            unknown = self._server.router.dispatcher.dispatches.unknown.live_executions
+            inputs = self._core.tick(self.clock_s(), unknown=unknown)
+            self._write()
+            self._give(inputs)
+            for host in self._core.hosts.values():
+                if host.set_aside and not host.leaving and not host.broken:
+                    self._world.look_after(host.name)
+
+    def _give(self, inputs: Iterable[RouterInput]) -> None:
+        self._send()
+        server, world, now_s = self._server, self._world, self._world.events.now_s
+        for given in inputs:
+            match given:
+                case WorkerMessage():
+                    worker, incarnation, *rest = given.frames
+                    of = world.worker_by_incarnation.get(bytes(incarnation))
+                    if of is not None and of.id == worker and len(rest) == 3:
+                        for message, _ in said_in(given.frames, 3):
+                            world.happened("reported", of.name, "", message)
+                    given = given._replace(now_s=now_s)
+                case Exited():
+                    world.happened("reaped", server.names[given.worker])
+                    given = given._replace(now_s=now_s)
+                case HostsDead():
+                    world.happened("declares", server.name, "", given.dead_epochs)
+                    given = given._replace(now_s=now_s)
+                case WorkerBack():
+                    server.took_back(given)
+                    given = given._replace(now_s=now_s)
+                case HeartbeatFelt():
+                    given = given._replace(now_s=now_s)
+                case _:
+                    pass
+            server.give(given)
+
+    # -- what the router wants ------------------------------------------------
+
+    def has(self, worker: bytes) -> bool:
+        """Whether a worker is one of a host."""
+        return self._core.host_of(worker) is not None
+
+    def take(self, effect: RouterEffect) -> bool:
+        """Whether an effect starts or kills a worker of a host."""
+        return self._core.take(effect)
+
+    def say(self, worker: bytes, incarnation: Incarnation, said: ToSay) -> None:
+        """A message for a worker of a host."""
+        self._said.setdefault((worker, incarnation), []).append(said)
+
+    def leave(self) -> None:
+        """The turn is over: send what was taken, together or one by one."""
+        said, self._said = self._said, {}
+        for (worker, incarnation), each in said.items():
+            batches = [each] if self._world.grouped else [[one] for one in each]
+            told = (frames for batch in batches for frames in in_batches(batch))
+            self._core.tell(worker, [(incarnation, *map(whole, frames)) for frames in told])
+        self._core.flush()
+        self._send()
+
+    def _send(self) -> None:
+        out, self._core.out = self._core.out, []
+        for effect in out:
+            if not isinstance(effect, ToHost):
+                self._server.do([effect])
+            elif self._holds:
+                self._core.out.append(effect)
+            else:
+                self._to_host(effect)
+
+    def _to_host(self, effect: ToHost) -> None:
+        link = self._server.links[HOST].get(effect.route)
+        self._world.network.send(link, effect.frames, up=False)
+
+
+class Machine:
+    """A machine with one host at a time: its clock, its guard, and what runs there.
+
+    While it sleeps no code runs and no timer fires, and the clock goes on; as it wakes, the
+    timers that are due come first.  Its lock is held by a host, its guard and all workers: so
+    the next host begins when they are dead, and knows of the tenures before that they are over."""
+
+    def __init__(self, world: World, index: int, plan: HostPlan) -> None:
+        count = len(plan.workers)
+        self.world = world
+        self.name = f"h{index % count}"
+        """The id of its host, which a second machine may have, too."""
+        self.label = self.name + "'" * (index // count)
+        self.workers = plan.workers[index % count]
+        self.varies = plan.varies
+        self.rate = plan.rates[index]
+        self.late_s = plan.late_s
+        self.cuts = [0, 0]
+        """Number of faults that let nothing pass to its host, and from it."""
+        self.rng = world.luck_of(f"machine {self.label}")
+        self.past: list[Tenure] = []
+        self.host: SimHost | None = None
+        self.guard: SimGuard | None = None
+        self.is_wanted = False
+        """Whether a host is to run here."""
+        self.lives = 0
+        self._sleeps = 0
+        self._asleep_since_s = 0.0
+        self._slept_s = 0.0
+        world.happened("is", self.label, "", {"rate": self.rate, "guard_s": plan.guard_s})
+
+    # -- time -----------------------------------------------------------------
+
+    @property
+    def asleep(self) -> bool:
+        """Whether it sleeps."""
+        return self._sleeps > 0
+
+    def _stood_s(self) -> float:
+        """For how long the clock of guards stood still."""
+        if guard.TIMER_CLOCK == time.CLOCK_BOOTTIME:
+            return 0.0
+        asleep_s = self.world.events.now_s - self._asleep_since_s if self.asleep else 0.0
+        return self._slept_s + asleep_s
+
+    def clock_s(self) -> float:
+        """The clock of beats and of the timers of guards."""
+        return 1000.0 + self.rate * (self.world.events.now_s - self._stood_s())
+
+    def until_s(self, clock_s: float) -> float:
+        """How long it takes until this clock says so, if it does not stand still."""
+        return max(0.0, (clock_s - self.clock_s()) / self.rate)
+
+    def processes(self) -> list[SimProcess]:
+        """What lives here."""
+        guard_ = self.guard
+        workers = [] if guard_ is None else [each for each in guard_.workers.values() if each.alive]
+        return [each for each in (self.host, guard_, *workers) if each is not None and each.alive]
+
+    def sleep(self) -> None:
+        """Nothing moves from now on."""
+        self._sleeps += 1
+        if self._sleeps == 1:
+            self._asleep_since_s = self.world.events.now_s
+            for each in self.processes():
+                each.hold("asleep")
+                self.world.happened("is", each.name, "", {"asleep": True})
+
+    def wake(self) -> None:
+        """Timers first, then what runs."""
+        self._sleeps = max(0, self._sleeps - 1)
+        if self.asleep:
+            return
+        self._slept_s += self.world.events.now_s - self._asleep_since_s
+        if self.guard is not None:
+            self.guard.look()
+        for each in self.processes():
+            self.world.happened("woke", each.name)
+        for each in self.processes():
+            each.release("asleep")
+
+    # -- its host -------------------------------------------------------------
+
+    def start(self) -> None:
+        """A host is to run here from now on."""
+        self.is_wanted = True
+        self._start()
+
+    def _start(self) -> None:
+        if not self.is_wanted or (self.host is not None and self.host.alive):
+            return
+        if self.asleep or self.processes():  # the lock is held
+            self.world.events.after(0.1, self._start)
+            return
+        self.lives += 1
+        self.host = SimHost(self)
+
+    def new_guard(self) -> SimGuard:
+        """A guard that was told no deadline yet."""
+        self.guard = SimGuard(self)
+        return self.guard
+
+    def kill(self, for_s: float) -> None:
+        """The process of its host is killed, and another one is started later."""
+        if self.host is not None and self.host.alive:
+            self.host.die("killed")
+        self.world.events.after(for_s, self._start)
+
+    def keeper_sees(self) -> None:
+        """The keeper, which is no host's and no guard's, sees that the host is dead."""
+        if self.guard is None or not self.guard.alive or self.host is None or self.host.alive:
+            return
+        if self.guard.stands_still:  # then so does the keeper
+            self.world.events.after(0.1, self.keeper_sees)
+        else:
+            self.guard.die("its host has ended")
+
+
+class SimGuard(SimProcess):
+    """The guard of a host: the parent of its workers.  The kernel kills it at its deadline,
+    stopped or not, as late as may be; its death is that of all workers."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        super().__init__(machine.world, f"{machine.label}.guard{next(machine.world.counter)}")
+        self.workers: dict[bytes, HostedWorker] = {}
+        """Those that are not reaped."""
+        self._deadline_s: float | None = None
+        self._is_due = False
+        """Whether the timer has fired."""
+
+    def tell(self, deadline_s: float) -> None:
+        """The host says by when everything of it must be dead."""
+        if guard.TIMER_FLAGS & guard.ABSOLUTE:
+            self.post(self._told, deadline_s)
+        else:  # a timer that is not absolute is told how much time is left
+            self.post(self._told_left, deadline_s - self.machine.clock_s())
+
+    def _told_left(self, left_s: float) -> None:
+        self._told(self.machine.clock_s() + left_s)
+
+    def _told(self, deadline_s: float) -> None:
+        if not self._is_due:
+            self._deadline_s = deadline_s
+            self._arm(deadline_s)
+
+    def _arm(self, deadline_s: float) -> None:
+        self.events.after(self.machine.until_s(deadline_s), self._timer, deadline_s)
+
+    def _timer(self, deadline_s: float) -> None:
+        if not self.alive or self.machine.asleep or deadline_s != self._deadline_s:
+            return  # as it wakes it looks
+        if self.machine.clock_s() < deadline_s - 1e-9:
+            self._arm(deadline_s)  # the clock has stood still
+        elif not self._is_due:
+            self._is_due = True
+            late_s = self.rng.choice((0.0, 1.0)) * self.machine.late_s
+            self.events.after(late_s, self._fire)
+
+    def _fire(self) -> None:
+        if not self.machine.asleep:
+            self._signal()
+
+    def _signal(self) -> None:
+        if guard.TIMER_SIGNAL == signal.SIGKILL:
+            self.die("its deadline has come")
+        else:  # it has to run for that
+            self.post(self.die, "it has seen its deadline")
+
+    def look(self) -> None:
+        """The machine wakes: is its timer due?"""
+        if not self.alive or self._deadline_s is None:
+            return
+        if self._is_due or self.machine.clock_s() >= self._deadline_s:
+            self._is_due = True
+            self._signal()
+        else:
+            self._arm(self._deadline_s)
+
+    def start(self, host: SimHost, effect: StartWorker) -> None:
+        """Start a worker, unless no deadline was said."""
+        if not guard.may_start(self._deadline_s is not None) or not host.alive:
+            host.post(host.ended, effect.worker, "no guard starts it")
+            return
+        server, _ = self.world.spawned[effect.incarnation]
+        spawn = Spawn(effect.slot, effect.worker, effect.incarnation)
+        worker = self.workers[effect.worker] = HostedWorker(self, host, server, spawn)
+        host.post(host.started, effect.worker, 1 + len(self.workers))
+        if self.world.strikes(Fault.NO_SPAWN, 0.2, self.rng):
+            worker.die("it could not be started")
+
+    def kill(self, worker: bytes, why: str) -> None:
+        """Kill a worker."""
+        if worker in self.workers:
+            self.workers[worker].die(why)
+
+    def reap(self, worker: bytes, how: str) -> None:
+        """A worker has ended."""
+        if self.workers.pop(worker, None) is not None:
+            host = self.machine.host
+            if host is not None and host.guard is self:
+                host.post(host.ended, worker, how)
+
+    def die(self, how: str) -> None:
+        """It is dead, and so are all workers."""
+        if not self.alive:
+            return
+        super().die(how)
+        for worker in self.workers.values():
+            worker.die("its guard has ended")
+        host = self.machine.host
+        if host is not None:
+            self.events.after(self.rng.uniform(PIPE_S, 0.05), host.post, host.guard_ended, self)
+
+
+class HostedWorker(SimWorker):
+    """A worker on a host: all that it says goes through a pipe to that."""
+
+    def __init__(self, guard_: SimGuard, host: SimHost, server: SimServer, spawn: Spawn) -> None:
+        self._guard = guard_
+        self._host = host
+        super().__init__(guard_.world, server, spawn, self)
+
+    def _place(self) -> dict[str, Any]:
+        return {"machine": self._guard.machine.label, "died_s": None}
+
+    def _connect(self) -> None:
+        self.link = Link(self.id, self, self.server, WORKER)
+
+    def send(self, link: Link | None, message: Frames, *, up: bool) -> None:
+        """Say it to its host."""
+        frames = [bytes(each) for each in message]
+        self.events.after(PIPE_S, self._host.post, self._host.said, self.id, frames)
+
+    def _feel(self, lag_s: float) -> None:
+        self._host.post(self._host.felt, self.id, lag_s)
+
+    def _end(self, how: str) -> None:
+        delay_s = max(self._reaped_s(), 2 * PIPE_S)  # what it has said comes first
+        self.events.after(delay_s, self._guard.post, self._guard.reap, self.id, how)
+
+
+class SimHost(SimProcess):
+    """One life of the process of a host, around the pure part that ships."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        super().__init__(machine.world, f"{machine.label}.{machine.lives}")
+        workers = machine.workers
+        many = WorkerRange(1, workers) if machine.varies and workers > 1 else workers
+        self.core = Host(
+            machine.name, many, self._new_tenure, past=machine.past[-PAST_MOST:],
+            wire=machine.world.wire,
+        )  # fmt: skip
+        self.link: Link | None = None
+        self._asked_s = self.events.now_s
+        self.guard = machine.new_guard()
+        self.events.note(self.name, "starts")
+        self._connect()
+        self._turn()
+
+    def _new_tenure(self) -> Tenure:
+        tenure = self.world.new_id()
+        self.machine.past.append(tenure)
+        return tenure
+
+    # -- its connection -------------------------------------------------------
+
+    def _connect(self) -> None:
+        if not self.alive:
+            return
+        network = self.world.network
+        if not self.held and not any(self.machine.cuts):
+            self.link = network.connect(self, network.new_route(), HOST)
+        if self.link is None:
+            self.events.after(self.rng.uniform(0.05, 0.3), self._connect)
+        else:
+            self.link.cuts = self.machine.cuts
+            self.core.connect()
+            self._carry_out()
+
+    def cut_off(self) -> None:
+        """The connection is gone."""
+        self.link = None
+        self.post(self._lose)
+        self.events.after(self.rng.uniform(0.01, 0.3), self._connect)
+
+    def _lose(self) -> None:
+        self.core.disconnect()
+        self._carry_out()
+
+    def take_in(self, frames: Frames) -> None:
+        """A message has arrived."""
+        self.post(self._message, frames)
+
+    def _message(self, frames: Frames) -> None:
+        for message in of_host(frames) if is_kind(frames, HostAnswer) else ():
+            if isinstance(message, HostAnswer):
+                lease = self.core.lease
+                self.world.happened(
+                    "answered", self.machine.label, "", message.tenure, message.beat, lease.fence_s
+                )
+        try:
+            self.core.message([bytes(each) for each in frames], self.machine.clock_s())
+        except ProtocolError as error:
+            self.world.happened("malformed", self.name, "", str(error))
+        self._carry_out()
+
+    # -- time -----------------------------------------------------------------
+
+    def _turn(self) -> None:
+        if not self.alive:
+            return
+        if not self.held:
+            self._beat()
+        tenth_s = (self.core.lease.fence_s or 1.0) / 10
+        pause_s = min(BEAT_S, max(tenth_s, LEAST_BEAT_S))
+        self.events.after(pause_s / self.machine.rate, self._turn)
+
+    def woke(self, late_s: float) -> None:
+        """A beat is overdue."""
+        self._beat()
+
+    def _beat(self) -> None:
+        now_s = self.events.now_s
+        self.core.beat(self.machine.clock_s(), {})
+        if self.core.is_joined:
+            self._asked_s = now_s
+        elif now_s >= self._asked_s + HELLO_S and self.link is not None:
+            self._asked_s = now_s
+            self.core.connect()
+        self._carry_out()
+
+    # -- its workers ----------------------------------------------------------
+
+    def said(self, worker: bytes, frames: Frames) -> None:
+        """A message of a worker."""
+        if worker in self.core.workers:
+            self.core.said(worker, frames)
+            self._carry_out()
+
+    def felt(self, worker: bytes, lag_s: float) -> None:
+        """A sign of life of a worker."""
+        if worker in self.core.workers:
+            self.core.felt(worker, Heartbeat(lag_s, 1 << 20, "somewhere"))
+            self._carry_out()
+
+    def started(self, worker: bytes, pid: int) -> None:
+        """The process of a worker was started."""
+        self.core.spawned(worker, pid)
+        self._carry_out()
+
+    def ended(self, worker: bytes, how: str) -> None:
+        """A worker was reaped, or could not be started."""
+        if worker in self.core.workers:
+            self.core.exited(worker, how)
+            self._carry_out()
+
+    def guard_ended(self, guard_: SimGuard) -> None:
+        """A guard is dead, and with it all workers that it had."""
+        workers, guard_.workers = guard_.workers, {}
+        for worker in workers:
+            self.ended(worker, "its guard has ended")
+        if guard_ is self.guard:
+            self._new_guard()
+            deadline_s = self.core.lease.deadline_s
+            if deadline_s is not None and self.core.lease.holds(self.machine.clock_s()):
+                self.guard.tell(deadline_s)
+
+    def _new_guard(self) -> None:
+        before = self.guard
+        self.guard = self.machine.new_guard()
+        before.post(before.die, "its host has hung up")
+
+    # -- effects --------------------------------------------------------------
+
+    def _carry_out(self) -> None:
+        self.core.flush()
+        while self.core.out:
+            out, self.core.out = self.core.out, []
+            for effect in out:
+                self._effect(effect)
+
+    def _effect(self, effect: HostEffect) -> None:
+        match effect:
+            case FromHost(frames):
+                for message in of_host(frames) if is_kind(frames, HostBeat) else ():
+                    if isinstance(message, HostBeat):
+                        self.world.happened(
+                            "beat", self.machine.label, "", message.tenure, message.beat
+                        )
+                self.world.network.send(self.link, frames, up=True)
+            case StartWorker():
+                self.guard.post(self.guard.start, self, effect)
+            case TellWorker(worker, frames):
+                self.events.after(PIPE_S, self._tell, worker, frames)
+            case KillWorker(worker, why):
+                self.guard.post(self.guard.kill, worker, why)
+            case SetDeadline(deadline_s):
+                self.guard.tell(deadline_s)
+            case NewGuard():
+                self._new_guard()
+            case Say(_, text):
+                self.events.note(self.name, text)
+            case Serve():
+                pass
+
+    def _tell(self, worker: bytes, frames: Frames) -> None:
+        if (told := self.guard.workers.get(worker)) is not None:
+            told.take_in(frames)
+
+    def die(self, how: str) -> None:
+        """The process is dead: its keeper sees that, and kills the guard."""
+        if self.alive:
+            super().die(how)
+            self.world.network.close(self.link)
+            self.events.after(self.rng.uniform(0.0, 0.1), self.machine.keeper_sees)
 
 
 # -- a hostile client --------------------------------------------------------------------
@@ -1043,7 +1844,7 @@ class HostileClient(Process):
             return
         network = self.world.network
         if self.link is None:
-            self.link = network.connect(self, network.new_route(), worker=False)
+            self.link = network.connect(self, network.new_route(), CLIENT)
         for frames in self._thoughts():
             network.send(self.link, frames, up=True)
         self.events.after(self.rng.uniform(0.02, 0.2), self._act)
@@ -1110,3 +1911,366 @@ class HostileClient(Process):
         )
         self._sent.append((header, body))
         return [(header, body)]
+
+
+# -- the world ---------------------------------------------------------------------------
+
+
+CALM_S = 45.0
+"""Virtual time after the last fault in which everything must come to rest, the
+work itself not counted: longer than a lease and than a client waits for a server."""
+
+
+class World(BaseWorld[Fault]):
+    """Everything that there is in a run; its plan is the seed's, or the one given."""
+
+    network: Network
+
+    def __init__(
+        self, seed: int, *, harsh: bool = False, trace: bool = False, plan: Plan | None = None
+    ) -> None:
+        super().__init__(Events(b"".join, trace=trace))
+        self.seed = seed * 2 + harsh
+        self.plan = plan or plan_of(seed, harsh=harsh)
+        self.rng = self.luck_of("world")
+        self.wire = WireLimits(message_bytes=self.plan.message_bytes)
+        self.faults: Counter[Fault] = Counter()
+        self.pairs: Counter[Pair] = Counter()
+        self.key_pairs: Counter[KeyPair] = Counter()
+        self.judge = Guarantees(self.plan)
+        self.violations: list[Violation] = []
+        rates = Rates(self.plan.delay_s, self.plan.loss, self.plan.mangle)
+        self.network = Network(self.events, rates)
+        self.grouped = self.luck_of("grouped").random() < 0.5
+        """Whether what is ready in one turn for one peer travels together."""
+        self.worker_by_incarnation: dict[Incarnation, SimWorker] = {}
+        self.spawned: dict[Incarnation, tuple[SimServer, str]] = {}
+        """Of each worker that a host was to start: whose it is, and how events name it."""
+        self.epoch_records: tuple[EpochWait, ...] = ()
+        """The records of servers with hosts for their successors."""
+        self.counter = itertools.count(1)
+        self._looked_after: set[SimHost | None] = set()
+        self.servers: list[SimServer] = []
+        self.disk = Disk(self.luck_of("disk")) if self.plan.has(Fault.JOURNAL) else None
+        self.start_server()
+        hosts = self.plan.hosts
+        count = 0 if hosts is None else len(hosts.workers)
+        self.machines = [] if hosts is None else [
+            Machine(self, index, hosts) for index in range(2 * count)
+        ]  # fmt: skip
+        for machine in self.machines[:count]:
+            machine.start()
+            self.faults[Fault.HOSTS] += 1
+        self.faults[Fault.NO_LEASE] += hosts is not None and not hosts.proves
+        self.clients = [SimClient(self, index, asks) for index, asks in enumerate(self.plan.asks)]
+        if self.plan.has(Fault.HOSTILE):
+            HostileClient(self)
+        self.schedule(self.plan.moments, self.plan.busy_s)
+
+    def luck_of(self, name: str) -> Random:
+        """A source of its own for each who draws: see :class:`~..kit.process.Process`."""
+        return Random(f"{self.seed}/{name}")
+
+    def new_id(self) -> bytes:
+        """128 bits that are random in the world."""
+        return self.rng.randbytes(16)
+
+    # -- what is judged -------------------------------------------------------
+
+    def happened(self, kind: str, who: str, key: str = "", *what: Any) -> None:
+        """Give an event to the judge."""
+        for violation in self.judge.see(Event(self.events.now_s, kind, who, key, what)):
+            self._broke(violation)
+
+    def breaks(self, guarantee: str, text: str) -> None:
+        """A bound does not hold, or a core does what it cannot."""
+        self._broke(Violation(guarantee, self.events.now_s, text))
+
+    def _broke(self, violation: Violation) -> None:
+        self.violations.append(violation)
+        self.events.note("VIOLATION", violation)
+
+    # -- the environment ------------------------------------------------------
+
+    def declares_rerun(self, rng: Random) -> bool:
+        """The environment's word on reruns in a worker that starts now."""
+        return self.plan.declares_rerun != self.strikes(Fault.FLIP_RERUN, 0.5, rng)
+
+    def may_declare_rerun(self) -> bool:
+        """Whether a call that leaves it to the environment may run again."""
+        return self.plan.declares_rerun or self.plan.has(Fault.FLIP_RERUN)
+
+    # -- servers --------------------------------------------------------------
+
+    @property
+    def server(self) -> SimServer:
+        """The newest server, dead or alive."""
+        return self.servers[-1]
+
+    def start_server(self) -> None:
+        """A new life at the same address; it listens at once."""
+        server = SimServer(self, len(self.servers))
+        self.servers.append(server)
+        self.network.server = server
+
+    def end_server(self, server: SimServer, how: str, pause_s: float) -> None:
+        """The server's process is dead: so are its links, soon its workers, and
+        after a pause there is a new one."""
+        if not server.alive:
+            return
+        server.die(how)
+        if self.disk is not None:
+            self.disk.crash()
+            self.happened("fell", server.name, "", self.disk.records)
+        links = [link for of_kind in server.links.values() for link in of_kind.values()]
+        for link in links:
+            self.network.cut(link)
+        for worker in server.workers.values():
+            if worker.alive:
+                linger_s = self.rng.uniform(0.0, self.plan.linger_s)
+                self.events.after(linger_s, worker.die, "its server is dead")
+        self.events.after(pause_s, self.start_server)
+
+    def all_dead_but(self, server: SimServer) -> bool:
+        """Whether this server gets the lock: every earlier process is dead."""
+        return not any(
+            earlier.alive or any(worker.alive for worker in earlier.workers.values())
+            for earlier in self.servers
+            if earlier is not server
+        )
+
+    def dead_epochs(self, server: SimServer) -> frozenset[Epoch]:
+        """The epochs before this server's."""
+        return frozenset(s.epoch for s in self.servers if s is not server)
+
+    # -- clients --------------------------------------------------------------
+
+    def come_back(self, client: SimClient, asks: tuple[Ask, ...]) -> None:
+        """A client's process has ended, and another one asks for the rest."""
+        index = self.clients.index(client)
+        again = SimClient(self, index, asks, life=client.life + 1)
+        self.clients[index] = again
+
+    # -- faults ---------------------------------------------------------------
+
+    def strikes(self, fault: Fault, chance: float, rng: Random) -> bool:
+        """Whether a fault of this kind happens here and now to who asks, by its luck."""
+        if not self.plan.has(fault) or self.network.calm or rng.random() >= chance:
+            return False
+        self.faults[fault] += 1
+        return True
+
+    def struck(self, fault: Fault) -> bool:
+        """A fault that happens at a moment, to whoever is there."""
+        rng = self.rng
+        if fault in OF_HOSTS:
+            return self._struck_host(fault)
+        client = rng.choice(self.clients)
+        whom = self._whom(fault, client)
+        if whom is None:
+            return False
+        self.faults[fault] += 1
+        self.events.note("fault", f"{fault.value}: {whom.name}")
+        match fault:
+            case Fault.CUT_CLIENT:
+                self.network.cut(client.link)
+            case Fault.CUT_LONG:
+                client.away_s = rng.uniform(1.0, 8.0)
+                self.network.cut(client.link)
+            case Fault.HALF_OPEN:
+                assert client.link is not None
+                client.link.half_open = True
+                self.events.after(rng.uniform(1.0, 4.0), self.network.cut, client.link)
+            case Fault.CUT_WORKER if isinstance(whom, SimWorker):
+                self.network.cut(whom.link)
+            case Fault.KILL_WORKER:
+                whom.die("killed")
+            case Fault.STOP_WORKER:
+                self._stop(whom, rng.uniform(0.5, 4.0))
+            case Fault.KILL_SERVER:
+                self.end_server(self.server, "killed", rng.uniform(0.3, 3.0))
+            case Fault.RESTART_FAST:
+                self.end_server(self.server, "killed", rng.uniform(0.001, 0.05))
+            case Fault.STOP_SERVER:
+                for_s = rng.uniform(0.5, 9.0)
+                self._stop(whom, for_s)
+                if self.plan.hosts is not None and rng.random() < 0.3:  # its machine sleeps
+                    self.server.slept_s += for_s
+            case Fault.DRAIN_SERVER:
+                self.server.post(self.server.stop)
+            case Fault.KILL_CLIENT:
+                client.die("killed")
+            case Fault.CLOSE_CLIENT:
+                client.post(client.close)
+            case Fault.STOP_CLIENT:
+                self._stop(whom, rng.uniform(0.5, 8.0))
+            case Fault.SUSPEND:
+                for_s = rng.uniform(1.0, 9.0)
+                for process in (*self.clients, *self.servers, *workers_of(self.servers)):
+                    self._stop(process, for_s + rng.uniform(0.0, 0.05))
+            case Fault.CANCEL_STORM:
+                client.post(client.cancel_all)
+            case _:
+                pass
+        return True
+
+    def _struck_host(self, fault: Fault) -> bool:
+        """A fault of a host, which lasts for part of a lease or for some of them."""
+        rng, hosts = self.rng, self.plan.hosts
+        assert hosts is not None
+        fence_s = hosts.terms(len(self.servers) - 1).fence_s if hosts.proves else 10.0
+        for_s = rng.choice((0.2, 0.5, 1.0, 1.5, 2.5)) * fence_s * rng.uniform(0.8, 1.2)
+        machine = rng.choice([each for each in self.machines if each.is_wanted])
+        host, guard_ = machine.host, machine.guard
+        if host is None or guard_ is None or not host.alive or machine.asleep:
+            return False
+        self.faults[fault] += 1
+        self.events.note("fault", f"{fault.value}: {machine.label}")
+        match fault:
+            case Fault.CUT_HOST:
+                self._cut(machine, (True, False), for_s)
+            case Fault.CUT_HOST_UP:
+                self._cut(machine, (True,), for_s)
+            case Fault.CUT_HOST_DOWN:
+                if hosts.proves and machine is self.machines[0] and rng.random() < 0.3:
+                    for_s = FOR_GOOD_S  # of one host, so that the others can do all that there is
+                self._cut(machine, (False,), for_s)
+            case Fault.RECONNECT_HOST:
+                self.network.cut(host.link)
+            case Fault.SLEEP_HOST:
+                machine.sleep()
+                self.events.after(for_s, machine.wake)
+            case Fault.STOP_HOST:
+                self._stop(host, for_s)
+            case Fault.STOP_GUARD:
+                self._stop(guard_, for_s)
+            case Fault.STOP_MACHINE:
+                for process in machine.processes():
+                    self._stop(process, for_s)
+            case Fault.KILL_HOST:
+                machine.kill(for_s * 0.2)
+            case Fault.COPY_HOST:
+                at = self.machines.index(machine)
+                self.machines[at % len(hosts.workers) + len(hosts.workers)].start()
+        return True
+
+    def _cut(self, machine: Machine, ways: Iterable[bool], for_s: float) -> None:
+        """Nothing passes these ways; afterwards the connection is perhaps a new one."""
+
+        def end(way: bool) -> None:
+            machine.cuts[way] -= 1
+            if machine.host is not None and self.rng.random() < 0.5:
+                self.network.cut(machine.host.link)
+
+        for way in ways:
+            machine.cuts[way] += 1
+            self.events.after(for_s, end, way)
+
+    def look_after(self, host: str) -> None:
+        """Somebody sees that a host is set aside, and starts it anew."""
+        for machine in self.machines:
+            if machine.name == host and machine.host not in self._looked_after:
+                self._looked_after.add(machine.host)
+                self.events.after(1.0, machine.kill, 0.1)
+
+    def _whom(self, fault: Fault, client: SimClient) -> Process | None:
+        """Whom it can strike now: somebody alive, and connected where that is cut."""
+        whom: Process = client
+        cuts = fault in (Fault.CUT_CLIENT, Fault.CUT_LONG, Fault.HALF_OPEN)
+        if fault in _OF_WORKERS:
+            cuts = fault is Fault.CUT_WORKER
+            here = list(self.server.workers.values())
+            here += [] if cuts else hosted_by(self.machines)
+            workers = [w for w in here if w.alive and (w.link or not cuts)]
+            if not workers:
+                return None
+            whom = self.rng.choice(workers)
+        elif fault in _OF_SERVERS:
+            whom = self.server
+        elif cuts and client.link is None:
+            return None
+        return whom if whom.alive else None
+
+    def _stop(self, whom: Process, for_s: float) -> None:
+        """SIGSTOP, and SIGCONT later."""
+        whom.hold("stopped")
+        self.events.after(for_s, whom.release, "stopped")
+
+    def release(self) -> None:
+        """No more faults: what is stopped continues, what is half open is cut."""
+        for process in (*self.clients, *self.servers, *workers_of(self.servers)):
+            process.release("stopped")
+        for machine in self.machines:
+            while machine.asleep:
+                machine.wake()
+            for each in machine.processes():
+                each.release("stopped")
+            if machine.label != machine.name:  # of two with one name one is to end
+                machine.is_wanted = False
+                machine.kill(0.0)
+        for client in self.clients:
+            if client.link is not None and client.link.half_open:
+                self.network.cut(client.link)
+
+    # -- the run --------------------------------------------------------------
+
+    def left(self) -> list[str]:
+        """The parts that have not come to rest."""
+        if not self.network.calm:
+            return ["faults go on"]
+        if not self.server.alive or not self.server.locked:
+            return ["no server runs"]
+        left = unfinished(self.server.router)
+        for client in self.clients:
+            if client.alive:
+                left += unanswered(client.name, client.core)
+            if client.has_more():
+                left.append(f"client {client.name} has more to ask")
+        for machine in self.machines:
+            host = machine.host
+            is_there = host is not None and host.core.lease.deadline_s
+            if machine.is_wanted and not is_there and not any(machine.cuts):
+                left.append(f"host {machine.label} has not joined")
+        if any(self.judge.live()):
+            left.append("environment code still runs")
+        return left
+
+    def run(self, until: Callable[[], bool] | None = None) -> None:
+        """Until everything is at rest, or should be; or until this says so."""
+        work_s = sum(ask.duration_s for asks in self.plan.asks for ask in asks)
+        hosts_s = 0.0 if self.plan.hosts is None else 4 * self.plan.hosts.longest_s
+        if not self.to_rest(CALM_S + work_s + hosts_s, until):
+            return
+        left = self.left()
+        for violation in self.judge.rest(self.events.now_s):
+            self._broke(violation)
+        for holdup in left:
+            self.breaks("G8", holdup)
+        for pair in IMPOSSIBLE.keys() & self.pairs.keys():
+            self.breaks("CRASH", f"{name_of(pair)}: {IMPOSSIBLE[pair]}, and it was")
+        for key_pair in IMPOSSIBLE_OF_KEYS.keys() & self.key_pairs.keys():
+            why = IMPOSSIBLE_OF_KEYS[key_pair]
+            self.breaks("CRASH", f"of a key, {name_of(key_pair)}: {why}, and it was")
+
+    def times(self) -> dict[str, int]:
+        """How often each kind of fault struck, by what people call it."""
+        times = self.faults + Counter(
+            {Fault.LOSE: self.network.lost, Fault.MANGLE: self.network.mangled}
+        )
+        return {fault.value: times[fault] for fault in Fault if times[fault]}
+
+
+_OF_WORKERS = frozenset({Fault.CUT_WORKER, Fault.KILL_WORKER, Fault.STOP_WORKER})
+_OF_SERVERS = frozenset(
+    {Fault.KILL_SERVER, Fault.RESTART_FAST, Fault.STOP_SERVER, Fault.DRAIN_SERVER}
+)
+
+
+def hosted_by(machines: Iterable[Machine]) -> list[SimWorker]:
+    """The workers of hosts that are not reaped."""
+    return [each for m in machines if m.guard is not None for each in m.guard.workers.values()]
+
+
+def workers_of(servers: list[SimServer]) -> list[SimWorker]:
+    """Every worker that these have ever started."""
+    return [worker for server in servers for worker in server.workers.values()]

@@ -95,7 +95,22 @@ class Observed:
     """Time at which it was last continued after a stop."""
     stopped_s: float | None = None
     """Time at which it was stopped; None if it is not."""
+    asleep: bool = False
+    """Whether its machine sleeps: then no code of it runs."""
+    # Of a machine with a host.
+    rate: float = 1.0
+    """How fast its clock is."""
+    guard_s: float = 0.0
+    """Most time from the deadline of its guard to the death of its workers, in seconds."""
+    tenure: bytes = b""
+    """That of its newest beat."""
+    beats: dict[int, float] = dataclasses.field(default_factory=dict)
+    """When each beat of that tenure was sent."""
+    until_s: float = -math.inf
+    """By then all its workers are dead, by what its server has answered."""
     # Of a worker.
+    machine: Observed | None = None
+    """The machine of its host, if it is on one."""
     server: Observed | None = None
     slot: int = 0
     set_up_s: float | None = None
@@ -108,6 +123,7 @@ class Observed:
     told_to_stop: set[int] = dataclasses.field(default_factory=set)
     """Dispatches that are to stop, of which the router has not heard the end."""
     # Of a server.
+    epoch: bytes = b""
     locked: bool = False
     workers: dict[str, Observed] = dataclasses.field(default_factory=dict)
     empty_since_s: dict[int, float] = dataclasses.field(default_factory=dict)
@@ -157,6 +173,11 @@ class Execution:
     def live(self) -> bool:
         """From its start to its end, or to the death of its process."""
         return self.ended_s is None and self.worker.alive
+
+    def runs(self) -> bool:
+        """Whether it is live, and its machine does not sleep: what counts is whether it would run
+        again, and as a machine wakes the timers of its guard come first."""
+        return self.live() and not self.worker.asleep
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -462,6 +483,9 @@ class JournalJudge:
 # -- keys: what runs ---------------------------------------------------------------------
 
 
+Dispatch: TypeAlias = "tuple[Observed, int, RequestId]"
+"""A worker, a number, and the request that it runs."""
+
 Place: TypeAlias = "tuple[Observed, str]"
 """A server, and how the log names a key."""
 
@@ -547,7 +571,10 @@ class Wanted:
         home = self._book.journal.home(server)
         for place, running in self._running.items():
             if running and place[0] is home:
-                running[:] = [e for e in running if e.live() and e.server is server]
+                lost = self._book.lost
+                running[:] = [
+                    e for e in running if e.live() and e.server is server and e.worker not in lost
+                ]
                 if running and not self._may_count(place):
                     execution = running.pop()
                     text = f"{execution.key} goes on, and nobody waits for it"
@@ -596,7 +623,7 @@ class KeyRuns:
         book, key = self._book, execution.key
         runs = self.of_key.setdefault(label, [])
         for earlier in runs:
-            if earlier.live():
+            if earlier.runs():
                 text = f"{key} starts, and {earlier.key} is live since {earlier.started_s:.3f}"
                 book.violation("G1", text, key)
         runs.append(execution)
@@ -604,7 +631,7 @@ class KeyRuns:
         mine = self.of_generation.setdefault((home, number), [])
         if mine and mine[-1].key != key:
             book.violation("G6", f"generation {number} is of {mine[-1].key} and {key}", key)
-        if mine and mine[-1].worker.alive:
+        if mine and mine[-1].worker.alive and not mine[-1].worker.asleep:
             book.violation("G2", f"{key} starts again, and its worker had not died", key)
         mine.append(execution)
         asked = [each for each in book.calls.values() if each.input == key]
@@ -1117,6 +1144,12 @@ TICKS_S = 0.6
 """How much shorter or longer a lease may seem than it is: some ticks."""
 
 
+def dispatch_of(worker: Observed, number: int, request: RequestId, key: str) -> Dispatch:
+    """A dispatch, by the name of what it runs.  The number may be used again by a server that
+    takes a worker over; and the work of keys has another session in each server."""
+    return worker, number, RequestId(b"", request.sequence) if label_of(key) else request
+
+
 class Wires(Book):
     """The part of the judge that listens."""
 
@@ -1141,7 +1174,8 @@ class Wires(Book):
         """The sessions that goodbyes named, in the order in which a server heard them."""
         self._over: set[bytes] = set()
         """Sessions whose client was told that nothing of them runs any more."""
-        self.dispatched: set[tuple[Observed, int]] = set()
+        self.dispatched: dict[Dispatch, Observed] = {}
+        """The server that sent each dispatch to its worker."""
         self.journal = JournalJudge(self)
         self.keys = KeyJudge(self)
         self._owed: tuple[RequestId, str] | None = None
@@ -1301,7 +1335,7 @@ class Wires(Book):
     def _promised_gone(self, session: bytes) -> None:
         """The server says that nothing of this session runs any more."""
         for call in self.calls.values():
-            if any(e.request.session == session and e.live() for e in call.executions):
+            if any(e.request.session == session and e.runs() for e in call.executions):
                 text = f"{call.key} runs, and its session is said to be gone"
                 self.violation("G1", text, call.key)
 
@@ -1365,13 +1399,14 @@ class Wires(Book):
         assert body is not None
         key = key_of(body)
         # What waited for the disk was spent before.
-        began = (worker, message.number) in self.dispatched or (label_of(key) and self.journal.on)
+        dispatch = dispatch_of(worker, message.number, request, key)
+        began = dispatch in self.dispatched or (label_of(key) and self.journal.on)
         if worker in self.leaving and not began:
             text = f"an execution is spent on {worker.name}, which is to end"
             self.violation("G2", text, key)
-        if label_of(key) and (worker, message.number) not in self.dispatched:
+        if label_of(key) and dispatch not in self.dispatched:
             self.keys.dispatched(worker.home, message.sequence, body)
-        self.dispatched.add((worker, message.number))
+        self.dispatched.setdefault(dispatch, worker.home)
         if message.sequence in self.finished.get(message.session, ()):
             self.violation("G7", f"{request} is dispatched after it was finished", key)
 
@@ -1387,16 +1422,89 @@ class Wires(Book):
         if isinstance(message, messages.WorkerOutcome):
             execution = self.by_dispatch.get((worker, message.number))
             of = RequestId(message.session, message.sequence)
-            if execution is not None and execution.request == of:
+            if execution is not None and execution.request == of and self._knows(execution):
                 execution.delivered = True
                 if label_of(execution.key):
                     self.keys.delivered(execution)
 
+    def _knows(self, execution: Execution) -> bool:
+        """Whether the router of its worker takes it for what it has started, or taken over."""
+        return execution.server is execution.worker.home
+
     def declared_lost(self, worker: Observed) -> None:
         """The router takes the worker's executions for ended."""
         self.lost.add(worker)
-        if worker.alive:
+        if worker.alive and not worker.asleep:
             self.violation("G1", f"{worker.name} is declared lost and lives")
+
+    # -- hosts ----------------------------------------------------------------
+
+    def declared_dead(self, server: Observed, epochs: Iterable[bytes]) -> None:
+        """A server takes all workers of earlier ones for dead, but for those that it has."""
+        dead = {each for each in self.processes.values() if each.epoch and each.epoch in epochs}
+        for worker in list(self.processes.values()):
+            if worker.server in dead:
+                self.lost.add(worker)
+                if worker.alive and not worker.asleep:
+                    text = f"{worker.name} lives, and {server.name} takes its server's for dead"
+                    self.violation("G1", text)
+
+    def beat(self, machine: Observed, tenure: bytes, number: int) -> None:
+        """A host has read its clock, and sent a beat."""
+        if tenure != machine.tenure:
+            machine.tenure, machine.beats = tenure, {}
+        machine.beats.setdefault(number, self.now_s)
+
+    def beat_answered(self, machine: Observed, tenure: bytes, number: int, fence_s: float) -> None:
+        """The answer to a beat has come to its host: its lease is counted from when that was
+        sent, by its clock, and its guard may be late."""
+        if tenure == machine.tenure and number in machine.beats:
+            until_s = machine.beats[number] + fence_s / machine.rate + machine.guard_s
+            machine.until_s = max(machine.until_s, until_s)
+
+    def lease_seen(self, worker: Observed, what: str) -> None:
+        """G1: a worker on a host is dead by the time that the lease of its host says."""
+        machine = worker.machine
+        if machine is not None and self.now_s > machine.until_s + 1e-6:
+            for_s = self.now_s - machine.until_s
+            self.violation("G1", f"{worker.name} {what} {for_s:.1f} s after its host's lease")
+
+    def leases_seen(self) -> None:
+        """The same of all that live."""
+        for worker in self.processes.values():
+            if worker.machine is not None and worker.alive and not worker.asleep:
+                self.lease_seen(worker, "lives")
+
+    def woke(self, worker: Observed) -> None:
+        """The machine of a process has woken, and its timers have fired: it runs again."""
+        worker.asleep = False
+        self.lease_seen(worker, "wakes")
+        if worker in self.lost:
+            self.violation("G1", f"{worker.name} was declared lost, and runs again")
+        for execution in self.by_dispatch.values():
+            if execution.worker is worker and execution.runs():
+                self._alone(execution)
+
+    def _alone(self, execution: Execution) -> None:
+        """G1: no other execution of its call, or of its key, runs."""
+        label = label_of(execution.key)
+        for other in self.by_dispatch.values():
+            same = other.key == execution.key or (label and label_of(other.key) == label)
+            if same and other is not execution and other.runs():
+                text = (
+                    f"{execution.key} runs again, and {other.key} runs since {other.started_s:.3f}"
+                )
+                self.violation("G1", text, execution.key)
+
+    def taken_back(self, worker: Observed, server: Observed) -> None:
+        """A server takes over a worker on a host of an earlier one, and what runs under keys."""
+        worker.server, worker.known_s, worker.told_to_stop = server, None, set()
+        worker.reaped = False  # its new server does not know
+        self.leaving.discard(worker)
+        if self.journal.on:
+            for execution in self.by_dispatch.values():
+                if execution.worker is worker and label_of(execution.key):
+                    execution.server = server
 
 
 # -- health ------------------------------------------------------------------------------
@@ -1410,6 +1518,10 @@ REPLACED_S = 0.9
 
 SETTLE_S = 3.0
 """After it was stopped, a process may be taken for silent for a while."""
+
+
+SIGN_S = 10.0
+"""A sign of life of a worker on a host may be late by so much."""
 
 
 UNHEARD_S = 8.0
@@ -1464,7 +1576,10 @@ class Health(Wires):
             self.violation("G9", f"{server.name} says that it is ready, and has no worker")
         elif server.moved_s(now_s) <= silent_s:
             return  # it measures silence in its own awake time
-        elif all(worker.quiet_s(now_s) > silent_s for worker in there):
+        elif all(
+            worker.quiet_s(now_s) > silent_s + (worker.machine is not None) * SIGN_S
+            for worker in there
+        ):
             self.violation(
                 "G9", f"{server.name} says that it is ready; no worker gives a sign of life"
             )
@@ -1604,12 +1719,14 @@ class Closings(Health):
         """No work is begun by a server that closes; that is sent again is no beginning."""
         if isinstance(message, messages.Dispatch):
             assert body is not None
-            begun = (worker, message.number) in self.dispatched
+            request = RequestId(message.session, message.sequence)
+            dispatch = dispatch_of(worker, message.number, request, key_of(body))
+            begun = dispatch in self.dispatched
             if self.journal.on and label_of(key_of(body)):  # it waited for the disk
                 began = self._began.get(worker.home)
                 begun |= began is None or self.journal.started_s(message.sequence) <= began.at_s
             if worker.home in self.draining and not begun:
-                key = self.key_of_request(RequestId(message.session, message.sequence))
+                key = self.key_of_request(request)
                 self.violation("G7", f"{worker.home.name} closes, and begins {key}", key)
         super().statement_sent(worker, message, body)
 
@@ -1685,6 +1802,7 @@ class Guarantees(Closings):
             case "is":
                 self._is(who, what[0])
             case "ticked":
+                self.leases_seen()
                 self.pool_seen(who)
                 self.closing_seen(who)
             case "spawned":
@@ -1702,6 +1820,19 @@ class Guarantees(Closings):
                 self.closing_began(who)
             case "closed":
                 self.closed(who)
+            # Hosts.
+            case "beat":
+                self.beat(who, *what)
+            case "answered":
+                self.beat_answered(who, *what)
+            case "woke":
+                self.woke(who)
+            case "back":
+                self.taken_back(who, self.process(what[0]))
+            case "declares":
+                self.declared_dead(who, what[0])
+            case "malformed":
+                self.violation("CRASH", f"{who.name} is sent what it cannot read: {what[0]}")
             # Disks.
             case "wrote":
                 self.journal.written(who, *what)
@@ -1719,7 +1850,7 @@ class Guarantees(Closings):
 
     def _is(self, who: Observed, facts: Mapping[str, Any]) -> None:
         for name, value in facts.items():
-            setattr(who, name, self.process(value) if name == "server" else value)
+            setattr(who, name, self.process(value) if name in ("server", "machine") else value)
 
     # -- callers --------------------------------------------------------------
 
@@ -1791,7 +1922,8 @@ class Guarantees(Closings):
             return
         if len(last.payload) > self.plan.message_bytes:
             return  # the client could not receive it, and is told so
-        if not (last.delivered or (last.worker.alive and last.server.alive)):
+        there = last.worker.alive and last.worker not in self.lost  # if asleep, it may be both
+        if not (last.delivered or (there and last.server.alive)):
             return
         excused = (
             not last.server.alive
@@ -1826,7 +1958,11 @@ class Guarantees(Closings):
 
     def _began_to_run(self, key: str, worker: Observed, request: RequestId, number: int) -> None:
         """Environment code begins."""
+        self.lease_seen(worker, f"starts {key}")
         server = worker.home
+        if not label_of(key):  # it may have been taken over since, with what is to stop there
+            dispatch = dispatch_of(worker, number, request, key)
+            server = self.dispatched.get(dispatch, server)
         execution = Execution(key, worker, server, request, number, self.now_s)
         call = self.calls.get(key)
         if call is None:  # a hostile client's
@@ -1839,7 +1975,7 @@ class Guarantees(Closings):
             self._once(call, execution)
         home = self.sessions.get(request.session)
         if label_of(key):
-            if (worker, number) not in self.dispatched:
+            if dispatch_of(worker, number, request, key) not in self.dispatched:
                 self.violation("G5", f"{key} starts on a worker that was not given it", key)
         elif home is None or home[0] is not server:
             self.violation("G5", f"{key} starts on a worker of another epoch", key)
@@ -1862,10 +1998,14 @@ class Guarantees(Closings):
         """G1 and G2: one at a time, and no more than were consented to."""
         key = call.key
         for earlier in call.executions:
-            if earlier.live():
+            if earlier.runs():
                 text = f"{key} starts and is live since {earlier.started_s:.3f}"
                 self.violation("G1", text, key)
-            elif earlier.worker.alive and earlier.request == execution.request:
+            elif (
+                earlier.worker.alive
+                and not earlier.worker.asleep
+                and earlier.request == execution.request
+            ):
                 self.violation("G2", f"{key} starts again, and its worker had not died", key)
         call.executions.append(execution)
         starts = len(call.executions)

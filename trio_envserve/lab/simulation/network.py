@@ -10,15 +10,13 @@ import itertools
 import operator
 from collections.abc import Iterable, Iterator, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
+from ...core import host_messages
 from ...core.errors import ProtocolError
 from ...core.messages import KeyedRequest, Message, Said, ToSay, in_batches, one_by_one, read
 from ...core.terms import Body, SentBody, whole
-from ...retrylab.world import ARRIVED, STRAY, BaseLink, BaseNetwork, Events, Process, Rates
-
-if TYPE_CHECKING:
-    from .simulator import World
+from ...retrylab.world import ARRIVED, LOST, STRAY, BaseLink, BaseNetwork, Events, Rates
 
 Frames: TypeAlias = Sequence[Body]
 
@@ -72,13 +70,27 @@ def said_in(frames: Frames, at: int = 0) -> Sequence[Said]:
 
 def describe(frames: Frames) -> str:
     """A message for people, ids shortened."""
-    found = messages_of(frames)
+    found: Sequence[NamedTuple] = of_host(frames) or messages_of(frames)
     if not found:
         return f"{len(frames)} frames of garbage"
     return " + ".join(map(_text, found))
 
 
-def _text(message: Message) -> str:
+def is_kind(frames: Frames, kind: type[host_messages.HostMessage]) -> bool:
+    """Whether a message between a host and its router has this kind, to be decoded then."""
+    # The second item of a short array: an integer of two bytes.
+    return len(frames[0]) > 2 and frames[0][2] == host_messages.KINDS[kind]
+
+
+def of_host(frames: Frames) -> list[host_messages.HostMessage]:
+    """The message between a host and its router that this is; none for others."""
+    try:
+        return [host_messages.decode(frames, most_bytes=HEADER_BYTES)[0]]
+    except ProtocolError:
+        return []
+
+
+def _text(message: NamedTuple) -> str:
     fields = [
         f"{name}={value.hex()[:6] if isinstance(value, bytes) else value!r}"
         for name, value in zip(message._fields, message, strict=True)
@@ -87,44 +99,11 @@ def _text(message: Message) -> str:
     return f"{type(message).__name__}({', '.join(fields)})"
 
 
-class SimProcess(Process):
-    """A process of a server or of a worker: its stops and its death are events."""
-
-    def __init__(self, world: World, name: str) -> None:
-        super().__init__(world.events, name, world.luck_of(name))
-        self.world = world
-
-    def hold(self, why: str) -> None:
-        """Hold the process until this reason is released."""
-        is_stop = why == "stopped" and why not in self._holds
-        super().hold(why)
-        if is_stop:
-            self.world.happened("is", self.name, "", {"stopped_s": self.events.now_s})
-
-    def release(self, why: str) -> None:
-        """Let the process move again, unless another reason holds it."""
-        now_s, since_s, facts = self.events.now_s, self._holds.get(why), {}
-        if why == "stopped":
-            facts = {"stopped_s": None, "continued_s": now_s}
-        if since_s is not None and len(self._holds) == 1:
-            held_s = self.held_s + (now_s - since_s)
-            facts |= {"held_s": held_s, "held_times": self.held_times + 1}
-        if facts and self.alive:
-            self.world.happened("is", self.name, "", facts)
-        super().release(why)
-
-    def die(self, how: str) -> None:
-        """End the process."""
-        if self.alive:
-            super().die(how)
-            self.world.happened("is", self.name, "", {"died_s": self.died_s})
-
-
 class Server(Protocol):
     """The part of a server that a link needs."""
 
-    client_links: dict[bytes, Link]
-    worker_links: dict[bytes, Link]
+    links: dict[str, dict[bytes, Link]]
+    """Of each kind of peer (:attr:`Link.kind`), by route."""
 
     @property
     def alive(self) -> bool:
@@ -147,27 +126,36 @@ class Peer(Protocol):
         """The connection is gone."""
 
 
+CLIENT, WORKER, HOST = "client", "worker", "host"
+"""The kinds of peers."""
+
+
 class Link(BaseLink):
     """One connection between a peer and a server."""
 
-    def __init__(self, route: bytes, peer: Peer, server: Server, *, worker: bool) -> None:
+    def __init__(self, route: bytes, peer: Peer, server: Server, kind: str) -> None:
         super().__init__(peer.name, peer.rng)
         self.route = route
         self.peer = peer
         self.server = server
-        self.worker = worker
+        self.kind = kind
+        self.cuts: Sequence[int] = (0, 0)
+        """Number of faults that let nothing pass from the server, and to it."""
 
-    def links(self, server: Server) -> dict[bytes, Link]:
-        """Where a server finds links of this kind by their route."""
-        return server.worker_links if self.worker else server.client_links
+
+class Carrier(Protocol):
+    """Whoever carries messages over a link."""
+
+    def send(self, link: Link | None, message: Frames, *, up: bool) -> None:
+        """Put a message on its way: ``up`` to the server."""
 
 
 class Outgoing:
     """The messages of one turn: grouped as the shells group them, or one by one.  Both
     must come to the same."""
 
-    def __init__(self, network: Network, *, grouped: bool) -> None:
-        self._network = network
+    def __init__(self, carrier: Carrier, *, grouped: bool) -> None:
+        self._carrier = carrier
         self._grouped = grouped
         self._waiting: dict[Link, list[tuple[tuple[SentBody, ...], ToSay]]] = {}
 
@@ -184,7 +172,7 @@ class Outgoing:
         self, link: Link | None, before: tuple[SentBody, ...], said: ToSay, up: bool
     ) -> None:  # fmt: skip
         for frames in in_batches((said,)):
-            self._network.send(link, SentAlone(before, frames, said), up=up)
+            self._carrier.send(link, SentAlone(before, frames, said), up=up)
 
     def leave(self, *, up: bool) -> None:
         """The turn is over."""
@@ -198,7 +186,7 @@ class Outgoing:
                     self._alone(link, before, said[0], up)
                     continue
                 for frames in _together(said):
-                    self._network.send(link, [*map(whole, (*before, *frames))], up=up)
+                    self._carrier.send(link, [*map(whole, (*before, *frames))], up=up)
 
 
 def _together(said: Iterable[ToSay]) -> Iterator[tuple[SentBody, ...]]:
@@ -227,13 +215,13 @@ class Network(BaseNetwork[Link, Frames]):
         """The newest worker of each id, of whatever epoch."""
         self._routes = itertools.count(1)
 
-    def connect(self, peer: Peer, route: bytes, *, worker: bool) -> Link | None:
+    def connect(self, peer: Peer, route: bytes, kind: str) -> Link | None:
         """A connection to whoever listens, or None if nobody does."""
         server = self.server
         if server is None or not server.alive:
             return None
-        link = Link(route, peer, server, worker=worker)
-        links = link.links(server)
+        link = Link(route, peer, server, kind)
+        links = server.links[kind]
         old = links.get(route)
         if old is not None:
             old.open = False  # the newest connection takes a route over
@@ -244,9 +232,16 @@ class Network(BaseNetwork[Link, Frames]):
         """A routing id that was never used."""
         return b"\x00%04d" % next(self._routes)
 
+    def send(self, link: Link | None, message: Frames, *, up: bool) -> None:
+        """Put a message on its way, unless nothing passes there."""
+        if link is None or not link.cuts[up]:
+            super().send(link, message, up=up)
+        else:
+            self.events.note_message(link.name, LOST[up], message)
+
     def ended(self, link: Link, *, cut: bool) -> None:
         """The server finds it no more; who was cut off connects again."""
-        links = link.links(link.server)
+        links = link.server.links[link.kind]
         if links.get(link.route) is link:
             del links[link.route]
         if cut:
@@ -261,7 +256,7 @@ class Network(BaseNetwork[Link, Frames]):
                 self.events.note_message(link.name, way[up], frames)
                 server.take_in(link, frames)
             return
-        named = stray and link.worker
+        named = stray and link.kind == WORKER
         peer = self.worker_named.get(link.route, link.peer) if named else link.peer
         self.events.note_message(peer.name, ARRIVED[up], frames)
         peer.take_in(frames)

@@ -15,6 +15,9 @@ A plan is plain data, so what a seed has drawn can be made smaller while it stil
 same failure, and be kept in a file.  Everything is written there, the limits that are as shipped
 too: a file shows the same schedule when defaults have changed.
 
+*Hosts* of other machines are a configuration: the plan of a seed with them (:class:`HostPlan`) is
+another one than without them.
+
 Some things a seed has or has not by its number (:data:`DRAWN_APART`), and what they bring is
 drawn from sources of their own: all other seeds are what they were before there was such a thing.
 """
@@ -28,6 +31,7 @@ from random import Random
 from typing import Any
 
 from ...core.key_records import KeyAct, KeyName, Tag
+from ...core.lease import DRIFT, FIRST_BEAT_S, NO_LEASE_S, LeaseTerms
 from ...core.limits import ANNOUNCE_BYTES, ClientLimits, KeyLimits, ServerLimits
 from ...core.worker_range import WorkerRange
 from ...retrylab.draw import listed, timetable
@@ -97,6 +101,18 @@ class Fault(enum.Enum):
     PAUSES = "dispatching pauses after failures"
     JUNK = "a worker sends malformed messages"
     SPREAD = "workers that start are left their share"
+    HOSTS = "workers on hosts of other machines"
+    NO_LEASE = "hosts hold no lease"
+    CUT_HOST = "host cut off from its router"
+    CUT_HOST_UP = "host not heard by its router"
+    CUT_HOST_DOWN = "host that does not hear its router"
+    RECONNECT_HOST = "host connection cut"
+    SLEEP_HOST = "machine of a host sleeps"
+    STOP_HOST = "host stopped and continued"
+    STOP_GUARD = "guard of a host stopped and continued"
+    STOP_MACHINE = "all processes of a host stopped and continued"
+    KILL_HOST = "host killed and started again"
+    COPY_HOST = "host started on another machine, too"
 
 
 HARSH_ONLY = frozenset({Fault.MANGLE})
@@ -105,7 +121,24 @@ HARSH_ONLY = frozenset({Fault.MANGLE})
 OF_JOURNALS = frozenset({Fault.JOURNAL, Fault.CRASH_AT_WRITE, Fault.SLOW_DISK, Fault.DAMAGED_READ})
 """Those of servers with a journal."""
 
-NOT_DRAWN = OF_JOURNALS | {
+TIMES_OF_HOSTS: dict[Fault, tuple[int, int]] = {
+    Fault.CUT_HOST: (1, 3),
+    Fault.CUT_HOST_UP: (1, 3),
+    Fault.CUT_HOST_DOWN: (1, 3),
+    Fault.RECONNECT_HOST: (1, 3),
+    Fault.SLEEP_HOST: (1, 2),
+    Fault.STOP_HOST: (1, 2),
+    Fault.STOP_GUARD: (1, 2),
+    Fault.STOP_MACHINE: (1, 2),
+    Fault.KILL_HOST: (1, 2),
+    Fault.COPY_HOST: (1, 1),
+}
+"""How often in a run each fault of hosts happens, at least and at most."""
+
+OF_HOSTS = frozenset({Fault.HOSTS, Fault.NO_LEASE, *TIMES_OF_HOSTS})
+"""Those of plans with hosts."""
+
+NOT_DRAWN = OF_JOURNALS | OF_HOSTS | {
     Fault.KEYS, Fault.ELASTIC, Fault.PAUSES, Fault.JUNK, Fault.SPREAD,
 }  # fmt: skip
 """The faults that a seed has or has not, whatever it draws: those of :data:`DRAWN_APART`."""
@@ -186,6 +219,42 @@ class Ask:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class HostPlan:
+    """The hosts of a plan, their leases and their clocks."""
+
+    workers: tuple[int, ...]
+    """Most workers of each host."""
+    varies: bool
+    """Whether a host may have fewer, one at least."""
+    fences_s: tuple[float, ...]
+    """The lease of each server in turn, in seconds."""
+    guard_s: float
+    """Most time from the deadline of a guard to the death of its workers that leases allow for,
+    in seconds."""
+    late_s: float
+    """Most time that it takes, in seconds."""
+    rates: tuple[float, ...]
+    """How fast each clock is: of each host, of the second machine of each, of servers."""
+
+    def terms(self, server: int) -> LeaseTerms:
+        """The terms of the leases of this server."""
+        fence_s = self.fences_s[server % len(self.fences_s)]
+        return LeaseTerms(fence_s, guard_s=self.guard_s)
+
+    @property
+    def proves(self) -> bool:
+        """Whether there is a lease."""
+        return self.terms(0).proves
+
+    @property
+    def longest_s(self) -> float:
+        """Longest time after which a server takes a host for dead, in seconds; without a lease
+        that of a host that never sent a beat."""
+        waits_s = (self.terms(n).wait_s for n in range(len(self.fences_s)))
+        return max(waits_s) if self.proves else FIRST_BEAT_S
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
     """Everything about a run that is drawn before it starts."""
 
@@ -214,6 +283,8 @@ class Plan:
     """The server is killed as it writes this group of its journal, counted from 1."""
     most_workers: int = 0
     """How many workers there may be, if their number changes: then ``workers`` is the least."""
+    hosts: HostPlan | None = None
+    """The hosts of other machines; None: all workers are on the server's own."""
 
     @property
     def slots(self) -> int | WorkerRange:
@@ -241,6 +312,8 @@ class Plan:
     def schedule(self) -> list[str]:
         """The events of the plan, in order; the usual ones are left out."""
         workers = f"{self.slots} worker" + "s" * (self.slots != 1)
+        if self.hosts is not None:
+            workers += f" and those of {len(self.hosts.workers)} hosts"
         clients = f"{self.clients} client" + "s" * (self.clients > 1)
         lines = [f"{clients}, {workers}" + "; the environment declares rerun" * self.declares_rerun]
         lines += _all_along(self)
@@ -286,6 +359,16 @@ class Plan:
             case Fault.SPREAD:
                 server = dataclasses.replace(plan.server, spread_s=PLAIN_SPREAD_S)
                 return dataclasses.replace(plan, server=server)
+            case Fault.HOSTS:
+                moments = tuple(each for each in plan.moments if each[1] not in OF_HOSTS)
+                return dataclasses.replace(
+                    plan, hosts=None, workers=max(1, plan.workers), moments=moments,
+                    faults=plan.faults - OF_HOSTS,
+                )  # fmt: skip
+            case Fault.NO_LEASE if plan.hosts is not None:
+                rates = (1.0,) * len(plan.hosts.rates)
+                hosts = dataclasses.replace(plan.hosts, fences_s=FENCES_S[-1:], rates=rates)
+                return dataclasses.replace(plan, hosts=hosts)
             case Fault.SHORT_LEASE:
                 server = dataclasses.replace(plan.server, lease_s=PLAIN_LEASE_S)
                 return dataclasses.replace(plan, server=server)
@@ -656,6 +739,93 @@ def _with_junk(plan: Plan, rng: Random) -> Plan:
     return dataclasses.replace(plan, faults=plan.faults | {Fault.JUNK})
 
 
+# -- hosts --------------------------------------------------------------------------------
+
+FENCES_S = (1.0, 2.0, 4.0)
+GUARD_S = 0.5
+
+HOST_SILENCE_S = 18.0
+"""A worker that says nothing for so long while its host is heard is killed.  None is silent for
+long; but what repairs a loss between a host and its router takes some beats."""
+
+HOST_WAIT_S = 300.0
+"""How long a client waits for a server: longer than for leases to end, one after the other."""
+
+
+def _with_hosts(plan: Plan, rng: Random) -> Plan:
+    """The same with hosts, and none or few workers of the server's own; ``rng`` is read in a
+    fixed order.  One in eight has no lease: then nothing may rest on a clock, and no host is
+    started on two machines, of which one would be kept out for good."""
+    plan = plan.without(Fault.ELASTIC) if plan.has(Fault.ELASTIC) else plan
+    count = rng.choice((2, 2, 3))
+    proves = rng.random() >= 0.125
+    fences_s = tuple(rng.choice(FENCES_S) for _ in range(6)) if proves else (NO_LEASE_S,)
+    slow, right, fast = (1 - DRIFT, 1.0, 1 + DRIFT) if proves else (0.5, 1.0, 2.0)
+    rates = [rng.choice((slow, right, fast)) for _ in range(2 * count + 1)]
+    if rng.random() < 0.4:  # the worst: leases last longest there, and are shortest here
+        rates = [slow] * (2 * count) + [fast]
+    hosts = HostPlan(
+        tuple(rng.choice((1, 1, 2, 3)) for _ in range(count)),
+        rng.random() < 0.25, fences_s, GUARD_S, GUARD_S,
+        tuple(rates),
+    )  # fmt: skip
+    fence_s = max(fences_s) if proves else max(FENCES_S)
+    busy_s = plan.busy_s + rng.uniform(1.0, 3.0) * fence_s
+    rate = rng.choice((0.2, 0.4, 0.6))
+    struck = [
+        fault
+        for fault, (least, most) in TIMES_OF_HOSTS.items()
+        if rng.random() < rate and (proves or fault is not Fault.COPY_HOST)
+        for _ in range(rng.randint(least, most))
+    ]
+    if rng.random() < 0.4:
+        struck += [Fault.KILL_SERVER] * rng.randint(1, 2)
+    moments = [(rng.uniform(1.0, busy_s), fault) for fault in struck]
+    for at_s, _ in list(moments):  # harm on top of harm: there the rules meet
+        if rng.random() < 0.4:
+            next_s = min(at_s + rng.random() * 2 * fence_s, busy_s)
+            moments.append((next_s, rng.choice(ON_TOP)))
+    stretched = busy_s / plan.busy_s
+    asks = tuple(
+        tuple(
+            _longer(ask, rng, fence_s, ask.at_s * stretched)
+            for number, ask in enumerate(asks)
+            if number % 2 == 0 or ask.use is not None  # half of them: beats cost time, too
+        )
+        for asks in plan.asks
+    )
+    moments += [(at_s * stretched, fault) for at_s, fault in plan.moments]
+    mangle = rng.choice((0.02, 0.1, 0.3)) if plan.harsh and rng.random() < 0.6 else plan.mangle
+    faults = plan.faults | {Fault.HOSTS, *(fault for _, fault in moments)}
+    faults |= set() if proves else {Fault.NO_LEASE}
+    return dataclasses.replace(
+        plan,
+        faults=faults | {Fault.MANGLE} if mangle else faults,
+        moments=tuple(sorted(moments, key=lambda moment: moment[0])),
+        busy_s=busy_s,
+        workers=rng.choice((0, 0, 1)),
+        mangle=mangle,
+        asks=asks,
+        server=dataclasses.replace(plan.server, silence_kill_s=HOST_SILENCE_S),
+        client=dataclasses.replace(plan.client, start_s=HOST_WAIT_S, recovery_s=HOST_WAIT_S),
+        hosts=hosts,
+    )
+
+
+ON_TOP = (Fault.CUT_HOST, Fault.CUT_HOST_UP, Fault.RECONNECT_HOST, Fault.KILL_SERVER)
+
+
+def _longer(ask: Ask, rng: Random, fence_s: float, at_s: float) -> Ask:
+    """A call at another time, one in four of work that lives through a lease."""
+    longer = rng.random() < 0.25 and ask.use is None and ask.behaviour == "return"
+    if not longer:
+        return dataclasses.replace(ask, at_s=at_s)
+    duration_s = rng.uniform(0.3, 2.5) * fence_s
+    padding = ask.body[len(ask.body.rstrip(b".")) :]
+    body = body_of(ask.key, ask.behaviour, duration_s) + padding
+    return dataclasses.replace(ask, at_s=at_s, duration_s=duration_s, body=body)
+
+
 def have_keys(seed: int) -> bool:
     """Whether calls of this seed name keys."""
     return seed % 7 in (2, 5)
@@ -677,14 +847,14 @@ def brings(what: str, seed: int) -> bool:
     return DRAWN_APART[what][0](seed)
 
 
-def plan_of(seed: int, *, harsh: bool = False) -> Plan:
-    """The plan of a run of this seed, without running it."""
+def plan_of(seed: int, *, harsh: bool = False, hosts: bool = False) -> Plan:
+    """The plan of a run of this seed, without running it; ``hosts``: the one with hosts."""
     number = seed * 2 + harsh
     plan = draw(Random(number), harsh=harsh)
     for name, (have, change) in DRAWN_APART.items():
         if have(seed):
             plan = change(plan, Random(f"{number}/{name}"))
-    return plan
+    return _with_hosts(plan, Random(f"{number}/hosts")) if hosts else plan
 
 
 def is_harsh(seed: int, *, always: bool = False) -> bool:
@@ -719,7 +889,18 @@ def _all_along(plan: Plan) -> list[str]:
         for field in dataclasses.fields(ServerLimits)
         if field.name in plain and getattr(plan.server, field.name) != plain[field.name]
     ]
-    return listed("all along", faults) + listed("limits", limits)
+    return listed("all along", faults) + listed("limits", limits) + _leases(plan.hosts)
+
+
+def _leases(hosts: HostPlan | None) -> list[str]:
+    if hosts is None:
+        return []
+    fences = [f"{each:g} s" for each in hosts.fences_s] if hosts.proves else ["none"]
+    rates = [f"{rate:g}" for rate in hosts.rates]
+    return [
+        *listed("leases of each server in turn", fences),
+        *listed("rates of clocks, the servers' last", rates),
+    ]
 
 
 def _in_words(client: str, ask: Ask) -> str:
@@ -770,6 +951,9 @@ def from_data(data: Mapping[str, Any]) -> Plan:
         made["asks"] = tuple(tuple(map(_ask_from_data, asks)) for asks in data["asks"])
         made["server"] = ServerLimits(**data["server"])
         made["client"] = ClientLimits(**data["client"])
+        if data.get("hosts") is not None:
+            lists = {name: tuple(data["hosts"][name]) for name in ("workers", "fences_s", "rates")}
+            made["hosts"] = HostPlan(**{**data["hosts"], **lists})
         if "keys" in data:  # plans that were written before there were keys have none
             made["keys"] = KeyLimits(**data["keys"])
         return Plan(**made)

@@ -45,21 +45,24 @@ SPEC = "trio_envserve.lab.simulation.target:Protocol"
 class Protocol(Target[Plan, Run]):
     """The protocol that ships, or a mutant of it."""
 
-    def __init__(self, *, harsh: bool = False, mutant: str = "") -> None:
+    def __init__(self, *, harsh: bool = False, hosts: bool = False, mutant: str = "") -> None:
         super().__init__(find(mutant) if mutant else None)
         self.harsh = harsh
         """Whether all seeds are run harsh, not only the odd ones."""
+        self.hosts = hosts or (self.mutant is not None and Fault.HOSTS in self.mutant.needs)
+        """Whether plans have hosts: of other machines, with leases."""
 
     def plan(self, seed: int) -> Plan:
         """The plan that a seed draws."""
-        return plan_of(seed, harsh=is_harsh(seed, always=self.harsh))
+        harsh = is_harsh(seed, always=self.harsh)
+        return plan_of(seed, harsh=harsh, hosts=self.hosts)
 
     def run(
         self, seed: int, *, plan: Plan | None = None, trace: bool = False, until: str = ""
     ) -> Run:
         """Run a seed, or another plan with its luck, which stays as harsh as it is."""
-        harsh = is_harsh(seed, always=self.harsh) if plan is None else plan.harsh
-        return run(seed, harsh=harsh, plan=plan, trace=trace, until=until)
+        plan = plan or self.plan(seed)
+        return run(seed, harsh=plan.harsh, plan=plan, trace=trace, until=until)
 
     def tally(self) -> Tally:
         """New sums over runs."""
@@ -84,12 +87,14 @@ class Protocol(Target[Plan, Run]):
     def in_words(self, seed: int, plan: Plan) -> str:
         """Seed, mode, and what runs."""
         of = f"mutant {self.mutant.name}" if self.mutant else "what ships"
-        return f"seed {seed} ({'harsh' if plan.harsh else 'usual'}), {of}"
+        hosts = "" if plan.hosts is None else ", with hosts"
+        return f"seed {seed} ({'harsh' if plan.harsh else 'usual'}{hosts}), {of}"
 
     def again(self, seed: int, plan: Plan) -> str:
         """The command that runs the whole seed again."""
         words = ["trio-envserve fuzz", f"--seed {seed}"]
         words += ["--harsh"] * (plan.harsh != is_harsh(seed))
+        words += ["--hosts"] * (self.hosts and self.mutant is None)
         words += [f"--mutant {self.mutant.name}"] if self.mutant else []
         return " ".join(words)
 
@@ -258,6 +263,12 @@ class Shrinker(BaseShrinker[Plan, Call]):
         self.replace(delay_s=PLAIN_DELAY_S)
         self.replace(linger_s=0.05)
         self.replace(declares_rerun=False)
+        if plan.hosts is not None:
+            rates = (1.0,) * len(plan.hosts.rates)
+            for change in ({"rates": rates}, {"varies": False}, {"late_s": 0.0}):
+                hosts = self.plan.hosts
+                assert hosts is not None
+                self.replace(hosts=dataclasses.replace(hosts, **change))
         plain = {**PLAIN_BOUNDS, "lease_s": PLAIN_LEASE_S, "recycle_executions": None}
         for name, value in (*plain.items(), ("worker_capacity", PLAIN_CAPACITY)):
             changes: dict[str, Any] = {name: value}

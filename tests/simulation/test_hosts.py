@@ -1,0 +1,150 @@
+"""Hosts of other machines in the simulated world: what ships holds its leases."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+
+import pytest
+
+from trio_envserve.core.lease import DRIFT
+from trio_envserve.lab.simulation.judges import Guarantees
+from trio_envserve.lab.simulation.plan import (
+    OF_HOSTS,
+    TIMES_OF_HOSTS,
+    Fault,
+    HostPlan,
+    Plan,
+    from_data,
+    is_harsh,
+    plan_of,
+)
+from trio_envserve.lab.simulation.simulator import run
+from trio_envserve.lab.simulation.target import Protocol
+from trio_envserve.retrylab import load_failure, replay, save_failure, search
+from trio_envserve.retrylab.judges import Event
+
+
+def plan_with_hosts(seed: int) -> Plan:
+    return plan_of(seed, harsh=is_harsh(seed), hosts=True)
+
+
+def hosts_of(plan: Plan) -> HostPlan:
+    assert plan.hosts is not None
+    return plan.hosts
+
+
+@pytest.mark.parametrize("first", range(0, 40, 10))
+def test_hosted_seeds_break_no_guarantee(first: int):
+    runs = [Protocol(hosts=True).run(seed) for seed in range(first, first + 10)]
+    assert [(each.seed, each.violations[0]) for each in runs if each.violations] == []
+    assert sum(each.executions for each in runs) > 100
+
+
+def test_hosted_seeds_come_to_the_same_again():
+    first, again = (Protocol(hosts=True).run(7) for _ in range(2))
+    assert first == again
+    assert first.digest != Protocol().run(7).digest
+
+
+def test_plans_without_hosts_have_none_of_their_faults():
+    assert not any(plan_of(seed).faults & OF_HOSTS for seed in range(100))
+    plan = plan_with_hosts(3)
+    without = plan.without(Fault.HOSTS)
+    assert without.hosts is None
+    assert not without.faults & OF_HOSTS
+    assert {fault for _, fault in without.moments}.isdisjoint(OF_HOSTS)
+    assert not run(3, harsh=True, plan=without).violations
+
+
+def test_every_fault_of_hosts_strikes_in_the_first_seeds():
+    struck: Counter[str] = Counter()
+    for seed in range(12):
+        struck.update(Protocol(hosts=True).run(seed).faults)
+    assert {fault.value for fault in TIMES_OF_HOSTS} <= set(struck)
+
+
+def test_clocks_of_leases_are_at_the_ends_of_the_bound_and_without_a_lease_anywhere():
+    plans = [hosts_of(plan_with_hosts(seed)) for seed in range(100)]
+    with_lease = {rate for each in plans if each.proves for rate in each.rates}
+    without = {rate for each in plans if not each.proves for rate in each.rates}
+    assert with_lease == {1 - DRIFT, 1.0, 1 + DRIFT}
+    assert without == {0.5, 1.0, 2.0}
+
+
+def test_a_plan_with_hosts_is_the_same_as_data():
+    for seed in range(10):
+        plan = plan_with_hosts(seed)
+        assert from_data(plan.to_data()["plan"]) == plan
+
+
+class BeyondTheBound(Protocol):
+    """Hosts whose clocks differ by more than leases allow for, or whose guards are later."""
+
+    def __init__(self, bound: str = "drift") -> None:
+        super().__init__(hosts=True)
+        self.bound = bound
+
+    def plan(self, seed: int) -> Plan:
+        plan = super().plan(seed)
+        hosts = hosts_of(plan)
+        if self.bound == "guard":
+            hosts = dataclasses.replace(hosts, late_s=8 * hosts.guard_s)
+        else:
+            rates = {1 - DRIFT: 0.55, 1 + DRIFT: 1.45}
+            hosts = dataclasses.replace(hosts, rates=tuple(rates.get(r, r) for r in hosts.rates))
+        return dataclasses.replace(plan, hosts=hosts)
+
+
+@pytest.mark.parametrize("bound", ["drift", "guard"])
+def test_a_host_beyond_the_bound_is_found_and_made_small(bound: str, tmp_path):
+    target = BeyondTheBound(bound)
+    failure = search(target, runs=200)
+    assert failure is not None
+    assert "G1" in failure.violation
+    assert len(failure.plan.moments) <= len(target.plan(failure.seed).moments)
+    path = save_failure(failure, tmp_path)
+    assert load_failure(target, path) == failure
+    assert replay(target, failure)
+
+
+# -- the judge alone ----------------------------------------------------------------------
+
+HOST, WORKER = "h0", "server0/w0-1"
+TENURE = b"t" * 16
+
+
+def judged(*events: tuple[float, str, str, tuple[object, ...]]) -> list[str]:
+    """What a judge says of a worker on a host whose beat of 1 s was answered with 2 s."""
+    judge = Guarantees(plan_with_hosts(0))
+    before = [
+        (0.0, "is", HOST, ({"rate": 0.5, "guard_s": 0.5},)),
+        (0.0, "is", WORKER, ({"server": "server0", "machine": HOST},)),
+        (1.0, "beat", HOST, (TENURE, 1)),
+        (1.5, "answered", HOST, (TENURE, 1, 2.0)),
+    ]
+    found = []
+    for at_s, kind, who, what in (*before, *events):
+        found += judge.see(Event(at_s, kind, who, "", what))
+    return [each.partition(":")[2].strip() for each in found]
+
+
+def test_g1_a_worker_may_live_until_its_hosts_lease_has_ended_on_the_hosts_own_clock():
+    assert judged((5.5, "ticked", "server0", ())) == []
+    assert judged((5.6, "ticked", "server0", ())) != []
+
+
+def test_g1_a_worker_of_a_machine_that_sleeps_is_judged_as_it_wakes():
+    asleep = (2.0, "is", WORKER, ({"asleep": True},))
+    lost = (9.0, "lost", WORKER, ())
+    assert judged(asleep, (8.0, "ticked", "server0", ()), lost) == []
+    assert len(judged(asleep, lost, (10.0, "woke", WORKER, ()))) == 2
+    dead = (10.0, "is", WORKER, ({"died_s": 10.0},))
+    assert judged(asleep, lost, dead, (10.0, "ticked", "server0", ())) == []
+
+
+def test_g1_a_worker_that_lives_while_its_server_is_said_to_be_dead_is_found():
+    epoch = (0.0, "is", "server0", ({"epoch": b"e" * 16},))
+    dead = (2.0, "declares", "server1", ({b"e" * 16},))
+    assert len(judged(epoch, dead)) == 1
+    assert judged(epoch, (1.9, "back", WORKER, ("server1",)), dead) == []
