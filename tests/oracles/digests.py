@@ -16,7 +16,7 @@ import argparse
 import json
 import os
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from hashlib import blake2b
 from pathlib import Path
@@ -100,16 +100,23 @@ def explored(name: str) -> Stored:
 # -- comparison ---------------------------------------------------------------
 
 
-def block_difference(first: int, stored: Stored, found: Stored) -> str:
-    """The first seed of a block that differs, in words; empty if none does."""
-    if stored["hash"] == found["hash"]:
-        return ""
-    pairs = zip(stored["events"], found["events"], strict=True)
+def first_that_differs(first: int, stored: Stored, found: Stored) -> str:
+    """The first seed of those found that differs from a stored block, in words; empty if none
+    does."""
+    pairs = zip(stored["events"], found["events"], strict=False)
     for at, (before, now) in enumerate(pairs):
         digits = slice(at * DIGITS, (at + 1) * DIGITS)
         if before != now or stored["digits"][digits] != found["digits"][digits]:
             return f"seed {first + at} is the first that differs: {before} events, now {now}"
-    return f"a seed from {first} to {first + len(found['events']) - 1} differs"
+    return ""
+
+
+def block_difference(first: int, stored: Stored, found: Stored) -> str:
+    """The first seed of a block that differs, in words; empty if none does."""
+    if stored["hash"] == found["hash"]:
+        return ""
+    hidden = f"a seed from {first} to {first + len(found['events']) - 1} differs"
+    return first_that_differs(first, stored, found) or hidden
 
 
 def sizes_difference(stored: Stored, found: Stored) -> str:
@@ -206,13 +213,3 @@ def main(given: argparse.Namespace) -> int:
             write(found)
     print(f"{told} blocks and configurations, {differ} differ from {STORED.name}")
     return int(given.check and differ > 0)
-
-
-def first_differences(world: str, firsts: Iterable[int], size: int = BLOCK) -> list[str]:
-    """The differences of some blocks of a world, found in this process."""
-    stored = read()[world]
-    found = []
-    for first in firsts:
-        block = block_of([WORLDS[world](seed) for seed in range(first, first + size)])
-        found.append(block_difference(first, stored[str(first)], block))
-    return [text for text in found if text]
