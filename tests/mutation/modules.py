@@ -94,7 +94,7 @@ SHELLS = {
     ),
     "client.many": ("tests/client/test_many.py", "tests/client/test_running.py"),
     "client.options": ("tests/client/test_options.py",),
-    "client.outcome": ("tests/client/test_outcome.py", *CLIENT),
+    "client.outcome": CLIENT,
     "client.crowding": ("tests/client/test_crowding.py",),
     "client.keys": ("tests/client/test_keys.py",),
     "host.locks": ("tests/host/test_locks.py",),
