@@ -10,6 +10,8 @@
     what the judges of the simulator see, as plain data outside of the repository.
 ``judge``
     judges over those traces: whether they find what today's do.
+``mutated``
+    the judges under mutation: which small changes of them no trace shows.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from . import digests, judge, ledger, traces
+from . import digests, judge, ledger, mutated, traces
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -27,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
         "python -m tests.oracles", description=(__doc__ or "").partition("\n")[0]
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (digests, ledger, traces, judge):
+    for command in (digests, ledger, traces, judge, mutated):
         name = command.__name__.rpartition(".")[2]
         prose = (command.__doc__ or "").partition("\n")[0]
         its = commands.add_parser(name, help=prose, description=prose)

@@ -33,22 +33,30 @@ Judges: TypeAlias = Callable[[Trace], Iterable[Pair]]
 # -- today's judges -------------------------------------------------------------
 
 
-def found_today(trace: Trace) -> list[list[Any]]:
-    """The violations that today's judges find, in the form of the trace."""
-    judge = Guarantees(from_data(trace["plan"]))
+def found_by(judge: Guarantees, events: Iterable[Event]) -> list[list[Any]]:
+    """The violations that a judge finds, in the form of a trace."""
     found: list[Violation] = []
-    for at_s, kind, actor, request, plain in trace["events"]:
-        if kind == "breaks":
-            found.append(Violation(plain[0], at_s, plain[1]))
-        elif kind == "rest":
-            found += judge.rest(at_s)
+    for event in events:
+        if event.kind == "breaks":
+            guarantee, text = event.what
+            found.append(Violation(guarantee, event.at_s, text))
+        elif event.kind == "rest":
+            found += judge.rest(event.at_s)
         else:
-            what = tuple(map(from_plain, plain))
             try:
-                found += judge.see(Event(at_s, kind, actor, request, what))
+                found += judge.see(event)
             except Exception:  # the next event says so: the world took it for a crash
                 continue
     return [[each.guarantee, each.at_s, each.text, each.key] for each in found]
+
+
+def found_today(trace: Trace) -> list[list[Any]]:
+    """The violations that today's judges find in a trace."""
+    events = (
+        Event(at_s, kind, actor, request, tuple(map(from_plain, plain)))
+        for at_s, kind, actor, request, plain in trace["events"]
+    )
+    return found_by(Guarantees(from_data(trace["plan"])), events)
 
 
 # -- comparison -----------------------------------------------------------------

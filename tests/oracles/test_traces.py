@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutation.mutate import mutations
 from tests.oracles.judge import Pair, all_compared, compared, found_today
+from tests.oracles.mutated import prepared, shows
 from tests.oracles.traces import (
     MUTANT_EACH,
     Trace,
@@ -17,6 +19,7 @@ from tests.oracles.traces import (
     write_file,
 )
 from trio_envserve.lab.mutants import MUTANTS
+from trio_envserve.lab.simulation import judges
 from trio_envserve.lab.simulation.plan import is_harsh
 from trio_envserve.lab.simulation.simulator import run
 
@@ -63,6 +66,19 @@ def test_a_lost_event_is_judged_otherwise(name: str):
     trace["violations"].insert(0, ["G8", 0.0, "said by the world", ""])
     assert compared(trace, None).text == ""
     assert compared(without(trace, name), None).text != ""
+
+
+@pytest.mark.parametrize(
+    ("change", "is_seen"),
+    [
+        ("Book.violation: self.found.append", True),
+        ("Wires.server_told_worker: text = f'an execution is spent on", False),  # it never is, here
+    ],
+)
+def test_changed_judges_are_told_from_those_that_no_trace_shows(change: str, is_seen: bool):
+    source = Path(judges.__file__).read_text(encoding="utf-8")
+    mutation = next(each for each in mutations(source) if each.name.startswith(change))
+    assert shows(mutation, [prepared(record(drawn(SEEN)))]) == is_seen
 
 
 def blind(trace: Trace) -> Iterator[Pair]:
