@@ -54,19 +54,15 @@ async def carry_out(load: dict[str, Any], clients: list[Client]) -> dict[str, An
     """One load, to its last answer."""
     tally = Tally(load)
     payload, wanted = bytes(load["request_bytes"]), load["response"]
-    model = {"model": load["model"], "model_name": "m"} if load["turns"] else {}
 
     def input_of(call: int) -> dict[str, Any]:
-        asked = {"call": call, "response": wanted, "payload": payload}
-        return {**asked, "turns": load["turns"]} if model else asked
+        return {"call": call, "response": wanted, "payload": payload}
 
     async def keep_asking(client: Client) -> None:
         while True:
             call, began_s = tally.begin()
-            if load["keyed"]:
-                got = await client.run_rollout(input_of(call), key=f"call-{call}")
-            else:
-                got = await client.run_rollout(input_of(call), **model)
+            key = f"call-{call}" if load["keyed"] else None
+            got = await client.run_rollout(input_of(call), key=key)
             tally.end(began_s, _is_right(got, call, wanted))
             if not tally.more():
                 return
@@ -96,8 +92,6 @@ async def carry_out(load: dict[str, Any], clients: list[Client]) -> dict[str, An
 
 
 def _is_right(got: dict[str, Any], call: int, wanted: Any) -> bool:
-    if wanted == "any":
-        return True
     if isinstance(wanted, int):
         return bool(got["call"] == call and len(got["payload"]) == wanted)
     return bool(got["call"] == call and len(got["token_ids"]) == len(got["logprobs"]) == TOKENS)
