@@ -26,20 +26,21 @@ from __future__ import annotations
 import importlib
 import itertools
 import math
+import random
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, final
+from typing import Any, NamedTuple, final
 
 import trio
 
 from trio_envserve.client import Client, open_client
 from trio_envserve.core.limits import ClientLimits
-from trio_envserve.lab.demo.wiretap import TappedNetwork
+from trio_envserve.lab.demo.wiretap import Tap, TappedNetwork
 from trio_envserve.lab.logs import EventLog, told_of
 from trio_envserve.lab.processes import given_options, obey_orders, say
-from trio_envserve.net import ConnectionEvent, Message, open_zmq_network
+from trio_envserve.net import open_zmq_network
 
 LIMITS = ClientLimits(reconnect_s=4.0)
 """A half-open connection is found sooner than by default: a rig has more of them."""
@@ -66,38 +67,24 @@ class Ask(NamedTuple):
     """Bytes of its result."""
 
 
-class Mix(Protocol):
-    """What a client asks."""
+class Asks:
+    """What a client asks: a mix is a class of its kind, named ``Mix``."""
+
+    def __init__(self, seed: int, name: str) -> None:
+        self.seed = seed
+        self.name = name
+        self.rng = random.Random(f"{seed}/{name}")
 
     def draw(self, reach: int) -> Ask:
         """The next call, of those that are known by now."""
+        raise NotImplementedError
 
     def nth(self, number: int) -> Ask:
         """The call of that number."""
+        return self.draw(0)
 
     def told(self, ask: Ask) -> None:
         """A call has an answer."""
-
-
-@final
-class Links:
-    """A tap that writes down when connections begin and end: so much can a client know of its
-    server's death."""
-
-    def __init__(self, name: str, log: EventLog) -> None:
-        self._name = name
-        self._log = log
-
-    def sent(self, frames: Message) -> None:
-        """Nothing: what is asked is in the log already."""
-
-    def received(self, frames: Message) -> None:
-        """Nothing: what is answered is what its caller has."""
-
-    def happened(self, event: ConnectionEvent) -> None:
-        """A connection that began or ended."""
-        if event in (ConnectionEvent.CONNECTED, ConnectionEvent.DISCONNECTED):
-            self._log.write("linked", self._name, how=event.value)
 
 
 @final
@@ -108,7 +95,7 @@ class Caller:
         self._client = client
         self._name: str = options["name"]
         self._log = log
-        self._mix: Mix = importlib.import_module(options["mix"]).Mix(options["seed"], self._name)
+        self._mix: Asks = importlib.import_module(options["mix"]).Mix(options["seed"], self._name)
         self._count_s: float = options.get("count_s", COUNT_S)
         self._numbers = itertools.count()
         self._asked = self._ended = self._reach = 0
@@ -203,7 +190,7 @@ async def open_tapped(options: dict[str, Any]) -> AsyncIterator[Client]:
     """A client whose connections are logged."""
     name = options["name"]
     async with open_zmq_network() as network:
-        tapped = TappedNetwork(network, Links(name, EventLog(Path(options["log"]))))
+        tapped = TappedNetwork(network, Tap(name, EventLog(Path(options["log"]))))
         async with open_client(
             options["address"], name=name, caller=options["caller"], limits=LIMITS, network=tapped
         ) as client:

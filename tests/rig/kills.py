@@ -18,9 +18,10 @@ import sys
 
 import trio
 
-from tests.rig.client import Ask
-from tests.rig.killer import Act, Killer
-from tests.rig.rig import LOOK_S, Rig, Scenario, main
+from tests.rig.client import Ask, Asks
+from tests.rig.rig import Rig, Scenario, main
+from trio_envserve.lab.killer import Act, Killer
+from trio_envserve.lab.processes import until
 from trio_envserve.server.journal import tools
 
 CLIENTS, IN_FLIGHT, LAST_IN_FLIGHT = 3, 12, 50
@@ -42,12 +43,11 @@ MANY_KILLS = 100
 """With so many something begins again on any machine."""
 
 
-class Mix:
+class Mix(Asks):
     """Keys that are the same whoever asks.  Half of them consent to a further execution."""
 
     def __init__(self, seed: int, name: str) -> None:
-        self._seed = seed
-        self._rng = random.Random(f"{seed}/{name}")
+        super().__init__(seed, name)
         self._told: set[str] = set()
         self._asking: set[str] = set()
 
@@ -55,16 +55,16 @@ class Mix:
         """Mostly one that was not told to this client, and that it does not ask for already."""
         done = self._told | self._asking
         new = [number for number in range(reach) if self.nth(number).request not in done]
-        if new and self._rng.random() < 0.7:
-            ask = self.nth(self._rng.choice(new))
+        if new and self.rng.random() < 0.7:
+            ask = self.nth(self.rng.choice(new))
         else:
-            ask = self.nth(self._rng.randrange(reach))
+            ask = self.nth(self.rng.randrange(reach))
         self._asking.add(ask.request)
         return ask
 
     def nth(self, number: int) -> Ask:
         """The key with this number."""
-        rng = random.Random(f"{self._seed}/{number}")
+        rng = random.Random(f"{self.seed}/{number}")
         large = rng.randrange(LARGE_EACH) == 0
         rerun = number % 2 == 1
         return Ask(
@@ -97,8 +97,8 @@ async def _kill(rig: Rig, given: argparse.Namespace) -> None:
     while killer.done < given.kills:
         await trio.sleep(rng.uniform(0.0, 2 * PAUSE_S))
         act = Act(0.0, rng.choice(given.who), "kill", rng.random())
-        while given.patient and rig.ended == told:  # noqa: ASYNC110  # other processes
-            await trio.sleep(LOOK_S)
+        if given.patient:
+            await until(lambda: rig.ended > told)  # noqa: B023  # it is awaited here
         await killer.carry_out(act)
         told = rig.ended
         rig.say(f"{killer.done} of {given.kills} kills")

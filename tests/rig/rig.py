@@ -24,13 +24,13 @@ from typing import Any, NamedTuple, final
 
 import trio
 
-from tests.rig.asleep import SleepingMachine
 from tests.rig.samples import OfHost, Samples, sample, workers_of
-from tests.rig.wires import Wire
 from trio_envserve.core.errors import ServerStartError
 from trio_envserve.lab.guarantees import judge
+from trio_envserve.lab.killer import Victim, kept
 from trio_envserve.lab.logs import EventLog, Lives, prepared
 from trio_envserve.lab.processes import (
+    LOOK_S,
     TRIO_ENVSERVE,
     EndedByItself,
     Process,
@@ -41,16 +41,6 @@ from trio_envserve.testing.proxy import FaultProxy
 
 EVENTS = "events.jsonl"
 ENVIRONMENT = "trio_envserve.lab.environment:Logged"
-LOOK_S = 0.05
-
-
-class Victim(NamedTuple):
-    """A process on which a fault may fall."""
-
-    name: str
-    pid: int
-    process: Process | None
-    """None: a worker, which is nobody's child here."""
 
 
 @final
@@ -122,13 +112,6 @@ class Rig:
         self.spared: ClientSlot | None = None
         """A client that is not killed."""
         self.proxy: FaultProxy | None = None
-        self.wires: dict[str, Wire] = {}
-        self.clocks: SleepingMachine | None = None
-        """Clocks of the host that falls asleep."""
-        self.lost: set[str] = set()
-        """Hosts that the router has lost."""
-        self.here: set[str] = set()
-        """Hosts that are ready now."""
         self.order: dict[str, Any] = {"do": "rest", "number": 0}
         """Order that all clients have."""
         self.changed = trio.lowlevel.ParkingLot()
@@ -159,46 +142,15 @@ class Rig:
         return self.server
 
     @asynccontextmanager
-    async def kept(
-        self, process: Process, of: str, *, name: str = "",
-        begin: Callable[[], Awaitable[None]] | None = None,
-        heard: Callable[[dict[str, Any]], object] = lambda _: None,
-    ) -> AsyncIterator[None]:  # fmt: skip
-        """A process that is started again whenever it was killed, and ended with the block."""
-        async with trio.open_nursery() as nursery:
-            await nursery.start(self._keep, process, of, name or process.what, begin, heard)
+    async def kept(self, process: Process, of: str, **more: Any) -> AsyncIterator[None]:
+        """A process that is kept (:func:`.killer.kept`); its end is the begin of the closing."""
+        async with kept(process, of, self.log, **more):
             try:
                 yield
             finally:
                 if not self.closing:
                     self.closing = True
                     self.log.write("phase", "closing")
-                nursery.cancel_scope.cancel()
-
-    async def _keep(
-        self, process: Process, of: str, name: str, begin: Callable[[], Awaitable[None]] | None,
-        heard: Callable[[dict[str, Any]], object],
-        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-    ) -> None:  # fmt: skip
-        first = True
-        while True:
-            try:
-                await process.start()
-                self.log.write("serving", name, of=of, pid=process.pid)
-                if begin is not None:
-                    await begin()
-                if first:
-                    task_status.started()
-                    first = False
-                await process.listen(heard)
-            except ServerStartError:
-                if not process.killed:
-                    raise
-            finally:
-                await process.end()  # noqa: ASYNC102  # shields itself, and has limits
-            if not process.killed:
-                self.log.write("harmed", name, of=of, how="ended by itself")
-                raise process.ended_by_itself()
 
     @asynccontextmanager
     async def kept_clients(self, count: int, address: str) -> AsyncIterator[None]:
@@ -280,11 +232,6 @@ class Rig:
             self.lives.look(self.log)
             await trio.sleep(LOOK_S)
 
-    async def has_lost(self, name: str) -> None:
-        """Sleep until the router has lost this host, however slow the machine is."""
-        while name not in self.lost:  # noqa: ASYNC110  # another process
-            await trio.sleep(LOOK_S)
-
     @contextmanager
     def phase(self, name: str, limit_s: float) -> Iterator[None]:
         """A phase that must come to its end in time; if it does not, the next one begins."""
@@ -331,19 +278,11 @@ async def play(scenario: Scenario, rig: Rig, given: argparse.Namespace) -> list[
             await scenario.run(rig, given)
             nursery.cancel_scope.cancel()
     except* (EndedByItself, ServerStartError) as group:
-        said += map(str, _leaves(group))
+        said += [str(error) for error in group.exceptions]
     finally:
         rig.lives.look(rig.log)
         rig.log.close()
     return said
-
-
-def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from _leaves(error)
-        else:
-            yield error
 
 
 def main(scenario: Scenario, words: Sequence[str] | None = None) -> int:

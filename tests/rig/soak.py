@@ -28,11 +28,11 @@ from typing import Any, final
 
 import trio
 
-from tests.rig.client import Ask
-from tests.rig.killer import Killer, Kind, schedule
-from tests.rig.rig import LOOK_S, Rig, Scenario, main
+from tests.rig.client import Ask, Asks
+from tests.rig.rig import Rig, Scenario, main
 from tests.rig.samples import has_proc, not_given_back, rss_kib
-from trio_envserve.lab.processes import join_process
+from trio_envserve.lab.killer import Killer, Kind, schedule
+from trio_envserve.lab.processes import join_process, until
 from trio_envserve.testing.proxy import open_fault_proxy
 
 ROUND_S = 18.0
@@ -83,7 +83,7 @@ GONE_S = 15.0
 
 
 @final
-class Mix:
+class Mix(Asks):
     """Most calls are short.  Some consent to a rerun, some have a limit, some are withdrawn, some
     carry a body that takes a throttled network a while.  A few are endless: where their caller is
     killed the server has to end them with its lease."""
@@ -91,13 +91,12 @@ class Mix:
     PAD = bytes(48 * 1024)
 
     def __init__(self, seed: int, name: str) -> None:
-        self._name = name
-        self._rng = random.Random(f"{seed}/{name}")
+        super().__init__(seed, name)
         self._numbers = itertools.count()
 
     def draw(self, reach: int) -> Ask:
         """The next call."""
-        rng = self._rng
+        rng = self.rng
         kind, special = rng.random(), rng.random()
         span = (0.0, 0.4) if kind < 0.65 else (0.4, 2.0) if kind < 0.92 else (2.0, 6.0)
         seconds, withdraw_s = rng.uniform(*span), float("inf")
@@ -106,7 +105,7 @@ class Mix:
         elif special > 0.99:
             seconds, withdraw_s = ENDLESS_S, rng.uniform(0.5, 6.0)
         return Ask(
-            f"{self._name}/{next(self._numbers)}", seconds,
+            f"{self.name}/{next(self._numbers)}", seconds,
             rerun=rng.choice((True, True, True, False, None)),
             max_executions=rng.choice((None, None, 1, 2, 10)),
             timeout_s=rng.uniform(0.2, 6.0) if rng.random() < 0.1 else None,
@@ -116,9 +115,6 @@ class Mix:
     def nth(self, number: int) -> Ask:
         """One of the measurement."""
         return Ask("")
-
-    def told(self, ask: Ask) -> None:
-        """Nothing: memory is measured."""
 
 
 async def run(rig: Rig, given: argparse.Namespace) -> None:
@@ -141,8 +137,7 @@ async def run(rig: Rig, given: argparse.Namespace) -> None:
         await _measure(rig)
         rig.log.write("phase", "end")
     with trio.move_on_after(GONE_S):
-        while set(rig.sample("closed")["kinds"]) - {"rig"}:  # noqa: ASYNC110  # other processes
-            await trio.sleep(LOOK_S)
+        await until(lambda: not set(rig.sample("closed")["kinds"]) - {"rig"})
     rig.sample("closed")
 
 
@@ -181,8 +176,7 @@ async def _calm_down(rig: Rig, begin: dict[str, Any]) -> None:
         await rig.wait_all(lambda client: client.ready)
         await rig.carried_out("rest")
     with trio.move_on_after(CALM_S):  # what still runs then is told by the judge
-        while rig.lives.running:  # noqa: ASYNC110  # other processes
-            await trio.sleep(LOOK_S)
+        await until(lambda: not rig.lives.running)
     rig.log.write("phase", "rest")
     await _settled(rig, "end", lambda now: not list(not_given_back(begin, now)), CALM_S)
 

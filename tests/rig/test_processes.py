@@ -88,8 +88,8 @@ async def test_process_that_says_nothing_is_told_after_a_limit():
 async def test_process_that_ends_by_itself_is_a_failure_with_its_words():
     heard: list[object] = []
     process = said("print('{}'); raise SystemExit('enough')")
-    await process.start()
-    assert await process.live(heard.append) == 1
+    async with process:
+        assert await process.listen(heard.append) == 1
     assert heard == [{}]
     with pytest.raises(EndedByItself, match=r"(?s)program of the test ended with status 1: enough"):
         raise process.ended_by_itself()
@@ -102,9 +102,9 @@ async def test_log_of_a_process_has_all_of_its_lives(tmp_path):
     )
     pids = []
     for _ in range(2):
-        await process.start()
-        pids.append(str(process.pid))
-        await process.live(lambda _: None)
+        async with process:
+            pids.append(str(process.pid))
+            await process.listen(lambda _: None)
     assert log.read_text().split() == pids
     assert process.last_words().split() == pids
 

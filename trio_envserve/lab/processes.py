@@ -54,6 +54,9 @@ ROOT: Final = Path(__file__).resolve().parent.parent.parent
 """The folder whose modules programs import first, whatever is installed: in a checkout, its
 root, with the tests."""
 
+LOOK_S = 0.02
+"""Time between two looks at a file or at another process."""
+
 Command = Sequence[str] | Callable[[Mapping[str, Any]], Sequence[str]]
 """A command; or a function that makes it, of the first line of the life before ({}: none)."""
 
@@ -65,6 +68,12 @@ def program(module: str, *arguments: str | Mapping[str, Any]) -> list[str]:
     """
     texts = [each if isinstance(each, str) else json.dumps(each) for each in arguments]
     return [sys.executable, "-P", "-m", module, *texts]
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Sleep until it is true of a file or of another process, which set no event here."""
+    while not condition():  # noqa: ASYNC110  # as said above
+        await trio.sleep(LOOK_S)
 
 
 class EndedByItself(Exception):
@@ -212,19 +221,6 @@ class Process:
         self._words = self.last_words()
         errors.close()
 
-    async def live(
-        self, heard: Callable[[dict[str, Any]], object], *, first: Mapping[str, Any] | None = None
-    ) -> int | None:
-        """Give it a first order, and listen until it has ended; if this task is cancelled, it
-        is asked to end.  Returns its exit status; None if it was killed here."""
-        try:
-            if first is not None:
-                await self.tell(first)
-            status = await self.listen(heard)
-        finally:
-            await self.end()  # noqa: ASYNC102  # shields itself, and has limits
-        return None if self.killed else status
-
     def ended_by_itself(self) -> EndedByItself:
         """The error about its end, with its last words."""
         return EndedByItself(
@@ -234,11 +230,6 @@ class Process:
     async def wait(self) -> int:
         """Sleep until its life has ended; its exit status."""
         return await self.process.wait()
-
-    async def wait_unexpected_end(self) -> None:
-        """Sleep until it has ended, and was not killed here."""
-        while self.killed or self.status is None:  # noqa: ASYNC110  # one process after the other
-            await trio.sleep(0.1)
 
     # -- the lines that it says ----------------------------------------------------
 

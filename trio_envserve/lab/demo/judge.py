@@ -46,6 +46,8 @@ class Shown(Counting):
         """By process: the requests that it runs."""
         self.died_with: dict[int, int] = {}
         """By id of a process: how much it ran when it died."""
+        self.killed: set[int] = set()
+        """Ids of the workers that were killed."""
 
     def see(self, event: Event) -> Iterator[Violation]:
         """Violations by outcomes of one request that differ."""
@@ -74,11 +76,12 @@ class Shown(Counting):
                 self.counts["connections cut"] += what["connections"]
                 self.withheld |= set(what.get("withheld", ()))
             case "harmed" if (what["of"], what["how"]) == ("worker", "kill"):
-                self.counts[BUSY_KILLED] += self.died_with.get(what["pid"], 0) >= LEAST_LIVING
+                self.killed.add(what["pid"])
 
     def figures(self) -> dict[str, Any]:
         """The counts."""
-        return dict(sorted(self.counts.items()))
+        busy = sum(self.died_with.get(pid, 0) >= LEAST_LIVING for pid in self.killed)
+        return dict(sorted({**self.counts, BUSY_KILLED: busy}.items()))
 
 
 def wants(rollouts: int, *, hosts: int = 0) -> Mapping[str, int]:

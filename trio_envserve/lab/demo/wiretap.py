@@ -23,7 +23,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Protocol, final
+from typing import Any, final
 
 from ...core import values
 from ...core.errors import ProtocolError
@@ -37,20 +37,24 @@ from ..logs import EventLog
 _LIMITS = WireLimits()
 
 
-class Tap(Protocol):
-    """The listener of a tapped socket.  Must not block, and must not keep the frames."""
+class Tap:
+    """The listener of a tapped socket, which writes down when its connections begin and end: so
+    much can a client know of its server's death.  Must not block, and must not keep frames."""
+
+    def __init__(self, name: str, log: EventLog) -> None:
+        self.name = name
+        self.log = log
 
     def sent(self, frames: Message) -> None:
         """The socket took this message, a moment ago."""
-        ...
 
     def received(self, frames: Message) -> None:
         """The socket gave this message; the client has not seen it yet."""
-        ...
 
     def happened(self, event: ConnectionEvent) -> None:
         """This became of the connection; the client does not know it yet."""
-        ...
+        if event in (ConnectionEvent.CONNECTED, ConnectionEvent.DISCONNECTED):
+            self.log.write("linked", self.name, how=event.value)
 
 
 @final
@@ -105,14 +109,13 @@ class _Tapped(WrappedDealer):
 
 
 @final
-class CallerTap:
-    """Writes down what one caller's socket sends and receives, as far as the judge wants it:
+class CallerTap(Tap):
+    """Also writes down what one caller's socket sends and receives, as far as the judge wants it:
     requests, and outcomes with a digest of all their fields and bytes."""
 
     def __init__(self, name: str, log: EventLog, received: set[str]) -> None:
         """``received`` is filled with the ids of all outcomes that came."""
-        self._name = name
-        self._log = log
+        super().__init__(name, log)
         self._received = received
         self._requests: dict[str, str] = {}
         """By id: what was asked for."""
@@ -126,7 +129,7 @@ class CallerTap:
                     if id_ not in self._requests:
                         asked: Any = values.decode(body or b"", limits=_LIMITS)
                         self._requests[id_] = str(asked["input"]["request"])
-                    self._log.write("sent", self._name, self._requests[id_], id=id_)
+                    self.log.write("sent", self.name, self._requests[id_], id=id_)
 
     def received(self, frames: Message) -> None:
         """Outcomes."""
@@ -138,14 +141,7 @@ class CallerTap:
                     digest = hashlib.blake2b(encode(message), digest_size=16)
                     digest.update(body or b"")
                     request = self._requests.get(id_, "")
-                    self._log.write(
-                        "arrived", self._name, request, id=id_, digest=digest.hexdigest()
-                    )
-
-    def happened(self, event: ConnectionEvent) -> None:
-        """A connection that began or ended."""
-        if event in (ConnectionEvent.CONNECTED, ConnectionEvent.DISCONNECTED):
-            self._log.write("linked", self._name, how=event.value)
+                    self.log.write("arrived", self.name, request, id=id_, digest=digest.hexdigest())
 
 
 def id_of(session: bytes, sequence: int) -> str:
