@@ -36,6 +36,8 @@ from trio_envserve.lab.simulation.junk import KINDS, spoilt
 from trio_envserve.net.stream import Stream
 
 POLL_S = 0.01
+MIB = 1 << 20
+NOISE = "noise of the environment"
 FORK_LIFE_S = 120.0
 """A process that a test leaves behind by its own failure ends after so long."""
 
@@ -130,6 +132,7 @@ class Steps:
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
+        self._held: list[Any] = []
 
     def block(self, gate: str) -> None:
         """Hold up the thread, which may be the event loop's, until a gate opens."""
@@ -199,6 +202,45 @@ class Steps:
             return send_many_nowait(stream, [frames for frames in said if frames])
 
         Stream.send_many_nowait = junk  # type: ignore[method-assign,assignment]
+
+    def leave_a_thread(self) -> None:
+        """A thread that is no daemon: the interpreter waits for it at its end."""
+        threading.Thread(target=time.sleep, args=(FORK_LIFE_S,)).start()
+
+    def crash_the_loop(self) -> None:
+        """A system task that fails ends trio itself."""
+
+        async def fail() -> None:
+            raise ValueError("a system task of the environment")
+
+        trio.lowlevel.spawn_system_task(fail)
+
+    def close_streams(self) -> None:
+        sys.stdout.close()
+        sys.stderr.close()
+
+    def print(self) -> None:
+        """By Python, and beside it."""
+        print(NOISE, flush=True)
+        os.write(1, NOISE.encode())
+
+    def starve(self) -> None:
+        """Open all that can be opened."""
+        with contextlib.suppress(OSError):
+            while True:
+                self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+
+    def feed(self) -> None:
+        while self._held:
+            os.close(self._held.pop())
+
+    def swell(self, mib: int) -> None:
+        """Hold so much memory while it is written to; its peak stays."""
+        b"x" * (mib * MIB)
+
+    def grow(self, mib: int) -> None:
+        """Hold so much more memory for good, every page of it written to."""
+        self._held.append(b"x" * (mib * MIB))
 
     def use_up_descriptors(self) -> None:
         """No file can be opened in this worker's process any more."""

@@ -15,8 +15,6 @@ import trio
 from tests.real.judge import Judge
 from tests.real.support import ANY_PORT, QUICK, ROOT
 
-ODD = "tests.real.odd_environment:Odd"
-
 
 @dataclasses.dataclass(frozen=True)
 class OddServer:

@@ -46,7 +46,7 @@ async def main(directory: str, bind: str, odd: list[str], limits: dict[str, Any]
     if "closes streams before it serves" in odd:
         close(range(3))
     async with open_server(
-        "tests.real.odd_environment:Odd", args={"directory": directory}, bind=bind,
+        "tests.real.environments:Actor", args={"directory": directory}, bind=bind,
         limits=ServerLimits(**limits),
     ) as server:  # fmt: skip
         if "closes streams when it serves" in odd:

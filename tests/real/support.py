@@ -1,9 +1,10 @@
 """What the tests with real processes share: servers and clients as processes,
-calls in the background, and a client that does as it likes."""
+calls in the background, and a client that does as it likes.
+
+Each that is opened here may stay for :data:`PATIENCE_S`."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -29,12 +30,11 @@ from trio_envserve import (
     open_client,
 )
 from trio_envserve import open_server as open_real_server
-from trio_envserve.core import messages, values
-from trio_envserve.core.limits import PROTOCOL_VERSION, WireLimits
-from trio_envserve.core.terms import Body
-from trio_envserve.envs import RolloutRequest
+from trio_envserve.core.limits import WireLimits
+from trio_envserve.lab.conformance.peer import Peer, open_peer
 from trio_envserve.lab.processes import Process, program
-from trio_envserve.net import DealerSocket, open_zmq_network
+from trio_envserve.net import open_zmq_network
+from trio_envserve.testing.proxy import FaultProxy, open_fault_proxy
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 ACTOR = "tests.real.environments:Actor"
@@ -45,7 +45,6 @@ PATIENCE_S = 180.0
 SOON_S = 30.0
 """What takes milliseconds and has not come so soon does not come."""
 
-T = TypeVar("T")
 E = TypeVar("E", bound=CallError)
 
 QUICK: dict[str, Any] = {
@@ -67,12 +66,13 @@ async def open_server(
     **limits: Any,
 ) -> AsyncIterator[Server]:  # fmt: skip
     """A server in this process, its workers in theirs (``workers=0``: here, too)."""
-    async with open_real_server(
-        environment, args={"directory": str(judge.directory), **(args or {})}, workers=workers,
-        limits=ServerLimits(**{**QUICK, **limits}), wire=wire, bind=bind,
-        worker_environ=worker_environ,
-    ) as server:  # fmt: skip
-        yield server
+    with trio.fail_after(PATIENCE_S):
+        async with open_real_server(
+            environment, args={"directory": str(judge.directory), **(args or {})},
+            workers=workers, limits=ServerLimits(**{**QUICK, **limits}), wire=wire, bind=bind,
+            worker_environ=worker_environ,
+        ) as server:  # fmt: skip
+            yield server
 
 
 async def honest_s(judge: Judge) -> float:
@@ -96,14 +96,12 @@ class Calls:
 
     def start(self, key: str, *do: list[Any], value: Any = None, **options: Any) -> str:
         """Ask for a rollout that does these steps; returns the key."""
-        self._nursery.start_soon(
-            self._run, key, {"key": key, "do": list(do), "value": value}, options
-        )
+        self._nursery.start_soon(self._run, key, asked(key, *do, value=value), options)
         return key
 
-    async def _run(self, key: str, asked: dict[str, Any], options: dict[str, Any]) -> None:
+    async def _run(self, key: str, what: dict[str, Any], options: dict[str, Any]) -> None:
         with trio.CancelScope() as self._scopes[key]:
-            self.outcomes[key] = await self.client.outcome(asked, **options)
+            self.outcomes[key] = await self.client.outcome(what, **options)
         self._changed.unpark_all()
 
     def cancel(self, key: str) -> None:
@@ -138,12 +136,10 @@ class Calls:
 @asynccontextmanager
 async def open_calls(address: str, **limits: Any) -> AsyncIterator[Calls]:
     """A client in this process, and a nursery for its calls."""
-    async with open_client(
-        address, limits=ClientLimits(**{**QUICK_CLIENT, **limits}), wire=WIRE
-    ) as client:
-        async with trio.open_nursery() as nursery:
-            yield Calls(client, nursery)
-            nursery.cancel_scope.cancel()
+    opened = open_client(address, limits=ClientLimits(**{**QUICK_CLIENT, **limits}), wire=WIRE)
+    async with opened as client, trio.open_nursery() as nursery:
+        yield Calls(client, nursery)
+        nursery.cancel_scope.cancel()
 
 
 def info_of(error: CallError) -> ErrorInfo:
@@ -180,9 +176,11 @@ async def open_process(
     """A process that runs ``module``; killed at the end, if it is there yet."""
     log = judge.directory / f"{module}-{len(list(judge.directory.glob('*.txt')))}.txt"
     command = program(f"tests.real.{module}", options)
-    async with Process(command, module, ready=ready, cwd=ROOT, log=log, end_s=0.0) as process:
+    process = Process(command, module, ready=ready, cwd=ROOT, log=log, end_s=0.0)
+    with trio.fail_after(PATIENCE_S):
         try:
-            yield process
+            async with process:
+                yield process
         except BaseException:
             # Shown by pytest with the failure, whatever it is.
             print(f"--- {module}, exit status {process.status}:\n{process.last_words()}")
@@ -192,12 +190,13 @@ async def open_process(
 @asynccontextmanager
 async def open_server_process(
     judge: Judge, *, bind: str = ANY_PORT, workers: int = 1,
-    args: dict[str, Any] | None = None, **limits: Any,
+    args: dict[str, Any] | None = None, journal: bool = False, **limits: Any,
 ) -> AsyncIterator[Process]:  # fmt: skip
-    """A server in a process of its own, bound."""
+    """A server in a process of its own, bound; ``journal``: the one of this test."""
     options = {
         "environment": ACTOR, "args": {"directory": str(judge.directory), **(args or {})},
         "bind": bind, "workers": workers, "limits": {**QUICK, **limits},
+        "journal": str(judge.directory / "journal") if journal else None,
     }  # fmt: skip
     async with open_process(judge, "server_main", options, "serving") as process:
         yield process
@@ -250,92 +249,58 @@ async def assert_gone(*pids: int, soon_s: float = SOON_S) -> None:
     assert left == []
 
 
-# -- a client that does as it likes ----------------------------------------------
+# -- a server, and who asks it -----------------------------------------------------
 
 
-@dataclasses.dataclass(eq=False)
-class RawClient:
-    """Speaks the protocol by hand: duplicates, conflicts, late finishes."""
-
-    socket: DealerSocket
-    session: bytes = b""
-    epoch: bytes = b""
-    connection: int = 0
-    probe: int = 0
-    received: list[tuple[Any, tuple[bytes, ...]]] = dataclasses.field(default_factory=list)
-
-    def send(self, message: messages.Message, *body: Body) -> None:
-        assert self.socket.send_nowait((messages.encode(message), *body))
-
-    async def hello(self, nonce: bytes = b"") -> messages.Welcome:
-        """Open a session, or the one of this nonce."""
-        self.connection += 1
-        nonce = nonce or os.urandom(16)
-        welcome = None
-        while welcome is None:
-            # Repeated: before the connection is made it goes nowhere.
-            self.send(messages.Hello(PROTOCOL_VERSION, nonce, self.connection, "raw", 1 << 30))
-            with trio.move_on_after(0.5):
-                welcome, _ = await self.next(messages.Welcome)
-        self.session, self.epoch = welcome.session, welcome.epoch
-        return welcome
-
-    def request(
-        self, sequence: int, key: str, *do: list[Any], value: Any = None,
-        digest: bytes = b"d" * 16, rerun: bool | None = None, allowance: int = 3,
-        deadline_s: float | None = None,
-    ) -> None:  # fmt: skip
-        """One transmission of a request."""
-        asked = {"key": key, "do": list(do), "value": value}
-        request = RolloutRequest(kind="rollout", input=asked, endpoint="oracle", model_name="")
-        header = messages.Request(self.session, sequence, digest, rerun, allowance, deadline_s)
-        self.send(header, values.encode(request.to_body()))
-
-    def finish(self, *sequences: int) -> None:
-        for sequence in sequences:
-            self.send(messages.Finish(self.session, [sequence, sequence + 1]))
-
-    async def sync(self, next_sequence: int, pending: list[int]) -> messages.Synced:
-        """State what is held (``pending``: spans), and wait for the answer."""
-        self.probe += 1
-        self.send(
-            messages.Sync(
-                self.session, self.epoch, self.connection, self.probe, next_sequence, pending
-            )
-        )
-        while True:
-            synced, _ = await self.next(messages.Synced)
-            if synced.probe == self.probe:
-                return synced
-
-    async def next(self, kind: type[T]) -> tuple[T, tuple[bytes, ...]]:
-        """The next message of a kind, and all its frames; others stay for later."""
-        while True:
-            for index, (message, frames) in enumerate(self.received):
-                if isinstance(message, kind):
-                    del self.received[index]
-                    return message, frames
-            for batch in await self.socket.receive():
-                whole = [bytes(frame) for frame in batch]
-                for row in messages.one_by_one(whole, most_bytes=1 << 20):
-                    frames = tuple(map(bytes, row))
-                    message = messages.decode(frames[0], most_bytes=1 << 20)
-                    self.received.append((message, frames))
-
-    async def barrier(self, next_sequence: int, pending: list[int]) -> None:
-        """Until the server has taken in everything that was sent before."""
-        await self.sync(next_sequence, pending)
-
-    def all(self, kind: type[T]) -> list[tuple[T, tuple[bytes, ...]]]:
-        """Those of a kind that have come and were not taken."""
-        return [(m, f) for m, f in self.received if isinstance(m, kind)]
+def asked(key: str, *do: list[Any], value: Any = None) -> dict[str, Any]:
+    """The input of a rollout that does these steps."""
+    return {"key": key, "do": list(do), "value": value}
 
 
 @asynccontextmanager
-async def open_raw(address: str) -> AsyncIterator[RawClient]:
-    """A connection without a session; see :meth:`RawClient.hello`."""
+async def open_raw(address: str, *, hello: bool = True) -> AsyncIterator[Peer]:
+    """A client that does as it likes, with a session."""
     async with (
         open_zmq_network() as network,
-        network.open_dealer(address, limits=WIRE) as socket,
+        open_peer(network, address, patience_s=PATIENCE_S) as raw,
     ):
-        yield RawClient(socket)
+        if hello:
+            await raw.hello()
+        yield raw
+
+
+@asynccontextmanager
+async def serving(
+    judge: Judge, *, client: Mapping[str, Any] | None = None, **options: Any
+) -> AsyncIterator[tuple[Server, Calls]]:
+    """A server, and calls to it; ``client``: limits of its client."""
+    async with open_server(judge, **options) as server:
+        async with open_calls(server.address, **(client or {})) as calls:
+            yield server, calls
+
+
+@asynccontextmanager
+async def serving_cut(
+    judge: Judge, **options: Any
+) -> AsyncIterator[tuple[Server, FaultProxy, Calls]]:
+    """A server, a proxy that cuts, and calls through that."""
+    async with open_server(judge, **options) as server:
+        async with open_fault_proxy(server.address) as proxy, open_calls(proxy.address) as calls:
+            yield server, proxy, calls
+
+
+@asynccontextmanager
+async def serving_raw(judge: Judge, **options: Any) -> AsyncIterator[tuple[Server, Peer]]:
+    """A server, and a client that does as it likes."""
+    async with open_server(judge, **options) as server, open_raw(server.address) as raw:
+        yield server, raw
+
+
+@asynccontextmanager
+async def serving_process(
+    judge: Judge, *, client: Mapping[str, Any] | None = None, **options: Any
+) -> AsyncIterator[tuple[Process, Calls]]:
+    """A server in a process of its own, and calls to it."""
+    async with open_server_process(judge, **options) as server:
+        async with open_calls(server.address, **(client or {})) as calls:
+            yield server, calls

@@ -5,10 +5,9 @@ import re
 import socket
 
 import pytest
-import trio
 
 from tests.connections import own_host
-from tests.real.support import PATIENCE_S, open_server, until
+from tests.real.support import open_server, until
 from trio_envserve import ServerStartError
 from trio_envserve.host.locks import AddressLocks
 
@@ -17,9 +16,8 @@ REACHABLE = "is reachable from other machines"
 
 @pytest.mark.parametrize("bind", ["tcp://*:0", "tcp://0.0.0.0:0"])
 async def test_listening_beyond_this_machine_is_warned_of(judge, caplog, bind):
-    with trio.fail_after(PATIENCE_S):
-        async with open_server(judge, workers=0, bind=bind) as server:
-            address = server.address
+    async with open_server(judge, workers=0, bind=bind) as server:
+        address = server.address
     (warning,) = [record for record in caplog.records if REACHABLE in record.getMessage()]
     assert (warning.name, warning.levelno) == ("trio_envserve.server", logging.WARNING)
     assert warning.getMessage().startswith(address)
@@ -27,9 +25,8 @@ async def test_listening_beyond_this_machine_is_warned_of(judge, caplog, bind):
 
 
 async def test_listening_on_this_machine_only_is_not_warned_of(judge, caplog, tmp_path):
-    with trio.fail_after(PATIENCE_S):
-        async with open_server(judge, workers=0):
-            pass
+    async with open_server(judge, workers=0):
+        pass
     assert REACHABLE not in caplog.text
 
 
@@ -40,12 +37,11 @@ async def test_workers_of_an_earlier_server_that_never_end_are_told_with_how_to_
     said = ""
     try:
         assert held.epochs.acquire_nowait()  # as a worker does that lives on
-        with trio.fail_after(PATIENCE_S):
-            with pytest.raises(ServerStartError) as caught:
-                async with open_server(judge, bind=address, lock_s=0.5) as server:
-                    await until(lambda: address in server.status().reason)
-                    said = server.status().reason
-                    await server.wait_ready()
+        with pytest.raises(ServerStartError) as caught:
+            async with open_server(judge, bind=address, lock_s=0.5) as server:
+                await until(lambda: address in server.status().reason)
+                said = server.status().reason
+                await server.wait_ready()
     finally:
         held.close()
     waiting = f"waiting for the workers of an earlier server at {address} to end"

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -18,7 +17,7 @@ import trio
 
 from tests.connections import held_port
 from tests.real.judge import Judge
-from tests.real.support import ACTOR, PATIENCE_S, QUICK, Calls, open_calls, open_process
+from tests.real.support import PATIENCE_S, Calls, open_calls, open_server_process
 from trio_envserve import Client, Outcome, ServerStats
 from trio_envserve.evals.keys import RunKeys
 from trio_envserve.evals.run import Evaluation, Plan
@@ -60,15 +59,7 @@ class Figures:
         return sum(number - (key not in before) for key, number in new.items())
 
 
-@asynccontextmanager
-async def journaled(judge: Judge, bind: str) -> AsyncIterator[Process]:
-    options = {
-        "environment": ACTOR, "args": {"directory": str(judge.directory)}, "bind": bind,
-        "workers": 2, "limits": {**QUICK, "lease_s": 3600.0},
-        "journal": str(judge.directory / "journal"),
-    }  # fmt: skip
-    async with open_process(judge, "server_main", options, "serving") as process:
-        yield process
+journaled = partial(open_server_process, workers=2, journal=True, lease_s=3600.0)
 
 
 async def at_rest(client: Client) -> ServerStats:
@@ -155,7 +146,7 @@ async def test_figures_are_those_of_the_log_of_the_environment(judge: Judge):
     with trio.fail_after(2 * PATIENCE_S), held_port() as port:
         bind = f"tcp://127.0.0.1:{port}"
         async with open_calls(bind) as calls, open_calls(bind) as others:
-            async with journaled(judge, bind) as server:
+            async with journaled(judge, bind=bind) as server:
                 log = Figures(judge)
                 await some_work(judge, calls, others)
                 stats = await at_rest(calls.client)
@@ -212,7 +203,7 @@ async def server_killed_in_an_evaluation(
         await server.wait()
         log = Figures(judge)
         judge.put("gate")
-        async with journaled(judge, bind):
+        async with journaled(judge, bind=bind):
             while evaluation.progress.done < len(names) or "half" not in calls.outcomes:
                 await trio.sleep(0.02)
             summary = tally.summary()

@@ -14,7 +14,7 @@ from tests.real.support import (
     PATIENCE_S,
     QUICK,
     open_calls,
-    open_server,
+    serving,
     until,
 )
 from trio_envserve import Server, ServerLimits, WorkerRange, WorkerStats, open_host
@@ -37,57 +37,53 @@ async def test_from_two_to_sixteen_workers_and_back_nothing_is_lost_and_nothing_
         "shrink_after_s": 1.0,
     }
     most = bounds.most * CAPACITY
-    with trio.fail_after(PATIENCE_S):
-        async with (
-            open_server(judge, workers=bounds, **limits) as server,
-            open_calls(server.address) as calls,
-        ):
-            await until(lambda: server.status().ready == 2)
-            early = [calls.start(f"early{n}") for n in range(20)]
-            for key in early:
-                await calls.value(key)
+    async with serving(judge, workers=bounds, **limits) as (server, calls):
+        await until(lambda: server.status().ready == 2)
+        early = [calls.start(f"early{n}") for n in range(20)]
+        for key in early:
+            await calls.value(key)
 
-            # More than 16 workers can run at once: the rest waits, and there is no 17th.
-            keys = [calls.start(f"k{n}", ["wait", f"go-k{n}"]) for n in range(most + 4)]
-            await until(lambda: server.stats().running == most)
-            stats = server.stats()
-            assert (stats.workers, stats.ready, stats.waiting) == (16, 16, 4)
-            assert len(stats.per_worker) == 16
+        # More than 16 workers can run at once: the rest waits, and there is no 17th.
+        keys = [calls.start(f"k{n}", ["wait", f"go-k{n}"]) for n in range(most + 4)]
+        await until(lambda: server.stats().running == most)
+        stats = server.stats()
+        assert (stats.workers, stats.ready, stats.waiting) == (16, 16, 4)
+        assert len(stats.per_worker) == 16
 
-            # One of each two ends: eight workers would be enough, and eight drain.
-            of_pid = defaultdict(list)
-            # What counts as running may still be on its way to a worker.
-            await until(lambda: len([key for key in keys if judge.starts(key)]) == most)
-            begun = [key for key in keys if judge.starts(key)]
-            for key in begun:
-                (pid,) = judge.pids(key)
-                of_pid[pid].append(key)
-            assert sorted(map(len, of_pid.values())) == [CAPACITY] * 16
-            late = [key for key in keys if key not in begun]
-            enough = [*late, *(pair[0] for pair in of_pid.values())]
-            for key in enough:
-                judge.put(f"go-{key}")
-            for key in enough:
-                await calls.value(key)
-            await until(lambda: len(in_phase(server, "retiring")) == 8)
-            draining = in_phase(server, "retiring")
-            assert {each.pending for each in draining} == {1}  # neither killed nor cancelled
-            assert server.stats().workers == 8
+        # One of each two ends: eight workers would be enough, and eight drain.
+        of_pid = defaultdict(list)
+        # What counts as running may still be on its way to a worker.
+        await until(lambda: len([key for key in keys if judge.starts(key)]) == most)
+        begun = [key for key in keys if judge.starts(key)]
+        for key in begun:
+            (pid,) = judge.pids(key)
+            of_pid[pid].append(key)
+        assert sorted(map(len, of_pid.values())) == [CAPACITY] * 16
+        late = [key for key in keys if key not in begun]
+        enough = [*late, *(pair[0] for pair in of_pid.values())]
+        for key in enough:
+            judge.put(f"go-{key}")
+        for key in enough:
+            await calls.value(key)
+        await until(lambda: len(in_phase(server, "retiring")) == 8)
+        draining = in_phase(server, "retiring")
+        assert {each.pending for each in draining} == {1}  # neither killed nor cancelled
+        assert server.stats().workers == 8
 
-            # What comes now goes to those that stay.
-            more = [calls.start(f"more{n}") for n in range(8)]
-            for key in more:
-                await calls.value(key)
-            assert not {judge.pids(key)[0] for key in more} & {each.pid for each in draining}
+        # What comes now goes to those that stay.
+        more = [calls.start(f"more{n}") for n in range(8)]
+        for key in more:
+            await calls.value(key)
+        assert not {judge.pids(key)[0] for key in more} & {each.pid for each in draining}
 
-            for pair in of_pid.values():
-                judge.put(f"go-{pair[1]}")
-                await calls.value(pair[1])
-            await until(lambda: len(server.stats().per_worker) == 2)
-            stats = server.stats()
-            assert (stats.workers, stats.ready, stats.worker_restarts) == (2, 2, 0)
-            assert {death.why for death in stats.deaths} == {NOT_NEEDED}
-            assert {death.lost for death in stats.deaths} == {0}
+        for pair in of_pid.values():
+            judge.put(f"go-{pair[1]}")
+            await calls.value(pair[1])
+        await until(lambda: len(server.stats().per_worker) == 2)
+        stats = server.stats()
+        assert (stats.workers, stats.ready, stats.worker_restarts) == (2, 2, 0)
+        assert {death.why for death in stats.deaths} == {NOT_NEEDED}
+        assert {death.lost for death in stats.deaths} == {0}
     judge.assert_exactly_once(*early, *keys, *more)
 
 

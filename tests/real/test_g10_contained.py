@@ -5,18 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import trio
 
 from tests.real.judge import Judge
-from tests.real.support import (
-    PATIENCE_S,
-    honest_s,
-    info_of,
-    is_doomed,
-    open_calls,
-    open_server,
-    until,
-)
+from tests.real.support import honest_s, info_of, is_doomed, serving, until
 from trio_envserve import WorkerLost
 from trio_envserve.lab.simulation.junk import KINDS
 
@@ -37,29 +28,25 @@ async def test_g10_a_worker_that_speaks_junk_is_ended_and_nobody_waits_for_it(
     judge: Judge, kind: str
 ):
     """A rollout changed a library: neighbours and all later calls waited for ever."""
-    with trio.fail_after(PATIENCE_S):
-        limits: dict[str, Any] = {}
-        if kind in FENCED:
-            limits = {"silence_kill_s": await honest_s(judge), "silence_report_s": 0.5}
-        async with (
-            open_server(judge, worker_capacity=4, **limits) as server,
-            open_calls(server.address) as calls,
-        ):
-            calls.start("neighbour", ["wait", "never"], rerun=False)
-            calls.start("again", ["wait", "go"], rerun=True)
-            await judge.wait_started("neighbour", "again")
-            calls.start("spoiler", ["speak junk", kind], rerun=False)
-            [pid] = judge.pids("neighbour")
-            error = info_of(await calls.error("neighbour", WorkerLost))
-            assert is_doomed(pid)  # not before the proof (G1)
-            words = "it has said nothing for" if kind in FENCED else "malformed message"
-            assert words in error.message
-            await calls.error("spoiler", WorkerLost)
-            judge.put("go")
-            for number in range(8):
-                calls.start(f"later{number}")
-            for key in ("again", *(f"later{number}" for number in range(8))):
-                await calls.value(key)
+    limits: dict[str, Any] = {}
+    if kind in FENCED:
+        limits = {"silence_kill_s": await honest_s(judge), "silence_report_s": 0.5}
+    async with serving(judge, worker_capacity=4, **limits) as (_, calls):
+        calls.start("neighbour", ["wait", "never"], rerun=False)
+        calls.start("again", ["wait", "go"], rerun=True)
+        await judge.wait_started("neighbour", "again")
+        calls.start("spoiler", ["speak junk", kind], rerun=False)
+        [pid] = judge.pids("neighbour")
+        error = info_of(await calls.error("neighbour", WorkerLost))
+        assert is_doomed(pid)  # not before the proof (G1)
+        words = "it has said nothing for" if kind in FENCED else "malformed message"
+        assert words in error.message
+        await calls.error("spoiler", WorkerLost)
+        judge.put("go")
+        for number in range(8):
+            calls.start(f"later{number}")
+        for key in ("again", *(f"later{number}" for number in range(8))):
+            await calls.value(key)
     judge.assert_at_most(2)
     assert judge.starts("again") == 2
     assert judge.starts("neighbour") == judge.starts("spoiler") == 1
@@ -69,21 +56,17 @@ async def test_g10_a_worker_without_descriptors_takes_no_more_than_others_and_is
     judge: Judge,
 ):
     """All that came there failed at once, so that it took 976 of 1,000 rollouts."""
-    with trio.fail_after(PATIENCE_S):
-        async with (
-            open_server(judge, workers=4, worker_capacity=2) as server,
-            open_calls(server.address) as calls,
-        ):
-            await until(lambda: server.status().ready == 4)
-            calls.start("spoiler", ["use up descriptors"])
-            await calls.outcome("spoiler")
-            [pid] = judge.pids("spoiler")
-            keys = [calls.start(f"a{number}", ["sleep", 0.02]) for number in range(400)]
-            failed = [key for key in keys if (await calls.outcome(key)).error is not None]
-            # A row of 8, what ran then, and one for each that others end, until it is clear.
-            assert 8 <= len(failed) <= 40
-            await until(lambda: is_doomed(pid))
-            for key in [calls.start(f"b{number}") for number in range(40)]:
-                await calls.value(key)
-            assert server.stats().worker_restarts == 1
+    async with serving(judge, workers=4, worker_capacity=2) as (server, calls):
+        await until(lambda: server.status().ready == 4)
+        calls.start("spoiler", ["use up descriptors"])
+        await calls.outcome("spoiler")
+        [pid] = judge.pids("spoiler")
+        keys = [calls.start(f"a{number}", ["sleep", 0.02]) for number in range(400)]
+        failed = [key for key in keys if (await calls.outcome(key)).error is not None]
+        # A row of 8, what ran then, and one for each that others end, until it is clear.
+        assert 8 <= len(failed) <= 40
+        await until(lambda: is_doomed(pid))
+        for key in [calls.start(f"b{number}") for number in range(40)]:
+            await calls.value(key)
+        assert server.stats().worker_restarts == 1
     judge.assert_at_most(1)

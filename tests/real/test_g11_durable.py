@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 import signal
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,34 +14,24 @@ import trio
 from tests.connections import held_port
 from tests.real.judge import Judge
 from tests.real.support import (
-    ACTOR,
     PATIENCE_S,
-    QUICK,
     Calls,
     open_calls,
-    open_process,
+    open_server_process,
 )
 from trio_envserve import Client, MayHaveRun, Outcome
-from trio_envserve.lab.processes import Process
 
 MOST_UP_S = 3.0
 """A server is killed at some moment of so long a life, or while it starts."""
 
 
-@asynccontextmanager
-async def journaled(judge: Judge, bind: str, **limits: Any) -> AsyncIterator[Process]:
-    options = {
-        "environment": ACTOR, "args": {"directory": str(judge.directory)}, "bind": bind,
-        "workers": 2, "limits": {**QUICK, **limits}, "journal": str(judge.directory / "journal"),
-    }  # fmt: skip
-    async with open_process(judge, "server_main", options, "serving") as process:
-        yield process
+journaled = partial(open_server_process, workers=2, journal=True)
 
 
 async def test_g11_outcomes_and_starts_outlive_a_server_that_is_killed(judge: Judge):
     with trio.fail_after(PATIENCE_S), held_port() as port:
         bind = f"tcp://127.0.0.1:{port}"
-        async with journaled(judge, bind) as server:
+        async with journaled(judge, bind=bind) as server:
             async with open_calls(bind) as calls, trio.open_nursery() as nursery:
                 await ask(calls, "done")
                 nursery.start_soon(ask, calls, "half", ["wait", "never"])
@@ -50,7 +40,7 @@ async def test_g11_outcomes_and_starts_outlive_a_server_that_is_killed(judge: Ju
                 server.signal(signal.SIGKILL)
                 await server.wait()
                 judge.put("gate")
-                async with journaled(judge, bind):
+                async with journaled(judge, bind=bind):
                     while len(calls.outcomes) < 3:  # noqa: ASYNC110
                         await trio.sleep(0.02)
                     calls.outcomes["again"].unwrap()
@@ -64,7 +54,7 @@ async def test_g11_outcomes_and_starts_outlive_a_server_that_is_killed(judge: Ju
                         assert lost.error.info is not None
                         assert lost.error.info.executions == 1
                         await assert_counted(judge, later.client)
-                async with journaled(judge, bind):
+                async with journaled(judge, bind=bind):
                     async with open_calls(bind) as later:
                         await assert_counted(judge, later.client)
                         again = await later.client.attach("again")
@@ -90,12 +80,12 @@ async def test_g11_kills_at_random_moments_lose_nothing_that_was_told(
                 key = f"k{index}"
                 nursery.start_soon(ask, calls, key, ["sleep", 0.2], bool(index % 2))
             for _ in range(kills):
-                async with journaled(judge, bind) as server:
+                async with journaled(judge, bind=bind) as server:
                     with trio.move_on_after(random_moments.uniform(0, MOST_UP_S)):
                         await server.wait()
                     server.signal(signal.SIGKILL)
                     await server.wait()
-            async with journaled(judge, bind):
+            async with journaled(judge, bind=bind):
                 while len(calls.outcomes) < number:  # noqa: ASYNC110
                     await trio.sleep(0.02)
                 async with open_calls(bind) as later:

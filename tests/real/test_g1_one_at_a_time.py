@@ -8,11 +8,11 @@ import pytest
 import trio
 
 from tests.real.support import (
-    PATIENCE_S,
     honest_s,
-    open_calls,
     open_server,
     open_server_process,
+    serving,
+    serving_process,
     until,
     wait_gone,
     worker_of,
@@ -21,77 +21,64 @@ from trio_envserve import ServerStartError, WorkerLost
 
 
 async def test_g1_a_stopped_worker_is_suspected_but_its_work_not_run_elsewhere(judge):
-    with trio.fail_after(PATIENCE_S):
-        async with (
-            open_server(judge, workers=2, silence_report_s=0.5) as server,
-            open_calls(server.address) as calls,
-        ):
-            calls.start("a", ["wait", "go"], rerun=True)
-            await judge.wait_started("a")
-            [pid] = judge.pids("a")
-            os.kill(pid, signal.SIGSTOP)
-            workers = server.stats
-            await until(lambda: any(w.silent and w.pid == pid for w in workers().per_worker))
-            # Others are served meanwhile, by the other worker.
-            await calls.value(calls.start("b"))
-            os.kill(pid, signal.SIGCONT)
-            judge.put("go")
-            await calls.value("a")
+    async with serving(judge, workers=2, silence_report_s=0.5) as (server, calls):
+        calls.start("a", ["wait", "go"], rerun=True)
+        await judge.wait_started("a")
+        [pid] = judge.pids("a")
+        os.kill(pid, signal.SIGSTOP)
+        workers = server.stats
+        await until(lambda: any(w.silent and w.pid == pid for w in workers().per_worker))
+        # Others are served meanwhile, by the other worker.
+        await calls.value(calls.start("b"))
+        os.kill(pid, signal.SIGCONT)
+        judge.put("go")
+        await calls.value("a")
     judge.assert_exactly_once("a", "b")
     assert judge.pids("b") != [pid]
 
 
 async def test_g1_a_stopped_worker_is_dead_before_its_work_runs_again(judge):
-    with trio.fail_after(PATIENCE_S):
-        kill_s = await honest_s(judge)
-        async with (
-            open_server(judge, silence_report_s=0.5, silence_kill_s=kill_s) as server,
-            open_calls(server.address) as calls,
-        ):
-            calls.start("a", ["wait", "go"], rerun=True)
-            await judge.wait_started("a")
-            [pid] = judge.pids("a")
-            os.kill(pid, signal.SIGSTOP)
-            await judge.wait_started("a", times=2)
-            judge.put("go")
-            outcome = await calls.outcome("a")
-            assert outcome.unwrap()["key"] == "a"
-            assert outcome.executions == 2
+    kill_s = await honest_s(judge)
+    async with serving(judge, silence_report_s=0.5, silence_kill_s=kill_s) as (_, calls):
+        calls.start("a", ["wait", "go"], rerun=True)
+        await judge.wait_started("a")
+        [pid] = judge.pids("a")
+        os.kill(pid, signal.SIGSTOP)
+        await judge.wait_started("a", times=2)
+        judge.put("go")
+        outcome = await calls.outcome("a")
+        assert outcome.unwrap()["key"] == "a"
+        assert outcome.executions == 2
     judge.assert_at_most(2)
     assert judge.ends("a") == ["result"]  # of the first life nothing was heard again
 
 
 async def test_g1_a_blocked_event_loop_is_no_death(judge):
     limits: dict[str, Any] = {"blocked_report_s": 0.3, "silence_report_s": 2.0}
-    with trio.fail_after(PATIENCE_S):
-        async with open_server(judge, **limits) as server, open_calls(server.address) as calls:
-            calls.start("a", ["block", "go"], rerun=True)
-            await until(lambda: worker_of(server).blocked)
-            calls.start("b", rerun=True)
-            # It waits, or was dispatched just before; it cannot begin either way.
-            await until(lambda: server.stats().waiting + worker_of(server).pending == 2)
-            judge.put("go")
-            await calls.value("a")
-            await calls.value("b")
+    async with serving(judge, **limits) as (server, calls):
+        calls.start("a", ["block", "go"], rerun=True)
+        await until(lambda: worker_of(server).blocked)
+        calls.start("b", rerun=True)
+        # It waits, or was dispatched just before; it cannot begin either way.
+        await until(lambda: server.stats().waiting + worker_of(server).pending == 2)
+        judge.put("go")
+        await calls.value("a")
+        await calls.value("b")
     judge.assert_exactly_once("a", "b")
     assert judge.pids("a") == judge.pids("b")
 
 
 async def test_g1_a_thread_that_cannot_be_stopped_still_runs_until_it_has_ended(judge):
     environment = "tests.real.environments:ThreadActor"
-    with trio.fail_after(PATIENCE_S):
-        async with (
-            open_server(judge, environment=environment, worker_capacity=1) as server,
-            open_calls(server.address) as calls,
-        ):
-            calls.start("a", ["block", "go"], rerun=True)
-            await judge.wait_started("a")
-            calls.cancel("a")
-            calls.start("b")
-            await until(lambda: server.stats().waiting == 1)
-            assert judge.starts("b") == 0  # its place is taken until the code has ended
-            judge.put("go")
-            await calls.value("b")
+    async with serving(judge, environment=environment, worker_capacity=1) as (server, calls):
+        calls.start("a", ["block", "go"], rerun=True)
+        await judge.wait_started("a")
+        calls.cancel("a")
+        calls.start("b")
+        await until(lambda: server.stats().waiting == 1)
+        assert judge.starts("b") == 0  # its place is taken until the code has ended
+        judge.put("go")
+        await calls.value("b")
     judge.assert_exactly_once("a", "b")
     end_a, start_b = judge.records("end", "a")[0], judge.records("start", "b")[0]
     assert end_a["time"] <= start_b["time"]
@@ -99,30 +86,25 @@ async def test_g1_a_thread_that_cannot_be_stopped_still_runs_until_it_has_ended(
 
 async def test_g1_code_that_ignores_its_cancel_is_killed_before_its_place_is_given_away(judge):
     limits: dict[str, Any] = {"worker_capacity": 1, "cancel_grace_s": 0.2, "cancel_kill_s": 0.4}
-    with trio.fail_after(PATIENCE_S):
-        async with open_server(judge, **limits) as server, open_calls(server.address) as calls:
-            calls.start("a", ["ignore cancel", "never"], rerun=True)
-            await judge.wait_started("a")
-            calls.cancel("a")
-            await calls.value(calls.start("b"))
+    async with serving(judge, **limits) as (_, calls):
+        calls.start("a", ["ignore cancel", "never"], rerun=True)
+        await judge.wait_started("a")
+        calls.cancel("a")
+        await calls.value(calls.start("b"))
     judge.assert_at_most(1)
     assert judge.ends("a") == []  # killed
     assert judge.pids("a") != judge.pids("b")
 
 
 async def test_g1_a_killed_worker_is_reaped_before_its_work_runs_again(judge):
-    with trio.fail_after(PATIENCE_S):
-        async with (
-            open_server(judge, workers=2) as server,
-            open_calls(server.address) as calls,
-        ):
-            keys = [calls.start(f"k{n}", ["wait", "go"], rerun=True) for n in range(12)]
-            await judge.wait_started(*keys)
-            victim = judge.pids("k0")[0]
-            os.kill(victim, signal.SIGKILL)
-            judge.put("go")
-            for key in keys:
-                await calls.value(key)
+    async with serving(judge, workers=2) as (_, calls):
+        keys = [calls.start(f"k{n}", ["wait", "go"], rerun=True) for n in range(12)]
+        await judge.wait_started(*keys)
+        victim = judge.pids("k0")[0]
+        os.kill(victim, signal.SIGKILL)
+        judge.put("go")
+        for key in keys:
+            await calls.value(key)
     judge.assert_at_most(2)
     for key in keys:
         assert judge.starts(key) == 1 + (judge.pids(key)[0] == victim)
@@ -130,52 +112,49 @@ async def test_g1_a_killed_worker_is_reaped_before_its_work_runs_again(judge):
 
 async def test_g1_a_server_restarted_while_a_process_of_its_predecessor_runs_waits_for_it(judge):
     """A process that an environment has forked lives on, with the epoch lock."""
-    with trio.fail_after(PATIENCE_S):
-        async with open_server_process(judge) as old, open_calls(old.address) as calls:
-            calls.start("a", ["escape", "escaped", "let go"], ["wait", "go"], rerun=True)
-            calls.start("b", ["wait", "go"], rerun=True)
-            escaped = int(await judge.wait_for("escaped"))
-            await judge.wait_started("a", "b")
-            workers = judge.pids("b")
-            old.signal(signal.SIGKILL)
-            await old.wait()
-            async with open_server_process(judge, bind=old.address) as new:
-                await wait_gone(*workers)
-                await until(lambda: "earlier server" in calls.client.health().reason)
-                await trio.sleep(0.3)  # not waited for: a chance to do wrong
-                assert calls.outcomes == {}
-                assert judge.starts("a") == judge.starts("b") == 1
-                judge.put("go")
-                judge.put("let go")
-                await calls.value("a")
-                await calls.value("b")
-                assert new.address == old.address
-            await wait_gone(escaped)
+    async with serving_process(judge) as (old, calls):
+        calls.start("a", ["escape", "escaped", "let go"], ["wait", "go"], rerun=True)
+        calls.start("b", ["wait", "go"], rerun=True)
+        escaped = int(await judge.wait_for("escaped"))
+        await judge.wait_started("a", "b")
+        workers = judge.pids("b")
+        old.signal(signal.SIGKILL)
+        await old.wait()
+        async with open_server_process(judge, bind=old.address) as new:
+            await wait_gone(*workers)
+            await until(lambda: "earlier server" in calls.client.health().reason)
+            await trio.sleep(0.3)  # not waited for: a chance to do wrong
+            assert calls.outcomes == {}
+            assert judge.starts("a") == judge.starts("b") == 1
+            judge.put("go")
+            judge.put("let go")
+            await calls.value("a")
+            await calls.value("b")
+            assert new.address == old.address
+        await wait_gone(escaped)
     judge.assert_at_most(2)
 
 
 async def test_g1_a_stopped_server_keeps_its_address(judge):
-    with trio.fail_after(PATIENCE_S):
-        async with open_server_process(judge) as old, open_calls(old.address) as calls:
-            calls.start("a", ["wait", "go"], rerun=True)
-            await judge.wait_started("a")
-            old.signal(signal.SIGSTOP)
-            with pytest.raises(ServerStartError) as refusal:
-                async with open_server(judge, bind=old.address):
-                    raise AssertionError("two servers at one address")
-            assert str(old.pid) in str(refusal.value)
-            assert old.address in str(refusal.value)
-            old.signal(signal.SIGKILL)
-            await old.wait()
+    async with serving_process(judge) as (old, calls):
+        calls.start("a", ["wait", "go"], rerun=True)
+        await judge.wait_started("a")
+        old.signal(signal.SIGSTOP)
+        with pytest.raises(ServerStartError) as refusal:
             async with open_server(judge, bind=old.address):
-                judge.put("go")
-                await calls.value("a")
+                raise AssertionError("two servers at one address")
+        assert str(old.pid) in str(refusal.value)
+        assert old.address in str(refusal.value)
+        old.signal(signal.SIGKILL)
+        await old.wait()
+        async with open_server(judge, bind=old.address):
+            judge.put("go")
+            await calls.value("a")
     judge.assert_at_most(2)
 
 
 async def test_g1_a_worker_killed_by_its_own_request_has_one_life_at_a_time(judge):
-    with trio.fail_after(PATIENCE_S):
-        async with open_server(judge, workers=2) as server, open_calls(server.address) as calls:
-            calls.start("a", ["die"], rerun=True)
-            await calls.error("a", WorkerLost)
+    async with serving(judge, workers=2) as (_, calls):
+        calls.start("a", ["die"], rerun=True)
+        await calls.error("a", WorkerLost)
     judge.assert_at_most(3)

@@ -6,11 +6,11 @@ from typing import Any
 import trio
 
 from tests.real.support import (
-    PATIENCE_S,
-    open_calls,
+    asked,
     open_client_process,
-    open_raw,
     open_server,
+    serving_cut,
+    serving_raw,
     until,
 )
 from trio_envserve import ClientLimits, OutcomeNotDecodable, WireLimits, open_client
@@ -19,118 +19,103 @@ from trio_envserve.testing.proxy import open_fault_proxy
 
 
 async def test_g4_a_finished_request_is_refused_and_never_run_again(judge):
-    with trio.fail_after(PATIENCE_S):
-        async with open_server(judge) as server, open_raw(server.address) as raw:
-            await raw.hello()
-            raw.request(0, "a")
-            await raw.next(messages.Outcome)
-            raw.finish(0)
-            raw.request(0, "a")  # a late duplicate
-            refused, _ = await raw.next(messages.Refused)
-            assert (refused.sequence, refused.code, refused.delay_s) == (0, "finished", None)
-            await raw.barrier(1, [])
-            assert raw.all(messages.Outcome) == []
+    async with serving_raw(judge) as (_, raw):
+        raw.transmit(0, asked("a"))
+        await raw.next(messages.Outcome)
+        raw.finish(0)
+        raw.transmit(0, asked("a"))  # a late duplicate
+        refused, _ = await raw.next(messages.Refused)
+        assert (refused.sequence, refused.code, refused.delay_s) == (0, "finished", None)
+        await raw.sync(1, [])
+        assert raw.all(messages.Outcome) == []
     judge.assert_exactly_once("a")
 
 
 async def test_g4_what_ends_while_the_connection_is_gone_is_there_when_it_is_back(judge):
-    with trio.fail_after(PATIENCE_S):
-        async with (
-            open_server(judge) as server,
-            open_fault_proxy(server.address) as proxy,
-            open_calls(proxy.address) as calls,
-        ):
-            keys = [calls.start(f"k{n}", ["wait", "go"]) for n in range(10)]
-            await judge.wait_started(*keys)
-            proxy.stall()
-            proxy.cut_all()
-            judge.put("go")
-            await judge.wait_ended(*keys)
-            assert calls.outcomes == {}
-            proxy.resume()
-            for key in keys:
-                await calls.value(key)
+    async with serving_cut(judge) as (_, proxy, calls):
+        keys = [calls.start(f"k{n}", ["wait", "go"]) for n in range(10)]
+        await judge.wait_started(*keys)
+        proxy.stall()
+        proxy.cut_all()
+        judge.put("go")
+        await judge.wait_ended(*keys)
+        assert calls.outcomes == {}
+        proxy.resume()
+        for key in keys:
+            await calls.value(key)
     judge.assert_exactly_once(*keys)
 
 
 async def test_g4_a_half_open_connection_loses_nothing(judge):
     """The client's side stands, and what it sends disappears."""
     limits = ClientLimits(ping_s=0.2, reconnect_s=1.0, late_s=0.2)
-    with trio.fail_after(PATIENCE_S):
-        async with (
-            open_server(judge) as server,
-            open_fault_proxy(server.address) as proxy,
-            open_client(proxy.address, limits=limits) as client,
-            trio.open_nursery() as nursery,
-        ):
-            outcomes = []
+    async with (
+        open_server(judge) as server,
+        open_fault_proxy(server.address) as proxy,
+        open_client(proxy.address, limits=limits) as client,
+        trio.open_nursery() as nursery,
+    ):
+        outcomes = []
 
-            async def call():
-                outcomes.append(await client.outcome({"key": "a", "do": [["wait", "go"]]}))
+        async def call():
+            outcomes.append(await client.outcome({"key": "a", "do": [["wait", "go"]]}))
 
-            nursery.start_soon(call)
-            await judge.wait_started("a")
-            assert proxy.half_open() == 1
-            judge.put("go")
-            await until(lambda: outcomes != [])
-            assert outcomes[0].ok
+        nursery.start_soon(call)
+        await judge.wait_started("a")
+        assert proxy.half_open() == 1
+        judge.put("go")
+        await until(lambda: outcomes != [])
+        assert outcomes[0].ok
     judge.assert_exactly_once("a")
 
 
 async def test_g4_a_stopped_client_finds_its_outcomes_when_it_goes_on(judge):
-    with trio.fail_after(PATIENCE_S):
-        async with open_server(judge) as server:
-            asked: list[Any] = [({"key": f"k{n}", "do": [["wait", "go"]]}, {}) for n in range(5)]
-            keys = [call[0]["key"] for call in asked]
-            async with open_client_process(judge, server.address, asked) as client:
-                await judge.wait_started(*keys)
-                client.signal(signal.SIGSTOP)
-                judge.put("go")
-                await judge.wait_ended(*keys)
-                await until(lambda: server.stats().kept == 5)
-                client.signal(signal.SIGCONT)
-                said = [await client.line() for _ in keys]
-                assert sorted(line["key"] for line in said) == keys
-                assert [line["error"] for line in said] == [None] * 5
-                assert await client.wait() == 0
-            await until(lambda: server.stats().kept == 0)
+    async with open_server(judge) as server:
+        asked: list[Any] = [({"key": f"k{n}", "do": [["wait", "go"]]}, {}) for n in range(5)]
+        keys = [call[0]["key"] for call in asked]
+        async with open_client_process(judge, server.address, asked) as client:
+            await judge.wait_started(*keys)
+            client.signal(signal.SIGSTOP)
+            judge.put("go")
+            await judge.wait_ended(*keys)
+            await until(lambda: server.stats().kept == 5)
+            client.signal(signal.SIGCONT)
+            said = [await client.line() for _ in keys]
+            assert sorted(line["key"] for line in said) == keys
+            assert [line["error"] for line in said] == [None] * 5
+            assert await client.wait() == 0
+        await until(lambda: server.stats().kept == 0)
     judge.assert_exactly_once(*keys)
 
 
 async def test_g4_an_outcome_is_kept_past_the_bound_that_pauses_dispatching(judge):
     """At the bound nothing that has run is thrown away for what has not."""
-    with trio.fail_after(PATIENCE_S):
-        async with (
-            open_server(judge, kept_bytes=1, session_share=1.0, worker_capacity=3) as server,
-            open_raw(server.address) as raw,
-        ):
-            await raw.hello()
-            for sequence in range(3):
-                raw.request(sequence, f"k{sequence}", ["wait", "go"])
-            await judge.wait_started("k0", "k1", "k2")
-            judge.put("go")
-            firsts = {}
-            for _ in range(3):
-                outcome, frames = await raw.next(messages.Outcome)
-                firsts[outcome.sequence] = frames
-            for sequence in range(3):
-                raw.request(sequence, f"k{sequence}", ["wait", "go"])
-            for _ in range(3):
-                outcome, frames = await raw.next(messages.Outcome)
-                assert frames == firsts[outcome.sequence]
+    async with serving_raw(judge, kept_bytes=1, session_share=1.0, worker_capacity=3) as (_, raw):
+        for sequence in range(3):
+            raw.transmit(sequence, asked(f"k{sequence}", ["wait", "go"]))
+        await judge.wait_started("k0", "k1", "k2")
+        judge.put("go")
+        firsts = {}
+        for _ in range(3):
+            outcome, frames = await raw.next(messages.Outcome)
+            firsts[outcome.sequence] = frames
+        for sequence in range(3):
+            raw.transmit(sequence, asked(f"k{sequence}", ["wait", "go"]))
+        for _ in range(3):
+            outcome, frames = await raw.next(messages.Outcome)
+            assert frames == firsts[outcome.sequence]
     judge.assert_exactly_once("k0", "k1", "k2")
 
 
 async def test_g4_what_cannot_be_decoded_is_in_the_caller_s_hands_as_bytes(judge):
     """Received it is, too: the server may forget it."""
-    with trio.fail_after(PATIENCE_S):
-        async with (
-            open_server(judge) as server,
-            open_client(server.address, wire=WireLimits(items=100)) as client,
-        ):
-            given = {"key": "a", "value": {"many": 400}}
-            outcome = await client.outcome(given)
-            assert type(outcome.error) is OutcomeNotDecodable
-            assert len(outcome.error.raw) > 400
-            await until(lambda: server.stats().kept == 0)
+    async with (
+        open_server(judge) as server,
+        open_client(server.address, wire=WireLimits(items=100)) as client,
+    ):
+        given = {"key": "a", "value": {"many": 400}}
+        outcome = await client.outcome(given)
+        assert type(outcome.error) is OutcomeNotDecodable
+        assert len(outcome.error.raw) > 400
+        await until(lambda: server.stats().kept == 0)
     judge.assert_exactly_once("a")

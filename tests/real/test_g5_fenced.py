@@ -4,16 +4,16 @@ import os
 import signal
 from typing import Any, cast
 
-import trio
-
 from tests.real.support import (
-    PATIENCE_S,
+    asked,
     honest_s,
     info_of,
     open_calls,
     open_raw,
     open_server,
     pid_of,
+    serving,
+    serving_raw,
     until,
     worker_of,
 )
@@ -38,69 +38,60 @@ def forged(incarnation, session, number=0):
 
 async def test_g5_what_a_dead_worker_has_left_behind_changes_nothing(judge):
     """A process that it had forked holds its end of the link, and speaks on it."""
-    with trio.fail_after(PATIENCE_S):
-        async with (
-            open_server(judge) as server,
-            open_raw(server.address) as raw,
-            open_calls(server.address) as calls,
-        ):
-            haunt = ["haunt", "there", "speak", "spoken"]
-            calls.start("first", haunt, ["die"], rerun=False)
-            error = await calls.error("first", WorkerLost)
-            dead = bytes.fromhex(info_of(error).incarnation)
-            await raw.hello()
-            raw.request(0, "a", ["wait", "go"])
-            await judge.wait_started("a")
-            living = [life.incarnation for life in server._router.pool.lives.values()]
-            said = [frames for each in (dead, *living) for frames in forged(each, raw.session)]
-            judge.put("speak", b"".join(map(bytes, encode(said))).hex())
-            await judge.wait_for("spoken")
-            judge.put("go")
-            _, answer = await raw.next(messages.Outcome)
-            assert "forged" not in cast(Any, values.decode(answer[1]))
-            assert server.status().environment != "ghost"
-            assert server.status().rerun is False
-            assert server.stats().fenced == 0  # it was not even heard
+    async with (
+        open_server(judge) as server,
+        open_raw(server.address) as raw,
+        open_calls(server.address) as calls,
+    ):
+        haunt = ["haunt", "there", "speak", "spoken"]
+        calls.start("first", haunt, ["die"], rerun=False)
+        error = await calls.error("first", WorkerLost)
+        dead = bytes.fromhex(info_of(error).incarnation)
+        raw.transmit(0, asked("a", ["wait", "go"]))
+        await judge.wait_started("a")
+        living = [life.incarnation for life in server._router.pool.lives.values()]
+        said = [frames for each in (dead, *living) for frames in forged(each, raw.session)]
+        judge.put("speak", b"".join(map(bytes, encode(said))).hex())
+        await judge.wait_for("spoken")
+        judge.put("go")
+        _, answer = await raw.next(messages.Outcome)
+        assert "forged" not in cast(Any, values.decode(answer[1]))
+        assert server.status().environment != "ghost"
+        assert server.status().rerun is False
+        assert server.stats().fenced == 0  # it was not even heard
     judge.assert_at_most(1)
     assert judge.starts("a") == 1
 
 
 async def test_g5_a_client_that_speaks_as_a_worker_changes_nothing(judge):
     """On the only address there is, with a worker's name and incarnation."""
-    with trio.fail_after(PATIENCE_S):
-        async with open_server(judge) as server, open_raw(server.address) as raw:
-            await raw.hello()
-            raw.request(0, "a", ["wait", "go"])
-            await judge.wait_started("a")
-            [life] = server._router.pool.lives.values()
-            async with open_raw(server.address) as ghost:
-                await ghost.hello()
-                for frames in forged(life.incarnation, raw.session):
-                    assert ghost.socket.send_nowait(frames)
-                    assert ghost.socket.send_nowait(frames[1:])
-                    assert ghost.socket.send_nowait([life.id, *frames])
-                await until(lambda: server.stats().malformed >= 9)
-            judge.put("go")
-            _, answer = await raw.next(messages.Outcome)
-            assert "forged" not in cast(Any, values.decode(answer[1]))
+    async with serving_raw(judge) as (server, raw):
+        raw.transmit(0, asked("a", ["wait", "go"]))
+        await judge.wait_started("a")
+        [life] = server._router.pool.lives.values()
+        async with open_raw(server.address) as ghost:
+            for frames in forged(life.incarnation, raw.session):
+                ghost.send_frames(*frames)
+                ghost.send_frames(*frames[1:])
+                ghost.send_frames(*[life.id, *frames])
+            await until(lambda: server.stats().malformed >= 9)
+        judge.put("go")
+        _, answer = await raw.next(messages.Outcome)
+        assert "forged" not in cast(Any, values.decode(answer[1]))
     judge.assert_exactly_once("a")
 
 
 async def test_g5_a_worker_continued_after_its_replacement_was_decided_changes_nothing(judge):
     """Stopped, killed while stopped: whatever is continued is dead already."""
-    with trio.fail_after(PATIENCE_S):
-        kill_s = await honest_s(judge)
-        async with (
-            open_server(judge, silence_report_s=0.5, silence_kill_s=kill_s) as server,
-            open_calls(server.address) as calls,
-        ):
-            calls.start("a", ["wait", "go"], rerun=False)
-            await judge.wait_started("a")
-            [pid] = judge.pids("a")
-            os.kill(pid, signal.SIGSTOP)
-            judge.put("go")
-            await calls.error("a", WorkerLost)
-            await until(lambda: worker_of(server).phase == "ready")
-            assert pid_of(server) != pid
+    kill_s = await honest_s(judge)
+    async with serving(judge, silence_report_s=0.5, silence_kill_s=kill_s) as (server, calls):
+        calls.start("a", ["wait", "go"], rerun=False)
+        await judge.wait_started("a")
+        [pid] = judge.pids("a")
+        os.kill(pid, signal.SIGSTOP)
+        judge.put("go")
+        await calls.error("a", WorkerLost)
+        await until(lambda: worker_of(server).phase == "ready")
+        assert pid_of(server) != pid
     judge.assert_at_most(1)
     assert judge.ends("a") == []

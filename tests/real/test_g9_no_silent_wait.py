@@ -13,7 +13,6 @@ import trio
 from tests.connections import accepted
 from tests.real.environments import BadBase
 from tests.real.support import (
-    PATIENCE_S,
     honest_s,
     info_of,
     open_calls,
@@ -21,6 +20,9 @@ from tests.real.support import (
     open_raw,
     open_server,
     open_server_process,
+    serving,
+    serving_cut,
+    serving_process,
     until,
     worker_of,
 )
@@ -57,370 +59,310 @@ RAISED = {
 
 @pytest.mark.parametrize("workers", [1, 0])
 async def test_g9_whatever_the_code_raises_is_the_outcome_of_its_own_request_only(judge, workers):
-    with trio.fail_after(PATIENCE_S):
-        async with (
-            open_server(judge, workers=workers) as server,
-            open_calls(server.address) as calls,
-        ):
-            calls.start("neighbour", ["wait", "go"])
-            await judge.wait_started("neighbour")
-            for name, kind in RAISED.items():
-                calls.start(name, ["raise", name])
-                error = await calls.error(name, RolloutFailed)
-                assert info_of(error).type == kind
-                assert error.verdict is Verdict.RAN_AND_FAILED
-                if name != "text":
-                    assert kind.rpartition(".")[2] in info_of(error).traceback
-            judge.put("go")
-            await calls.value("neighbour")
+    async with serving(judge, workers=workers) as (_, calls):
+        calls.start("neighbour", ["wait", "go"])
+        await judge.wait_started("neighbour")
+        for name, kind in RAISED.items():
+            calls.start(name, ["raise", name])
+            error = await calls.error(name, RolloutFailed)
+            assert info_of(error).type == kind
+            assert error.verdict is Verdict.RAN_AND_FAILED
+            if name != "text":
+                assert kind.rpartition(".")[2] in info_of(error).traceback
+        judge.put("go")
+        await calls.value("neighbour")
     judge.assert_at_most(1)
     assert len({record["pid"] for record in judge.records("start")}) == 1
 
 
 async def test_g9_what_cannot_be_encoded_is_said_with_its_place(judge):
-    with trio.fail_after(PATIENCE_S):
-        async with open_server(judge) as server, open_calls(server.address) as calls:
-            calls.start("outcome", value={"unencodable": 1})
-            error = await calls.error("outcome", OutcomeNotEncodable)
-            assert "['inner']" in str(error) or "inner" in str(error)
-            calls.start("input", value=object())
-            await calls.error("input", NotEncodable)
+    async with serving(judge) as (_, calls):
+        calls.start("outcome", value={"unencodable": 1})
+        error = await calls.error("outcome", OutcomeNotEncodable)
+        assert "['inner']" in str(error) or "inner" in str(error)
+        calls.start("input", value=object())
+        await calls.error("input", NotEncodable)
     judge.assert_at_most(1)
     assert judge.starts("input") == 0
 
 
 async def test_g9_a_worker_that_exits_is_noticed_at_once(judge):
     """Also where nothing is silent: silence would be noticed after a minute."""
-    with trio.fail_after(PATIENCE_S):
-        async with open_server(judge) as server, open_calls(server.address) as calls:
-            for step in (["exit", 0], ["exit", 1], ["die", "SIGSEGV"], ["die", "SIGTERM"]):
-                key = calls.start("-".join(map(str, step)), step, rerun=False)
-                error = await calls.failure(key)
-                assert error.verdict is Verdict.MAY_HAVE_RUN
-                assert info_of(error).worker
+    async with serving(judge) as (_, calls):
+        for step in (["exit", 0], ["exit", 1], ["die", "SIGSEGV"], ["die", "SIGTERM"]):
+            key = calls.start("-".join(map(str, step)), step, rerun=False)
+            error = await calls.failure(key)
+            assert error.verdict is Verdict.MAY_HAVE_RUN
+            assert info_of(error).worker
     judge.assert_at_most(1)
 
 
 async def test_g9_a_worker_that_hangs_before_its_hello_is_replaced(judge):
     setup = [["block once", "never", "hanging"]]
-    with trio.fail_after(PATIENCE_S):
-        start_s = await honest_s(judge)  # the next one, too, has to start within it
-        async with (
-            open_server(judge, args={"setup": setup}, start_s=start_s) as server,
-            open_calls(server.address) as calls,
-        ):
-            await calls.value(calls.start("a"))
-            assert server.stats().worker_restarts >= 1
+    start_s = await honest_s(judge)  # the next one, too, has to start within it
+    async with serving(judge, args={"setup": setup}, start_s=start_s) as (server, calls):
+        await calls.value(calls.start("a"))
+        assert server.stats().worker_restarts >= 1
     judge.assert_exactly_once("a")
 
 
 async def test_g9_an_environment_that_cannot_be_set_up_is_no_healthy_server(judge):
-    environment = "tests.real.environments:Unmakeable"
-    with trio.fail_after(PATIENCE_S):
-        async with (
-            open_server(judge, environment=environment) as server,
-            open_calls(server.address, recovery_s=0.5) as calls,
-        ):
-            with pytest.raises(ServerStartError, match="the data set is not there"):
-                await server.wait_ready()
-            await until(lambda: calls.client.health().health is Health.UNHEALTHY)
-            assert "the data set is not there" in calls.client.health().reason
-            with pytest.raises(ServerNotReady, match="the data set is not there"):
-                await calls.client.wait_ready(0.1)
-            calls.start("a")
-            error = await calls.failure("a")
-            assert error.verdict is Verdict.DID_NOT_RUN
+    broken = "tests.real.environments:Unmakeable"
+    async with serving(judge, environment=broken, client={"recovery_s": 0.5}) as (server, calls):
+        with pytest.raises(ServerStartError, match="the data set is not there"):
+            await server.wait_ready()
+        await until(lambda: calls.client.health().health is Health.UNHEALTHY)
+        assert "the data set is not there" in calls.client.health().reason
+        with pytest.raises(ServerNotReady, match="the data set is not there"):
+            await calls.client.wait_ready(0.1)
+        calls.start("a")
+        error = await calls.failure("a")
+        assert error.verdict is Verdict.DID_NOT_RUN
 
 
 async def test_g9_without_a_server_a_call_says_that_it_did_not_run(judge):
-    with trio.fail_after(PATIENCE_S):
-        async with open_server(judge, workers=0) as server:
-            address = server.address
-        async with open_calls(address, start_s=0.3) as calls:
-            await until(lambda: "nothing listens" in calls.client.health().reason)
-            calls.start("a")
-            error = await calls.error("a", ServerUnreachable)
-            assert "nothing listens" in str(error)
+    async with open_server(judge, workers=0) as server:
+        address = server.address
+    async with open_calls(address, start_s=0.3) as calls:
+        await until(lambda: "nothing listens" in calls.client.health().reason)
+        calls.start("a")
+        error = await calls.error("a", ServerUnreachable)
+        assert "nothing listens" in str(error)
 
 
 async def test_g9_a_server_gone_for_good_is_said_after_the_limit(judge):
-    with trio.fail_after(PATIENCE_S):
-        async with open_server_process(judge) as server:
-            async with open_calls(
-                server.address, recovery_s=2.0, probe_s=0.5, late_s=0.2, cancel_answer_s=0.3
-            ) as calls:
-                await calls.client.wait_ready()
-                calls.start("ran", ["wait", "never"], rerun=True)
-                await judge.wait_started("ran")
-                server.signal(signal.SIGKILL)
-                await server.wait()
-                error = await calls.failure("ran")
-                assert error.verdict is Verdict.MAY_HAVE_RUN
-                calls.start("late")
-                error = await calls.failure("late")
-                assert error.verdict is Verdict.DID_NOT_RUN
+    async with open_server_process(judge) as server:
+        async with open_calls(
+            server.address, recovery_s=2.0, probe_s=0.5, late_s=0.2, cancel_answer_s=0.3
+        ) as calls:
+            await calls.client.wait_ready()
+            calls.start("ran", ["wait", "never"], rerun=True)
+            await judge.wait_started("ran")
+            server.signal(signal.SIGKILL)
+            await server.wait()
+            error = await calls.failure("ran")
+            assert error.verdict is Verdict.MAY_HAVE_RUN
+            calls.start("late")
+            error = await calls.failure("late")
+            assert error.verdict is Verdict.DID_NOT_RUN
     judge.assert_at_most(1)
 
 
 async def test_g9_a_limit_that_passes_behind_a_busy_worker_did_not_run(judge):
-    with trio.fail_after(PATIENCE_S):
-        async with (
-            open_server(judge, worker_capacity=1) as server,
-            open_calls(server.address) as calls,
-        ):
-            calls.start("busy", ["wait", "go"])
-            await judge.wait_started("busy")
-            calls.start("a", timeout_s=0.3)
-            await calls.error("a", NeverStarted)
-            judge.put("go")
-            await calls.value("busy")
+    async with serving(judge, worker_capacity=1) as (_, calls):
+        calls.start("busy", ["wait", "go"])
+        await judge.wait_started("busy")
+        calls.start("a", timeout_s=0.3)
+        await calls.error("a", NeverStarted)
+        judge.put("go")
+        await calls.value("busy")
     assert judge.starts("a") == 0
 
 
 async def test_g9_a_limit_that_passes_at_a_silent_server_may_have_run(judge):
-    with trio.fail_after(PATIENCE_S):
-        async with (
-            open_server_process(judge) as server,
-            open_calls(server.address, cancel_answer_s=0.3) as calls,
-        ):
-            await calls.value(calls.start("warm"))
-            calls.start("a", ["wait", "never"], timeout_s=6.0)
-            await judge.wait_started("a")
-            server.signal(signal.SIGSTOP)
-            await calls.error("a", NoAnswer)
-            server.signal(signal.SIGCONT)
-            await judge.wait_ended("a")  # it is cancelled as soon as the server hears
+    async with serving_process(judge, client={"cancel_answer_s": 0.3}) as (server, calls):
+        await calls.value(calls.start("warm"))
+        calls.start("a", ["wait", "never"], timeout_s=6.0)
+        await judge.wait_started("a")
+        server.signal(signal.SIGSTOP)
+        await calls.error("a", NoAnswer)
+        server.signal(signal.SIGCONT)
+        await judge.wait_ended("a")  # it is cancelled as soon as the server hears
     judge.assert_at_most(1)
     assert judge.ends("a") == ["Cancelled"]
 
 
 async def test_g9_a_stopped_server_is_unhealthy_and_loses_nothing(judge):
     """Stopped for longer than its own lease, and than every suspicion."""
-    with trio.fail_after(PATIENCE_S):
-        kill_s = await honest_s(judge)
-        limits: dict[str, Any] = {
-            "lease_s": kill_s, "silence_report_s": 0.5, "silence_kill_s": kill_s,
-        }  # fmt: skip
-        async with (
-            open_server_process(judge, **limits) as server,
-            open_calls(server.address, probe_s=0.5, late_s=0.2) as calls,
-        ):
-            calls.start("a", ["wait", "go"], rerun=True)
-            await judge.wait_started("a")
-            server.signal(signal.SIGSTOP)
-            await until(lambda: calls.client.health().health is Health.UNHEALTHY)
-            calls.start("b", rerun=True)
-            # What must not happen takes its time; nothing here waits for it to pass.
-            await trio.sleep(kill_s + 0.5)
-            assert calls.outcomes == {}
-            server.signal(signal.SIGCONT)
-            judge.put("go")
-            await calls.value("a")
-            await calls.value("b")
-            await until(lambda: calls.client.health().health is Health.HEALTHY)
-            assert calls.client.counters().sessions == 1
+    kill_s = await honest_s(judge)
+    limits: dict[str, Any] = {
+        "lease_s": kill_s, "silence_report_s": 0.5, "silence_kill_s": kill_s,
+    }  # fmt: skip
+    client = {"probe_s": 0.5, "late_s": 0.2}
+    async with serving_process(judge, **limits, client=client) as (server, calls):
+        calls.start("a", ["wait", "go"], rerun=True)
+        await judge.wait_started("a")
+        server.signal(signal.SIGSTOP)
+        await until(lambda: calls.client.health().health is Health.UNHEALTHY)
+        calls.start("b", rerun=True)
+        # What must not happen takes its time; nothing here waits for it to pass.
+        await trio.sleep(kill_s + 0.5)
+        assert calls.outcomes == {}
+        server.signal(signal.SIGCONT)
+        judge.put("go")
+        await calls.value("a")
+        await calls.value("b")
+        await until(lambda: calls.client.health().health is Health.HEALTHY)
+        assert calls.client.counters().sessions == 1
     judge.assert_exactly_once("a", "b")
 
 
 async def test_g9_a_stopped_client_is_no_reason_to_lose_its_session(judge):
     """Stopped until its connection is given up: only its lease is left of it."""
     asked: list[Any] = [({"key": "a", "do": [["wait", "go"]]}, {})]
-    with trio.fail_after(PATIENCE_S):
-        async with open_server(judge) as server, open_fault_proxy(server.address) as proxy:
-            async with open_client_process(judge, proxy.address, asked) as client:
-                await judge.wait_started("a")
-                client.signal(signal.SIGSTOP)
-                proxy.cut_all()
-                await until(lambda: not accepted(server.address, socket.socket.fileno))
-                judge.put("go")
-                await until(lambda: server.stats().kept == 1)
-                assert server.stats().more["undelivered"] >= 1
-                client.signal(signal.SIGCONT)
-                assert (await client.line())["error"] is None
-            assert server.stats().cache.sessions_opened == 1
+    async with open_server(judge) as server, open_fault_proxy(server.address) as proxy:
+        async with open_client_process(judge, proxy.address, asked) as client:
+            await judge.wait_started("a")
+            client.signal(signal.SIGSTOP)
+            proxy.cut_all()
+            await until(lambda: not accepted(server.address, socket.socket.fileno))
+            judge.put("go")
+            await until(lambda: server.stats().kept == 1)
+            assert server.stats().more["undelivered"] >= 1
+            client.signal(signal.SIGCONT)
+            assert (await client.line())["error"] is None
+        assert server.stats().cache.sessions_opened == 1
     judge.assert_exactly_once("a")
 
 
 async def test_g9_a_busy_event_loop_of_the_client_is_no_false_alarm(judge, caplog):
     """Its own loop is late, so its unanswered probes prove nothing."""
-    with trio.fail_after(PATIENCE_S):
-        async with (
-            open_server(judge) as server,
-            open_calls(server.address, probe_s=0.5, late_s=0.2) as calls,
-        ):
-            calls.start("a", ["wait", "go"])
-            await judge.wait_started("a")
-            for _ in range(3):
-                time.sleep(0.8)  # noqa: ASYNC251  # server and client share this loop
-                await calls.client.stats()
-            judge.put("go")
-            await calls.value("a")
-            assert calls.client.counters().connections == 1
+    async with serving(judge, client={"probe_s": 0.5, "late_s": 0.2}) as (_, calls):
+        calls.start("a", ["wait", "go"])
+        await judge.wait_started("a")
+        for _ in range(3):
+            time.sleep(0.8)  # noqa: ASYNC251  # server and client share this loop
+            await calls.client.stats()
+        judge.put("go")
+        await calls.value("a")
+        assert calls.client.counters().connections == 1
     assert not [text for text in caplog.messages if "unhealthy" in text]
     judge.assert_exactly_once("a")
 
 
 async def test_g9_a_connection_cut_for_an_instant_delays_no_answer(judge):
     """The answer goes to the old identity; health is fine; nobody waits for ever."""
-    with trio.fail_after(PATIENCE_S):
-        async with (
-            open_server(judge) as server,
-            open_fault_proxy(server.address) as proxy,
-            open_calls(proxy.address) as calls,
-        ):
-            for turn in range(5):
-                key = calls.start(f"k{turn}", ["wait", f"go{turn}"])
-                await judge.wait_started(key)
-                judge.put(f"go{turn}")
-                proxy.cut_all()
-                await calls.value(key)
+    async with serving_cut(judge) as (_, proxy, calls):
+        for turn in range(5):
+            key = calls.start(f"k{turn}", ["wait", f"go{turn}"])
+            await judge.wait_started(key)
+            judge.put(f"go{turn}")
+            proxy.cut_all()
+            await calls.value(key)
     judge.assert_exactly_once(*(f"k{turn}" for turn in range(5)))
 
 
 async def test_g9_a_restart_faster_than_any_health_check_is_noticed(judge):
-    with trio.fail_after(PATIENCE_S):
-        async with (
-            open_server_process(judge) as old,
-            open_calls(
-                old.address, ping_s=30.0, probe_s=60.0, reconnect_s=60.0, cancel_answer_s=30.0
-            ) as calls,
-        ):
-            calls.start("a", ["wait", "never"], rerun=False)
-            await judge.wait_started("a")
-            old.signal(signal.SIGKILL)
-            async with open_server_process(judge, bind=old.address):
-                await calls.error("a", ServerLost)
-                await until(lambda: calls.client.counters().sessions == 2)
+    async with serving_process(
+        judge,
+        client={"ping_s": 30.0, "probe_s": 60.0, "reconnect_s": 60.0, "cancel_answer_s": 30.0},
+    ) as (old, calls):
+        calls.start("a", ["wait", "never"], rerun=False)
+        await judge.wait_started("a")
+        old.signal(signal.SIGKILL)
+        async with open_server_process(judge, bind=old.address):
+            await calls.error("a", ServerLost)
+            await until(lambda: calls.client.counters().sessions == 2)
     judge.assert_at_most(1)
 
 
 async def test_g9_calls_made_before_the_server_are_answered_when_it_is_there(judge):
-    with trio.fail_after(PATIENCE_S):
-        async with open_server(judge, workers=0) as server:
-            address = server.address
-        async with open_calls(address) as calls:
-            keys = [calls.start(f"k{n}") for n in range(10)]
-            await until(lambda: "nothing listens" in calls.client.health().reason)
-            async with open_server_process(judge, bind=address):
-                for key in keys:
-                    await calls.value(key)
+    async with open_server(judge, workers=0) as server:
+        address = server.address
+    async with open_calls(address) as calls:
+        keys = [calls.start(f"k{n}") for n in range(10)]
+        await until(lambda: "nothing listens" in calls.client.health().reason)
+        async with open_server_process(judge, bind=address):
+            for key in keys:
+                await calls.value(key)
     judge.assert_exactly_once(*keys)
 
 
 async def test_g9_what_a_stopping_server_did_not_start_runs_on_the_next_one(judge):
-    with trio.fail_after(PATIENCE_S):
-        async with (
-            open_server_process(judge, worker_capacity=1) as old,
-            open_calls(old.address) as calls,
-        ):
-            calls.start("busy", ["wait", "never"])
-            await judge.wait_started("busy")
-            keys = [calls.start(f"k{n}", rerun=False) for n in range(3)]
-            await calls.client.stats()
-            old.signal(signal.SIGTERM)
-            error = await calls.failure("busy")
-            assert error.verdict is Verdict.MAY_HAVE_RUN
-            assert await old.wait() == 0
-            async with open_server_process(judge, bind=old.address):
-                for key in keys:
-                    await calls.value(key)
+    async with serving_process(judge, worker_capacity=1) as (old, calls):
+        calls.start("busy", ["wait", "never"])
+        await judge.wait_started("busy")
+        keys = [calls.start(f"k{n}", rerun=False) for n in range(3)]
+        await calls.client.stats()
+        old.signal(signal.SIGTERM)
+        error = await calls.failure("busy")
+        assert error.verdict is Verdict.MAY_HAVE_RUN
+        assert await old.wait() == 0
+        async with open_server_process(judge, bind=old.address):
+            for key in keys:
+                await calls.value(key)
     judge.assert_exactly_once(*keys)
 
 
 async def test_g9_a_worker_s_death_is_told_though_all_others_are_busy(judge):
-    with trio.fail_after(PATIENCE_S):
-        async with (
-            open_server(judge, workers=2, worker_capacity=1) as server,
-            open_calls(server.address) as calls,
-        ):
-            await until(lambda: server.status().ready == 2)
-            calls.start("a", ["wait", "never"], rerun=False)
-            calls.start("b", ["block", "go"], rerun=False)
-            await judge.wait_started("a", "b")
-            os.kill(judge.pids("a")[0], signal.SIGKILL)
-            assert (await calls.failure("a")).verdict is Verdict.MAY_HAVE_RUN
-            judge.put("go")
-            await calls.value("b")
+    async with serving(judge, workers=2, worker_capacity=1) as (server, calls):
+        await until(lambda: server.status().ready == 2)
+        calls.start("a", ["wait", "never"], rerun=False)
+        calls.start("b", ["block", "go"], rerun=False)
+        await judge.wait_started("a", "b")
+        os.kill(judge.pids("a")[0], signal.SIGKILL)
+        assert (await calls.failure("a")).verdict is Verdict.MAY_HAVE_RUN
+        judge.put("go")
+        await calls.value("b")
     judge.assert_at_most(1)
 
 
 async def test_g9_malformed_messages_are_answered_and_disturb_nobody(judge):
-    with trio.fail_after(PATIENCE_S):
-        async with (
-            open_server(judge) as server,
-            open_calls(server.address) as calls,
-            open_raw(server.address) as raw,
-        ):
-            await raw.hello()
-            for frames in ((b"",), (b"\xff" * 100,), (b"a", b"b", b"c"), (b"\x81\x18\x63",)):
-                assert raw.socket.send_nowait(frames)
-                error, _ = await raw.next(messages.Error)
-                assert error.text
-            raw.send(messages.Hello(99, b"n" * 16, 1, "foreign", 1))
+    async with (
+        open_server(judge) as server,
+        open_calls(server.address) as calls,
+        open_raw(server.address) as raw,
+    ):
+        for frames in ((b"",), (b"\xff" * 100,), (b"a", b"b", b"c"), (b"\x81\x18\x63",)):
+            raw.send_frames(*frames)
             error, _ = await raw.next(messages.Error)
-            assert error.code == "foreign-version"
-            await calls.value(calls.start("a"))
-            assert worker_of(server).phase == "ready"
+            assert error.text
+        raw.send(messages.Hello(99, b"n" * 16, 1, "foreign", 1))
+        error, _ = await raw.next(messages.Error)
+        assert error.code == "foreign-version"
+        await calls.value(calls.start("a"))
+        assert worker_of(server).phase == "ready"
     judge.assert_exactly_once("a")
 
 
 async def test_g9_with_cuts_and_kills_at_once_every_call_still_ends(judge):
     """All at once, a small storm: the judge counts, the verdicts are checked."""
-    with trio.fail_after(2 * PATIENCE_S):
-        async with (
-            open_server(judge, workers=2, restart_pause_max_s=0.02) as server,
-            open_fault_proxy(server.address) as proxy,
-            open_calls(proxy.address) as calls,
-        ):
-            await server.wait_ready()
-            keys = []
-            for turn in range(6):
-                for n in range(10):
-                    rerun = n % 2 == 0
-                    keys.append(
-                        (calls.start(f"k{turn}-{n}", value="x" * 5_000, rerun=rerun), rerun)
-                    )
-                ready = [w.pid for w in server.stats().per_worker if w.pid and w.phase == "ready"]
-                if ready and turn % 2:
-                    # The last one killed may be reaped and not yet be out of the figures.
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(ready[0], signal.SIGKILL)
-                proxy.cut_all(abrupt=bool(turn % 3))
-                await calls.outcome(f"k{turn}-0")
-            for key, rerun in keys:
-                outcome = await calls.outcome(key)
-                if outcome.error is None:
-                    assert judge.ends(key)[-1] == "result"
-                else:
-                    assert outcome.error.verdict is Verdict.MAY_HAVE_RUN
-                assert judge.starts(key) <= (2 if rerun else 1)
+    async with serving_cut(judge, workers=2, restart_pause_max_s=0.02) as (server, proxy, calls):
+        await server.wait_ready()
+        keys = []
+        for turn in range(6):
+            for n in range(10):
+                rerun = n % 2 == 0
+                keys.append((calls.start(f"k{turn}-{n}", value="x" * 5_000, rerun=rerun), rerun))
+            ready = [w.pid for w in server.stats().per_worker if w.pid and w.phase == "ready"]
+            if ready and turn % 2:
+                # The last one killed may be reaped and not yet be out of the figures.
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(ready[0], signal.SIGKILL)
+            proxy.cut_all(abrupt=bool(turn % 3))
+            await calls.outcome(f"k{turn}-0")
+        for key, rerun in keys:
+            outcome = await calls.outcome(key)
+            if outcome.error is None:
+                assert judge.ends(key)[-1] == "result"
+            else:
+                assert outcome.error.verdict is Verdict.MAY_HAVE_RUN
+            assert judge.starts(key) <= (2 if rerun else 1)
     judge.assert_one_at_a_time()
 
 
 async def test_g9_closing_a_client_does_not_wait_for_a_server_that_is_gone(judge):
-    with trio.fail_after(PATIENCE_S):
-        async with open_server_process(judge) as server:
-            async with open_client(server.address) as client:
-                await client.wait_ready()
-                server.signal(signal.SIGSTOP)
-            server.signal(signal.SIGCONT)
+    async with open_server_process(judge) as server:
+        async with open_client(server.address) as client:
+            await client.wait_ready()
+            server.signal(signal.SIGSTOP)
+        server.signal(signal.SIGCONT)
 
 
 async def test_g9_a_worker_that_was_stopped_is_not_said_to_have_been_blocked(judge, caplog):
     """Its heart said so, in the first moment after the stop."""
     limits: dict[str, Any] = {"blocked_report_s": 2.0, "silence_report_s": 3.0}
-    with trio.fail_after(PATIENCE_S):
-        async with open_server(judge, **limits) as server, open_calls(server.address) as calls:
-            calls.start("a", ["wait", "go"])
-            await judge.wait_started("a")
-            [pid] = judge.pids("a")
-            for _ in range(3):
-                os.kill(pid, signal.SIGSTOP)
-                await until(lambda: worker_of(server).silent)
-                os.kill(pid, signal.SIGCONT)
-                await until(lambda: not worker_of(server).silent)
-            judge.put("go")
-            await calls.value("a")
+    async with serving(judge, **limits) as (server, calls):
+        calls.start("a", ["wait", "go"])
+        await judge.wait_started("a")
+        [pid] = judge.pids("a")
+        for _ in range(3):
+            os.kill(pid, signal.SIGSTOP)
+            await until(lambda: worker_of(server).silent)
+            os.kill(pid, signal.SIGCONT)
+            await until(lambda: not worker_of(server).silent)
+        judge.put("go")
+        await calls.value("a")
     assert "event loop blocked" not in caplog.text
     assert caplog.text.count("no sign of life") >= 3
 
@@ -428,13 +370,12 @@ async def test_g9_a_worker_that_was_stopped_is_not_said_to_have_been_blocked(jud
 async def test_a_rerun_does_not_wait_for_a_long_rollout_while_a_worker_is_idle(judge):
     """The worker reserved for a suspect stayed the one that was least busy when the
     other had just died, with an hour to go, though its replacement idled."""
-    with trio.fail_after(PATIENCE_S):
-        async with open_server(judge, workers=2) as server, open_calls(server.address) as calls:
-            await until(lambda: server.status().ready == 2)
-            calls.start("long", ["wait", "go"])
-            await judge.wait_started("long")
-            await calls.value(calls.start("short", ["die once", "died"], rerun=True))
-            assert judge.ends("long") == []
-            judge.put("go")
-            await calls.value("long")
+    async with serving(judge, workers=2) as (server, calls):
+        await until(lambda: server.status().ready == 2)
+        calls.start("long", ["wait", "go"])
+        await judge.wait_started("long")
+        await calls.value(calls.start("short", ["die once", "died"], rerun=True))
+        assert judge.ends("long") == []
+        judge.put("go")
+        await calls.value("long")
     judge.assert_at_most(2)

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import trio
 
-from tests.real.support import PATIENCE_S, ROOT, open_calls, open_server
+from tests.real.odd import members
+from tests.real.support import ROOT, open_calls, open_server
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
@@ -89,19 +90,6 @@ def listening(pids: list[int]) -> list[str]:
     return found
 
 
-def members(group: int) -> list[int]:
-    """The processes of a worker's group: itself and its guard."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[2]) == group:
-            found.append(int(entry.name))
-    return found
-
-
 @pytest.mark.parametrize("scheme", ["tcp", "ipc"])
 async def test_another_user_finds_the_front_only_and_forges_nothing(judge, scheme):
     """Any user of the machine could connect as a worker and answer its dispatches."""
@@ -109,31 +97,30 @@ async def test_another_user_finds_the_front_only_and_forges_nothing(judge, schem
     bind = "tcp://127.0.0.1:0" if scheme == "tcp" else f"ipc://{path}"
     values: list[Any] = []
     judge.directory.chmod(stat.S_IRWXU)
-    with trio.fail_after(2 * PATIENCE_S):
-        async with open_server(judge, workers=2, bind=bind) as server:
-            async with open_calls(server.address) as calls:
-                await server.wait_ready()
-                await calls.value(calls.start("first"))
-                lives = list(server._router.pool.lives.values())
-                pids = [pid for life in lives for pid in members(life.pid or 0)]
-                assert len(pids) >= 4
-                front = f"tcp:{server.address.rpartition(':')[2]}" if scheme == "tcp" else (
-                    f"unix:{path}"
-                )  # fmt: skip
-                assert listening([os.getpid(), *pids]) == [front]
-                asked = {
-                    "pids": [os.getpid(), *pids], "paths": [str(path)], "address": server.address,
-                    "workers": [life.id.decode() for life in lives],
-                    "incarnations": [life.incarnation.hex() for life in lives],
-                    "session": next(iter(server._router.cache.sessions)).hex(),
-                }  # fmt: skip
-                async with trio.open_nursery() as nursery:
-                    told = await nursery.start(be_a_stranger, asked)
-                    while not told:
-                        keys = [calls.start(f"{len(values)}-{index}") for index in range(20)]
-                        values += [await calls.value(key) for key in keys]
-                [said] = told
-            assert server.stats().fenced == 0
+    async with open_server(judge, workers=2, bind=bind) as server:
+        async with open_calls(server.address) as calls:
+            await server.wait_ready()
+            await calls.value(calls.start("first"))
+            lives = list(server._router.pool.lives.values())
+            pids = [pid for life in lives for pid in members(life.pid or 0)]
+            assert len(pids) >= 4
+            front = f"tcp:{server.address.rpartition(':')[2]}" if scheme == "tcp" else (
+                f"unix:{path}"
+            )  # fmt: skip
+            assert listening([os.getpid(), *pids]) == [front]
+            asked = {
+                "pids": [os.getpid(), *pids], "paths": [str(path)], "address": server.address,
+                "workers": [life.id.decode() for life in lives],
+                "incarnations": [life.incarnation.hex() for life in lives],
+                "session": next(iter(server._router.cache.sessions)).hex(),
+            }  # fmt: skip
+            async with trio.open_nursery() as nursery:
+                told = await nursery.start(be_a_stranger, asked)
+                while not told:
+                    keys = [calls.start(f"{len(values)}-{index}") for index in range(20)]
+                    values += [await calls.value(key) for key in keys]
+            [said] = told
+        assert server.stats().fenced == 0
     assert said["opened"] == []
     assert (said["sent"] > 0) == (scheme == "tcp")
     assert values

@@ -4,17 +4,18 @@ import logging
 import os
 import signal
 from collections import Counter
+from typing import Any
 
 import pytest
 import trio
 
-from tests.real.growing import MIB
+from tests.real.environments import MIB
 from tests.real.support import (
     PATIENCE_S,
     QUICK,
-    open_calls,
     open_server,
     pid_of,
+    serving,
     until,
     worker_of,
 )
@@ -22,27 +23,21 @@ from trio_envserve import ServerLimits, open_client
 from trio_envserve import open_server as open_real_server
 from trio_envserve.host.allocator import ENVIRON
 
-GROWING = "tests.real.growing:Growing"
-
 
 async def test_a_worker_is_drained_and_replaced_after_so_many_executions(judge):
-    with trio.fail_after(PATIENCE_S):
-        async with (
-            open_server(judge, recycle_executions=3) as server,
-            open_calls(server.address) as calls,
-        ):
-            calls.start("slow", ["wait", "go"])
-            calls.start("a")
-            calls.start("b")
-            await until(lambda: worker_of(server).phase == "retiring")
-            for key in ("c", "d"):
-                calls.start(key)
-            await until(lambda: server.stats().waiting == 2)
-            assert worker_of(server).pending == 1  # it is drained, not killed
-            judge.put("go")
-            for key in ("slow", "a", "b", "c", "d"):
-                await calls.value(key)
-            assert server.stats().worker_restarts == 1
+    async with serving(judge, recycle_executions=3) as (server, calls):
+        calls.start("slow", ["wait", "go"])
+        calls.start("a")
+        calls.start("b")
+        await until(lambda: worker_of(server).phase == "retiring")
+        for key in ("c", "d"):
+            calls.start(key)
+        await until(lambda: server.stats().waiting == 2)
+        assert worker_of(server).pending == 1  # it is drained, not killed
+        judge.put("go")
+        for key in ("slow", "a", "b", "c", "d"):
+            await calls.value(key)
+        assert server.stats().worker_restarts == 1
     judge.assert_exactly_once("slow", "a", "b", "c", "d")
     assert judge.pids("slow") == judge.pids("a") == judge.pids("b")
     assert judge.pids("c") == judge.pids("d") != judge.pids("slow")
@@ -50,23 +45,20 @@ async def test_a_worker_is_drained_and_replaced_after_so_many_executions(judge):
 
 @pytest.mark.slow
 async def test_a_pool_that_recycles_all_the_time_loses_nothing_and_runs_nothing_twice(judge):
-    with trio.fail_after(PATIENCE_S):
-        async with (
-            open_server(judge, workers=2, worker_capacity=2, recycle_executions=3) as server,
-            open_calls(server.address) as calls,
-        ):
-            # Some of each turn end late, when their workers have had enough already.
-            keys: list[str] = []
-            for turn in range(4):
-                late = [calls.start(f"late{turn}-{n}", ["wait", f"go{turn}"]) for n in range(3)]
-                await judge.wait_started(*late)
-                quick = [calls.start(f"k{turn}-{n}") for n in range(6)]
-                await calls.client.stats()  # whatever was sent by now has arrived
-                judge.put(f"go{turn}")
-                keys += [*late, *quick]
-                for key in (*late, *quick):
-                    await calls.value(key)
-            await until(lambda: server.stats().worker_restarts >= 2)
+    limits: dict[str, Any] = {"worker_capacity": 2, "recycle_executions": 3}
+    async with serving(judge, workers=2, **limits) as (server, calls):
+        # Some of each turn end late, when their workers have had enough already.
+        keys: list[str] = []
+        for turn in range(4):
+            late = [calls.start(f"late{turn}-{n}", ["wait", f"go{turn}"]) for n in range(3)]
+            await judge.wait_started(*late)
+            quick = [calls.start(f"k{turn}-{n}") for n in range(6)]
+            await calls.client.stats()  # whatever was sent by now has arrived
+            judge.put(f"go{turn}")
+            keys += [*late, *quick]
+            for key in (*late, *quick):
+                await calls.value(key)
+        await until(lambda: server.stats().worker_restarts >= 2)
     judge.assert_exactly_once(*keys)
     lives = Counter(pid for key in keys for pid in judge.pids(key))
     assert len(lives) >= 3
@@ -74,72 +66,59 @@ async def test_a_pool_that_recycles_all_the_time_loses_nothing_and_runs_nothing_
 
 async def test_a_worker_that_has_grown_too_large_is_drained_and_replaced(judge, caplog):
     caplog.set_level(logging.INFO, logger="trio_envserve.server")
-    with trio.fail_after(PATIENCE_S):
-        async with open_server(judge, environment=GROWING) as server:
-            await server.wait_ready()
-            await until(lambda: worker_of(server).memory_bytes > 0)
-            most = worker_of(server).memory_bytes + 64 * MIB
-        async with (
-            open_server(judge, environment=GROWING, worker_memory_bytes=most) as server,
-            open_calls(server.address) as calls,
-        ):
-            await calls.value(calls.start("small"))
-            calls.start("large", ["grow", 128], ["wait", "go"])
-            await until(lambda: worker_of(server).phase == "retiring")
-            calls.start("next")
-            await until(lambda: server.stats().waiting == 1)
-            judge.put("go")
-            for key in ("large", "next"):
-                await calls.value(key)
-            assert server.stats().worker_restarts == 1
+    async with open_server(judge) as server:
+        await server.wait_ready()
+        await until(lambda: worker_of(server).memory_bytes > 0)
+        most = worker_of(server).memory_bytes + 64 * MIB
+    async with serving(judge, worker_memory_bytes=most) as (server, calls):
+        await calls.value(calls.start("small"))
+        calls.start("large", ["grow", 128], ["wait", "go"])
+        await until(lambda: worker_of(server).phase == "retiring")
+        calls.start("next")
+        await until(lambda: server.stats().waiting == 1)
+        judge.put("go")
+        for key in ("large", "next"):
+            await calls.value(key)
+        assert server.stats().worker_restarts == 1
     judge.assert_exactly_once("small", "large", "next")
     assert judge.pids("small") == judge.pids("large") != judge.pids("next")
     assert [text for text in caplog.messages if "retires: it holds" in text]
 
 
-async def test_variables_of_a_slot_reach_each_of_its_workers(judge):
-    with trio.fail_after(PATIENCE_S):
-        async with (
-            open_real_server(
-                GROWING, args={"directory": str(judge.directory)}, workers=2,
-                limits=ServerLimits(**QUICK, worker_capacity=1),
-                worker_environ=[{"PLACE": "zero"}, {"PLACE": "one"}],
-            ) as server,
-            open_calls(server.address) as calls,
-        ):  # fmt: skip
-            for turn in range(2):
-                await until(lambda: server.status().ready == 2)
-                # Each has one, since none takes two.
-                keys = [
-                    calls.start(f"{turn}-{n}", ["wait", f"go{turn}"], value={"environ": "PLACE"})
-                    for n in range(2)
-                ]
-                await judge.wait_started(*keys)
-                judge.put(f"go{turn}")
-                found = {}
-                for key in keys:
-                    outcome = await calls.outcome(key)
-                    found[outcome.worker.partition("-")[0]] = outcome.unwrap()["value"]
-                assert found == {"w0": "zero", "w1": "one"}
-                killed = pid_of(server)
-                os.kill(killed, signal.SIGKILL)
-                await until(lambda: all(w.pid != killed for w in server.stats().per_worker))  # noqa: B023
-    judge.assert_exactly_once(*(f"{turn}-{n}" for turn in range(2) for n in range(2)))
+async def test_variables_of_a_slot_reach_each_of_its_workers_and_win_over_the_server_s(
+    judge, monkeypatch
+):
+    monkeypatch.setenv("PLACE", "of the server")
+    places = [{"PLACE": "zero"}, {"PLACE": "one"}]
+    async with serving(judge, workers=2, worker_capacity=1, worker_environ=places) as (
+        server,
+        calls,
+    ):
+        for turn in range(2):
+            await until(lambda: server.status().ready == 2)
+            # Each has one, since none takes two.
+            asked = {"variable": "PLACE"}
+            keys = [calls.start(f"{turn}-{n}", ["wait", f"go{turn}"], value=asked) for n in "ab"]
+            await judge.wait_started(*keys)
+            judge.put(f"go{turn}")
+            found = {}
+            for key in keys:
+                outcome = await calls.outcome(key)
+                found[outcome.worker.partition("-")[0]] = outcome.unwrap()["variable"]
+            assert found == {"w0": "zero", "w1": "one"}
+            killed = pid_of(server)
+            os.kill(killed, signal.SIGKILL)
+            await until(lambda: all(w.pid != killed for w in server.stats().per_worker))  # noqa: B023
+    judge.assert_exactly_once(*(f"{turn}-{n}" for turn in range(2) for n in "ab"))
 
 
 async def test_workers_keep_freed_memory_unless_told_otherwise(judge, monkeypatch):
     trim, mapped = ENVIRON
     monkeypatch.setenv(mapped, "123456")
-    with trio.fail_after(PATIENCE_S):
-        async with (
-            open_real_server(
-                GROWING, args={"directory": str(judge.directory)}, limits=ServerLimits(**QUICK)
-            ) as server,
-            open_calls(server.address) as calls,
-        ):
-            for name, value in ((trim, ENVIRON[trim]), (mapped, "123456")):
-                key = calls.start(name, value={"environ": name})
-                assert (await calls.outcome(key)).unwrap()["value"] == value
+    async with serving(judge) as (_, calls):
+        for name, value in ((trim, ENVIRON[trim]), (mapped, "123456")):
+            key = calls.start(name, value={"variable": name})
+            assert (await calls.value(key))["variable"] == value
 
 
 ONE_AT_A_TIME = """

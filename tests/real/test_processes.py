@@ -8,15 +8,14 @@ import pytest
 import trio
 
 from tests.real.support import (
-    PATIENCE_S,
     SOON_S,
     assert_gone,
     honest_s,
     is_alive,
     is_doomed,
-    open_calls,
-    open_server,
     open_server_process,
+    serving,
+    serving_process,
     until,
     wait_gone,
 )
@@ -39,65 +38,56 @@ ENDS = [(doing, signal.SIGKILL) for doing in BUSY] + [
 
 @pytest.mark.parametrize(("doing", "how"), ENDS)
 async def test_a_worker_dies_with_its_server(judge, doing, how):
-    with trio.fail_after(PATIENCE_S):
-        async with (
-            open_server_process(judge, stop_s=0.2, drain_s=0.2) as server,
-            open_calls(server.address) as calls,
-        ):
-            await calls.value(calls.start("first"))
-            [pid] = judge.pids("first")
-            if BUSY[doing]:
-                calls.start("a", *BUSY[doing])
-                await judge.wait_for("there")
-            server.signal(how)
-            await server.wait()
-            await wait_gone(pid)
+    async with serving_process(judge, stop_s=0.2, drain_s=0.2) as (server, calls):
+        await calls.value(calls.start("first"))
+        [pid] = judge.pids("first")
+        if BUSY[doing]:
+            calls.start("a", *BUSY[doing])
+            await judge.wait_for("there")
+        server.signal(how)
+        await server.wait()
+        await wait_gone(pid)
 
 
 async def test_a_worker_that_is_still_being_set_up_dies_with_its_server(judge):
-    with trio.fail_after(PATIENCE_S):
-        setup = [["mark", "there"], ["block", "never"]]
-        async with open_server_process(judge, args={"setup": setup}) as server:
-            pid = int(await judge.wait_for("there"))
-            server.signal(signal.SIGKILL)
-            await wait_gone(pid)
+    setup = [["mark", "there"], ["block", "never"]]
+    async with open_server_process(judge, args={"setup": setup}) as server:
+        pid = int(await judge.wait_for("there"))
+        server.signal(signal.SIGKILL)
+        await wait_gone(pid)
 
 
 async def test_what_an_environment_has_started_dies_with_its_killed_worker(judge):
-    with trio.fail_after(PATIENCE_S):
-        async with open_server(judge) as server, open_calls(server.address) as calls:
-            calls.start("a", ["spawn", "child"], ["wait", "never"])
-            child = int(await judge.wait_for("child"))
-            await judge.wait_started("a")
-            os.kill(judge.pids("a")[0], signal.SIGKILL)
-            await calls.error("a", WorkerLost)
-            assert is_doomed(child)  # at once: the proof of death covers it
+    async with serving(judge) as (_, calls):
+        calls.start("a", ["spawn", "child"], ["wait", "never"])
+        child = int(await judge.wait_for("child"))
+        await judge.wait_started("a")
+        os.kill(judge.pids("a")[0], signal.SIGKILL)
+        await calls.error("a", WorkerLost)
+        assert is_doomed(child)  # at once: the proof of death covers it
 
 
 async def test_what_an_environment_has_started_dies_with_a_closed_server(judge):
-    with trio.fail_after(PATIENCE_S):
-        async with open_server(judge) as server, open_calls(server.address) as calls:
-            await calls.value(calls.start("a", ["spawn", "child"]))
-            child = int(await judge.wait_for("child"))
-            assert is_alive(child)
-        await until(lambda: not is_alive(child))
+    async with serving(judge) as (_, calls):
+        await calls.value(calls.start("a", ["spawn", "child"]))
+        child = int(await judge.wait_for("child"))
+        assert is_alive(child)
+    await assert_gone(child)
 
 
 async def test_what_an_environment_has_started_dies_with_a_killed_server(judge):
-    with trio.fail_after(PATIENCE_S):
-        async with open_server_process(judge) as server, open_calls(server.address) as calls:
-            calls.start("a", ["spawn", "child"], ["wait", "never"])
-            child = int(await judge.wait_for("child"))
-            server.signal(signal.SIGKILL)
-            await wait_gone(child)
+    async with serving_process(judge) as (server, calls):
+        calls.start("a", ["spawn", "child"], ["wait", "never"])
+        child = int(await judge.wait_for("child"))
+        server.signal(signal.SIGKILL)
+        await wait_gone(child)
 
 
 async def test_no_file_is_left_by_restarts_and_a_passing_port(judge, tmp_path):
-    with trio.fail_after(PATIENCE_S):
-        async with open_server(judge) as server, open_calls(server.address) as calls:
-            for turn in range(3):
-                calls.start(f"k{turn}", ["die"], rerun=False)
-                await calls.error(f"k{turn}", WorkerLost)
+    async with serving(judge) as (_, calls):
+        for turn in range(3):
+            calls.start(f"k{turn}", ["die"], rerun=False)
+            await calls.error(f"k{turn}", WorkerLost)
     [directory] = tmp_path.glob("trio_envserve-*")
     assert list(directory.iterdir()) == []
 
@@ -105,95 +95,72 @@ async def test_no_file_is_left_by_restarts_and_a_passing_port(judge, tmp_path):
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 async def test_a_worker_that_has_left_its_process_group_dies_with_its_server(judge, how):
     """It was killed with its group only: its server waited for it for ever."""
-    with trio.fail_after(2 * PATIENCE_S):
-        async with (
-            open_server_process(judge, stop_s=0.2, drain_s=0.2) as server,
-            open_calls(server.address) as calls,
-        ):
-            calls.start("a", ["leave group"], ["mark", "there"], ["block", "never"])
-            worker = int(await judge.wait_for("there"))
-            server.signal(how)
-            await assert_gone(server.pid, worker)
+    async with serving_process(judge, stop_s=0.2, drain_s=0.2) as (server, calls):
+        calls.start("a", ["leave group"], ["mark", "there"], ["block", "never"])
+        worker = int(await judge.wait_for("there"))
+        server.signal(how)
+        await assert_gone(server.pid, worker)
 
 
 async def test_a_worker_that_has_left_its_process_group_is_killed_and_replaced(judge):
-    with trio.fail_after(2 * PATIENCE_S):
-        kill_s = await honest_s(judge)
-        async with (
-            open_server_process(judge, silence_report_s=0.5, silence_kill_s=kill_s) as server,
-            open_calls(server.address) as calls,
-        ):
-            calls.start("a", ["leave group"], ["mark", "there"], ["hold", "held"], rerun=False)
-            worker = int(await judge.wait_for("there"))
-            await assert_gone(worker, soon_s=kill_s + SOON_S)
-            await calls.error("a", WorkerLost)
-            await calls.value(calls.start("b"))
+    kill_s = await honest_s(judge)
+    async with serving_process(judge, silence_report_s=0.5, silence_kill_s=kill_s) as (_, calls):
+        calls.start("a", ["leave group"], ["mark", "there"], ["hold", "held"], rerun=False)
+        worker = int(await judge.wait_for("there"))
+        await assert_gone(worker, soon_s=kill_s + SOON_S)
+        await calls.error("a", WorkerLost)
+        await calls.value(calls.start("b"))
 
 
 @pytest.mark.parametrize("fork", [signal.SIGUSR1, signal.SIGUSR2])
 async def test_workers_die_with_a_server_whose_program_has_forked(judge, fork):
     """The process that was forked holds the server's ends of all sockets, or would."""
-    with trio.fail_after(2 * PATIENCE_S):
-        async with open_server_process(judge) as server, open_calls(server.address) as calls:
-            calls.start("a", ["spawn", "child"], ["mark", "there"], ["wait", "never"])
-            child, worker = [int(await judge.wait_for(mark)) for mark in ("child", "there")]
-            server.signal(fork)
-            forked = (await server.event("forked"))["pid"]
-            server.signal(signal.SIGKILL)
-            try:
-                await assert_gone(worker, child)
-                assert is_alive(forked)
-            finally:
-                os.kill(forked, signal.SIGKILL)
+    async with serving_process(judge) as (server, calls):
+        calls.start("a", ["spawn", "child"], ["mark", "there"], ["wait", "never"])
+        child, worker = [int(await judge.wait_for(mark)) for mark in ("child", "there")]
+        server.signal(fork)
+        forked = (await server.event("forked"))["pid"]
+        server.signal(signal.SIGKILL)
+        try:
+            await assert_gone(worker, child)
+            assert is_alive(forked)
+        finally:
+            os.kill(forked, signal.SIGKILL)
 
 
 async def test_what_a_program_has_forked_does_not_hold_the_locks_of_its_server(judge):
     bind = f"ipc://{judge.directory}/s"
-    with trio.fail_after(2 * PATIENCE_S):
-        async with open_server_process(judge, bind=bind) as server:
-            server.signal(signal.SIGUSR1)
-            forked = (await server.event("forked"))["pid"]
-            server.signal(signal.SIGKILL)
-            await server.wait()
-            locks = AddressLocks(bind)
-            try:
-                with trio.move_on_after(SOON_S):  # it may not have come to that yet
-                    await until(locks.server.acquire_nowait)
-                    await until(lambda: locks.try_epochs(b"2" * 16) is not None)
-                assert (locks.server.held, locks.epochs.held) == (True, True)
-                assert is_alive(forked)
-            finally:
-                locks.close()
-                os.kill(forked, signal.SIGKILL)
+    async with open_server_process(judge, bind=bind) as server:
+        server.signal(signal.SIGUSR1)
+        forked = (await server.event("forked"))["pid"]
+        server.signal(signal.SIGKILL)
+        await server.wait()
+        locks = AddressLocks(bind)
+        try:
+            with trio.move_on_after(SOON_S):  # it may not have come to that yet
+                await until(locks.server.acquire_nowait)
+                await until(lambda: locks.try_epochs(b"2" * 16) is not None)
+            assert (locks.server.held, locks.epochs.held) == (True, True)
+            assert is_alive(forked)
+        finally:
+            locks.close()
+            os.kill(forked, signal.SIGKILL)
 
 
 async def test_what_a_library_has_forked_is_named_and_not_the_dead_server(judge):
     bind = f"ipc://{judge.directory}/s"
-    with trio.fail_after(2 * PATIENCE_S):
-        async with open_server_process(judge, bind=bind) as server:
-            server.signal(signal.SIGUSR2)
-            forked = (await server.event("forked"))["pid"]
-            server.signal(signal.SIGKILL)
-            await server.wait()
-            locks = AddressLocks(bind)
-            refused = ""
-            try:
-                locks.take_server()
-            except ServerStartError as error:
-                refused = str(error)
-            finally:
-                locks.close()
-                os.kill(forked, signal.SIGKILL)
+    async with open_server_process(judge, bind=bind) as server:
+        server.signal(signal.SIGUSR2)
+        forked = (await server.event("forked"))["pid"]
+        server.signal(signal.SIGKILL)
+        await server.wait()
+        locks = AddressLocks(bind)
+        refused = ""
+        try:
+            locks.take_server()
+        except ServerStartError as error:
+            refused = str(error)
+        finally:
+            locks.close()
+            os.kill(forked, signal.SIGKILL)
     assert f"(pid {server.pid}) has ended, but process {forked}, forked by its program" in refused
-
-
-async def test_the_variables_of_a_slot_win_over_those_of_the_server(judge, monkeypatch):
-    monkeypatch.setenv("ENVSERVE_TEST_SLOT", "of the server")
-    with trio.fail_after(PATIENCE_S):
-        async with (
-            open_server(judge, worker_environ=[{"ENVSERVE_TEST_SLOT": "of the slot"}]) as server,
-            open_calls(server.address) as calls,
-        ):
-            asked = {"variable": "ENVSERVE_TEST_SLOT"}
-            found = await calls.value(calls.start("a", value=asked))
-    assert found["variable"] == "of the slot"

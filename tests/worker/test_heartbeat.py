@@ -11,8 +11,7 @@ import threading
 import pytest
 import trio
 
-from tests.real.odd import ODD
-from tests.real.odd_environment import MIB
+from tests.real.environments import MIB
 from tests.real.support import PATIENCE_S, open_calls, open_server, pid_of, until, worker_of
 from trio_envserve.core.heartbeat import Heartbeat, HeartbeatLines
 from trio_envserve.worker.heartbeat import HeartbeatThread
@@ -63,7 +62,7 @@ def test_a_stack_that_changes_while_it_is_read_does_not_end_the_heartbeat(
 async def test_its_heart_beats_on(judge):
     with trio.fail_after(PATIENCE_S):
         async with (
-            open_server(judge, environment=ODD) as server,
+            open_server(judge) as server,
             open_calls(server.address) as calls,
         ):
             await calls.client.wait_ready()
@@ -72,7 +71,7 @@ async def test_its_heart_beats_on(judge):
             _, most = resource.prlimit(pid, resource.RLIMIT_NOFILE)
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (100, most))
 
-            calls.start("a", ["starve"], ["grow", 64], ["wait", "go"], ["feed"])
+            calls.start("a", ["starve"], ["swell", 64], ["wait", "go"], ["feed"])
             # Told by its heart alone, and only by a beat after the last descriptor.
             await until(lambda: worker_of(server).memory_bytes > before.memory_bytes + 48 * MIB)
             judge.put("go")

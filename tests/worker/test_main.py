@@ -8,8 +8,8 @@ import sys
 import pytest
 import trio
 
-from tests.real.odd import ODD, open_odd_server
-from tests.real.odd_environment import NOISE
+from tests.real.environments import NOISE
+from tests.real.odd import open_odd_server
 from tests.real.support import PATIENCE_S, open_calls
 from tests.real.support import open_server as open_real_server
 from trio_envserve import ServerStartError, WorkerLost, open_server
@@ -26,7 +26,7 @@ from trio_envserve.net import MemoryNetwork
 async def test_the_end_of_its_loop_is_the_end_of_the_process(judge):
     with trio.fail_after(PATIENCE_S):
         async with (
-            open_real_server(judge, environment=ODD) as server,
+            open_real_server(judge) as server,
             open_calls(server.address) as calls,
         ):
             calls.start("a", ["leave a thread"], ["crash the loop"], ["wait", "never"])
@@ -41,7 +41,7 @@ async def test_closed_streams_do_not_keep_it_from_ending(judge, caplog):
     caplog.set_level(logging.INFO, logger="trio_envserve.server")
     with trio.fail_after(PATIENCE_S):
         async with (
-            open_real_server(judge, environment=ODD, stop_s=PATIENCE_S) as server,
+            open_real_server(judge, stop_s=PATIENCE_S) as server,
             open_calls(server.address) as calls,
         ):
             await calls.value(calls.start("a", ["leave a thread"], ["close streams"]))
