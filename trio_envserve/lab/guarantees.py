@@ -379,10 +379,10 @@ class Harms:
         """Processes of the environment that died, and were not harmed, nor those above them."""
         if any(harm.host for harm in self.hosts):
             return []  # a host that the router loses kills its workers
-        above_s = [self.closing_s, *(harm.begin_s for harm in (*self.servers, *self.hosts))]
+        above_s = [harm.begin_s for harm in (*self.servers, *self.hosts)]
         return [
             process for process, (_, dead_s, pid) in self.deaths.items()
-            if pid not in self.killed and pid not in self.stopped
+            if dead_s < self.closing_s and pid not in self.killed and pid not in self.stopped
             and not any(self.began_s.get(process, 0.0) <= each_s <= dead_s for each_s in above_s)
         ]  # fmt: skip
 
