@@ -89,7 +89,6 @@ class Machines(Joined):
         self.settle()
 
     def keep_in_flight(self, count: int) -> None:
-        """Submit until so many are under way."""
         for _ in range(count):
             self._submit()
         self.settle()
@@ -136,12 +135,10 @@ class Machines(Joined):
                 self.give_client(ServerMessage(frames, self.now_s))
 
     def give(self, *inputs: RouterInput) -> None:
-        """Inputs to the router."""
         with self._count("router"):
             super().give(*inputs)
 
     def give_client(self, *inputs: ClientInput) -> None:
-        """Inputs to the client."""
         with self._count("client"):
             super().give_client(*inputs)
 
@@ -239,7 +236,6 @@ def counted(*, grown: bool = True) -> dict[str, Any]:
 
 
 def problems(record: dict[str, Any]) -> list[str]:
-    """The costs that are higher than they may be."""
     rows = [
         (f"the {machine} executes {{:.0f}} bytecodes for a {what}, {{:.0f}} {beside}",
          record[name][machine], (record[other] or {}).get(machine))
@@ -261,7 +257,6 @@ def problems(record: dict[str, Any]) -> list[str]:
 
 
 def accept(record: dict[str, Any]) -> None:
-    """Make these counts the expected ones."""
     expected = json.loads(EXPECTED.read_text())
     for counts in ("bytecodes", "bytecodes_keyed"):
         rounded = {name: round(total, 1) for name, total in record[counts].items()}
@@ -270,7 +265,6 @@ def accept(record: dict[str, Any]) -> None:
 
 
 def table(record: dict[str, Any]) -> str:
-    """The counts for people."""
     rows: list[tuple[str, ...]] = [("", *MACHINES)]
     for name in (*COUNTS, "expected", "expected_keyed"):
         counts = record.get(name) or {}
