@@ -61,7 +61,6 @@ client_row = partial(row, at="client")
 
 
 def again(chunk: bytes, most_bytes: float = math.inf) -> Iterator[bytes]:
-    """Send a chunk over and over."""
     sent = 0
     while sent < most_bytes:
         yield chunk
@@ -75,7 +74,6 @@ def batches(message: Callable[[], bytes], writes: int, wait_s: float = 0.2) -> S
 
 
 def slowly(data: bytes) -> Steps:
-    """Ten bytes a second."""
     for byte in data:
         yield from (bytes((byte,)), 0.1)
 
@@ -96,7 +94,6 @@ def random_bytes(c: Connection) -> Steps:
 
 
 def wrong_greeting(rng: random.Random) -> bytes:
-    """A greeting that may be right."""
     good = wire.greeting(
         major=rng.choice((3, 3, 3, 0, 1, 2, 4, 255)), minor=rng.choice((0, 1, 255)),
         mechanism=rng.choice((b"NULL", b"NULL", b"PLAIN", b"CURVE", b"", b"\xff" * 20)),
@@ -203,7 +200,6 @@ BYTES: Final = tuple(name for name, each in ATTACKS.items() if each.at == "front
 
 
 def body_of(asked: Any) -> bytes:
-    """The body of a request for one rollout."""
     return cbor2.dumps({
         "kind": "rollout", "input": asked, "sampling_args": {}, "max_retries": 0,
         "model": {"endpoint": "oracle", "name": ""}, "state_columns": [],
@@ -217,7 +213,6 @@ def with_input(value: bytes) -> bytes:
 
 
 def request(welcome: Welcome, sequence: int, body: bytes) -> bytes:
-    """A request as bytes."""
     digest = sequence.to_bytes(16, "big")
     return said(messages.Request(welcome.session, sequence, digest, None, 1, None), body)
 
@@ -230,7 +225,6 @@ def asked(c: Connection, draw: Draw, most: int) -> Steps:
 
 
 def guess(rng: random.Random, welcome: Welcome) -> bytes:
-    """A message about what is not the sender's."""
     session, other = rng.choice((rng.randbytes(16), welcome.session)), rng.randbytes(16)
     number = rng.choice((0, 1, 2**31, 2**62, 2**63 - 1))
     ask = messages.Request(session, number, other, True, 2**62, 0.0)
@@ -251,7 +245,6 @@ def gaps(rng: random.Random) -> list[int]:
 
 
 def sync(welcome: Welcome, probe: int, next_: int, pending: list[int]) -> bytes:
-    """A statement of what is held."""
     return said(messages.Sync(welcome.session, welcome.epoch, 1, probe, next_, pending))
 
 
@@ -275,7 +268,6 @@ def colliding_map(count: int) -> bytes:
 
 @cache
 def bombs() -> tuple[bytes, ...]:
-    """Values that cost more than they weigh."""
     def of(count: int, item: bytes) -> bytes:
         return b"\x9a" + struct.pack(">I", count) + item * count
 
@@ -292,7 +284,6 @@ def bombs() -> tuple[bytes, ...]:
 
 
 def malformed(rng: random.Random) -> bytes:
-    """The body of a request, with something wrong."""
     good = body_of({"index": 1})
     cut = rng.randrange(len(good))
     return rng.choice((
@@ -310,7 +301,6 @@ def never_finish(c: Connection) -> Steps:
 
 
 def strange_header(rng: random.Random) -> bytes:
-    """A header that is hardly one."""
     if rng.random() < 0.3:
         return rng.randbytes(rng.randint(0, 40))
     values: tuple[Any, ...] = (
@@ -421,7 +411,6 @@ ROLLOUTS = f"/v1/rollouts?namespace={FLOOD}"
 def http(
     c: Connection, target: str, *headers: str, body: bytes | None = None, media: str = JSON
 ) -> bytes:
-    """A request that may be right."""
     lines = [f"{target} HTTP/1.1", f"Host: {host_of(c)}", *headers]
     if body is not None:
         lines += [f"Content-Type: {media}", f"Content-Length: {len(body)}"]
@@ -429,12 +418,10 @@ def http(
 
 
 def host_of(c: Connection) -> str:
-    """The value of the header ``Host``."""
     return c.attacker.address.partition("://")[2]
 
 
 def rollout(c: Connection, asked: Any) -> bytes:
-    """A ``POST`` for one rollout."""
     return http(c, "POST /v1/rollouts", body=json.dumps({"input": asked}).encode())
 
 
@@ -540,7 +527,6 @@ TEXTS: Final = (
 
 
 def broken_body(c: Connection) -> bytes:
-    """A request with a body that is wrong."""
     wrong, junk = c.rng.randrange(5), c.rng.randbytes(300)
     values = (*bombs(), *[colliding_map(30_000), junk] * 4)
     body, media = (
@@ -686,7 +672,6 @@ def name_of(c: Connection) -> bytes:
 
 
 def run_of(name: bytes, **asked: Any) -> bytes:
-    """A request for a run."""
     return wire.message(name, b"run", json.dumps(asked).encode())
 
 
@@ -701,7 +686,6 @@ async def bytes_at_verifiers(attacker: Attacker) -> None:
 
 
 def strange_message(rng: random.Random) -> bytes:
-    """A message that is none of this wire."""
     name = rng.choice((b"a", b"", b"\0", b" ", b"x" * 128, b"x" * 129, b"\xff\xfe"))
     methods = (b"run", b"", b"RUN", b"health", b"cancel", b"reply", b"\xff" * 20, b"runs")
     method, long = rng.choice(methods), b"x" * 9000
@@ -809,7 +793,6 @@ def close_early(c: Connection) -> Steps:
 
 
 def wrong_welcome(c: Connection) -> bytes:
-    """A welcome that is wrong in one thing."""
     right = wires.welcome_to(c.hello, c.rng)
     return said(right._replace(**c.rng.choice((
         {"nonce": c.rng.randbytes(16)}, {"window": 0}, {"window": 2**62}, {"message_bytes": 0},
@@ -819,7 +802,6 @@ def wrong_welcome(c: Connection) -> bytes:
 
 
 def unasked(rng: random.Random, welcome: Welcome) -> bytes:
-    """An answer to nothing."""
     session = rng.choice((welcome.session, rng.randbytes(16)))
     number, body = rng.choice((999, 10**6, 2**62, 2**63 - 1)), rng.randbytes(9)
     answers: tuple[Message, ...] = (

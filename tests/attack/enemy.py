@@ -41,8 +41,6 @@ TURN_S = 1.5
 
 @final
 class Enemy:
-    """Carries out the orders."""
-
     def __init__(self, log: EventLog, seed: int) -> None:
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -55,7 +53,6 @@ class Enemy:
         """The attacks of the connections that come."""
 
     async def obey(self, order: dict[str, Any]) -> None:
-        """Carry out an order, and answer it."""
         began_s = time.process_time()
         if order["do"] == "burn":
             await trio.to_thread.run_sync(burn, order["cpu_s"], order["seconds"])
@@ -104,7 +101,6 @@ def burn(cpu_s: float, seconds: float) -> None:
 
 
 async def main(options: dict[str, Any]) -> None:
-    """Run until the end of standard input."""
     enemy = Enemy(EventLog(Path(options["log"])), options["seed"])
     async with trio.open_nursery() as nursery:
         if "listen" in options:

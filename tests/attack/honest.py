@@ -20,10 +20,10 @@ from typing import Any, TypeVar, final
 
 import trio
 
-from tests.attack.besieged import send_heartbeats
 from tests.attack.wires import Attacker, Connection, Ended, Stage, open_stream, seeded
 from tests.rig.client import Ask
 from tests.rig.meter import watch_loop
+from tests.rig.server import send_heartbeats
 from trio_envserve.client import Client, Outcome, open_client
 from trio_envserve.core.errors import RolloutFailed
 from trio_envserve.core.limits import ClientLimits, WireLimits
@@ -56,13 +56,11 @@ class Mix:
         self._numbers = itertools.count()
 
     def draw(self, reach: int) -> Ask:
-        """The next call."""
         if reach == HOSTILE:
             return Ask("", timeout_s=2.0)
         return Ask(f"{self._name}/{next(self._numbers)}", self._seconds, timeout_s=self._limit_s)
 
     def nth(self, number: int) -> Ask:
-        """A further call, whatever its number."""
         return self.draw(0)
 
     def told(self, ask: Ask) -> None:
@@ -83,11 +81,9 @@ class Crowd:
         self._clients = itertools.cycle([first])
 
     async def wait_ready(self) -> None:
-        """Wait until the first one is connected."""
         await self._first.wait_ready()
 
     async def outcome(self, asked: dict[str, Any], **limits: Any) -> Outcome:
-        """One call."""
         if asked["request"]:
             return await self._first.outcome(asked, **limits)
         if self._further:
@@ -157,7 +153,6 @@ class DoorClient:
             await trio.sleep(PAUSE_S)
 
     async def close(self) -> None:
-        """Close the connections that nobody uses."""
         for connection in self._idle:
             await connection.close()
 
@@ -175,7 +170,6 @@ class HttpClient(DoorClient):
     """Asks by ``POST`` under a key, and deletes the key when it has the answer."""
 
     async def outcome(self, asked: dict[str, Any], **limits: Any) -> Outcome:
-        """One call."""
         key = asked["request"].replace("/", "-")
         body = json.dumps({"input": {**asked, "pad": None}})
         status, found = await self._request(
@@ -188,7 +182,6 @@ class HttpClient(DoorClient):
         return failed(f"{status} {found.get('code')}: {found.get('detail')}")
 
     async def _request(self, target: str, *headers: str, body: str = "") -> tuple[int, Any]:
-        """Status and body of the answer."""
         host = self._attacker.address.partition("://")[2]
         lines = [f"{target} HTTP/1.1", f"Host: {host}", *headers, "", body]
 
@@ -212,10 +205,7 @@ class HttpClient(DoorClient):
 
 @final
 class VerifiersClient(DoorClient):
-    """Asks for runs by the wire of verifiers."""
-
     async def outcome(self, asked: dict[str, Any], **limits: Any) -> Outcome:
-        """One call."""
         name, body = asked["request"].encode(), json.dumps({**asked, "pad": None}).encode()
 
         async def ask(connection: Connection) -> Outcome:
@@ -235,13 +225,11 @@ class VerifiersClient(DoorClient):
 
 
 def failed(why: str) -> Outcome:
-    """The outcome of a call that a door has answered by an error."""
     return Outcome(error=RolloutFailed(why))
 
 
 @asynccontextmanager
 async def open_door(options: Mapping[str, Any]) -> AsyncGenerator[Any, None]:
-    """A client at the door of this address."""
     kind = HttpClient if options["address"].startswith("http:") else VerifiersClient
     client = kind(options["address"])
     try:

@@ -63,8 +63,6 @@ LATE_S = 1.0
 
 
 class Turn(NamedTuple):
-    """A turn that took too long."""
-
     who: str
     turn_s: float
     when_s: tuple[float, float]
@@ -86,8 +84,6 @@ class Rate(NamedTuple):
 
 
 class Findings(Counting):
-    """All findings of :data:`FINDINGS`."""
-
     def __init__(self) -> None:
         self.found: dict[str, dict[str, Any]] = {name: {} for name in FINDINGS}
         """Figures of each."""
@@ -108,11 +104,9 @@ class Findings(Counting):
         self.rates: list[Rate] = []
 
     def figures(self) -> dict[str, Any]:
-        """The figures of all findings."""
         return self.found
 
     def see(self, event: Event) -> Iterator[Violation]:
-        """Violations that an event shows."""
         for name, text in self._seen(event, dict(event.what or ())):
             yield Violation(name, event.at_s, text)
 
@@ -197,13 +191,11 @@ class Findings(Counting):
         self.found[finding][name] = max(value, self.found[finding].get(name, value))
 
     def _beside(self, at_s: float, within_s: float = LATE_S) -> str:
-        """The attacks of that moment."""
         names = {name for name, count in self.open.items() if count > 0}
         names |= {name for name, seen_s in self.seen.items() if seen_s > at_s - within_s}
         return f"attacks: {', '.join(sorted(names)) or 'none'}"
 
     def rest(self, at_s: float) -> Iterator[Violation]:
-        """Violations that all of it shows."""
         for name, text in (*self._unmade(), *self._long(), *self._grown(), *self._slow()):
             yield Violation(name, at_s, text)
 

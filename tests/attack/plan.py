@@ -116,8 +116,6 @@ STAGES: Final = (
 
 
 class Round(NamedTuple):
-    """Some attacks at the same time."""
-
     number: int
     stage: str
     attacks: tuple[str, ...]
@@ -127,8 +125,6 @@ class Round(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A whole siege."""
-
     rounds: tuple[Round, ...]
     held: tuple[str, ...]
     """Scenarios of a loop that stands still."""
@@ -136,11 +132,9 @@ class Plan(NamedTuple):
 
     @property
     def stages(self) -> list[Stage]:
-        """Those that have rounds."""
         return [stage for stage in STAGES if self.of(stage)]
 
     def of(self, stage: Stage) -> list[Round]:
-        """The rounds of one stage."""
         return [each for each in self.rounds if each.stage == stage.name]
 
 

@@ -13,34 +13,32 @@ the siege goes on with a new one.  Nothing is decided here: :mod:`.judge` reads 
 
 from __future__ import annotations
 
+import argparse
 import contextlib
-import dataclasses
 import itertools
 import json
 import math
 import sys
-from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, final
 
 import trio
 
+from tests.rig.rig import EVENTS, Rig
 from tests.rig.samples import sample
 from trio_envserve.client import open_client
 from trio_envserve.core.errors import EnvServeError, ServerStartError
-from trio_envserve.lab.logs import EventLog, prepared
 from trio_envserve.lab.processes import ANY_PORT, Process, join_process, program
 from trio_envserve.net import unwrap_single
 from trio_envserve.testing.proxy import open_fault_proxy
 
 from .attacks import HELD
 from .honest import HOSTILE
-from .plan import Plan, Round, Stage, make_plan
+from .plan import Plan, Round, Stage
 
-EVENTS: Final = "events.jsonl"
-VICTIM: Final = tuple(program("tests.attack.besieged"))
+VICTIM: Final = tuple(program("tests.rig.server"))
 """Command that starts the server, with options as its last argument."""
 
 AT_FRONT = "front"
@@ -66,23 +64,6 @@ ANSWER_S = 60.0
 """From the end of an order's time to its answer; only a hang takes longer."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SiegeOptions:
-    """Options of a siege."""
-
-    folder: Path
-    """Place of the log; made if it is not there, must not have a log yet."""
-    seconds: float = 30.0
-    seed: int = 0
-    only: Collection[str] = ()
-    """Attacks and scenarios; all if there are none."""
-    transport: str = "zmtp"
-    """Transport of servers and clients."""
-    server_command: Sequence[str] = VICTIM
-    remote_host: bool = False
-    """Whether the workers of a server that is attacked are those of a host that has joined."""
-
-
 class VictimLost(Exception):
     """A victim has ended, or does not answer; it is written down."""
 
@@ -91,40 +72,34 @@ class VictimLost(Exception):
 class Siege:
     """One siege; :meth:`run` it, once."""
 
-    def __init__(self, options: SiegeOptions) -> None:
-        """ConfigError for options that cannot work."""
-        self.plan: Plan = make_plan(options.seed, options.seconds, options.only)
-        self.folder = prepared(options.folder, (EVENTS,))
-        self.log = EventLog(self.folder / EVENTS)
-        self.phase = "starting"
+    def __init__(self, rig: Rig, given: argparse.Namespace, plan: Plan) -> None:
+        self.folder = rig.folder
+        self.log = rig.log
+        self.plan = plan
         self.victims: dict[str, Process] = {}
         """The victims that run now, by kind."""
+        self._phase = "starting"
         self._callers: list[str] = []
         """Names of the clients of the victim, of all its rounds."""
         self._kinds: dict[int, str] = {}
         """Kinds of all processes that were started here, by id."""
-        self._options = options
+        self._given = given
         self._numbers = itertools.count(1)
 
     async def run(self) -> None:
         """All of it.  ServerStartError if a program cannot be started."""
-        self.log.write("phase", "begin", wants={"told": 1}, options=str(self._options))
         watch = self._process("watch", program("tests.rig.meter", {"log": self._path}))
-        try:
-            with unwrap_single():
-                async with self._started("watch", watch):
-                    for stage in self.plan.stages:
-                        rounds = self.plan.of(stage)
-                        while rounds:  # from the round behind the one in which a victim was lost
-                            rounds = await self._stage(stage, rounds)
-                    for name in self.plan.held:
-                        await self._hold(name)
-            self.log.write("phase", "end")
-        finally:
-            self.log.close()
+        async with self._started("watch", watch):
+            for stage in self.plan.stages:
+                rounds = self.plan.of(stage)
+                while rounds:  # from the round behind the one in which a victim was lost
+                    rounds = await self._stage(stage, rounds)
+            for name in self.plan.held:
+                await self._hold(name)
+        self.log.write("phase", "end")
 
     def _say(self, phase: str) -> None:
-        self.phase = phase
+        self._phase = phase
         print(phase, file=sys.stderr, flush=True)
 
     # -- processes -----------------------------------------------------------------------
@@ -140,23 +115,27 @@ class Siege:
         )  # fmt: skip
 
     def _server(self, bind: str = ANY_PORT, **options: Any) -> Process:
-        asked = {"bind": bind, "log": self._path, "transport": self._options.transport, **options}
-        asked["meter"] = asked["workers"] != 0 or "hosts_bind" in asked
-        command = [*self._options.server_command, json.dumps(asked)]
+        meter = options["workers"] != 0 or "hosts_bind" in options
+        asked = {
+            "environment": "tests.attack.besieged:Besieged", "bind": bind, "log": self._path,
+            "args": {"log": self._path, "meter": meter}, "transport": self._given.transport,
+            **options,
+        }  # fmt: skip
+        command = [*(self._given.server_command or VICTIM), json.dumps(asked)]
         return self._process("server", command, "serving")
 
     def _client(self, name: str, address: str, opener: str = "open_front", **more: Any) -> Process:
         name = f"{name}-{next(self._numbers)}"  # a name, and what is asked under it, is new
         self._callers.append(name)
         asked = {
-            "address": address, "name": name, "seed": self._options.seed, "log": self._path,
+            "address": address, "name": name, "seed": self._given.seed, "log": self._path,
             "mix": "tests.attack.honest", "opener": f"tests.attack.honest:{opener}",
-            "transport": self._options.transport, "count_s": math.inf, **more,
+            "transport": self._given.transport, "count_s": math.inf, **more,
         }  # fmt: skip
         return self._process("client", program("tests.rig.client", asked), "ready")
 
     def _enemy(self, **more: Any) -> Process:
-        asked = {"log": self._path, "seed": self._options.seed, **more}
+        asked = {"log": self._path, "seed": self._given.seed, **more}
         return self._process("enemy", program("tests.attack.enemy", asked), "ready")
 
     @asynccontextmanager
@@ -177,7 +156,7 @@ class Siege:
                 began_s = trio.current_time()
                 await process.end()
                 took_s = round(trio.current_time() - began_s, 2)
-                about: Any = {"code": process.status, "took_s": took_s, "during": self.phase}
+                about: Any = {"code": process.status, "took_s": took_s, "during": self._phase}
                 self.log.write("phase", "stopped", who=kind, **about)
 
     async def _tell(self, process: Process, **order: Any) -> None:
@@ -216,7 +195,7 @@ class Siege:
             process, how = self.victims[kind], "ended" if gone else "hung"
             about: Any = {"code": process.status, "why": why[:300], "words": process.last_words()}
             self.log.write("harmed", kind, of=kind, how=how, **about)
-            self._say(f"the {kind} {how} in {self.phase}")
+            self._say(f"the {kind} {how} in {self._phase}")
             await process.kill()
         for name in self._callers:  # nobody answers them any more
             self.log.write("harmed", name, of="client", how="kill")
@@ -283,11 +262,11 @@ class Siege:
                 bind = f"ipc://{short}/front"
             options: dict[str, Any] = {**stage.options, "descriptors": stage.descriptors}
             options["workers"] = stage.workers
-            if self._options.remote_host:
+            if self._given.remote_host:
                 options |= {"workers": 0, "hosts_bind": ANY_PORT}
             server = await start("server", self._server(bind, **options), victim=True)
-            addresses = server.said["addresses"]
-            if self._options.remote_host:
+            addresses = {**server.said, "front": server.address}
+            if self._given.remote_host:
                 host = join_process(addresses["hosts"], stage.workers, self.folder, cwd=self.folder)
                 await start("host", host, victim=True)
             front = self._client("front", addresses["front"], wire=stage.options.get("wire", {}))
@@ -330,7 +309,7 @@ class Siege:
         async with AsyncExitStack() as stack, self._blaming("client"):
             stack.enter_context(self._round(each))
             async with self._started("honest", self._server(workers=1)) as server:
-                address = server.said["addresses"]["front"]
+                address = server.address
                 wire, limits = stage.options["wire"], {"recovery_s": 3.0}
                 attacked = self._client(
                     "attacked", address, wire=wire, limits=limits, clients=CLIENTS
@@ -382,9 +361,7 @@ class Siege:
                     victim=True,
                 )
             )  # fmt: skip
-            proxy = await stack.enter_async_context(
-                open_fault_proxy(server.said["addresses"]["front"])
-            )
+            proxy = await stack.enter_async_context(open_fault_proxy(server.address))
             client = await stack.enter_async_context(
                 self._started(
                     "client", self._client("held", proxy.address, **of_client), victim=True

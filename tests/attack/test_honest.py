@@ -69,7 +69,6 @@ class Unreliable:
 
 
 async def asked(server: Unreliable, scheme: str) -> Outcome:
-    """What a client gets of such a server."""
     serve = partial(server.serve, zmtp=scheme == "tcp")
     async with trio.open_nursery() as nursery:
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")

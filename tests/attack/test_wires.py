@@ -20,19 +20,6 @@ def test_messages_are_read_again_in_any_pieces(step):
     assert found == [[b"a", b"", bytes(300)], [b"b"]]
 
 
-def test_greeting_has_its_parts_at_their_places():
-    said = wire.greeting(major=2, minor=9, mechanism=b"CURVE", as_server=1)
-    assert len(said) == wire.GREETING_BYTES
-    assert (said[0], said[9], said[10], said[11]) == (0xFF, 0x7F, 2, 9)
-    assert (said[12:17], said[32]) == (b"CURVE", 1)
-
-
-def test_head_claims_whatever_it_is_told_to():
-    assert wire.head(255) == b"\x00\xff"
-    assert wire.head(256, wire.MORE) == b"\x03" + (256).to_bytes(8, "big")
-    assert wire.head(2**64 - 1)[1:] == b"\xff" * 8
-
-
 @pytest.mark.real
 @pytest.mark.parametrize("scheme", ["tcp", "ipc"])
 async def test_libzmq_understands_it(scheme, folder):

@@ -95,7 +95,6 @@ class Connection:
         self._messages: collections.deque[Sequence[bytes]] = collections.deque()
 
     async def send(self, data: bytes) -> None:
-        """Send all of it."""
         try:
             await self._stream.send_all(data)
         except _ENDED as error:
@@ -104,7 +103,6 @@ class Connection:
         self.attacker.counts["sent"] += 1
 
     async def receive(self) -> bytes:
-        """Some bytes."""
         try:
             data = await self._stream.receive_some(65536)
         except _ENDED as error:
@@ -119,7 +117,6 @@ class Connection:
             await self.receive()
 
     async def say(self, header: Message) -> None:
-        """Send a message of the application protocol."""
         await self.send(said(header))
 
     async def hear(self) -> Sequence[bytes]:
@@ -162,7 +159,6 @@ class Connection:
             self.welcome = await self.hear_first(Welcome)
 
     async def do(self, attack: Attack) -> None:
-        """All steps of an attack."""
         async with trio.open_nursery() as nursery:
             if attack.reads:
                 nursery.start_soon(self.drain)
@@ -186,7 +182,6 @@ class Connection:
         self._stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
 
     async def close(self) -> None:
-        """Close it."""
         await trio.aclose_forcefully(self._stream)
 
 
@@ -218,7 +213,6 @@ class Attacker:
 
     @asynccontextmanager
     async def connection(self, stage: Stage = "bare") -> AsyncGenerator[Connection, None]:
-        """A connection at a stage."""
         try:
             opened = Connection(await open_stream(self.address), self)
         except OSError:
@@ -265,7 +259,6 @@ class Attacker:
 
 
 async def open_stream(address: str) -> trio.SocketStream:
-    """Connect to ``tcp://``, ``http://`` or ``ipc://``.  OSError if nobody takes it."""
     scheme, _, rest = address.partition("://")
     if scheme == "ipc":
         return await trio.open_unix_socket(rest)
@@ -274,7 +267,6 @@ async def open_stream(address: str) -> trio.SocketStream:
 
 
 async def perform(attack: Attack, attacker: Attacker) -> None:
-    """Do it once, on all its connections."""
 
     async def one() -> None:
         async with attacker.connection(attack.on) as connection:
@@ -322,12 +314,10 @@ async def be_hostile(attack: Attack, attacker: Attacker, stream: trio.SocketStre
 
 
 def said(header: Message, *frames: bytes) -> bytes:
-    """A message of the application protocol, as bytes."""
     return wire.message(messages.encode(header), *frames)
 
 
 def hello(rng: random.Random) -> Hello:
-    """A hello with a fresh nonce."""
     return Hello(PROTOCOL_VERSION, rng.randbytes(16), 1, "attacker", 1 << 24)
 
 
@@ -340,5 +330,4 @@ def welcome_to(hello: Hello, rng: random.Random) -> Welcome:
 
 
 def seeded(*parts: object) -> random.Random:
-    """A random source that depends on these only."""
     return random.Random("/".join(map(str, parts)))

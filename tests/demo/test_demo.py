@@ -17,8 +17,8 @@ from trio_envserve.core.messages import Outcome, Synced, encode, in_batches
 from trio_envserve.lab.demo.judge import EVENTS, RECEIVED_AFTER_CUT, REPLAYED, wants
 from trio_envserve.lab.demo.run import outcomes_in, schedule
 from trio_envserve.lab.demo.wiretap import id_of
+from trio_envserve.lab.processes import program
 
-HERE = Path(__file__).parent
 LIMIT_S = 240
 """For a busy machine; a run takes some fifteen seconds on an idle one."""
 
@@ -105,7 +105,7 @@ def test_a_thousand_rollouts_run_once_each(tmp_path, host):
 @pytest.mark.real
 @pytest.mark.slow
 def test_without_the_answer_to_a_duplicate_it_fails():
-    command = shlex.join([sys.executable, str(HERE / "broken_server.py")])
+    command = shlex.join(program("tests.rig.broken_server", "duplicate"))
     run = run_demo("--rollouts", "500", "--seconds-limit", "60", "--server-command", command)
     figures = json.loads(run.stdout.splitlines()[-1])
     assert run.returncode == 1

@@ -53,7 +53,6 @@ class Stage:
         return self.directory / "run.log"
 
     def file(self, name: str) -> Path:
-        """A gate or a mark."""
         return self.directory / name
 
     def exists(self, name: str) -> bool:
@@ -100,7 +99,6 @@ class BadText(Exception):
 
 
 def raised(name: str) -> BaseException:
-    """What a step "raise" raises."""
     match name:
         case "group":
             return ExceptionGroup("several", [ValueError("one"), TypeError("two")])
@@ -225,7 +223,6 @@ class Steps:
         os.write(1, NOISE.encode())
 
     def starve(self) -> None:
-        """Open all that can be opened."""
         with contextlib.suppress(OSError):
             while True:
                 self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
@@ -361,8 +358,6 @@ class ThreadActor:
 
 
 class Unmakeable:
-    """Its set-up always fails."""
-
     def __init__(self, directory: str) -> None:
         pass
 

@@ -15,10 +15,7 @@ from trio_envserve.envs.recorder import read_run_log
 
 
 class Judge(Stage):
-    """Reads the log of one test's environments."""
-
     def records(self, event: str, key: str | None = None) -> list[dict[str, Any]]:
-        """The log's lines of one kind, in order."""
         return [
             record
             for record in read_run_log(self.log)
@@ -26,7 +23,6 @@ class Judge(Stage):
         ]
 
     def starts(self, key: str) -> int:
-        """How often the environment's code began."""
         return len(self.records("start", key))
 
     def ends(self, key: str) -> list[str]:
@@ -34,7 +30,6 @@ class Judge(Stage):
         return [record["how"] for record in self.records("end", key)]
 
     def pids(self, key: str) -> list[int]:
-        """The processes in which it began."""
         return [record["pid"] for record in self.records("start", key)]
 
     def assert_one_at_a_time(self) -> None:
@@ -57,7 +52,6 @@ class Judge(Stage):
     # -- waiting: for what is written, never for time --------------------------
 
     async def wait_started(self, *keys: str, times: int = 1) -> None:
-        """Until the code of each has begun so often."""
         for key in keys:
             while self.starts(key) < times:
                 await trio.sleep(POLL_S)
@@ -69,7 +63,6 @@ class Judge(Stage):
                 await trio.sleep(POLL_S)
 
     async def wait_for(self, mark: str) -> str:
-        """Until a mark is there; its text."""
         while not self.exists(mark):
             await trio.sleep(POLL_S)
         return self.file(mark).read_text()

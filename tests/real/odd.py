@@ -79,7 +79,6 @@ def zombies_of(pid: int) -> list[int]:
 
 
 def members(group: int) -> list[int]:
-    """The living processes of a group."""
     return [each for each, (state, _, its) in _processes() if its == str(group) and state != "Z"]
 
 

@@ -85,8 +85,6 @@ async def honest_s(judge: Judge) -> float:
 
 
 class Calls:
-    """Calls in the background of a test."""
-
     def __init__(self, client: Client, nursery: trio.Nursery) -> None:
         self.client = client
         self.outcomes: dict[str, Outcome] = {}
@@ -105,11 +103,9 @@ class Calls:
         self._changed.unpark_all()
 
     def cancel(self, key: str) -> None:
-        """Cancel the caller's scope."""
         self._scopes[key].cancel()
 
     async def outcome(self, key: str) -> Outcome:
-        """The outcome, once it is there."""
         while key not in self.outcomes:
             await self._changed.park()
         return self.outcomes[key]
@@ -131,6 +127,10 @@ class Calls:
         value = (await self.outcome(key)).unwrap()
         assert value["key"] == key
         return value
+
+    async def values(self, *keys: str) -> None:
+        for key in keys:
+            await self.value(key)
 
 
 @asynccontextmanager
@@ -154,14 +154,12 @@ def worker_of(server: Server, index: int = 0) -> WorkerStats:
 
 
 def pid_of(server: Server, index: int = 0) -> int:
-    """The process of a worker that has been started."""
     pid = worker_of(server, index).pid
     assert pid is not None
     return pid
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Until a condition holds, looking often."""
     while not condition():
         await trio.sleep(POLL_S)
 
@@ -175,7 +173,7 @@ async def open_process(
 ) -> AsyncIterator[Process]:
     """A process that runs ``module``; killed at the end, if it is there yet."""
     log = judge.directory / f"{module}-{len(list(judge.directory.glob('*.txt')))}.txt"
-    command = program(f"tests.real.{module}", options)
+    command = program(module, options)
     process = Process(command, module, ready=ready, cwd=ROOT, log=log, end_s=0.0)
     with trio.fail_after(PATIENCE_S):
         try:
@@ -195,10 +193,10 @@ async def open_server_process(
     """A server in a process of its own, bound; ``journal``: the one of this test."""
     options = {
         "environment": ACTOR, "args": {"directory": str(judge.directory), **(args or {})},
-        "bind": bind, "workers": workers, "limits": {**QUICK, **limits},
+        "bind": bind, "workers": workers, "limits": {**QUICK, **limits}, "level": "INFO",
         "journal": str(judge.directory / "journal") if journal else None,
     }  # fmt: skip
-    async with open_process(judge, "server_main", options, "serving") as process:
+    async with open_process(judge, "tests.rig.server", options, "serving") as process:
         yield process
 
 
@@ -209,7 +207,7 @@ async def open_client_process(
 ) -> AsyncIterator[Process]:  # fmt: skip
     """A client in a process of its own that makes these calls."""
     options = {"address": address, "calls": list(calls), "limits": {**QUICK_CLIENT, **limits}}
-    async with open_process(judge, "client_main", options) as process:
+    async with open_process(judge, "tests.real.client_main", options) as process:
         yield process
 
 
@@ -235,7 +233,6 @@ def is_doomed(pid: int) -> bool:
 
 
 async def wait_gone(*pids: int) -> None:
-    """Until none of these processes is alive."""
     await until(lambda: not any(map(is_alive, pids)))
 
 
@@ -253,7 +250,6 @@ async def assert_gone(*pids: int, soon_s: float = SOON_S) -> None:
 
 
 def asked(key: str, *do: list[Any], value: Any = None) -> dict[str, Any]:
-    """The input of a rollout that does these steps."""
     return {"key": key, "do": list(do), "value": value}
 
 
@@ -273,7 +269,6 @@ async def open_raw(address: str, *, hello: bool = True) -> AsyncIterator[Peer]:
 async def serving(
     judge: Judge, *, client: Mapping[str, Any] | None = None, **options: Any
 ) -> AsyncIterator[tuple[Server, Calls]]:
-    """A server, and calls to it; ``client``: limits of its client."""
     async with open_server(judge, **options) as server:
         async with open_calls(server.address, **(client or {})) as calls:
             yield server, calls
@@ -283,7 +278,6 @@ async def serving(
 async def serving_cut(
     judge: Judge, **options: Any
 ) -> AsyncIterator[tuple[Server, FaultProxy, Calls]]:
-    """A server, a proxy that cuts, and calls through that."""
     async with open_server(judge, **options) as server:
         async with open_fault_proxy(server.address) as proxy, open_calls(proxy.address) as calls:
             yield server, proxy, calls
@@ -291,7 +285,6 @@ async def serving_cut(
 
 @asynccontextmanager
 async def serving_raw(judge: Judge, **options: Any) -> AsyncIterator[tuple[Server, Peer]]:
-    """A server, and a client that does as it likes."""
     async with open_server(judge, **options) as server, open_raw(server.address) as raw:
         yield server, raw
 
@@ -300,7 +293,6 @@ async def serving_raw(judge: Judge, **options: Any) -> AsyncIterator[tuple[Serve
 async def serving_process(
     judge: Judge, *, client: Mapping[str, Any] | None = None, **options: Any
 ) -> AsyncIterator[tuple[Process, Calls]]:
-    """A server in a process of its own, and calls to it."""
     async with open_server_process(judge, **options) as server:
         async with open_calls(server.address, **(client or {})) as calls:
             yield server, calls

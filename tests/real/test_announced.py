@@ -18,7 +18,6 @@ COUNT, SIZE_BYTES, KEPT_BYTES = 40, 6 * MIB, 32 * MIB
 
 
 def most_bytes(pid: int) -> int:
-    """The most resident memory that a process ever had."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 

@@ -43,7 +43,6 @@ class Figures:
 
     @property
     def starts(self) -> int:
-        """Executions that have begun."""
         return len(self._judge.records("start")) - self._starts
 
     @property
@@ -175,8 +174,7 @@ async def some_work(judge: Judge, calls: Calls, others: Calls) -> None:
     await ask(calls, "killer", DIE)
     await ask(calls, "plain-twice", ["die once", "plain-died"], rerun=True)
     await ask(calls, "keyed-twice", ["die once", "keyed-died"], keyed=True, rerun=True)
-    calls.start("given-up", ["wait", "never"])
-    await judge.wait_started("given-up")
+    await judge.wait_started(calls.start("given-up", ["wait", "never"]))
     calls.cancel("given-up")
     await judge.wait_ended("given-up")
 

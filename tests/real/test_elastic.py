@@ -40,8 +40,7 @@ async def test_from_two_to_sixteen_workers_and_back_nothing_is_lost_and_nothing_
     async with serving(judge, workers=bounds, **limits) as (server, calls):
         await until(lambda: server.status().ready == 2)
         early = [calls.start(f"early{n}") for n in range(20)]
-        for key in early:
-            await calls.value(key)
+        await calls.values(*early)
 
         # More than 16 workers can run at once: the rest waits, and there is no 17th.
         keys = [calls.start(f"k{n}", ["wait", f"go-k{n}"]) for n in range(most + 4)]
@@ -63,8 +62,7 @@ async def test_from_two_to_sixteen_workers_and_back_nothing_is_lost_and_nothing_
         enough = [*late, *(pair[0] for pair in of_pid.values())]
         for key in enough:
             judge.put(f"go-{key}")
-        for key in enough:
-            await calls.value(key)
+        await calls.values(*enough)
         await until(lambda: len(in_phase(server, "retiring")) == 8)
         draining = in_phase(server, "retiring")
         assert {each.pending for each in draining} == {1}  # neither killed nor cancelled
@@ -72,8 +70,7 @@ async def test_from_two_to_sixteen_workers_and_back_nothing_is_lost_and_nothing_
 
         # What comes now goes to those that stay.
         more = [calls.start(f"more{n}") for n in range(8)]
-        for key in more:
-            await calls.value(key)
+        await calls.values(*more)
         assert not {judge.pids(key)[0] for key in more} & {each.pid for each in draining}
 
         for pair in of_pid.values():
@@ -108,8 +105,7 @@ async def test_a_host_has_as_many_workers_as_there_is_work_for(judge):
             assert (server.stats().workers_least, server.stats().workers_most) == (1, 4)
             for key in keys:
                 judge.put(f"go-{key}")
-            for key in keys:
-                await calls.value(key)
+            await calls.values(*keys)
             await until(lambda: len(server.stats().per_worker) == 1)
             assert {death.why for death in server.stats().deaths} == {NOT_NEEDED}
     judge.assert_exactly_once(*keys)

@@ -45,8 +45,7 @@ async def test_g10_a_worker_that_speaks_junk_is_ended_and_nobody_waits_for_it(
         judge.put("go")
         for number in range(8):
             calls.start(f"later{number}")
-        for key in ("again", *(f"later{number}" for number in range(8))):
-            await calls.value(key)
+        await calls.values("again", *(f"later{number}" for number in range(8)))
     judge.assert_at_most(2)
     assert judge.starts("again") == 2
     assert judge.starts("neighbour") == judge.starts("spoiler") == 1
@@ -58,15 +57,13 @@ async def test_g10_a_worker_without_descriptors_takes_no_more_than_others_and_is
     """All that came there failed at once, so that it took 976 of 1,000 rollouts."""
     async with serving(judge, workers=4, worker_capacity=2) as (server, calls):
         await until(lambda: server.status().ready == 4)
-        calls.start("spoiler", ["use up descriptors"])
-        await calls.outcome("spoiler")
+        await calls.outcome(calls.start("spoiler", ["use up descriptors"]))
         [pid] = judge.pids("spoiler")
         keys = [calls.start(f"a{number}", ["sleep", 0.02]) for number in range(400)]
         failed = [key for key in keys if (await calls.outcome(key)).error is not None]
         # A row of 8, what ran then, and one for each that others end, until it is clear.
         assert 8 <= len(failed) <= 40
         await until(lambda: is_doomed(pid))
-        for key in [calls.start(f"b{number}") for number in range(40)]:
-            await calls.value(key)
+        await calls.values(*[calls.start(f"b{number}") for number in range(40)])
         assert server.stats().worker_restarts == 1
     judge.assert_at_most(1)

@@ -56,8 +56,6 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
 
 
 class Probe:
-    """An environment that counts."""
-
     def __init__(self) -> None:
         self.runs: list[Any] = []
 

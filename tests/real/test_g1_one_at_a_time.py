@@ -17,13 +17,12 @@ from tests.real.support import (
     wait_gone,
     worker_of,
 )
-from trio_envserve import ServerStartError, WorkerLost
+from trio_envserve import ServerStartError
 
 
 async def test_g1_a_stopped_worker_is_suspected_but_its_work_not_run_elsewhere(judge):
     async with serving(judge, workers=2, silence_report_s=0.5) as (server, calls):
-        calls.start("a", ["wait", "go"], rerun=True)
-        await judge.wait_started("a")
+        await judge.wait_started(calls.start("a", ["wait", "go"], rerun=True))
         [pid] = judge.pids("a")
         os.kill(pid, signal.SIGSTOP)
         workers = server.stats
@@ -40,8 +39,7 @@ async def test_g1_a_stopped_worker_is_suspected_but_its_work_not_run_elsewhere(j
 async def test_g1_a_stopped_worker_is_dead_before_its_work_runs_again(judge):
     kill_s = await honest_s(judge)
     async with serving(judge, silence_report_s=0.5, silence_kill_s=kill_s) as (_, calls):
-        calls.start("a", ["wait", "go"], rerun=True)
-        await judge.wait_started("a")
+        await judge.wait_started(calls.start("a", ["wait", "go"], rerun=True))
         [pid] = judge.pids("a")
         os.kill(pid, signal.SIGSTOP)
         await judge.wait_started("a", times=2)
@@ -71,8 +69,7 @@ async def test_g1_a_blocked_event_loop_is_no_death(judge):
 async def test_g1_a_thread_that_cannot_be_stopped_still_runs_until_it_has_ended(judge):
     environment = "tests.real.environments:ThreadActor"
     async with serving(judge, environment=environment, worker_capacity=1) as (server, calls):
-        calls.start("a", ["block", "go"], rerun=True)
-        await judge.wait_started("a")
+        await judge.wait_started(calls.start("a", ["block", "go"], rerun=True))
         calls.cancel("a")
         calls.start("b")
         await until(lambda: server.stats().waiting == 1)
@@ -87,8 +84,7 @@ async def test_g1_a_thread_that_cannot_be_stopped_still_runs_until_it_has_ended(
 async def test_g1_code_that_ignores_its_cancel_is_killed_before_its_place_is_given_away(judge):
     limits: dict[str, Any] = {"worker_capacity": 1, "cancel_grace_s": 0.2, "cancel_kill_s": 0.4}
     async with serving(judge, **limits) as (_, calls):
-        calls.start("a", ["ignore cancel", "never"], rerun=True)
-        await judge.wait_started("a")
+        await judge.wait_started(calls.start("a", ["ignore cancel", "never"], rerun=True))
         calls.cancel("a")
         await calls.value(calls.start("b"))
     judge.assert_at_most(1)
@@ -103,8 +99,7 @@ async def test_g1_a_killed_worker_is_reaped_before_its_work_runs_again(judge):
         victim = judge.pids("k0")[0]
         os.kill(victim, signal.SIGKILL)
         judge.put("go")
-        for key in keys:
-            await calls.value(key)
+        await calls.values(*keys)
     judge.assert_at_most(2)
     for key in keys:
         assert judge.starts(key) == 1 + (judge.pids(key)[0] == victim)
@@ -137,8 +132,7 @@ async def test_g1_a_server_restarted_while_a_process_of_its_predecessor_runs_wai
 
 async def test_g1_a_stopped_server_keeps_its_address(judge):
     async with serving_process(judge) as (old, calls):
-        calls.start("a", ["wait", "go"], rerun=True)
-        await judge.wait_started("a")
+        await judge.wait_started(calls.start("a", ["wait", "go"], rerun=True))
         old.signal(signal.SIGSTOP)
         with pytest.raises(ServerStartError) as refusal:
             async with open_server(judge, bind=old.address):
@@ -151,10 +145,3 @@ async def test_g1_a_stopped_server_keeps_its_address(judge):
             judge.put("go")
             await calls.value("a")
     judge.assert_at_most(2)
-
-
-async def test_g1_a_worker_killed_by_its_own_request_has_one_life_at_a_time(judge):
-    async with serving(judge, workers=2) as (_, calls):
-        calls.start("a", ["die"], rerun=True)
-        await calls.error("a", WorkerLost)
-    judge.assert_at_most(3)

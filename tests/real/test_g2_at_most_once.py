@@ -56,8 +56,7 @@ async def test_g2_connections_cut_again_and_again_repeat_nothing(judge):
 
 async def test_g2_an_outcome_lost_on_its_way_is_sent_again_and_not_run_again(judge):
     async with serving_cut(judge) as (_, proxy, calls):
-        calls.start("a", ["wait", "go"], value="needle", rerun=True)
-        await judge.wait_started("a")
+        await judge.wait_started(calls.start("a", ["wait", "go"], value="needle", rerun=True))
         judge.put("go")
         seen = await proxy.cut_before_receipt(lambda data: b"needle" in data)
         assert b"needle" in seen
@@ -161,32 +160,20 @@ async def test_g2_a_request_that_kills_its_workers_ends_and_its_neighbours_compl
     async with serving(judge, workers=2) as (_, calls):
         neighbours = [calls.start(f"n{n}", ["wait", "go"], rerun=True) for n in range(3)]
         await judge.wait_started(*neighbours)
-        calls.start("killer", ["die"], rerun=True, max_executions=3)
-        await judge.wait_started("killer")
+        await judge.wait_started(calls.start("killer", ["die"], rerun=True, max_executions=3))
         judge.put("go")
         error = await calls.error("killer", WorkerLost)
         # One of the three is held back for a session after this one.
         assert info_of(error).executions == 2
-        for key in neighbours:
-            await calls.value(key)
+        await calls.values(*neighbours)
     judge.assert_at_most(3)
     assert judge.starts("killer") == 2
     assert all(judge.ends(key)[-1] == "result" for key in neighbours)
 
 
-async def test_g2_a_request_that_kills_its_worker_once_completes_by_consent(judge):
-    async with serving(judge) as (_, calls):
-        calls.start("a", ["die once", "died"], rerun=True)
-        outcome = await calls.outcome("a")
-        assert outcome.ok
-        assert outcome.executions == 2
-    judge.assert_at_most(2)
-
-
 async def test_g2_consent_may_be_declared_by_the_environment_and_withheld_by_the_request(judge):
     async with serving(judge, args={"rerun": True}) as (_, calls):
-        calls.start("declared", ["die once", "died"])
-        await calls.value("declared")
+        await calls.value(calls.start("declared", ["die once", "died"]))
         calls.start("withheld", ["die once", "died too"], rerun=False)
         await calls.error("withheld", WorkerLost)
     judge.assert_at_most(2)
@@ -211,8 +198,7 @@ async def test_g2_a_server_killed_and_restarted_at_once_repeats_nothing_without_
 
 async def test_g2_the_cap_on_executions_holds_over_any_number_of_servers(judge):
     async with serving_process(judge) as (server, calls):
-        calls.start("a", ["wait", "never"], rerun=True, max_executions=2)
-        await judge.wait_started("a")
+        await judge.wait_started(calls.start("a", ["wait", "never"], rerun=True, max_executions=2))
         server.signal(signal.SIGKILL)
         async with open_server_process(judge, bind=server.address) as second:
             await judge.wait_started("a", times=2)

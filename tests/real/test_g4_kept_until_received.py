@@ -24,10 +24,8 @@ async def test_g4_a_finished_request_is_refused_and_never_run_again(judge):
         await raw.next(messages.Outcome)
         raw.finish(0)
         raw.transmit(0, asked("a"))  # a late duplicate
-        refused, _ = await raw.next(messages.Refused)
-        assert (refused.sequence, refused.code, refused.delay_s) == (0, "finished", None)
-        await raw.sync(1, [])
-        assert raw.all(messages.Outcome) == []
+        await raw.refused_for_good(0, "finished")
+        await raw.nothing_of(messages.Outcome, "no outcome any more")
     judge.assert_exactly_once("a")
 
 
@@ -41,8 +39,7 @@ async def test_g4_what_ends_while_the_connection_is_gone_is_there_when_it_is_bac
         await judge.wait_ended(*keys)
         assert calls.outcomes == {}
         proxy.resume()
-        for key in keys:
-            await calls.value(key)
+        await calls.values(*keys)
     judge.assert_exactly_once(*keys)
 
 
@@ -91,19 +88,13 @@ async def test_g4_a_stopped_client_finds_its_outcomes_when_it_goes_on(judge):
 async def test_g4_an_outcome_is_kept_past_the_bound_that_pauses_dispatching(judge):
     """At the bound nothing that has run is thrown away for what has not."""
     async with serving_raw(judge, kept_bytes=1, session_share=1.0, worker_capacity=3) as (_, raw):
-        for sequence in range(3):
-            raw.transmit(sequence, asked(f"k{sequence}", ["wait", "go"]))
+        sent = [raw.transmit(n, asked(f"k{n}", ["wait", "go"])) for n in range(3)]
         await judge.wait_started("k0", "k1", "k2")
         judge.put("go")
-        firsts = {}
-        for _ in range(3):
-            outcome, frames = await raw.next(messages.Outcome)
-            firsts[outcome.sequence] = frames
-        for sequence in range(3):
-            raw.transmit(sequence, asked(f"k{sequence}", ["wait", "go"]))
-        for _ in range(3):
-            outcome, frames = await raw.next(messages.Outcome)
-            assert frames == firsts[outcome.sequence]
+        firsts = [await raw.outcome(n) for n in range(3)]
+        for n in range(3):
+            raw.again(sent[n])
+            await raw.replayed(n, firsts[n])
     judge.assert_exactly_once("k0", "k1", "k2")
 
 

@@ -44,8 +44,7 @@ async def test_g5_what_a_dead_worker_has_left_behind_changes_nothing(judge):
         open_calls(server.address) as calls,
     ):
         haunt = ["haunt", "there", "speak", "spoken"]
-        calls.start("first", haunt, ["die"], rerun=False)
-        error = await calls.error("first", WorkerLost)
+        error = await calls.error(calls.start("first", haunt, ["die"], rerun=False), WorkerLost)
         dead = bytes.fromhex(info_of(error).incarnation)
         raw.transmit(0, asked("a", ["wait", "go"]))
         await judge.wait_started("a")
@@ -85,8 +84,7 @@ async def test_g5_a_worker_continued_after_its_replacement_was_decided_changes_n
     """Stopped, killed while stopped: whatever is continued is dead already."""
     kill_s = await honest_s(judge)
     async with serving(judge, silence_report_s=0.5, silence_kill_s=kill_s) as (server, calls):
-        calls.start("a", ["wait", "go"], rerun=False)
-        await judge.wait_started("a")
+        await judge.wait_started(calls.start("a", ["wait", "go"], rerun=False))
         [pid] = judge.pids("a")
         os.kill(pid, signal.SIGSTOP)
         judge.put("go")

@@ -24,8 +24,7 @@ from trio_envserve.core import messages
 @pytest.mark.parametrize("workers", [1, 0])
 async def test_g7_a_cancelled_call_cancels_the_code(judge, workers):
     async with serving(judge, workers=workers) as (_, calls):
-        calls.start("a", ["wait", "never"], rerun=True)
-        await judge.wait_started("a")
+        await judge.wait_started(calls.start("a", ["wait", "never"], rerun=True))
         calls.cancel("a")
         await judge.wait_ended("a")
         await calls.value(calls.start("b"))
@@ -35,8 +34,9 @@ async def test_g7_a_cancelled_call_cancels_the_code(judge, workers):
 
 async def test_g7_an_execution_that_lasts_for_longer_than_its_call_lets_it_is_cancelled(judge):
     async with serving(judge) as (_, calls):
-        calls.start("a", ["wait", "never"], rerun=True, execution_s=0.5)
-        error = await calls.failure("a")
+        error = await calls.failure(
+            calls.start("a", ["wait", "never"], rerun=True, execution_s=0.5)
+        )
         assert error.code in ("execution-limit", "no-answer")  # by whether a beat had come
         assert "the 0.5 s that the call lets an execution last" in str(error)
         await judge.wait_ended("a")
@@ -48,8 +48,7 @@ async def test_g7_an_execution_that_lasts_for_longer_than_its_call_lets_it_is_ca
 @pytest.mark.parametrize("workers", [1, 0])
 async def test_g7_what_waits_for_a_worker_never_starts_once_cancelled(judge, workers):
     async with serving(judge, workers=workers, worker_capacity=1) as (server, calls):
-        calls.start("busy", ["wait", "go"])
-        await judge.wait_started("busy")
+        await judge.wait_started(calls.start("busy", ["wait", "go"]))
         waiting = [calls.start(f"k{n}", rerun=True) for n in range(5)]
         await until(lambda: server.stats().waiting == 5)
         for key in waiting:
@@ -64,8 +63,7 @@ async def test_g7_what_waits_for_a_worker_never_starts_once_cancelled(judge, wor
 
 async def test_g7_a_cancel_without_a_connection_reaches_the_code_when_there_is_one(judge):
     async with serving_cut(judge) as (_, proxy, calls):
-        calls.start("a", ["wait", "never"], rerun=True)
-        await judge.wait_started("a")
+        await judge.wait_started(calls.start("a", ["wait", "never"], rerun=True))
         proxy.stall()
         proxy.cut_all()
         calls.cancel("a")
@@ -79,12 +77,10 @@ async def test_g7_a_cancel_that_overtakes_its_request_wins(judge):
     async with serving_raw(judge) as (_, raw):
         raw.send(messages.Cancel(raw.session, 0))
         raw.transmit(0, asked("a"))
-        cancelled, _ = await raw.next(messages.Cancelled)
-        assert cancelled.started is False
-        refused, _ = await raw.next(messages.Refused)
-        assert refused.code == "finished"
+        assert await raw.cancelled(0) is False
+        await raw.refused(0, "finished")
         raw.transmit(1, asked("b"))
-        await raw.next(messages.Outcome)
+        await raw.outcome(1)
     judge.assert_exactly_once("b")
     assert judge.starts("a") == 0
 
@@ -208,8 +204,7 @@ async def test_g7_a_stopping_server_cancels_what_runs_and_starts_nothing(judge):
     async with open_server(judge, worker_capacity=1) as server:
         async with trio.open_nursery() as nursery:
             calls = await nursery.start(background, server.address)
-            calls.start("a", ["wait", "never"])
-            await judge.wait_started("a")
+            await judge.wait_started(calls.start("a", ["wait", "never"]))
             calls.start("b")
             await until(lambda: server.stats().waiting == 1)
             assert await server.drain(0.2) is False

@@ -12,8 +12,7 @@ async def test_g8_a_client_at_its_window_waits_and_loses_nothing(judge):
         await calls.client.stats()  # whatever was sent by now has arrived
         assert server.stats().running + server.stats().waiting == 4
         judge.put("go")
-        for key in keys:
-            await calls.value(key)
+        await calls.values(*keys)
     judge.assert_exactly_once(*keys)
 
 
@@ -22,14 +21,12 @@ async def test_g8_past_the_window_a_request_is_refused_for_now(judge):
         assert raw.window == 2
         for sequence in range(3):
             raw.transmit(sequence, asked(f"k{sequence}"))
-        refused, _ = await raw.next(messages.Refused)
-        assert (refused.sequence, refused.code) == (2, "window")
-        assert refused.delay_s is not None
-        await raw.next(messages.Outcome)
-        await raw.next(messages.Outcome)
+        assert (await raw.refused(2, "window")).delay_s is not None
+        for sequence in (0, 1):
+            await raw.outcome(sequence)
         raw.finish(0)
         raw.transmit(2, asked("k2"))
-        await raw.next(messages.Outcome)
+        await raw.outcome(2)
     judge.assert_exactly_once("k0", "k1", "k2")
 
 
@@ -39,8 +36,7 @@ async def test_g8_a_full_queue_refuses_for_now_and_every_call_is_answered(judge)
         await until(lambda: server.stats().cache.refused_for_now >= 7)
         assert server.stats().waiting <= 2
         judge.put("go")
-        for key in keys:
-            await calls.value(key)
+        await calls.values(*keys)
     judge.assert_exactly_once(*keys)
 
 
@@ -99,8 +95,7 @@ async def test_g8_a_worker_has_no_more_executions_than_its_capacity(judge):
         running = [record["pid"] for record in judge.records("start")]
         assert sorted(map(running.count, set(running))) == [3, 3]
         judge.put("go")
-        for key in keys:
-            await calls.value(key)
+        await calls.values(*keys)
     judge.assert_exactly_once(*keys)
 
 
@@ -109,10 +104,8 @@ async def test_g8_huge_payloads_pass_and_larger_ones_are_refused_with_the_truth(
     async with serving(judge, wire=wire) as (_, calls):
         value = await calls.value(calls.start("large", value="x" * 3_900_000))
         assert len(value["value"]) == 3_900_000
-        calls.start("outcome", value={"bytes": 4_100_000})
-        await calls.error("outcome", OutcomeTooLarge)
-        calls.start("request", value="x" * 4_100_000)
-        await calls.error("request", TooLarge)
+        await calls.error(calls.start("outcome", value={"bytes": 4_100_000}), OutcomeTooLarge)
+        await calls.error(calls.start("request", value="x" * 4_100_000), TooLarge)
         await calls.value(calls.start("after"))
     judge.assert_at_most(1)
     assert judge.starts("request") == 0

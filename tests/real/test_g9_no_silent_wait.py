@@ -60,8 +60,7 @@ RAISED = {
 @pytest.mark.parametrize("workers", [1, 0])
 async def test_g9_whatever_the_code_raises_is_the_outcome_of_its_own_request_only(judge, workers):
     async with serving(judge, workers=workers) as (_, calls):
-        calls.start("neighbour", ["wait", "go"])
-        await judge.wait_started("neighbour")
+        await judge.wait_started(calls.start("neighbour", ["wait", "go"]))
         for name, kind in RAISED.items():
             calls.start(name, ["raise", name])
             error = await calls.error(name, RolloutFailed)
@@ -80,8 +79,7 @@ async def test_g9_what_cannot_be_encoded_is_said_with_its_place(judge):
         calls.start("outcome", value={"unencodable": 1})
         error = await calls.error("outcome", OutcomeNotEncodable)
         assert "['inner']" in str(error) or "inner" in str(error)
-        calls.start("input", value=object())
-        await calls.error("input", NotEncodable)
+        await calls.error(calls.start("input", value=object()), NotEncodable)
     judge.assert_at_most(1)
     assert judge.starts("input") == 0
 
@@ -115,8 +113,7 @@ async def test_g9_an_environment_that_cannot_be_set_up_is_no_healthy_server(judg
         assert "the data set is not there" in calls.client.health().reason
         with pytest.raises(ServerNotReady, match="the data set is not there"):
             await calls.client.wait_ready(0.1)
-        calls.start("a")
-        error = await calls.failure("a")
+        error = await calls.failure(calls.start("a"))
         assert error.verdict is Verdict.DID_NOT_RUN
 
 
@@ -125,8 +122,7 @@ async def test_g9_without_a_server_a_call_says_that_it_did_not_run(judge):
         address = server.address
     async with open_calls(address, start_s=0.3) as calls:
         await until(lambda: "nothing listens" in calls.client.health().reason)
-        calls.start("a")
-        error = await calls.error("a", ServerUnreachable)
+        error = await calls.error(calls.start("a"), ServerUnreachable)
         assert "nothing listens" in str(error)
 
 
@@ -136,24 +132,20 @@ async def test_g9_a_server_gone_for_good_is_said_after_the_limit(judge):
             server.address, recovery_s=2.0, probe_s=0.5, late_s=0.2, cancel_answer_s=0.3
         ) as calls:
             await calls.client.wait_ready()
-            calls.start("ran", ["wait", "never"], rerun=True)
-            await judge.wait_started("ran")
+            await judge.wait_started(calls.start("ran", ["wait", "never"], rerun=True))
             server.signal(signal.SIGKILL)
             await server.wait()
             error = await calls.failure("ran")
             assert error.verdict is Verdict.MAY_HAVE_RUN
-            calls.start("late")
-            error = await calls.failure("late")
+            error = await calls.failure(calls.start("late"))
             assert error.verdict is Verdict.DID_NOT_RUN
     judge.assert_at_most(1)
 
 
 async def test_g9_a_limit_that_passes_behind_a_busy_worker_did_not_run(judge):
     async with serving(judge, worker_capacity=1) as (_, calls):
-        calls.start("busy", ["wait", "go"])
-        await judge.wait_started("busy")
-        calls.start("a", timeout_s=0.3)
-        await calls.error("a", NeverStarted)
+        await judge.wait_started(calls.start("busy", ["wait", "go"]))
+        await calls.error(calls.start("a", timeout_s=0.3), NeverStarted)
         judge.put("go")
         await calls.value("busy")
     assert judge.starts("a") == 0
@@ -162,8 +154,7 @@ async def test_g9_a_limit_that_passes_behind_a_busy_worker_did_not_run(judge):
 async def test_g9_a_limit_that_passes_at_a_silent_server_may_have_run(judge):
     async with serving_process(judge, client={"cancel_answer_s": 0.3}) as (server, calls):
         await calls.value(calls.start("warm"))
-        calls.start("a", ["wait", "never"], timeout_s=6.0)
-        await judge.wait_started("a")
+        await judge.wait_started(calls.start("a", ["wait", "never"], timeout_s=6.0))
         server.signal(signal.SIGSTOP)
         await calls.error("a", NoAnswer)
         server.signal(signal.SIGCONT)
@@ -180,8 +171,7 @@ async def test_g9_a_stopped_server_is_unhealthy_and_loses_nothing(judge):
     }  # fmt: skip
     client = {"probe_s": 0.5, "late_s": 0.2}
     async with serving_process(judge, **limits, client=client) as (server, calls):
-        calls.start("a", ["wait", "go"], rerun=True)
-        await judge.wait_started("a")
+        await judge.wait_started(calls.start("a", ["wait", "go"], rerun=True))
         server.signal(signal.SIGSTOP)
         await until(lambda: calls.client.health().health is Health.UNHEALTHY)
         calls.start("b", rerun=True)
@@ -218,8 +208,7 @@ async def test_g9_a_stopped_client_is_no_reason_to_lose_its_session(judge):
 async def test_g9_a_busy_event_loop_of_the_client_is_no_false_alarm(judge, caplog):
     """Its own loop is late, so its unanswered probes prove nothing."""
     async with serving(judge, client={"probe_s": 0.5, "late_s": 0.2}) as (_, calls):
-        calls.start("a", ["wait", "go"])
-        await judge.wait_started("a")
+        await judge.wait_started(calls.start("a", ["wait", "go"]))
         for _ in range(3):
             time.sleep(0.8)  # noqa: ASYNC251  # server and client share this loop
             await calls.client.stats()
@@ -247,8 +236,7 @@ async def test_g9_a_restart_faster_than_any_health_check_is_noticed(judge):
         judge,
         client={"ping_s": 30.0, "probe_s": 60.0, "reconnect_s": 60.0, "cancel_answer_s": 30.0},
     ) as (old, calls):
-        calls.start("a", ["wait", "never"], rerun=False)
-        await judge.wait_started("a")
+        await judge.wait_started(calls.start("a", ["wait", "never"], rerun=False))
         old.signal(signal.SIGKILL)
         async with open_server_process(judge, bind=old.address):
             await calls.error("a", ServerLost)
@@ -263,15 +251,13 @@ async def test_g9_calls_made_before_the_server_are_answered_when_it_is_there(jud
         keys = [calls.start(f"k{n}") for n in range(10)]
         await until(lambda: "nothing listens" in calls.client.health().reason)
         async with open_server_process(judge, bind=address):
-            for key in keys:
-                await calls.value(key)
+            await calls.values(*keys)
     judge.assert_exactly_once(*keys)
 
 
 async def test_g9_what_a_stopping_server_did_not_start_runs_on_the_next_one(judge):
     async with serving_process(judge, worker_capacity=1) as (old, calls):
-        calls.start("busy", ["wait", "never"])
-        await judge.wait_started("busy")
+        await judge.wait_started(calls.start("busy", ["wait", "never"]))
         keys = [calls.start(f"k{n}", rerun=False) for n in range(3)]
         await calls.client.stats()
         old.signal(signal.SIGTERM)
@@ -279,8 +265,7 @@ async def test_g9_what_a_stopping_server_did_not_start_runs_on_the_next_one(judg
         assert error.verdict is Verdict.MAY_HAVE_RUN
         assert await old.wait() == 0
         async with open_server_process(judge, bind=old.address):
-            for key in keys:
-                await calls.value(key)
+            await calls.values(*keys)
     judge.assert_exactly_once(*keys)
 
 
@@ -353,8 +338,7 @@ async def test_g9_a_worker_that_was_stopped_is_not_said_to_have_been_blocked(jud
     """Its heart said so, in the first moment after the stop."""
     limits: dict[str, Any] = {"blocked_report_s": 2.0, "silence_report_s": 3.0}
     async with serving(judge, **limits) as (server, calls):
-        calls.start("a", ["wait", "go"])
-        await judge.wait_started("a")
+        await judge.wait_started(calls.start("a", ["wait", "go"]))
         [pid] = judge.pids("a")
         for _ in range(3):
             os.kill(pid, signal.SIGSTOP)
@@ -372,8 +356,7 @@ async def test_a_rerun_does_not_wait_for_a_long_rollout_while_a_worker_is_idle(j
     other had just died, with an hour to go, though its replacement idled."""
     async with serving(judge, workers=2) as (server, calls):
         await until(lambda: server.status().ready == 2)
-        calls.start("long", ["wait", "go"])
-        await judge.wait_started("long")
+        await judge.wait_started(calls.start("long", ["wait", "go"]))
         await calls.value(calls.start("short", ["die once", "died"], rerun=True))
         assert judge.ends("long") == []
         judge.put("go")

@@ -35,8 +35,7 @@ async def test_a_worker_is_drained_and_replaced_after_so_many_executions(judge):
         await until(lambda: server.stats().waiting == 2)
         assert worker_of(server).pending == 1  # it is drained, not killed
         judge.put("go")
-        for key in ("slow", "a", "b", "c", "d"):
-            await calls.value(key)
+        await calls.values("slow", "a", "b", "c", "d")
         assert server.stats().worker_restarts == 1
     judge.assert_exactly_once("slow", "a", "b", "c", "d")
     assert judge.pids("slow") == judge.pids("a") == judge.pids("b")
@@ -56,8 +55,7 @@ async def test_a_pool_that_recycles_all_the_time_loses_nothing_and_runs_nothing_
             await calls.client.stats()  # whatever was sent by now has arrived
             judge.put(f"go{turn}")
             keys += [*late, *quick]
-            for key in (*late, *quick):
-                await calls.value(key)
+            await calls.values(*late, *quick)
         await until(lambda: server.stats().worker_restarts >= 2)
     judge.assert_exactly_once(*keys)
     lives = Counter(pid for key in keys for pid in judge.pids(key))
@@ -77,8 +75,7 @@ async def test_a_worker_that_has_grown_too_large_is_drained_and_replaced(judge, 
         calls.start("next")
         await until(lambda: server.stats().waiting == 1)
         judge.put("go")
-        for key in ("large", "next"):
-            await calls.value(key)
+        await calls.values("large", "next")
         assert server.stats().worker_restarts == 1
     judge.assert_exactly_once("small", "large", "next")
     assert judge.pids("small") == judge.pids("large") != judge.pids("next")

@@ -21,6 +21,7 @@ from tests.real.support import (
 )
 from trio_envserve import ServerStartError, WorkerLost
 from trio_envserve.host.locks import AddressLocks
+from trio_envserve.lab.processes import Process
 
 BUSY = {
     "idle": [],
@@ -112,14 +113,18 @@ async def test_a_worker_that_has_left_its_process_group_is_killed_and_replaced(j
         await calls.value(calls.start("b"))
 
 
-@pytest.mark.parametrize("fork", [signal.SIGUSR1, signal.SIGUSR2])
-async def test_workers_die_with_a_server_whose_program_has_forked(judge, fork):
+async def forked_by(server: Process, how: str) -> int:
+    await server.tell({"do": "fork", "by": how})
+    return int((await server.event("forked"))["pid"])
+
+
+@pytest.mark.parametrize("by", ["python", "c"])
+async def test_workers_die_with_a_server_whose_program_has_forked(judge, by):
     """The process that was forked holds the server's ends of all sockets, or would."""
     async with serving_process(judge) as (server, calls):
         calls.start("a", ["spawn", "child"], ["mark", "there"], ["wait", "never"])
         child, worker = [int(await judge.wait_for(mark)) for mark in ("child", "there")]
-        server.signal(fork)
-        forked = (await server.event("forked"))["pid"]
+        forked = await forked_by(server, by)
         server.signal(signal.SIGKILL)
         try:
             await assert_gone(worker, child)
@@ -131,8 +136,7 @@ async def test_workers_die_with_a_server_whose_program_has_forked(judge, fork):
 async def test_what_a_program_has_forked_does_not_hold_the_locks_of_its_server(judge):
     bind = f"ipc://{judge.directory}/s"
     async with open_server_process(judge, bind=bind) as server:
-        server.signal(signal.SIGUSR1)
-        forked = (await server.event("forked"))["pid"]
+        forked = await forked_by(server, "python")
         server.signal(signal.SIGKILL)
         await server.wait()
         locks = AddressLocks(bind)
@@ -150,8 +154,7 @@ async def test_what_a_program_has_forked_does_not_hold_the_locks_of_its_server(j
 async def test_what_a_library_has_forked_is_named_and_not_the_dead_server(judge):
     bind = f"ipc://{judge.directory}/s"
     async with open_server_process(judge, bind=bind) as server:
-        server.signal(signal.SIGUSR2)
-        forked = (await server.event("forked"))["pid"]
+        forked = await forked_by(server, "c")
         server.signal(signal.SIGKILL)
         await server.wait()
         locks = AddressLocks(bind)

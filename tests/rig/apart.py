@@ -46,7 +46,6 @@ class Mix(Asks):
     """All rollouts, each asked once."""
 
     def nth(self, number: int) -> Ask:
-        """The rollout with this number."""
         rng = random.Random(f"{self.seed}/{number}")
         seconds = rng.choice((0.05, 0.2, 1.0, LONGEST_S)) * rng.uniform(0.5, 1.0)
         return Ask(f"apart/{number}", seconds, rerun=number % 2 == 0)
@@ -86,7 +85,6 @@ class Hosts:
         await until(lambda: held.name in self.lost)
 
     async def run(self, rig: Rig, acts: list[Act]) -> None:
-        """A schedule."""
         self.killer = Killer(rig, self.faults)
         await self.killer.run(acts)
 
@@ -111,7 +109,6 @@ class Hosts:
 
 
 async def run(rig: Rig, given: argparse.Namespace) -> None:
-    """All of it."""
     options = ("--hosts-bind", ANY_PORT, "--fence-s", str(given.fence_s))
     router, hosts = rig.serve(*options, workers=0), Hosts()
     async with AsyncExitStack() as stack:
@@ -159,7 +156,6 @@ def wants(given: argparse.Namespace) -> dict[str, int]:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
     parser.add_argument("--rollouts", type=int, default=3_000)
     parser.add_argument("--cut-s", type=float, default=60.0, help="how long each fault lasts")
     parser.add_argument("--fence-s", type=float, default=5.0)
@@ -167,7 +163,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--harmed", nargs="+", choices=list(HARMS), default=list(HARMS))
 
 
-SCENARIO = Scenario("apart", run, wants, options)
+SCENARIO = Scenario("tests.rig.apart", run, wants, options)
 
 if __name__ == "__main__":
     sys.exit(main(SCENARIO))

@@ -40,7 +40,6 @@ class Boottime(enum.Enum):
 
 
 def may_build() -> bool:
-    """Whether this machine has a compiler."""
     return shutil.which("cc") is not None
 
 

@@ -50,8 +50,6 @@ COUNT_S = 0.25
 
 
 class Ask(NamedTuple):
-    """One call that a client is going to make."""
-
     request: str
     """Empty: one of a measurement, which is not logged."""
     seconds: float = 0.0
@@ -80,7 +78,6 @@ class Asks:
         raise NotImplementedError
 
     def nth(self, number: int) -> Ask:
-        """The call of that number."""
         return self.draw(0)
 
     def told(self, ask: Ask) -> None:
@@ -89,8 +86,6 @@ class Asks:
 
 @final
 class Caller:
-    """Makes the calls."""
-
     def __init__(self, client: Client, options: dict[str, Any], log: EventLog) -> None:
         self._client = client
         self._name: str = options["name"]

@@ -63,7 +63,6 @@ class Mix(Asks):
         return ask
 
     def nth(self, number: int) -> Ask:
-        """The key with this number."""
         rng = random.Random(f"{self.seed}/{number}")
         large = rng.randrange(LARGE_EACH) == 0
         rerun = number % 2 == 1
@@ -73,13 +72,11 @@ class Mix(Asks):
         )  # fmt: skip
 
     def told(self, ask: Ask) -> None:
-        """It has an answer."""
         self._told.add(ask.request)
         self._asking.discard(ask.request)
 
 
 async def run(rig: Rig, given: argparse.Namespace) -> None:
-    """All of it."""
     server = rig.serve("--journal", JOURNAL, limits=LIMITS, command=given.server_command)
     async with rig.kept(server, "server"):
         async with rig.kept_clients(CLIENTS, server.said["address"]):
@@ -106,7 +103,6 @@ async def _kill(rig: Rig, given: argparse.Namespace) -> None:
 
 
 def _reach(done: int, given: argparse.Namespace) -> int:
-    """Number of keys that are known by now."""
     keys, kills = int(given.keys), int(given.kills)
     return math.ceil(keys * min(max(FIRST_KEYS, (done + 1) / kills), 1.0))
 
@@ -119,14 +115,13 @@ def wants(given: argparse.Namespace) -> dict[str, int]:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
     parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--keys", type=int, default=1000)
     parser.add_argument("--who", nargs="+", default=WHO, help="whom kills fall on")
     parser.add_argument("--patient", action="store_true", help="no kill before something was told")
 
 
-SCENARIO = Scenario("kills", run, wants, options)
+SCENARIO = Scenario("tests.rig.kills", run, wants, options)
 
 if __name__ == "__main__":
     sys.exit(main(SCENARIO))

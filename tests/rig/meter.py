@@ -70,7 +70,6 @@ class LoopMeter(trio.abc.Instrument):
         """When the turn under way began; None while the loop waits."""
 
     def after_io_wait(self, timeout: float) -> None:
-        """A turn begins."""
         self._began_at_s, self._began_s, self._collected_s = (
             time.monotonic(),
             time.thread_time(),
@@ -78,17 +77,14 @@ class LoopMeter(trio.abc.Instrument):
         )
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        """A step begins."""
         self._step_s = time.thread_time()
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        """A step has ended."""
         took_s = time.thread_time() - self._step_s
         if took_s > self.step_s:
             self.step_s, self.task = took_s, task.name
 
     def before_io_wait(self, timeout: float) -> None:
-        """A turn has ended."""
         took_s, self._began_s = self.under_way_s(), None
         if took_s > self.turn_s:
             self.turn_s, self.collect_s = took_s, self._collected_s

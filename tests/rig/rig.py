@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, final
 import trio
 
 from tests.rig.samples import OfHost, Samples, sample, workers_of
-from trio_envserve.core.errors import ServerStartError
+from trio_envserve.core.errors import ConfigError, ServerStartError
 from trio_envserve.lab.guarantees import judge
 from trio_envserve.lab.killer import Victim, kept
 from trio_envserve.lab.logs import EventLog, Lives, prepared
@@ -71,12 +71,10 @@ class ClientSlot:
 
     @property
     def next_name(self) -> str:
-        """Name of its next life."""
         return f"{self._slot}-{self.process.lives + 1}"
 
     @property
     def name(self) -> str:
-        """Name of its life."""
         return f"{self._slot}-{self.process.lives}"
 
     async def begin(self) -> None:
@@ -85,7 +83,6 @@ class ClientSlot:
         await self.process.tell(self._rig.order)
 
     def heard(self, said: dict[str, Any]) -> None:
-        """Take in what it says."""
         match said["event"]:
             case "ready":
                 self.ready = True
@@ -98,8 +95,6 @@ class ClientSlot:
 
 @final
 class Rig:
-    """The processes of one run."""
-
     def __init__(self, folder: Path, mix: str, seed: int = 0, *, quiet: bool = False) -> None:
         """``mix``: the module whose ``Mix`` says what clients ask.  ConfigError if the folder has
         the log of an earlier run."""
@@ -122,7 +117,6 @@ class Rig:
         self._mix = {"mix": mix, "seed": seed, "log": str(self.folder / EVENTS)}
 
     def say(self, text: str) -> None:
-        """For people who watch."""
         if not self.quiet:
             asked = sum(client.before + client.asked for client in self.clients)
             print(f"{text}: {self.ended} of {asked} calls have ended", file=sys.stderr, flush=True)
@@ -133,7 +127,6 @@ class Rig:
         self, *options: str, workers: int = 2, hosted: bool = False,
         limits: Mapping[str, Any] | None = None, command: Sequence[str] = (),
     ) -> Process:  # fmt: skip
-        """The server of the run."""
         self.server = serve_process(
             ENVIRONMENT, self.folder, *options, workers=workers, hosted=hosted, limits=limits,
             args={"log": str(self.folder / EVENTS)}, cwd=self.folder,
@@ -154,7 +147,6 @@ class Rig:
 
     @asynccontextmanager
     async def kept_clients(self, count: int, address: str) -> AsyncIterator[None]:
-        """Clients of an address, each kept."""
         async with AsyncExitStack() as stack:
             for slot in range(count):
                 client = ClientSlot(self, slot, {**self._mix, "address": address})
@@ -242,7 +234,6 @@ class Rig:
             self.log.write("phase", "hung", phase=name)
 
     def sample(self, phase: str) -> dict[str, Any]:
-        """Sample the processes of the run."""
         known: dict[int, str] = {}
         if self.server is not None and self.server.living:
             known[self.server.pid] = "server"
@@ -259,50 +250,60 @@ class Rig:
 
 
 class Scenario(NamedTuple):
-    """A run that a command makes."""
-
-    name: str
+    module: str
+    """The module that is run; its ``Mix`` says what clients ask."""
     run: Callable[[Rig, argparse.Namespace], Awaitable[None]]
     wants: Callable[[argparse.Namespace], Mapping[str, int]]
-    """How much of what must be in the tally, so that something is shown."""
+    """How much of what must be in the tally, so that something is shown.  ConfigError for
+    options that cannot work."""
     options: Callable[[argparse.ArgumentParser], None]
+    judged: Callable[[Path, argparse.Namespace], dict[str, Any]] = lambda log, _: judge(
+        log, Samples()
+    )
+    watched: bool = True
+    """Whether the deaths of the environment's processes are written down."""
 
 
 async def play(scenario: Scenario, rig: Rig, given: argparse.Namespace) -> list[str]:
-    """All of it; what ended that should not."""
     rig.log.write("phase", "begin", wants=scenario.wants(given), options=str(vars(given)))
     said: list[str] = []
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(rig.watch)
+            if scenario.watched:
+                nursery.start_soon(rig.watch)
             await scenario.run(rig, given)
             nursery.cancel_scope.cancel()
     except* (EndedByItself, ServerStartError) as group:
         said += [str(error) for error in group.exceptions]
     finally:
-        rig.lives.look(rig.log)
+        if scenario.watched:
+            rig.lives.look(rig.log)
         rig.log.close()
     return said
 
 
 def main(scenario: Scenario, words: Sequence[str] | None = None) -> int:
-    """Run it, judge the log, and print the figures; exit code 0 only if there is no problem.
-    Ctrl-C ends everything, and prints the figures so far."""
-    parser = argparse.ArgumentParser(prog=f"python -m tests.rig.{scenario.name}")
-    scenario.options(parser)
-    parser.add_argument("--seed", type=int, default=0)
+    """Run it, judge the log, and print the figures; exit code 0 only if there is no problem, 2 for
+    wrong usage.  Ctrl-C ends everything, and prints the figures so far."""
+    parser = argparse.ArgumentParser(prog=f"python -m {scenario.module}", allow_abbrev=False)
+    parser.add_argument("--seed", type=int, default=0, help="decides what happens")
     parser.add_argument("--server-command", type=shlex.split, default=[], help="a broken server")
     parser.add_argument("--keep", type=Path, help="keep the log, in a folder that has none yet")
+    scenario.options(parser)
     given = parser.parse_args(words)
     code = 0
-    with tempfile.TemporaryDirectory(prefix=f"trio-envserve-{scenario.name}-") as name:
-        rig = Rig(given.keep or Path(name), f"tests.rig.{scenario.name}", given.seed)
+    with tempfile.TemporaryDirectory(prefix="trio-envserve-rig-") as name:
+        try:
+            scenario.wants(given)
+            rig = Rig(given.keep or Path(name), scenario.module, given.seed)
+        except ConfigError as error:
+            parser.error(str(error))
         try:
             for text in trio.run(play, scenario, rig, given):
                 print(text, file=sys.stderr)
         except* KeyboardInterrupt:
             code = 130
-        judged = judge(rig.folder / EVENTS, Samples())
+        judged = scenario.judged(rig.folder / EVENTS, given)
     for problem in judged["problems"]:
         print(f"FAILED: {problem}", file=sys.stderr)
     print(json.dumps(judged))

@@ -44,8 +44,6 @@ COUNTED = ("processes", "descriptors", "threads")
 
 
 class Held(NamedTuple):
-    """The use of one process."""
-
     pid: int
     parent: int
     group: int
@@ -55,7 +53,6 @@ class Held(NamedTuple):
 
 
 def has_proc() -> bool:
-    """Whether this system can be asked."""
     return (PROC / "self" / "fd").is_dir()
 
 
@@ -179,7 +176,6 @@ class Samples(Counting):
         self.over = False
 
     def see(self, event: Event) -> None:
-        """Take in a sample."""
         if event.kind == "phase":
             self.over |= event.actor == "end"
         elif event.kind == "sampled" and event.actor == "steady":

@@ -95,7 +95,6 @@ class Mix(Asks):
         self._numbers = itertools.count()
 
     def draw(self, reach: int) -> Ask:
-        """The next call."""
         rng = self.rng
         kind, special = rng.random(), rng.random()
         span = (0.0, 0.4) if kind < 0.65 else (0.4, 2.0) if kind < 0.92 else (2.0, 6.0)
@@ -118,7 +117,6 @@ class Mix(Asks):
 
 
 async def run(rig: Rig, given: argparse.Namespace) -> None:
-    """All phases."""
     async with AsyncExitStack() as stack:
         # Everything is told to end in the order in which it depends on each other.
         server = rig.serve(hosted=given.remote_host, limits=LIMITS, command=given.server_command)
@@ -222,20 +220,18 @@ def counted(sample: dict[str, Any]) -> dict[str, Any]:
 
 
 def wants(given: argparse.Namespace) -> dict[str, int]:
-    """Each kind of fault, and a result."""
     kinds = KINDS | (KINDS_OF_HOST if given.remote_host else {})
     return {"result": 1} | {f"{of} {how}": 1 for of, how in kinds}
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Its options."""
     parser.add_argument("--minutes", type=float, default=1.0, help="how long the faults go on")
     parser.add_argument(
         "--remote-host", action="store_true", help="workers of a host that has joined"
     )
 
 
-SCENARIO = Scenario("soak", run, wants, options)
+SCENARIO = Scenario("tests.rig.soak", run, wants, options)
 
 if __name__ == "__main__":
     sys.exit(main(SCENARIO))

@@ -111,21 +111,3 @@ def test_a_timer_of_the_clock_that_stands_still_is_set_by_that_clock(tmp_path: P
     # The kernel's timer would have killed it at once: its time passed long ago.
     assert process.communicate(timeout=60)[0] == "set\n"
     assert process.returncode == -signal.SIGKILL
-
-
-def test_a_compiler_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = tmp_path / "cc"
-    fake.write_text("#!/bin/sh\necho it is broken >&2\nexit 1\n")
-    fake.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    with pytest.raises(RuntimeError, match="it is broken"):
-        SleepingMachine(tmp_path / "machine")
-
-
-def test_who_has_ended_meanwhile_needs_no_waking(tmp_path: Path) -> None:
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
-    with Asleep(process.pid, None):
-        process.kill()
-        process.wait()
-    with Asleep(process.pid, None):
-        pass

@@ -29,7 +29,6 @@ LIMIT_S = 1800.0
 
 
 async def play(folder: Path, name: str, words: str) -> dict[str, Any]:
-    """Play a rig to its end; what it says, with its exit code."""
     command = [*program(f"tests.rig.{name}"), *shlex.split(words), "--keep", str(folder / "run")]
     heard: list[dict[str, Any]] = []
     process = Process(command, name, cwd=folder)

@@ -20,7 +20,6 @@ from tests.rig.samples import (
     files_in,
     look_at,
     processes_in,
-    rss_kib,
     sample,
     workers_of,
 )
@@ -38,7 +37,6 @@ HOLDS = (
 
 @contextmanager
 def python(folder: Path, code: str = "", **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that works in a folder, and has begun."""
     process = subprocess.Popen(
         [sys.executable, "-c", code + READY], cwd=folder, stdin=subprocess.PIPE,
         stdout=subprocess.PIPE, **options,
@@ -69,8 +67,10 @@ def test_process_is_seen_with_its_descriptors_threads_and_memory(tmp_path: Path)
         assert after.rss_kib - before.rss_kib > 19 * 1024
         assert pids_in(tmp_path) == {bare.pid, full.pid}
         assert workers_of(tmp_path, os.getpid(), hosted=False) == sorted([bare.pid, full.pid])
+        full.kill()
+        os.waitid(os.P_PID, full.pid, os.WEXITED | os.WNOWAIT)
+        assert look_at(full.pid) is None  # dead, and not reaped
     assert processes_in(tmp_path) == []
-    assert look_at(full.pid) is None
 
 
 @needs_proc
@@ -107,22 +107,6 @@ def test_process_that_a_dead_parent_left_behind_is_found(tmp_path: Path) -> None
         assert pids_in(tmp_path) == {child}
     finally:
         os.kill(child, signal.SIGKILL)
-
-
-@needs_proc
-@pytest.mark.real
-def test_process_that_is_dead_and_not_reaped_holds_nothing(tmp_path: Path) -> None:
-    with python(tmp_path) as process:
-        process.kill()
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        assert look_at(process.pid) is None
-        assert set(sample(tmp_path, {})["kinds"]) == {"rig"}
-
-
-@needs_proc
-def test_memory_of_no_process_is_an_error() -> None:
-    with pytest.raises(OSError, match="smaps_rollup"):
-        rss_kib(2**22 + 1)
 
 
 def test_sockets_and_locks_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

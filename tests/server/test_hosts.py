@@ -83,7 +83,7 @@ async def router_process(
         "hosts_bind": hosts, "fence_s": fence_s,
         "journal": str(judge.directory / "journal") if journal else None,
     }  # fmt: skip
-    async with open_process(judge, "server_main", options, "serving") as process:
+    async with open_process(judge, "tests.rig.server", options, "serving") as process:
         yield process
 
 
