@@ -155,4 +155,4 @@ async def test_hosts_that_had_no_lease_are_waited_for_until_they_have_come() -> 
     router = OfRouter()
     assert await wait_for_hosts(router, lease(NO_LEASE_S), Desk(699.9)) == pytest.approx(700)
     assert "until each of them has come" in router.told[0]
-    assert "removes epochs.hosts" in router.told[0]
+    assert "removes epochs.hosts and starts the server anew" in router.told[0]

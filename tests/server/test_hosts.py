@@ -156,25 +156,6 @@ async def test_the_next_host_of_a_name_need_not_wait_for_the_lease(judge):
 
 @pytest.mark.real
 @pytest.mark.slow
-async def test_twenty_rollouts_on_a_host_outlive_the_router(judge: Judge):
-    keys = [f"k{number}" for number in range(20)]
-    with trio.fail_after(PATIENCE_S):
-        async with addresses() as (bind, hosts), host_process(hosts, judge, "a"):
-            async with router_process(judge, bind, hosts) as first, open_calls(bind) as calls:
-                for key in keys:
-                    start_keyed(calls, key)
-                await judge.wait_started(*keys)
-                await kill(first)
-                async with router_process(judge, bind, hosts):
-                    judge.put("gate")
-                    for key in keys:
-                        await calls.value(key)
-    judge.assert_exactly_once(*keys)
-    assert sum(judge.starts(key) for key in keys) == 20
-
-
-@pytest.mark.real
-@pytest.mark.slow
 async def test_what_the_journal_does_not_know_is_stopped_before_it_runs_again(judge: Judge):
     """A call without a key, and with consent, is lost with its router."""
     with trio.fail_after(PATIENCE_S):

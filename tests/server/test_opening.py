@@ -1,4 +1,5 @@
-"""Servers are opened, get ready or say why not, and end with their block."""
+"""Servers are opened, get ready or say why not, and end with their block; what they open for
+their arguments and close again, without sockets and processes."""
 
 from __future__ import annotations
 
@@ -12,27 +13,34 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from tests.memory import ADDRESS, Probe, echo, pair, virtual
 from trio_envserve import (
+    ClientRight,
     ConfigError,
-    DidNotRun,
     KeyLimits,
     KeyPair,
     MayHaveRun,
     Server,
     ServerCurve,
     ServerLimits,
-    ServerNotReady,
     ServerStartError,
     WireLimits,
+    WorkerRange,
     open_client,
     open_server,
     serve,
 )
 from trio_envserve.core.lease import NO_LEASE_S
 from trio_envserve.core.messages import encode_record
+from trio_envserve.core.router import Router
+from trio_envserve.host.folder_locks import FolderLocks
+from trio_envserve.host.locks import AddressLocks
+from trio_envserve.host.workers import InProcessWorkers
 from trio_envserve.net import MemoryNetwork
+from trio_envserve.net.keypairs import key_bytes
+from trio_envserve.net.zmtp.curve import STRANGER
 from trio_envserve.net.zmtp.sides import sealed_wire
 from trio_envserve.server import opening
 from trio_envserve.server.setup import Setup
@@ -70,28 +78,6 @@ async def test_an_exception_of_the_block_comes_out_as_it_is() -> None:
     with pytest.raises(KeyError, match="mine"):
         async with pair(Probe()):
             raise KeyError("mine")
-
-
-@virtual
-async def test_a_broken_environment_is_not_ready_with_its_traceback() -> None:
-    def broken() -> Any:
-        raise RuntimeError("no dataset here")
-
-    async with pair(broken) as (server, client):
-        with pytest.raises(ServerNotReady, match="no dataset here"):
-            await client.wait_ready(60)
-        assert server.status().status.value == "broken"
-        # Pauses between the tries grow: no restart storm.
-        assert server.stats().worker_restarts < 15
-
-
-@virtual
-async def test_an_unknown_model_did_not_run() -> None:
-    probe = Probe()
-    async with pair(probe) as (_, client):
-        with pytest.raises(DidNotRun, match="oracle"):
-            await client.run_rollout(["a", 1], model="orcale")
-    assert not probe.started
 
 
 @virtual
@@ -258,25 +244,13 @@ async def test_what_cannot_be_run_together_is_refused(
     assert "setup" not in set_up
 
 
-async def test_what_is_given_is_what_is_set_up(set_up: dict[str, Any]) -> None:
-    given = {
-        "args": {"a": 1}, "bind": "tcp://127.0.0.1:7", "workers": 3, "hosts_bind": HOSTS,
-        "limits": ServerLimits(stop_s=3.0), "wire": WireLimits(flush_s=3.0),
-        "keys": KeyLimits(retention_s=60.0), "worker_environ": [{"A": "1"}],
-        "worker_logging": {"level": "info"}, "worker_otlp": {"endpoint": "e"}, "journal": "folder",
-        "needs": {"gpu": 1.0}, "network": MemoryNetwork(), "transport": "libzmq",
-    }  # fmt: skip
-    async with open_server(**given, fence_s=5.0):  # type: ignore[arg-type]  # each of its own
+async def test_what_is_not_given_has_its_default_and_no_lease_is_a_choice(
+    set_up: dict[str, Any],
+) -> None:
+    async with open_server(fence_s=None, workers=0, args={"a": (1,)}):
         pass
     setup = set_up["setup"]
-    assert {name: getattr(setup, name) for name in given} == given
-    assert setup.lease.fence_s == 5.0
-    async with open_server(
-        record="file", record_bodies=True, fence_s=None, workers=0, args={"a": (1,)}
-    ):
-        pass
-    setup = set_up["setup"]
-    assert (setup.record, setup.record_bodies, setup.lease.fence_s) == ("file", True, NO_LEASE_S)
+    assert setup.lease.fence_s == NO_LEASE_S
     assert (setup.limits, setup.wire, setup.keys) == (ServerLimits(), WireLimits(), KeyLimits())
     assert setup.args == {"a": (1,)}  # in this process any will do
 
@@ -308,3 +282,292 @@ async def test_hosts_are_told_all_that_they_run_or_it_is_refused() -> None:
     with pytest.raises(ConfigError, match="bytes, and hosts can be told 2048"):
         async with opening.open_setup(large):
             pass
+
+
+PLACE = "tcp://127.0.0.1:7"
+ANY = "tcp://127.0.0.1:0"
+LONG_S = 60.0
+
+
+class Bound:
+    """The socket of a router, whose address is another one."""
+
+    def __init__(self, router: Any, address: str) -> None:
+        self.address = address
+        self.closed: list[tuple[bytes, str]] = []
+        self.is_gone = False
+        self.heard_when_gone = False
+        """Whether somebody listened to it when it was closed."""
+        self._router = router
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._router, name)
+
+    async def receive(self) -> Any:
+        """As that of the router."""
+        try:
+            return await self._router.receive()
+        finally:
+            self.heard_when_gone |= self.is_gone
+
+    def peer_key(self, route: bytes) -> bytes:
+        """The key behind a route: here each is named after its key."""
+        return route
+
+    def close_peer(self, route: bytes, why: str) -> None:
+        """End a connection."""
+        self.closed.append((route, why))
+
+
+class Elsewhere:
+    """A network in memory whose routers are bound to an address of TCP, as far as they say."""
+
+    def __init__(self, address: str) -> None:
+        self.opened: list[Any] = []
+        self.entered = 0
+        self._address = address
+        self._memory = MemoryNetwork()
+
+    @asynccontextmanager
+    async def open_router(self, bind: str, **options: Any) -> AsyncIterator[Bound]:
+        """As that of other networks."""
+        limits = options.pop("limits")
+        async with self._memory.open_router("memory:*", limits=limits) as router:
+            bound = Bound(router, self._address)
+            opened = {"bind": bind, "limits": limits, "socket": bound, **options}
+            self.opened.append(SimpleNamespace(**opened))
+            try:
+                yield bound
+            finally:
+                bound.is_gone = True
+
+    @asynccontextmanager
+    async def enter(self, *_: Any) -> AsyncIterator[Elsewhere]:
+        """In the place of what opens a network."""
+        self.entered += 1
+        yield self
+
+
+def files_in(folder: Path) -> list[Path]:
+    return [each for each in folder.rglob("*") if each.is_file()]
+
+
+def is_served(address: str) -> bool:
+    """Whether a server has the lock of an address."""
+    locks = AddressLocks(address)
+    try:
+        locks.take_server()
+    except ServerStartError:
+        return True
+    finally:
+        locks.close()
+    return False
+
+
+@pytest.mark.parametrize("address", [PLACE, "ipc:///tmp/there"])
+async def test_an_address_is_locked_while_its_server_is_open(tmp_path: Path, address: str) -> None:
+    network: Any = Elsewhere(address)
+    with trio.fail_after(LONG_S):
+        async with open_server(echo, bind=address, workers=0, network=network) as server:
+            await server.wait_ready()
+            assert is_served(address)
+            locks = AddressLocks(address)
+            assert locks.try_epochs(b"x" * 16) is None
+            locks.close()
+            with pytest.raises(ServerStartError, match="another server"):
+                async with open_server(echo, bind=address, workers=0, network=network):
+                    raise AssertionError("it was opened")
+            assert len(network.opened) == 1
+    assert not is_served(address)
+    assert files_in(tmp_path)  # for a later server at this address
+
+
+@pytest.mark.parametrize(("bind", "locked"), [(ANY, True), (ADDRESS, False)])
+async def test_an_address_that_nobody_comes_back_to_leaves_no_files(
+    tmp_path: Path, bind: str, locked: bool
+) -> None:
+    """One that the system chose is locked meanwhile; one in memory has no locks."""
+    network: Any = Elsewhere(PLACE) if locked else MemoryNetwork()
+    with trio.fail_after(LONG_S):
+        async with open_server(echo, bind=bind, workers=0, network=network) as server:
+            await server.wait_ready()
+            assert bool(files_in(tmp_path)) is locked
+            assert not locked or is_served(PLACE)
+    assert files_in(tmp_path) == []
+
+
+@virtual
+async def test_a_server_that_waited_too_long_for_an_earlier_one_says_so() -> None:
+    """And not a group of such errors."""
+    earlier, network = AddressLocks(PLACE), Elsewhere(PLACE)
+    assert earlier.try_epochs(b"x" * 16) == set()
+    options: Any = {"network": network, "limits": ServerLimits(lock_s=3.0)}
+    try:
+        with pytest.raises(ServerStartError, match="find them with: fuser"):
+            async with open_server(echo, bind=PLACE, workers=0, **options) as server:
+                await server.wait_ready()
+    finally:
+        earlier.close()
+
+
+@pytest.mark.parametrize(
+    ("address", "hosts", "lines"),
+    [(PLACE, None, 0), ("tcp://0.0.0.0:7", None, 1), ("tcp://0.0.0.0:7", "tcp://0.0.0.0:8", 2)],
+)
+@virtual
+async def test_each_address_that_others_can_reach_is_warned_of(
+    caplog: pytest.LogCaptureFixture, address: str, hosts: str | None, lines: int
+) -> None:
+    network: Any = Elsewhere(address)
+    limits = ServerLimits(window=99)
+    async with open_server(
+        "arithmetic", bind=address, hosts_bind=hosts, workers=0, network=network, limits=limits
+    ):
+        pass
+    assert caplog.text.count(f"{address} is reachable from other machines") == lines
+    assert [each.bind for each in network.opened] == [address, hosts][: len(network.opened)]
+    assert {each.limits for each in network.opened} == {WireLimits()}
+
+
+@virtual
+async def test_sockets_are_of_the_transport_that_was_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    network, chosen = Elsewhere(PLACE), []
+
+    def open_network(transport: str) -> Any:
+        chosen.append(transport)
+        return network.enter()
+
+    monkeypatch.setattr(opening, "open_network", open_network)
+    async with open_server(echo, bind=PLACE, workers=0, transport="libzmq") as server:
+        assert server.address == PLACE
+    assert (chosen, network.entered) == (["libzmq"], 1)
+
+
+@virtual
+async def test_nobody_listens_to_a_socket_any_more_when_it_is_closed() -> None:
+    """A server that was closed just when a host spoke raised ClosedResourceError."""
+    network: Any = Elsewhere(PLACE)
+    async with open_server(
+        "arithmetic", bind=PLACE, hosts_bind=ANY, workers=0, network=network
+    ) as server:
+        await trio.testing.wait_all_tasks_blocked()
+        assert server.hosts_address == PLACE
+    assert [each.socket.heard_when_gone for each in network.opened] == [False, False]
+
+
+# -- the router ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The arguments of each router that is made."""
+    seen: list[dict[str, Any]] = []
+
+    def make(**options: Any) -> Router:
+        seen.append(options)
+        return Router(**options)
+
+    def workers(setup: Setup, locks: Any, address: str) -> InProcessWorkers:
+        seen.append({"locks": [each.path.name for each in locks], "address": address})
+        return InProcessWorkers(setup.environment, {}, setup.limits, setup.wire)
+
+    monkeypatch.setattr(opening, "Router", make)
+    monkeypatch.setattr(opening, "_host", workers)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("workers", "hosts", "slots"),
+    [
+        (0, None, 1),
+        (0, "memory:hosts", 0),
+        (3, None, 3),
+        (3, "memory:hosts", 3),
+        (WorkerRange(1, 4), None, WorkerRange(1, 4)),
+    ],
+)
+@virtual
+async def test_a_router_has_a_slot_for_each_worker_of_this_machine(
+    made: list[dict[str, Any]], workers: Any, hosts: str | None, slots: Any
+) -> None:
+    limits, wire, keys = ServerLimits(window=99), WireLimits(), KeyLimits(retention_s=9.0)
+    await trio.sleep(5)
+    async with open_server(
+        "arithmetic", bind=ADDRESS, workers=workers, hosts_bind=hosts, network=MemoryNetwork(),
+        limits=limits, wire=wire, keys=keys,
+    ) as server:  # fmt: skip
+        about, options = made
+        assert about == {"locks": [], "address": ADDRESS}
+        assert len(options.pop("epoch")) == len(options.pop("new_id")()) == 16
+        assert options == {
+            "slots": slots, "now_s": 5.0, "limits": limits, "wire": wire, "keys": keys,
+            "heartbeats": False, "journaled": False, "resting": False,
+        }  # fmt: skip
+        assert server.hosts_address == (hosts or "")
+
+
+async def test_the_locks_of_a_journal_are_held_with_those_of_the_address(
+    made: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    network: Any = Elsewhere(PLACE)
+    with trio.fail_after(LONG_S):
+        async with open_server(
+            echo, bind=PLACE, workers=0, network=network, journal=tmp_path / "journal"
+        ) as server:
+            await server.wait_ready()
+            about, options = made
+            assert about["locks"][1:] == ["epochs.lock", "epochs.lock"]  # in it, and beside it
+            assert options["journaled"]
+            assert options["resting"]
+            for place in (tmp_path / "journal", tmp_path / ".journal.journal"):
+                assert FolderLocks(place).try_epochs(b"x" * 16) is None
+
+
+# -- keys ---------------------------------------------------------------------------------
+
+SERVER, WORKER, TRAINER = (KeyPair.new() for _ in range(3))
+SEALED = ServerCurve(
+    SERVER,
+    {
+        "worker": ClientRight(WORKER.public, ("work",)),
+        "trainer": ClientRight(TRAINER.public, ("submit",)),
+    },
+)
+W, T = (key_bytes(each.public, "it") for each in (WORKER, TRAINER))
+
+
+@pytest.fixture
+def sealed(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The network of sockets that speak ZMTP."""
+    network = Elsewhere(PLACE)
+    monkeypatch.setattr(opening, "open_zmtp_network", network.enter)
+    return network
+
+
+@virtual
+async def test_the_front_of_a_server_with_keys_asks_its_doorkeeper(
+    sealed: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    sealed._address = "tcp://0.0.0.0:7"
+    async with open_server(
+        "arithmetic", bind="tcp://0.0.0.0:7", hosts_bind="tcp://0.0.0.0:8", workers=0, curve=SEALED
+    ) as server:
+        front, hosts = sealed.opened
+        assert (front.bind, hosts.bind) == ("tcp://0.0.0.0:7", "tcp://0.0.0.0:8")
+        assert front.curve.keys == hosts.curve.keys == SERVER
+        assert front.limits == hosts.limits != WireLimits()
+        assert [front.curve.admit(each) for each in (W, T, b"x")] == ["", "", STRANGER]
+        assert hosts.curve.admit(W) == ""
+        assert "may not work" in hosts.curve.admit(T)
+        assert server.curve is not None
+        # A host whose key may not be there loses its connection at the next tick.
+        hosts.on_peer(W, "a place")
+        hosts.on_peer(T, "a place")
+        await trio.sleep(5)
+        ((route, why),) = hosts.socket.closed
+        assert route == T
+        assert "may not work" in why
+        assert front.socket.closed == []
+    assert "no authentication" not in caplog.text

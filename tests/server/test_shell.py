@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 import trio
@@ -17,13 +16,10 @@ from trio_envserve import (
     open_client,
     open_server,
 )
-from trio_envserve.core.heartbeat import Heartbeat
 from trio_envserve.core.router import Router
-from trio_envserve.core.router_effects import AskWorker, RouterEffect, Spawn
+from trio_envserve.core.router_effects import RouterEffect
 from trio_envserve.core.router_inputs import ClientMessage, RouterInput, Tick
-from trio_envserve.host.workers import Felt, Heard, InProcessWorkers, Started
 from trio_envserve.net import MemoryNetwork
-from trio_envserve.server import opening
 
 
 @virtual
@@ -124,53 +120,3 @@ async def test_where_a_rollout_of_this_process_stands_is_told_at_once() -> None:
         assert text is not None
         assert "await self.gate.wait()" in text
         nursery.cancel_scope.cancel()
-
-
-class BeatingWorkers:
-    """Workers in this process that have heartbeats, and say in them where an execution stands,
-    as processes do."""
-
-    heartbeats = True
-
-    def __init__(self, *given: Any) -> None:
-        self._own = InProcessWorkers(*given)
-        self.kill, self.where = self._own.kill, self._own.where
-        self.send_many_nowait = self._own.send_many_nowait
-        self._asked: AskWorker | None = None
-
-    async def live(self, spawn: Spawn, started: Started, heard: Heard, felt: Felt) -> str:
-        async def beat() -> None:
-            while True:
-                ask, self._asked = self._asked, None
-                asked = () if ask is None else (ask.number, f"{ask.request} stands here")
-                felt(Heartbeat(0.25, 7 << 20, "in a loop", *asked))
-                await trio.sleep(1)
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(beat)
-            how = await self._own.live(spawn, started, heard, felt)
-            nursery.cancel_scope.cancel()
-        return how
-
-    def stack(self, ask: AskWorker) -> str | None:
-        self._asked = ask
-        return None
-
-
-@virtual
-async def test_where_a_rollout_of_a_process_stands_is_told_with_its_next_heartbeat() -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(opening, "InProcessWorkers", BeatingWorkers)
-        async with pair(Probe()) as (server, client), trio.open_nursery() as nursery:
-            nursery.start_soon(client.outcome, ["a", "wait"])
-            await trio.sleep(8)  # a worker without heartbeats would be suspect
-            assert server.status().ready
-            (worker,) = server.stats().per_worker
-            assert (worker.memory_bytes, worker.lag_s) == (7 << 20, 0.25)
-            (running,) = (await client.list_running()).running
-            began_s = trio.current_time()
-            text = await client.stack(running.number)
-            assert 0 < trio.current_time() - began_s <= 1
-            assert text is not None
-            assert "stands here" in text
-            nursery.cancel_scope.cancel()

@@ -128,26 +128,6 @@ async def test_what_waits_keeps_no_other_waiting(autojump_clock):
         assert len(executing(nursery)) == busy
 
 
-async def test_a_task_whose_turn_is_over_leaves_the_rest_to_another(autojump_clock):
-    async def long(_: Rig) -> float:
-        return trio.current_time() + TURN_S
-
-    async with opened() as (rig, _):
-        first, second = await rig.run(long, at_once)
-        assert first is not second
-
-
-async def test_a_task_in_which_something_was_left_runs_nothing_more(autojump_clock):
-    async def leave(_: Rig) -> str:
-        return UNCLEAN
-
-    async with opened() as (rig, nursery):
-        (left,) = await rig.run(leave)
-        assert executing(nursery) == []
-        (next_one,) = await rig.run(at_once)
-        assert next_one is not left
-
-
 async def test_whether_a_task_goes_on(autojump_clock):
     asked: list[bool] = []
 

@@ -66,7 +66,7 @@ async def test_the_guard_outlives_the_server(odd):
     assert process.returncode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("odd", ["was given no 2", "was given no 0 1 2", "ignores SIGCHLD"])
+@pytest.mark.parametrize("odd", ["was given no 0 1 2", "ignores SIGCHLD"])
 async def test_workers_of_a_strange_server_work_and_are_guarded(judge, odd):
     with trio.fail_after(PATIENCE_S):
         async with (
@@ -90,8 +90,7 @@ async def test_a_server_that_inherits_orphans_reaps_the_guards(judge):
             open_odd_server(judge, "inherits orphans") as server,
             open_calls(server.address) as calls,
         ):
-            for turn in range(3):
-                await calls.value(calls.start(f"k{turn}", rerun=True))
-                os.kill(judge.pids(f"k{turn}")[-1], signal.SIGKILL)
+            await calls.value(calls.start("first", rerun=True))
+            os.kill(judge.pids("first")[-1], signal.SIGKILL)
             await calls.value(calls.start("last", rerun=True))
             assert zombies_of(server.process.pid) == []

@@ -130,38 +130,6 @@ async def test_an_error_says_whether_it_ran_and_a_failure_after_a_cancel_is_the_
     assert info.duration_s == 2.0
 
 
-async def test_the_runner_gets_what_was_asked_and_the_outcome_has_its_value(
-    autojump_clock: Any,
-) -> None:
-    make = maker(lambda: {"a": 1})
-    status, body = cast("Any", await make.of(
-        "r", CodeResult("asked"), 0.0, trio.CancelScope(), said, noted, "parent"
-    ))  # fmt: skip
-    assert (status, values.decode(bytes(body))) == (Status.RESULT, {"a": 1})
-    how = {
-        "request_id": "r", "here": True, "said": said, "noted": noted, "traceparent": "parent",
-    }  # fmt: skip
-    assert cast("Any", make)._runner.seen == ["asked", how]
-
-
-async def test_a_large_value_is_encoded_later_and_once(
-    autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    large = await outcome_of(lambda: LARGE)
-    assert large == LargeValue(LARGE)
-    encoded = []
-    real = values.encode_to_send
-
-    def encode(value: Any, **how: Any) -> Any:
-        encoded.append("pause" in how)
-        return real(value, **how)
-
-    monkeypatch.setattr(values, "encode_to_send", encode)
-    status, body = await maker().of_large(large, 0.0)
-    assert encoded == [True]
-    assert (status, values.decode(bytes(body))) == (Status.RESULT, LARGE)
-
-
 async def test_a_large_value_that_knows_its_thread_is_encoded_here(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

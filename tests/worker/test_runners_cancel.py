@@ -317,30 +317,6 @@ async def test_the_cancel_reaches_the_model_call(function):
     assert model.cancelled == 1
 
 
-def thread_finishes(rollout):
-    try:
-        rollout.ask_sync([])
-    except RolloutCancelled:
-        return "done"
-
-
-@on_asyncio
-async def asyncio_finishes(rollout):
-    try:
-        await rollout.ask([])
-    except asyncio.CancelledError:
-        return "done"
-
-
-@pytest.mark.parametrize("function", [thread_finishes, asyncio_finishes])
-async def test_a_value_after_a_cancelled_model_call_is_kept(function):
-    witness = Witness()
-    model = SlowModel(witness)
-    async with open_models({"slow": lambda endpoint: model}) as models:
-        call = await cancelled(load(function), witness, request(endpoint="slow"), models)
-    assert call.value == "done"
-
-
 async def test_model_calls_of_stray_asyncio_tasks_end_with_the_rollout():
     witness = Witness()
     model = SlowModel(witness)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import trio
 
-from tests.worker.test_shell import Router, opened
+from tests.worker.test_shell import opened
 from trio_envserve.core import messages, values, values_lower, values_pieces
 from trio_envserve.core.terms import Status, Verdict
-from trio_envserve.envs import turns
+from trio_envserve.envs import RolloutRequest, turns
 
 LARGE = [[number / 3, f"{number}"] * 60 for number in range(1_000)]
 """Takes long to decode, and to encode."""
@@ -180,34 +180,22 @@ async def test_code_of_a_large_value_runs_on_its_loop() -> None:
     assert all(by_loop)
 
 
-async def test_a_large_value_that_has_no_encoding_is_told() -> None:
+async def test_a_large_request_that_is_broken_is_refused_with_the_place() -> None:
     async def environment(rollout: Any) -> Any:
         return [LARGE, {"model": object()}]
 
+    asked = RolloutRequest(kind="rollout", input=LARGE, endpoint="oracle", model_name="m")
     async with opened(environment, patience_s=60) as (router, _):
-        router.dispatch("large")
-        ((status, info),) = (await router.outcomes(1)).values()
-    assert (status, info.code) == (Status.ERROR, "outcome-not-encodable")
-    assert "result[1].model" in info.message
-
-
-async def test_a_large_request_that_is_broken_is_refused_with_the_place() -> None:
-    async def environment(rollout: Any) -> Any:
-        return None
-
-    async with opened(environment, patience_s=60) as (router, _):
-        body = bytearray(values.encode(request_of(router)))
+        body = bytearray(values.encode(asked.to_body()))
         body[500_000:500_001] = b"\x1c"
         router.number += 1
         router.send(messages.Dispatch(b"s" * 16, 1, router.number, "c"), bytes(body))
         ((status, info),) = (await router.outcomes(1)).values()
-    assert (status, info.code, info.verdict) == (Status.ERROR, "refused", Verdict.DID_NOT_RUN)
-    assert "request.input[" in info.message
-
-
-def request_of(_router: Router) -> dict[str, Any]:
-    from trio_envserve.envs import RolloutRequest
-
-    return RolloutRequest(
-        kind="rollout", input=LARGE, endpoint="oracle", model_name="m"
-    ).to_body()  # fmt: skip
+        assert (status, info.code) == (Status.ERROR, "refused")
+        assert info.verdict is Verdict.DID_NOT_RUN
+        assert "request.input[" in info.message
+        # As is a large value that has no encoding.
+        router.dispatch("large")
+        ((status, info),) = (await router.outcomes(1)).values()
+    assert (status, info.code) == (Status.ERROR, "outcome-not-encodable")
+    assert "result[1].model" in info.message

@@ -46,21 +46,7 @@ async def noted(router: Any, count: int = 1) -> list[dict[int, notes.Note]]:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-async def test_the_last_note_leaves_with_a_beat(backend: str):
-    environment = Held(backend, note_all)
-    async with opened(environment, beat_s=0.01) as (router, _):
-        number = router.dispatch([{"turn": 1, "text": "a"}, {"turn": 2, "tokens": 7}])
-        try:
-            seen = await noted(router)
-            while seen[-1] == {number: {"turn": 1, "text": "a"}}:  # a beat came in between
-                seen += await noted(router)
-        finally:
-            environment.over.set()
-        assert seen[-1] == {number: {"turn": 2, "tokens": 7}}
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-async def test_many_notes_of_a_megabyte_leave_as_one_that_is_cut(backend: str):
+async def test_many_notes_of_a_megabyte_leave_with_the_beats_as_one_that_is_cut(backend: str):
     environment = Held(backend, note_all)
     given = [{"text": "x" * 1_000_000}] * 3 + [{"turn": turn} for turn in range(10_000)]
     async with opened(environment, beat_s=0.01) as (router, _):
@@ -72,6 +58,7 @@ async def test_many_notes_of_a_megabyte_leave_as_one_that_is_cut(backend: str):
                 assert len(notes.encode(last)) <= NOTE_BYTES
         finally:
             environment.over.set()
+    assert last == {"turn": 9_999}
 
 
 async def test_g10_of_ten_thousand_notes_while_the_loop_is_busy_one_is_held():

@@ -81,12 +81,6 @@ async def test_g11_what_was_answered_is_answered_again_by_the_next_server(tmp_pa
         assert len(probe.runs) == 3
 
 
-async def test_without_a_journal_nothing_is_durable(tmp_path: Path):
-    network = MemoryNetwork()
-    async with open_server(Probe(), bind="memory:s", workers=0, network=network) as server:
-        assert not server.status().durable
-
-
 async def test_a_full_disk_refuses_new_keys_with_the_reason_and_answers_what_is_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -135,13 +129,6 @@ async def test_a_calendar_that_jumps_by_a_day_ends_and_loses_nothing(
         for name in ("one", "two"):
             assert (await client.attach(name)).unwrap() == {"said": name}
     assert probe.runs == ["one", "two"]
-
-
-async def test_a_journal_that_is_in_use_is_told_at_once(tmp_path: Path):
-    async with served(tmp_path, Probe()):
-        with pytest.raises(ServerStartError, match="in use by process"):
-            async with served(tmp_path, Probe()):
-                pass
 
 
 async def test_g1_no_worker_starts_while_one_of_an_earlier_server_with_the_journal_lives(

@@ -45,9 +45,19 @@ def test_what_has_its_outcome_rests_and_the_rest_is_given_as_it_was(tmp_path: Pa
     assert (one.digest, one.rerun) == (b"d" * 32, None)
 
 
-def test_executions_of_all_epochs_are_counted(tmp_path: Path):
-    """Those that may have been started before there was this journal are no count."""
-    first = Opened(0, b"n", b"k", b"d" * 32, True, 9, 3, b"c" * 16, b"")
+@pytest.mark.parametrize(
+    ("earlier", "limit_s", "counted"),
+    [
+        (3, None, [2, 1]),  # those that may have been started before this journal are no count
+        (0, 5.0, [2, 1]),  # a limit of an execution is no start
+    ],
+)
+def test_executions_of_all_epochs_are_counted(
+    earlier: int, limit_s: float | None, counted: list[int], tmp_path: Path
+):
+    first = Opened(
+        0, b"n", b"k", b"d" * 32, True, 9, earlier, b"c" * 16, b"", execution_s=limit_s
+    )  # fmt: skip
     start = Started(0, b"w" * 16, 7)
     write(
         tmp_path,
@@ -56,32 +66,13 @@ def test_executions_of_all_epochs_are_counted(tmp_path: Path):
         [start._replace(number=1), completed(1)],
     )
     _, at_rest = started(tmp_path)
-    assert [unpack(one).executions for one in at_rest] == [2, 1]
-
-
-def test_a_limit_of_an_execution_is_no_start(tmp_path: Path):
-    first = Opened(0, b"n", b"k", b"d" * 32, True, 9, 0, b"c" * 16, b"", execution_s=5.0)
-    start = Started(0, b"w" * 16, 7)
-    write(
-        tmp_path,
-        [first],
-        [start, completed(0)],
-        [first._replace(number=1), start._replace(number=1), completed(1)],
-    )
-    _, at_rest = started(tmp_path)
-    assert [unpack(one).executions for one in at_rest] == [1, 1]
+    assert [unpack(one).executions for one in at_rest] == counted
 
 
 def test_what_cannot_rest_is_given_whole(tmp_path: Path):
     odd = Opened(0, b"n", b"k", b"d", True, 9, 0, b"c" * 16, b"body")
     write(tmp_path, [odd, Started(0), completed(0)])
     assert started(tmp_path) == ([Closed(0), odd, Started(0), completed(0)], [])
-
-
-def test_files_of_what_rests_stay(tmp_path: Path):
-    write(tmp_path, [opened(0, LARGE), Started(0), completed(0, LARGE)])
-    started(tmp_path)
-    assert len(list((tmp_path / "bodies").iterdir())) == 2
 
 
 @pytest.mark.parametrize("text", [
@@ -107,6 +98,7 @@ def test_an_outcome_in_a_file_that_is_missing_is_told_at_the_start(tmp_path: Pat
 
 def test_outcomes_are_read_byte_for_byte(tmp_path: Path):
     write(tmp_path, [*a_run(0), opened(1), Started(1), completed(1, LARGE)])
+    started(tmp_path)  # files of what rests stay
     one, other = read_outcomes(tmp_path, [1, 0])
     assert (one.number, one.frames, one.why) == (1, (b"header", LARGE), "")
     assert (other.number, other.frames) == (0, (b"header", b"outcome"))

@@ -57,6 +57,9 @@ def test_a_new_folder_has_nothing_and_only_its_owner_reads_it(tmp_path: Path):
 def test_what_is_closed_is_gone_and_its_number_is_not_used_again(tmp_path: Path):
     write(tmp_path, [*a_run(0), *a_run(1)], [Closed(1)], [Closed(0), opened(2), Closed(2)])
     assert read(tmp_path) == [Closed(2)]
+    with journal(tmp_path) as (store, _):
+        store.commit([opened(3), Started(3), Closed(3), opened(4)], 1.0)
+    assert read(tmp_path) == [Closed(4), opened(4)]
 
 
 def test_a_large_body_is_a_file_and_goes_with_its_row(tmp_path: Path):
@@ -191,12 +194,6 @@ def test_what_is_closed_was_removed_by_two_statements_each(tmp_path: Path):
         store._connection.set_trace_callback(None)
     assert sum("FROM records" in each for each in statements) == 2 * 4  # 64 + 32 + 2 + 1
     assert read(tmp_path) == [Closed(99), opened(99)]
-
-
-def test_what_is_opened_and_closed_in_one_group_is_gone(tmp_path: Path):
-    with journal(tmp_path) as (store, _):
-        store.commit([opened(0), Started(0), Closed(0), opened(1)], 1.0)
-    assert read(tmp_path) == [Closed(1), opened(1)]
 
 
 TAKEN_AWAY: dict[str, Callable[[Path], object]] = {
