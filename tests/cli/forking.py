@@ -1,7 +1,8 @@
 """Forks a process for each command of a test that need not begin as a process of its own.
 
 To import the command takes longer than most commands take.  So this process imports it once,
-and each request becomes a child, which goes on as ``python -m trio_envserve`` would.  A
+and each request becomes a child, which goes on as ``python -m trio_envserve`` would, or, if its
+first argument is a program's file, as ``python -W error FILE``.  A
 request is a packet on the socket whose descriptor is the argument of this program: a JSON
 object with the arguments, the folder and the environment of a command, and the descriptors of
 its standard output, of its standard error, and of a pipe for its process ID, in a line, and its
@@ -21,6 +22,7 @@ import select
 import signal
 import socket
 import sys
+import warnings
 from typing import Any, NamedTuple
 
 IMPORTED = ("group", "evaluate", "serve", "status", "show", "validate", "conform")
@@ -99,4 +101,10 @@ if __name__ == "__main__":
         importlib.import_module(f"trio_envserve.cli.{name}")
     gc.freeze()  # what no collector touches stays shared with the children
     sys.argv[1:] = fork_commands(socket.socket(fileno=int(sys.argv[1])))
-    runpy.run_module("trio_envserve", run_name="__main__", alter_sys=True)
+    if sys.argv[1].endswith(".py"):
+        gc.unfreeze()  # a library may look for who refers to its objects
+        warnings.simplefilter("error")
+        del sys.argv[0]
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    else:
+        runpy.run_module("trio_envserve", run_name="__main__", alter_sys=True)

@@ -1,31 +1,31 @@
 """Every code sample of the documentation is run.
 
-A ``python`` block is a whole program and is run in a process of its own, in a
-folder with the files of its page: a block after ``<!-- file: NAME -->`` is such
-a file and is not run.  A block after ``<!-- part of: PATH -->`` stands in that file of
-the tree, to the letter, and is not run either.  A ``console`` block is a shell session
-of this command, of ``python`` and of ``curl``: a line that serves, or ends with ``&``, goes
-on beside the lines after it, and where a page names a model's endpoint, at port 8000, there is one.
+A ``python`` block is a whole program and is run in a process of its own, a fork of one that
+has imported the command, in a folder with the files of its page: a block after
+``<!-- file: NAME -->`` is such a file and is not run.  A block after
+``<!-- part of: PATH -->`` stands in that file of the tree, to the letter, and is not run
+either.  A ``console`` block is a shell session of this command, of ``python`` and of ``curl``:
+a line that serves, or ends with ``&``, goes on beside the lines after it, and where a page
+names a model's endpoint, at port 8000, there is one.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import re
 import shlex
 import shutil
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import trio
 from _pytest.mark import ParameterSet
 
+from tests.cli import commands
+from tests.cli.commands import Finished
 from tests.connections import held_port
 
 ROOT = Path(__file__).parent.parent.parent
@@ -35,7 +35,6 @@ BLOCK = re.compile(
     r"^```(?P<language>\w+)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
-WAIT_S = 300
 MODEL_PORT = ":8000"
 CASES = ("*session*", "*full-queue*", "*silent-client*")
 """Where a page has a server judged by all cases, with limits that these need."""
@@ -115,11 +114,6 @@ def test_there_are_samples_and_no_block_of_an_unknown_kind():
     assert {each.language for each in SAMPLES} <= known
 
 
-def test_the_embedding_example_of_the_readme_is_short():
-    (program,) = [each for each in PROGRAMS if each.page == "README.md"]
-    assert len(program.text.splitlines()) <= 21
-
-
 @pytest.mark.parametrize("sample", PARTS, ids=str)
 def test_a_part_of_a_file_stands_in_it(sample: Sample):
     assert sample.text in (ROOT / sample.whole).read_text(encoding="utf-8")
@@ -127,30 +121,23 @@ def test_a_part_of_a_file_stands_in_it(sample: Sample):
 
 @pytest.mark.real
 @pytest.mark.parametrize("sample", each_of(PROGRAMS))
-def test_a_program_runs(sample: Sample, tmp_path: Path):
+async def test_a_program_runs(sample: Sample, tmp_path: Path):
     write_files(tmp_path, sample.page)
-    program = tmp_path / "sample.py"
-    program.write_text(sample.text, encoding="utf-8")
-    run = subprocess.run(
-        [sys.executable, "-W", "error", str(program)],
-        cwd=tmp_path, capture_output=True, text=True, timeout=WAIT_S, check=False,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
-    assert "Traceback" not in run.stderr
+    (tmp_path / "sample.py").write_text(sample.text, encoding="utf-8")
+    done = await run(tmp_path, "sample.py")
+    assert done.code == 0, done.err
+    assert "Traceback" not in done.err, done.err
 
 
 @pytest.mark.real
-@pytest.mark.skipif(
-    importlib.util.find_spec("trio_envserve.cli") is None, reason="the command is not there"
-)
 @pytest.mark.parametrize("sample", each_of(SESSIONS))
-def test_a_session_runs(sample: Sample, tmp_path: Path):
+async def test_a_session_runs(sample: Sample, tmp_path: Path):
     text = sample.text
     if "textarena:" in text:
         pytest.importorskip("textarena")
     if "curl " in text and shutil.which("curl") is None:
         pytest.skip("curl is not there")
-    with ExitStack() as stack:
+    async with AsyncExitStack() as stack:
         model_port = stack.enter_context(model_of(sample.page))
         write_files(tmp_path, sample.page, model_port)
         for port in (":5555", ":5556", ":8001", ":8080"):
@@ -158,74 +145,61 @@ def test_a_session_runs(sample: Sample, tmp_path: Path):
         text = text.replace(MODEL_PORT, model_port)
         for line in text.splitlines():
             command, *words = shlex.split(line)
-            commands = {
-                "trio-envserve": [program()], "python": [sys.executable, "-W", "error"],
-                "curl": ["curl", "--noproxy", "*"],
-            }  # fmt: skip
-            assert command in commands, "a session is of this command's lines, Python's and curl's"
+            assert command in ("trio-envserve", "python", "curl")
             if words[0] == "conform":
                 words += ["--patience-s", "60"]  # for a busy machine
                 if "--case" not in words:  # tests/conformance has all of them
                     words += [word for case in CASES for word in ("--case", case)]
             if words[0] == "serve":
-                stack.enter_context(serving(words, tmp_path))
+                await stack.enter_async_context(serving(tmp_path, *words))
             elif words[-1] == "&":
-                stack.enter_context(beside([*commands[command], *words[:-1]], tmp_path))
+                await stack.enter_async_context(beside(tmp_path, *words[:-1]))
             else:
-                run = subprocess.run(
-                    [*commands[command], *words], env={**os.environ, "QWEN_KEY": "sk-1"},
-                    cwd=tmp_path, capture_output=True, text=True, timeout=WAIT_S, check=False,
-                )  # fmt: skip
-                right = run.returncode == 0 or stood_still(run)
-                assert right, (line, run.stdout, run.stderr)
+                done = await (curled if command == "curl" else run)(tmp_path, *words)
+                assert done.code == 0 or stood_still(done), (line, done)
 
 
-def stood_still(run: subprocess.CompletedProcess[str]) -> bool:
+async def run(folder: Path, *words: str) -> Finished:
+    """A line of the command or of Python."""
+    return await commands.run(folder, *words, QWEN_KEY="sk-1")
+
+
+async def curled(folder: Path, *words: str) -> Finished:
+    """A line of curl."""
+    done = await trio.run_process(
+        ["curl", "--noproxy", "*", *words],
+        cwd=folder, capture_stdout=True, capture_stderr=True, check=False,
+    )  # fmt: skip
+    return Finished(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def stood_still(done: Finished) -> bool:
     """Whether ``validate --strict`` warned of nothing but a loop that was held: a machine
     that stands still holds it, too."""
-    late = re.search(r"^  event loop +WARNING ", run.stdout, re.MULTILINE)
-    return late is not None and "0 failed, 1 warnings" in run.stderr
+    late = re.search(r"^  event loop +WARNING ", done.out, re.MULTILINE)
+    return late is not None and "0 failed, 1 warnings" in done.err
 
 
-@contextmanager
-def serving(words: list[str], folder: Path) -> Iterator[None]:
+@asynccontextmanager
+async def serving(folder: Path, *words: str) -> AsyncIterator[None]:
     """A server of these arguments, from its first line of output on."""
-    process = subprocess.Popen(
-        [program(), *words], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout is not None
-        assert "tcp://" in process.stdout.readline()
+    async with commands.forked(folder, *words) as server:
+        assert "tcp://" in await server.line()
         yield
-        process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=WAIT_S)
-        assert process.returncode == 0, said
-    finally:
-        process.kill()
-        process.communicate()
+        server.signal(signal.SIGTERM)
+        done = await server.wait()
+        assert done.code == 0, done.err
 
 
-@contextmanager
-def beside(command: list[str], folder: Path) -> Iterator[None]:
+@asynccontextmanager
+async def beside(folder: Path, *words: str) -> AsyncIterator[None]:
     """A program that goes on until the block ends.  Who needs it waits for it."""
-    process = subprocess.Popen(command, cwd=folder)
-    try:
+    async with commands.forked(folder, *words) as running:
         yield
-        assert process.poll() is None, f"{command} has ended with {process.returncode}"
-        if "join" in command:  # else its router waits for it
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(timeout=WAIT_S) == 0
-    finally:
-        process.kill()
-        process.wait()
-
-
-def program() -> str:
-    """The command, as it is installed beside this Python."""
-    beside = os.path.dirname(sys.executable)
-    found = shutil.which("trio-envserve", path=beside) or shutil.which("trio-envserve")
-    assert found is not None
-    return found
+        assert running.process.poll() is None, f"{words} has ended: {running.err}"
+        if words[0] == "join":  # else its router waits for it
+            running.signal(signal.SIGTERM)
+            assert (await running.wait()).code == 0
 
 
 # -- what the pages name must exist ----------------------------------------------
