@@ -95,23 +95,3 @@ async def test_what_is_cut_off_is_seen(tmp_path: Path):
                     seen[number, width] = bool(await cut_off(browser, page, width))
     right = {(0, DESK): False, (0, PHONE): False, (1, DESK): True, (1, PHONE): False}
     assert seen == {**right, **{(n, width): True for n in (2, 3) for width in (DESK, PHONE)}}
-
-
-@pytest.mark.parametrize("width", [DESK, PHONE])
-async def test_the_pictures_of_terminals_are_there_whole(pages: Path, tmp_path: Path, width: int):
-    """Each is as wide as the text around it at most, and has its own proportions."""
-    page = pages / "evaluating.html"
-    look = """[...document.querySelectorAll('article img')].map((each) => {
-        const box = each.getBoundingClientRect();
-        const room = each.closest('section').getBoundingClientRect();
-        const shape = each.naturalWidth / each.naturalHeight / (box.width / box.height);
-        return {name: each.src.split('/').pop(), drawn: each.naturalWidth > 0,
-                inside: box.left >= room.left - 1 && box.right <= room.right + 1,
-                whole: Math.abs(shape - 1) < 0.02};
-    })"""
-    with trio.fail_after(WAIT_S):
-        async with open_browser(tmp_path) as browser:
-            assert await cut_off(browser, page, width) == []
-            found = await browser.run(look)
-    names = ["eval-live.svg", "eval-summary.svg", "show.svg", "compare.svg"]
-    assert found == [{"name": name, "drawn": True, "inside": True, "whole": True} for name in names]

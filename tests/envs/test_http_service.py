@@ -1,16 +1,14 @@
 """Rollouts that another service runs, over real HTTP."""
 
 import json
-import logging
 import socket
 from contextlib import asynccontextmanager
 from functools import partial
 
-import hypercorn
-import hypercorn.trio
 import pytest
 import trio
 
+from tests.endpoint import serve_app
 from tests.envs import scripted
 from trio_envserve.core.errors import ConfigError
 from trio_envserve.core.values import encode
@@ -61,23 +59,8 @@ class Service:
 @asynccontextmanager
 async def serve(answer):
     service = Service(answer)
-    config = hypercorn.Config()
-    config.bind = ["127.0.0.1:0"]
-    config.accesslog = None
-    config.errorlog = logging.getLogger("tests.service")
-    config.graceful_timeout = 0
-    stop = trio.Event()
-    async with trio.open_nursery() as nursery:
-        (url,) = await nursery.start(
-            partial(
-                hypercorn.trio.serve, service.app, config, shutdown_trigger=stop.wait, mode="asgi"
-            )
-        )
-        try:
-            yield service, f"{url}/run"
-        finally:
-            stop.set()
-            nursery.cancel_scope.cancel()
+    async with serve_app(service.app) as url:
+        yield service, f"{url}/run"
 
 
 @asynccontextmanager

@@ -261,6 +261,25 @@ def test_what_is_no_environment(modules):
     assert "has no run_rollout(rollout); it has run_rolout" in refusal(misspelt())
 
 
+@pytest.mark.parametrize(
+    ("library", "spec", "told"),
+    [
+        ("gymnasium", "gymnasium:FrozenLake-v1", r'pip install "trio-envserve\[gymnasium\]"'),
+        ("reasoning_gym", "reasoning-gym:sums", r'pip install "trio-envserve\[reasoning-gym\]"'),
+        ("textarena", "textarena:TicTacToe-v0", r'pip install "trio-envserve\[textarena\]"'),
+        ("verifiers", "verifiers:sums", "--worker-python PATH"),
+    ],
+)
+def test_library_that_is_missing_is_told_with_what_to_do(library, spec, told, monkeypatch):
+    for name in [name for name in sys.modules if name.partition(".")[0] == library]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(ConfigError, match=told):
+        load(spec)
+    if library == "verifiers":
+        check_spec(spec)  # which needs none
+
+
 class CallableWithAsync:
     async def __call__(self, rollout):
         return 1

@@ -1,7 +1,6 @@
 """The adapter for reasoning-gym, with the library itself."""
 
 import random
-import sys
 
 import pytest
 
@@ -9,14 +8,6 @@ from tests.envs.scripted import Scripted, offline, running
 from trio_envserve.core.errors import ConfigError
 from trio_envserve.envs import load
 from trio_envserve.worker.failures import EnvironmentFailure
-
-
-def test_without_the_library_the_extra_is_named(monkeypatch):
-    for name in [name for name in sys.modules if name.partition(".")[0] == "reasoning_gym"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
-    with pytest.raises(ConfigError, match=r'pip install "trio-envserve\[reasoning-gym\]"'):
-        load("reasoning-gym:countdown")
 
 
 @pytest.fixture

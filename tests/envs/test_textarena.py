@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from tests.envs.scripted import one, running
-from trio_envserve import open_client, open_server
 from trio_envserve.core.errors import ConfigError
 from trio_envserve.core.values import encode
 from trio_envserve.envs import load
@@ -162,38 +161,12 @@ async def test_game_has_the_rewards_of_the_librarys_own_loop(library, game):
     assert ended
 
 
-@pytest.mark.slow
-@pytest.mark.real
-@pytest.mark.parametrize("game", PLAYERS)
-async def test_game_through_a_server_has_the_rewards_of_the_librarys_own_loop(library, game):
-    given, rewards, model = next(
-        (*played, seed % PLAYERS[game])
-        for seed in SEEDS
-        if (played := by_the_library(library, game, seed, seed % PLAYERS[game]))
-    )
-    spec, args = f"textarena:{named(library, game)}", args_of(game, given, model)
-    async with (
-        open_server(spec, args=args, workers=1) as server,
-        open_client(server.address) as client,
-    ):
-        result = await client.run_rollout(given, model="oracle", state_columns=["done", "rewards"])
-    check(game, result, rewards, model)
-
-
 async def test_player_that_never_moves_ends_the_rollout(library):
     """10,000 of its moves were waited for, each of which made what is shown longer."""
     given = {"seed": 1, "opponent": ["I don't know"] * 5_000}
     with pytest.raises(Exception, match="the other players have made 1000 moves"):
         async with running("textarena:SantoriniBaseFixed-v0", args={"player": 1}) as run:
             await run(given, endpoint="oracle")
-
-
-def test_without_the_library_the_extra_is_named(monkeypatch):
-    for name in [name for name in sys.modules if name.partition(".")[0] == "textarena"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "textarena", None)
-    with pytest.raises(ConfigError, match=r'pip install "trio-envserve\[textarena\]"'):
-        load("textarena:TicTacToe-v0")
 
 
 @pytest.mark.parametrize(

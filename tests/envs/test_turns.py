@@ -87,14 +87,6 @@ async def test_a_cancel_ends_the_work_at_its_next_pause(eager, swallowed):
     assert pieces
 
 
-async def test_what_the_work_raises_comes_out():
-    def work(pause):
-        raise ValueError("no value")
-
-    with pytest.raises(ValueError, match="no value"):
-        await Threads().run(work)
-
-
 async def test_no_more_than_two_work_at_once(eager):
     now = most = 0
     lock = threading.Lock()

@@ -20,7 +20,6 @@ from tests.endpoint import Endpoint, Reply, serve
 from trio_envserve import RolloutFailed, open_client, open_server
 from trio_envserve.core.errors import ConfigError
 from trio_envserve.envs import load, verifiers
-from trio_envserve.envs.check import check_spec
 
 PYTHON = os.environ.get("TRIO_ENVSERVE_VERIFIERS_PYTHON", "")
 
@@ -59,12 +58,6 @@ __all__ = ["SumTaskset"]
 """
 
 
-def test_without_the_library_an_interpreter_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "verifiers", None)
-    with pytest.raises(ConfigError, match="--worker-python PATH"):
-        load("verifiers:sums")
-
-
 def test_another_version_is_refused(monkeypatch):
     class Verifiers:
         __version__ = "0.3.0"
@@ -72,11 +65,6 @@ def test_another_version_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "verifiers", Verifiers)
     with pytest.raises(ConfigError, match=r"is for verifiers 0\.4, and 0\.3\.0 is installed"):
         load("verifiers:sums")
-
-
-def test_the_check_of_a_name_needs_no_library(monkeypatch):
-    monkeypatch.setitem(sys.modules, "verifiers", None)
-    check_spec("verifiers:sums")
 
 
 class Message:

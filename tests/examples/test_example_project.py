@@ -68,25 +68,6 @@ def test_its_tests_fail_when_the_environment_does(project: Path):
     assert "failed with exit code 1" in done.stderr
 
 
-def test_the_exit_code_of_pytest_is_passed_on(project: Path):
-    done = nox(project, "--", "-k", "nosuchtest")
-    assert done.returncode != 0
-    assert "failed with exit code 5" in done.stderr  # pytest's for: no tests were found
-
-
-def test_a_server_that_cannot_start_is_no_success(project: Path):
-    (project / "spelling_env.py").write_text("class Spelling:\n    def __init__(self): 1 / 0\n")
-    done = nox(project)
-    assert done.returncode != 0
-    assert "ZeroDivisionError" in done.stdout
-    assert "failed with exit code 3" in done.stderr
-
-
-def test_its_environment_is_short():
-    lines = (PROJECT / "spelling_env.py").read_text().splitlines()
-    assert len(lines) <= 40
-
-
 def test_the_tests_on_the_page_pass(tmp_path: Path):
     files = dict(FILES.findall(PAGE.read_text(encoding="utf-8")))
     assert {name for name in files if name.startswith("test_")}

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.commands import ROOT, Running, command, run
+from tests.cli.commands import ROOT, Running, forked, run
 from trio_envserve import ServerLimits, WireLimits
 
 yaml = pytest.importorskip("yaml")
@@ -85,7 +85,7 @@ def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
 @pytest.mark.real
 async def test_the_command_of_the_unit_serves(tmp_path: Path) -> None:
     _, *arguments = shlex.split(settings()["ExecStart"])
-    async with command(tmp_path, *arguments, "--json", "--bind", "tcp://127.0.0.1:0") as server:
+    async with forked(tmp_path, *arguments, "--json", "--bind", "tcp://127.0.0.1:0") as server:
         await server.event("ready")
         server.signal(signal.SIGTERM)
         assert (await server.wait()).code == 0
@@ -157,12 +157,12 @@ async def test_the_router_and_a_host_of_the_manifest_run_a_rollout(tmp_path: Pat
         re.sub(r"0\.0\.0\.0:\d+", "127.0.0.1:0", each).replace("/keys", "keys")
         for each in serve["args"]
     ]
-    async with command(tmp_path, "serve", *given, "--json") as server:
+    async with forked(tmp_path, "serve", *given, "--json") as server:
         serving = await server.event("serving")
         _, *options = join["args"]
         options = [each.replace("$(POD)", tmp_path.name) for each in options]
         options = [each.replace("/keys/host.key", "hosts.key") for each in options]
-        async with command(tmp_path, "join", serving["hosts"], *options, "--json") as host:
+        async with forked(tmp_path, "join", serving["hosts"], *options, "--json") as host:
             await host.event("joined")
             await server.event("ready")
             asked = ["eval", "arithmetic", "-n", "5", "--model", "oracle", "--json"]
@@ -203,7 +203,7 @@ async def test_the_probes_of_the_pod_follow_a_server_from_ready_to_draining(tmp_
     ]  # fmt: skip
     log = tmp_path / "log.jsonl"
     slow = ("--arg", f"log_path={log}", "--arg", "duration_s=300")
-    async with command(tmp_path, "serve", *given, *slow, "--json") as server:
+    async with forked(tmp_path, "serve", *given, *slow, "--json") as server:
         serving = await server.event("serving")
         url = serving["http"].replace("0.0.0.0", "127.0.0.1")
         address = serving["address"]
@@ -212,7 +212,7 @@ async def test_the_probes_of_the_pod_follow_a_server_from_ready_to_draining(tmp_
             pass  # the door itself hears of it a moment later
         assert said == {"startupProbe": 200, "livenessProbe": 200, "readinessProbe": 0}
         ask = ("eval", "arithmetic", "-n", "1", "--address", address, "--json", "--no-rerun")
-        async with command(tmp_path, *ask) as client:
+        async with forked(tmp_path, *ask) as client:
             while not log.exists() or "start" not in log.read_text():
                 await run(tmp_path, "status", address, "--ready")
             server.signal(signal.SIGTERM)
@@ -240,7 +240,7 @@ async def test_the_command_of_the_image_serves_and_its_check_asks_it(tmp_path: P
     arguments = [each.replace(f"tcp://0.0.0.0:{PORT}", "tcp://127.0.0.1:0") for each in arguments]
     arguments.remove("--insecure")  # at that address it means nothing
     check = yaml.safe_load(found["HEALTHCHECK"].partition(" CMD ")[2])[1:]
-    async with command(tmp_path, *arguments, "--json") as server:
+    async with forked(tmp_path, *arguments, "--json") as server:
         address = (await server.event("ready"))["address"]
         asked = [each.replace(f"tcp://127.0.0.1:{PORT}", address) for each in check]
         assert (await run(tmp_path, *asked)).code == 0

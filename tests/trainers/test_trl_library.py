@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import inspect
 import itertools
 import math
 import re
-import sys
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,7 +19,6 @@ from trio_envserve import Outcome, PlainClient
 from trio_envserve.trainers import trl as adapter
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-EXAMPLE = ROOT / "examples" / "training"
 PAGE = ROOT / "docs" / "train-with-trl.md"
 
 pytestmark = [
@@ -32,14 +28,11 @@ pytestmark = [
 
 
 @pytest.fixture
-def tiny(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def tiny(example: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The module of the example that makes the model."""
     pytest.importorskip("trl")
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
-    monkeypatch.syspath_prepend(str(EXAMPLE))
-    yield importlib.import_module("torch_policy")
-    for path in EXAMPLE.glob("*.py"):
-        sys.modules.pop(path.stem, None)
+    return example("torch_policy")
 
 
 def called(page: str) -> list[ast.Call]:

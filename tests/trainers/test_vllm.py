@@ -9,7 +9,6 @@ import importlib
 import os
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +21,6 @@ from trio_envserve import PlainClient
 from trio_envserve.trainers.calls import sampling_args
 from trio_envserve.trainers.samples import sampled_group
 
-EXAMPLE = Path(__file__).resolve().parent.parent.parent / "examples" / "training"
 VLLM = os.environ.get("TRIO_ENVSERVE_VLLM", "")
 STARTED = "Application startup complete"
 
@@ -76,16 +74,6 @@ def vllm_serves(model: Path, folder: Path) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait()
-
-
-@pytest.fixture
-def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Imports a module of the example by its name."""
-    pytest.importorskip("transformers")
-    monkeypatch.syspath_prepend(str(EXAMPLE))
-    yield importlib.import_module
-    for path in EXAMPLE.glob("*.py"):
-        sys.modules.pop(path.stem, None)
 
 
 def test_log_probabilities_of_vllm_are_those_of_the_weights(example: Any, tmp_path: Path):
