@@ -54,6 +54,13 @@ class IncrementEnv:
         return self.counter
 
 
+class Asks:
+    """A rollout begins with a question."""
+
+    def reset(self):
+        return "?"
+
+
 class RowEnv(IncrementEnv):
     """The one that reads the task from a data set's row."""
 
@@ -531,10 +538,7 @@ async def test_a_close_in_a_thread_ends_before_its_rollout(monkeypatch, caplog):
     monkeypatch.setattr(classes, "CLOSE_S", 0.05)
     release, ended = threading.Event(), trio.Event()
 
-    class Slow:
-        def reset(self):
-            return "?"
-
+    class Slow(Asks):
         def close(self):
             release.wait()
 
@@ -747,7 +751,7 @@ def test_classes_by_name(tmp_path, monkeypatch):
 
 
 def made(**members):
-    return type("Made", (), {"reset": lambda self: "?", **members})
+    return type("Made", (Asks,), members)
 
 
 @pytest.mark.parametrize(
@@ -774,23 +778,6 @@ def test_classes_that_make_no_sense(kind, args, said):
     with pytest.raises(ConfigError) as caught:
         load(kind, args)
     assert said in str(caught.value)
-
-
-def test_a_tool_may_be_named_like_an_option_and_an_argument_too():
-    class System:
-        def __init__(self, max_turns=1):
-            self.max_turns = max_turns
-
-        def reset(self):
-            return "?"
-
-        def system(self, command: str) -> str:
-            """Run a command."""
-            return command
-
-    found = load(System, {"max_turns": 5, "tool_timeout_s": 2}).environment
-    assert list(found.tools) == ["system"]
-    assert (found.options.max_turns, found.options.tool_timeout_s) == (16, 2)
 
 
 class Idents:
@@ -967,10 +954,7 @@ def alarmed() -> bool:
     return True
 
 
-class AlarmedTool:
-    def reset(self):
-        return "?"
-
+class AlarmedTool(Asks):
     def parse(self) -> bool:
         """Parse."""
         return alarmed()
@@ -1038,16 +1022,13 @@ async def test_tools_that_init_binds_are_tools():
         """Add."""
         return int(self.step(n))
 
-    class Binds:
+    class Binds(Asks):
         def __init__(self):
             self.search = Client().search
             self.function = len
             self._private = Client().search
             vars(self)["hides"] = 3
             type(self).added = added  # type: ignore[attr-defined]  # as TRL's OpenReward does
-
-        def reset(self):
-            return "?"
 
         def hides(self) -> str:
             """Be hidden by an attribute of the object."""
@@ -1078,18 +1059,9 @@ async def test_tools_that_init_binds_are_tools():
 
 
 async def test_bound_tool_without_a_docstring_fails_with_words():
-    class Binds:
-        def __init__(self):
-            self.move = self._move
-
-        def reset(self):
-            return "?"
-
-        def _move(self):
-            pass
-
-    with pytest.raises(EnvironmentFailure, match=r"Binds\.move is a public method, so it is"):
-        await one(Binds, ["."])
+    kind = made(__init__=lambda self: setattr(self, "move", self._move), _move=lambda self: None)
+    with pytest.raises(EnvironmentFailure, match=r"Made\.move is a public method, so it is"):
+        await one(kind, ["."])
 
 
 def takes_no_text(self, n: int) -> str:
@@ -1136,28 +1108,25 @@ def test_reserved_methods_may_be_written_in_many_ways():
     assert load(Fits).environment.tools == {}
 
 
-def test_attributes_named_like_tools_are_tools():
+def test_tools_and_arguments_may_be_named_like_attributes_and_options():
     """A tool called `rerun` was refused as no boolean, one called `backend` as no backend."""
 
-    class Named:
-        def reset(self):
-            return "?"
+    class Named(Asks):
+        def __init__(self, max_turns=1):
+            self.max_turns = max_turns
 
         def rerun(self) -> None:
             """Run again."""
 
-        def backend(self) -> None:
-            """Say the backend."""
+        system = backend = main_thread = capacity = rerun
 
-        def main_thread(self) -> None:
-            """Say the thread."""
-
-        def capacity(self) -> None:
-            """Say how much fits in."""
-
-    found = load(Named)
+    found = load(Named, {"max_turns": 5, "tool_timeout_s": 2})
     assert (found.rerun, found.backend) == (False, "trio")
-    assert list(found.environment.tools) == ["backend", "capacity", "main_thread", "rerun"]
+    assert list(found.environment.tools) == [
+        "backend", "capacity", "main_thread", "rerun", "system",
+    ]  # fmt: skip
+    assert found.environment.options.max_turns == 16
+    assert found.environment.options.tool_timeout_s == 2
 
 
 @pytest.mark.parametrize("where", ["reset", "tool", "reward"])

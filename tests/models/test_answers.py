@@ -459,6 +459,9 @@ ANSWERS: dict[str, tuple[Status, Good | Again | Ends]] = {
               fragment(None, "", None, '{"n": 2}')),
         called(STEP, NEXT),
     ),
+    "one id for all": (
+        calls(fragment(0, "a", *STEP), fragment(1, "a", *NEXT)), called(STEP, NEXT),
+    ),
     "no index and no ids": (
         calls(fragment(None, None, *STEP), fragment(None, None, *NEXT)), called(STEP, NEXT),
     ),

@@ -2,7 +2,6 @@
 
 import array
 import contextlib
-import json
 import os
 import random
 import re
@@ -358,19 +357,6 @@ async def test_no_more_requests_than_allowed_are_under_way():
                 nursery.start_soon(ask, model)
     assert most <= 3
     assert len(endpoint.asks) == 40
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_hundred_tool_calls_with_doubled_ids(stream):
-    reply = Reply(tools=[("look", {"at": n}) for n in range(100)], ids=["same"] * 100)
-    async with served(scripted(reply)) as model:
-        answer = await ask(model, stream=stream)
-    assert [call.parsed()["at"] for call in answer.tool_calls] == list(range(100))
-    assert len({call.id for call in answer.tool_calls}) == 100
-    assert [call["id"] for call in answer.message["tool_calls"]] == [
-        call.id for call in answer.tool_calls
-    ]
-    assert json.dumps(answer.message)
 
 
 async def test_what_json_lacks_is_refused_before_it_is_sent():
