@@ -118,6 +118,23 @@ async def test_a_disk_that_is_full_ends_an_evaluation_and_what_came_is_counted()
     assert found["mean_reward"] == 1.0
 
 
+async def test_an_evaluation_that_is_cancelled_has_written_what_came(patient: None, tmp_path: Path):
+    path = tmp_path / "r.jsonl"
+    file = open_results(str(path))
+    environment = Env()
+    plan = Plan([1.0] * 20 + [None])
+    evaluation = Evaluation(plan, Tally(), file=file)
+    async with served(environment) as client:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(evaluation.run, client, list(plan.names()), 5)
+            await environment.waits.wait()
+            nursery.cancel_scope.cancel()
+    file.close()
+    assert written(path) == sorted(evaluation.tally.found)
+    assert evaluation.unwritten == 0
+    assert 16 <= len(evaluation.tally.found) <= 20
+
+
 @pytest.mark.parametrize("steps", [0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89])
 async def test_an_evaluation_that_is_cancelled_at_any_moment_leaves_a_whole_file(
     steps: int, patient: None, tmp_path: Path
