@@ -188,6 +188,7 @@ def test_one(envserve_address):
     result = evaluate(envserve_address)
     assert result["input"] == 5
     pids.add((envserve_address, result["pid"]))
+    assert len(pids) == 1
 
 def test_two(envserve_address):
     pids.add((envserve_address, evaluate(envserve_address)["pid"]))
