@@ -1,7 +1,7 @@
 """Builders for the tests of the core: records, and whole systems with no network.
 
 :class:`Joined` joins a Router, a ClientCore and WorkerCores by function calls; :class:`Pair`
-and the System of ``tests/regressions`` derive from it.  Nothing moves but in
+derives from it.  Nothing moves but in
 :meth:`Joined.settle`, and no time passes but in :meth:`Pair.advance`, so a test decides what
 is lost, late or doubled.
 """
@@ -49,6 +49,7 @@ from trio_envserve.core.router_inputs import (
     ClientMessage,
     CloseAsked,
     Exited,
+    HeartbeatFelt,
     PoolOpened,
     Resume,
     RouterInput,
@@ -75,6 +76,11 @@ CLIENT = b"client"
 """The route of a pair's own ClientCore; what is sent to others is mail."""
 
 STRANGER = b"stranger"
+FIRST, OTHER, REPLACEMENT = b"w0-1", b"w1-1", b"w0-2"
+"""The first worker, that of the other slot, and who takes the first one's place."""
+
+QUICK = {"silence_report_s": 2.0, "silence_kill_s": 5.0}
+"""Limits of a server that waits for no silent worker."""
 HEADER_BYTES = WireLimits().header_bytes
 START_S = 1000.0
 
@@ -343,18 +349,26 @@ class Pair(Joined):
     """A router, its workers, and a client, joined without a network.
 
     Unless ``ready`` no worker is started yet; without ``hello`` they start, and say nothing.
+    With ``beats`` workers give signs of life as time passes.
     """
 
     def __init__(
         self, *, workers: int | WorkerRange = 1, rerun: bool = False, ready: bool = True,
-        hello: bool = True, welcomed: bool = True, heartbeats: bool = False,
+        hello: bool = True, welcomed: bool = True, heartbeats: bool = False, beats: bool = False,
         server: dict[str, Any] | None = None, client: dict[str, Any] | None = None,
         wire: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(
-            workers=workers, rerun=rerun, heartbeats=heartbeats, server=server, client=client,
-            wire=wire, auto_hello=ready and hello,
+            workers=workers, rerun=rerun, heartbeats=heartbeats or beats, server=server,
+            client=client, wire=wire, auto_hello=ready and hello,
         )  # fmt: skip
+        self.beats = beats
+        self.silent: set[bytes] = set()
+        """Workers whose processes are stopped: no sign of life, if they ``beats``."""
+        self.blocked_s: dict[bytes, float] = {}
+        """Workers whose event loops are blocked, and since when."""
+        self.route = CLIENT
+        """Where the client's present connection is reached."""
         self.runs: list[tuple[bytes, Run]] = []
         self.cancels: list[tuple[bytes, int]] = []
         self.exits: list[bytes] = []
@@ -424,7 +438,7 @@ class Pair(Joined):
                 raise AssertionError(effect)
 
     def _to_client(self, route: bytes, effect: ToClient) -> None:
-        if route != CLIENT:
+        if route != self.route:
             self.mail.append((route, effect.message))
             return
         self.told.append(effect.message)
@@ -459,7 +473,7 @@ class Pair(Joined):
             case "client":
                 self.give_client(ServerMessage(frames, self.now_s))
             case "server":
-                self.give(ClientMessage(peer, frames, self.now_s))
+                self.give(ClientMessage(self.route, frames, self.now_s))
             case "router":
                 self.give(WorkerMessage((peer, *frames), self.now_s))
             case _:
@@ -497,9 +511,18 @@ class Pair(Joined):
         end_s = self.now_s + seconds
         while self.now_s < end_s:
             self.now_s = min(end_s, self.now_s + step_s)
+            for worker in self.workers.keys() - self.silent if self.beats else ():
+                self._beats(worker)
             self.give(Tick(self.now_s))
             self.give_client(ClientTick(self.now_s))
             self.settle()
+
+    def _beats(self, worker: bytes) -> None:
+        """A sign of life, and a beat of its loop unless that is blocked."""
+        lag_s = self.now_s - self.blocked_s.get(worker, self.now_s)
+        self.give(HeartbeatFelt(worker, self.now_s, lag_s, 0, "environment.py, line 1"))
+        if self.workers[worker].acknowledged and not lag_s:
+            self.work(worker, self.workers[worker].take(BeatDue({})))
 
     def say(self, *pieces: bytes, run: tuple[bytes, Run] | None = None) -> None:
         """An execution says deltas, by default the newest."""
@@ -530,10 +553,32 @@ class Pair(Joined):
         self.give(Exited(worker, self.now_s, how))
         self.advance(0.5, step_s=0.1)
 
-    def receive(self, number: int) -> None:
-        """The caller has the outcome in hands, and the server is told."""
-        self.give_client(OutcomeReceived(number, self.now_s))
+    def end_what_runs(self, payload: bytes | None = None) -> None:
+        """All that runs ends, and what is started because of that, too."""
+        while running := [run for run in self.runs if self._runs(*run)]:
+            own = b"outcome of " + bytes(running[0][1].body)
+            self.end(running[0], own if payload is None else payload)
+
+    def _runs(self, worker: bytes, run: Run) -> bool:
+        return worker in self.workers and run.number in self.workers[worker].running
+
+    def receive(self, *numbers: int) -> None:
+        """Callers have their outcomes in hands, and the server is told."""
+        self.give_client(*(OutcomeReceived(number, self.now_s) for number in numbers))
         self.advance(0.03)
+
+    def reconnect(self, route: bytes) -> None:
+        """The client's connection was cut, and is there again under another identity."""
+        self.disconnect()
+        self.route = route
+        self.connect()
+
+    def answers_to(self, message: messages.Message, *bodies: bytes) -> list[messages.Message]:
+        """What the client is sent because of a message over its connection: a duplicate, or a
+        forgery."""
+        before = len(self.told)
+        self.tell(message, *bodies, route=self.route)
+        return self.told[before:]
 
     def tell(self, message: messages.Message, *bodies: bytes, route: bytes = CLIENT) -> None:
         """A message to the router from whoever has this route."""
@@ -584,9 +629,26 @@ class Pair(Joined):
         """How the newest call that ended did end."""
         return self.answers[-1]
 
-    def failure(self) -> Any:
-        """The record of the newest call that ended, and must have failed."""
-        ended = self.answers[-1]
+    @property
+    def endings(self) -> dict[int, Answer | Fail]:
+        """How calls ended, each once."""
+        assert len({each.call for each in self.answers}) == len(self.answers), "one ended twice"
+        return {each.call: each for each in self.answers}
+
+    def sent_of(self, kind: type[M]) -> list[M]:
+        """All messages of this kind that the client has sent."""
+        return [message for message in self.sent if isinstance(message, kind)]
+
+    def result(self, call: int) -> bytes:
+        """The result of a call, which must have one."""
+        ended = self.endings[call]
+        assert isinstance(ended, Answer)
+        assert ended.status is Status.RESULT, error_records.decode(ended.body)
+        return bytes(ended.body)
+
+    def failure(self, call: int | None = None) -> Any:
+        """The record of a call that must have failed, by default of the newest that ended."""
+        ended = self.answers[-1] if call is None else self.endings[call]
         return ended.info if isinstance(ended, Fail) else error_records.decode(ended.body)
 
 

@@ -48,7 +48,7 @@ def cut_off(**how: Any) -> Pair:
 
 def withdrawn(pair: Pair) -> list[bytes]:
     """Which keys the client has withdrawn, so far as it was sent."""
-    acts = [m for m in pair.sent if isinstance(m, messages.KeyedRequest)]
+    acts = pair.sent_of(messages.KeyedRequest)
     return [m.key for m in acts if m.act == KeyAct.WITHDRAW]
 
 

@@ -11,7 +11,6 @@ import cbor2
 import numpy as np
 import pytest
 
-from tests.regressions.bench import System
 from trio_envserve.core import error_records, messages
 from trio_envserve.core.calls import Stage
 from trio_envserve.core.client import SYNCS_REFUSED, ClientCore
@@ -513,7 +512,7 @@ def test_g9_what_is_waited_for_gets_back_the_time_of_a_loop_that_was_late(waits)
 
 
 def requests(pair: Pair) -> list[Request]:
-    return [message for message in pair.sent if isinstance(message, Request)]
+    return pair.sent_of(Request)
 
 
 def connected(pair: Pair) -> Pair:
@@ -637,17 +636,17 @@ def test_failure_07_answer_that_arrives_during_recovery_is_thrown_away():
 
     Here health decides nothing: an outcome is taken whenever it comes.
     """
-    system = System(rerun=True)
-    call = system.submit()
-    with system.losing(Synced):
-        system.advance(10.0)
-        assert system.client.link.health(system.now_s)[0] is Health.UNHEALTHY
-        system.end()
-        system.restart_server()
+    pair = Pair(rerun=True)
+    call = pair.submit()
+    with pair.losing(Synced):
+        pair.advance(10.0)
+        assert pair.client.link.health(pair.now_s)[0] is Health.UNHEALTHY
+        pair.end()
+        pair.restart(proven=True)
 
-    system.advance(10.0)
-    assert len(system.starts) == 1, "it ran again"
-    assert system.result(call) == b"outcome"
+    pair.advance(10.0)
+    assert len(pair.runs) == 1, "it ran again"
+    assert pair.result(call) == b"outcome"
 
 
 def test_failure_13_acknowledgement_is_sent_before_the_caller_has_woken():
@@ -657,16 +656,16 @@ def test_failure_13_acknowledgement_is_sent_before_the_caller_has_woken():
     Here it is acknowledged when the caller has it (G4); until then every statement of
     the client holds on to it.
     """
-    system = System()
-    call = system.submit()
-    system.end()
-    assert system.result(call) == b"outcome", "it has arrived"
+    pair = Pair()
+    call = pair.submit()
+    pair.end()
+    assert pair.result(call) == b"outcome", "it has arrived"
 
-    system.advance(10.0)  # the caller has other things to do
-    assert not any(isinstance(message, Finish) for message in system.to_server)
-    statement = [message for message in system.to_server if isinstance(message, Sync)][-1]
+    pair.advance(10.0)  # the caller has other things to do
+    assert not pair.sent_of(Finish)
+    statement = pair.sent_of(Sync)[-1]
     assert (statement.next, statement.pending) == (1, [0, 1])
-    assert system.router.stats()["kept"] == 1
+    assert pair.router.stats()["kept"] == 1
 
-    system.received(call)
-    assert system.router.stats()["kept"] == 0
+    pair.receive(call)
+    assert pair.router.stats()["kept"] == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.regressions.bench import System
 from trio_envserve.core import messages
 from trio_envserve.core.health import Health
 from trio_envserve.core.requests import RequestState
@@ -188,17 +187,17 @@ def test_failure_12_server_restarted_between_two_health_checks_is_never_noticed(
 
     Here the ping states the session, which the new server does not know, and says so.
     """
-    system = System(rerun=rerun)
-    calls = [system.submit(b"%d" % number) for number in range(3)]
-    system.advance(0.5)
-    system.restart_server()
-    system.advance(5.0)
-    assert system.client.link.health(system.now_s)[0] is Health.HEALTHY
+    pair = Pair(rerun=rerun)
+    calls = [pair.submit(b"%d" % number) for number in range(3)]
+    pair.advance(0.5)
+    pair.restart(proven=True)
+    pair.advance(5.0)
+    assert pair.client.link.health(pair.now_s)[0] is Health.HEALTHY
     if rerun:
-        assert len(system.starts) == 6, "issued again, by consent and on proof"
-        system.end_all(lambda start: b"outcome of " + start.body)
-        results = [system.result(call) for call in calls]
+        assert len(pair.runs) == 6, "issued again, by consent and on proof"
+        pair.end_what_runs()
+        results = [pair.result(call) for call in calls]
         assert results == [b"outcome of 0", b"outcome of 1", b"outcome of 2"]
     else:
-        assert [system.failure(call).verdict for call in calls] == [Verdict.MAY_HAVE_RUN] * 3
-        assert len(system.starts) == 3
+        assert [pair.failure(call).verdict for call in calls] == [Verdict.MAY_HAVE_RUN] * 3
+        assert len(pair.runs) == 3

@@ -42,7 +42,7 @@ def test_hello_is_repeated_with_the_same_nonce_until_the_welcome():
     with pair.losing(messages.Welcome):
         pair.connect()
         pair.advance(1.0)
-        hellos = [m for m in pair.sent if isinstance(m, messages.Hello)]
+        hellos = pair.sent_of(messages.Hello)
         assert len(hellos) >= 2
         assert len({m.nonce for m in hellos}) == 1
     pair.advance(1.0)

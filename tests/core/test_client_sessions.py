@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.regressions.bench import System, is_outcome
 from trio_envserve.core import call_table, error_records, messages
 from trio_envserve.core.client_effects import Answer
 from trio_envserve.core.client_inputs import (
     ClientTick,
     Disconnected,
     OutcomeReceived,
-    ServerMessage,
 )
 from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.router_inputs import PoolOpened
@@ -28,7 +26,7 @@ def test_g2_a_proven_loss_is_issued_again_with_consent_and_what_is_left():
     first = pair.sent[-1]
     pair.restart(proven=True)
     pair.advance(1.5)
-    requests = [m for m in pair.sent if isinstance(m, messages.Request)]
+    requests = pair.sent_of(messages.Request)
     assert [m.allowance for m in requests] == [2, 1]
     assert requests[1].session != first.session  # type: ignore[union-attr]
     assert pair.client.calls.reissued == 1
@@ -42,7 +40,7 @@ def test_g2_fifty_executions_became_one_when_the_server_was_restarted_once():
     for _ in range(3):
         pair.restart(proven=True)
         pair.advance(1.5)
-    requests = [m for m in pair.sent if isinstance(m, messages.Request)]
+    requests = pair.sent_of(messages.Request)
     assert [m.allowance for m in requests] == [37, 9, 3, 1]
 
 
@@ -228,7 +226,7 @@ def test_a_call_is_issued_again_as_the_environment_had_declared():
     (lost,) = pair.client.sessions.lost
     pair.router_takes(PoolOpened((lost.epoch,), pair.now_s))
     pair.advance(2.0)
-    requests = [m for m in pair.sent if isinstance(m, messages.Request)]
+    requests = pair.sent_of(messages.Request)
     assert [m.allowance for m in requests] == [3, 1]
     assert pair.answers == []
 
@@ -243,19 +241,17 @@ def test_failure_07_answer_of_a_lost_session_is_thrown_away():
     Here a lost session is kept until it is known what has become of it, and its
     outcomes count.
     """
-    system = System(rerun=True)
-    call = system.submit()
-    system.lose = is_outcome
-    system.end()
-    on_its_way = system.outcomes[-1]
-    epoch = system.router.epoch
-    system.lose = lambda message: False
-    system.restart_server(proven=False)
-    system.advance(3.0)
-    assert system.ended == {}, "it waits for proof"
+    pair = Pair(rerun=True)
+    call = pair.submit()
+    with pair.losing(messages.Outcome):
+        pair.end()
+    on_its_way, epoch = pair.told[-1], pair.router.epoch
+    pair.restart(proven=False)
+    pair.advance(3.0)
+    assert pair.endings == {}, "it waits for proof"
 
-    system.give_client(ServerMessage(on_its_way, system.now_s))
-    system.give(PoolOpened((epoch,), system.now_s))
-    system.advance(10.0)
-    assert len(system.starts) == 1, "it ran again"
-    assert system.result(call) == b"outcome"
+    pair.hear(on_its_way, b"outcome")
+    pair.give(PoolOpened((epoch,), pair.now_s))
+    pair.advance(10.0)
+    assert len(pair.runs) == 1, "it ran again"
+    assert pair.result(call) == b"outcome"

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests.regressions.bench import System, is_outcome
 from trio_envserve.core import messages
 from trio_envserve.core.client_effects import Answer
 from trio_envserve.core.client_inputs import (
@@ -18,15 +17,11 @@ from trio_envserve.core.client_inputs import (
 from trio_envserve.core.dedup import DedupCache
 from trio_envserve.core.executions import Duty, Worker
 from trio_envserve.core.messages import (
-    Finish,
     Hello,
     Outcome,
     Refused,
-    Request,
     Sync,
     Synced,
-    decode,
-    encode,
 )
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.request_table import TABLE, RequestInput
@@ -48,6 +43,7 @@ from .helpers import (
     dos,
     identifier,
     kept,
+    kinds,
     limited,
     picture,
     session_of,
@@ -297,20 +293,20 @@ def test_failure_04_request_that_kills_its_worker_is_dispatched_for_ever():
     Here executions are capped over the whole life of the call (G2), so it ends as an
     error that says so, and the pool is there for others.
     """
-    system = System(workers=2)
-    call = system.submit(b"killer", rerun=True, max_executions=3)
+    pair = Pair(workers=2)
+    call = pair.submit(b"killer", rerun=True, max_executions=3)
     for _ in range(10):
-        if call in system.ended:
+        if call in pair.endings:
             break
-        system.reap(system.starts[-1].worker)
-        system.advance(60.0)
+        pair.die()
+        pair.advance(60.0)
 
-    assert 2 <= len(system.starts) <= 3
-    error = system.failure(call)
+    assert 2 <= len(pair.runs) <= 3
+    error = pair.failure(call)
     assert (error.code, error.verdict) == ("worker-lost", Verdict.MAY_HAVE_RUN)
-    other = system.submit(b"harmless")
-    system.end()
-    assert system.result(other) == b"outcome"
+    other = pair.submit(b"harmless")
+    pair.end()
+    assert pair.result(other) == b"outcome"
 
 
 def test_failure_06_late_duplicate_of_an_acknowledged_request_runs_again():
@@ -320,14 +316,14 @@ def test_failure_06_late_duplicate_of_an_acknowledged_request_runs_again():
     Here finished sequences are remembered, as ranges, so "finished" and "never seen"
     are different things, and the duplicate is refused.
     """
-    system = System(rerun=True)
-    call = system.submit()
-    system.end()
-    system.received(call)
-    assert any(isinstance(message, Finish) for message in system.to_server)
+    pair = Pair(rerun=True)
+    call = pair.submit()
+    pair.end()
+    pair.receive(call)
+    assert pair.sent_of(messages.Finish)
 
-    answers = system.tell(*system.asked[0])
-    assert len(system.starts) == 1, "it ran again"
+    answers = pair.answers_to(pair.sent_of(messages.Request)[0], b"body")
+    assert len(pair.runs) == 1, "it ran again"
     assert [answer.code for answer in answers if isinstance(answer, Refused)] == ["finished"]
     assert len(answers) == 1
 
@@ -339,29 +335,26 @@ def test_failure_09_first_result_is_replayed_for_another_payload(state):
     Here the id is tied to a digest of body and options: another one is refused as a
     conflict, and the first is not disturbed (G6).
     """
-    system = System(server={"worker_capacity": 1})
+    pair = Pair(server={"worker_capacity": 1})
     if state == "waiting":
-        system.submit(b"in the way")
-    call = system.submit(b"first")
+        pair.submit(b"in the way")
+    call = pair.submit(b"first")
     if state == "completed":
-        system.lose = is_outcome
-        system.end()
-    system.lose = lambda message: True  # what follows is about somebody else's message
-    header, _ = system.asked[-1]
-    request = decode(header, most_bytes=1000)
-    assert isinstance(request, Request)
+        pair.lose = lambda message: isinstance(message, messages.Outcome)
+        pair.end()
+    pair.lose = lambda message: True  # what follows is about somebody else's message
+    request = pair.sent_of(messages.Request)[-1]
 
-    forged = encode(request._replace(digest=b"another digest !"))
-    answers = system.tell(forged, b"other")
+    answers = pair.answers_to(request._replace(digest=b"another digest !"), b"other")
     assert [type(answer) for answer in answers] == [Refused], "it was answered, or coalesced"
     assert isinstance(answers[0], Refused)
     assert (answers[0].code, answers[0].delay_s) == ("conflict", None)
-    assert all(start.body != b"other" for start in system.starts)
+    assert all(run.body != b"other" for _, run in pair.runs)
 
-    system.lose = lambda message: False
-    system.end_all(lambda start: b"outcome of " + start.body)
-    system.advance(2.0)
-    assert system.result(call) in (b"outcome of first", b"outcome"), "the first is not disturbed"
+    pair.lose = lambda message: False
+    pair.end_what_runs()
+    pair.advance(2.0)
+    assert pair.result(call) in (b"outcome of first", b"outcome"), "the first is not disturbed"
 
 
 def test_failure_10_cached_cancelled_is_replayed_as_the_result_of_a_retry():
@@ -371,22 +364,21 @@ def test_failure_10_cached_cancelled_is_replayed_as_the_result_of_a_retry():
     Here a cancel finishes the request: nothing is kept and nothing replayed, another
     transmission of it is refused, and asking again is another request (G7).
     """
-    system = System()
-    first = system.submit(b"asked twice")
-    system.cancel(first)
-    assert system.cancels, "the environment code is told"
+    pair = Pair()
+    first = pair.submit(b"asked twice")
+    pair.cancel(first)
+    assert pair.cancels, "the environment code is told"
 
-    answers = system.tell(*system.asked[0])
-    assert [type(answer) for answer in answers] == [Refused]
-    system.end(status=Status.CANCELLED, payload=b"cancelled")
-    answers = system.tell(*system.asked[0])
-    assert [type(answer) for answer in answers] == [Refused]
-    assert system.router.stats()["kept"] == 0
+    request = pair.sent_of(messages.Request)[0]
+    assert kinds(pair.answers_to(request, b"asked twice")) == ["Refused"]
+    pair.end(status=Status.CANCELLED, payload=b"cancelled")
+    assert kinds(pair.answers_to(request, b"asked twice")) == ["Refused"]
+    assert pair.router.stats()["kept"] == 0
 
-    second = system.submit(b"asked twice")
-    system.end()
-    assert system.result(second) == b"outcome"
-    assert first not in system.ended
+    second = pair.submit(b"asked twice")
+    pair.end()
+    assert pair.result(second) == b"outcome"
+    assert first not in pair.endings
 
 
 # -- bounds ----------------------------------------------------------------------
@@ -548,21 +540,21 @@ def test_failure_05_kept_outcome_expires_sooner_than_the_retry():
     Here an outcome is kept until the client has it (G4); only the lease ends that, it
     is not shorter than the client's patience, and no client that is back outlives it.
     """
-    system = System(rerun=True)
-    call = system.submit()
-    system.lose = is_outcome
-    system.give_client(Disconnected(system.now_s, "cut"))
-    system.end()
-    limits = system.server_limits, system.client.limits
+    pair = Pair(rerun=True)
+    call = pair.submit()
+    pair.lose = lambda message: isinstance(message, messages.Outcome)
+    pair.give_client(Disconnected(pair.now_s, "cut"))
+    pair.end()
+    limits = pair.server_limits, pair.client.limits
     assert limits[0].lease_s >= limits[1].recovery_s
-    system.advance(400.0)
-    assert system.ended == {}
+    pair.advance(400.0)
+    assert pair.endings == {}
 
-    system.lose = lambda message: False
-    system.reconnect(b"route 2")
-    system.advance(2.0)
-    assert len(system.starts) == 1, "it ran again"
-    assert system.result(call) == b"outcome"
+    pair.lose = lambda message: False
+    pair.reconnect(b"route 2")
+    pair.advance(2.0)
+    assert len(pair.runs) == 1, "it ran again"
+    assert pair.result(call) == b"outcome"
 
 
 def test_failure_05_kept_outcome_is_evicted_at_the_entry_limit():
@@ -572,22 +564,22 @@ def test_failure_05_kept_outcome_is_evicted_at_the_entry_limit():
     Here nothing that has run is thrown away for what has not (G8): at the bound
     dispatching pauses, and goes on when clients have their outcomes.
     """
-    system = System(rerun=True, server={"kept_outcomes": 4, "session_share": 1.0})
-    system.lose = is_outcome
+    pair = Pair(rerun=True, server={"kept_outcomes": 4, "session_share": 1.0})
+    pair.lose = lambda message: isinstance(message, messages.Outcome)
     bodies = [b"%d" % number for number in range(12)]
-    calls = [system.submit(body) for body in bodies]
-    system.end_all(lambda start: b"outcome of " + start.body)
-    system.advance(5.0)
+    calls = [pair.submit(body) for body in bodies]
+    pair.end_what_runs()
+    pair.advance(5.0)
 
-    system.lose = lambda message: False
+    pair.lose = lambda message: False
     taken: set[int] = set()
     for _ in range(10):
-        system.advance(2.0)
-        system.end_all(lambda start: b"outcome of " + start.body)
-        system.received(*system.ended.keys() - taken)
-        taken.update(system.ended)
-    assert sorted(start.body for start in system.starts) == sorted(bodies), "each once"
-    assert [system.result(call) for call in calls] == [b"outcome of " + body for body in bodies]
+        pair.advance(2.0)
+        pair.end_what_runs()
+        pair.receive(*pair.endings.keys() - taken)
+        taken.update(pair.endings)
+    assert sorted(bytes(run.body) for _, run in pair.runs) == sorted(bodies), "each once"
+    assert [pair.result(call) for call in calls] == [b"outcome of " + body for body in bodies]
 
 
 def test_failure_17_kept_outcomes_are_bounded_in_number_but_not_in_bytes():
@@ -598,22 +590,22 @@ def test_failure_17_kept_outcomes_are_bounded_in_number_but_not_in_bytes():
     """
     bound, size, at_once = 40_000, 5_000, 2
     limits = {"kept_bytes": bound, "session_share": 1.0, "worker_capacity": at_once}
-    system = System(server=limits)
-    system.lose = is_outcome
-    calls = [system.submit(b"%d" % number) for number in range(50)]
-    system.end_all(lambda start: bytes(size))
-    kept_bytes = system.router.stats()["kept_bytes"]
+    pair = Pair(server=limits)
+    pair.lose = lambda message: isinstance(message, messages.Outcome)
+    calls = [pair.submit(b"%d" % number) for number in range(50)]
+    pair.end_what_runs(bytes(size))
+    kept_bytes = pair.router.stats()["kept_bytes"]
     assert bound <= kept_bytes <= bound + at_once * 2 * size, "kept without a bound"
-    assert len(system.starts) < len(calls), "the rest waits"
+    assert len(pair.runs) < len(calls), "the rest waits"
 
-    system.lose = lambda message: False
+    pair.lose = lambda message: False
     taken: set[int] = set()
     for _ in range(20):
-        system.advance(2.0)
-        system.received(*system.ended.keys() - taken)
-        taken.update(system.ended)
-        system.end_all(lambda start: bytes(size))
-    assert len(taken) == len(system.starts) == len(calls)
+        pair.advance(2.0)
+        pair.receive(*pair.endings.keys() - taken)
+        taken.update(pair.endings)
+        pair.end_what_runs(bytes(size))
+    assert len(taken) == len(pair.runs) == len(calls)
 
 
 # -- Sessions: who gets one, for how long, and what is left of it (G8) ---------
@@ -1011,7 +1003,7 @@ def test_a_statement_that_comes_twice_or_late_replays_nothing():
     pair.advance(3.0)
     before = outcomes_told(pair)
     assert before > 1
-    syncs = [message for message in pair.sent if isinstance(message, Sync)]
+    syncs = pair.sent_of(Sync)
     for sync in (syncs[-1], syncs[-2], syncs[-1]):
         pair.tell(sync, route=CLIENT)
     assert outcomes_told(pair) == before

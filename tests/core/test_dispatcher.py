@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.regressions.bench import System
 from trio_envserve.core import messages
 from trio_envserve.core.client_effects import Say, SayNote
 from trio_envserve.core.errors import ProtocolError
@@ -144,20 +143,20 @@ def test_failure_11_answer_goes_to_the_identity_before_the_cut_and_is_lost():
     Here the client states at once what it holds, answers go to its newest connection,
     and what is completed is replayed there.
     """
-    system = System()
-    call = system.submit()
-    system.route = b"route 2"  # it is connected anew, and has not said so yet
-    system.end()
-    assert system.ended == {}
-    system.reconnect(b"route 2")
-    system.advance(5.0)
-    assert system.client.link.health(system.now_s)[0] is Health.HEALTHY
-    assert system.result(call) == b"outcome"
+    pair = Pair()
+    call = pair.submit()
+    pair.route = b"route 2"  # it is connected anew, and has not said so yet
+    pair.end()
+    assert pair.endings == {}
+    pair.reconnect(b"route 2")
+    pair.advance(5.0)
+    assert pair.client.link.health(pair.now_s)[0] is Health.HEALTHY
+    assert pair.result(call) == b"outcome"
 
     # And one that completes later goes there at once.
-    later = system.submit()
-    system.end()
-    assert system.result(later) == b"outcome"
+    later = pair.submit()
+    pair.end()
+    assert pair.result(later) == b"outcome"
 
 
 # -- How many executions a worker has at once: as many as it says it takes, and no more than its

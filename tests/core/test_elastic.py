@@ -39,7 +39,7 @@ class Elastic(Pair):
             self.advance(GROW_S + 0.5)
         assert (self.wanted(), len(self.runs)) == (to, to)
 
-    def end_all(self) -> None:
+    def run_dry(self) -> None:
         """Whatever runs has its outcome, and so has what runs next."""
         while self.runs:
             self.end(self.runs[0])
@@ -97,7 +97,7 @@ def test_it_does_not_grow_before_its_first_workers_are_ready():
 def test_it_shrinks_once_fewer_were_enough_for_long():
     pair = Elastic()
     pair.grown(8)
-    pair.end_all()
+    pair.run_dry()
     pair.advance(SHRINK_S - 2.0)
     assert pair.wanted() == 8
     pair.advance(3.0)
@@ -113,11 +113,11 @@ def test_it_shrinks_once_fewer_were_enough_for_long():
 def test_it_keeps_what_was_needed_in_that_time():
     pair = Elastic()
     pair.grown(8)
-    pair.end_all()
+    pair.run_dry()
     pair.advance(SHRINK_S / 2)
     pair.ask_for(5)
     pair.advance(1.0)
-    pair.end_all()
+    pair.run_dry()
     pair.advance(SHRINK_S / 2)
     assert pair.wanted() == 5
     pair.advance(SHRINK_S + 1.0)
@@ -171,7 +171,7 @@ def test_a_worker_that_starts_when_it_is_not_needed_any_more_ends_once_it_is_rea
     pair.ask_for(2)
     pair.advance(GROW_S)
     assert pair.wanted() == 2
-    pair.end_all()
+    pair.run_dry()
     pair.advance(SHRINK_S + 1.0)
     assert (pair.wanted(), pair.serving()) == (1, 2)
     pair.work(b"w1-1", pair.workers[b"w1-1"].take(EnvironmentReady(1, "env", False)))
@@ -183,7 +183,7 @@ def test_a_worker_that_starts_when_it_is_not_needed_any_more_ends_once_it_is_rea
 def test_a_place_that_is_empty_goes_first_and_forgets_how_its_last_worker_ended():
     pair = Elastic(least=1, most=2, restart_pause_s=1000.0, restart_pause_max_s=1000.0)
     pair.grown(2)
-    pair.end_all()
+    pair.run_dry()
     pair.die(b"w0-1")
     restarts = pair.router.pool.restarts
     pair.advance(SHRINK_S + 1.0)
@@ -200,7 +200,7 @@ def test_nobody_grows_or_shrinks_in_a_server_that_closes():
     pair = Elastic()
     pair.grown(8)
     pair.close(ClosingStage.DRAINING, 1000.0)
-    pair.end_all()
+    pair.run_dry()
     pair.advance(SHRINK_S * 2)
     assert pair.wanted() == 8
 
@@ -209,7 +209,7 @@ def test_a_server_that_slept_does_neither():
     """The time in which it was stopped counts for a second."""
     pair = Elastic()
     pair.grown(4)
-    pair.end_all()
+    pair.run_dry()
     pair.advance(1.0)
     pair.advance(1000.0, step_s=1000.0)
     assert pair.wanted() == 4

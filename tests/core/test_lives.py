@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from tests.regressions.bench import FIRST, QUICK, REPLACEMENT, System
 from trio_envserve.core.heartbeat import Heartbeat
 from trio_envserve.core.limits import ServerLimits
 from trio_envserve.core.lives import NOT_NEEDED, Life, LifeInput, Phase
+from trio_envserve.core.messages import Request
 from trio_envserve.core.router_effects import Kill, Lost, Report, Spawn
 from trio_envserve.core.slots import Pool
 
-from .helpers import Ids
+from .helpers import FIRST, QUICK, REPLACEMENT, Ids, Pair, kinds
 
 LIMITS: dict[str, Any] = {
     "start_s": 20.0, "silence_report_s": 2.0, "silence_kill_s": 6.0, "blocked_report_s": 1.0,
@@ -61,10 +61,6 @@ def heartbeat(
     pool: Any, life: Life, now_s: float, lag_s: float, memory_bytes: int, where: str
 ) -> Any:
     return pool.step(life, LifeInput.HEARTBEAT, now_s, Heartbeat(lag_s, memory_bytes, where))
-
-
-def kinds(effects: list[Any]) -> list[str]:
-    return [type(effect).__name__ for effect in effects]
 
 
 # What each input makes of each phase, and the effects.
@@ -311,23 +307,23 @@ def test_failure_02_duplicate_is_started_while_the_old_process_still_runs():
     Here an execution lives until its process has been reaped (G1): until then a
     duplicate joins it, and no consent starts another.
     """
-    system = System(workers=2, heartbeats=True, rerun=True, server=QUICK)
-    call = system.submit()
-    assert [start.worker for start in system.starts] == [FIRST]
+    pair = Pair(workers=2, beats=True, rerun=True, server=QUICK)
+    call = pair.submit()
+    assert [worker for worker, _ in pair.runs] == [FIRST]
 
-    system.silent.add(FIRST)
-    system.advance(6.0)
-    assert system.kills == [FIRST], "silence has led to a kill"
+    pair.silent.add(FIRST)
+    pair.advance(6.0)
+    assert [kill.worker for kill in pair.kills] == [FIRST], "silence has led to a kill"
     for _ in range(4):  # the killed process takes its time
-        system.tell(*system.asked[0])
-        system.advance(1.0)
-    assert len(system.starts) == 1, "started again while the old process runs"
+        pair.tell(pair.sent_of(Request)[0], b"body")
+        pair.advance(1.0)
+    assert len(pair.runs) == 1, "started again while the old process runs"
 
-    system.reap(FIRST)
-    system.advance(2.0)
-    assert len(system.starts) == 2, "by consent, and after the proof of death"
-    system.end()
-    assert system.result(call) == b"outcome"
+    pair.die(FIRST)
+    pair.advance(2.0)
+    assert len(pair.runs) == 2, "by consent, and after the proof of death"
+    pair.end()
+    assert pair.result(call) == b"outcome"
 
 
 def test_failure_03_worker_with_a_blocked_loop_is_taken_for_dead():
@@ -337,41 +333,41 @@ def test_failure_03_worker_with_a_blocked_loop_is_taken_for_dead():
     Here signs of life come from a thread of their own: a blocked loop is reported,
     with where, and whatever it answers is answered.
     """
-    system = System(workers=2, heartbeats=True, rerun=True, server=QUICK)
-    call = system.submit()
-    stuck = system.starts[0]
+    pair = Pair(workers=2, beats=True, rerun=True, server=QUICK)
+    call = pair.submit()
+    stuck = pair.runs[0]
 
-    system.blocked_s[stuck.worker] = system.now_s
-    system.advance(60.0)
-    assert system.kills == []
-    assert any("blocked" in line and "environment.py" in line for line in system.reports)
+    pair.blocked_s[stuck[0]] = pair.now_s
+    pair.advance(60.0)
+    assert [kill.worker for kill in pair.kills] == []
+    assert any("blocked" in r.text and "environment.py" in r.text for r in pair.reports)
 
-    system.end(stuck)
-    assert system.result(call) == b"outcome"
-    del system.blocked_s[stuck.worker]
-    system.advance(10.0)
-    assert len(system.starts) == 1
+    pair.end(stuck)
+    assert pair.result(call) == b"outcome"
+    del pair.blocked_s[stuck[0]]
+    pair.advance(10.0)
+    assert len(pair.runs) == 1
 
 
 @pytest.mark.parametrize("heart", ["silent", "beats"])
 def test_failure_15_worker_that_hangs_before_its_first_heartbeat_is_never_restarted(heart):
-    """A worker hangs before its first heartbeat (a file system, an import), and is
+    """A worker hangs before its first heartbeat (a file pair, an import), and is
     waited for, for ever.
 
     Here silence counts from birth, and the time to the hello has a limit of its own
     for a process whose heart beats while its environment hangs.
     """
-    system = System(heartbeats=True, server={**QUICK, "start_s": 30.0})
-    system.auto_hello = False
-    system.reap(FIRST)
-    assert system.spawned == [FIRST, REPLACEMENT]
-    call = system.submit()
+    pair = Pair(beats=True, server={**QUICK, "start_s": 30.0})
+    pair.auto_hello = False
+    pair.die(FIRST)
+    assert [spawn.worker for spawn in pair.spawns] == [FIRST, REPLACEMENT]
+    call = pair.submit()
 
-    system.auto_hello = True
+    pair.auto_hello = True
     if heart == "silent":
-        system.silent.add(REPLACEMENT)
-    system.advance(32.0)
-    assert REPLACEMENT in system.kills
-    assert [start.worker for start in system.starts] == [b"w0-3"]
-    system.end()
-    assert system.result(call) == b"outcome"
+        pair.silent.add(REPLACEMENT)
+    pair.advance(32.0)
+    assert REPLACEMENT in [kill.worker for kill in pair.kills]
+    assert [worker for worker, _ in pair.runs] == [b"w0-3"]
+    pair.end()
+    assert pair.result(call) == b"outcome"

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from tests.regressions.bench import FIRST, OTHER, QUICK, System
 from trio_envserve.core import error_records, messages
 from trio_envserve.core.client_effects import Fail
 from trio_envserve.core.errors import ErrorInfo
@@ -22,7 +21,7 @@ from trio_envserve.core.worker import WorkerCore
 from trio_envserve.core.worker_inputs import EnvironmentReady, SetUpFailed
 from trio_envserve.core.worker_range import WorkerRange
 
-from .helpers import Ids, Pair, identifier
+from .helpers import FIRST, OTHER, QUICK, Ids, Pair, identifier
 
 # -- an environment that is broken -----------------------------------------------
 # A typo in an environment's name was ten minutes of silence: the server knew that its
@@ -288,24 +287,24 @@ def test_failure_16_worker_restart_blocks_every_other_answer():
     Here a kill is an effect that nobody waits for: others' answers go on, and the
     replacement works while the old process is still ending.
     """
-    system = System(workers=2, heartbeats=True, server={**QUICK, "worker_capacity": 2})
-    lost, running = system.submit(), system.submit()
-    assert [start.worker for start in system.starts] == [FIRST, OTHER]
-    system.silent.add(FIRST)
-    system.advance(5.5)
-    assert system.kills == [FIRST]
+    pair = Pair(workers=2, beats=True, server={**QUICK, "worker_capacity": 2})
+    lost, running = pair.submit(), pair.submit()
+    assert [worker for worker, _ in pair.runs] == [FIRST, OTHER]
+    pair.silent.add(FIRST)
+    pair.advance(5.5)
+    assert [kill.worker for kill in pair.kills] == [FIRST]
 
-    system.end(system.starts[1])
-    assert system.result(running) == b"outcome"
-    system.advance(3.0)
-    others = [system.submit() for _ in range(4)]  # more than the other worker takes alone
-    for start in system.starts[2:]:
-        system.end(start)
-    assert others == [call for call in others if call in system.ended], "some wait"
-    assert FIRST in system.workers, "the old process has not ended yet"
+    pair.end(pair.runs[1])
+    assert pair.result(running) == b"outcome"
+    pair.advance(3.0)
+    others = [pair.submit() for _ in range(4)]  # more than the other worker takes alone
+    for run in pair.runs[2:]:
+        pair.end(run)
+    assert others == [call for call in others if call in pair.endings], "some wait"
+    assert FIRST in pair.workers, "the old process has not ended yet"
 
-    system.reap(FIRST)
-    assert system.failure(lost).verdict is Verdict.MAY_HAVE_RUN
+    pair.die(FIRST)
+    assert pair.failure(lost).verdict is Verdict.MAY_HAVE_RUN
 
 
 def test_failure_18_dead_pool_still_answers_healthy():
@@ -315,44 +314,44 @@ def test_failure_18_dead_pool_still_answers_healthy():
     Here each answer says how many workers are ready, and none is not healthy, with
     the reason.
     """
-    system = System(workers=2)
-    system.advance(2.0)
-    assert health(system) is Health.HEALTHY
+    pair = Pair(workers=2)
+    pair.advance(2.0)
+    assert health(pair) is Health.HEALTHY
 
-    system.auto_hello = False
+    pair.auto_hello = False
     for worker in (FIRST, OTHER):
-        system.reap(worker)
-    system.advance(2.0)
-    assert health(system) is not Health.HEALTHY, "processes, but no worker that is ready"
+        pair.die(worker)
+    pair.advance(2.0)
+    assert health(pair) is not Health.HEALTHY, "processes, but no worker that is ready"
 
     broken = ErrorInfo("broken", Verdict.DID_NOT_RUN, "no such file", traceback="in setup, line 7")
     for _ in range(6):
-        worker = system.spawned[-1]
-        system.work(worker, system.workers[worker].take(SetUpFailed(broken)))
-        system.reap(worker)
-        system.advance(10.0)
-    assert health(system) is Health.UNHEALTHY
-    assert "in setup, line 7" in system.client.link.health(system.now_s)[1]
+        worker = pair.spawns[-1].worker
+        pair.work(worker, pair.workers[worker].take(SetUpFailed(broken)))
+        pair.die(worker)
+        pair.advance(10.0)
+    assert health(pair) is Health.UNHEALTHY
+    assert "in setup, line 7" in pair.client.link.health(pair.now_s)[1]
 
 
 def test_failure_18_pool_of_stopped_workers_still_answers_healthy():
     """The same with workers whose processes are there but stopped: nothing runs, and
     nothing will until they are killed or go on."""
-    system = System(workers=2, heartbeats=True, server={"silence_report_s": 2.0})
-    system.silent.add(OTHER)
-    system.advance(4.0)
-    assert health(system) is Health.HEALTHY, "one of two is enough"
-    system.silent.add(FIRST)
-    system.advance(4.0)
-    assert health(system) is not Health.HEALTHY, "no worker gives a sign of life"
-    system.silent.clear()
-    system.advance(6.0)  # a client that asks nothing hears of it so late at most
-    assert health(system) is Health.HEALTHY, "they went on"
+    pair = Pair(workers=2, beats=True, server={"silence_report_s": 2.0})
+    pair.silent.add(OTHER)
+    pair.advance(4.0)
+    assert health(pair) is Health.HEALTHY, "one of two is enough"
+    pair.silent.add(FIRST)
+    pair.advance(4.0)
+    assert health(pair) is not Health.HEALTHY, "no worker gives a sign of life"
+    pair.silent.clear()
+    pair.advance(6.0)  # a client that asks nothing hears of it so late at most
+    assert health(pair) is Health.HEALTHY, "they went on"
 
 
-def health(system: System) -> Health:
+def health(pair: Pair) -> Health:
     """The server's health, as its client sees it."""
-    return system.client.link.health(system.now_s)[0]
+    return pair.client.link.health(pair.now_s)[0]
 
 
 # -- what is counted --------------------------------------------------------------------

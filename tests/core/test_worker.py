@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from tests.regressions.bench import FIRST, REPLACEMENT, System
 from trio_envserve.core import error_records, messages
 from trio_envserve.core.limits import ANNOUNCE_BYTES
 from trio_envserve.core.messages import Dispatch, Statement, Stop
@@ -33,7 +32,14 @@ from trio_envserve.core.worker_inputs import (
     RouterMessage,
 )
 
-from .helpers import HEADER_BYTES, decoded, identifier
+from .helpers import (
+    FIRST,
+    HEADER_BYTES,
+    REPLACEMENT,
+    Pair,
+    decoded,
+    identifier,
+)
 
 LIFE, OTHER_LIFE, SESSION = identifier(1), identifier(2), identifier(3)
 ENDS = (Status.RESULT, b"outcome", 1.5)
@@ -311,25 +317,28 @@ def test_failure_01_request_delivered_to_the_replacement_is_dispatched_again():
     Here a worker's id, and so its address, is of one life only; and should it arrive
     all the same, the replacement runs no dispatch of another incarnation (G5).
     """
-    system = System(rerun=True)
+    pair = Pair(rerun=True)
     for _ in range(3):  # so that the numbers of the two dispatches differ
-        call = system.submit()
-        system.end()
-        system.received(call)
-    system.starts.clear()
-    with system.losing(Dispatch):
-        call = system.submit(b"once")
-        left_in_a_socket = system.to_workers[-1]
-        assert isinstance(decoded(left_in_a_socket[1:]), Dispatch)
+        call = pair.submit()
+        pair.end()
+        pair.receive(call)
+    pair.runs.clear()
+    left: list[messages.Message] = []
+    pair.lose = lambda message: isinstance(message, Dispatch) and not left.append(message)  # type: ignore[func-returns-value]  # that is nothing
+    call = pair.submit(b"once")
+    in_a_socket = RouterMessage(
+        (pair.workers[FIRST].incarnation, messages.encode(left[0]), b"once")
+    )
+    pair.lose = lambda message: False
 
-    system.reap(FIRST)
-    assert REPLACEMENT in system.workers
-    system.work(REPLACEMENT, system.workers[REPLACEMENT].take(RouterMessage(left_in_a_socket)))
-    system.settle()
+    pair.die(FIRST)
+    assert REPLACEMENT in pair.workers
+    pair.work(REPLACEMENT, pair.workers[REPLACEMENT].take(in_a_socket))
+    pair.settle()
 
-    assert [(start.worker, start.body) for start in system.starts] == [(REPLACEMENT, b"once")]
-    system.end()
-    assert system.result(call) == b"outcome"
+    assert [(worker, run.body) for worker, run in pair.runs] == [(REPLACEMENT, b"once")]
+    pair.end()
+    assert pair.result(call) == b"outcome"
 
 
 def test_what_is_said_of_one_client_shares_batches_and_keeps_its_order():

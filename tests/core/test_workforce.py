@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.regressions.bench import System, is_outcome
 from trio_envserve.core import messages
 from trio_envserve.core.client_effects import Answer
 from trio_envserve.core.closing import ClosingStage
@@ -26,7 +25,7 @@ from trio_envserve.core.router_inputs import (
 from trio_envserve.core.terms import Status, Verdict
 from trio_envserve.core.worker_inputs import BeatDue, OutcomeMade, SetUpFailed
 
-from .helpers import Pair, identifier
+from .helpers import Pair, identifier, kinds
 
 WORKER = b"w0-1"
 
@@ -528,22 +527,20 @@ def test_failure_08_second_answer_for_a_finished_request_is_cached_and_forwarded
     Here only the live execution of a request can answer it, once (G3); FINISHED
     absorbs everything.
     """
-    system = System()
-    call = system.submit()
-    system.end()
-    answer = system.from_workers[-1]
-    other = (*answer[:-1], b"another outcome")
-    system.router_takes(WorkerMessage(other, system.now_s))
-    assert [m for m in system.to_client if is_outcome(m)] == system.to_client[-1:]
+    pair = Pair()
+    call = pair.submit()
+    pair.end()
+    other = WorkerOutcome(pair.session.id, 0, 0, 0, 1.0), b"another outcome"
+    pair.from_worker(*other)
+    assert kinds(pair.told).count("Outcome") == 1
 
-    system.received(call)
-    before = len(system.to_client)
-    system.give(WorkerMessage(other, system.now_s))
-    system.advance(3.0)
-    assert not any(map(is_outcome, system.to_client[before:])), "forwarded"
-    stats = system.router.stats()
+    pair.receive(call)
+    pair.from_worker(*other)
+    pair.advance(3.0)
+    assert kinds(pair.told).count("Outcome") == 1, "forwarded"
+    stats = pair.router.stats()
     assert (stats["kept"], stats["kept_bytes"]) == (0, 0), "cached"
-    assert system.result(call) == b"outcome"
+    assert pair.result(call) == b"outcome"
 
 
 @pytest.mark.parametrize("lost", [WorkerOutcome, Dispatch])
@@ -553,17 +550,17 @@ def test_failure_14_send_that_fails_between_router_and_worker_is_only_logged(los
 
     Here each beat states what both sides hold, and what one lacks is sent again.
     """
-    system = System()
-    with system.losing(lost):
-        call = system.submit()
+    pair = Pair()
+    with pair.losing(lost):
+        call = pair.submit()
         if lost is WorkerOutcome:
-            system.end()
-        assert system.ended == {}
+            pair.end()
+        assert pair.endings == {}
 
-    system.beat()
-    system.beat()
+    pair.beat()
+    pair.beat()
     if lost is Dispatch:
-        assert len(system.starts) == 1, "it was not sent again"
-        system.end()
-    assert system.result(call) == b"outcome"
-    assert len(system.starts) == 1
+        assert len(pair.runs) == 1, "it was not sent again"
+        pair.end()
+    assert pair.result(call) == b"outcome"
+    assert len(pair.runs) == 1
