@@ -8,10 +8,7 @@ import cbor2
 
 from trio_envserve.core import error_records, messages
 from trio_envserve.core.client_inputs import CallKey
-from trio_envserve.core.journal import (
-    Completed,
-    Record,
-)
+from trio_envserve.core.journal import Completed, Record
 from trio_envserve.core.key_records import GenerationState, KeyAct, KeyName, input_digest
 from trio_envserve.core.limits import KeyLimits
 from trio_envserve.core.resting import Resting

@@ -12,11 +12,7 @@ import pytest
 from trio_envserve.core import messages
 from trio_envserve.core.call_keys import Asking, of_key
 from trio_envserve.core.calls import Stage, after_loss
-from trio_envserve.core.client_inputs import (
-    CallKey,
-    CallsCancelled,
-    Disconnected,
-)
+from trio_envserve.core.client_inputs import CallKey, CallsCancelled, Disconnected
 from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
 from trio_envserve.core.terms import Verdict

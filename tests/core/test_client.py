@@ -35,13 +35,7 @@ from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.router_inputs import CloseAsked
 from trio_envserve.core.terms import Status, Verdict
 
-from .helpers import (
-    ALL,
-    Pair,
-    identifier,
-    kinds,
-    limited,
-)
+from .helpers import ALL, Pair, identifier, kinds, limited
 
 # -- sessions and sending -----------------------------------------------------
 

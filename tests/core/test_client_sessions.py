@@ -6,11 +6,7 @@ import pytest
 
 from trio_envserve.core import call_table, error_records, messages
 from trio_envserve.core.client_effects import Answer
-from trio_envserve.core.client_inputs import (
-    ClientTick,
-    Disconnected,
-    OutcomeReceived,
-)
+from trio_envserve.core.client_inputs import ClientTick, Disconnected, OutcomeReceived
 from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.router_inputs import PoolOpened
 from trio_envserve.core.terms import Status, Verdict

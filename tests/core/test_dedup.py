@@ -9,20 +9,10 @@ import pytest
 
 from trio_envserve.core import messages
 from trio_envserve.core.client_effects import Answer
-from trio_envserve.core.client_inputs import (
-    ClientTick,
-    Disconnected,
-    OutcomeReceived,
-)
+from trio_envserve.core.client_inputs import ClientTick, Disconnected, OutcomeReceived
 from trio_envserve.core.dedup import DedupCache
 from trio_envserve.core.executions import Duty, Worker
-from trio_envserve.core.messages import (
-    Hello,
-    Outcome,
-    Refused,
-    Sync,
-    Synced,
-)
+from trio_envserve.core.messages import Hello, Outcome, Refused, Sync, Synced
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.request_table import TABLE, RequestInput
 from trio_envserve.core.request_table import RequestAction as Do

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -15,51 +15,38 @@ from trio_envserve.core.errors import ProtocolError
 from trio_envserve.core.health import Health
 from trio_envserve.core.keyed import FOLLOWERS
 from trio_envserve.core.limits import CAPACITY, PROTOCOL_VERSION
-from trio_envserve.core.messages import Hello, Outcome, Sync, Synced, Welcome
-from trio_envserve.core.request_table import RequestAction, RequestInput
-from trio_envserve.core.requests import Ask, RetainedOutcome
-from trio_envserve.core.router import Router
-from trio_envserve.core.router_effects import RouterEffect, ToClient
-from trio_envserve.core.router_inputs import ClientMessage, Tick
+from trio_envserve.core.router_effects import ToClient
 from trio_envserve.core.terms import Status
 from trio_envserve.core.worker_inputs import DeltaMade, EnvironmentReady
 
-from .helpers import (
-    START_S,
-    STRANGER,
-    Pair,
-    decoded,
-    identifier,
-    kinds,
-)
+from .helpers import STRANGER, Pair, decoded, identifier, kinds
 from .keyed import OTHER, Keyed
 
-SESSION, NONCE, EPOCH, DIGEST = b"s" * 16, b"n" * 16, b"e" * 16, b"d" * 16
-MOST = 1 << 20
+
+def hello(connection: int) -> messages.Hello:
+    """That of a stranger on one of its connections."""
+    return messages.Hello(1, identifier(900), connection, "other", 1 << 20)
 
 
-def answers(router: Router, route: bytes, message: Any, *body: bytes) -> list[tuple[str, bytes]]:
+def answers(
+    pair: Pair, route: bytes, message: messages.Message, *body: bytes
+) -> list[tuple[str, bytes]]:
     """What is sent for a message, and over which routes."""
-    effects = router.take(ClientMessage(route, [messages.encode(message), *body], 0.0))
-    sent = [each for each in effects if isinstance(each, ToClient)]
-    return [
-        (type(messages.decode(each.frames[0], most_bytes=MOST)).__name__, each.route)
-        for each in sent
-    ]
+    pair.mail.clear()
+    pair.tell(message, *body, route=route)
+    return [(type(each).__name__, to) for to, each in pair.mail]
 
 
 def test_a_refusal_goes_to_its_asker_and_an_answer_to_the_newest_connection():
-    router = Router(epoch=EPOCH, slots=1, now_s=0.0, new_id=lambda: SESSION)
-    first, second = (messages.Hello(1, NONCE, number, "test", MOST) for number in (1, 2))
-    assert answers(router, b"old", first) == [("Welcome", b"old")]
-    assert answers(router, b"new", second) == [("Welcome", b"new")]
-    assert answers(router, b"new", messages.Finish(SESSION, [0, 1])) == []
-    request = messages.Request(SESSION, 0, DIGEST, None, 1, None)
-    assert answers(router, b"old", request, b"body") == [("Refused", b"old")]
-    assert answers(router, b"old", messages.Cancel(SESSION, 0)) == [("Cancelled", b"new")]
-    sync = messages.Sync(SESSION, EPOCH, 1, 1, 1, [])
-    assert answers(router, b"old", sync) == [("Synced", b"new")]
-    assert answers(router, b"old", first) == [("Welcome", b"old")]
+    pair, session = Pair.with_stranger()
+    assert answers(pair, b"new", hello(2)) == [("Welcome", b"new")]
+    assert answers(pair, b"new", messages.Finish(session, [0, 1])) == []
+    request = messages.Request(session, 0, identifier(901), None, 1, None)
+    assert answers(pair, b"old", request, b"body") == [("Refused", b"old")]
+    assert answers(pair, b"old", messages.Cancel(session, 0)) == [("Cancelled", b"new")]
+    sync = messages.Sync(session, pair.router.epoch, 1, 1, 1, [])
+    assert answers(pair, b"old", sync) == [("Synced", b"new")]
+    assert answers(pair, b"old", hello(1)) == [("Welcome", b"old")]
 
 
 # -- outcomes that a connection has swallowed ------------------------------------
@@ -71,53 +58,26 @@ def test_a_refusal_goes_to_its_asker_and_an_answer_to_the_newest_connection():
 # Found by `trio-envserve conform`: the-same-nonce-gets-the-same-session.
 
 
-class Served:
-    """A router without workers, and a session with one kept outcome."""
-
-    def __init__(self) -> None:
-        self.router = Router(epoch=b"e" * 16, slots=1, now_s=START_S, new_id=lambda: identifier(1))
-        self.effects: list[RouterEffect] = []
-        self.hello(b"old", 1)
-        (self.session,) = self.router.cache.sessions.values()
-        cache = self.router.cache
-        cache.request(self.session, 0, Ask(b"d" * 16, b"body", False, 1))
-        cache.step(self.session, 0, RequestInput.DISPATCH, object())
-        kept = RetainedOutcome.made(Outcome(self.session.id, 0, 0, "w", 0.1, 1), b"value")
-        effects = cache.step(self.session, 0, RequestInput.OUTCOME, kept)
-        assert [do for do, _ in effects] == [RequestAction.ANSWER]
-        self.router.dispatcher.do(self.session, effects)
-        self.effects = self.router.take(Tick(START_S))
-        assert self.said() == [(b"old", Outcome)]
-
-    def say(self, route: bytes, message: messages.Message) -> None:
-        self.effects = self.router.take(ClientMessage(route, (messages.encode(message),), START_S))
-
-    def hello(self, route: bytes, connection: int) -> None:
-        self.say(route, Hello(1, NONCE, connection, "test", 1 << 20))
-        assert self.said() == [(route, Welcome)]
-
-    def sync(self, route: bytes, connection: int, probe: int) -> list[tuple[bytes, type]]:
-        epoch = self.router.epoch
-        self.say(route, Sync(self.session.id, epoch, connection, probe, 1, [0, 1]))
-        return self.said()
-
-    def said(self) -> list[tuple[bytes, type]]:
-        sent = [each for each in self.effects if isinstance(each, ToClient)]
-        decoded = [messages.decode(bytes(each.frames[0]), most_bytes=1 << 20) for each in sent]
-        return [(each.route, type(one)) for each, one in zip(sent, decoded, strict=True)]
+def swallowed() -> tuple[Pair, Callable[[int], messages.Sync]]:
+    """A stranger's outcome was sent over its first connection; and a sync of one of them."""
+    pair, session = Pair.with_stranger()
+    pair.ask(session)
+    pair.end()
+    epoch = pair.router.epoch
+    return pair, lambda connection: messages.Sync(session, epoch, connection, 1, 1, [0, 1])
 
 
 def test_after_a_hello_the_first_sync_has_them_replayed():
-    served = Served()
-    served.hello(b"new", 2)
-    assert served.sync(b"new", 2, 1) == [(b"new", Outcome), (b"new", Synced)]
-    assert served.sync(b"new", 2, 1) == [(b"new", Synced)]  # said twice: it is under way
+    pair, sync = swallowed()
+    assert answers(pair, b"new", hello(2)) == [("Welcome", b"new")]
+    assert answers(pair, b"new", sync(2)) == [("Outcome", b"new"), ("Synced", b"new")]
+    assert answers(pair, b"new", sync(2)) == [("Synced", b"new")]  # said twice: it is under way
 
 
 def test_a_hello_of_the_same_connection_has_nothing_replayed():
-    served = Served()
-    served.hello(b"old", 1)
-    assert served.sync(b"old", 1, 1) == [(b"old", Synced)]
+    pair, sync = swallowed()
+    assert answers(pair, STRANGER, hello(1)) == [("Welcome", STRANGER)]
+    assert answers(pair, STRANGER, sync(1)) == [("Synced", STRANGER)]
 
 
 # -- a conflict is told to who caused it -----------------------------------------

@@ -11,14 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_envserve.core.errors import ProtocolError
-from trio_envserve.core.host_link import (
-    BATCH_BYTES,
-    FRAMES_MOST,
-    Inbox,
-    Item,
-    Outbox,
-    What,
-)
+from trio_envserve.core.host_link import BATCH_BYTES, FRAMES_MOST, Inbox, Item, Outbox, What
 from trio_envserve.core.host_messages import (
     FIELDS,
     KINDS,

@@ -16,13 +16,7 @@ from trio_envserve.core import cbor_heads, error_records, messages, values_price
 from trio_envserve.core.errors import ErrorInfo, ProtocolError
 from trio_envserve.core.limits import KIB, MIB, WireLimits
 from trio_envserve.core.terms import Verdict
-from trio_envserve.core.values import (
-    TAG_PADDED,
-    DecodingError,
-    EncodingError,
-    decode,
-    encode,
-)
+from trio_envserve.core.values import TAG_PADDED, DecodingError, EncodingError, decode, encode
 from trio_envserve.core.values_parts import written_head as head
 from trio_envserve.core.values_scan import TooMuchWork
 from trio_envserve.testing.strategies import hostile_bodies, values

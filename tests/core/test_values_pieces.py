@@ -18,12 +18,7 @@ from hypothesis import strategies as st
 
 from trio_envserve.core import values as values_module
 from trio_envserve.core.limits import KIB, MIB, WireLimits
-from trio_envserve.core.values import (
-    DecodingError,
-    EncodingError,
-    decode,
-    encode,
-)
+from trio_envserve.core.values import DecodingError, EncodingError, decode, encode
 from trio_envserve.core.values_lower import NotHere
 from trio_envserve.core.values_parts import written_head as head
 from trio_envserve.core.values_pieces import WINDOW_BYTES, PieceDecoder, PieceProblem

@@ -9,13 +9,7 @@ from hypothesis import strategies as st
 
 from trio_envserve.core.limits import WireLimits
 from trio_envserve.core.values import encode
-from trio_envserve.core.values_scan import (
-    LEAST_CUT_BYTES,
-    TAG_CUT,
-    TooCostly,
-    placeholder,
-    survey,
-)
+from trio_envserve.core.values_scan import LEAST_CUT_BYTES, TAG_CUT, TooCostly, placeholder, survey
 from trio_envserve.testing.strategies import values
 
 LARGE = bytes(LEAST_CUT_BYTES)

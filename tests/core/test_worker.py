@@ -18,12 +18,7 @@ from trio_envserve.core.worker import (
     NUMBERS_MOST,
     WorkerCore,
 )
-from trio_envserve.core.worker_effects import (
-    Park,
-    ToRouter,
-    WorkerEffect,
-    frames_to_router,
-)
+from trio_envserve.core.worker_effects import Park, ToRouter, WorkerEffect, frames_to_router
 from trio_envserve.core.worker_inputs import (
     BeatDue,
     DeltaMade,
@@ -32,14 +27,7 @@ from trio_envserve.core.worker_inputs import (
     RouterMessage,
 )
 
-from .helpers import (
-    FIRST,
-    HEADER_BYTES,
-    REPLACEMENT,
-    Pair,
-    decoded,
-    identifier,
-)
+from .helpers import FIRST, HEADER_BYTES, REPLACEMENT, Pair, decoded, identifier
 
 LIFE, OTHER_LIFE, SESSION = identifier(1), identifier(2), identifier(3)
 ENDS = (Status.RESULT, b"outcome", 1.5)

@@ -16,12 +16,7 @@ from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.limits import PROTOCOL_VERSION
 from trio_envserve.core.lives import Phase
 from trio_envserve.core.messages import KINDS, Dispatch, WorkerHello, WorkerOutcome
-from trio_envserve.core.router_inputs import (
-    CloseAsked,
-    Exited,
-    HeartbeatFelt,
-    WorkerMessage,
-)
+from trio_envserve.core.router_inputs import CloseAsked, Exited, HeartbeatFelt, WorkerMessage
 from trio_envserve.core.terms import Status, Verdict
 from trio_envserve.core.worker_inputs import BeatDue, OutcomeMade, SetUpFailed
 
