@@ -16,7 +16,7 @@ def fail(make):
 
 
 @pytest.mark.parametrize("raised", sorted(set(hostile_code.RAISED) - {"StopIteration"}))
-async def test_what_code_raises_is_what_it_ended_with(raised):
+async def test_an_exception_of_code_is_its_result(raised):
     make = hostile_code.RAISED[raised]
 
     async def fail_awaited():
@@ -30,7 +30,7 @@ async def test_what_code_raises_is_what_it_ended_with(raised):
     assert foreign.call(int, "3", base=8) == foreign.CodeResult(3)
 
 
-def test_what_asyncio_runs_ends_likewise():
+def test_an_exception_of_code_under_asyncio_is_its_result():
     async def main():
         return await foreign.acall(fail, asyncio.CancelledError)
 

@@ -79,7 +79,7 @@ def weighed(value: Any) -> int:
 
 
 @given(WHAT_JSON_HAS)
-def test_what_json_has_is_left_as_it_is(value: Any):
+def test_values_that_json_has_are_left_as_they_are(value: Any):
     assert jsonable(value) == value
     assert restored(jsonable(value)) == value
 
@@ -140,7 +140,7 @@ def test_code_of_a_value_and_depth_end_no_line():
         {"$array": 3}, {"$bytes": 7}, {"$float": "x"}, {"$map": 3}, {"$complex": ["x"]},
     ],
 )  # fmt: skip
-def test_what_is_malformed_stays_as_it_is(value: Any):
+def test_malformed_values_stay_as_they_are(value: Any):
     assert restored(value) == value
     with pytest.raises(Malformed):
         restored([value], strict=True)
@@ -153,7 +153,7 @@ def test_what_is_malformed_stays_as_it_is(value: Any):
         {"$set": [{"$bytes": "%"}]}, {"$map": [[1, {"$bytes": "%"}]]},
     ],
 )  # fmt: skip
-def test_what_a_lenient_reader_would_guess_is_refused_by_a_strict_one(value: Any):
+def test_guesses_of_a_lenient_reader_are_refused_by_a_strict_one(value: Any):
     assert restored(value) != value
     with pytest.raises(Malformed):
         restored({"a": value}, strict=True)

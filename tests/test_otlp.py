@@ -77,7 +77,7 @@ def test_variables_ask_for_spans(process: None, monkeypatch: pytest.MonkeyPatch)
             assert not otlp.asked_by_variables()
 
 
-def test_what_has_ended_is_sent_before_the_process_ends(
+def test_ended_spans_are_sent_before_the_process_ends(
     process: None, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "3600000")
@@ -121,7 +121,9 @@ def test_spans_that_are_lost_are_one_line_and_so_is_their_end(
         assert otlp._Sending.provider is not None, "it does not wait for who is down"
 
 
-def test_who_takes_spans_again_is_one_line(process: None, caplog: pytest.LogCaptureFixture):
+def test_a_receiver_that_takes_spans_again_is_one_line(
+    process: None, caplog: pytest.LogCaptureFixture
+):
     from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
     good = SpanExportResult.SUCCESS
@@ -181,7 +183,7 @@ def test_a_receiver_that_never_answers_holds_up_nobody(
     ],
     ids=["without the extra", "a wrong argument"],
 )
-def test_what_cannot_be_set_up_costs_a_worker_one_line_and_its_spans(
+def test_a_set_up_that_fails_costs_a_worker_one_line_and_its_spans(
     process: None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch,
     setup: Any, why: str,
 ):  # fmt: skip

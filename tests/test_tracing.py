@@ -175,7 +175,7 @@ def test_a_span_is_below_its_parent_and_says_so_to_the_next(kept: Kept):
     assert inner.status.description == "x" * 200
 
 
-def test_below_a_span_that_is_not_kept_nothing_is(kept: Kept):
+def test_spans_below_one_that_is_not_kept_are_not_kept(kept: Kept):
     span = tracing.begin("rollout", UNKEPT)
     assert span is not None
     assert not span.is_kept
@@ -231,7 +231,7 @@ def test_g10_a_block_in_a_task_of_another_rollout_is_in_its_own_trace(kept: Kept
     )
 
 
-def test_what_a_block_raises_is_told_by_its_type_and_not_by_its_text(kept: Kept):
+def test_an_error_in_a_block_is_told_by_its_type_and_not_by_its_text(kept: Kept):
     with pytest.raises(ValueError, match="a secret"):
         with tracing.Trace(SPAN).span("fails"):
             raise ValueError("a secret")

@@ -22,7 +22,7 @@ def held(pair: Keyed) -> dict[str, bool]:
     return {call.held_as: call.may_wait for call in pair.client.calls.held.values()}
 
 
-def test_what_is_retained_leaves_no_room():
+def test_retained_outcomes_leave_no_room():
     pair = Keyed()
     limit_keys(pair, generations=1, namespace_share=1.0)
     pair.call()
@@ -41,7 +41,7 @@ def test_room_was_made_in_vain_where_the_queue_for_keyed_work_was_full():
     assert held(pair) == {"key-queue-full": True}
 
 
-def test_what_is_held_for_another_reason_is_left_alone():
+def test_calls_held_for_another_reason_are_left_alone():
     pair = Keyed()
     limit_keys(pair, generations=1, namespace_share=1.0)
     pair.call()

@@ -79,7 +79,7 @@ async def test_a_lone_call_and_its_cancel_go_out_at_once_one_after_the_other() -
 
 
 @virtual
-async def test_what_is_cancelled_beside_other_calls_is_told_in_the_next_turn() -> None:
+async def test_a_cancel_beside_other_calls_is_told_in_the_next_turn() -> None:
     ended: list[Ended] = []
     async with pair(Probe()) as (_, client):
         await client.wait_ready()

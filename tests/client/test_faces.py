@@ -90,7 +90,7 @@ def test_a_rollout_that_fails_has_its_error(client: Face):
     assert isinstance(client.outcome("fail").error, RolloutFailed)
 
 
-def test_what_is_wrong_with_a_call_is_said_before_it_is_made(client: Face):
+def test_a_wrong_call_is_refused_before_it_is_made(client: Face):
     with pytest.raises(ConfigError, match="max_executions"):
         client.run_rollout(1, max_executions=0)
     with pytest.raises(NotEncodable):

@@ -64,7 +64,7 @@ async def test_the_order_of_the_keys_in_a_dict_made_another_input_of_it(
 
 
 @virtual
-async def test_without_a_key_an_environment_gets_a_dict_as_it_was_filled() -> None:
+async def test_a_dict_without_a_key_reaches_the_environment_as_it_was_filled() -> None:
     environment = Orders()
     async with pair(environment) as (_, client):
         await client.run_rollout({"b": 2, "a": 1})
@@ -98,7 +98,7 @@ async def test_an_unknown_key_is_told_from_other_errors() -> None:
 
 @pytest.mark.parametrize("act", ["cancel_key", "forget"])
 @virtual
-async def test_whoever_waits_is_told_that_its_key_was_ended_by_name(act: str) -> None:
+async def test_a_waiter_is_told_that_its_key_was_ended_by_name(act: str) -> None:
     errors: list[Any] = []
 
     async def ask(client: Client, **how: Any) -> None:
@@ -115,7 +115,7 @@ async def test_whoever_waits_is_told_that_its_key_was_ended_by_name(act: str) ->
 
 
 @virtual
-async def test_who_forgets_for_a_door_is_told_what_there_was() -> None:
+async def test_forgetting_for_a_door_tells_what_there_was() -> None:
     async with pair(waits) as (_, client):
         await client.run_rollout(1, key="key")
         assert await forget_once(client, "key") == KeyEnded(known=True, started=True)
@@ -159,7 +159,7 @@ async def test_a_namespace_that_cannot_be_encoded_is_called_so() -> None:
 
 
 @virtual
-async def test_what_is_known_is_listed_page_by_page() -> None:
+async def test_known_keys_are_listed_page_by_page() -> None:
     async with pair(Orders()) as (_, client):
         async with client.run_many([{}] * 150, key="step", namespace="a") as outcomes:
             assert len([index async for index, _ in outcomes]) == 150

@@ -76,14 +76,14 @@ async def test_each_outcome_goes_to_one_of_those_who_iterate() -> None:
 
 
 @virtual
-async def test_who_waits_when_the_inputs_end_is_told_that_there_are_none() -> None:
+async def test_iterating_over_no_inputs_ends() -> None:
     async with pair(echo) as (_, client), client.run_many([]) as outcomes:
         with trio.fail_after(5):
             assert [each async for each in outcomes] == []
 
 
 @virtual
-async def test_who_waits_is_told_of_the_end_also_if_who_took_the_last_asks_no_more() -> None:
+async def test_the_end_is_told_even_if_the_last_taker_asks_no_more() -> None:
     """It waited for ever."""
     got = []
     over = []
@@ -104,7 +104,7 @@ async def test_who_waits_is_told_of_the_end_also_if_who_took_the_last_asks_no_mo
 
 
 @virtual
-async def test_after_the_block_there_are_no_more_outcomes() -> None:
+async def test_outcomes_end_with_the_block() -> None:
     """Whoever asked for one waited for ever."""
     async with pair(after) as (_, client):
         async with client.run_many([1, object(), 1000]) as outcomes:
@@ -114,7 +114,7 @@ async def test_after_the_block_there_are_no_more_outcomes() -> None:
 
 
 @virtual
-async def test_who_waits_for_an_outcome_at_the_end_of_the_block_is_told() -> None:
+async def test_the_end_of_the_block_is_told_to_tasks_that_wait_for_an_outcome() -> None:
     """It waited for ever."""
     over = trio.Event()
 
@@ -130,7 +130,7 @@ async def test_who_waits_for_an_outcome_at_the_end_of_the_block_is_told() -> Non
             await over.wait()
 
 
-async def test_after_the_block_nobody_waits_for_large_inputs(eager: None) -> None:
+async def test_large_inputs_are_waited_for_no_longer_than_the_block(eager: None) -> None:
     """They have tasks of their own, which end with the block."""
     async with patient_pair() as client:
         async with client.run_many([LARGE] * 3) as outcomes:
@@ -377,7 +377,7 @@ async def test_an_exception_in_the_block_cancels_what_is_left_and_comes_out_as_i
 
 
 @pytest.mark.parametrize("in_flight", [0, -1, "many", 1.5, True, None])
-def test_what_is_no_number_of_calls_is_refused(in_flight: object) -> None:
+def test_a_wrong_number_of_calls_is_refused(in_flight: object) -> None:
     many.check_in_flight(1)
     with pytest.raises(ConfigError, match="in_flight"):
         many.check_in_flight(in_flight)

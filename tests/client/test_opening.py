@@ -46,7 +46,7 @@ class Dealer:
         return getattr(self._dealer, name)
 
 
-def test_without_trio_it_says_who_does_the_same() -> None:
+def test_opening_without_trio_names_who_does_the_same() -> None:
     async def main() -> None:
         await open_client(ADDRESS).__aenter__()
 

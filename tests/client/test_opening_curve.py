@@ -58,9 +58,7 @@ def test_each_kind_of_client_is_told_what_its_key_may_not(address: str, kind: st
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_with_keys_a_message_of_more_than_a_sealed_frame_is_refused_before_it_is_sent(
-    address: str, kind: str
-):
+def test_a_message_larger_than_a_sealed_frame_is_refused_before_it_is_sent(address: str, kind: str):
     wire = WireLimits(message_bytes=1 << 30)
     with open_face(kind, address, curve=of(TRAINER), wire=wire) as client:
         with pytest.raises(TooLarge, match="message_bytes is 33554432"):

@@ -138,7 +138,7 @@ SURROGATE = "\ud800"
     ],
     ids=["a class", "a view", "a set", "a surrogate", "long", "none", "nested", "an array"],
 )  # fmt: skip
-def test_whatever_the_sampling_arguments_are_the_body_is_that_of_the_request(args: Any) -> None:
+def test_the_body_is_that_of_the_request_for_any_sampling_arguments(args: Any) -> None:
     request = RolloutRequest(
         kind="rollout", input="x", endpoint="e", model_name="m", sampling_args=args,
         max_retries=2, state_columns=("s",),
@@ -216,7 +216,7 @@ def test_a_name_is_any_text_that_fits(text: str) -> None:
     ids=["empty", "a number", "bytes", "a surrogate", "long", "long when encoded"],
 )
 @pytest.mark.parametrize("which", ["key", "namespace"])
-def test_what_is_no_name_is_refused(which: str, text: Any) -> None:
+def test_text_that_is_no_name_is_refused(which: str, text: Any) -> None:
     with pytest.raises(ConfigError, match=which):
         checked("x", **{"key": "k", which: text})
 

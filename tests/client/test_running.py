@@ -28,7 +28,7 @@ class Waiting:
 
 
 @virtual
-async def test_what_runs_is_told_with_its_last_note_the_oldest_first() -> None:
+async def test_running_executions_are_told_with_their_last_notes_the_oldest_first() -> None:
     environment = Waiting()
     async with pair(environment) as (_, client):
         assert (await client.list_running()).typical_s is None
@@ -110,7 +110,7 @@ class Steps:
 
 
 @virtual
-async def test_who_asks_for_many_is_told_by_the_index_of_the_input() -> None:
+async def test_notes_of_many_calls_come_with_the_index_of_the_input() -> None:
     told: list[tuple[int, dict[str, Any]]] = []
     async with pair(Steps()) as (_, client):
         large = np.zeros(3_000_000)
@@ -144,7 +144,7 @@ async def test_g10_a_callback_that_raises_ended_the_client_of_all_calls(
 
 
 @virtual
-async def test_who_leaves_early_is_told_no_more() -> None:
+async def test_notes_end_when_the_block_is_left() -> None:
     told: list[int] = []
     async with pair(Steps()) as (_, client):
         async with client.run_many(["a"], on_note=lambda index, note: told.append(index)):

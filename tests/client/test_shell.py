@@ -110,7 +110,7 @@ async def test_an_outcome_whose_reading_is_interrupted_is_finished(
 
 
 @pytest.mark.parametrize("value", [[{"value": 1}], [{"ok": False, "error": {}}], [1], 1])
-def test_what_is_not_the_outcome_of_a_group_is_told_in_words(value: Any) -> None:
+def test_a_value_that_is_no_outcome_of_a_group_is_told_in_words(value: Any) -> None:
     """A worker in another language may send anything."""
     with pytest.raises(MayHaveRun, match="not that of a group"):
         Outcome.members(Outcome(value=value))
@@ -168,7 +168,7 @@ async def test_an_outcome_that_comes_when_its_call_was_just_cancelled_wakes_nobo
 
 
 @pytest.mark.parametrize("name", ["\ud800", 5, b"bytes", ["list"]])
-async def test_it_is_refused_when_the_client_is_opened(name: Any):
+async def test_a_name_that_is_no_text_is_refused_when_the_client_is_opened(name: Any):
     opened = False
     with pytest.raises(ConfigError, match="name must be text"):
         async with open_client("memory:nobody", name=name, network=MemoryNetwork()):
@@ -194,7 +194,7 @@ async def test_a_closed_client_says_so_at_once(autojump_clock, ask, there):
 
 
 @pytest.mark.parametrize("ask", ["stats", "wait_ready"])
-async def test_who_waits_while_the_client_is_closed_is_told(autojump_clock, ask):
+async def test_closing_the_client_is_told_to_tasks_that_wait(autojump_clock, ask):
     network = MemoryNetwork()
     told = trio.Event()
 
@@ -262,7 +262,7 @@ ASKS: list[Any] = [
 @pytest.mark.parametrize("ask", ASKS)
 @pytest.mark.parametrize(("limit_s", "expected_s"), [(None, 7), (3, 3), (20, 20)])
 @virtual
-async def test_who_asks_a_server_that_is_not_there_waits_as_long_as_it_said(
+async def test_a_question_to_a_server_that_is_not_there_waits_for_its_limit(
     ask: Any, limit_s: float | None, expected_s: float
 ) -> None:
     network = MemoryNetwork()
@@ -274,7 +274,7 @@ async def test_who_asks_a_server_that_is_not_there_waits_as_long_as_it_said(
 
 
 @virtual
-async def test_who_waits_for_a_server_that_refuses_this_client_is_told_at_once() -> None:
+async def test_a_refusal_of_this_client_is_told_at_once_to_tasks_that_wait() -> None:
     async with open_client(ADDRESS, network=MemoryNetwork()) as client:
         client._driver.core.refusal = ErrorInfo(
             code="refused", verdict=Verdict.DID_NOT_RUN, message="not for you"

@@ -67,14 +67,14 @@ def test_port_zero_and_star_are_the_same():
         ("memory:", "name is missing"),
     ],
 )
-def test_what_is_wrong_is_explained(text: str, says: str):
+def test_a_wrong_address_is_explained(text: str, says: str):
     with pytest.raises(ConfigError, match=says) as caught:
         parse_address(text)
     assert repr(text) in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["", "localhost", "http://localhost:80", "a b:80", "localhost:x"])
-def test_nothing_is_suggested_that_was_hardly_meant(text: str):
+def test_a_suggestion_is_left_out_where_it_was_hardly_meant(text: str):
     with pytest.raises(ConfigError) as caught:
         parse_address(text)
     assert str(caught.value).endswith(f"expected, got {text!r}")
@@ -83,7 +83,7 @@ def test_nothing_is_suggested_that_was_hardly_meant(text: str):
 @pytest.mark.parametrize(
     "text", ["tcp://127.0.0.1:1", "tcp://[::1]:5555", "ipc:///run/x.sock", "memory:name"]
 )
-def test_one_can_connect_to_what_is_whole(text: str):
+def test_a_whole_address_can_be_connected_to(text: str):
     assert str(parse_peer_address(text)) == text
 
 
@@ -95,7 +95,7 @@ def test_real_sockets_have_all_addresses_but_those_in_memory(text: str):
 
 
 @pytest.mark.parametrize("text", ["tcp://*:5555", "tcp://127.0.0.1:0", "tcp://*:0", "memory:*"])
-def test_one_cannot_connect_to_what_is_left_open(text: str):
+def test_an_address_left_open_cannot_be_connected_to(text: str):
     with pytest.raises(ConfigError, match="cannot connect"):
         parse_peer_address(text)
 

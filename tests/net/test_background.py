@@ -31,7 +31,7 @@ def open_a_client(network: MemoryNetwork):
 
 
 @pytest.mark.parametrize("opened", [open_a_server, open_a_client])
-def test_it_is_left_at_once(opened):
+def test_a_block_in_a_cancelled_scope_is_left_at_once(opened):
     did = []
 
     async def main():
@@ -47,7 +47,7 @@ def test_it_is_left_at_once(opened):
     assert did == ["left it"]
 
 
-async def test_what_was_opened_for_it_is_closed(autojump_clock):
+async def test_a_system_beside_a_cancelled_block_is_closed(autojump_clock):
     did = []
 
     async def run(serve):

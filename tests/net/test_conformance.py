@@ -47,7 +47,7 @@ async def test_order_is_kept_both_ways(bench):
             assert await b.take(dealer, many) == [[number] for number in numbers]
 
 
-async def test_what_is_sent_together_arrives_in_order_both_ways(bench):
+async def test_messages_sent_together_arrive_in_order_both_ways(bench):
     large = bytes(COPY_THRESHOLD_BYTES)
     sent = [[b"%d" % number, b"body"] for number in range(2 * BATCH_MESSAGES)]
     sent[3:3] = [[b"large", large], [b"after it"]]
@@ -220,7 +220,7 @@ async def test_a_frame_in_pieces_arrives_as_one(bench):
                     assert await b.take(dealer, 3) == [[b"".join(pieces)]] * 3
 
 
-async def test_what_is_too_large_is_refused(bench):
+async def test_a_message_that_is_too_large_is_refused(bench):
     async with bench() as b:
         async with b.router(limits=SMALL_QUEUES) as router:
             async with b.dealer(router, limits=SMALL_QUEUES) as dealer:

@@ -160,7 +160,7 @@ def test_small_frames_are_bytes_and_large_ones_views_of_their_own():
     ],
     ids=["nothing", "half a head", "a frame", "a frame and the beginning of one"],
 )
-def test_what_is_held_of_an_unfinished_message_is_counted_to_the_byte(data: bytes, held: int):
+def test_the_held_bytes_of_an_unfinished_message_are_counted_exactly(data: bytes, held: int):
     decoder = Decoder(LIMITS)
     decoder.feed(data)
     assert decoder.take(9) == []
@@ -231,7 +231,7 @@ def test_bytes_that_were_decoded_are_not_held():
     assert sys.getrefcount(data) == held
 
 
-def test_what_is_as_large_as_a_bound_passes():
+def test_messages_as_large_as_a_bound_pass():
     decoder = Decoder(SMALL)
     messages = [[bytes(1000)] * 2, [b""] * 5]
     decoder.feed(encode_command(bytes(100)) + b"".join(encode(messages)))
@@ -257,7 +257,7 @@ def test_a_shared_frame_has_an_offset_in_the_place_of_its_body():
     assert asked == [(4096, len(body))] * 2
 
 
-def test_what_is_not_decoded_can_be_given_to_another_decoder():
+def test_bytes_that_are_not_decoded_can_be_given_to_another_decoder():
     decoder = Decoder(LIMITS)
     decoder.feed(bytes((0, 1)) + b"a" + bytes((0, 2)) + b"bc")
     assert decoder.take(1) == [[b"a"]]
@@ -402,7 +402,7 @@ def test_a_frame_that_has_no_place_in_shared_memory_goes_inline():
     assert encode([message], lambda frame: None) == encode([message])
 
 
-def test_of_a_frame_in_pieces_only_small_ones_are_joined():
+def test_only_small_pieces_of_a_frame_are_joined():
     large = bytes(COPY_THRESHOLD_BYTES)
     first, second, last = encode([[Joined([b"a", b"b", large, b"c", b"d"])]])
     assert (first[-2:], last) == (b"ab", b"cd")
@@ -432,7 +432,7 @@ def test_a_frame_in_pieces_is_written_as_if_it_were_one(sizes):
 
 
 @given(batches, st.lists(st.integers(0, 70_000), min_size=1, max_size=5))
-def test_what_is_written_in_parts_arrives_whole(batch, parts):
+def test_messages_written_in_parts_arrive_whole(batch, parts):
     whole = b"".join(encode(batch))
     outgoing = Outgoing()
     for message in batch:

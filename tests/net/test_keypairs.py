@@ -34,7 +34,7 @@ def test_a_pair_does_not_show_its_secret():
     "text",
     ["", "x" * 39, "x" * 41, "~" * 40, "\xe9" * 40, "#" * 40, None, 7, b"x" * 40],
 )
-def test_what_is_no_key_is_refused_and_not_shown(text):
+def test_text_that_is_no_key_is_refused_and_not_shown(text):
     with pytest.raises(ConfigError, match="the thing is no key: 40 characters of Z85") as caught:
         key_bytes(text, "the thing")
     assert not text or str(text) not in str(caught.value)

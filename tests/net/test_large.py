@@ -94,7 +94,7 @@ def test_a_view_is_good_for_what_comes_into_it_once():
         len(view)
 
 
-def test_nothing_came_and_the_next_view_is_the_same_place():
+def test_the_next_view_is_the_same_place_if_nothing_came():
     large = LargeFrame(b"", MIB, FIRST_BYTES)
     first = large.buffer()
     assert len(first) == len(large.buffer()) == FIRST_BYTES
@@ -156,7 +156,7 @@ def test_the_newest_memory_is_used_first():
     held.release()
 
 
-def test_what_is_remembered_is_bounded():
+def test_remembered_memory_is_bounded():
     spare = SpareMemory(10 * KIB)
     first, second = bytearray(6 * KIB), bytearray(5 * KIB)
     spare.remember(first)
@@ -186,7 +186,7 @@ def test_everything_can_be_forgotten():
     assert (len(spare), spare.size_bytes) == (0, 0)
 
 
-def test_all_that_nobody_uses_is_given_back_together():
+def test_unused_memory_is_given_back_together():
     spare = SpareMemory()
     for _ in range(3):
         spare.remember(bytearray(KIB))
@@ -195,7 +195,7 @@ def test_all_that_nobody_uses_is_given_back_together():
         assert len(spare) == left
 
 
-def test_what_nobody_uses_is_given_back():
+def test_unused_memory_is_given_back_and_used_memory_kept():
     spare = SpareMemory()
     held, idle = bytearray(KIB), bytearray(KIB)
     view = memoryview(held)
@@ -258,7 +258,7 @@ def test_a_frame_with_memory_for_all_of_it_looks_for_no_other(monkeypatch: pytes
     assert looked == [FIRST_BYTES << power for power in range(7)]  # the last is MAPPED_BYTES
 
 
-def test_what_is_claimed_holds_no_spare_memory():
+def test_a_claimed_size_holds_no_spare_memory():
     """A peer that sends the head of a large frame, and not more than fits into its first
     buffer, holds no more than that."""
     spare = SpareMemory()

@@ -191,7 +191,7 @@ async def test_peers_that_say_nothing_hide_nobodys_messages(
         assert router.receive_nowait() == [[routes[speaks], b"word"]] * 3
 
 
-async def test_what_a_dealer_could_not_send_is_counted(autojump_clock, network):
+async def test_unsent_messages_of_a_dealer_are_counted(autojump_clock, network):
     limits = WireLimits(peer_queue_messages=2)
     async with network.open_dealer("memory:nobody", limits=limits) as dealer:
         assert [dealer.send_nowait([b"x"]) for _ in range(3)] == [True, True, False]

@@ -103,7 +103,7 @@ def test_the_lowest_place_that_fits_is_used_again():
     assert places.find(HALF_BYTES) is None
 
 
-def test_all_of_the_memory_can_be_used_and_freed():
+def test_the_whole_memory_can_be_used_and_freed():
     places = Places(2 * MIB)
     assert (places.find(MIB), places.find(MIB), places.find(1)) == (0, MIB, None)
     places.free(2)
@@ -113,7 +113,7 @@ def test_all_of_the_memory_can_be_used_and_freed():
         places.free(1)
 
 
-def test_no_more_places_are_looked_through_than_takes_no_time():
+def test_the_number_of_places_is_bounded():
     places = Places(HALF_BYTES)
     assert None not in [places.find(1) for _ in range(PLACES_MOST)]
     assert places.find(1) is None
@@ -174,7 +174,7 @@ async def test_what_was_received_is_not_changed_by_who_sent_it():
     assert is_unchanged
 
 
-async def test_what_has_no_place_goes_inline():
+async def test_a_frame_without_a_place_goes_inline():
     bodies = [os.urandom(HALF_BYTES // 2 + 1), os.urandom(HALF_BYTES // 2 + 1), bytes(MIB)]
     many = [os.urandom(PLACE_FROM_BYTES) for _ in range(2 * PLACES_MOST)]
     async with streams() as (here, there, _, _):
@@ -185,7 +185,7 @@ async def test_what_has_no_place_goes_inline():
             await received(here, 1)
 
 
-async def test_nothing_is_placed_before_the_other_end_has_said_that_it_has_the_memory():
+async def test_a_frame_goes_inline_until_the_other_end_has_the_memory():
     body = os.urandom(100 * KIB)
     async with one_end(WIRE, first=(b"first",), memory=make_memory()) as (here, theirs):
         assert here.send_nowait((body,))
@@ -196,7 +196,7 @@ async def test_nothing_is_placed_before_the_other_end_has_said_that_it_has_the_m
         assert data == expected
 
 
-def test_what_is_worth_a_place_gets_one_also_if_it_takes_all_the_memory():
+def test_a_frame_worth_a_place_gets_one_even_if_it_takes_all_the_memory():
     with mapped() as (offered, taken):
         offered.heard(taken.news())
         assert taken.place(bytes(PLACE_FROM_BYTES - 1)) is None
@@ -239,7 +239,7 @@ async def test_a_turn_takes_no_more_bytes_from_the_memory_than_its_budget(monkey
     assert turns == [4, 3]
 
 
-async def test_all_last_words_of_a_peer_are_read_though_some_came_through_the_memory():
+async def test_the_last_words_of_a_peer_are_read_through_the_memory_too():
     messages = [[bytes(MIB)]] * 3 + [[bytes(20_000)]] * 6
     async with streams() as (here, there, _, _):
         assert here.send_many_nowait(messages)
@@ -301,7 +301,7 @@ def _head(offset: int, size: int) -> bytes:
         "more than was sent", "no count", "another command", "another name", "two hellos",
     ],
 )  # fmt: skip
-async def test_what_no_honest_peer_says_breaks_the_framing(data):
+async def test_dishonest_frames_and_commands_break_the_framing(data):
     async with one_end(WIRE, first=(b"f",), memory=make_memory()) as (here, theirs):
         theirs.sendall(data)
         for _ in range(2):
@@ -310,7 +310,7 @@ async def test_what_no_honest_peer_says_breaks_the_framing(data):
                     await here.receive()
 
 
-async def test_who_breaks_the_framing_right_behind_a_command_is_told_of():
+async def test_a_framing_broken_right_behind_a_command_is_told():
     """It was heard of only when more came."""
     async with one_end(WIRE, first=(b"f",), memory=make_memory()) as (here, theirs):
         theirs.sendall(encode_command(b"\x05FREED\0\0\0\0") + b"\xff\0")
@@ -326,7 +326,7 @@ async def test_shared_frames_are_refused_where_there_is_no_memory():
             await here.receive()
 
 
-def test_no_end_can_change_the_size_of_the_memory():
+def test_the_size_of_the_memory_cannot_be_changed():
     memory = make_memory()
     assert memory is not None
     assert os.fstat(memory.descriptor).st_size == 2 * HALF_BYTES
@@ -339,7 +339,7 @@ def test_no_end_can_change_the_size_of_the_memory():
 # -- where there is none ------------------------------------------------------------
 
 
-def test_without_a_descriptor_there_is_no_memory():
+def test_memory_needs_a_descriptor():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     free = os.dup(0)
     os.close(free)
@@ -354,7 +354,7 @@ def test_without_a_descriptor_there_is_no_memory():
     os.close(free)
 
 
-def test_no_end_keeps_the_descriptor():
+def test_the_descriptor_is_kept_by_no_end():
     offered = make_memory()
     assert offered is not None
     first, second = offered.descriptor, os.dup(offered.descriptor)
@@ -368,7 +368,7 @@ def test_no_end_keeps_the_descriptor():
             os.fstat(descriptor)
 
 
-def test_what_cannot_be_mapped_is_closed():
+def test_a_descriptor_that_cannot_be_mapped_is_closed():
     reading, writing = os.pipe()
     assert map_memory(reading) is None
     with pytest.raises(OSError):
@@ -485,7 +485,7 @@ class SharedMachine(RuleBasedStateMachine):
             end.close_descriptor()  # the mapping goes with its last user
 
 
-def test_what_is_kept_does_not_change_when_others_are_freed() -> None:
+def test_kept_frames_do_not_change_when_others_are_freed() -> None:
     few = settings(max_examples=30, stateful_step_count=30, derandomize=True, database=None)
     run_state_machine_as_test(SharedMachine, settings=few)
 

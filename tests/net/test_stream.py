@@ -84,7 +84,7 @@ async def test_small_frames_are_bytes_and_large_ones_views(opened):
     assert large.readonly
 
 
-async def test_what_a_peer_does_not_read_is_bounded_in_messages_and_bytes(opened):
+async def test_unread_messages_are_bounded_in_number_and_bytes(opened):
     for size, most in ((10_000, 999), (1 * MIB, 8)):
         async with opened() as (here, _):
             sent = [here.send_nowait([bytes(size)]) for _ in range(1_000)]
@@ -98,7 +98,7 @@ async def test_what_a_peer_does_not_read_is_bounded_in_messages_and_bytes(opened
 @pytest.mark.parametrize(
     "frames", [[bytes(8 * MIB + 1)], [b""] * (FRAMES_MAX + 1)], ids=["large", "many frames"]
 )
-async def test_what_the_peer_would_not_take_is_refused_here(opened, frames):
+async def test_messages_that_the_peer_would_not_take_are_refused_here(opened, frames):
     async with opened() as (here, there):
         assert not here.send_nowait(frames)
         assert not here.send_many_nowait([[b"a"], frames, [b"b"]])
@@ -186,7 +186,7 @@ async def test_the_end_in_memory_comes_after_everything_that_was_sent():
 @pytest.mark.parametrize(
     ("closes", "expected"), [(0, trio.ClosedResourceError), (1, trio.EndOfChannel)]
 )
-async def test_who_sleeps_hears_of_the_end_and_of_its_own_closing(closes, expected):
+async def test_a_sleeping_receiver_hears_of_the_end_and_of_its_own_closing(closes, expected):
     ends = open_memory_streams(WIRE)
     with trio.fail_after(PATIENCE_S), pytest.RaisesGroup(expected):
         async with trio.open_nursery() as nursery:
@@ -195,7 +195,7 @@ async def test_who_sleeps_hears_of_the_end_and_of_its_own_closing(closes, expect
             ends[closes].close()
 
 
-async def test_nobody_flushes_what_is_closed():
+async def test_a_closed_stream_cannot_be_flushed():
     here, _ = open_memory_streams(WIRE)
     here.close()
     async with one_end() as (there, _):
@@ -210,7 +210,7 @@ async def test_nobody_flushes_what_is_closed():
         there.drain_nowait()
 
 
-async def test_who_flushes_or_receives_while_a_stream_is_closed_is_told():
+async def test_closing_a_stream_is_told_to_tasks_that_flush_or_receive():
     told = []
 
     async def wait(act: Callable[[], Any]) -> None:
@@ -273,7 +273,7 @@ async def test_a_dead_peers_last_words_are_read_at_once():
         (b"\x01\x00" * (FRAMES_MAX + 1), "frames"),
     ],
 )
-async def test_who_breaks_the_framing_is_told_of_after_what_came_before(data, says):
+async def test_a_broken_framing_is_told_after_the_messages_before_it(data, says):
     async with one_end() as (there, ours):
         ours.sendall(b"\x00\x01a" + data)
         found: list[Any] = []
@@ -288,7 +288,7 @@ async def test_who_breaks_the_framing_is_told_of_after_what_came_before(data, sa
         assert says in said[0]
 
 
-async def test_who_breaks_the_framing_in_a_later_reading_is_told_of_after_it():
+async def test_a_framing_broken_in_a_later_reading_is_told_after_it():
     data = b"".join(encode([[bytes(503)]] * 128))
     assert len(data) == READ_BYTES
     async with one_end() as (there, ours):
@@ -309,7 +309,7 @@ async def test_the_last_messages_and_the_end_may_be_read_in_one_turn():
 
 
 @pytest.mark.parametrize("unread", [[[b"unread"]], [[bytes(2 * MIB)], [b"behind it"]]])
-async def test_nothing_waits_any_more_for_a_peer_that_ends_without_having_read_it(unread):
+async def test_messages_for_a_peer_that_ends_without_having_read_them_wait_no_more(unread):
     async with one_end() as (there, ours):
         assert there.send_many_nowait(unread)
         ours.close()
@@ -333,7 +333,7 @@ async def test_a_message_may_have_a_header_and_a_body_as_large_as_they_may_be():
             await there.receive()
 
 
-async def test_who_takes_messages_slowly_holds_no_more_than_one_reading():
+async def test_a_slow_receiver_holds_no_more_than_one_reading():
     """What is not taken stays with the system, which tells the peer to wait."""
     async with sockets() as (here, there):
         assert here.send_many_nowait([[b"x"]] * BATCH_MESSAGES * 100)
@@ -364,7 +364,7 @@ async def test_a_turn_in_memory_has_a_budget():
     assert [len(await there.receive()) for _ in range(2)] == [BATCH_MESSAGES, 1]
 
 
-async def test_what_waits_for_a_slow_peer_is_bounded_while_it_reads():
+async def test_the_backlog_of_a_slow_peer_is_bounded_while_it_reads():
     """What left the outbox, and waits before the socket, counts too."""
     frames = [bytes(10_000)]
     limits = WireLimits(peer_queue_bytes=4 * MIB)

@@ -196,7 +196,7 @@ async def test_a_dealer_finds_a_stranger(real_bench, new_events):
         nursery.cancel_scope.cancel()
 
 
-async def test_what_waits_for_a_peer_that_is_gone_is_dropped_and_counted(real_bench):
+async def test_the_backlog_of_a_peer_that_is_gone_is_dropped_and_counted(real_bench):
     """The moment between EAGAIN and the peer's end is libzmq's to choose; so the
     outbox is filled by hand."""
     async with real_bench() as b, b.router() as router:

@@ -410,7 +410,7 @@ async def test_g10_a_share_in_messages_was_none_in_bytes(zmtp_bench):
                 assert len(got) <= 4
 
 
-async def test_what_arrives_is_bounded_in_all_and_the_one_that_holds_most_goes(zmtp_bench):
+async def test_arriving_bytes_are_bounded_in_all_and_the_largest_holder_goes(zmtp_bench):
     limits = limits_of(message_bytes=8 * MIB, arriving_bytes=10 * MIB)
     async with opened(zmtp_bench, limits=limits) as (b, router, peers), b.dealer(router) as dealer:
         large = b"\x02" + (8 * MIB).to_bytes(8, "big")
@@ -469,7 +469,7 @@ def test_a_client_that_asks_nothing_is_not_among_the_silent():
     assert 2 * ClientLimits().idle_ping_s <= sockets_module.SILENT_S
 
 
-async def test_at_the_bound_of_connections_the_silent_make_room(zmtp_bench, monkeypatch):
+async def test_silent_connections_make_room_at_the_bound(zmtp_bench, monkeypatch):
     monkeypatch.setattr(sockets_module, "SILENT_S", 0.3)
     async with opened(zmtp_bench, limits=limits_of(connections=5)) as (b, router, peers):
         async with b.dealer(router) as first:

@@ -91,7 +91,7 @@ def test_a_frame_in_pieces_is_sealed_as_one():
     assert passed(client, server, [b"head", Joined(pieces)]) == [[b"head", b"".join(pieces)]]
 
 
-def test_nothing_that_is_sent_can_be_read_on_the_way():
+def test_sealed_bytes_cannot_be_read_on_the_way():
     client, _ = opened()
     data = sealed(client, [b"a secret of 20 bytes" * 9])
     assert b"secret" not in data
@@ -196,7 +196,7 @@ def test_no_two_frames_have_one_nonce():
     assert len(fed(server, data)) == 50
 
 
-def test_what_one_side_sent_is_not_taken_as_the_others():
+def test_frames_of_one_side_are_not_taken_as_the_others():
     client, _ = opened()
     data = sealed(client, [b"hello"])
     with pytest.raises(FramingError, match="does not open"):
@@ -232,7 +232,7 @@ def test_a_changed_bit_of_a_large_frame_ends_the_connection():
         (b"\x02" + (1 << 40).to_bytes(8, "big"), "a frame of 1099511627776 bytes"),
     ],
 )
-def test_what_is_not_sealed_ends_the_connection(frame, why):
+def test_a_frame_that_is_not_sealed_ends_the_connection(frame, why):
     _, server = opened()
     with pytest.raises(FramingError, match=why):
         fed(server, frame)

@@ -129,7 +129,7 @@ def test_two_engines_understand_each_other():
     assert one.replies() == two.replies() == b""
 
 
-def test_who_has_something_to_say_says_so():
+def test_an_engine_with_replies_says_so():
     """The hub asks nobody else for replies."""
     engine = new_engine()
     assert engine.has_replies is True
@@ -211,7 +211,7 @@ class Asking:
         return [b"\x02TO" + body]
 
 
-def test_what_a_mechanism_answers_is_written():
+def test_the_answer_of_a_mechanism_is_written():
     engine = Engine(Asking(), LIMITS)
     engine.replies()
     assert not engine.shake(GREETING.replace(b"NULL\0\0", b"ASKING") + encode_command(b"\x02HI"))

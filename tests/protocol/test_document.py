@@ -163,7 +163,7 @@ def test_a_refusal_is_as_documented(code: str):
     [request(0, allowance=0), asked(0, key=b""), asked(0, key=bytes(257))],
     ids=["an allowance of nothing", "an empty key", "a key that is too long"],
 )
-def test_what_cannot_be_done_is_refused_for_good(told: tuple[Any, bytes]):
+def test_an_impossible_request_is_refused_for_good(told: tuple[Any, bytes]):
     (answer,) = Said().say(*told)
     assert (answer.code, answer.delay_s) == ("refused", None)
 

@@ -270,7 +270,7 @@ def raw_server() -> None:
 @pytest.mark.parametrize(
     "command", ["", [], "'unfinished", [""], ["a", 3], ["a\0b"], b"bytes", 7, [b"x"]]
 )
-async def test_what_is_no_command_is_refused(command: Any):
+async def test_a_worker_command_that_is_none_is_refused(command: Any):
     with pytest.raises(ConfigError, match="worker_command"):
         await open_server(worker_command=command).__aenter__()
 

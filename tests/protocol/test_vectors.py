@@ -109,7 +109,7 @@ def test_every_kind_that_has_batches_has_a_vector():
 
 
 @pytest.mark.parametrize("vector", VECTORS["no_batches"], ids=lambda each: each["why"])
-def test_what_is_no_batch_is_malformed(vector: dict[str, Any]):
+def test_a_wrong_batch_is_malformed(vector: dict[str, Any]):
     with pytest.raises(ProtocolError):
         messages.read(frames_of(vector), most_bytes=MOST)
     router = new_router()

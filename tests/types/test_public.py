@@ -120,7 +120,7 @@ def test_every_error_that_can_reach_a_user_is_exported():
     assert not missing
 
 
-def test_what_an_environment_catches_is_exported():
+def test_errors_that_an_environment_catches_are_exported():
     assert {"ModelError", "RolloutCancelled"} <= set(trio_envserve.__all__)
 
 
@@ -183,7 +183,7 @@ def test_no_public_function_takes_what_only_tests_give(function):
 
 
 @virtual
-async def test_what_is_told_of_a_server_comes_in_frozen_records():
+async def test_records_of_a_server_are_frozen():
     async with pair("arithmetic") as (server, client):
         assert client.health() == ServerHealth(Health.STARTING, "no answer yet")
         await client.wait_ready()
