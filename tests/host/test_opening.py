@@ -68,7 +68,6 @@ class Listened:
         return getattr(self._dealer, name)
 
     async def receive(self) -> Any:
-        """As that of the dealer."""
         try:
             return await self._dealer.receive()
         finally:

@@ -47,16 +47,14 @@ CLIENT = ("tests/client/test_shell.py", "tests/client/test_shell_calls.py")
 MEMORY = ("tests/net/test_memory.py", "tests/net/test_conformance.py")
 SERVER = (
     "tests/server/test_shell.py",
-    "tests/server/test_shell_failures.py",
     "tests/server/test_portions.py",
-    "tests/server/test_shell_closing.py",
     "tests/server/test_opening.py",
     *CLIENT,
     "tests/server/test_shell_hosts.py",
     "tests/server/journal/test_server.py",
 )
 WORKER = (
-    "tests/worker/test_shell_deltas.py",
+    "tests/worker/test_deltas.py",
     "tests/worker/test_shell_left_behind.py",
     "tests/worker/test_shell.py",
     "tests/worker/test_shell_notes.py",
@@ -103,8 +101,8 @@ SHELLS = {
     "worker.stacks": ("tests/worker/test_stacks.py",),
     "worker.tracebacks": ("tests/worker/test_tracebacks.py",),
     "worker.traced": ("tests/worker/test_traced.py",),
-    "worker.runners": ("tests/worker/test_runners.py", "tests/worker/test_runners_cancel.py"),
-    "worker.deltas": ("tests/worker/test_deltas.py", "tests/worker/test_shell_deltas.py"),
+    "worker.runners": ("tests/worker/test_runners.py",),
+    "worker.deltas": ("tests/worker/test_deltas.py",),
     "worker.outcomes": ("tests/worker/test_outcomes.py", "tests/worker/test_shell_large_values.py"),
     "worker.left_behind": ("tests/worker/test_shell_left_behind.py",),
     "worker.failures": ("tests/worker/test_failures.py",),

@@ -29,6 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -91,20 +92,8 @@ class Patch(NamedTuple):
 
     path: Path
     tests: tuple[str, ...]
-
-    @property
-    def number(self) -> str:
-        return self._parts()[0]
-
-    @property
-    def name(self) -> str:
-        return self._parts()[1]
-
-    def _parts(self) -> tuple[str, str]:
-        found = NAME.fullmatch(self.path.stem)
-        if found is None or (found[1].isdigit() and found[1] not in FAILURES):
-            raise SystemExit(f"{self.path}: it must have a name like 01-name or A01-name")
-        return found[1], found[2]
+    number: str
+    name: str
 
 
 class Ended(NamedTuple):
@@ -113,7 +102,7 @@ class Ended(NamedTuple):
     how: dict[str, str]
     """By test: ``green``, ``red``, or what else went wrong."""
     trouble: str
-    """Why there is nothing to tell of some tests."""
+    """The reason why there is nothing to tell of some tests."""
     seconds: float = 0.0
 
 
@@ -121,7 +110,10 @@ def read_patch(path: Path) -> Patch:
     tests = re.findall(r"^Test: (\S+)$", path.read_text(), re.MULTILINE)
     if not tests:
         raise SystemExit(f"{path}: it must have a line 'Test: ...'")
-    return Patch(path, tuple(tests))
+    found = NAME.fullmatch(path.stem)
+    if found is None or (found[1].isdigit() and found[1] not in FAILURES):
+        raise SystemExit(f"{path}: it must have a name like 01-name or A01-name")
+    return Patch(path, tuple(tests), *found.groups())
 
 
 def make_base(directory: Path) -> None:
@@ -146,25 +138,14 @@ def apply(patch: Patch, directory: Path) -> str:
     return ""
 
 
-def run_unpatched(base: Path, patches: list[Patch]) -> Ended:
-    """Run the tests of all patches in a copy of the base without any."""
-    tests = sorted({test for patch in patches for test in patch.tests})
-    if not tests:
-        return Ended({}, "there is none")
-    with tempfile.TemporaryDirectory(prefix="regressions-") as name:
-        directory = Path(name).resolve() / "copy"
-        shutil.copytree(base, directory)
-        return run_tests(directory, tuple(tests))
-
-
-def run_patched(base: Path, patch: Patch) -> Ended:
-    """Run the tests of a patch in a copy of the base that has it applied."""
+def run_in_copy(base: Path, tests: Iterable[str], patch: Patch | None = None) -> Ended:
+    """Run tests in a copy of the base that has this patch applied, or none."""
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="regressions-") as name:
         directory = Path(name).resolve() / "copy"
         shutil.copytree(base, directory)  # with what is compiled there
-        trouble = apply(patch, directory)
-        ended = Ended({}, trouble) if trouble else run_tests(directory, patch.tests)
+        trouble = apply(patch, directory) if patch else ""
+        ended = Ended({}, trouble) if trouble else run_tests(directory, tuple(tests))
     return ended._replace(seconds=time.monotonic() - began_s)
 
 
@@ -229,19 +210,21 @@ def main() -> int:
     only = arguments.only
     patches = [read_patch(path) for path in sorted(PATCHES.glob(f"{only or ''}*.patch"))]
     wanted = FAILURES if only is None else {only[:3].partition("-")[0]}
-    missing = sorted(wanted - {patch.number for patch in patches})
+    absent = sorted(wanted - {patch.number for patch in patches})
+    missing = f"There is no patch for failure {', '.join(absent)}." if absent else ""
     if arguments.since and (changed := changed_since(arguments.since)) is not None:
         patches = [patch for patch in patches if concerns(patch, changed)]
-        if not patches and not missing:
-            print("No failure concerns what has changed.")
-            return 0
+    if not patches:
+        print(missing or "No failure concerns what has changed.")
+        return 1 if missing else 0
 
     with tempfile.TemporaryDirectory(prefix="regressions-") as name:
         base = Path(name).resolve() / "base"
         make_base(base)
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            unpatched = pool.submit(run_unpatched, base, patches)
-            runs = [pool.submit(run_patched, base, patch) for patch in patches]
+            every = sorted({test for patch in patches for test in patch.tests})
+            unpatched = pool.submit(run_in_copy, base, every)
+            runs = [pool.submit(run_in_copy, base, patch.tests, patch) for patch in patches]
             ok = not missing
             width = max((len(patch.name) for patch in patches), default=0)
             before = unpatched.result()
@@ -249,7 +232,7 @@ def main() -> int:
             for patch, run in zip(patches, runs, strict=True):
                 ok = _report(patch, before, run.result(), width) and ok
     if missing:
-        print(f"\nThere is no patch for failure {', '.join(missing)}.")
+        print(f"\n{missing}")
     if ok:
         print(f"\nEach of the {len(patches)} failures, put back, turned its tests red.")
     else:
@@ -261,28 +244,20 @@ def _report(patch: Patch, before: Ended, after: Ended, width: int) -> bool:
     """A line for each test of a patch; whether each is as it should be."""
     ok = True
     for test in patch.tests:
-        was, became = became_of(before, test), became_of(after, test)
+        hows = became_of(before, test), became_of(after, test)
+        was, became = (how if how in ("green", "red") else "?" for how in hows)
         print(
-            f"{patch.number:3}  {patch.name:{width}}  {_cell(was):6}  {_cell(became):5}  "
+            f"{patch.number:3}  {patch.name:{width}}  {was:6}  {became:5}  "
             f"{after.seconds:7.1f}  {test.partition('::')[2]}",
             flush=True,
         )
         if (was, became) != ("green", "red"):
             ok = False
-            print(_explain(was, became))
+            print(
+                "    it must be green before, and fail by an assertion once the failure is put "
+                f"back; before: {hows[0]}; then: {hows[1]}"
+            )
     return ok
-
-
-def _cell(how: str) -> str:
-    return how if how in ("green", "red") else "?"
-
-
-def _explain(was: str, became: str) -> str:
-    if was != "green":
-        return f"    without the patch it must be green, but: {was}"
-    if became == "green":
-        return "    with the failure put back it must fail, but it passes"
-    return f"    with the failure put back it must fail by an assertion, but: {became}"
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import trio
 import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
+from trio.testing import MockClock
 
 from tests.server.helpers import SERVER, key_folder, write_client
 from trio_envserve import (
@@ -436,6 +437,26 @@ async def test_each_complaint_is_made_once(keys: Path, caplog: pytest.LogCapture
 
 
 # -- files --------------------------------------------------------------------------------
+
+
+async def test_the_folder_is_looked_at_each_second_and_the_router_told_after_that(
+    monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
+) -> None:
+    did: list[str] = []
+
+    async def reload(_: Doorkeeper) -> None:
+        await trio.lowlevel.checkpoint()
+        did.append("reload")
+
+    monkeypatch.setattr(Doorkeeper, "reload", reload)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(Doorkeeper(CURVE).keep, partial(did.append, "tell"))
+        await trio.testing.wait_all_tasks_blocked()
+        for seconds, most in ((0.75, 0), (0.25, 1), (0.75, 1), (0.25, 2)):
+            mock_clock.jump(seconds * curve_module.RELOAD_S)
+            await trio.testing.wait_all_tasks_blocked()
+            assert did == ["reload", "tell"] * most
+        nursery.cancel_scope.cancel()
 
 
 def test_a_folder_of_keys_is_read_whole(keys: Path) -> None:

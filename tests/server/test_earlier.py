@@ -31,17 +31,14 @@ class Locks:
         self._epochs = set(epochs)
 
     def try_epochs(self, epoch: bytes) -> set[bytes] | None:
-        """As that of the locks of an address."""
         assert epoch == OWN
         self.tried_s.append(trio.current_time())
         return self._epochs if trio.current_time() >= self._free_s else None
 
     def wait_text(self, waited_s: float) -> str:
-        """As that of the locks of an address."""
         return f"{self._name} is held ({waited_s:.0f} s)"
 
     def find_workers(self) -> str:
-        """As that of the locks of an address."""
         return f"pid 7 holds {self._name}"
 
 
@@ -56,7 +53,6 @@ class OfRouter:
         self.told_s: list[float] = []
 
     def give(self, waits: PoolWaits) -> None:
-        """An input."""
         self.told.append(waits.why)
         self.told_s.append(trio.current_time())
 
@@ -115,7 +111,6 @@ class Desk:
         self._after_s = after_s
 
     async def end_tenures(self, earlier: EarlierEpochs) -> None:
-        """As that of a desk: until cancelled."""
         await trio.sleep(self._after_s)
         earlier.accounted_for([TENURE])
         await trio.sleep_forever()

@@ -151,23 +151,18 @@ class Keys:
         self.closed: list[tuple[bytes, str]] = []
 
     def admit_host(self, public: bytes) -> str:
-        """As that of a doorkeeper."""
         return self.refused.get(public, "")
 
     def refuse_name(self, public: bytes, name: str) -> str:
-        """As that of a doorkeeper."""
         return "" if self.named.get(name, public) == public else "another key's file has it"
 
     def name_of(self, public: bytes) -> str:
-        """As that of a doorkeeper."""
         return public.decode()
 
     def peer_key(self, route: bytes) -> bytes:
-        """As that of a socket: here each route has a key of its own."""
         return b"key of " + route
 
     def close_peer(self, route: bytes, why: str) -> None:
-        """As that of a socket."""
         self.closed.append((route, why))
 
 
@@ -263,14 +258,12 @@ class Records:
         self._socket = socket
 
     def write(self, waits: Sequence[EpochWait]) -> None:
-        """As that of the real ones."""
         if self.is_full:
             raise ServerStartError("the disk is full")
         self.written.append(list(waits))
         self.sent_before.append(len(self._socket.sent))
 
     def clear(self) -> None:
-        """As that of the real ones."""
         self.cleared += 1
 
 
@@ -291,11 +284,9 @@ class Socket:
         await trio.testing.wait_all_tasks_blocked()
 
     async def receive(self) -> list[list[bytes]]:
-        """As that of a socket."""
         return await self._came.receive()
 
     def send_nowait(self, route: bytes, frames: Sequence[Any]) -> bool:
-        """As that of a socket."""
         message, _ = decode([bytes(frame) for frame in frames], most_bytes=1 << 20)
         self.sent.append((route, message))
         return True
@@ -328,7 +319,6 @@ class Rig:
         )
 
     def open(self, earlier: EarlierEpochs | None = None) -> None:
-        """As a server does once it has the locks."""
         records: Any = self.records
         self.desk.open(records, earlier)
 

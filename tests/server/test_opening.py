@@ -304,7 +304,6 @@ class Bound:
         return getattr(self._router, name)
 
     async def receive(self) -> Any:
-        """As that of the router."""
         try:
             return await self._router.receive()
         finally:
@@ -315,7 +314,6 @@ class Bound:
         return route
 
     def close_peer(self, route: bytes, why: str) -> None:
-        """End a connection."""
         self.closed.append((route, why))
 
 
@@ -330,7 +328,6 @@ class Elsewhere:
 
     @asynccontextmanager
     async def open_router(self, bind: str, **options: Any) -> AsyncIterator[Bound]:
-        """As that of other networks."""
         limits = options.pop("limits")
         async with self._memory.open_router("memory:*", limits=limits) as router:
             bound = Bound(router, self._address)
