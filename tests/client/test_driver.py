@@ -94,6 +94,20 @@ async def test_a_cancel_beside_other_calls_is_told_in_the_next_turn() -> None:
 
 
 @virtual
+async def test_a_cancel_goes_out_before_a_call_that_is_made_after_it() -> None:
+    ended: list[Ended] = []
+    async with pair(Probe()) as (_, client):
+        await client.wait_ready()
+        watched = Watched(client)
+        first, second = (submit(client, [number, "wait"], ended.append) for number in range(2))
+        client._driver.cancel([second])
+        third = submit(client, [2, "wait"], ended.append)
+        await trio.testing.wait_all_tasks_blocked()
+        assert watched.sent == [[Request], [Request, Finish, Request]]
+        client._driver.cancel([first, third])
+
+
+@virtual
 async def test_a_call_that_is_cancelled_because_another_ended_is_not_told() -> None:
     told = []
 
