@@ -442,13 +442,19 @@ async def test_addresses_of_the_other_kind_are_refused(bench):
             await b.dealer(other).__aenter__()
 
 
-async def test_exceptions_pass_through_the_blocks_as_they_are_and_close_them(bench):
-    error = ValueError("mine")
+async def test_exceptions_pass_through_the_blocks_as_they_are_and_close_them(bench, new_events):
+    error, events = ValueError("mine"), new_events()
     async with bench() as b:
-        with pytest.raises(ValueError, match="mine") as caught:
-            async with b.router() as router, b.dealer(router):
+        async with b.router(on_event=events) as router:
+            with pytest.raises(ValueError, match="mine") as caught:
+                async with b.dealer(router) as dealer:
+                    await b.greet(router, dealer)
+                    raise error
+            assert caught.value is error
+            await events.wait(ConnectionEvent.DISCONNECTED)
+        with pytest.raises(ValueError, match="mine"):
+            async with b.router(router.address):
                 raise error
-        assert caught.value is error
         async with b.router(router.address) as router, b.dealer(router) as dealer:
             await b.greet(router, dealer)
 
