@@ -1,8 +1,7 @@
 """Values and exceptions whose own code does what no such code should."""
 
 import asyncio
-import collections.abc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import trio
@@ -46,96 +45,51 @@ class Text(str):
     __eq__ = __ne__ = __hash__ = __add__ = __mod__ = encode = partition = replace = raise_
 
 
+def hostile(base, members):
+    return type("Hostile", (base,), members)
+
+
+class Key:
+    """A key of a dictionary that fails from when it is armed."""
+
+    def __init__(self, fail):
+        self.fail, self.armed = fail, False
+
+    def __hash__(self):
+        return self.fail() if self.armed else 1
+
+    def __eq__(self, other):
+        return self.fail()
+
+
 def values(make):
     """By name: values with code that raises what ``make`` makes."""
 
     def fail(*args):
         raise make()
 
-    class LazyMapping(collections.abc.Mapping[str, object]):
-        def __getitem__(self, key):
-            raise make()
+    def lazy(base, *names, **members):
+        return hostile(base, dict.fromkeys(names, fail) | members)
 
-        def __iter__(self):
-            raise make()
-
-        def __len__(self):
-            return 1
-
-    class NoLength(collections.abc.Mapping[str, object]):
-        def __getitem__(self, key):
-            return None
-
-        def __iter__(self):
-            return iter(("a",))
-
-        def __len__(self):
-            raise make()
-
-    class LazyState(dict):  # type: ignore[type-arg]
-        def get(self, key, default=None):
-            raise make()
-
-    class List(list):  # type: ignore[type-arg]
-        def __len__(self):
-            raise make()
-
-        def __iter__(self):
-            raise make()
-
-    class Claims:
-        __class__ = property(fail)
-
-    class Dumped:
-        def model_dump(self):
-            raise make()
-
-    class Number:
-        def __int__(self):
-            raise make()
-
-        __float__ = __index__ = __array__ = __int__
-
-        @property
-        def dtype(self):
-            raise make()
-
-    class Key:
-        def __init__(self):
-            self.armed = False
-
-        def __hash__(self):
-            if self.armed:
-                raise make()
-            return 1
-
-        def __eq__(self, other):
-            raise make()
-
-    class Reduced:
-        def __reduce__(self):
-            raise make()
-
-        def __getattr__(self, name):
-            raise make()
-
-    def key():
-        made = Key()
-        keyed = {made: 1}
-        made.armed = True
-        return keyed
-
+    mapping = lazy(Mapping, "__getitem__", "__iter__", __len__=lambda self: 1)
+    no_length = lazy(
+        Mapping, "__len__", __getitem__=lambda self, key: None, __iter__=lambda self: iter("a")
+    )
+    numbers = ("__int__", "__float__", "__index__", "__array__")
+    key = Key(fail)
+    keyed = {key: 1}
+    key.armed = True
     return {
-        "a lazy mapping": LazyMapping(),
-        "a lazy mapping inside": {"a": [LazyMapping()]},
-        "a mapping without length": [NoLength()],
-        "a lazy state": {"state": LazyState(a=1)},
-        "a lazy list": List([1]),
-        "a class of its own": Claims(),
-        "a model's dump": [Dumped()],
-        "a number": Number(),
-        "a key": key(),
-        "a reduced one": Reduced(),
+        "a lazy mapping": mapping(),
+        "a lazy mapping inside": {"a": [mapping()]},
+        "a mapping without length": [no_length()],
+        "a lazy state": {"state": lazy(dict, "get")(a=1)},
+        "a lazy list": lazy(list, "__len__", "__iter__")([1]),
+        "a class of its own": lazy(object, __class__=property(fail))(),
+        "a model's dump": [lazy(object, "model_dump")()],
+        "a number": lazy(object, *numbers, dtype=property(fail))(),
+        "a key": keyed,
+        "a reduced one": lazy(object, "__reduce__", "__getattr__")(),
     }
 
 
@@ -148,7 +102,7 @@ def exceptions(make):
     failing = property(fail)
 
     def of(base, **members):
-        return type("Hostile", (base,), members)
+        return hostile(base, members)
 
     def group(**members):
         return of(ExceptionGroup, **members)("g", [ValueError("x"), TypeError("y")])
