@@ -303,20 +303,6 @@ async def open_simulated(
             nursery.cancel_scope.cancel()
 
 
-@pytest.mark.real
-async def test_a_router_without_a_lease_loses_no_host_by_silence():
-    with trio.fail_after(PATIENCE_S):
-        limits = ServerLimits(reap_s=0.1, stop_s=0.1)
-        async with open_server(
-            "arithmetic", workers=0, hosts_bind=ANY_PORT, fence_s=None, limits=limits
-        ) as server:
-            async with open_simulated(server.hosts_address, 1) as (host,):
-                await until(lambda: host.lease.holds(boot_s()))
-                assert host.lease.holds(boot_s() + 3600 * 24 * 365)
-            (here,) = server.stats().hosts
-            assert here.lost_s > 3600 * 24 * 365
-
-
 # -- bad input at the address for hosts ---------------------------------------------------
 
 NODE, TRAINER, OTHER = (KeyPair.new() for _ in range(3))

@@ -15,7 +15,6 @@ import trio
 from tests.memory import ADDRESS, pair, virtual
 from trio_envserve import ConfigError, EnvironmentBroken, RolloutFailed, open_client, open_server
 from trio_envserve.envs import arithmetic
-from trio_envserve.host.workers import parse_command
 from trio_envserve.net import MemoryNetwork
 from trio_envserve.worker import tracebacks
 from trio_envserve.worker.tracebacks import has_own_frames, own_frames
@@ -66,14 +65,6 @@ async def test_the_traceback_of_a_rollout_has_only_the_authors_frames(environmen
     error = await failure_of(asks_nonsense)
     assert error.info is not None
     assert {*files_of(error.info.traceback)} == {__file__}
-
-
-def test_a_traceback_without_the_authors_frames_stays_whole():
-    with pytest.raises(ConfigError) as caught:
-        parse_command("")
-    inner = caught.value.__traceback__.tb_next  # type: ignore[union-attr]  # there is one
-    assert inner is not None
-    assert own_frames(inner) is inner
 
 
 MINE = "/home/author/environment.py"

@@ -294,25 +294,6 @@ def test_a_folder_beside_which_none_can_be_made_is_used_alone(tmp_path: Path):
     assert len(read(tmp_path / "journal")) == 4
 
 
-@pytest.mark.parametrize(
-    ("now", "why"),
-    [
-        (REAL._replace(host="other"), "on another machine (host)"),
-        (REAL._replace(boot="other"), "before this machine was started anew"),
-        (REAL._replace(inode=3), "was copied or moved"),
-    ],
-)
-def test_what_was_used_elsewhere_is_refused(
-    now: Identity, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(opening, "identity_of", lambda folder: REAL)
-    write(tmp_path, a_run(0))
-    monkeypatch.setattr(opening, "identity_of", lambda folder: now)
-    text = refusal(tmp_path)
-    assert why in text
-    assert f"trio-envserve journal {tmp_path} adopt" in text
-
-
 # -- where none can be -------------------------------------------------------------------
 
 
