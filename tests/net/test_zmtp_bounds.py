@@ -867,13 +867,13 @@ async def test_a_dealer_that_is_dropped_at_once_does_not_come_back_in_a_storm(zm
         [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
         nursery.start_soon(trio.serve_listeners, hang_up, [listener])
         port = listener.socket.getsockname()[1]
-        limits = WireLimits(reconnect_min_s=0.05, reconnect_max_s=0.5)
+        limits = WireLimits(reconnect_min_s=0.02, reconnect_max_s=0.2)
         async with b.dealer(f"tcp://127.0.0.1:{port}", limits=limits):
             while len(made) < 8:
                 await trio.sleep(0.01)
         # Seven pauses, each twice the one before up to the limit, and half of it at least:
-        # 1.1 s.  If a stall makes one connection last, they begin anew, but it lasted 0.5 s.
-        assert made[7] - made[0] > 1.0
+        # 0.45 s.  If a stall makes one connection last, they begin anew, but it lasted 0.2 s.
+        assert made[7] - made[0] > 0.4
         nursery.cancel_scope.cancel()
 
 
