@@ -641,14 +641,16 @@ class Pair(Joined):
 
     def result(self, call: int) -> bytes:
         """The result of a call, which must have one."""
-        ended = self.endings[call]
-        assert isinstance(ended, Answer)
+        ended = self.endings.get(call)
+        assert isinstance(ended, Answer), f"call {call} has no outcome: {ended}"
         assert ended.status is Status.RESULT, error_records.decode(ended.body)
         return bytes(ended.body)
 
     def failure(self, call: int | None = None) -> Any:
         """The record of a call that must have failed, by default of the newest that ended."""
-        ended = self.answers[-1] if call is None else self.endings[call]
+        assert self.answers, "no call has ended"
+        ended = self.answers[-1] if call is None else self.endings.get(call)
+        assert ended is not None, f"call {call} still waits"
         return ended.info if isinstance(ended, Fail) else error_records.decode(ended.body)
 
 
