@@ -28,6 +28,7 @@ from trio_envserve.core.client_inputs import (
 )
 from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.dedup import DedupCache
+from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.executions import Duty, Execution, Worker
 from trio_envserve.core.limits import CAPACITY, ClientLimits, KeyLimits, ServerLimits, WireLimits
 from trio_envserve.core.ranges import Ranges
@@ -35,6 +36,7 @@ from trio_envserve.core.request_table import Effects, RequestAction
 from trio_envserve.core.requests import Ask, Entry, RetainedOutcome, Session
 from trio_envserve.core.router import Router
 from trio_envserve.core.router_effects import (
+    AskWorker,
     Closed,
     Flush,
     Kill,
@@ -42,6 +44,7 @@ from trio_envserve.core.router_effects import (
     Report,
     RouterEffect,
     Spawn,
+    TellStats,
     ToClient,
     ToWorker,
 )
@@ -108,6 +111,11 @@ def ask(
     """A request's content; equal bodies have equal digests unless one is given."""
     number = int.from_bytes(body[-8:], "big") if digest is None else digest
     return Ask(identifier(number), body, rerun, allowance)
+
+
+def error_body(code: str = "rollout-failed", message: str = "why") -> bytes:
+    """The payload of an outcome that says that a rollout ran and failed."""
+    return error_records.encode(ErrorInfo(code, Verdict.RAN_AND_FAILED, message))
 
 
 def kept(payload: bytes = b"outcome") -> RetainedOutcome:
@@ -572,6 +580,12 @@ class Pair(Joined):
         self.disconnect()
         self.route = route
         self.connect()
+
+    def question(self, message: messages.Message, route: bytes = STRANGER) -> list[RouterEffect]:
+        """What is done about a question, in a turn of its own."""
+        self.now_s += 0.001
+        self.give(ClientMessage(route, (messages.encode(message),), self.now_s))
+        return [each for each in self.said() if isinstance(each, ToClient | AskWorker | TellStats)]
 
     def answers_to(self, message: messages.Message, *bodies: bytes) -> list[messages.Message]:
         """What the client is sent because of a message over its connection: a duplicate, or a

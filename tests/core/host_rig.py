@@ -20,6 +20,7 @@ from trio_envserve.core.host_effects import (
     ToRouter,
 )
 from trio_envserve.core.host_link import Item, to_frames
+from trio_envserve.core.host_messages import HostRefused, encode
 from trio_envserve.core.host_pool import Hosts, ToHost
 from trio_envserve.core.lease import LeaseTerms
 from trio_envserve.core.limits import ServerLimits
@@ -187,6 +188,12 @@ class Link:
         first = self.host._inbox.have + 1 + skip
         self.host.message(to_frames(self.host.lease.tenure, first, items), self.now_s)
 
+    def moved(self, *, before: int = 0) -> None:
+        """Another router says that this host is to move to it, to an earlier hello or the last."""
+        tenure, hello = self.host.lease.tenure, self.host.lease.hellos - before
+        refusal = HostRefused(tenure, hello, b"n" * 16, "moved", "another one")
+        self.host.message((encode(refusal),), self.now_s)
+
     def second(self, seconds: int = 1) -> None:
         for _ in range(seconds):
             self.now_s += 1.0
@@ -229,9 +236,15 @@ class Link:
         self.settle()
 
 
-def joined(**given) -> Link:
+def starting(**given) -> Link:
+    """A link of a host whose workers start."""
     link = Link(**given)
     link.joined()
+    return link
+
+
+def joined(**given) -> Link:
+    link = starting(**given)
     link.ready()
     return link
 

@@ -234,12 +234,6 @@ def test_an_announcement_of_what_does_not_live_changes_nothing():
     assert pair.router.malformed == 2
 
 
-def test_an_announcement_before_any_hello_is_fenced():
-    pair = Pair(hello=False)
-    announce(pair)
-    assert pair.router.workforce.fenced == 1
-
-
 def test_an_outcome_that_comes_before_it_was_asked_for_is_taken():
     pair = waiting()
     core = pair.workers[b"w0-1"]

@@ -11,14 +11,13 @@ import cbor2
 import numpy as np
 import pytest
 
-from trio_envserve.core import error_records, messages
+from trio_envserve.core import messages
 from trio_envserve.core.calls import Stage
-from trio_envserve.core.client import SYNCS_REFUSED, ClientCore
+from trio_envserve.core.client import SYNCS_REFUSED
 from trio_envserve.core.client_effects import Answer, Fail, QuestionRefused, Reconnect
 from trio_envserve.core.client_inputs import (
     CallKey,
     CallsCancelled,
-    CallSubmitted,
     ClientClosed,
     ClientTick,
     Connected,
@@ -26,7 +25,7 @@ from trio_envserve.core.client_inputs import (
     OutcomeReceived,
     ServerMessage,
 )
-from trio_envserve.core.errors import ErrorInfo, ProtocolError
+from trio_envserve.core.errors import ProtocolError
 from trio_envserve.core.health import Health
 from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
 from trio_envserve.core.limits import WireLimits
@@ -35,7 +34,7 @@ from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.router_inputs import CloseAsked
 from trio_envserve.core.terms import Status, Verdict
 
-from .helpers import ALL, Pair, identifier, kinds, limited
+from .helpers import ALL, Pair, error_body, identifier, kinds, limited
 
 # -- sessions and sending -----------------------------------------------------
 
@@ -156,20 +155,11 @@ def test_statistics_go_to_whoever_asked():
 # taken for the server's own "it did not run" and the call issued again.
 
 
-def test_a_stopping_error_of_something_that_ran_is_an_answer() -> None:
-    client = ClientCore(name="c", new_id=lambda: b"n" * 16, now_s=0.0)
-    client.take(Connected(0.0))
-    server = {"status": "ready", "environment": "e", "rerun": True}
-    welcome = messages.Welcome(1, b"n" * 16, b"s" * 16, b"e" * 16, 10, 10**6, server)
-    client.take(ServerMessage([messages.encode(welcome)], 0.1))
-    client.take(CallSubmitted(7, b"body", 0.2))
-    body = error_records.encode(
-        ErrorInfo(code="stopping", verdict=Verdict.RAN_AND_FAILED, message="mine")
-    )
-    outcome = messages.Outcome(b"s" * 16, 0, Status.ERROR, "w0-1", 0.1, 1)
-    effects = client.take(ServerMessage([messages.encode(outcome), body], 0.3))
-    answers = [effect for effect in effects if isinstance(effect, Answer)]
-    assert [answer.call for answer in answers] == [7]
+def test_a_stopping_error_of_something_that_ran_is_an_answer():
+    pair = Pair.asked()
+    pair.end(payload=error_body("stopping"), status=Status.ERROR)
+    assert isinstance(pair.last(), Answer)
+    assert pair.verdict() == ("stopping", Verdict.RAN_AND_FAILED)
 
 
 # -- refused as malformed ------------------------------------------------------------

@@ -6,7 +6,6 @@ import pytest
 
 from trio_envserve.core import messages
 from trio_envserve.core.health import Health
-from trio_envserve.core.requests import RequestState
 from trio_envserve.core.router_inputs import ClientMessage
 from trio_envserve.core.terms import Status, Verdict
 
@@ -16,20 +15,6 @@ HELLO = messages.Hello(1, identifier(900), 1, "raw", 1 << 20)
 REQUEST = messages.Request(identifier(5), 0, identifier(901), None, 1, None)
 
 # -- a well-behaved client ----------------------------------------------------
-
-
-def test_a_call_is_run_answered_and_forgotten():
-    pair = Pair()
-    number = pair.submit(b"question")
-    pair.end(payload=b"answer")
-    answer = pair.last()
-    assert (answer.body, answer.status, answer.worker, answer.executions) == (  # type: ignore[union-attr]
-        b"answer", Status.RESULT, "w0-1", 1,
-    )  # fmt: skip
-    assert pair.session.state(0) is RequestState.COMPLETED
-    pair.receive(number)
-    assert pair.session.state(0) is RequestState.FINISHED
-    assert pair.router.cache.kept_count == 0
 
 
 # -- duplicates, conflicts, lateness ------------------------------------------
@@ -134,12 +119,6 @@ def test_g8_at_the_bounds_requests_are_refused_for_now():
     assert pair.heard().code == "window"
     pair.ask(other, 1)
     assert (pair.heard().code, pair.heard().delay_s) == ("queue-full", 0.5)
-
-
-def test_g8_past_the_bound_of_sessions_a_hello_is_refused():
-    pair = Pair.asked(server={"sessions": 1})
-    pair.tell(HELLO, route=STRANGER)
-    assert pair.heard().code == "no-session"
 
 
 # -- strangers ----------------------------------------------------------------

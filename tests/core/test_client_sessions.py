@@ -11,7 +11,7 @@ from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.router_inputs import PoolOpened
 from trio_envserve.core.terms import Status, Verdict
 
-from .helpers import Pair
+from .helpers import Pair, error_body
 
 # -- lost sessions ---------------------------------------------------------------
 
@@ -66,8 +66,7 @@ def test_g9_without_consent_a_lost_session_has_started_one_execution_at_most():
 
 def test_error_of_a_worker_has_the_executions_that_the_server_counted():
     pair = Pair.asked()
-    info = ErrorInfo(code="rollout-failed", verdict=Verdict.RAN_AND_FAILED, message="broken")
-    pair.end(payload=error_records.encode(info), status=Status.ERROR)
+    pair.end(payload=error_body(), status=Status.ERROR)
     ended = pair.last()
     assert isinstance(ended, Answer)
     assert pair.client.error_of(ended).executions == 1

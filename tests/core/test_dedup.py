@@ -247,20 +247,14 @@ def test_each_transmission_is_counted_once_and_by_what_became_of_it():
     cache.request(session, 0, ask(digest=5))
     cache.step(session, 0, Input.OUTCOME, kept())
     cache.request(session, 0, ask())
+    cache.sync(session, 1, Ranges((0,)))
     cache.step(session, 0, Input.FINISH)
     cache.request(session, 0, ask())
     counters = cache.counters
     assert counters.requests == 5
     assert (counters.entered, counters.coalesced, counters.conflicts) == (1, 1, 1)
-    assert (counters.replayed, counters.spent) == (1, 1)
+    assert (counters.replayed, counters.spent) == (2, 1)
     assert (counters.dispatched, counters.completed, counters.finished) == (1, 1, 1)
-
-
-def test_what_a_sync_has_replayed_is_counted():
-    cache, session = made(State.COMPLETED)
-    effects, _ = cache.sync(session, 1, Ranges((0,)))
-    assert dos(effects) == [Do.ANSWER]
-    assert cache.counters.replayed == 1
 
 
 @pytest.mark.parametrize("state", [State.WAITING, State.RUNNING])

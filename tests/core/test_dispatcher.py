@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from trio_envserve.core import messages
 from trio_envserve.core.client_effects import Say, SayNote
-from trio_envserve.core.errors import ProtocolError
 from trio_envserve.core.health import Health
 from trio_envserve.core.keyed import FOLLOWERS
-from trio_envserve.core.limits import CAPACITY, PROTOCOL_VERSION
+from trio_envserve.core.limits import CAPACITY
 from trio_envserve.core.router_effects import ToClient
 from trio_envserve.core.terms import Status
 from trio_envserve.core.worker_inputs import DeltaMade, EnvironmentReady
@@ -140,12 +139,6 @@ def test_a_worker_has_no_more_than_its_server_lets_any(said: int, option: int | 
     assert len(pair.runs) == most
     stats = pair.router.stats()
     assert stats["per_worker"][0]["capacity"] == stats["bounds"]["pending"] == most
-
-
-def test_room_for_no_execution_is_no_room():
-    hello = messages.WorkerHello(PROTOCOL_VERSION, 1, "env", False, 0)
-    with pytest.raises(ProtocolError, match="capacity"):
-        messages.decode(messages.encode(hello), most_bytes=1000)
 
 
 @given(

@@ -72,31 +72,19 @@ def test_g9_a_probe_that_failed_while_this_loop_was_late_does_not_count():
 # Found by reading: with a session, what was known of its server is gone.
 
 
-def without_a_session(**limits: float) -> Pair:
-    pair = Pair(client=limits, server={"sessions": 1})
+def test_the_health_says_that_there_is_no_session_and_a_call_without_a_limit_ends():
+    pair = Pair(client={"recovery_s": 5.0}, server={"sessions": 1})
     assert pair.client.link.health(pair.now_s)[0] is Health.HEALTHY
     pair.restart(proven=True)
     other = pair.stranger()
     pair.ask(other, 0)
     pair.end()  # something of it is kept, so it makes no room
     pair.advance(2.0)
-    assert pair.client.sessions.current is None
     assert list(pair.router.cache.sessions) == [other]
-    return pair
-
-
-def test_the_health_says_that_there_is_no_session():
-    pair = without_a_session()
     assert pair.client.link.health(pair.now_s) == (Health.STARTING, "it grants no session yet")
-    (other,) = pair.router.cache.sessions
+    pair.submit()
+    pair.advance(6.0)
+    assert pair.failure(0).verdict is Verdict.DID_NOT_RUN
     pair.tell(Goodbye(other))
     pair.advance(2.0)
     assert pair.client.link.health(pair.now_s)[0] is Health.HEALTHY
-
-
-def test_a_call_without_a_limit_ends():
-    pair = without_a_session(recovery_s=5.0)
-    pair.submit()
-    pair.advance(6.0)
-    assert [ended.call for ended in pair.answers] == [0]
-    assert pair.failure().verdict is Verdict.DID_NOT_RUN

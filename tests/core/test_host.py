@@ -46,7 +46,7 @@ from trio_envserve.core.router_inputs import (
     WorkerMessage,
 )
 
-from .host_rig import BEAT, EPOCH, HELLO, SERVES, TERMS, Link, about, hello_of, joined
+from .host_rig import BEAT, EPOCH, HELLO, SERVES, TERMS, Link, about, hello_of, joined, starting
 from .test_host_pool import JUNK
 
 DISPATCH = messages.Dispatch(bytes(16), 0, 0, "client")
@@ -490,8 +490,7 @@ def test_what_may_not_have_arrived_goes_to_the_next_router_in_its_order():
 
 
 def test_a_worker_that_is_starting_is_taken_over_too():
-    link = Link()
-    link.joined()
+    link = starting()
     link.follow()
     assert (back(link).hello, back(link).next) == (b"", 0)
     link.ready()
@@ -535,17 +534,14 @@ def test_a_host_that_ends_its_workers_does_not_go_on():
     link = joined()
     link.second()
     link.host._ending = "for the test"
-    tenure, hellos = link.host.lease.tenure, link.host.lease.hellos
-    refusal = HostRefused(tenure, hellos, b"n" * 16, "moved", "another one")
-    link.host.message((encode(refusal),), link.now_s)
+    link.moved()
     assert link.host.lease.over
 
 
 def test_an_old_word_of_another_router_moves_nothing():
     link = joined()
-    tenure, hellos = link.host.lease.tenure, link.host.lease.hellos
-    refusal = HostRefused(tenure, hellos - 1, b"n" * 16, "moved", "another one")
-    link.host.message((encode(refusal),), link.now_s)
+    tenure = link.host.lease.tenure
+    link.moved(before=1)
     assert link.host.lease.tenure == tenure
 
 
@@ -553,8 +549,7 @@ def test_a_router_that_dies_before_it_has_welcomed_the_host_is_followed_too():
     link = joined()
     dispatched(link, 0)
     first = link.host.lease.tenure
-    refusal = HostRefused(first, link.host.lease.hellos, b"n" * 16, "moved", "another one")
-    link.host.message((encode(refusal),), link.now_s)
+    link.moved()
     second = link.host.lease.tenure
     hello, _ = decode(hello_of(link.host), most_bytes=1 << 20)
     assert isinstance(hello, HostHello)

@@ -57,7 +57,7 @@ from trio_envserve.core.slots import Part, Pool
 from trio_envserve.core.terms import Status, Tenure, Verdict
 from trio_envserve.core.worker_range import WorkerRange
 
-from .host_rig import EPOCH, HELLO, TERMS, Link, about, hello_of, joined, last
+from .host_rig import EPOCH, HELLO, TERMS, Link, about, hello_of, joined, last, starting
 from .keyed import Journaled, told
 
 
@@ -150,8 +150,7 @@ def test_a_host_leaves_by_draining():
 
 @pytest.mark.parametrize("how", ["it leaves", "it is lost"])
 def test_a_host_that_went_while_its_worker_started_broke_the_environment(how):
-    link = Link()
-    link.joined()
+    link = starting()
     assert link.alive, "its worker is starting"
     if how == "it leaves":
         link.host.leave()
@@ -167,8 +166,7 @@ def test_a_host_that_went_while_its_worker_started_broke_the_environment(how):
 @pytest.mark.parametrize("what", ["its worker was killed", "its set-up has failed once"])
 def test_a_host_whose_worker_ended_before_it_did_broke_the_environment(what):
     """A batch system kills the workers of a host with it, or before."""
-    link = Link(workers=1)
-    link.joined()
+    link = starting(workers=1)
     (worker,) = link.alive
     if what == "its set-up has failed once":
         link.pool.set_up_failed(link.pool.lives[worker], "the disk of this machine is full")
@@ -190,8 +188,7 @@ def test_a_leaving_host_starts_nothing():
 
 def test_a_host_whose_workers_all_failed_at_once_told_nobody_that_the_environment_is_broken():
     """Their ends came in one message, and it was set aside before the first of them counted."""
-    link = Link(workers=3)
-    link.joined()
+    link = starting(workers=3)
     link.cut = True  # what is said again goes together
     for worker in list(link.alive):
         link.dies(worker, "no such file")
@@ -205,8 +202,7 @@ def test_a_host_whose_workers_all_failed_at_once_told_nobody_that_the_environmen
 
 def test_a_host_whose_lease_let_nothing_start_is_not_set_aside():
     """It got no more workers, though the network had been cut and was whole again."""
-    link = Link(workers=1)
-    link.joined()
+    link = starting(workers=1)
     for number in range(1, 6):
         link.second(10)
         worker = b"w0-%d" % number
@@ -219,8 +215,7 @@ def test_a_host_whose_lease_let_nothing_start_is_not_set_aside():
 
 def test_one_host_whose_workers_do_not_start_does_not_break_the_environment():
     """All calls ended as broken while another host was about to start its workers."""
-    link = Link(workers=1)
-    link.joined()
+    link = starting(workers=1)
     for number in range(1, 3):
         link.second(10)
         worker = b"w0-%d" % number
@@ -323,8 +318,7 @@ def test_needs():
     assert fitting(8, {"gpu": 4, "cpu": 5}, {"gpu": 2, "cpu": 2.5}) == 2
     assert fitting(8, {"gpu": "many"}, {"gpu": 1}) == 0
     assert fitting(8, {"gpu": -1}, {"gpu": 1}) == 0
-    link = Link(needs={"gpu": 1})
-    link.joined()
+    link = starting(needs={"gpu": 1})
     assert not link.alive
     assert any("it has not what a worker needs: gpu=1" in text for text in link.logged)
     (refused,) = link.hosts.records({}, link.now_s)["past_hosts"]

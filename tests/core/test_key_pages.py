@@ -11,7 +11,6 @@ from trio_envserve.core.key_pages import KeyPages
 from trio_envserve.core.key_records import KeyName
 from trio_envserve.core.limits import KeyLimits
 from trio_envserve.core.router_effects import ToClient
-from trio_envserve.core.router_inputs import ClientMessage
 from trio_envserve.core.terms import RequestId
 
 from .helpers import STRANGER, Pair, identifier
@@ -160,10 +159,7 @@ def test_what_was_opened_and_dropped_since_the_last_page_is_known():
 
 
 def test_whoever_asks_gets_a_page_without_a_session():
-    pair = Pair()
-    ask = messages.encode(messages.AskKeys(7, b"default", 0))
-    pair.give(ClientMessage(STRANGER, (ask,), pair.now_s))
-    (effect,) = pair.said()
+    (effect,) = Pair().question(messages.AskKeys(7, b"default", 0))
     assert isinstance(effect, ToClient)
     assert effect.route == STRANGER
     header, body = effect.frames

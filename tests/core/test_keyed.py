@@ -17,7 +17,7 @@ from trio_envserve.core.call_steps import CallInput
 from trio_envserve.core.call_table import Calls
 from trio_envserve.core.calls import ClientSession
 from trio_envserve.core.client_effects import Answer
-from trio_envserve.core.client_inputs import CallKey, CallsCancelled, CallSubmitted, ServerMessage
+from trio_envserve.core.client_inputs import CallKey, CallSubmitted, ServerMessage
 from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.key_records import GenerationState, KeyAct, KeyName, input_digest
 from trio_envserve.core.limits import KIB, ClientLimits
@@ -89,19 +89,6 @@ def test_g6_an_id_that_asked_something_of_another_key_was_taken_for_the_same(
 # -- who leaves ---------------------------------------------------------------
 
 
-def test_g7_the_first_of_two_that_leaves_cancels_nothing():
-    pair = Keyed.asked()
-    session = pair.stranger()
-    pair.request(session)
-    pair.give_client(CallsCancelled((0,), pair.now_s))
-    pair.advance(0.1)
-    assert pair.cancels == []
-    assert generation(pair) is GenerationState.RUNNING
-    pair.tell(messages.Finish(session, [0, 1]), route=STRANGER)
-    assert len(pair.cancels) == 1
-    assert generation(pair) is GenerationState.CLOSED
-
-
 @pytest.mark.parametrize(("others", "started"), [(0, False), (1, True), (None, True)])
 def test_g7_a_cancel_says_whether_it_may_have_run(others: int | None, started: bool):
     """For another that waits, too; of what was never seen nobody knows."""
@@ -150,18 +137,6 @@ def test_a_goodbye_leaves_and_a_lost_lease_goes_on_counting():
         assert generation(pair) is (GenerationState.CLOSED if goodbye else GenerationState.RUNNING)
 
 
-def test_g4_a_caller_that_comes_back_takes_its_old_place():
-    pair = Keyed(server={"lease_s": 20.0})
-    pair.request(pair.stranger())
-    pair.advance(21.0)
-    pair.end()
-    session = pair.stranger(905)
-    pair.request(session)
-    assert len(pair.runs) == 1
-    assert pair.heard().status == Status.RESULT
-    assert not pair.router.keys.generations[0].lost
-
-
 def test_g8_retention_ends_and_the_next_ask_is_new_work():
     pair = Keyed.asked()
     pair.end()
@@ -170,13 +145,6 @@ def test_g8_retention_ends_and_the_next_ask_is_new_work():
     assert generation(pair) is GenerationState.CLOSED
     pair.call()
     assert len(pair.runs) == 2
-
-
-def test_g4_retention_begins_when_the_last_has_left():
-    pair = Keyed.asked()
-    pair.end()
-    pair.advance(pair.keys.retention_s + 2.0)  # and it was not received
-    assert generation(pair) is GenerationState.COMPLETED
 
 
 # -- commands -----------------------------------------------------------------

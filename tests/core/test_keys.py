@@ -14,9 +14,8 @@ from trio_envserve.core.keys import ENDED_AT_ONCE
 from trio_envserve.core.limits import KeyLimits
 from trio_envserve.core.requests import Ask
 from trio_envserve.core.restored import Remains
-from trio_envserve.core.terms import RequestId
 
-from .key_desk import A_BACK, LIMITS, NAME, A, B, C, Desk, asking, said
+from .key_desk import LIMITS, NAME, A, B, C, Desk, asking, said
 
 
 def test_a_digest_that_is_said_of_another_input_is_a_conflict():
@@ -44,17 +43,6 @@ def test_a_name_has_a_bounded_length(part):
         with pytest.raises(ProtocolError, match=f"a {part} has 1 to {most} bytes"):
             desk.ask(A, name)
     assert desk.ask(A, NAME._replace(**{part: b"k" * most}))[0] == ("enter", 0)
-
-
-def test_deadline_for_orphans_goes_on_when_one_of_two_gives_up():
-    desk = Desk()
-    desk.ask(A)
-    desk.ask(B)
-    desk.lose(A)
-    desk.lose(B)
-    desk.wait(9.0)
-    assert desk.withdraw(A_BACK) == []
-    assert desk.wait(1.0) == [("finish", 0)]
 
 
 def test_a_cancel_is_not_remembered_for_a_key_whose_execution_still_ends():
@@ -110,24 +98,6 @@ def test_one_turn_answers_so_many_and_no_more():
     desk.lose(A)
     assert len(desk.wait(1.0)) == 2 * 601
     assert desk.keys.behind
-
-
-def test_a_namespace_leaves_room_for_the_others():
-    desk = Desk(KeyLimits(generations=8, namespace_share=0.5))
-    taken = []
-    for namespace in (b"a", b"b", b"c", b"d", b"e"):
-        before = len(desk.keys.open)
-        for n in range(9):
-            desk.ask(RequestId(namespace, n), KeyName(namespace, b"%d" % n))
-        taken.append(len(desk.keys.open) - before)
-    assert taken == [4, 2, 1, 1, 0]
-
-
-def test_what_is_larger_than_the_bound_may_be_there_alone():
-    desk = Desk(KeyLimits(retained_bytes=5))
-    assert desk.ask(A) == [("enter", 0)]
-    assert desk.keys.room.may_retain(NAME.namespace)
-    assert desk.ask(B, KeyName(b"a", b"other")) == [("FULL", B)]
 
 
 # -- commands -----------------------------------------------------------------------

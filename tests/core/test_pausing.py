@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from trio_envserve.core import error_records
 from trio_envserve.core.endings import ENDINGS, RAISED, Fault
-from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.status import ServerStats, StatusRecord
-from trio_envserve.core.terms import Status, Verdict
+from trio_envserve.core.terms import Status
 
-from .helpers import Pair
+from .helpers import Pair, error_body
 
 LIMITS = {"pause_after_errors": 3, "pause_s": 60.0, "worker_capacity": 2}
 
 
 def failure(code: str = "model-unavailable") -> bytes:
-    return error_records.encode(
-        ErrorInfo(code, Verdict.RAN_AND_FAILED, "the endpoint is\n gone", "my.Error")
-    )
+    return error_body(code, "the endpoint is\n gone")
 
 
 def fail(pair: Pair, times: int, payload: bytes | None = None) -> None:

@@ -12,7 +12,7 @@ from trio_envserve.core import messages, notes, running
 from trio_envserve.core.errors import ProtocolError
 from trio_envserve.core.pages import RunningPage
 from trio_envserve.core.router_effects import ToClient
-from trio_envserve.core.router_inputs import ClientMessage, HeartbeatFelt
+from trio_envserve.core.router_inputs import HeartbeatFelt
 from trio_envserve.core.running import RunningPages
 from trio_envserve.core.terms import NOTE_BYTES, Status
 
@@ -22,12 +22,10 @@ from .keyed import Keyed
 
 def ask(pair: Pair, first: int = 0) -> dict[str, Any]:
     """The page that a stranger gets."""
-    pair.now_s += 0.001  # a turn of its own
-    header = messages.encode(messages.AskRunning(7, first))
-    pair.give(ClientMessage(STRANGER, (header,), pair.now_s))
-    [effect] = [each for each in pair.said() if isinstance(each, ToClient)]
+    (effect,) = pair.question(messages.AskRunning(7, first))
+    assert isinstance(effect, ToClient)
     assert effect.route == STRANGER
-    header, body = effect.frames  # type: ignore[assignment]  # bytes all the same
+    header, body = effect.frames
     assert messages.decode(bytes(header), most_bytes=100) == messages.Running(7)
     page: dict[str, Any] = cbor2.loads(bytes(body))
     return page

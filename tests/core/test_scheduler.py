@@ -116,38 +116,6 @@ def test_the_size_of_a_group_is_the_root_of_the_last_ones(size, left, most):
     assert most ** min(left, 9999) >= size ** (min(left, 9999) - 1)
 
 
-def test_a_last_chance_is_alone_and_others_go_elsewhere():
-    one, two = worker_of(b"a"), worker_of(b"b")
-    queue = filled(entry_of(1, 0), suspect(2, 0), suspect(2, 1))
-    assert order(queue, [one, two]) == [(2, 0), (1, 0)]
-    assert [len(one.live), len(two.live)] == [1, 1]
-    assert (one.duty, two.duty) == (Duty.SUSPECTS, Duty.ANY)
-    assert len(queue) == 1  # the second suspect waits for the first to end
-    assert queue.pick([one, two], all_have_room) is None
-
-
-def test_groups_are_of_one_death_and_of_one_allowance():
-    pool = [worker_of(b"%d" % n, capacity=9) for n in range(12)]
-    queue = filled(
-        *(suspect(1, n, of=(b"one", 9), left=2) for n in range(5)),
-        *(suspect(2, n, of=(b"two", 9), left=2) for n in range(2)),
-        *(suspect(3, n, of=(b"two", 9), left=1) for n in range(2)),
-    )
-    picked = order(queue, pool)
-    assert picked == [(1, 0), (1, 1), (1, 2), (1, 3), (1, 4), (2, 0), (2, 1), (3, 0), (3, 1)]
-    assert [len(worker.live) for worker in pool] == [3, 2, 2, 1, 1, *[0] * 7]
-
-
-def test_nobody_joins_a_group_that_runs():
-    one, two = worker_of(b"a", 9), worker_of(b"b", 9)
-    queue = filled(suspect(1, 0, of=(b"dead", 9), left=2))
-    assert order(queue, [one, two]) == [(1, 0)]
-    queue.add(suspect(1, 1, of=(b"dead", 9), left=2))
-    assert order(queue, [one, two]) == []
-    one.end(one.live[0])
-    assert order(queue, [one, two]) == [(1, 1)]
-
-
 def test_g8_a_worker_takes_no_more_suspects_than_its_capacity():
     """Outcomes that the dead worker held count as well, so it had more than it could run."""
     worker = worker_of(capacity=1)
@@ -155,13 +123,6 @@ def test_g8_a_worker_takes_no_more_suspects_than_its_capacity():
     assert order(queue, [worker]) == [(1, 0)]
     worker.end(worker.live[0])
     assert order(queue, [worker]) == [(1, 1)]
-
-
-def test_half_of_the_workers_are_there_for_others():
-    pool = [worker_of(b"%d" % n, capacity=9) for n in range(5)]
-    queue = filled(*(suspect(1, n) for n in range(4)))
-    assert order(queue, pool) == [(1, 0), (1, 1)]
-    assert [worker.duty for worker in pool].count(Duty.ANY) == 3
 
 
 def test_no_more_workers_drain_than_groups_wait():

@@ -15,8 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_envserve.core import error_records
-from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.lives import Phase
 from trio_envserve.core.spoilt import (
     RETRY_S,
@@ -27,15 +25,11 @@ from trio_envserve.core.spoilt import (
     has_failed,
     may_be_chance,
 )
-from trio_envserve.core.terms import Status, Verdict
+from trio_envserve.core.terms import Status
 
-from .helpers import Pair
+from .helpers import Pair, error_body
 
 BROKEN = b"w0-1"
-
-
-def error(code: str = "rollout-failed", verdict: Verdict = Verdict.RAN_AND_FAILED) -> bytes:
-    return error_records.encode(ErrorInfo(code, verdict, "no descriptors left"))
 
 
 class Pool:
@@ -60,7 +54,7 @@ class Pool:
             self.taken += 1
             if run[0] in workers:
                 self.failed += 1
-                self.pair.end(run, error(), Status.ERROR)
+                self.pair.end(run, error_body(), Status.ERROR)
             else:
                 self.kept.append(run)
 
@@ -149,7 +143,7 @@ def test_a_worker_with_a_result_now_and_then_is_recycled(results: int):
         for run in runs:
             own += run[0] == BROKEN
             fails = run[0] == BROKEN and own % results
-            payload, status = (error(), Status.ERROR) if fails else (b"fine", Status.RESULT)
+            payload, status = (error_body(), Status.ERROR) if fails else (b"fine", Status.RESULT)
             pool.pair.end(run, payload, status)
     assert pool.leaving == ([BROKEN] if results == 8 else [])
 
@@ -158,11 +152,11 @@ def test_a_worker_with_a_result_now_and_then_is_recycled(results: int):
     ("status", "payload", "counts"),
     [
         (Status.CANCELLED, b"x", None),
-        (Status.ERROR, error(), True),
-        (Status.ERROR, error("model-unavailable"), True),
-        (Status.ERROR, error("environment-unavailable"), True),
-        (Status.ERROR, error("context-full"), None),  # the policy's
-        (Status.ERROR, error("deadline"), None),  # the caller's
+        (Status.ERROR, error_body(), True),
+        (Status.ERROR, error_body("model-unavailable"), True),
+        (Status.ERROR, error_body("environment-unavailable"), True),
+        (Status.ERROR, error_body("context-full"), None),  # the policy's
+        (Status.ERROR, error_body("deadline"), None),  # the caller's
         (Status.ERROR, b"junk", True),  # nobody can say whose
     ],
 )
@@ -256,7 +250,7 @@ def test_some_worker_that_others_do_not_outdo_goes_on(ends: list[tuple[int, bool
         runs = [run for run in pair.runs[pool.taken :] if run[0] == b"w%d-1" % which]
         for run in runs or pair.runs[pool.taken : pool.taken + 1]:
             pair.runs.remove(run)
-            payload, status = (error(), Status.ERROR) if fails else (b"fine", Status.RESULT)
+            payload, status = (error_body(), Status.ERROR) if fails else (b"fine", Status.RESULT)
             pair.end(run, payload, status)
         workers = pair.router.workforce.workers.values()
         assert any(worker.accepting and not worker.suspect for worker in workers)

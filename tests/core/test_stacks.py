@@ -9,7 +9,7 @@ import pytest
 
 from trio_envserve.core import messages, stacks
 from trio_envserve.core.router_effects import AskWorker, ToClient
-from trio_envserve.core.router_inputs import ClientMessage, StackTaken
+from trio_envserve.core.router_inputs import StackTaken
 
 from .helpers import STRANGER, Pair
 
@@ -18,10 +18,7 @@ OTHER = b"another stranger"
 
 def ask(pair: Pair, number: int = 0, route: bytes = STRANGER, probe: int = 7) -> list[Any]:
     """What is done about a question."""
-    pair.now_s += 0.001  # a turn of its own
-    header = messages.encode(messages.AskStack(probe, number))
-    pair.give(ClientMessage(route, (header,), pair.now_s))
-    return [each for each in pair.said() if isinstance(each, (AskWorker, ToClient))]
+    return [*pair.question(messages.AskStack(probe, number), route)]
 
 
 def taken(pair: Pair, text: str, number: int = 0) -> list[Any]:

@@ -52,8 +52,8 @@ def test_a_pool_without_workers_has_a_line_too():
 
 def test_whoever_asks_gets_them_without_a_session():
     pair = Pair()
-    pair.give(ClientMessage(STRANGER, (messages.encode(messages.AskStats(7)),), pair.now_s))
-    (effect,) = pair.said()
+    (effect,) = pair.question(messages.AskStats(7))
+    assert isinstance(effect, TellStats)
     assert effect == TellStats(STRANGER, 7, pair.router.stats())
     header, body = effect.told(messages.encode_record({"router_lag_p99_s": 0.5})).frames
     assert messages.decode(header, most_bytes=100) == messages.Stats(7)

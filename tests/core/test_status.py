@@ -4,17 +4,16 @@ import json
 
 import pytest
 
-from trio_envserve.core import error_records
 from trio_envserve.core.closing import ClosingStage
-from trio_envserve.core.errors import ErrorInfo, ProtocolError
+from trio_envserve.core.errors import ProtocolError
 from trio_envserve.core.health import ServerStatus
 from trio_envserve.core.router_inputs import CloseAsked
 from trio_envserve.core.status import CacheStats, ClosingRecord, ServerStats, StatusRecord
-from trio_envserve.core.terms import Status, Verdict
+from trio_envserve.core.terms import Status
 from trio_envserve.core.worker_history import DEATHS, Death
 from trio_envserve.core.worker_inputs import BeatDue
 
-from .helpers import Pair
+from .helpers import Pair, error_body
 
 
 def busy_pair():
@@ -107,8 +106,7 @@ def test_how_workers_have_ended_and_what_failed_is_told():
     pair = Pair()
     for code in ("model-unavailable", "made-up"):
         pair.submit()
-        payload = error_records.encode(ErrorInfo(code, Verdict.RAN_AND_FAILED, "why"))
-        pair.end(payload=payload, status=Status.ERROR)
+        pair.end(payload=error_body(code), status=Status.ERROR)
     pair.submit()
     pair.die(how="killed by \n a test")
     pair.advance(3.0)

@@ -131,15 +131,6 @@ def test_g7_a_stop_that_overtakes_its_dispatch_is_remembered():
     assert dispatch(core, 0) == []
 
 
-def test_g7_a_cancelled_dispatch_that_never_arrived_is_declined_and_never_run():
-    core = worker()
-    hear(core, messages.Stop([0, 1]))
-    dispatch(core, 1)
-    assert state(core, 1, 2, [0, 2], [0, 1]) == [messages.Declined([0, 1])]
-    assert dispatch(core, 0) == []
-    assert list(core.running) == [1]
-
-
 @pytest.mark.parametrize(
     "message",
     [

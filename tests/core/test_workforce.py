@@ -71,7 +71,8 @@ def test_an_outcome_before_any_hello_is_fenced():
     pair.from_worker(messages.Beat(1, [], {}))
     pair.from_worker(messages.Missing([0, 1]))
     pair.from_worker(messages.Declined([0, 1]))
-    assert pair.router.workforce.fenced == 1
+    pair.from_worker(messages.Announced(identifier(1), 0, 0, 10))
+    assert pair.router.workforce.fenced == 2
     assert not pair.router.workforce.workers
 
 

@@ -38,7 +38,7 @@ TESTS = {
         "tests/core/test_executions.py",
         "tests/core/test_workforce.py",
     ),
-    "scheduler": ("tests/core/test_scheduler.py",),
+    "scheduler": ("tests/core/test_scheduler.py", "tests/core/test_scheduler_suspects.py"),
     "worker": ("tests/core/test_worker.py", "tests/core/test_worker_machine.py"),
 }
 """The tests of each module of the core that may be mutated."""
