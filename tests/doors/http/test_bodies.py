@@ -9,7 +9,7 @@ from typing import Any
 import numpy
 import pytest
 
-from tests.doors.http.door import asking, open_door
+from tests.doors.http.door import JSON, asking, echo, open_door
 from trio_envserve.core.limits import WireLimits
 from trio_envserve.doors.http import HttpLimits, bodies
 from trio_envserve.doors.http.turns import Turns
@@ -38,10 +38,6 @@ def parsed_in(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-async def echo(rollout: Any) -> Any:
-    return rollout.input
-
-
 @pytest.mark.parametrize("body", HEAVY.values(), ids=HEAVY)
 @pytest.mark.parametrize("path", ["/v1/rollouts", "/v1/batches"])
 async def test_json_that_takes_long_is_not_parsed_on_the_loop(
@@ -51,45 +47,35 @@ async def test_json_that_takes_long_is_not_parsed_on_the_loop(
     if path == "/v1/batches":
         body = b'{"inputs": [%b]}' % body
     async with open_door(echo) as door, asking(door) as client:
-        json_type = {"Content-Type": "application/json"}
-        answer = await client.post(path, content=body, headers=json_type)
+        answer = await client.post(path, content=body, headers=JSON)
         assert answer.status_code == 200
-    assert len(parsed_in) == 1
-    assert parsed_in[0] != threading.main_thread().ident
-
-
-async def test_a_small_body_is_parsed_at_once(parsed_in: list[int]):
-    async with open_door(echo) as door, asking(door) as client:
+        assert len(parsed_in) == 1
+        assert parsed_in[0] != threading.main_thread().ident
         answer = await client.post("/v1/rollouts", json={"input": [{"a": 0}] * 100})
         assert answer.json()["value"] == [{"a": 0}] * 100
-    assert parsed_in == [threading.main_thread().ident]
+        assert parsed_in[1] == threading.main_thread().ident, "a small one is parsed at once"
 
 
-@pytest.mark.parametrize("item", [b"1", b"1.5", b"{}", b'{"a": "b"}'])
-def test_parsing_pauses_at_each_part_that_takes_long(item: bytes):
+async def test_large_body_is_read_as_strictly(parsed_in: list[int]):
+    async with open_door(echo) as door, asking(door) as client:
+        for broken in (b'{"a": 1, "a": 2}', b"NaN", b"1e999", b"[", b"\xff"):
+            body = b'{"input": [' + b"[]," * 30_000 + broken + b"]}"
+            answer = await client.post("/v1/rollouts", content=body, headers=JSON)
+            assert answer.status_code == 400, broken
+    assert threading.main_thread().ident not in parsed_in
+
+
+@pytest.mark.parametrize(
+    ("item", "least"),
+    [(b"1", 1), (b"1.5", 1), (b"{}", 1), (b'{"a": "b"}', 1), (b'{"a": [{"$bytes": ""}]}', 5)],
+)
+def test_parsing_pauses_at_each_part_that_takes_long(item: bytes, least: int):
+    """Of the last one two objects are parsed, and two objects and a list restored."""
     pauses = []
     body = b"[" + b",".join([item] * 100) + b"]"
-    found = bodies._plain_value(body, lambda: pauses.append(1))
-    assert len(pauses) >= 100
-    assert found == bodies._plain_value(body, None)
-
-
-def test_what_stands_for_other_values_is_restored_with_pauses():
-    pauses = []
-    body = b"[" + b",".join([b'{"a": [{"$bytes": ""}]}'] * 100) + b"]"
     found = bodies._json_value(body, lambda: pauses.append(1))
-    assert len(pauses) >= 500  # two objects were parsed, and two objects and a list restored
-    assert found == bodies._json_value(body, None) == [{"a": [b""]}] * 100
-
-
-@pytest.mark.parametrize("broken", [b'{"a": 1, "a": 2}', b"NaN", b"1e999", b"[", b"\xff"])
-async def test_a_large_body_is_read_as_strictly(broken: bytes, parsed_in: list[int]):
-    body = b'{"input": [' + b"[]," * 30_000 + broken + b"]}"
-    async with open_door(echo) as door, asking(door) as client:
-        json_type = {"Content-Type": "application/json"}
-        answer = await client.post("/v1/rollouts", content=body, headers=json_type)
-        assert answer.status_code == 400
-    assert parsed_in[0] != threading.main_thread().ident
+    assert len(pauses) >= 100 * least
+    assert found == bodies._json_value(body, None)
 
 
 LARGE = {

@@ -8,40 +8,34 @@ from typing import Any
 
 import pytest
 
-from tests.doors.http.door import asking, open_door
+from tests.doors.http.door import AT, TOKEN, asking, echo, open_door, tokens, told
 from trio_envserve import ConfigError, ServerStartError
 from trio_envserve.doors.http import HttpLimits, open_http_door
 from trio_envserve.net import MemoryNetwork
 
-TOKEN = "0123456789abcdef"
+CLOSED = [
+    ("POST", "/v1/rollouts"), ("POST", "/v1/batches"), ("POST", "/run"), ("GET", AT),
+    ("DELETE", AT), ("GET", "/v1/openapi.json"), ("GET", "/v1/running"), ("GET", "/v1/events"),
+    ("GET", "/v1/stack?number=0"), ("GET", "/metrics"),
+]  # fmt: skip
 
 
-async def echo(rollout: Any) -> Any:
-    return rollout.input
-
-
-def tokens(folder: Path, text: str, mode: int = 0o600) -> str:
-    path = folder / "tokens"
-    path.write_text(text)
-    path.chmod(mode)
-    return str(path)
-
-
-async def test_with_a_file_of_tokens_callers_must_show_one(tmp_path: Path):
+async def test_callers_must_show_a_token_at_all_but_the_probes_and_the_page(tmp_path: Path):
     path = tokens(tmp_path, f"{'x' * 32}\n\n{TOKEN}\r\n")
     async with open_door(echo, token_file=path) as door, asking(door) as client:
         for shown in (None, "Bearer", f"Bearer {TOKEN}x", f"Basic {TOKEN}", f"Bearer \xe9{TOKEN}"):
-            headers: dict[str, Any] = {}
-            if shown is not None:
-                headers["authorization"] = shown.encode("latin-1")
-            answer = await client.post("/v1/rollouts", json={"input": 0}, headers=headers)
-            assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
-            assert answer.headers["www-authenticate"].startswith("Bearer")
-        headers = {"authorization": f"bearer {TOKEN}"}
-        answer = await client.post("/v1/rollouts", json={"input": 0}, headers=headers)
-        assert answer.status_code == 200
-        assert (await client.get("/v1/openapi.json")).status_code == 401
-        assert (await client.get("/readyz")).status_code == 200, "a probe has no token"
+            headers = {} if shown is None else {"authorization": shown.encode("latin-1")}
+            for method, where in CLOSED:
+                answer = await client.request(method, where, headers=headers)
+                assert told(answer) == (401, "unauthorized"), where
+                assert answer.headers["www-authenticate"].startswith("Bearer")
+        headers = {"authorization": f"bearer {TOKEN}".encode()}
+        for method, where in (*CLOSED, ("GET", "/readyz"), ("GET", "/livez"), ("GET", "/")):
+            if where == "/v1/events":  # which has no end
+                continue
+            bare = {} if where in ("/readyz", "/livez", "/") else headers
+            answer = await client.request(method, where, headers=bare)
+            assert answer.status_code != 401, where
 
 
 @pytest.mark.parametrize(
@@ -54,7 +48,7 @@ async def test_with_a_file_of_tokens_callers_must_show_one(tmp_path: Path):
         (f"{TOKEN}\nwith a space in it", 0o600, "line 2"),
     ],
 )
-async def test_a_file_that_is_no_secret_is_refused(tmp_path: Path, text: str, mode: int, why: str):
+async def test_file_that_is_no_secret_is_refused(tmp_path: Path, text: str, mode: int, why: str):
     with pytest.raises(ConfigError, match=why):
         async with open_http_door("memory:x", token_file=tokens(tmp_path, text, mode)):
             pass
@@ -68,17 +62,21 @@ async def test_what_is_no_file_of_tokens_is_refused(tmp_path: Path):
                 pass
 
 
-@pytest.mark.parametrize("bind", ["0.0.0.0:0", "*:0", "[::]:0", "example.com:0"])
-async def test_others_than_this_machine_are_let_in_only_when_that_is_said(bind: str):
-    with pytest.raises(ConfigError, match="--token-file"):
-        async with open_http_door("memory:x", bind=bind):
-            pass
+WRONG: list[tuple[dict[str, Any], str]] = [
+    *(({"bind": bind}, "--token-file")
+      for bind in ("0.0.0.0:0", "*:0", "[::]:0", "example.com:0")),
+    *(({"bind": bind}, "HOST:PORT expected")
+      for bind in ("127.0.0.1", "127.0.0.1:x", "http://127.0.0.1:1", "")),
+    ({"hosts": ["a.example:80"]}, "without a port"),
+    ({"run_failures": "row"}, "run_failures is problems or rows, not 'row'"),
+    ({"run_execution_s": -1.0}, "run_execution_s"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("bind", ["127.0.0.1", "127.0.0.1:x", "http://127.0.0.1:1", ""])
-async def test_a_wrong_address_is_refused(bind: str):
-    with pytest.raises(ConfigError, match="HOST:PORT expected"):
-        async with open_http_door("memory:x", bind=bind):
+@pytest.mark.parametrize(("options", "why"), WRONG)
+async def test_wrong_option_is_refused(options: dict[str, Any], why: str):
+    with pytest.raises(ConfigError, match=why):
+        async with open_http_door("memory:x", **options):
             pass
 
 
@@ -91,39 +89,24 @@ async def test_an_address_that_is_taken_is_told():
                 pass
 
 
-@pytest.mark.parametrize(
-    ("host", "known"),
-    [
-        ("127.0.0.1", True),
-        ("LOCALHOST:1", True),
-        ("[::1]:80", True),
-        ("192.0.2.7", True),
-        ("rollouts.example", True),
-        ("rollouts.example.:443", True),
-        ("other.example", False),
-        ("localhost@evil.example", False),
-        ("", False),
-    ],
-)
-async def test_a_door_at_every_interface_knows_addresses_and_the_names_it_was_told(
-    host: str, known: bool
-):
-    options: dict[str, Any] = {"bind": "0.0.0.0:0", "insecure": True, "hosts": ["rollouts.example"]}
-    async with open_door(echo, **options) as door:
-        async with asking(door) as client:
-            answer = await client.get("/livez", headers={"host": host})
-            assert answer.status_code == (200 if known else 421)
-            if known:
-                headers = {"host": host, "origin": f"https://{host}"}
-                assert (await client.get("/livez", headers=headers)).status_code == 200
-
-
-async def test_a_name_with_a_port_is_no_name_of_a_host():
-    with pytest.raises(ConfigError, match="without a port"):
-        async with open_http_door("memory:x", hosts=["a.example:80"]):
-            pass
-
-
 def test_a_limit_that_is_none_is_refused():
     with pytest.raises(ConfigError, match=r"HttpLimits\.calls"):
         HttpLimits(calls=0)
+
+
+HOSTS = {
+    "127.0.0.1": True, "LOCALHOST:1": True, "[::1]:80": True, "192.0.2.7": True,
+    "rollouts.example": True, "rollouts.example.:443": True, "other.example": False,
+    "localhost@evil.example": False, "": False,
+}  # fmt: skip
+
+
+async def test_door_at_every_interface_knows_addresses_and_the_names_it_was_told():
+    options: dict[str, Any] = {"bind": "0.0.0.0:0", "insecure": True, "hosts": ["rollouts.example"]}
+    async with open_door(echo, **options) as door, asking(door) as client:
+        for host, known in HOSTS.items():
+            answer = await client.get("/livez", headers={"host": host})
+            assert answer.status_code == (200 if known else 421), host
+            if known:
+                headers = {"host": host, "origin": f"https://{host}"}
+                assert (await client.get("/livez", headers=headers)).status_code == 200

@@ -1,4 +1,4 @@
-"""What the live page is told: ``/`` and ``/v1/events`` of a real door."""
+"""What the live page is told: ``/``, ``/v1/events``, ``/v1/running`` and ``/v1/stack``."""
 
 from __future__ import annotations
 
@@ -7,33 +7,22 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
-from tests.doors.http.door import HANG_S, Raw, asking, open_door, raw
+from tests.doors.http.door import HANG_S, TOKEN, Raw, asking, open_door, raw, tokens, told
 from trio_envserve import Rollout
 from trio_envserve.core.health import ServerStatus
 from trio_envserve.core.notes import Note
 from trio_envserve.core.pages import RunningPage, RunningRollout
 from trio_envserve.core.status import HostStats, PastHost, ServerStats, WorkerDeath, WorkerStats
-from trio_envserve.doors.http import HttpLimits, live
+from trio_envserve.doors.http import live
 from trio_envserve.doors.http.live import TEXT_CHARACTERS, VIEW_BYTES, event, view
 
 HOSTILE = "</script><script>alert(1)</script>\u2028\x1b[2J"
-
-
-class Waiting:
-    """Rollouts that note their input, and wait."""
-
-    def __init__(self) -> None:
-        self.gate = trio.Event()
-
-    async def run_rollout(self, rollout: Rollout) -> str:
-        rollout.note(text=rollout.input)
-        await self.gate.wait()
-        return "done"
 
 
 class Viewer:
@@ -88,51 +77,77 @@ async def test_the_page_is_one_file_that_loads_nothing_and_runs_no_other_script(
         assert loads not in text.replace('href="data:,"', "")
 
 
-async def test_an_event_a_second_says_all_there_is():
+class Waiting:
+    """Rollouts that note their input, and wait."""
+
+    def __init__(self) -> None:
+        self.gate = trio.Event()
+
+    async def run_rollout(self, rollout: Rollout) -> str:
+        rollout.note(text=rollout.input)
+        await self.gate.wait()
+        return "done"
+
+
+async def test_rollouts_that_run_are_in_views_and_answers_the_oldest_first():
     environment = Waiting()
     async with open_door(environment) as door, asking(door) as client, watching(door) as viewer:
+        assert (await client.get("/v1/stack?number=0")).json() == {"stack": None}
         async with trio.open_nursery() as nursery:
-            body, headers = {"input": HOSTILE}, {"idempotency-key": '"late"'}
-            ask = partial(client.post, "/v1/rollouts", json=body, headers=headers)
-            nursery.start_soon(ask)
+            for number, name in enumerate((HOSTILE, "two")):
+                body, headers = {"input": name}, {"idempotency-key": f'"{number}"'}
+                nursery.start_soon(partial(client.post, "/v1/rollouts", json=body, headers=headers))
+                page: dict[str, Any] = {"running": []}
+                while [bool(row["note"]) for row in page["running"]] != [True] * (number + 1):
+                    page = (await client.get("/v1/running?sort=age")).json()
+            first = page["running"][1]["number"]
+            rest = (await client.get("/v1/running", params={"first": first})).json()
             seen = await viewer.view()
-            while seen and not (seen["slow"] and seen["slow"][0]["note"]):
+            while seen and not (len(seen["slow"]) == 2 and seen["slow"][1]["note"]):
                 seen = await viewer.view()
+            stack = (await client.get(f"/v1/stack?number={first}")).json()["stack"]
             environment.gate.set()
+    assert page["total"] == 2
     assert seen
+    for rows in (page["running"], seen["slow"]):
+        assert [(row["key"], row["note"]) for row in rows] == [
+            ("0", {"text": HOSTILE}), ("1", {"text": "two"}),
+        ]  # fmt: skip
+    assert [row["key"] for row in rest["running"]] == ["1"]
+    assert "in run_rollout" in stack
     assert b"content-type: text/event-stream" in viewer.head
     assert seen["status"] == "ready"
-    assert (seen["now"]["running"], seen["total"]) == (1, 1)
+    assert (seen["now"]["running"], seen["total"], seen["tokens"]) == (2, 2, False)
     assert seen["bounds"]["waiting"] > 0
-    [row] = seen["slow"]
-    assert (row["key"], row["note"]) == ("late", {"text": HOSTILE})
     assert [worker["phase"] for worker in seen["workers"]] == ["ready"]
-    assert seen["tokens"] is False
 
 
-async def test_who_comes_later_gets_a_view_too():
-    async with open_door("arithmetic") as door:
+async def test_what_cannot_be_asked_is_refused():
+    wrong = ["sort=key", "first=-1", "first=1e3", "frist=1", "first=" + "9" * 30]
+    async with open_door("arithmetic") as door, asking(door) as client:
+        for path in (*(f"/v1/running?{query}" for query in wrong), "/v1/stack?number=x"):
+            assert told(await client.get(path)) == (400, "bad-request"), path
+
+
+async def test_viewer_with_a_token_gets_views_whoever_comes_and_goes(tmp_path: Path):
+    shown = f"Authorization: Bearer {TOKEN}"
+    async with open_door("arithmetic", token_file=tokens(tmp_path)) as door:
         for _ in range(2):  # the second time, none is there from before
-            async with watching(door) as one, watching(door) as two:
+            async with watching(door, shown) as one, watching(door, shown) as two:
                 for viewer in (one, two, one):
-                    assert await viewer.view()
+                    seen = await viewer.view()
+                    assert seen
+                    assert seen["tokens"] is True
 
 
-async def test_g8_the_viewers_are_bounded_and_the_others_are_told():
-    async with open_door("arithmetic", {"viewers": 1}) as door, asking(door) as client:
-        async with watching(door) as viewer:
-            await viewer.view()
-            refused = await client.get("/v1/events")
-    assert refused.status_code == 429
-    assert refused.json()["code"] == "busy"
-    assert "1 look already" in refused.json()["detail"]
-
-
-async def test_g8_five_hundred_want_to_look_and_rollouts_end_all_the_same():
+async def test_g8_more_want_to_look_than_may_and_rollouts_end_all_the_same():
     """Those beyond the bound are told; one of those within it reads nothing."""
-    viewers = 500
+    viewers, bound = 60, 8
     heads: list[bytes] = []
-    async with open_door("arithmetic") as door, asking(door) as client, AsyncExitStack() as later:
+    async with (
+        open_door("arithmetic", {"viewers": bound}) as door, asking(door) as client,
+        AsyncExitStack() as later,
+    ):  # fmt: skip
         peers = [await later.enter_async_context(raw(door)) for _ in range(viewers)]
         for peer in peers:
             await peer.send("GET /v1/events HTTP/1.1", "Host: 127.0.0.1")
@@ -146,8 +161,8 @@ async def test_g8_five_hundred_want_to_look_and_rollouts_end_all_the_same():
             answer = await client.post(
                 "/v1/rollouts", json={"input": {"index": 0}, "model": "oracle"}
             )
+        assert told(await client.get("/v1/events")) == (429, "busy")
     assert answer.status_code == 200
-    bound = HttpLimits().viewers
     assert sorted(Counter(heads).items()) == [
         (b"HTTP/1.1 200", bound - 1),
         (b"HTTP/1.1 429", viewers - bound),
@@ -175,34 +190,6 @@ async def test_a_door_that_closes_ends_what_viewers_are_sent():
             viewer = await later.enter_async_context(watching(door))
             assert await viewer.view()
         assert await viewer.view() is None
-
-
-async def test_with_tokens_the_page_says_nothing_without_one(tmp_path: Any):
-    tokens = tmp_path / "tokens"
-    tokens.touch(mode=0o600)
-    tokens.write_text("a-token-of-some-length")
-    async with open_door("arithmetic", token_file=tokens) as door, asking(door) as client:
-        assert (await client.get("/")).status_code == 200
-        for path in ("/v1/events", "/v1/stack?number=0"):
-            assert (await client.get(path)).status_code == 401
-        async with watching(door, "Authorization: Bearer a-token-of-some-length") as viewer:
-            seen = await viewer.view()
-    assert seen is not None
-    assert seen["tokens"] is True
-
-
-async def test_where_a_rollout_stands_is_answered():
-    environment = Waiting()
-    async with open_door(environment) as door, asking(door) as client:
-        assert (await client.get("/v1/stack?number=0")).json() == {"stack": None}
-        assert (await client.get("/v1/stack?number=x")).status_code == 400
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(partial(client.post, "/v1/rollouts", json={"input": "x"}))
-            while not (await client.get("/v1/running")).json()["total"]:
-                pass
-            found = (await client.get("/v1/stack?number=0")).json()["stack"]
-            environment.gate.set()
-    assert "in run_rollout" in found
 
 
 # -- views ---------------------------------------------------------------------
@@ -237,9 +224,5 @@ def test_g8_a_view_fits_whatever_is_in_it():
     assert len(found["deaths"][0]["why"]) == TEXT_CHARACTERS + 1
     assert found["slow"][0]["note"]["big"] == str(2**60)
     assert len(json.dumps(found)) > VIEW_BYTES // 8
-
-
-def test_a_server_that_is_silent_is_shown_as_silent():
-    found = view(None, None, "no answer", tokens=True)
-    assert (found["why"], found["tokens"]) == ("no answer", True)
-    assert event(found, 1).endswith(b"\n\n")
+    silent = view(None, None, "no answer", tokens=True)
+    assert (silent["why"], silent["tokens"]) == ("no answer", True)

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
-from tests.doors.http.door import HANG_S, asking, open_door
-from trio_envserve import open_client, open_server
+from tests.doors.http.door import Runs, asking, echo, open_all, open_door, open_nowhere, raw
 from trio_envserve.core.durations import BOUNDS_S
 from trio_envserve.core.health import ServerStatus
 from trio_envserve.core.status import CacheStats, HostStats, ServerStats, WorkerStats
-from trio_envserve.doors.http import HttpLimits, open_http_door
+from trio_envserve.doors.http import HttpLimits
 from trio_envserve.doors.http.metric_table import METRICS, PREFIX, DoorCounts, Seen
-from trio_envserve.net import MemoryNetwork
 
 prometheus_client = pytest.importorskip("prometheus_client")
 
@@ -63,23 +58,6 @@ async def scrape(client: Any, **options: Any) -> Scrape:
     return Scrape(await client.get("/metrics", **options))
 
 
-@asynccontextmanager
-async def open_both(environment: Any, **options: Any) -> AsyncIterator[tuple[Any, Any, Any]]:
-    """A server, a client of it, and a client of its door."""
-    network = MemoryNetwork()
-    with trio.fail_after(HANG_S):
-        async with (
-            open_server(
-                environment, bind="memory:server", workers=0, network=network, **options
-            ) as server,
-            open_client(server.address, network=network) as client,
-            open_http_door(server, network=network) as door,
-            asking(door) as http,
-        ):
-            await door.wait_ready()
-            yield server, client, http
-
-
 # -- names and kinds --------------------------------------------------------------
 
 
@@ -101,6 +79,8 @@ async def test_all_metrics_of_the_table_are_there_with_their_kinds_and_no_others
         for sample in family.samples:
             assert set(sample.labels) - {"le"} == set(named[name].labels)
             assert math.isfinite(sample.value)
+    everything = prometheus_client.generate_latest(prometheus_client.REGISTRY)
+    assert PREFIX.encode() not in everything, "nothing is registered for the whole process"
 
 
 def test_the_table_is_whole_and_its_names_are_as_prometheus_wants_them():
@@ -135,16 +115,16 @@ async def test_the_values_are_what_was_done():
             raise ValueError("as asked")
         return (await rollout.ask([{"role": "user", "content": "?"}], reference="yes")).text
 
-    async with open_both(environment) as (server, client, http):
+    async with open_all(environment) as opened:
         for _ in range(3):
-            await client.run_rollout("ask", model="oracle")
-        failed = await client.outcome("fail")
+            await opened.native.run_rollout("ask", model="oracle")
+        failed = await opened.native.outcome("fail")
         assert failed.error is not None
-        refused = await http.post("/v1/rollouts", json={"inputs": 0})
+        refused = await opened.http.post("/v1/rollouts", json={"inputs": 0})
         assert refused.status_code == 400
-        while (found := await scrape(http))["model_call_seconds_count"] < 3:
+        while (found := await scrape(opened.http))["model_call_seconds_count"] < 3:
             await trio.sleep(0.05)  # the worker says it with its next beat
-        stats = server.stats()
+        stats = opened.server.stats()
     assert found["requests_entered_total"] == 4
     assert found["executions_dispatched_total"] == found["requests_completed_total"] == 4
     assert found.by("worker_executions_done_total") == {("0",): 4}
@@ -169,19 +149,17 @@ async def test_the_values_are_what_was_done():
     assert found.by("server_info") == {(stats.environment, stats.epoch): 1}
 
 
-async def test_what_runs_stands_beside_its_bound():
-    began, go_on = trio.Event(), trio.Event()
-
-    async def environment(rollout: Any) -> Any:
-        began.set()
-        await go_on.wait()
-
-    async with open_door(environment) as door, asking(door) as client:
+async def test_server_that_drains_is_scraped_and_what_runs_stands_beside_its_bound():
+    runs = Runs(go_on=False)
+    async with open_all(runs) as opened, raw(opened.door) as peer:
+        await peer.post({"input": 0})
+        await runs.have_started()
+        found = await scrape(opened.http)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: client.post("/v1/rollouts", json={"input": 0}))
-            await began.wait()
-            found = await scrape(client)
-            go_on.set()
+            nursery.start_soon(opened.server.drain)
+            while (draining := await scrape(opened.http)).by("server_status")[("stopping",)] != 1:
+                pass  # the drain begins in one of the next turns
+            runs.may_end.set()
     limits = HttpLimits()
     assert (found["http_calls"], found["http_calls_limit"]) == (1, limits.calls)
     assert found["http_bodies_bytes"] == len(b'{"input":0}')
@@ -193,42 +171,17 @@ async def test_what_runs_stands_beside_its_bound():
     for metric in METRICS:
         if metric.bound and not metric.labels:
             assert found[metric.name] <= found[metric.bound]
+    assert (draining["server_up"], draining["executions_running"]) == (1, 1)
+    assert 0 < draining["closing_left_seconds"] <= 30
 
 
-async def test_a_server_that_drains_is_scraped():
-    began, go_on = trio.Event(), trio.Event()
-
-    async def environment(rollout: Any) -> Any:
-        began.set()
-        await go_on.wait()
-
-    async with open_both(environment) as (server, client, http):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(client.outcome, 0)
-            await began.wait()
-            nursery.start_soon(server.drain)
-            while (found := await scrape(http)).by("server_status")[("stopping",)] != 1:
-                pass  # the drain begins in one of the next turns
-            go_on.set()
-    assert found["server_up"] == 1
-    assert found["executions_running"] == 1
-    assert 0 < found["closing_left_seconds"] <= 30
-
-
-async def test_a_door_whose_server_is_gone_tells_its_own():
-    network = MemoryNetwork()
-    with trio.fail_after(HANG_S):
-        async with (
-            open_http_door(
-                "memory:nobody", network=network, limits=HttpLimits(scrape_s=0.01)
-            ) as door,
-            asking(door) as client,
-        ):
-            assert (await client.get("/livez")).status_code == 200
-            found = await scrape(client)
+async def test_door_whose_server_is_gone_tells_its_own():
+    async with open_nowhere(scrape_s=0.01) as client:
+        await client.get("/livez")
+        found = await scrape(client)
     assert found["server_up"] == 0
-    told = {name for name, family in found.families.items() if family.samples}
-    assert told == {f"{PREFIX}server_up"} | {
+    shown = {name for name, family in found.families.items() if family.samples}
+    assert shown == {f"{PREFIX}server_up"} | {
         f"{PREFIX}{metric.name}" for metric in METRICS if metric.name.startswith("http_")
     }
 
@@ -268,13 +221,10 @@ def test_each_host_has_its_numbers_and_one_state():
 
 
 async def test_keys_and_sessions_make_no_series():
-    async def environment(rollout: Any) -> Any:
-        return 1
-
     def series(found: Scrape) -> int:
         return sum(len(family.samples) for family in found.families.values())
 
-    async with open_door(environment) as door, asking(door) as client:
+    async with open_door(echo) as door, asking(door) as client:
         headers = {"idempotency-key": '"first"'}
         await client.post("/v1/rollouts", json={"input": 0}, headers=headers)
         before = await scrape(client)
@@ -303,16 +253,6 @@ async def test_hostile_text_in_the_name_of_an_environment_stays_in_its_label():
 # -- who may, and what it needs -----------------------------------------------------
 
 
-async def test_metrics_need_a_token_as_all_but_the_probes_do(tmp_path: Path):
-    tokens = tmp_path / "tokens"
-    tokens.write_text("a-token-of-sixteen\n")
-    tokens.chmod(0o600)
-    async with open_door("arithmetic", token_file=tokens) as door, asking(door) as client:
-        assert (await client.get("/livez")).status_code == 200
-        assert (await client.get("/metrics")).status_code == 401
-        await scrape(client, headers={"authorization": "Bearer a-token-of-sixteen"})
-
-
 async def test_without_the_extra_it_is_said_which_one(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     monkeypatch.delitem(sys.modules, "trio_envserve.doors.http.exposition", raising=False)
@@ -322,10 +262,3 @@ async def test_without_the_extra_it_is_said_which_one(monkeypatch: pytest.Monkey
     assert (answer.status_code, answer.json()["code"]) == (501, "extra-missing")
     assert "pip install 'trio-envserve[metrics]'" in answer.json()["detail"]
     assert record["executions"] == 1
-
-
-async def test_nothing_is_registered_for_the_whole_process():
-    async with open_door("arithmetic") as door, asking(door) as client:
-        await scrape(client)
-    everything = prometheus_client.generate_latest(prometheus_client.REGISTRY)
-    assert PREFIX.encode() not in everything

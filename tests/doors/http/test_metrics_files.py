@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import trio
 
-from tests.doors.http.door import HANG_S, asking, httpx2, open_door
+from tests.doors.http.door import HANG_S, TOKEN, asking, httpx2, open_door, tokens
 from trio_envserve.doors.http.metric_table import METRICS, PREFIX
 
 pytest.importorskip("prometheus_client")
@@ -25,7 +25,6 @@ pytest.importorskip("prometheus_client")
 DOCS = Path(__file__).parent.parent.parent.parent / "docs"
 RULES = DOCS / "prometheus-rules.yml"
 DASHBOARD = DOCS / "grafana-dashboard.json"
-TOKEN = "a-token-of-sixteen"
 
 
 def series() -> set[str]:
@@ -55,20 +54,6 @@ def test_every_metric_that_is_asked_for_exists(path: Path):
     asked = set(re.findall(rf"\b{PREFIX}\w+", path.read_text(encoding="utf-8")))
     assert asked
     assert asked <= series()
-
-
-def test_the_panels_have_places_of_their_own():
-    board = json.loads(DASHBOARD.read_text(encoding="utf-8"))
-    panels = board["panels"]
-    assert len({panel["id"] for panel in panels}) == len(panels)
-    taken: set[tuple[int, int]] = set()
-    for panel in panels:
-        place = panel["gridPos"]
-        cells = {(place["x"] + x, place["y"] + y)
-                 for x in range(place["w"]) for y in range(place["h"])}  # fmt: skip
-        assert not cells & taken, panel["title"]
-        assert place["x"] + place["w"] <= 24
-        taken |= cells
 
 
 def test_every_alert_says_what_it_is_and_where_to_look():
@@ -122,13 +107,10 @@ async def ask(client: Any, path: str, **params: str) -> Any:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs Prometheus")
 async def test_a_real_prometheus_takes_the_rules_and_answers_every_query(tmp_path: Path):
-    tokens = tmp_path / "tokens"
-    tokens.write_text(f"{TOKEN}\n")
-    tokens.chmod(0o600)
     header = {"authorization": f"Bearer {TOKEN}"}
     with trio.fail_after(HANG_S):
         async with (
-            open_door("arithmetic", token_file=tokens) as door,
+            open_door("arithmetic", token_file=tokens(tmp_path)) as door,
             asking(door, headers=header) as client,
             prometheus(tmp_path, door.url.removeprefix("http://")) as asked,
         ):

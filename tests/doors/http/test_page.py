@@ -15,14 +15,13 @@ import pytest
 import trio
 
 from tests.browser import IN_A_BROWSER, Browser, open_browser
-from tests.doors.http.door import HANG_S
+from tests.doors.http.door import HANG_S, TOKEN, tokens
 from trio_envserve import Client, open_client, open_server
 from trio_envserve.doors.http import open_http_door
 
 pytestmark = IN_A_BROWSER
 
 HOSTILE = '<img src=x onerror="window.hacked=1"></script><script>window.hacked=1</script>'
-TOKEN = "a-token-of-some-length"
 
 ENVIRONMENT = """
 import trio
@@ -46,23 +45,21 @@ VIEW = {
 
 @asynccontextmanager
 async def shown(
-    folder: Path, *, tokens: bool = False, **look: Any
+    folder: Path, *, guarded: bool = False, **look: Any
 ) -> AsyncIterator[tuple[Browser, Client]]:
     """The page of a server with one worker, in a browser that shows a view."""
     (folder / "late.py").write_text(ENVIRONMENT)
-    token_file = folder / "tokens"
-    token_file.touch(mode=0o600)
-    token_file.write_text(TOKEN)
+    token_file = tokens(folder) if guarded else None
     with trio.fail_after(HANG_S):
         async with (
             open_server("late:environment", bind="tcp://127.0.0.1:0", workers=1) as server,
             open_client(server.address, name=HOSTILE) as client,
-            open_http_door(server, token_file=token_file if tokens else None) as door,
+            open_http_door(server, token_file=token_file) as door,
             open_browser(folder) as browser,
         ):
             await door.wait_ready()
             await browser.look(f"{door.url}/", **look)
-            if not tokens:
+            if not guarded:
                 await browser.until("document.querySelectorAll('#workers tr').length == 1")
             yield browser, client
 
@@ -119,7 +116,7 @@ async def test_hostile_text_is_shown_as_text(folder: Path):
 
 
 async def test_by_keyboard_a_straggler_is_opened_and_cancelled_with_a_token_only(folder: Path):
-    async with shown(folder, tokens=True) as (browser, client), trio.open_nursery() as nursery:
+    async with shown(folder, guarded=True) as (browser, client), trio.open_nursery() as nursery:
         ended: list[Any] = []
 
         async def ask() -> None:
@@ -171,15 +168,11 @@ async def test_page_does_not_move_sideways_after_it_has_grown(folder: Path, widt
         )
 
 
-async def test_nothing_that_runs_is_said_without_an_empty_table(folder: Path):
-    async with shown(folder) as (browser, _):
-        heading = await browser.run("document.querySelector('#h-slow').textContent")
-        hidden = await browser.run("document.querySelector('#slow-part').hidden")
-    assert (heading, hidden) == ("Slowest rollouts: nothing runs", True)
-
-
-async def test_without_tokens_there_is_no_button_that_cancels(folder: Path):
+async def test_page_without_rollouts_has_no_table_and_without_tokens_no_button(folder: Path):
     async with shown(folder) as (browser, client), trio.open_nursery() as nursery:
+        heading = await browser.run("document.querySelector('#h-slow').textContent")
+        assert heading == "Slowest rollouts: nothing runs"
+        assert await browser.run("document.querySelector('#slow-part').hidden")
         nursery.start_soon(partial(client.outcome, "late", key="one"))
         await browser.until("document.querySelectorAll('#slow button').length == 1")
         await browser.run("document.querySelector('#slow button').click()")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import socket
-from contextlib import ExitStack
+import os
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
-from tests.doors.http.door import HANG_S, open_door
+from tests.doors.http.door import HANG_S, Runs, open_door, raw
 from trio_envserve.doors.http import bodies
 from trio_envserve.doors.http.turns import Turns, open_turns
 
@@ -46,46 +47,31 @@ async def test_what_has_room_in_a_turn_does_not_wait():
     assert not scope.cancelled_caught
 
 
-async def test_a_turn_is_not_overfull_whoever_comes(counting):
-    async def work(turns: Turns, cost_us: float) -> None:
-        await turns.take(cost_us)
-        counting.count()
-
-    with trio.fail_after(HANG_S):
-        async with open_turns() as turns, trio.open_nursery() as nursery:
-            for _ in range(3000):
-                nursery.start_soon(work, turns, 1000.0)
-    assert counting.all == 3000
-    assert counting.most <= 2 * 20  # of those that waited, and of those that did not
-
-
-async def test_what_is_more_than_a_turn_has_one_alone(counting):
-    async def work(turns: Turns) -> None:
-        await turns.take(1e9)
-        counting.count()
-
-    with trio.fail_after(HANG_S):
-        async with open_turns() as turns, trio.open_nursery() as nursery:
-            for _ in range(50):
-                nursery.start_soon(work, turns)
-    assert counting.all == 50
-    assert counting.most == 1
-
-
-async def test_who_was_admitted_does_not_take_the_next_turn_in_the_same_one(counting):
-    """A body was parsed and encoded in one turn, which took 0.13 s of processor time."""
+@pytest.mark.parametrize(
+    ("tasks", "each", "cost_us", "most"),
+    [
+        (1000, 1, 1000.0, 2 * 20),  # of those that waited, and of those that did not
+        (50, 1, 1e9, 1),  # what is more than a turn has one alone
+        (2, 20, 1e9, 1),
+    ],
+    ids=["whoever-comes", "large", "again"],
+)
+async def test_a_body_was_parsed_and_encoded_in_one_turn(
+    tasks: int, each: int, cost_us: float, most: int, counting: Counting
+):
+    """It took 0.13 s of processor time: who was admitted took the next turn in the same one."""
 
     async def work(turns: Turns) -> None:
-        for _ in range(20):
-            await turns.take(1e9)
+        for _ in range(each):
+            await turns.take(cost_us)
             counting.count()
 
     with trio.fail_after(HANG_S):
         async with open_turns() as turns, trio.open_nursery() as nursery:
-            for _ in range(2):
+            for _ in range(tasks):
                 nursery.start_soon(work, turns)
-    assert counting.all == 40
-    assert counting.most == 1
+    assert counting.all == tasks * each
+    assert counting.most <= most
 
 
 async def test_who_waits_is_served_in_order_and_who_leaves_is_not_waited_for():
@@ -112,7 +98,9 @@ async def test_who_waits_is_served_in_order_and_who_leaves_is_not_waited_for():
     assert served == [1, 2, 4, 5]
 
 
-async def test_bodies_that_end_in_one_moment_are_not_read_in_one_turn(monkeypatch, counting):
+async def test_bodies_that_end_in_one_moment_are_not_read_in_one_turn(
+    monkeypatch: pytest.MonkeyPatch, counting: Counting
+):
     """800 bodies of 4 kB held the loop for more than a second."""
     read = bodies._json_value
 
@@ -121,25 +109,15 @@ async def test_bodies_that_end_in_one_moment_are_not_read_in_one_turn(monkeypatc
         return read(body, pause)
 
     monkeypatch.setattr(bodies, "_json_value", counted)
-
-    async def reward(rollout: Any) -> dict[str, float]:
-        return {"reward": 1.0}
-
     body = json.dumps({"input": [{"a": 0}] * 5000}).encode()  # some 20 ms to read and encode
-    async with open_door(reward) as door:
-        host, _, port = door.url.removeprefix("http://").rpartition(":")
-        head = "POST /v1/rollouts HTTP/1.1", f"Host: {host}:{port}", f"Content-Length: {len(body)}"
-        said = "\r\n".join((*head, "Content-Type: application/json", "", "")).encode() + body
-        with ExitStack() as stack:
-            peers = []
-            for _ in range(40):
-                peers.append(stack.enter_context(socket.create_connection((host, int(port)))))
-                stream = trio.SocketStream(trio.socket.from_stdlib_socket(peers[-1].dup()))
-                async with stream:
-                    await stream.send_all(said[:-1])
-            await trio.testing.wait_all_tasks_blocked(0.05)
-            for peer in peers:
-                peer.send(said[-1:])
-            while counting.all < len(peers):
-                await trio.sleep(0.005)
+    head = "POST /v1/rollouts HTTP/1.1", "Host: localhost", "Content-Type: application/json"
+    async with open_door(Runs()) as door, AsyncExitStack() as stack:
+        peers = [await stack.enter_async_context(raw(door)) for _ in range(20)]
+        for peer in peers:
+            await peer.send(*head, f"Content-Length: {len(body)}", body=body[:-1])
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        for peer in peers:
+            os.write(peer.stream.socket.fileno(), body[-1:])  # all in one turn
+        while counting.all < len(peers):
+            await trio.lowlevel.checkpoint()
     assert counting.most == 1

@@ -10,10 +10,8 @@ import pytest
 import trio
 import trio.testing
 
-from tests.doors.http.door import HANG_S, asking, open_door, raw
-from trio_envserve import ServerLimits, open_server
-from trio_envserve.doors.http import open_http_door
-from trio_envserve.net import MemoryNetwork
+from tests.doors.http.door import JSON, Runs, asking, open_all, open_door, raw
+from trio_envserve import ServerLimits
 
 CALLS = 20
 MARK = "the mark of a value"
@@ -30,37 +28,23 @@ def values() -> set[int]:
 async def test_g10_values_of_calls_that_wait_took_thirty_times_their_bodies(
     headers: dict[str, str],
 ):
-    network = MemoryNetwork()
-    may_end = trio.Event()
-
-    async def environment(rollout: Any) -> None:
-        await may_end.wait()
+    runs = Runs(go_on=False)
 
     async def post(client: Any, call: int) -> None:
         sent = {name: json.dumps(value % call) for name, value in headers.items()}
         body = b'{"input": {"call": %d, "the mark of a value": []}}' % call  # is no value here
-        got = await client.post(
-            "/v1/rollouts", content=body, headers=sent | {"Content-Type": "application/json"}
-        )
+        got = await client.post("/v1/rollouts", content=body, headers=sent | JSON)
         assert got.status_code == 200
 
-    with trio.fail_after(HANG_S):
-        async with (
-            open_server(
-                environment, bind="memory:server", workers=0, network=network,
-                limits=ServerLimits(worker_capacity=1),
-            ) as server,
-            open_http_door(server, network=network) as door,
-            asking(door) as client,
-        ):  # fmt: skip
-            await door.wait_ready()
-            async with trio.open_nursery() as nursery:
-                for call in range(CALLS):
-                    nursery.start_soon(post, client, call)
-                while server.stats().cache.requests < CALLS:
-                    await trio.lowlevel.checkpoint()
-                held = values()
-                may_end.set()
+    async with open_all(runs, limits=ServerLimits(worker_capacity=1)) as opened:
+        async with trio.open_nursery() as nursery:
+            for call in range(CALLS):
+                nursery.start_soon(post, opened.http, call)
+            while opened.server.stats().cache.requests < CALLS:
+                await trio.lowlevel.checkpoint()
+            runs.started.clear()
+            held = values()
+            runs.may_end.set()
     assert len(held) <= 1  # that of the one that runs
 
 
@@ -74,10 +58,8 @@ async def test_g8_outcomes_of_a_batch_that_nobody_reads_are_not_decoded():
         await is_read_no_more.wait()
         return {"call": rollout.input, MARK: []}
 
-    body = b'{"inputs": [0, 1, 2]}'
-    head = "Host: localhost", "Content-Type: application/json", f"Content-Length: {len(body)}"
     async with open_door(environment) as door, raw(door) as peer, asking(door) as client:
-        await peer.send("POST /v1/batches HTTP/1.1", *head, body=body)
+        await peer.post({"inputs": [0, 1, 2]}, path="/v1/batches")
         begun = b""
         while len(begun) < 1000:  # the first line
             begun += await peer.stream.receive_some()

@@ -79,3 +79,19 @@ def told(effects: list[Effect]) -> dict[str, Any]:
 
 def started(effects: list[Effect]) -> list[bytes]:
     return [each.name for each in effects if isinstance(each, Start)]
+
+
+def begun(*names: bytes, **options: Any) -> tuple[Desk, bytes]:
+    """A table, and a connection that has asked for these runs."""
+    desk = Desk(**options)
+    peer = desk.peer()
+    for name in names or (b"a",):
+        desk.run(peer, name)
+    return desk, peer
+
+
+def told_afterwards(desk: Desk, name: bytes = b"a") -> list[tuple[Any, bytes]]:
+    """The messages of an outcome that is kept."""
+    run = desk.runs.find(name)
+    assert run is not None
+    return [(kind, bytes(body)) for _, kind, body in run.messages]

@@ -1,4 +1,4 @@
-"""Who waits for which run, and when it is stopped."""
+"""Who waits for which run, when it is stopped, and what makes room: the table without a door."""
 
 from __future__ import annotations
 
@@ -8,9 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.doors.verifiers.desk import DONE, HERE, THERE, Desk, started, told
-from trio_envserve.doors.verifiers import msgpack, runs
+from tests.doors.verifiers.desk import (
+    DONE,
+    HERE,
+    THERE,
+    Desk,
+    begun,
+    started,
+    told,
+    told_afterwards,
+)
+from trio_envserve.core.errors import ConfigError
+from trio_envserve.doors.verifiers import VerifiersLimits, msgpack, runs
 from trio_envserve.doors.verifiers.keeping import RECORD_BYTES
+from trio_envserve.doors.verifiers.peers import GONE_S
 from trio_envserve.doors.verifiers.records import (
     Deliver,
     Effect,
@@ -20,32 +31,27 @@ from trio_envserve.doors.verifiers.records import (
     Stage,
     Start,
     Stop,
+    Stream,
 )
+from trio_envserve.doors.verifiers.runs import CROWDED_S
+
+LARGE = Outcome(reply=bytes(20 * RECORD_BYTES))
 
 # -- what is asked -----------------------------------------------------------------
 
 
-def test_a_run_is_started_and_its_outcome_sent_and_forgotten():
+def test_run_is_started_and_its_outcome_sent_and_forgotten():
     desk = Desk()
     peer = desk.peer()
     [start] = desk.run(peer)
     assert isinstance(start, Start)
     assert (start.name, start.payload, start.wire.NAME) == (b"a", b"p", "verifiers-0.4")
     assert desk.end() == [Deliver(peer, (b"a",), False)]
-    run = desk.runs.find(b"a")
-    assert run is not None
-    assert [kind for _, kind, _ in run.messages] == [b"delta", b"delta", b"reply"]
+    assert [kind for kind, _ in told_afterwards(desk)] == [b"delta", b"delta", b"reply"]
     assert desk.deliver(peer) == []
     assert desk.after(desk.limits.unsure_s - 1) == []
     assert desk.after(1) == [Forget(b"a")]
     assert desk.is_empty
-
-
-def test_a_probe_is_answered_only_when_something_can_run():
-    desk = Desk()
-    peer = desk.peer()
-    assert desk.say(peer, b"h", b"health", b"\x80", ready=False) == []
-    assert told(desk.say(peer, b"h", b"health", b"\x80"))["success"] is True
 
 
 def test_what_is_wrong_starts_nothing():
@@ -60,36 +66,14 @@ def test_what_is_wrong_starts_nothing():
     assert desk.is_empty
 
 
-def test_an_error_is_sent_in_words():
-    desk = Desk()
-    peer = desk.peer()
-    desk.run(peer)
-    desk.end(outcome=Outcome(error="it broke (it may have run)"))
-    run = desk.runs.find(b"a")
-    assert run is not None
-    [(_, _, body)] = run.messages
-    assert msgpack.read(body) == {"success": False, "error": "it broke (it may have run)"}
-
-
-def test_runs_that_say_nothing_take_nothing():
-    desk = Desk()
-    peer = desk.peer()
-    for name in (b"a", b"b", b"c"):
-        desk.run(peer, name, b"")
-    for name in (b"a", b"b", b"c"):
-        desk.end(name)
-        desk.deliver(peer, name)
-    desk.after(desk.limits.unsure_s)
-    assert desk.is_empty
-
-
-def test_what_did_not_run_needs_not_be_forgotten():
-    desk = Desk()
-    peer = desk.peer()
-    desk.run(peer)
-    desk.end(outcome=Outcome(error="no", ran=False))
+@pytest.mark.parametrize("ran", [True, False])
+def test_error_is_sent_in_words_and_forgotten_if_it_ran(ran: bool):
+    desk, peer = begun()
+    desk.end(outcome=Outcome(error="it broke", ran=ran))
+    [(_, body)] = told_afterwards(desk)
+    assert msgpack.read(body) == {"success": False, "error": "it broke"}
     desk.deliver(peer)
-    assert desk.after(desk.limits.unsure_s) == []
+    assert desk.after(desk.limits.unsure_s) == ([Forget(b"a")] if ran else [])
     assert desk.is_empty
 
 
@@ -145,9 +129,7 @@ def test_another_run_under_the_same_id_is_refused_and_the_first_goes_on():
 
 
 def test_what_is_over_is_not_run_again():
-    desk = Desk(known=1)
-    peer = desk.peer()
-    desk.run(peer)
+    desk, peer = begun(known=1)
     desk.end()
     desk.deliver(peer)
     desk.after(desk.limits.unsure_s)
@@ -161,9 +143,7 @@ def test_what_is_over_is_not_run_again():
 
 
 def test_a_cancel_stops_a_run_and_tells_who_waits():
-    desk = Desk()
-    peer = desk.peer()
-    desk.run(peer)
+    desk, peer = begun()
     effects = desk.cancel(peer)
     assert Stop(b"a") in effects
     replies = [msgpack.read(each.message[2]) for each in effects if isinstance(each, Send)]
@@ -175,19 +155,16 @@ def test_a_cancel_stops_a_run_and_tells_who_waits():
 
 @pytest.mark.parametrize("ran", [True, False])
 def test_an_outcome_that_came_after_the_cancel_was_retained_for_nobody(ran: bool):
-    desk = Desk()
-    peer = desk.peer()
-    desk.run(peer)
+    desk, peer = begun()
     desk.cancel(peer)
     assert desk.end(outcome=DONE._replace(ran=ran)) == ([Forget(b"a")] if ran else [])
     assert desk.is_empty
 
 
-def test_a_cancel_of_what_has_ended_changes_nothing():
-    desk = Desk()
-    peer = desk.peer()
-    desk.run(peer)
-    desk.end()
+def test_cancel_of_what_has_ended_or_of_another_place_changes_nothing():
+    desk, peer = begun()
+    assert told(desk.cancel(desk.peer(THERE)))["cancelled"] is False
+    assert desk.end() == [Deliver(peer, (b"a",), False)]
     assert told(desk.cancel(peer))["cancelled"] is False
     assert desk.runs.find(b"a") is not None
 
@@ -201,14 +178,6 @@ def test_a_cancel_reaches_the_run_of_a_connection_that_was_lost():
     assert desk.is_empty
 
 
-def test_nobody_cancels_the_run_of_another_place():
-    desk = Desk()
-    first, second = desk.peer(), desk.peer(THERE)
-    desk.run(first)
-    assert told(desk.cancel(second))["cancelled"] is False
-    assert desk.end() == [Deliver(first, (b"a",), False)]
-
-
 def test_a_cancel_that_overtakes_its_run_stops_it():
     desk = Desk(early_cancels=1)
     peer = desk.peer()
@@ -217,6 +186,375 @@ def test_a_cancel_that_overtakes_its_run_stops_it():
     desk.cancel(peer, b"b")
     desk.cancel(peer, b"c")  # takes the place of the other
     assert started(desk.run(peer, b"b")) == [b"b"]
+
+
+# -- lost connections ----------------------------------------------------------------
+
+
+def test_an_orphan_is_offered_to_each_later_connection_from_its_place():
+    desk = Desk()
+    earlier, lost = desk.peer(), desk.peer()
+    desk.run(lost)
+    assert desk.close(lost) == []
+    later = desk.peer()
+    desk.peer(THERE)
+    assert desk.end() == [Deliver(later, (b"a",), True)]
+    assert desk.deliver(later) == []
+    third, offered = desk.open()
+    assert offered == [Deliver(third, (b"a",), True)]
+    assert desk.open(THERE)[1] == []
+    assert desk.after(desk.limits.lease_s - 1) == []
+    assert desk.after(1) == [Forget(b"a")]
+    assert desk.is_empty
+    desk.close(earlier)
+
+
+@pytest.mark.parametrize("just_before", [True, False])
+def test_outcome_that_was_sent_is_offered_again_if_the_loss_came_just_after(just_before: bool):
+    desk, lost = begun()
+    desk.end()
+    desk.deliver(lost)
+    later = desk.peer()
+    desk.after(desk.limits.unsure_s - just_before)
+    offered = [Deliver(later, (b"a",), True)] if just_before else []
+    assert desk.close(lost) == offered
+    assert len(desk.open()[1]) == just_before
+    if just_before:
+        assert desk.after(desk.limits.unsure_s) == []
+        assert desk.after(desk.limits.lease_s) == [Forget(b"a")]
+
+
+def test_room_is_made_of_orphans_as_soon_as_their_client_is_lost():
+    """Runs of the same place waited until the lease of what nobody had read was over."""
+    desk = Desk(kept_bytes=RECORD_BYTES)
+    lost, other = desk.peer(), desk.peer()
+    desk.run(lost, b"unread")
+    desk.end(b"unread")
+    assert started(desk.run(other, b"waits")) == []
+    assert started(desk.close(lost)) == [b"waits"]
+
+
+def test_many_orphans_are_offered_to_many_in_one_list_for_each():
+    """Hundreds of outcomes times hundreds of connections held the loop for seconds."""
+    desk = Desk()
+    earlier, lost = desk.peer(), desk.peer()
+    names = [b"%d" % number for number in range(50)]
+    for name in names:
+        desk.run(lost, name)
+        desk.end(name)
+    between = [desk.peer() for _ in range(3)]
+    taken = b"taken"
+    desk.run(lost, taken)
+    desk.end(taken)
+    desk.run(between[1], taken)
+    joined, last = between[1], desk.peer()
+    assert desk.close(joined) == []
+    offered = desk.close(lost)
+    assert offered == [
+        Deliver(between[0], tuple(names), True),
+        Deliver(between[2], (*names, taken), True),
+        Deliver(last, (*names, taken), True),
+    ]
+    assert desk.close(earlier) == []
+
+
+def test_nothing_is_offered_where_that_is_not_wanted():
+    desk, lost = begun(redeliver=False)
+    desk.close(lost)
+    later = desk.peer()
+    assert desk.end() == []
+    assert desk.open()[1] == []
+    assert desk.run(later) == [Deliver(later, (b"a",), True)]  # but who asks gets it
+    assert desk.after(desk.limits.lease_s) == []  # and waits, until it was sent
+
+
+def test_a_run_for_which_nobody_comes_ends_with_its_lease():
+    desk, lost = begun()
+    desk.close(lost)
+    assert desk.after(desk.limits.lease_s - 1) == []
+    assert desk.after(1) == [Stop(b"a")]
+    assert desk.is_empty
+    assert told(desk.run(desk.peer()))["error"] == runs.LOST
+
+
+def test_lease_stands_still_while_its_client_may_be_back():
+    desk = Desk()
+    desk.peer()  # was there before: it is another client
+    lost = desk.peer()
+    desk.run(lost)
+    desk.close(lost)
+    later = desk.peer()
+    assert desk.after(10 * desk.limits.lease_s) == []
+    desk.close(later)
+    assert desk.after(desk.limits.lease_s) == [Stop(b"a")]
+
+
+def test_what_a_lost_connection_had_said_is_still_heard():
+    desk = Desk()
+    lost = desk.peer()
+    desk.close(lost)
+    assert started(desk.run(lost)) == [b"a"]
+    assert desk.run(lost) == []
+    later = desk.peer()
+    assert desk.end() == [Deliver(later, (b"a",), True)]
+    desk.after(GONE_S + 1)
+    assert desk.run(lost, b"b") == []
+    assert desk.runs.find(b"b") is None
+
+
+# -- bounds --------------------------------------------------------------------------
+
+
+def test_past_the_bound_of_runs_a_run_is_refused():
+    desk = Desk(runs=4)
+    first, second = desk.peer(), desk.peer(THERE)
+    assert started(desk.run(first, b"a") + desk.run(first, b"b")) == [b"a", b"b"]
+    assert told(desk.run(first, b"c"))["error"] == runs.FULL
+    assert started(desk.run(second, b"d")) == [b"d"]
+    assert told(desk.run(second, b"e"))["error"] == runs.FULL
+    desk.end(b"a")
+    assert told(desk.run(first, b"c"))["error"] == runs.FULL  # its share is less now
+    desk.end(b"d")
+    assert started(desk.run(first, b"c")) == [b"c"]
+
+
+def test_past_the_bound_in_bytes_a_run_is_refused():
+    desk = Desk(runs_bytes=20)
+    peer = desk.peer()
+    assert told(desk.run(peer, b"a", bytes(11)))["error"] == runs.FULL
+    assert started(desk.run(peer, b"b", bytes(10))) == [b"b"]
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_outcomes_that_were_sent_and_orphans_make_room(lost: bool):
+    desk = Desk(kept_bytes=2 * (RECORD_BYTES + 100))
+    first, peer = desk.peer(), desk.peer()
+    desk.run(first, b"a")
+    desk.run(peer, b"b")
+    desk.end(b"a")
+    if lost:
+        desk.close(first)
+    else:
+        desk.deliver(first, b"a")
+    assert desk.end(b"b") == [Deliver(peer, (b"b",), False), Forget(b"a")]
+
+
+def test_run_waits_where_there_is_no_room_and_is_started_or_cancelled():
+    desk, peer = begun(kept_bytes=2 * RECORD_BYTES)
+    assert desk.end(b"a") == [Deliver(peer, (b"a",), False)]
+    assert desk.run(peer, b"b") == desk.run(peer, b"c") == []
+    assert started(desk.run(desk.peer(THERE), b"d")) == [b"d"]
+    effects = desk.cancel(peer, b"c")
+    assert not any(isinstance(each, Stop) for each in effects)
+    assert isinstance(effects[0], Send)
+    assert msgpack.read(effects[0].message[2])["error"] == runs.NEVER
+    effects = desk.deliver(peer, b"a")
+    assert effects[0] == Forget(b"a")
+    assert started(effects) == [b"b"]
+
+
+def crowded_by_another_place(*others_of_b: str) -> tuple[Desk, bytes]:
+    """A connection waits for "a", which another one was sent, and was sent "b".  Then another
+    place takes room, so that this one has more than its share."""
+    desk = Desk(kept_bytes=4 * (RECORD_BYTES + 100))
+    peer, other, far = desk.peer(), desk.peer(), desk.peer(THERE)
+    of_b = [peer, *(desk.peer(each) for each in others_of_b)]
+    for route, name in ((peer, b"a"), (other, b"a"), *((each, b"b") for each in of_b), (far, b"c")):
+        desk.run(route, name)
+    desk.end(b"a")
+    desk.deliver(other, b"a")
+    desk.end(b"b")
+    for route in of_b:
+        desk.deliver(route, b"b")
+    desk.end(b"c")
+    return desk, peer
+
+
+def test_g10_a_connection_that_was_lost_at_a_place_without_room_ended_the_door():
+    desk, peer = crowded_by_another_place()
+    effects = desk.close(peer)
+    assert [each for each in effects if isinstance(each, Forget)] == [Forget(b"a")]
+    assert desk.runs.find(b"b") is not None, "its client may come back"
+
+
+def test_g10_a_run_that_made_room_when_a_connection_was_lost_was_kept_all_the_same():
+    desk, peer = crowded_by_another_place(HERE)
+    assert desk.close(peer) == [Forget(b"b")]
+    assert desk.after(desk.limits.unsure_s) == [Forget(b"a")]
+
+
+def test_room_that_others_give_back_is_taken():
+    desk = Desk(kept_bytes=2 * RECORD_BYTES, place_share=1.0)
+    peer, other = desk.peer(), desk.peer(THERE)
+    for name in (b"a", b"b"):
+        desk.run(other, name)
+    desk.end(b"a")
+    desk.end(b"b")
+    assert desk.run(peer, b"c") == []
+    desk.deliver(other, b"a")
+    desk.deliver(other, b"b")
+    assert started(desk.after(desk.limits.unsure_s)) == [b"c"]
+
+
+def test_a_limit_must_be_positive():
+    with pytest.raises(ConfigError, match="must be a positive"):
+        VerifiersLimits(runs=0)
+
+
+# -- at a server that has less room than the door -----------------------------------------
+
+
+def leave(desk: Desk, *names: bytes, place: str = HERE, outcome: Outcome | None = LARGE) -> None:
+    """Runs whose client is gone, with their outcomes or without."""
+    lost, _ = desk.open(place)
+    for name in names:
+        desk.run(lost, name)
+        if outcome is not None:
+            desk.end(name, outcome)
+    desk.close(lost)
+
+
+def waits(desk: Desk, name: bytes = b"waits") -> bytes:
+    """A run for which somebody waits."""
+    peer, _ = desk.open()
+    assert started(desk.run(peer, name)) == [name]
+    return peer
+
+
+def crowded(desk: Desk, *names: bytes) -> list[Effect]:
+    return desk.runs.crowded(names, desk.now_s)
+
+
+def test_what_nobody_had_read_took_the_room_of_all_until_its_lease_was_over():
+    """The door had room for more, but its server had none: its runs were refused for now."""
+    desk = Desk()
+    leave(desk, b"a", b"b", b"c", b"d")
+    waits(desk)
+    assert crowded(desk, b"waits") == [Forget(b"a"), Forget(b"b")]
+    assert crowded(desk, b"waits") == []  # what was done may be enough
+    desk.now_s += CROWDED_S
+    assert crowded(desk, b"waits") == [Forget(b"c")]
+    desk.now_s += CROWDED_S
+    assert crowded(desk, b"waits") == [Forget(b"d")]
+    desk.now_s += CROWDED_S
+    assert crowded(desk, b"waits") == []
+
+
+def test_outcome_that_was_sent_makes_room_first_and_one_that_is_being_read_stays():
+    desk = Desk()
+    leave(desk, b"a")
+    peer = waits(desk, b"sent")
+    desk.end(b"sent", LARGE)
+    desk.deliver(peer, b"sent")
+    waits(desk, b"unread")  # its client is there, and was not sent all of it
+    desk.end(b"unread", LARGE)
+    waits(desk)
+    for gone in ([Forget(b"sent")], [Forget(b"a")], []):
+        assert crowded(desk, b"waits") == gone
+        desk.now_s += CROWDED_S
+
+
+def test_nothing_makes_room_for_runs_for_which_nobody_waits():
+    desk = Desk()
+    leave(desk, b"a", b"b")
+    leave(desk, b"c", outcome=None)
+    waits(desk)
+    assert crowded(desk) == []
+    assert crowded(desk, b"c", b"unknown") == []
+    assert desk.runs.find(b"a") is not None
+
+
+def test_the_place_that_has_most_gives_most():
+    desk = Desk()
+    leave(desk, b"a", b"b", b"c", b"d", b"e")
+    leave(desk, b"f", place=THERE)
+    waits(desk)
+    assert crowded(desk, b"waits") == [Forget(b"a"), Forget(b"b"), Forget(b"c")]
+
+
+@pytest.mark.parametrize("back", [b"", b"b"])
+def test_runs_whose_clients_were_gone_were_started_before_those_of_others(back: bytes):
+    desk, reader = begun(b"full", kept_bytes=2 * RECORD_BYTES)
+    desk.end(b"full")
+    lost, peer = desk.peer(), desk.peer()
+    for name in (b"a", b"b"):
+        desk.run(lost, name)
+    desk.run(peer, b"c")
+    desk.close(lost)
+    if back:  # who comes back for a run moves it up
+        assert desk.run(peer, back) == []
+    order = [b"c", b"b", b"a"] if back else [b"c", b"a", b"b"]
+    assert started(desk.deliver(reader, b"full")) == order
+    assert (Deliver(peer, (b"b",), False) in desk.end(b"b")) is bool(back)
+
+
+# -- deltas --------------------------------------------------------------------------
+
+
+STREAMED = {
+    # What is streamed, by number; which of it goes on; how the outcome comes, and from where.
+    "nothing": ([], "", (False, 0)),
+    "a part": ([(0, b"one")], "0", (False, 1)),
+    "all": ([(0, b"one"), (1, b"two")], "01", (False, 2)),
+    "a gap": ([(0, b"one"), (2, b"three"), (1, b"two")], "0", (True, 0)),
+    "its first was lost": ([(1, b"two"), (0, b"one")], "", (False, 0)),
+    "it began anew": ([(0, b"of the first execution"), (0, b"one")], "0", (True, 0)),
+    # Of another execution, whose end was lost: only its numbers go on.
+    "other": ([(0, b"other")], "0", (True, 0)),
+    "more": ([(0, b"one"), (1, b"two"), (2, b"three")], "012", (True, 0)),
+    "cut elsewhere": ([(0, b"on"), (1, b"etwo")], "01", (True, 0)),
+}
+
+
+@pytest.mark.parametrize("case", STREAMED)
+def test_delta_goes_on_as_it_comes_and_the_outcome_has_the_rest_or_comes_afresh(case: str):
+    streamed, sent, how = STREAMED[case]
+    desk, peer = begun()
+    effects = [each for number, delta in streamed for each in desk.runs.delta(b"a", number, delta)]
+    texts = dict(reversed(streamed))
+    assert effects == [Stream(peer, b"a", (b"a", b"delta", texts[int(number)])) for number in sent]
+    assert desk.end() == [Deliver(peer, (b"a",), *how)]
+    assert desk.stream(b"late", first=len(sent)) == []
+    assert desk.stream(b"of nothing", name=b"b") == []
+
+
+def test_whoever_missed_a_delta_gets_the_outcome_afresh_and_the_others_the_rest():
+    desk = Desk()
+    first, second = desk.peer(), desk.peer()
+    desk.run(first)
+    desk.run(second)
+    assert desk.stream(b"one") == [first]
+    desk.runs.missed(first, b"a")
+    assert desk.stream(b"two", first=1) == []
+    afresh = {Deliver(first, (b"a",), True), Deliver(second, (b"a",), True)}
+    assert set(desk.end()) == afresh
+
+
+def test_whose_connection_is_lost_gets_no_more_deltas():
+    desk, peer = begun()
+    assert desk.stream(b"one") == [peer]
+    desk.close(peer)
+    assert desk.stream(b"two", first=1) == []
+    later = desk.peer()
+    assert desk.end() == [Deliver(later, (b"a",), True)]
+
+
+def test_an_error_is_told_whatever_was_streamed():
+    desk, peer = begun()
+    assert desk.stream(b"one") == [peer]
+    assert desk.end(outcome=Outcome(error="lost")) == [Deliver(peer, (b"a",), False)]
+
+
+def test_g10_no_more_is_streamed_than_may_be_hashed_at_once():
+    desk, peer = begun(streamed_bytes=5)
+    assert desk.stream(b"one") == [peer]
+    assert desk.stream(b"two", b"3", first=1) == []
+    assert desk.end() == [Deliver(peer, (b"a",), False, 1)]
+
+
+def test_a_delta_that_is_too_large_for_the_wire_is_not_sent():
+    desk, _ = begun(frame_bytes=10, run_bytes=5)
+    assert desk.stream(bytes(11)) == desk.stream(b"two", first=1) == []
 
 
 # -- the end -----------------------------------------------------------------------------
@@ -248,7 +586,7 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("open"), st.sampled_from([HERE, THERE])),
         st.tuples(st.just("close"), ANY),
-        st.tuples(st.just("run"), ANY, NAMES, st.sampled_from([b"p", b"p", b"q"])),
+        st.tuples(st.just("run"), ANY, NAMES, st.sampled_from([b"p", b"p", b"q", b""])),
         st.tuples(st.just("cancel"), ANY, NAMES),
         st.tuples(st.just("end"), NAMES),
         st.tuples(st.just("deliver"), ANY, NAMES),

@@ -71,30 +71,20 @@ def some(name: bytes, count: int) -> list[Message]:
 settled = trio.testing.wait_all_tasks_blocked
 
 
-async def test_outcomes_are_sent_one_after_the_other_and_told():
+@pytest.mark.parametrize(("afresh", "start"), [(False, 0), (True, 0), (False, 2)])
+async def test_outcomes_are_sent_in_order_and_told_and_what_is_said_goes_past_them(
+    afresh: bool, start: int
+):
     async with running() as bench:
-        wanted = [*bench.keep(b"1", some(b"1", 3)), *bench.keep(b"2", some(b"2", 200))]
-        bench.sending.deliver(Deliver(A, (b"1", b"2"), False))
+        first, second = bench.keep(b"1", some(b"1", 3)), bench.keep(b"2", some(b"2", 200))
+        bench.sending.deliver(Deliver(A, (b"1", b"over by then", b"2"), afresh, start))
+        bench.sending.say(A, wire_0_4.healthy(b"h"))
         await settled()
-        assert bench.router.of(A) == wanted
+        taken_back = [[wire_0_4.discard(name, "t")] * afresh for name in (b"1", b"2")]
+        assert bench.router.of(A) == [
+            wire_0_4.healthy(b"h"), *taken_back[0], *first[start:], *taken_back[1], *second[start:],
+        ]  # fmt: skip
         assert bench.delivered == [(A, b"1"), (A, b"2")]
-
-
-async def test_who_may_have_a_part_gets_it_afresh():
-    async with running() as bench:
-        messages = bench.keep(b"1", some(b"1", 3))
-        bench.sending.deliver(Deliver(A, (b"1",), True))
-        await settled()
-        assert bench.router.of(A) == [wire_0_4.discard(b"1", "t"), *messages]
-
-
-async def test_who_has_a_part_gets_the_rest():
-    async with running() as bench:
-        messages = bench.keep(b"1", some(b"1", 3))
-        bench.sending.deliver(Deliver(A, (b"1",), False, 2))
-        await settled()
-        assert bench.router.of(A) == messages[2:]
-        assert bench.delivered == [(A, b"1")]
 
 
 @pytest.mark.usefixtures("autojump_clock")
@@ -115,15 +105,6 @@ async def test_a_delta_is_sent_at_once_or_not_at_all():
         assert bench.router.of(A) == [delta, *waiting, delta]
         bench.sending.lost(A)
         assert not bench.sending.stream(A, delta)
-
-
-async def test_what_is_over_by_then_is_left_out():
-    async with running() as bench:
-        messages = bench.keep(b"2", some(b"2", 1))
-        bench.sending.deliver(Deliver(A, (b"1", b"2"), False))
-        await settled()
-        assert bench.router.of(A) == messages
-        assert bench.delivered == [(A, b"2")]
 
 
 @pytest.mark.usefixtures("autojump_clock")
@@ -150,15 +131,6 @@ async def test_peers_take_turns():
         bench.sending.deliver(Deliver(B, (b"2",), False))
         await settled()
         assert [route for route, _ in bench.router.sent].index(B) <= SHARE_MESSAGES
-
-
-async def test_what_is_said_goes_past_outcomes():
-    async with running() as bench:
-        bench.keep(b"1", some(b"1", 1))
-        bench.sending.deliver(Deliver(A, (b"1",), False))
-        bench.sending.say(A, wire_0_4.healthy(b"h"))
-        await settled()
-        assert bench.router.of(A) == [wire_0_4.healthy(b"h"), *some(b"1", 1)]
 
 
 @pytest.mark.usefixtures("autojump_clock")

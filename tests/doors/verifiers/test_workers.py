@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -86,14 +85,8 @@ class Scene(NamedTuple):
 
 @pytest.fixture
 async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
-    async with opened(tmp_path) as scene:
-        yield scene
-
-
-@asynccontextmanager
-async def opened(folder: Path) -> AsyncIterator[Scene]:
-    (folder / "held.py").write_text(ENVIRONMENT)
-    spec = f"{folder}/held.py:environment"
+    (tmp_path / "held.py").write_text(ENVIRONMENT)
+    spec = f"{tmp_path}/held.py:environment"
     with trio.fail_after(HANG_S):
         async with (
             open_server(spec, workers=2, bind=ANY_PORT) as server,
@@ -104,13 +97,7 @@ async def opened(folder: Path) -> AsyncIterator[Scene]:
             while server.status().ready < 2:
                 await trio.sleep(0.02)
             await door.wait_ready()
-            yield Scene(peer, server, proxy, folder)
-
-
-async def test_deltas_come_while_the_runs_go_on(scene: Scene):
-    names = await scene.begin(20)
-    scene.go()
-    assert await scene.ends(20) == dict.fromkeys(names, REST)
+            yield Scene(peer, server, proxy, tmp_path)
 
 
 async def test_the_runs_of_a_killed_worker_fail_and_the_others_go_on(scene: Scene):
@@ -128,6 +115,9 @@ async def test_the_runs_of_a_killed_worker_fail_and_the_others_go_on(scene: Scen
     assert others
     scene.peer.run(b"next", b"next")
     assert (await scene.ends(1))[b"next"] == [FIRST, *REST]
+    again = next(iter(lost))
+    scene.peer.run(again, again)  # it is not run again
+    assert (await scene.ends(1))[again] == lost[again]
     assert scene.noted("start") == ["next", *(name.decode() for name in names)]
 
 
