@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import functools
 import json
+import logging
 import os
 import select
 import signal
@@ -17,12 +18,16 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 import trio
+
+from trio_envserve import logs
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 HANG_S = 300.0
@@ -291,3 +296,25 @@ async def check_nothing_left(folder: Path) -> None:
 
 def sockets_in(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if stat.S_ISSOCK(path.lstat().st_mode)]
+
+
+@contextmanager
+def process_restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a command sets for the whole of its process is as it was after the block."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    root = logging.getLogger()
+    handlers, level = [*root.handlers], root.level
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "path", [*sys.path])
+        for name in ("excepthook", "unraisablehook", "stderr"):
+            patch.setattr(sys, name, getattr(sys, name))
+        patch.setattr(threading, "excepthook", threading.excepthook)
+        try:
+            yield
+        finally:
+            logs.finish()
+            logging.captureWarnings(False)
+            root.handlers[:], root.level = handlers, level
+            for number, handler in zip(numbers, before, strict=True):
+                signal.signal(number, handler)

@@ -1,50 +1,24 @@
-"""``curve``: keys for a server and its clients, with the command as a process."""
+"""``curve``: keys for a server, its clients and its doors, with the command as a process."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.cli.commands import run, served
+from tests.cli.commands import Running, check_nothing_left, forked, run
+from trio_envserve import KeyPair
+
+pytest.importorskip("hypercorn")
+httpx2 = pytest.importorskip("httpx2")
 
 pytestmark = pytest.mark.real
-
-
-def names(folder: Path) -> list[str]:
-    """All files of keys."""
-    return sorted(path.name for path in folder.rglob("*") if path.suffix in (".key", ".toml"))
-
-
-async def test_who_has_a_key_is_let_in_and_a_revoked_one_is_told(tmp_path: Path):
-    for name, *more in (
-        ("trainer",), ("board", "--role", "watch", "--out", "b.key"), ("one", "--role", "submit"),
-    ):  # fmt: skip
-        made = await run(tmp_path, "curve", "new", "keys", name, *more, "--json")
-        assert made.code == 0, made.err
-    for secret in ("keys/server.key", "trainer.key", "b.key"):
-        assert (tmp_path / secret).stat().st_mode & 0o777 == 0o600
-    async with served(tmp_path, "arithmetic", "--curve", "keys") as (_, address):
-        ran = ("eval", "arithmetic", "-n", "3", "--address", address, "--json")
-        assert (await run(tmp_path, *ran, "--curve", "trainer.key")).code == 0
-        seen = await run(tmp_path, "status", address, "--curve", "b.key", "--json")
-        assert seen.code == 0, seen.err
-        # Its role may not watch, and it is told so.
-        blind = await run(tmp_path, "status", address, "--curve", "one.key", "--wait-s", "1")
-        assert blind.code == 3
-        assert "may not watch" in blind.err
-        assert (await run(tmp_path, "curve", "revoke", "keys", "board")).code == 0
-        for _ in range(100):
-            gone = await run(tmp_path, "status", address, "--curve", "b.key", "--wait-s", "1")
-            if gone.code:
-                break
-        assert gone.code == 3
-        assert "the key board was revoked" in gone.err
-        keyless = await run(tmp_path, "status", address, "--wait-s", "1")
-        assert keyless.code == 3
-        assert "it wants the mechanism CURVE" in keyless.err
 
 
 async def test_keys_are_shown_without_their_secrets(tmp_path: Path):
@@ -58,29 +32,12 @@ async def test_keys_are_shown_without_their_secrets(tmp_path: Path):
             "namespaces": ['a "b\\'], "share": 0.5, "hosts": ["n1"],
         }
     ]  # fmt: skip
+    own = KeyPair.new()
+    other = await run(tmp_path, "curve", "new", "keys", "two", "--public", own.public, "--json")
+    assert other.last["public"] == own.public
+    assert not (tmp_path / "two.key").exists()
     secret = (tmp_path / "one.key").read_text().rsplit('"', 2)[1]
     assert secret not in shown.out + shown.err + made.out + made.err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "why"),
-    [
-        (("new", "keys", "one"), "keys has a key one: revoke it first"),
-        (("new", "keys", "two", "--out", "one.key"), "one.key is there"),
-        (("new", "keys", "../two"), "a NAME is letters"),
-        (("new", "keys", "two", "--public", "x"), "is no key"),
-        (("new", "keys", "two", "--role", "root"), "root"),
-        (("revoke", "keys", "two"), "keys has no key two"),
-        (("show", "nothing"), "nothing/server.key: No such file"),
-    ],
-)
-async def test_what_is_wrong_is_said_and_changes_nothing(tmp_path: Path, arguments, why):
-    assert (await run(tmp_path, "curve", "new", "keys", "one")).code == 0
-    before = names(tmp_path)
-    failed = await run(tmp_path, "curve", *arguments)
-    assert failed.code
-    assert why in failed.err
-    assert names(tmp_path) == before
 
 
 async def test_a_file_that_is_wrong_stops_no_verb_and_is_named(tmp_path: Path):
@@ -114,20 +71,106 @@ async def test_a_key_under_two_names_is_revoked_with_both(tmp_path: Path):
     assert not [*clients.iterdir()]
 
 
-async def test_a_client_may_make_its_own_key(tmp_path: Path):
-    from trio_envserve import KeyPair
+BIND = ("--bind", "tcp://127.0.0.1:0")
+HTTP = ("--http", "127.0.0.1:0")
 
-    own = KeyPair.new()
-    made = await run(tmp_path, "curve", "new", "keys", "one", "--public", own.public, "--json")
-    assert made.last["public"] == own.public
-    assert not (tmp_path / "one.key").exists()
+ASK = """
+import os, sys
+from trio_envserve import ClientCurve, PlainClient
+
+curve = ClientCurve.from_file(sys.argv[1])
+with PlainClient(os.environ["TRIO_ENVSERVE_ADDRESS"], curve=curve) as client:
+    print(client.run_rollout({"index": 0})["reward"])
+"""
 
 
-@pytest.mark.parametrize(
-    "doors", [(), ("--http", "127.0.0.1:0"), ("--http", "127.0.0.1:0", "--token-file", "x")]
-)
-async def test_an_address_that_others_reach_needs_keys_or_the_word_insecure(tmp_path, doors):
-    failed = await run(tmp_path, "serve", "arithmetic", "--bind", "tcp://0.0.0.0:0", *doors)
-    assert failed.code == 2
-    assert "give a folder of keys (--curve DIR)" in failed.err
-    assert "(--insecure)" in failed.err
+async def new_key(folder: Path, name: str, *roles: str, keys: str = "keys") -> None:
+    of_roles = [part for role in roles for part in ("--role", role)]
+    made = await run(folder, "curve", "new", keys, name, *of_roles)
+    assert made.code == 0, made.err
+
+
+@asynccontextmanager
+async def serving(folder: Path, *options: str) -> AsyncIterator[tuple[Running, dict[str, Any]]]:
+    """A server with the keys of the folder, and what it says of itself."""
+    arguments = ("arithmetic", *BIND, "--curve", "keys", *options, "--json")
+    async with forked(folder, "serve", *arguments) as process:
+        serving = await process.event("serving")
+        yield process, {**serving, **await process.event("ready")}
+
+
+async def rollout(url: str) -> Any:
+    """A reward over HTTP.  The door hears a moment later that a worker is ready."""
+    async with httpx2.AsyncClient(base_url=url, timeout=None) as client:
+        status = 503
+        while status == 503:
+            answer = await client.post("/v1/rollouts", json={"input": {"index": 0}})
+            status = answer.status_code
+        assert status == 200, answer.text
+        return answer.json()["value"]["reward"]
+
+
+async def test_who_has_a_key_is_let_in_at_server_and_doors_and_a_revoked_one_is_told(
+    tmp_path: Path,
+):
+    await new_key(tmp_path, "trainer")
+    await new_key(tmp_path, "one", "submit")
+    await new_key(tmp_path, "stranger", keys="others")
+    made = await run(tmp_path, "curve", "new", "keys", "board", "--role", "watch", "--out", "b.key")
+    assert made.code == 0, made.err
+    for secret in ("keys/server.key", "trainer.key", "b.key"):
+        assert (tmp_path / secret).stat().st_mode & 0o777 == 0o600
+    server, own = ((tmp_path / f"{name}.key").read_text().splitlines() for name in
+                   ("trainer", "stranger"))  # fmt: skip
+    mixed = [line for line in server if line.startswith("server")]
+    mixed += [line for line in own if not line.startswith("server")]
+    (tmp_path / "unknown.key").write_text("\n".join(mixed))
+    (tmp_path / "unknown.key").chmod(0o600)
+    doors = (*HTTP, "--verifiers-bind", "tcp://127.0.0.1:0")
+    async with serving(tmp_path, *doors) as (_, ready):
+        assert await rollout(ready["http"]) == 1.0
+        assert ready["verifiers"].startswith("tcp://127.0.0.1:")
+        at = ready["address"]
+        ran = ("eval", "arithmetic", "-n", "2", "--address", at, "--wait-s", "2", "--json")
+        done = await run(tmp_path, *ran, "--curve", "trainer.key")
+        assert (done.code, done.last["errors"]) == (0, 0), done.err
+        status = ("status", at, "--wait-s", "2", "--json")
+        seen = await run(tmp_path, *status, "--curve", "b.key")
+        assert seen.code == 0, seen.err
+        for verb, key, why in (
+            (ran, "b.key", "may not submit: that needs the role submit"),
+            (status, "one.key", "may not watch"),
+            # It is not even asked for its own key.
+            (ran, "stranger.key", "your file has the key of another server"),
+            (ran, "unknown.key", "it does not know this key (400): who runs it lets it in"),
+            (ran, "", "give this side keys (--curve, or curve=)"),
+        ):
+            failed = await run(tmp_path, *verb, *(("--curve", key) if key else ()))
+            assert failed.code
+            assert why in failed.out + failed.err
+            failed.check_no_traceback()
+        assert (await run(tmp_path, "curve", "revoke", "keys", "board")).code == 0
+        while (gone := await run(tmp_path, *status, "--curve", "b.key")).code == 0:
+            pass
+        assert gone.code == 3
+        assert "the key board was revoked" in gone.err
+    await check_nothing_left(tmp_path)
+
+
+async def test_doors_and_commands_of_their_own_come_in_with_their_keys(tmp_path: Path):
+    await new_key(tmp_path, "door")
+    async with serving(tmp_path) as (_, ready):
+        at = ("--address", ready["address"], "--json")
+        key = ("--curve", "door.key")
+        async with forked(tmp_path, "door", "http", *at, *HTTP, *key) as door:
+            assert await rollout((await door.event("ready"))["http"]) == 1.0
+        of_verifiers = ("--verifiers-bind", "tcp://127.0.0.1:0")
+        async with forked(tmp_path, "door", "verifiers", *at, *of_verifiers, *key) as door:
+            await door.event("ready")
+        async with forked(tmp_path, "door", "http", *at, *HTTP) as door:
+            await door.said("give this side keys (--curve, or curve=)")
+    (tmp_path / "ask.py").write_text(ASK)
+    asked = ("--", sys.executable, "ask.py", "door.key")
+    done = await run(tmp_path, "run-with", "arithmetic", "--curve", "keys", *asked)
+    assert (done.code, done.out.strip()) == (0, "1.0"), done.err
+    await check_nothing_left(tmp_path)

@@ -115,20 +115,27 @@ async def test_who_waited_for_a_server_that_was_killed_is_told_the_truth(place: 
             nursery.start_soon(record, "bare")
             nursery.start_soon(record, "named", "key")
             nursery.start_soon(lambda: record("consents", rerun=True))
-            await until(lambda: all(map(place.starts, ("bare", "named", "consents"))))
+            nursery.start_soon(lambda: record("bounded", timeout_s=3.0))
+            names = ("bare", "named", "consents", "bounded")
+            await until(lambda: all(map(place.starts, names)))
             serving.signal(signal.SIGKILL)
             await serving.wait()
+            # Not known to be gone yet, so it is taken; and it was never sent.
+            answer = await ask(client, "short", timeout_s=0.5)
+            assert (answer.status_code, answer.json()["ran"]) in ((429, False), (503, False))
             await ready(client, is_ready=False)
             late = await ask(client, "late")
             assert (late.status_code, late.json()["ran"]) == (503, False)
             looked = await client.get("/v1/rollouts/key")
             assert (looked.status_code, looked.json()["ran"]) == (503, None)
             assert (await client.delete("/v1/rollouts/key")).status_code == 503
-            assert answers == {}, "somebody was answered while nothing was known"
+            assert answers.keys() <= {"bounded"}, "one was answered while nothing was known"
         place.open("consents")
         async with place.server():
             await ready(client, is_ready=True)
-            await until(lambda: len(answers) == 3)
+            await until(lambda: len(answers) == 4)
+            assert answers["bounded"].json()["verdict"] == "it may have run"
+            assert (answers["bounded"].status_code, place.starts("short")) == (500, 0)
             assert (answers["bare"].status_code, answers["bare"].json()["ran"]) == (500, None)
             named = answers["named"]
             assert (named.status_code, named.json()["code"]) == (404, "unknown-key")
@@ -140,27 +147,6 @@ async def test_who_waited_for_a_server_that_was_killed_is_told_the_truth(place: 
             place.open("named")
             again = await ask(client, "named", "key")
             assert (again.status_code, place.starts("named")) == (200, 2)
-
-
-async def test_a_limit_that_passes_while_the_server_is_gone_tells_the_truth(place: Place):
-    async with place.door() as (_, client):
-        async with place.server() as serving:
-            await ready(client, is_ready=True)
-            async with trio.open_nursery() as nursery:
-
-                async def bounded() -> None:
-                    answer = await ask(client, "a", timeout_s=8.0)
-                    assert (answer.status_code, answer.json()["ran"]) == (500, None)
-                    assert answer.json()["verdict"] == "it may have run"
-
-                nursery.start_soon(bounded)
-                await until(lambda: place.starts("a"))
-                serving.signal(signal.SIGKILL)
-                await serving.wait()
-                # Not known to be gone yet, so it is taken; and it was never sent.
-                answer = await ask(client, "b", timeout_s=0.5)
-                assert (answer.status_code, answer.json()["ran"]) in ((429, False), (503, False))
-    assert place.starts("b") == 0
 
 
 async def test_the_end_of_a_door_cancels_its_calls_and_not_its_server(place: Place):
@@ -186,23 +172,9 @@ async def test_the_end_of_a_door_cancels_its_calls_and_not_its_server(place: Pla
     await check_nothing_left(place.folder)
 
 
-async def test_a_door_says_why_it_cannot_be_opened(tmp_path: Path):
-    for options, code, why in (
-        (("--http", "0.0.0.0:0"), 2, "may be reached from other machines"),
-        (("--http", "8080"), 2, "HOST:PORT expected"),
-        (("--address", "nowhere"), 2, "nowhere"),
-        (("--insecure", "--token-file", "x"), 2, "give one"),
-    ):
-        found = await run(tmp_path, "door", "http", *options)
-        assert (found.code, why in found.err) == (code, True), found.err
+async def test_address_of_a_door_that_is_in_use_is_said(tmp_path: Path):
     with held_port() as port:
         async with forked(tmp_path, "door", "http", "--http", f"127.0.0.1:{port}") as first:
             await first.line()
             second = await run(tmp_path, "door", "http", "--http", f"127.0.0.1:{port}", "--json")
     assert (second.code, "cannot listen" in second.last["error"]["message"]) == (3, True)
-
-
-async def test_the_doors_that_there_are_have_their_lines(tmp_path: Path):
-    assert "http" in (await run(tmp_path, "door", "--help")).out
-    missing = await run(tmp_path, "door", "htp")
-    assert (missing.code, "did you mean http?" in missing.err) == (2, True)

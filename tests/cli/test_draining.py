@@ -35,6 +35,11 @@ async def test_a_drain_is_watched_answered_and_followed(tmp_path: Path) -> None:
         serving = await first.event("serving")
         address = serving["address"]
         await first.event("ready")
+        probe = ("status", address, "--ready")
+        done = await run(tmp_path, *probe)
+        assert (done.code, done.out, done.err) == (0, "ready\n", "")
+        done = await run(tmp_path, *probe, "--json")
+        assert (done.code, done.last["exit"], done.last["status"]) == (0, 0, "ready")
         ask = ("eval", "gated:gated", "--address", address, "--json", "--inputs")
         async with (
             httpx2.AsyncClient(base_url=serving["http"], timeout=None) as http,
@@ -49,6 +54,12 @@ async def test_a_drain_is_watched_answered_and_followed(tmp_path: Path) -> None:
                 assert (seen["status"], seen["running"]) == ("stopping", 1)
                 assert (seen["closing"]["stage"], seen["closing"]["running"]) == ("draining", 1)
                 assert 0 < seen["closing"]["left_s"] <= 300
+                done = await run(tmp_path, *probe)
+                assert done.code == 1
+                assert done.out.startswith("stopping: the server is stopping (draining)")
+                assert "1 executions" in done.out
+                done = await run(tmp_path, *probe, "--json")
+                assert (done.code, done.last["exit"], done.last["status"]) == (1, 1, "stopping")
                 shown = await run(tmp_path, "status", address)
                 assert "1 executions, 0 outcomes" in shown.out
                 await first.said("s more at most")
@@ -66,6 +77,9 @@ async def test_a_drain_is_watched_answered_and_followed(tmp_path: Path) -> None:
                 assert (done.code, done.last["results"]) == (0, 1)
                 stopped = await first.wait()
                 assert (stopped.code, stopped.last["drained"]) == (0, True)
+                done = await run(tmp_path, *probe, "--wait-s", "1")
+                assert (done.code, done.out) == (3, "")
+                assert "no answer from" in done.err
                 # What came meanwhile runs at the next server, once.
                 assert following.process.poll() is None
                 async with forked(tmp_path, *serve, "--bind", address) as second:

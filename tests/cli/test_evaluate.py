@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import trio
 
-from tests.cli.commands import HANG_S, ROOT, Finished, command, forked, run, served, until
+from tests.cli.commands import HANG_S, ROOT, command, forked, run, served, until
 
 pytestmark = pytest.mark.real
 
@@ -42,18 +42,11 @@ def echo(folder: Path) -> None:
     (folder / "fails").write_text("")
 
 
-async def test_n_means_n_whatever_inputs_returns(tmp_path: Path):
+async def test_inputs_repeats_slices_seeds_and_sampling_are_as_asked(tmp_path: Path):
     echo(tmp_path)
-    done = await run(tmp_path, "eval", "echo:Echo", "-n", "10", *HERE)
-    assert (done.code, done.last["results"]) == (0, 10), done.err
-    assert "inputs(10, 0) gave 50 inputs; the first 10 are used" in done.err
     few = await run(tmp_path, "eval", "echo:Echo", "-n", "60", *HERE)
     assert (few.code, few.last["results"]) == (0, 50)
     assert "there are no more" in few.err
-
-
-async def test_repeats_slices_seeds_and_sampling(tmp_path: Path):
-    echo(tmp_path)
     done = await run(
         tmp_path, "eval", "echo:Echo", "--repeat", "3", "--slice", "10:12", "--seed", "100",
         "--sampling", "temperature=0.7", "--sampling", "stop=[\"a\"]", "--sampling", "name=x",
@@ -69,34 +62,34 @@ async def test_repeats_slices_seeds_and_sampling(tmp_path: Path):
     assert done.last["reward"]["inputs"] == 2
 
 
-async def test_the_same_command_goes_on_and_runs_only_what_is_missing(tmp_path: Path):
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+async def test_same_command_goes_on_and_another_evaluation_does_not(tmp_path: Path, kind: str):
+    if kind == "parquet":
+        pytest.importorskip("pyarrow")
     echo(tmp_path)
-    ask = ("eval", "echo:Echo", "--out", "r.jsonl", *HERE)
-    assert (await run(tmp_path, *ask, "-n", "5")).code == 0
+    file = f"r.{kind}"
+    ask = ("eval", "echo:Echo", "--out", file, *HERE)
+    first = await run(tmp_path, *ask, "-n", "5")
+    assert first.code == 0, first.err
+    assert "inputs(5, 0) gave 50 inputs; the first 5 are used" in first.err
     done = await run(tmp_path, *ask, "-n", "8")
     assert (done.code, done.last["results"], done.last["resumed"]) == (0, 8, 5), done.err
     assert (tmp_path / "ran").read_text().split() == [str(n) for n in range(8)]
-    again = await run(tmp_path, "eval", "echo:Echo", "--resume", "r.jsonl", "-n", "8", *HERE)
+    again = await run(tmp_path, "eval", "echo:Echo", "--resume", file, "-n", "8", *HERE)
     assert (again.last["results"], again.last["resumed"]) == (8, 8)
-    assert len(lines(tmp_path / "r.jsonl")) == 8
-
-
-async def test_a_file_of_another_evaluation_is_not_gone_on_with(tmp_path: Path):
-    echo(tmp_path)
-    ask = ("eval", "echo:Echo", "-n", "3", "--out", "r.jsonl", *HERE)
-    assert (await run(tmp_path, *ask)).code == 0
-    before = (tmp_path / "r.jsonl").read_bytes()
+    assert [name for name in os.listdir(tmp_path) if name.startswith("r.")] == [file]
+    before = (tmp_path / file).read_bytes()
     for other, why in (
         (("--sampling", "temperature=1"), "results of another evaluation"),
         (("--seed", "1"), "another input number 0"),
     ):
-        done = await run(tmp_path, *ask, *other)
-        assert done.code == 2
-        assert why in done.err
-    missing = await run(tmp_path, "eval", "echo:Echo", "--resume", "nosuch.jsonl", *HERE)
-    assert missing.code == 2
-    assert "nosuch.jsonl: No such file" in missing.err
-    assert (tmp_path / "r.jsonl").read_bytes() == before
+        refused = await run(tmp_path, *ask, "-n", "8", *other)
+        assert (refused.code, why in refused.err) == (2, True), refused.err
+    assert (tmp_path / file).read_bytes() == before
+    shown = await run(tmp_path, "show", file, "--input", "6", "--number", "1", "--json")
+    assert shown.last["rollout"]["value"]["input"] == 6
+    compared = await run(tmp_path, "compare", file, file, "--json")
+    assert (compared.last["rewards"]["inputs"], compared.last["rewards"]["mean"]) == (8, 0.0)
 
 
 RANKS = """
@@ -111,28 +104,20 @@ class Ranks:
 """
 
 
-async def test_the_repeats_of_an_input_are_a_group_that_its_environment_scores(tmp_path: Path):
+async def test_repeats_of_an_input_are_a_group_that_its_environment_scores(tmp_path: Path):
     (tmp_path / "ranks.py").write_text(RANKS)
     ask = ("eval", "ranks:Ranks", "--seed", "7", "--repeat", "4", "--out", "r.jsonl", *HERE)
     done = await run(tmp_path, *ask, "-n", "2", "--group")
     assert (done.code, done.last["results"], done.last["mean_reward"]) == (0, 8, 0.375), done.err
-    groups = tmp_path / "groups"
-    assert sorted(groups.read_text().splitlines()) == ["7 4", "8 4"]
-    written = {(one["index"], one["repeat"]): one["reward"] for one in lines(tmp_path / "r.jsonl")}
-    assert written == {(i, r): r / 4 for i in range(2) for r in range(4)}
-    # Alone, its members would be other rollouts.
     alone = await run(tmp_path, *ask, "-n", "2")
-    assert alone.code == 2
-    assert "results of another evaluation" in alone.err
+    assert (alone.code, "results of another evaluation" in alone.err) == (2, True)
     # A group of which a member is missing runs whole; one that fails is an error of each member.
     kept = (tmp_path / "r.jsonl").read_text().splitlines(keepends=True)
-    (tmp_path / "r.jsonl").write_text(
-        "".join(line for line in kept if json.loads(line)["index"] == 0)
-        + next(line for line in kept if json.loads(line)["index"] == 1)
-    )
-    groups.unlink()
+    of_first = [line for line in kept if json.loads(line)["index"] == 0]
+    (tmp_path / "r.jsonl").write_text("".join([*of_first, *(set(kept) - {*of_first})][:5]))
     again = await run(tmp_path, *ask, "-n", "3", "--group")
-    assert sorted(groups.read_text().splitlines()) == ["8 4", "9 4"]
+    groups = (tmp_path / "groups").read_text().splitlines()
+    assert sorted(groups) == ["7 4", "8 4", "8 4", "9 4"]
     assert (again.code, again.last["results"], again.last["errors"]) == (4, 8, 4), again.err
     assert (again.last["resumed"], again.last["mean_reward"]) == (4, 0.375)
     assert "this group is not scored" in again.err
@@ -149,62 +134,44 @@ class Fails:
 """
 
 
-async def test_errors_are_run_again_when_asked_and_the_later_result_counts(tmp_path: Path):
+async def test_errors_reach_no_terminal_as_they_are_and_are_run_again_when_asked(tmp_path: Path):
     (tmp_path / "fails.py").write_text(FAILS)
-    ask = ("eval", "fails:Fails", "-n", "4", "--out", "r.jsonl", *HERE)
+    ask = ("eval", "fails:Fails", "-n", "4", "--workers", "0", "--out", "r.jsonl")
     first = await run(tmp_path, *ask)
-    assert (first.code, first.last["errors"], first.last["mean_reward"]) == (4, 2, 1.0)
+    shown = await run(tmp_path, "show", "r.jsonl", "--errors", "--number", "1")
+    listed = await run(tmp_path, "show", "r.jsonl", "--errors")
+    assert (first.code, shown.code, listed.code) == (4, 0, 0)
+    for said in (first, shown, listed):
+        assert "\x1b" not in said.out + said.err
+        assert "\x07" not in said.out + said.err
+        assert "\\x1b[2J" in said.out
+    assert "ValueError" in shown.out
+    assert "fails.py" in shown.out
     (tmp_path / "mended").touch()
-    kept = await run(tmp_path, *ask)
+    kept = await run(tmp_path, *ask, "--json")
     assert (kept.code, kept.last["errors"]) == (4, 2)
-    again = await run(tmp_path, *ask, "--retry-errors")
+    again = await run(tmp_path, *ask, "--retry-errors", "--json")
     assert (again.code, again.last["errors"], again.last["results"]) == (0, 0, 4)
     shown = await run(tmp_path, "show", "r.jsonl", "--json")
     assert shown.last["count"] == 4
     assert {one["error"] for one in shown.last["rollouts"]} == {None}
 
 
-async def test_what_an_environment_writes_into_errors_reaches_no_terminal(tmp_path: Path):
-    (tmp_path / "fails.py").write_text(FAILS)
-    done = await run(
-        tmp_path, "eval", "fails:Fails", "-n", "3", "--workers", "0", "--out", "r.jsonl"
+async def test_evaluation_stops_at_its_limit_of_errors_and_tells_of_odd_rewards(tmp_path: Path):
+    (tmp_path / "odd.py").write_text(
+        "REWARDS = {'high': 'high', 'nan': float('nan'), 'inf': float('inf')}\n"
+        "def odd(rollout):\n"
+        "    if rollout.input['q'] == 'x': raise ValueError('no')\n"
+        "    return {'reward': REWARDS[rollout.input['q']]}\n"
     )
-    shown = await run(tmp_path, "show", "r.jsonl", "--errors", "--number", "1")
-    listed = await run(tmp_path, "show", "r.jsonl", "--errors")
-    assert (done.code, shown.code, listed.code) == (4, 0, 0)
-    for said in (done, shown, listed):
-        assert "\x1b" not in said.out + said.err
-        assert "\x07" not in said.out + said.err
-        assert "\\x1b[2J" in said.out
-    assert "ValueError" in shown.out
-    assert "fails.py" in shown.out
-
-
-async def test_an_evaluation_stops_at_its_limit_of_errors(tmp_path: Path):
-    (tmp_path / "never.py").write_text("def never(rollout):\n    raise ValueError('no')\n")
-    (tmp_path / "inputs.csv").write_text("q\n" + "x\n" * 500)
-    done = await run(
-        tmp_path, "eval", "never:never", "--inputs", "inputs.csv", "--limit-errors", "3",
-        "--in-flight", "2", *HERE,
-    )  # fmt: skip
-    assert done.code == 4
-    assert done.last["gave_up"]
+    (tmp_path / "inputs.csv").write_text("q\nhigh\nnan\ninf\n" + "x\n" * 500)
+    ask = ("--inputs", "inputs.csv", "--limit-errors", "3", "--in-flight", "2")
+    done = await run(tmp_path, "eval", "odd:odd", *ask, *HERE)
+    assert (done.code, done.last["gave_up"], done.last["mean_reward"]) == (4, True, None)
     assert 3 <= done.last["errors"] < 200
     assert "stopped by --limit-errors" in done.err
-
-
-async def test_rewards_that_count_for_no_mean_are_told(tmp_path: Path):
-    (tmp_path / "odd.py").write_text(
-        "REWARDS = [True, float('nan'), 'high', None, float('inf')]\n"
-        "class Odd:\n"
-        "    def inputs(self, n, seed): return list(range(5))\n"
-        "    async def run_rollout(self, rollout): return {'reward': REWARDS[rollout.input]}\n"
-    )
-    done = await run(tmp_path, "eval", "odd:Odd", "-n", "5", *HERE)
-    assert (done.code, done.last["mean_reward"], done.last["results"]) == (0, 1.0, 5)
-    assert "1 rewards are no numbers (str)" in done.err
-    assert "1 rewards are nan" in done.err
-    assert "1 rewards are infinite" in done.err
+    for odd in ("are no numbers (str)", "are nan", "are infinite"):
+        assert f"1 rewards {odd}" in done.err
 
 
 async def test_one_rate_in_all_that_is_said(tmp_path: Path):
@@ -287,23 +254,6 @@ async def test_a_server_that_does_not_close_takes_no_summary_away(tmp_path: Path
     assert "has not ended in 0.2 s" in done.err
 
 
-async def test_results_as_a_table_are_gone_on_with_shown_and_compared(tmp_path: Path):
-    pytest.importorskip("pyarrow")
-    echo(tmp_path)
-    ask = ("eval", "echo:Echo", "--out", "r.parquet", *HERE)
-    assert (await run(tmp_path, *ask, "-n", "5")).code == 0
-    done = await run(tmp_path, *ask, "-n", "7")
-    assert (done.code, done.last["results"], done.last["resumed"]) == (0, 7, 5), done.err
-    assert sorted(name for name in os.listdir(tmp_path) if name.startswith("r.")) == ["r.parquet"]
-    shown = await run(tmp_path, "show", "r.parquet", "--input", "6", "--number", "1", "--json")
-    assert shown.last["rollout"]["value"]["input"] == 6
-    other = ("--out", "s.jsonl", "-n", "7", *HERE)
-    assert (await run(tmp_path, "eval", "echo:Echo", *other)).code == 0
-    compared = await run(tmp_path, "compare", "r.parquet", "s.jsonl", "--json")
-    assert compared.last["rewards"]["inputs"] == 7
-    assert compared.last["rewards"]["mean"] == 0.0
-
-
 class Terminal:
     """A command on a terminal of its own."""
 
@@ -311,15 +261,17 @@ class Terminal:
         self.pid, self.fd = pty.fork()
         if not self.pid:
             os.chdir(folder)
-            environ = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "100"}
+            environ = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm",
+                       "COLUMNS": "100", "LINES": "60"}  # fmt: skip
             program = [sys.executable, "-m", "trio_envserve", *arguments]
             os.execve(sys.executable, program, environ)
         os.set_blocking(self.fd, False)
         self.shown = ""
 
-    async def sees(self, text: str) -> None:
-        """Read until the text is there."""
-        while text not in self.shown:
+    async def sees(self, text: str, *, further: bool = False) -> None:
+        """Read until the text is there, or is there once more."""
+        count = self.shown.count(text) if further else 0
+        while self.shown.count(text) <= count:
             await trio.lowlevel.wait_readable(self.fd)
             self.shown += os.read(self.fd, 65536).decode(errors="replace")
 
@@ -372,27 +324,20 @@ async def test_a_terminal_gets_a_live_view(tmp_path: Path):
     assert code == 0
 
 
-def check_usage(done: Finished, why: str) -> None:
-    assert done.code == 2, done.err
-    assert why in done.err
-    done.check_no_traceback()
-
-
-async def test_wrong_use_is_said_in_words(tmp_path: Path):
-    (tmp_path / "r.jsonl").write_text('{"index": 0, "value": {"reward": 1}}\n')
-    (tmp_path / "bad.jsonl").write_text("nonsense\n")
-    for arguments, why in (
-        (("show", "nosuch.jsonl"), "No such file"),
-        (("show", "bad.jsonl"), "line 1: this is no result"),
-        (("show", "r.jsonl", "--number", "2"), "there are 1 such rollouts"),
-        (("show", "r.jsonl", "--worst", "--best"), "give one"),
-        (("compare", "r.jsonl", "bad.jsonl"), "line 1: this is no result"),
-        (("eval", "arithmetic", "--slice", "7"), "--slice takes START:STOP"),
-        (("eval", "arithmetic", "--output", "a", "--resume", "b"), "give one"),
-        (("eval", "arithmetic", "--retry-errors"), "give --output"),
-        (("eval", "arithmetic", "-n", "3", "--slice", "5:", "--workers", "0"), "only 3 inputs"),
-    ):
-        check_usage(await run(tmp_path, *arguments), why)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+async def test_a_watch_on_a_terminal_went_on_printing_tables_one_below_the_other(tmp_path: Path):
+    async with served(tmp_path) as (_, address):
+        terminal = Terminal(tmp_path, "status", address, "--watch", "--every-s", "0.1")
+        while terminal.shown.count("server at") < 4:
+            await terminal.sees("server at", further=True)
+        os.kill(terminal.pid, signal.SIGKILL)
+        await terminal.ends()
+        os.close(terminal.fd)
+    first, *others = terminal.shown.split("server at")[1:4]
+    lines = first.count("\n")
+    assert lines > 10  # a whole picture
+    for each in others:
+        assert each.count("\x1b[1A") >= lines - 3, each  # it writes over the lines before
 
 
 BIG = """

@@ -1,4 +1,5 @@
-"""The verb ``fuzz``: figures, a failure made small, replay, files, mutants, Ctrl-C."""
+"""The verb ``fuzz``: of ours and of other protocols, by seeds and in every order; figures, a
+failure made small, replay, files, mutants, Ctrl-C."""
 
 from __future__ import annotations
 
@@ -10,74 +11,101 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import ROOT, check_nothing_left, command, run
+from tests.cli.commands import ROOT, Finished, check_nothing_left, command, run
 from trio_envserve.lab.mutants import MUTANTS
 from trio_envserve.lab.simulation.coverage import POSSIBLE, POSSIBLE_OF_KEYS
 from trio_envserve.lab.simulation.plan import Fault
+from trio_envserve.retrylab import USUAL
+from trio_envserve.retrylab import Fault as FaultOfOthers
 
 pytestmark = pytest.mark.real
 
 MUTANT = "sync-off-by-one"
+EXAMPLE = ROOT / "examples" / "kv_store.py"
+STORE, FORGETFUL = f"{EXAMPLE}:STORE", f"{EXAMPLE}:FORGETFUL"
+
+NOISY = """
+from trio_envserve.retrylab import Actor, Ask, System, whole
+
+print("imported")
+
+class Noisy(Actor):
+    def on_ask(self, request, what):
+        print("asked", request)
+        try:
+            input()
+        except EOFError:
+            self.tell(request, what)
+
+def judge(history):
+    return [] if BROKEN is None else BROKEN[history]
+
+BROKEN = None
+NOISY = System(actors={"c0": Noisy}, asks=lambda random: [Ask(1.0, "c0", 7)], judges=[whole(judge)])
+"""
+
+SETS = """
+from trio_envserve.retrylab import Actor, Ask, System, Violation, whole
+
+class Sets(Actor):
+    def on_ask(self, request, what):
+        self.tell(request, tuple({str(n) for n in range(50)}))
+
+def judge(history):
+    return [Violation("nothing", 0.0, "holds")]
+
+SETS = System(actors={"c0": Sets}, asks=lambda random: [Ask(1.0, "c0", 7)], judges=[whole(judge)])
+"""
+
+
+async def fuzz(folder: Path, *words: str, code: int = 0, **environ: str) -> Finished:
+    done = await run(folder, "fuzz", *words, **environ)
+    assert done.code == code, (done.out, done.err)
+    done.check_no_traceback()
+    if "--json" in words:
+        assert len(done.out.splitlines()) == 1
+    return done
+
+
+# -- by seeds ---------------------------------------------------------------------------
 
 
 async def test_many_runs_have_figures(tmp_path: Path):
-    done = await run(tmp_path, "fuzz", "--runs", "12", "--seed", "0", "--jobs", "2", "--json")
-    assert done.code == 0, done.err
-    assert len(done.out.splitlines()) == 1
-    last = done.last
+    last = (await fuzz(tmp_path, "--runs", "12", "--seed", "0", "--jobs", "2", "--json")).last
     assert (last["runs"], last["violations"], last["seed"]) == (12, 0, 0)
-    assert last["harsh_runs"] == 6
+    assert (last["harsh_runs"], last["failures"]) == (6, [])
     assert len(last["faults"]) == len(Fault)
     assert len(last["pairs"]) == len(POSSIBLE)
     assert len(last["key_pairs"]) == len(POSSIBLE_OF_KEYS)
-    assert last["least"]["clients"] >= 2
-    assert last["least"]["workers"] >= 2
-    assert last["least"]["requests"] >= 50
-    assert last["least"]["faults"] >= 5
+    least = {"clients": 2, "workers": 2, "requests": 50, "faults": 5}
+    assert all(last["least"][name] >= count for name, count in least.items())
     assert last["runs_per_minute"] > 0
     assert last["simulated_hours"] > 0
     assert last["version"]
     assert "commit" in last
-    assert last["failures"] == []
     await check_nothing_left(tmp_path)
 
 
 async def test_a_time_and_a_table(tmp_path: Path):
-    done = await run(tmp_path, "fuzz", "--seconds", "0.5", "--harsh", "--jobs", "1")
-    assert done.code == 0, done.err
+    done = await fuzz(tmp_path, "--seconds", "0.5", "--harsh", "--jobs", "1")
     assert "fuzz passed" in done.out
     assert "runs a minute" in done.out
     assert "how often each input came to a generation of a key in each state" in done.out
     for fault in Fault:
         assert fault.value in done.out
     assert "all harsh" in done.err
-    done.check_no_traceback()
 
 
-async def test_a_seed_is_the_same_run_each_time(tmp_path: Path):
-    first = await run(tmp_path, "fuzz", "--seed", "7", "--json")
-    again = await run(tmp_path, "fuzz", "--seed", "7", "--json", "--trace")
-    other = await run(tmp_path, "fuzz", "--seed", "8", "--json")
-    assert [each.code for each in (first, again, other)] == [0, 0, 0]
-    assert first.last["digest"] == again.last["digest"] != other.last["digest"]
-    assert (first.last["harsh"], other.last["harsh"]) == (True, False)
-    assert (first.last["runs"], first.last["broken"]) == (1, [])
+async def test_seed_is_the_same_run_each_time_with_its_trace(tmp_path: Path):
+    first = await fuzz(tmp_path, "--seed", "7", "--json")
+    again = await fuzz(tmp_path, "--seed", "7", "--json", "--trace")
+    other = await fuzz(tmp_path, "--seed", "8", "--trace")
+    assert first.last["digest"] == again.last["digest"]
+    assert first.last["digest"] not in other.out
+    assert (first.last["harsh"], first.last["runs"], first.last["broken"]) == (True, 1, [])
     assert any("Welcome(" in line for line in again.last["log"])
-
-
-async def test_the_log_of_a_seed(tmp_path: Path):
-    done = await run(tmp_path, "fuzz", "--seed", "8", "--harsh", "--trace")
-    assert done.code == 0
-    assert "Dispatch(" in done.out
-    assert "seed 8 (harsh)" in done.out.splitlines()[-1]
-
-
-async def test_failure_of_a_mutant_that_cannot_be_saved_is_shown_all_the_same(tmp_path: Path):
-    (tmp_path / "full").symlink_to("/dev/full")
-    done = await run(tmp_path, "fuzz", "--mutant", MUTANT, "--save", "full/x")
-    assert done.code == 0, done.err
-    assert "The schedule, shrunk from" in done.out
-    assert "Not saved: " in done.out
+    assert "Dispatch(" in other.out
+    assert "seed 8" in other.out.splitlines()[-1]
 
 
 async def test_a_mutant_is_caught_shown_kept_and_replayed(tmp_path: Path):
@@ -120,53 +148,214 @@ async def test_all_mutants_are_caught(tmp_path: Path):
         assert each["digest"] != each["clean_digest"]
 
 
-async def test_ctrl_c_ends_all_processes_with_the_figures_so_far(tmp_path: Path):
-    async with command(tmp_path, "fuzz", "--runs", "1000000", "--json") as fuzz:
-        await fuzz.said("usual and harsh by turns")
-        await fuzz.has_taken_signals()
-        fuzz.signal(signal.SIGINT)
-        done = await fuzz.wait()
-    assert done.code == 130
-    assert "interrupted after" in done.err
-    assert done.last["interrupted"]
-    assert done.last["exit"] == 130
-    done.check_no_traceback()
+# -- another protocol -------------------------------------------------------------------
+
+
+async def test_other_protocol_that_holds_has_figures_and_is_exhausted(tmp_path: Path):
+    words = ("--protocol", STORE, "--seed", "0", "--runs", "60", "--jobs", "2")
+    last = (await fuzz(tmp_path, *words, "--json")).last
+    assert (last["runs"], last["violations"], last["failures"]) == (60, 0, [])
+    assert (last["protocol"], last["seed"], last["jobs"]) == (STORE, 0, 2)
+    assert last["faults"].keys() == {fault.value for fault in FaultOfOthers}
+    assert all(last["faults"][fault.value] for fault in USUAL)
+    assert last["least"]["requests"] >= 4
+    assert last["average"]["faults"] > 0
+    assert last["told"]["not told"] == 0
+    table = await fuzz(tmp_path, "--protocol", STORE, "--seconds", "0.3")
+    assert "fuzz passed (seeds from " in table.out
+    assert "requests of a run: average, least" in table.out
+    last = (await fuzz(tmp_path, "--protocol", STORE, "--exhaustive", "--json")).last
+    assert last["exhausted"]
+    assert last["states"] > 100
+    assert last["failures"] == []
     await check_nothing_left(tmp_path)
 
 
+async def test_failure_of_another_protocol_is_found_made_small_drawn_and_replayed(tmp_path: Path):
+    words = ("--protocol", FORGETFUL, "--seed", "0", "--runs", "200")
+    done = await fuzz(tmp_path, *words, code=1)
+    assert "breaks at most once; shrinking it" in done.err
+    assert done.out.startswith("at most once\n  broken: at ")
+    assert "The schedule, shrunk from" in done.out
+    assert "at most once: broken ~~~" in done.out
+    assert f"trio-envserve fuzz --protocol {FORGETFUL} --seed" in done.out
+    assert "fuzz FAILED (seeds from 0)" in done.out
+    (failure,) = (await fuzz(tmp_path, *words, "--jobs", "1", "--json", code=1)).last["failures"]
+    assert (failure["guarantee"], failure["requests"]) == ("at most once", 1)
+    assert failure["drawing"]
+    again = await fuzz(tmp_path, *failure["command"].split()[2:], "--json", code=1)
+    assert again.last["failures"] == [failure]
+    assert again.last["broken"][0].startswith("at most once at ")
+    more = ("--protocol", FORGETFUL, "--seed", "0", "--runs", "40", "--keep-going", "--json")
+    last = (await fuzz(tmp_path, *more, code=1)).last
+    assert (last["runs"], len(last["failures"])) == (40, 1), "one of each guarantee"
+    assert last["violations"] > 3
+
+
+async def test_what_a_protocol_prints_and_reads_is_not_in_the_way(tmp_path: Path):
+    (tmp_path / "noisy.py").write_text(NOISY)
+    words = ("fuzz", "--protocol", "noisy:NOISY", "--seed", "1")
+    done = await run(tmp_path, *words, "--runs", "3", "--jobs", "1", "--json")
+    assert (done.code, done.last["runs"]) == (0, 3)
+    assert len(done.out.splitlines()) == 1
+    assert "imported" in done.err
+    assert done.err.count("asked c0#1") == 4, "the first seed is run twice"
+
+
+async def test_a_judge_that_raises_is_said_with_its_traceback(tmp_path: Path):
+    (tmp_path / "noisy.py").write_text(NOISY.replace("BROKEN = None", "BROKEN = {}"))
+    for more in (["--runs", "9"], []):
+        words = ("fuzz", "--protocol", "noisy.py:NOISY", "--seed", "1", *more, "--json")
+        done = await run(tmp_path, *words)
+        assert (done.code, done.last["exit"]) == (2, 2)
+        said = done.last["error"]["message"]
+        assert said.startswith("the judge raised (seed ")
+        assert "noisy.py" in said
+        assert "return [] if BROKEN is None else BROKEN[history]" in said
+        assert "KeyError" in said or "TypeError" in said
+        assert "error: the judge raised" in done.err
+
+
+async def test_a_run_that_differs_in_another_process_is_said(tmp_path: Path):
+    """An actor iterates over a set: hashes of text are others there."""
+    (tmp_path / "sets.py").write_text(SETS)
+    words = ("fuzz", "--protocol", "sets.py:SETS", "--seed", "1", "--json")
+    done = await run(tmp_path, *words, PYTHONHASHSEED="random")
+    assert (done.code, done.last["exit"]) == (2, 2)
+    assert "seed 1 is not the same run twice" in done.last["error"]["message"]
+    fixed = await run(tmp_path, *words, PYTHONHASHSEED="1")
+    assert (fixed.code, len(fixed.last["failures"])) == (1, 1)
+
+
+# -- in every order ---------------------------------------------------------------------
+
+
+async def test_configuration_has_figures(tmp_path: Path):
+    done = await fuzz(tmp_path, "--exhaustive", "--config", "rerun", "--json")
+    last = done.last
+    assert (last["config"], last["exhausted"]) == ("rerun", True)
+    assert last["transitions"] > last["states"] > 500
+    assert last["depth"] > 10
+    assert last["bounds"]["crashes"] == 2
+    assert (last["mutant"], last["failures"]) == ("", [])
+    assert "rerun: every order; clients 1" in done.err
+
+
+async def test_table_for_people_has_the_same_rows_for_ours_and_for_others(tmp_path: Path):
+    done = await fuzz(tmp_path, "--exhaustive", "--config", "forged")
+    assert "every order passed (forged)" in done.out
+    theirs = await fuzz(
+        tmp_path, "--exhaustive", "--protocol", f"{ROOT}/examples/kv_store.py:STORE"
+    )
+    assert theirs.code == 0, theirs.err
+    for each in (done, theirs):
+        assert "distinct states" in each.out
+        assert "whether every state was visited" in each.out
+
+
+async def test_callers_that_share_a_key_have_a_table_of_pairs(tmp_path: Path):
+    done = await fuzz(tmp_path, "--exhaustive", "--config", "keys-rerun")
+    assert "in how many states each input came to a generation of the key" in done.out
+    done = await fuzz(tmp_path, "--exhaustive", "--config", "keys-rerun", "--json")
+    assert done.last["key_pairs"]["running: its execution has ended"] > 10
+    assert "closed: request" in done.last["key_pairs_that_cannot_occur"]
+
+
+async def test_mutant_is_caught_and_the_way_is_told(tmp_path: Path):
+    done = await fuzz(tmp_path, "--exhaustive", "--mutant", "acknowledged-on-arrival")
+    assert "crash: every order" in done.err
+    assert "caught by G4, after" in done.err
+    assert "* asks c0#1: run" in done.out
+    assert "VIOLATED G4: c0#1 is acknowledged, and its caller has nothing" in done.out
+    assert "every order found a violation (crash)" in done.out
+    done = await fuzz(tmp_path, "--exhaustive", "--mutant", "acknowledged-on-arrival", "--json")
+    (failure,) = done.last["failures"]
+    assert failure["guarantees"] == ["G4"]
+    assert failure["path"][-1].startswith("VIOLATED G4")
+
+
+async def test_mutant_that_does_not_show_is_a_failure(tmp_path: Path):
+    done = await fuzz(
+        tmp_path, "--exhaustive", "--mutant", "silence-is-death", "--config", "crash", code=1
+    )
+    assert "NOT CAUGHT" in done.err
+
+
+# -- files ------------------------------------------------------------------------------
+
+
+async def test_every_order_is_looked_at_and_a_failure_is_saved_and_replayed(tmp_path: Path):
+    words = ("fuzz", "--protocol", FORGETFUL, "--exhaustive", "--save", str(tmp_path / "kept"))
+    done = await run(tmp_path, *words)
+    assert done.code == 1, done.err
+    assert "The schedule, a shortest of all, found in" in done.out
+    assert "at most once: broken ~~~" in done.out
+    (saved,) = (tmp_path / "kept").iterdir()
+    assert f"Saved as {saved}" in done.out
+    again = await run(tmp_path, "fuzz", "--protocol", FORGETFUL, "--saved", str(saved), "--json")
+    assert (again.code, again.last["failures"][0]["saved"]) == (1, str(saved))
+    mended = await run(tmp_path, "fuzz", "--protocol", STORE, "--saved", str(saved))
+    assert mended.code == 0, mended.err
+    assert "at most once holds" in mended.out
+
+
+async def test_a_failure_of_a_seed_is_saved_and_one_of_another_version_is_refused(tmp_path: Path):
+    words = ("fuzz", "--protocol", FORGETFUL, "--runs", "50", "--save", "kept", "--seed", "0")
+    done = await run(tmp_path, *words, "--json")
+    assert done.code == 1, done.err
+    (failure,) = done.last["failures"]
+    saved = tmp_path / failure["saved"]
+    saved.write_text(saved.read_text().replace('"format": 2', '"format": 9'))
+    again = await run(tmp_path, "fuzz", "--protocol", FORGETFUL, "--saved", str(saved), "--json")
+    assert again.code == 2
+    assert "it is of format 9, and this version reads 2" in again.last["error"]["message"]
+
+
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("words", "code"),
     [
-        (["--mutant", "silence-is-deth"], "did you mean silence-is-death"),
-        (["--runs", "1", "--seconds", "1"], "exclude each other"),
-        (["--mutant", "all", "--runs", "1"], "its own number of runs"),
-        (["--mutant", "all", "--harsh"], "its own number of runs"),
-        (["--trace"], "one run"),
-        (["--seed", "-1"], "--seed"),
-        (["--jobs", "0"], "--jobs"),
-        (["--saved", "nosuchfile"], "nosuchfile"),
+        (("--mutant", MUTANT), 0),
+        (("--protocol", FORGETFUL, "--exhaustive"), 1),
+        (("--protocol", FORGETFUL, "--runs", "50", "--seed", "0"), 1),
     ],
 )
-async def test_wrong_usage(tmp_path: Path, arguments: list[str], said: str):
-    done = await run(tmp_path, "fuzz", *arguments, "--json")
-    assert (done.code, done.last["exit"]) == (2, 2)
-    assert said in done.last["error"]["message"]
+async def test_failure_that_cannot_be_saved_is_shown_all_the_same(
+    tmp_path: Path, words: tuple[str, ...], code: int
+):
+    (tmp_path / "full").symlink_to("/dev/full")
+    done = await fuzz(tmp_path, *words, "--save", "full/x", code=code)
+    assert "The schedule" in done.out
+    assert "Not saved: " in done.out
+
+
+# -- Ctrl-C ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--runs", "1000000"), "usual and harsh by turns"),
+        (("--protocol", STORE, "--runs", "1000000"), "kv_store.py:STORE: seeds from"),
+        (("--exhaustive", "--config", "nightly"), "transitions, "),
+        (("--protocol", "many.py:STORE", "--exhaustive"), "many.py:STORE: every order"),
+    ],
+)
+async def test_ctrl_c_ends_all_processes_with_the_figures_so_far(
+    tmp_path: Path, words: tuple[str, ...], said: str
+):
+    many = EXAMPLE.read_text().replace("asks=1, seed=1", "asks=3, faults=3, seed=1")
+    (tmp_path / "many.py").write_text(many)
+    async with command(tmp_path, "fuzz", *words, "--json") as fuzzing:
+        await fuzzing.said(said)
+        await fuzzing.has_taken_signals()
+        fuzzing.signal(signal.SIGINT)
+        done = await fuzzing.wait()
+    assert (done.code, done.last["exit"]) == (130, 130)
+    assert done.last["interrupted"]
+    assert not done.last.get("exhausted")
+    assert "interrupted" in done.err
     done.check_no_traceback()
-
-
-async def test_a_file_of_something_else(tmp_path: Path):
-    (tmp_path / "x.json").write_text("{}")
-    done = await run(tmp_path, "fuzz", "--saved", "x.json", "--json")
-    assert (done.code, done.last["exit"]) == (2, 2)
-    assert "x.json is no saved failure" in done.err
-    done.check_no_traceback()
-
-
-async def test_help(tmp_path: Path):
-    done = await run(tmp_path, "fuzz", "--help")
-    assert done.code == 0
-    assert "Examples:" in done.out
-    assert "Exit codes:" in done.out
+    await check_nothing_left(tmp_path)
 
 
 def test_a_seed_is_the_same_run_on_every_python():

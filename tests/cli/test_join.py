@@ -66,6 +66,9 @@ async def asked(address: str, **options: Any) -> Any:
 
 async def test_a_host_runs_what_its_router_says_and_leaves_at_a_signal(tmp_path: Path) -> None:
     async with router(tmp_path, "arithmetic") as (server, address, hosts):
+        async with forked(tmp_path, "join", address, "--workers", "1") as joining:
+            await joining.said("is it the address of --hosts-bind?")
+            assert "malformed" not in joining.err
         async with forked(tmp_path, "join", hosts, "--workers", "2", "--name", "a") as joining:
             assert "host a joins" in await joining.line()
             async with open_client(address) as client:
@@ -82,16 +85,32 @@ async def test_a_host_runs_what_its_router_says_and_leaves_at_a_signal(tmp_path:
     await check_nothing_left(tmp_path)
 
 
-async def test_a_host_of_as_many_workers_as_there_is_work_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("drain_s", ["0.1", "300"])
+async def test_work_is_killed_after_the_drain_or_at_a_second_signal(
+    tmp_path: Path, drain_s: str
+) -> None:
     async with router(tmp_path, "told:Told") as (_, address, hosts):
-        given = ("join", hosts, "--workers", "1..3", "--name", "a", "--json")
-        async with forked(tmp_path, *given) as joining:
-            assert (await joining.event("joined"))["workers"] == "1..3"
-            await asked(address)
-            seen = (await run(tmp_path, "status", address, "--json")).last
-            assert (seen["workers"], seen["workers_least"], seen["workers_most"]) == (1, 1, 3)
-            joining.signal(signal.SIGTERM)
-            assert (await joining.wait()).code == 0
+        async with (
+            host(tmp_path, hosts, "--name", "a", "--drain-s", drain_s) as joined,
+            open_client(address) as client,
+            trio.open_nursery() as nursery,
+        ):
+
+            async def ask() -> None:
+                with pytest.raises(MayHaveRun):
+                    await client.run_rollout({"wait": "started"})
+
+            nursery.start_soon(ask)
+            await until((tmp_path / "started").exists)
+            joined.signal(signal.SIGINT)
+            await joined.said("SIGINT: taking no new work")
+            if drain_s == "300":
+                joined.signal(signal.SIGTERM)  # the same one so soon would be one with the first
+            ended = await joined.wait()
+            assert ended.code == (drain_s == "300"), ended.err
+            assert ("not drained after 0.1 s" in ended.err) is (drain_s == "0.1")
+            assert ended.last["drained"] is False
+    await check_nothing_left(tmp_path)
 
 
 async def test_a_host_is_seen_and_one_that_does_not_fit_is_told_why(tmp_path: Path) -> None:
@@ -130,44 +149,6 @@ async def test_a_router_that_stops_without_its_host_says_what_the_next_one_waits
             stopped = await server.wait()
             assert stopped.code == 0, stopped.err
             assert "of host a are not known to have ended" in stopped.err
-
-
-async def test_a_second_signal_kills_what_runs(tmp_path: Path) -> None:
-    async with router(tmp_path, "told:Told") as (_, address, hosts):
-        async with host(tmp_path, hosts, "--name", "a") as joined, open_client(address) as client:
-            async with trio.open_nursery() as nursery:
-
-                async def ask() -> None:
-                    with pytest.raises(MayHaveRun, match="a"):
-                        await client.run_rollout({"wait": "started"})
-
-                nursery.start_soon(ask)
-                await until((tmp_path / "started").exists)
-                joined.signal(signal.SIGINT)
-                await joined.said("SIGINT: taking no new work")
-                joined.signal(signal.SIGTERM)  # the same one so soon would be one with the first
-                killed = await joined.wait()
-                assert killed.code == 1, killed.err
-                assert killed.last["drained"] is False
-    await check_nothing_left(tmp_path)
-
-
-async def test_work_that_takes_longer_than_the_drain_is_killed(tmp_path: Path) -> None:
-    async with router(tmp_path, "told:Told") as (_, address, hosts):
-        async with host(tmp_path, hosts, "--drain-s", "0.1") as joined:
-            async with open_client(address) as client, trio.open_nursery() as nursery:
-
-                async def ask() -> None:
-                    with pytest.raises(MayHaveRun):
-                        await client.run_rollout({"wait": "started"})
-
-                nursery.start_soon(ask)
-                await until((tmp_path / "started").exists)
-                joined.signal(signal.SIGTERM)
-                ended = await joined.wait()
-                assert ended.code == 0, ended.err
-                assert "not drained after 0.1 s" in ended.err
-                assert ended.last["drained"] is False
 
 
 async def test_what_the_router_says_counts_less_than_what_the_host_was_told(
@@ -247,18 +228,16 @@ async def test_who_may_not_join_is_told_and_ends(tmp_path: Path) -> None:
             assert joined.process.poll() is None
 
 
-async def test_a_host_that_does_not_fit_is_told_and_ends(tmp_path: Path) -> None:
+async def test_host_without_the_environment_is_told_and_ends_and_one_with_a_range_says_it(
+    tmp_path: Path,
+) -> None:
     async with router(tmp_path, "nowhere:Here") as (_, _, hosts):
         nothing = await run(tmp_path, "join", hosts, "--workers", "1", "--json")
         assert nothing.code == 2
         assert "nowhere" in nothing.last["error"]["message"]
-
-
-async def test_a_host_at_the_address_of_clients_is_told_so(tmp_path: Path) -> None:
-    async with router(tmp_path, "arithmetic") as (_, address, _hosts):
-        async with forked(tmp_path, "join", address, "--workers", "1") as joining:
-            await joining.said("is it the address of --hosts-bind?")
-            assert "malformed" not in joining.err
+        given = ("join", hosts, "told:Told", "--workers", "1..3", "--json")
+        async with forked(tmp_path, *given) as joining:
+            assert (await joining.event("joined"))["workers"] == "1..3"
 
 
 async def test_a_name_that_is_in_use_is_waited_for(tmp_path: Path) -> None:
@@ -284,26 +263,3 @@ async def test_a_service_manager_hears_when_a_host_is_in(tmp_path: Path, folder:
                 assert told["STATUS"].startswith("joined: ")
                 joined.signal(signal.SIGTERM)
                 assert (await heard_with(listening, "STOPPING"))["STOPPING"] == "1"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "why"),
-    [
-        (("join", "nowhere"), "nowhere"),
-        (("join", "tcp://127.0.0.1:1", "--offers", "gpu=many"), "is no amount, such as gpu=1"),
-        (("join", "tcp://127.0.0.1:1", "no_such:Env"), "no_such"),
-        (("join", "tcp://127.0.0.1:1", "--workers", "1", "--worker-env", "1:A=b"), "numbered"),
-        (("serve", "--fence-s", "5"), "--fence-s needs --hosts-bind"),
-        (("serve", "--no-lease"), "--no-lease needs --hosts-bind"),
-        (
-            ("serve", "--hosts-bind", "tcp://127.0.0.1:0", "--fence-s", "5", "--no-lease"),
-            "and --no-lease that there is none",
-        ),
-        (("serve", "--hosts-bind", "tcp://0.0.0.0:0"), "own workers for this one (--insecure)"),
-    ],
-)
-async def test_what_is_wrong_is_said(tmp_path: Path, arguments: tuple[str, ...], why: str) -> None:
-    failed = await run(tmp_path, *arguments)
-    assert failed.code == 2
-    assert why in failed.err
-    failed.check_no_traceback()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sqlite3
 from pathlib import Path
@@ -51,6 +50,22 @@ async def test_what_a_server_has_left_is_shown(tmp_path: Path):
     assert (await run(tmp_path, "journal", "runs", "compact", "--json")).last["exit"] == 0
 
 
+async def test_copied_journal_is_taken_over_by_a_person_only(tmp_path: Path):
+    write(tmp_path / "original", a_run(0))
+    shutil.copytree(tmp_path / "original", tmp_path / "runs")
+    refused = await run(tmp_path, "serve", "--journal", "runs", "--bind", "tcp://127.0.0.1:0")
+    assert refused.code == 3
+    assert "was copied or moved here" in refused.err
+    adopted = await run(tmp_path, "journal", "runs", "adopt", "--json")
+    assert adopted.last["adopted"] == 1
+    with journal(tmp_path / "runs") as (_, found):
+        assert len(found.entries) == 3
+    (tmp_path / "runs" / "journal.db").write_bytes(b"?" * 5000)
+    assert tools.check(tmp_path / "runs") == ["journal.db: file is not a database"]
+    with pytest.raises(ServerStartError, match="damaged"):
+        tools.adopt(tmp_path / "runs")
+
+
 async def test_a_damaged_journal_is_told_and_mended(tmp_path: Path):
     folder = tmp_path / "runs"
     write(folder, a_run(0), [opened(1)])
@@ -71,38 +86,3 @@ async def test_a_damaged_journal_is_told_and_mended(tmp_path: Path):
     assert "key 'key-1' in namespace 'default': it may have run" in mended.out
     assert "1 keys have lost their names" in mended.out
     assert (await run(tmp_path, "journal", "runs", "check", "--json")).last["problems"] == []
-
-
-async def test_a_copied_journal_is_taken_over_by_a_person_only(tmp_path: Path):
-    write(tmp_path / "original", a_run(0))
-    shutil.copytree(tmp_path / "original", tmp_path / "runs")
-    refused = await run(tmp_path, "serve", "--journal", "runs", "--bind", "tcp://127.0.0.1:0")
-    assert refused.code == 3
-    assert "was copied or moved here" in refused.err
-    adopted = await run(tmp_path, "journal", "runs", "adopt", "--json")
-    assert adopted.last["adopted"] == 1
-    with journal(tmp_path / "runs") as (_, found):
-        assert len(found.entries) == 3
-
-
-@pytest.mark.parametrize("arguments", [("nowhere", "ls"), (".", "check"), (".", "compact")])
-async def test_where_there_is_no_journal_none_is_made(arguments: tuple[str, ...], tmp_path: Path):
-    refused = await run(tmp_path, "journal", *arguments)
-    assert refused.code == 3
-    assert "there is no" in refused.err
-    assert "journal.db" not in os.listdir(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "arguments", [("ls", "--repair"), ("check", "key"), ("show",), ("burn",)], ids=str
-)
-async def test_what_belongs_to_no_action_is_refused(arguments: tuple[str, ...], tmp_path: Path):
-    assert (await run(tmp_path, "journal", "runs", *arguments)).code == 2
-
-
-def test_what_is_no_database_is_a_problem_of_the_check(tmp_path: Path):
-    write(tmp_path, a_run(0))
-    (tmp_path / "journal.db").write_bytes(b"?" * 5000)
-    assert tools.check(tmp_path) == ["journal.db: file is not a database"]
-    with pytest.raises(ServerStartError, match="damaged"):
-        tools.adopt(tmp_path)

@@ -14,25 +14,6 @@ from trio_envserve.models.endpoints import FILE_VARIABLE
 
 FILE = '[mine]\nurl = "http://127.0.0.1:1/v1"\nkey_env = "NO_SUCH_KEY"\n'
 
-WRONG = {
-    "a near name": (("--model", "mime"), "did you mean 'mine'"),
-    "no key": (("--model", "mine"), "NO_SUCH_KEY (key_env) is not set"),
-    "a password": (("--model", "http://u:p@x/v1"), "must not have a user or password"),
-    "no file": (("--endpoints", "none.toml"), "none.toml does not exist"),
-    "another server's": (("--endpoints", "mine.toml", "--address", "tcp://127.0.0.1:1"), "`serve`"),
-}
-
-
-@pytest.mark.real
-@pytest.mark.parametrize(("options", "told"), WRONG.values(), ids=WRONG)
-async def test_a_model_that_cannot_be_asked_is_wrong_usage(options, told, tmp_path):
-    for name in ("mine.toml", "endpoints.toml"):
-        (tmp_path / name).write_text(FILE)
-    ran = await run(tmp_path, "eval", "arithmetic", "-n", "1", *options)
-    assert ran.code == 2
-    assert told in ran.err
-    ran.check_no_traceback()
-
 
 @pytest.mark.real
 @pytest.mark.parametrize("named", [False, True])

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.cli.commands import HANG_S, check_nothing_left, command, run, until
+from tests.cli.commands import HANG_S, check_nothing_left, command, until
 from trio_envserve.cli.notify import STATUS_CHARACTERS, Manager, Seen
 
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="needs its sockets and /proc")
@@ -50,18 +50,54 @@ def manager(address: str, **more: str) -> Manager:
 
 
 @pytest.mark.parametrize("kind", ["path", pytest.param("abstract", marks=needs_linux)])
-def test_what_has_changed_is_told_once(folder: str, kind: str) -> None:
+def test_what_has_changed_is_told_once_in_one_short_line(folder: str, kind: str) -> None:
     address = f"{folder}/notify" if kind == "path" else f"@{folder}/notify"
+    odd = "broken\nREADY=1\n\ud800" + "x" * 9999  # as an environment may raise it
     with manager_socket(address) as listening:
         told = manager(address)
-        told.tell(Seen(ready=False, stopping=False, text="starting"))
-        assert heard(listening) == {"STATUS": "starting"}
+        told.tell(Seen(ready=False, stopping=False, text=odd))
+        fields = heard(listening)
+        assert set(fields) == {"STATUS"}
+        assert len(fields["STATUS"]) < 2 * STATUS_CHARACTERS
         told.tell(READY)
         assert heard(listening) == {"STATUS": "ready", "READY": "1"}
         told.tell(READY)
         told.tell(Seen(ready=False, stopping=True, text="stopping"))
         assert heard(listening) == {"STATUS": "stopping", "STOPPING": "1"}
         told.close()
+
+
+def test_watchdog_has_a_beat_with_every_look(folder: str) -> None:
+    address = f"{folder}/notify"
+    with manager_socket(address) as listening:
+        told = manager(address, WATCHDOG_USEC="3000000", WATCHDOG_PID=str(os.getpid()))
+        assert (told.watchdog_s, told.beat_s) == (3.0, 1.5)
+        first = {"STATUS": "ready", "READY": "1", "WATCHDOG": "1"}
+        for expected in (first, {"WATCHDOG": "1"}):
+            told.tell(READY)
+            assert heard(listening) == expected
+        told.close()
+
+
+@pytest.mark.parametrize(
+    ("period", "pid"), [("3000000", "1"), ("", ""), ("0", ""), ("many", ""), ("-5", "")]
+)
+def test_watchdog_that_is_none_or_another_processs_wants_no_beat(
+    folder: str, period: str, pid: str
+) -> None:
+    more = {"WATCHDOG_PID": pid} if pid else {}
+    told = manager(f"{folder}/notify", WATCHDOG_USEC=period, **more)
+    assert told.watchdog_s is None
+    told.close()
+
+
+@pytest.mark.parametrize("address", ["", "notify", "vsock:2:1234"])
+def test_address_that_is_none_is_no_manager_and_is_taken_out_of_the_environment(
+    address: str,
+) -> None:
+    environ = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1", "HOME": "/"}
+    assert Manager.of(environ) is None
+    assert environ == {"HOME": "/"}
 
 
 def test_what_the_manager_has_no_room_for_is_told_later(folder: str) -> None:
@@ -83,42 +119,6 @@ def test_what_the_manager_has_no_room_for_is_told_later(folder: str) -> None:
         told.close()
 
 
-def test_the_watchdog_has_a_beat_with_every_look(folder: str) -> None:
-    address = f"{folder}/notify"
-    with manager_socket(address) as listening:
-        told = manager(address, WATCHDOG_USEC="3000000", WATCHDOG_PID=str(os.getpid()))
-        assert (told.watchdog_s, told.beat_s) == (3.0, 1.5)
-        first = {"STATUS": "ready", "READY": "1", "WATCHDOG": "1"}
-        for expected in (first, {"WATCHDOG": "1"}):
-            told.tell(READY)
-            assert heard(listening) == expected
-        told.close()
-
-
-def test_a_watchdog_of_another_process_wants_no_beat_of_this_one(folder: str) -> None:
-    told = manager(f"{folder}/notify", WATCHDOG_USEC="3000000", WATCHDOG_PID="1")
-    assert told.watchdog_s is None
-    told.close()
-
-
-@pytest.mark.parametrize("period", ["", "0", "many", "-5"])
-def test_an_odd_period_is_no_watchdog(folder: str, period: str) -> None:
-    told = manager(f"{folder}/notify", WATCHDOG_USEC=period)
-    assert told.watchdog_s is None
-    told.close()
-
-
-@pytest.mark.parametrize("address", ["", "notify", "vsock:2:1234"])
-def test_an_address_that_is_none_is_no_manager(address: str) -> None:
-    assert Manager.of({"NOTIFY_SOCKET": address}) is None
-
-
-def test_the_manager_is_taken_out_of_the_environment() -> None:
-    environ = {"NOTIFY_SOCKET": "", "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1", "HOME": "/"}
-    Manager.of(environ)
-    assert environ == {"HOME": "/"}
-
-
 def test_a_manager_that_is_gone_is_named_once_and_harms_nobody(
     folder: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -132,17 +132,6 @@ def test_a_manager_that_is_gone_is_named_once_and_harms_nobody(
     told.close()
 
 
-def test_the_text_of_an_environment_is_one_short_line(folder: str) -> None:
-    address = f"{folder}/notify"
-    with manager_socket(address) as listening:
-        told = manager(address)
-        told.tell(Seen(ready=False, stopping=False, text="broken\nREADY=1\n\ud800" + "x" * 9999))
-        fields = heard(listening)
-        assert set(fields) == {"STATUS"}
-        assert len(fields["STATUS"]) < 2 * STATUS_CHARACTERS
-        told.close()
-
-
 # -- the command ------------------------------------------------------------------
 
 
@@ -150,7 +139,15 @@ def test_the_text_of_an_environment_is_one_short_line(folder: str) -> None:
 @needs_linux
 async def test_a_service_says_ready_beats_and_says_stopping(tmp_path: Path, folder: str) -> None:
     address = f"{folder}/notify"
-    serve = ("serve", "arithmetic", "--bind", "tcp://127.0.0.1:0", "--arg", "duration_s=300")
+    (tmp_path / "lasts.py").write_text(
+        "import os, trio\n"
+        "async def lasts(rollout):\n"
+        "    # Workers cannot speak to the manager.\n"
+        "    assert not {'NOTIFY_SOCKET', 'WATCHDOG_USEC'} & set(os.environ)\n"
+        "    await trio.sleep_forever()\n"
+    )
+    (tmp_path / "in.jsonl").write_text("1\n")
+    serve = ("serve", "lasts:lasts", "--bind", "tcp://127.0.0.1:0")
     environ = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "400000"}
     with manager_socket(address) as listening:
         async with command(tmp_path, *serve, "--json", **environ) as server:
@@ -158,7 +155,7 @@ async def test_a_service_says_ready_beats_and_says_stopping(tmp_path: Path, fold
             await server.event("ready")
             ready = await heard_with(listening, "READY")
             assert ready["STATUS"].startswith("ready: 1 of 1 workers are ready")
-            ask = ("eval", "arithmetic", "-n", "1", "--address", place, "--json", "--no-rerun")
+            ask = ("eval", "lasts:lasts", "--inputs", "in.jsonl", "--address", place, "--no-rerun")
             async with command(tmp_path, *ask) as client:
                 while "1 executions run" not in (await heard_with(listening, "STATUS"))["STATUS"]:
                     pass
@@ -208,27 +205,5 @@ async def test_the_beat_stops_while_the_loop_is_held(tmp_path: Path, folder: str
                 (tmp_path / "gate").write_text("")
                 await heard_with(listening, "WATCHDOG")
                 assert (await client.wait()).last["results"] == 1
-            server.signal(signal.SIGTERM)
-            await server.wait()
-
-
-@pytest.mark.real
-@needs_linux
-async def test_workers_cannot_speak_to_the_manager(tmp_path: Path, folder: str) -> None:
-    address = f"{folder}/notify"
-    (tmp_path / "told.py").write_text(
-        "import os\n"
-        "async def told(rollout):\n"
-        "    assert not {'NOTIFY_SOCKET', 'WATCHDOG_USEC'} & set(os.environ)\n"
-        "    return 1\n"
-    )
-    (tmp_path / "in.jsonl").write_text("1\n")
-    serve = ("serve", "told:told", "--bind", "tcp://127.0.0.1:0", "--json")
-    environ = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "100000000"}
-    with manager_socket(address):
-        async with command(tmp_path, *serve, **environ) as server:
-            place = (await server.event("serving"))["address"]
-            ask = ("eval", "told:told", "--inputs", "in.jsonl", "--address", place, "--json")
-            assert (await run(tmp_path, *ask)).last["results"] == 1
             server.signal(signal.SIGTERM)
             await server.wait()

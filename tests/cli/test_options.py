@@ -6,7 +6,6 @@ import click
 import pytest
 
 from trio_envserve import ConfigError, WorkerRange
-from trio_envserve.cli.group import group
 from trio_envserve.cli.options import (
     key_limits,
     pairs,
@@ -54,24 +53,9 @@ def test_workers_are_a_number_or_a_range():
             workers_of(wrong)
 
 
-def test_slots_are_named_up_to_the_most_of_a_range():
+def test_environment_variables_by_slot():
+    assert worker_environ(["1:A=b=c", "1:B="], 2) == [{}, {"A": "b=c", "B": ""}]
+    # Slots are named up to the most of a range.
     assert worker_environ(["3:A=1"], WorkerRange(1, 4)) == [{}, {}, {}, {"A": "1"}]
     with pytest.raises(ConfigError, match="the slots of 4 workers are numbered from 0"):
         worker_environ(["4:A=1"], WorkerRange(1, 4))
-
-
-def test_environment_variables_by_slot():
-    assert worker_environ(["1:A=b=c", "1:B="], 2) == [{}, {"A": "b=c", "B": ""}]
-
-
-def default_of(verb: str, option: str) -> object:
-    context = click.Context(group)
-    command = group.get_command(context, verb)
-    assert command is not None
-    (found,) = (each for each in command.params if each.name == option)
-    return found.get_default(context)
-
-
-@pytest.mark.parametrize("verb", ["status", "top", "keys", "attach", "cancel", "forget"])
-def test_verbs_ask_where_serve_is_unless_they_are_told_otherwise(verb: str):
-    assert default_of(verb, "address") == default_of("serve", "bind") == "tcp://127.0.0.1:5555"

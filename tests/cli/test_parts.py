@@ -50,18 +50,6 @@ def test_an_attribute_made_at_import_time_is_found(tmp_path: Path, monkeypatch: 
     (tmp_path / "made_late.py").write_text("globals()['Ma' + 'ze'] = lambda rollout: 1\n")
     monkeypatch.syspath_prepend(tmp_path)
     check_spec("made_late:Maze")
+    check_spec("arithmetic")
     with pytest.raises(ConfigError, match="did you mean 'Maze'"):
         check_spec("made_late:Mase")
-
-
-def test_names_of_built_in_environments():
-    check_spec("arithmetic")
-    with pytest.raises(ConfigError, match="did you mean 'arithmetic'"):
-        check_spec("aritmetic")
-
-
-def test_a_data_set_is_looked_up_without_its_library_being_imported():
-    pytest.importorskip("reasoning_gym")
-    check_spec("reasoning-gym:countdown")
-    with pytest.raises(ConfigError, match="did you mean 'countdown'"):
-        check_spec("reasoning-gym:contdown")

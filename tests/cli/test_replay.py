@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import ROOT, check_nothing_left, command, run, served, until
-from trio_envserve.lab.recording import Player, replay
+from tests.cli.commands import ROOT, check_nothing_left, command, run, served
+from trio_envserve.lab.recording import Player
 
 pytestmark = pytest.mark.real
 INCIDENT = str(ROOT / "tests" / "recorder" / "incident.rec")
@@ -69,22 +69,6 @@ async def test_a_server_that_was_stopped_is_replayed(tmp_path: Path):
     assert "completed" in text.out
 
 
-async def test_a_server_that_was_killed_is_replayed(tmp_path: Path):
-    options = ("--record", "a.rec", "--limit", "record_flush_s=0.01")
-    async with served(tmp_path, "arithmetic", *options) as (server, address):
-        ask = ("-n", "300", "--address", address, "--json")
-        assert (await run(tmp_path, "eval", "arithmetic", *ask)).code == 0
-        # Eval has all outcomes; the thread that writes may be a moment behind.
-        await until(lambda: replay(tmp_path / "a.rec").router.cache.counters.completed == 300)
-        server.signal(9)
-        await server.wait()
-    await check_nothing_left(tmp_path)
-    done = await run(tmp_path, "replay", "a.rec", "--json")
-    assert done.code == 0, done.err
-    assert (done.last["identical"], done.last["ended"]) == (True, False)
-    assert done.last["state"]["cache"]["completed"] == 300
-
-
 async def test_a_recording_that_has_its_size_says_so(tmp_path: Path):
     options = ("--record", "a.rec", "--limit", "record_bytes=20000")
     async with served(tmp_path, "arithmetic", *options) as (server, address):
@@ -131,26 +115,3 @@ async def test_other_code_than_was_recorded_is_told(tmp_path: Path):
         done = await running.wait()
     assert "this code differs from version" in done.err
     assert "the effects differ" in done.err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["replay", "nothing.rec"], "cannot read nothing.rec: No such file"),
-        (["replay", "inputs.txt"], "inputs.txt is no recording"),
-        (["replay", INCIDENT, "--at", "1", "--step", "2"], "--at or --step, not both"),
-        (["replay", INCIDENT, "--at", "-1"], "-1"),
-        (["replay", INCIDENT, "--request", "7"], "a request is SESSION/SEQUENCE"),
-        (["replay", INCIDENT, "--request", "00000000/7"], "no request 00000000/7 was seen"),
-        (["serve", "--record", "inputs.txt", "--bind", "tcp://127.0.0.1:0"], "is no recording"),
-        (["serve", "--record", "no/a.rec", "--bind", "tcp://127.0.0.1:0"], "cannot record to"),
-        (["serve", "--record-bodies"], "--record-bodies needs --record FILE"),
-    ],
-)
-async def test_a_mistake_is_told_in_a_line(tmp_path: Path, arguments: list[str], said: str):
-    (tmp_path / "inputs.txt").write_text("text\n")
-    done = await run(tmp_path, *arguments, "--json")
-    done.check_no_traceback()
-    assert (done.code, done.last["exit"]) == (2, 2)
-    assert said in done.last["error"]["message"]
-    assert (tmp_path / "inputs.txt").read_text() == "text\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
 
@@ -41,6 +40,7 @@ async def test_a_key_that_is_named_is_shown_nowhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     (tmp_path / "leaky.py").write_text(LEAKY)
+    (tmp_path / "inputs.jsonl").write_text('"fail"')
     monkeypatch.setenv("SANDBOX_KEY", KEY)
     options = ("--bind", "tcp://127.0.0.1:0", "--secret-env", "SANDBOX_KEY", "--json")
     texts = []
@@ -59,7 +59,7 @@ async def test_a_key_that_is_named_is_shown_nowhere(
             texts.append(shown.out)
             nursery.cancel_scope.cancel()
         evaluated = await run(
-            tmp_path, "eval", "leaky:Leaky", "--address", address, "--inputs", _inputs(tmp_path),
+            tmp_path, "eval", "leaky:Leaky", "--address", address, "--inputs", "inputs.jsonl",
             "--output", "r.jsonl",
         )  # fmt: skip
         texts += [evaluated.out, evaluated.err, (tmp_path / "r.jsonl").read_text()]
@@ -71,11 +71,6 @@ async def test_a_key_that_is_named_is_shown_nowhere(
     assert "$SANDBOX_KEY" in texts[0]
     for text in texts:
         assert "S3CR3T" not in text
-
-
-def _inputs(folder: Path) -> str:
-    (folder / "inputs.jsonl").write_text(json.dumps("fail"))
-    return "inputs.jsonl"
 
 
 @pytest.mark.parametrize(

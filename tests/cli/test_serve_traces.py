@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,10 @@ from typing import Any
 import pytest
 import trio
 
-from tests.cli.commands import check_nothing_left, forked, run
+from tests.cli.commands import check_nothing_left, forked
 from tests.endpoint import Ask, Endpoint, Reply, serve
 from tests.otlp_receiver import Received, Receiver, receiving
 from trio_envserve import Client, open_client
-
-httpx2 = pytest.importorskip("httpx2")
 
 pytestmark = pytest.mark.real
 
@@ -132,76 +129,3 @@ async def test_100_rollouts_are_100_trees_without_orphans(tmp_path: Path):
     assert {"server", "w0-1", "w1-1"} >= who > {"server"}
     assert {span.service["service.name"] for span in receiver.spans} == {"trio-envserve"}
     await check_nothing_left(tmp_path)
-
-
-async def test_a_span_comes_in_by_http(tmp_path: Path):
-    door = ("--http", "127.0.0.1:0", "--workers", "1")
-    with receiving() as receiver:
-        options = (*BIND, *door, "--otlp", receiver.url, "--otlp-ratio", "0")
-        async with forked(tmp_path, "serve", "arithmetic", *options) as server:
-            url = (await server.event("serving"))["http"]
-            await server.event("ready")
-            async with httpx2.AsyncClient(base_url=url, timeout=None) as client:
-                for header in (span_of(0), "00-no-span-01", None, f"{span_of(1)[:-1]}0"):
-                    headers = {} if header is None else {"traceparent": header}
-                    status = 503
-                    while status == 503:  # the door itself hears of the worker a moment later
-                        answered = await client.post(
-                            "/v1/rollouts", json={"input": {"index": 0}}, headers=headers
-                        )
-                        status = answered.status_code
-                    assert status == 200
-            server.signal(signal.SIGTERM)
-            assert (await server.wait()).code == 0
-    # Of what begins here nothing is kept, by the ratio; nor is what its caller does not keep.
-    assert {span.trace for span in receiver.spans} == {f"{1:032x}"}
-    (rollout,) = receiver.named("rollout")
-    assert rollout.parent == f"{1:016x}"
-    (execution,) = receiver.named("execution")
-    assert {span.parent for span in receiver.named("chat")} == {execution.id}
-
-
-@pytest.mark.slow
-async def test_a_receiver_that_is_down_holds_up_nobody_and_is_one_line(tmp_path: Path):
-    with socket.socket() as taken:  # bound, and never listened at: connections are refused
-        taken.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        options = (*BIND, "--workers", "1", "--otlp", url, "--log-dir", "logs")
-        async with forked(tmp_path, "serve", "arithmetic", *options) as server:
-            address = (await server.event("serving"))["address"]
-            async with open_client(address) as client:
-                await client.wait_ready()
-                inputs = [{"index": index % 1000} for index in range(3000)]
-                async with client.run_many(inputs) as outcomes:
-                    rewards = [outcome.unwrap()["reward"] async for _, outcome in outcomes]
-                assert len(rewards) == 3000
-                log = tmp_path / "logs" / "server.log"
-                while "spans are lost" not in log.read_text():
-                    await trio.sleep(0.05)
-            server.signal(signal.SIGTERM)
-            finished = await server.wait()
-    assert finished.code == 0
-    finished.check_no_traceback()
-    for name in ("server.log", "worker-0.log"):
-        lines = [json.loads(line) for line in (tmp_path / "logs" / name).read_text().splitlines()]
-        told = [line["message"] for line in lines if "span" in line["message"]]
-        assert len(told) <= 1, told
-        assert not [line for line in lines if line["logger"].startswith("opentelemetry")]
-    await check_nothing_left(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        (["--otlp-ratio", "0.5"], "--otlp-ratio needs --otlp URL"),
-        (["--otlp", "127.0.0.1:4318"], "--otlp takes http://HOST:PORT"),
-        (["--otlp", "http://127.0.0.1:4318", "--otlp-ratio", "2"], "0<=x<=1"),
-    ],
-)
-async def test_a_wrong_option_for_spans_is_a_wrong_usage(
-    tmp_path: Path, options: list[str], why: str
-):
-    finished = await run(tmp_path, "serve", "arithmetic", *BIND, *options)
-    assert finished.code == 2
-    assert why in finished.err
-    finished.check_no_traceback()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import check_nothing_left, forked, run
+from tests.cli.commands import check_nothing_left, forked
 from tests.doors.verifiers.door import asking
 
 pytestmark = pytest.mark.real
@@ -43,25 +43,3 @@ async def test_serve_opens_a_door_and_closes_it(tmp_path: Path):
     assert (finished.code, finished.last["event"]) == (0, "stopped")
     finished.check_no_traceback()
     await check_nothing_left(tmp_path)
-
-
-async def test_the_address_of_the_door_is_printed(tmp_path: Path, folder: str):
-    door = f"ipc://{folder}/door"
-    async with forked(tmp_path, "serve", *BIND, "--verifiers-bind", door) as serving:
-        assert f" and {door} " in await serving.line()
-
-
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        (["--redeliver"], "--redeliver needs --verifiers-bind"),
-        (["--verifiers-bind", "tcp://0.0.0.0:0"], "clients of verifiers have no keys"),
-        (["--verifiers-bind", "127.0.0.1:5000"], "did you mean tcp://127.0.0.1:5000?"),
-        (["--verifiers-bind", "memory:x"], "tcp://127.0.0.1:5555 or ipc:///path expected"),
-    ],
-)
-async def test_a_wrong_door_is_a_wrong_usage(tmp_path: Path, options: list[str], why: str):
-    finished = await run(tmp_path, "serve", "arithmetic", *BIND, *options)
-    assert finished.code == 2
-    assert why in finished.err
-    finished.check_no_traceback()

@@ -1,8 +1,9 @@
-"""``status --slow``, with a server of another process."""
+"""What is late at a server of another process: ``status --slow``, ``top``, the page, ``stack``."""
 
 from __future__ import annotations
 
 import json
+import signal
 import urllib.request
 from functools import partial
 from pathlib import Path
@@ -17,47 +18,6 @@ from trio_envserve.cli.render import tables_text
 from trio_envserve.cli.slow import slow_table
 
 pytestmark = pytest.mark.real
-
-GATED = """
-import os
-import trio
-
-async def environment(rollout):
-    name = rollout.input["name"]
-    rollout.note(turn=3, text="reads \\x1b[2J the tests")
-    open(f"{name}.started", "a").write("x")
-    while name != "short" and not os.path.exists("open"):
-        await trio.sleep(0.01)
-    return {"reward": 1.0}
-"""
-
-
-async def test_g9_the_rollout_that_is_late_is_named_with_its_note(tmp_path: Path):
-    (tmp_path / "gated.py").write_text(GATED)
-    serve = ("serve", "gated:environment", "--bind", "tcp://127.0.0.1:0", "--workers", "0")
-    async with forked(tmp_path, *serve, "--json") as serving:
-        address = (await serving.event("serving"))["address"]
-        await serving.event("ready")
-        none = await run(tmp_path, "status", address, "--slow", "3")
-        assert "nothing runs" in none.out
-        async with open_client(address) as client, trio.open_nursery() as nursery:
-            await client.run_rollout({"name": "short"})
-            for name in ("late", "later"):
-                nursery.start_soon(partial(client.outcome, {"name": name}, key=name))
-                await until((tmp_path / f"{name}.started").exists)
-            while not (await client.list_running()).running[1].note:
-                await trio.sleep(0.05)
-            ended = await run(tmp_path, "status", address, "--slow", "1", "--json")
-            slow = json.loads(ended.out)["slow"]
-            shown = await run(tmp_path, "status", address, "--slow", "20")
-            (tmp_path / "open").touch()
-    assert (slow["total"], len(slow["running"])) == (2, 1)
-    assert slow["typical_s"] is not None
-    assert slow["running"][0]["key"] == "late"
-    assert slow["running"][0]["note"] == {"turn": 3, "text": "reads \x1b[2J the tests"}
-    assert "oldest 2 of 2 that run" in shown.out
-    assert "\n  late " in shown.out
-    assert "turn=3 text=reads \\x1b[2J the tests" in shown.out
 
 
 ONE_SLEEPS = """
@@ -84,6 +44,8 @@ async def test_g9_one_of_500_that_sleeps_is_named_with_its_note_and_its_line(tmp
         served = await serving.event("serving")
         address = served["address"]
         await serving.event("ready")
+        none = await run(tmp_path, "status", address, "--slow", "3")
+        assert "nothing runs" in none.out
         async with open_client(address) as client, trio.open_nursery() as nursery:
 
             async def run_all() -> None:
@@ -102,6 +64,8 @@ async def test_g9_one_of_500_that_sleeps_is_named_with_its_note_and_its_line(tmp
                 [seen] = json.loads(await top.line())["slow"]["running"]
                 while not seen["line"]:  # its worker has not said it in time
                     [seen] = json.loads(await top.line())["slow"]["running"]
+                top.signal(signal.SIGINT)
+                assert (await top.wait()).code == 0
             viewed = await trio.to_thread.run_sync(viewed_with_a_line, served["http"])
             await run(tmp_path, "cancel", row["key"], "--address", address)
             await until(lambda: len(ended) == 500)
@@ -110,6 +74,7 @@ async def test_g9_one_of_500_that_sleeps_is_named_with_its_note_and_its_line(tmp
         assert each["key"] == "step/321"
         assert each["note"] == {"turn": 7, "text": "waits for the tests"}
         assert each["line"] == place
+    assert "oldest 1 of 1 that run" in shown.out
     assert "turn=7 text=waits for the tests" in shown.out
     assert "in waits_for_ever" in shown.out
     number, error = ended[-1]
@@ -133,3 +98,45 @@ def test_what_stops_and_where_a_loop_is_blocked_are_shown():
     text = tables_text([slow_table({"running": [row], "total": 1, "typical_s": None})])
     assert "ab#1" in text
     assert 'stopping        File "slow.py", line 7, in slow' in text
+
+
+HELD = """
+import os
+import time
+
+async def environment(rollout):
+    rollout.note(text="holds the loop")
+    open("begun", "a").write("x")
+    holds_the_loop()
+    return {"reward": 1.0}
+
+def holds_the_loop():
+    while not os.path.exists("open"):
+        time.sleep(0.01)
+"""
+
+
+async def test_g9_where_a_straggler_stands_is_shown_and_cancel_ends_it(tmp_path: Path):
+    (tmp_path / "held.py").write_text(HELD)
+    serve = ("serve", "held:environment", "--bind", "tcp://127.0.0.1:0", "--workers", "1")
+    async with forked(tmp_path, *serve, "--json") as serving:
+        address = (await serving.event("serving"))["address"]
+        await serving.event("ready")
+        none = await run(tmp_path, "stack", address, "late")
+        assert "nothing runs under late" in none.err
+        async with open_client(address) as client, trio.open_nursery() as nursery:
+            ask = partial(client.outcome, {"index": 0}, key="late one", namespace="nightly")
+            nursery.start_soon(ask)
+            await until((tmp_path / "begun").exists)
+            slow = await run(tmp_path, "status", address, "--slow", "1")
+            assert "'late one' --namespace nightly" in slow.out
+            there = ("late one", "--namespace", "nightly")
+            shown = await run(tmp_path, "stack", address, *there)
+            while "the event loop is late" not in shown.out:  # it has only just been taken
+                shown = await run(tmp_path, "stack", address, *there)
+            found = await run(tmp_path, "stack", address, *there, "--json")
+            ended = await run(tmp_path, "cancel", *there, "--address", address)
+            (tmp_path / "open").touch()
+    assert "in holds_the_loop" in shown.out
+    assert "in environment" in json.loads(found.out)["stack"]
+    assert "cancelled; it may have run" in ended.out

@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 import io
-import json
-import signal
-from functools import partial
-from pathlib import Path
 from typing import Any
 
-import pytest
-import trio
 from rich.console import Console
 
-from tests.cli.commands import forked, until
 from tests.core.helpers import Pair
-from trio_envserve import open_client
 from trio_envserve.cli.render import rich_tables, tables_text
 from trio_envserve.cli.top import HISTORY, Watch, top_tables
 from trio_envserve.core.status import ServerStats
 from trio_envserve.core.terms import Status
-
-LATE = """
-import trio
-
-async def environment(rollout):
-    rollout.note(text=rollout.input)
-    open("begun", "a").write("x")
-    await trio.sleep_forever()
-"""
 
 
 def stats(pair: Pair) -> dict[str, Any]:
@@ -104,26 +87,3 @@ def test_what_a_terminal_would_act_on_is_shown_as_text():
     Console(file=out, width=160).print(rich_tables(top_tables(watch)))
     assert "\x1b[2J" not in out.getvalue()
     assert "[red]" in out.getvalue()
-
-
-@pytest.mark.real
-async def test_g9_a_straggler_is_named_by_top_with_its_note(tmp_path: Path):
-    (tmp_path / "late.py").write_text(LATE)
-    serve = ("serve", "late:environment", "--bind", "tcp://127.0.0.1:0", "--workers", "0")
-    async with forked(tmp_path, *serve, "--json") as serving:
-        address = (await serving.event("serving"))["address"]
-        await serving.event("ready")
-        async with open_client(address) as client, trio.open_nursery() as nursery:
-            nursery.start_soon(partial(client.outcome, "reads the tests", key="late"))
-            await until((tmp_path / "begun").exists)
-            async with forked(tmp_path, "top", address, "--every-s", "0.2", "--json") as top:
-                row: dict[str, Any] = {}
-                while not row.get("note"):
-                    seen = json.loads(await top.line())
-                    row = seen["slow"]["running"][0]
-                top.signal(signal.SIGINT)
-                ended = await top.wait()
-            nursery.cancel_scope.cancel()
-    assert (row["key"], row["note"]) == ("late", {"text": "reads the tests"})
-    assert ended.code == 0
-    assert seen["rates"].keys() == {"completed", "failed"}

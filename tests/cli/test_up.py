@@ -12,27 +12,11 @@ from trio_envserve.cli.up import Keys
 from trio_envserve.net.keypairs import ClientCurve, write_whole
 
 
-async def test_slurm_needs_an_address_that_nodes_reach(tmp_path: Path):
-    done = await run(tmp_path, "up", "slurm", "arithmetic")
-    assert done.code == 2
-    assert "--hosts-bind: an address that its nodes reach" in done.err
-
-
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is here")
 async def test_ray_needs_its_extra(tmp_path: Path):
     done = await run(tmp_path, "up", "ray", "arithmetic")
     assert done.code == 2
     assert "pip install 'trio-envserve[ray]'" in done.err
-
-
-@pytest.mark.parametrize(("option", "said"), [("--hosts=0..2", "begins with 1"),
-                                              ("--hosts=0", "begins with 1")])  # fmt: skip
-async def test_a_number_of_hosts_that_is_none_is_refused(tmp_path: Path, option: str, said: str):
-    done = await run(
-        tmp_path, "up", "slurm", "arithmetic", "--hosts-bind=tcp://127.0.0.1:0", option
-    )
-    assert done.code == 2
-    assert said in done.err
 
 
 def test_hosts_may_only_work_and_clients_only_ask_and_the_file_says_the_same(tmp_path: Path):

@@ -87,14 +87,12 @@ class Asking:
         async with self._free:
             await self.run(number)
 
-    async def run(self, number: int, *, say_first: bool = False) -> None:
-        """One run.  It says how it ended, and, if wanted, when its first delta has come."""
+    async def run(self, number: int) -> None:
+        """One run.  It says how it ended."""
         deltas = 0
 
         def on_delta(delta: dict[str, Any]) -> None:
             nonlocal deltas
-            if say_first and not deltas:
-                say(number=number, streams=True)
             deltas += 1
 
         try:
@@ -120,29 +118,6 @@ async def runs(address: str, url: str, count: int) -> None:
     await asking.env_client.close()
 
 
-async def streams(address: str, url: str, count: int) -> None:
-    """So many runs at once, of which each says so when it begins to stream."""
-    asking = Asking(address, url)
-    await asking.env_client.wait_for_server_startup(timeout=STARTUP_S)
-    await asyncio.gather(*(asking.run(number, say_first=True) for number in range(count)))
-    await asking.env_client.close()
-
-
-async def cancels(address: str, url: str, count: int) -> None:
-    """So many runs at once, which are cancelled when it is told so."""
-    asking = Asking(address, url)
-    await asking.env_client.wait_for_server_startup(timeout=STARTUP_S)
-    running = [asyncio.create_task(asking.run(number)) for number in range(count)]
-    await wait_for_line()
-    at_s = time.monotonic()
-    for each in running:
-        each.cancel()
-    await asyncio.gather(*running, return_exceptions=True)
-    say(cancelled=count, at_s=at_s)
-    await wait_for_line()
-    await asking.env_client.close()
-
-
 async def wait_for_line() -> None:
     await asyncio.to_thread(sys.stdin.readline)
 
@@ -158,7 +133,7 @@ def env_config() -> Any:
 
 if __name__ == "__main__":
     _, verb, given_address, given_url, given_count = sys.argv
-    verbs = {"prime-rl": prime_rl, "runs": runs, "streams": streams, "cancels": cancels}
+    verbs = {"prime-rl": prime_rl, "runs": runs}
     if verb == "serve":
         serve_env(
             config=env_config(), address=given_address, max_workers=int(given_count), elastic=False

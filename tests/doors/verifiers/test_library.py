@@ -45,13 +45,10 @@ TASKS = 20
 """Of the taskset; runs take them in turn."""
 
 FEW = RUNS // 10
-CANCELS = RUNS // 4
 
 LOST_S = 2.0
 """How soon the runs of a worker fail that was killed."""
 
-CLOSED_S = 1.0
-"""How soon the requests of runs that were cancelled are closed at the endpoint."""
 
 HANG_S = 3600
 """Far more than anything here takes; only a hang takes longer."""
@@ -187,23 +184,14 @@ async def test_what_prime_rl_does_with_a_server_that_it_did_not_start(starts: Pa
         await client.go_on()
 
 
-async def test_runs_end_with_their_rewards_and_deltas(starts: Path):
-    endpoint = Endpoint(right)
-    async with asking("runs", endpoint, RUNS - 1, starts, workers=2) as (client, _, _):
-        assert good(await client.hear(RUNS)) == list(range(RUNS))
-    assert len(endpoint.asks) == RUNS
-    assert Counter(started(starts)) == Counter(number % TASKS for number in range(RUNS))
-
-
-async def test_deltas_come_while_the_runs_go_on(starts: Path):
+async def test_runs_end_with_their_rewards_and_deltas_though_connections_are_cut(starts: Path):
     held = Held()
-    async with asking("streams", held.endpoint, FEW, starts) as (client, _, _):
-        first = await client.hear(FEW)  # before anything was answered
-        assert sorted(each["number"] for each in first) == list(range(FEW))
-        assert all(each["streams"] for each in first)
+    async with asking("runs", held.endpoint, RUNS - 1, starts, workers=2) as (client, _, proxy):
         await held.all_wait(FEW)
+        assert proxy.cut_all() == 1
         held.go.set()
-        assert good(await client.hear(FEW)) == list(range(FEW))
+        assert good(await client.hear(RUNS)) == list(range(RUNS))
+    assert Counter(started(starts)) == Counter(number % TASKS for number in range(RUNS))
 
 
 async def test_the_runs_of_a_killed_worker_fail_and_the_others_go_on(starts: Path):
@@ -223,31 +211,6 @@ async def test_the_runs_of_a_killed_worker_fail_and_the_others_go_on(starts: Pat
         assert len(good(others)) == len(others) > 0
         assert good(await client.hear()) == [6]  # the next one
     assert sorted(started(starts)) == list(range(7))
-
-
-async def test_all_connections_are_cut_and_every_run_ends(starts: Path):
-    held = Held()
-    async with asking("runs", held.endpoint, FEW, starts) as (client, _, proxy):
-        await held.all_wait(FEW)
-        assert proxy.cut_all() == 1
-        held.go.set()
-        assert good(await client.hear(FEW)) == list(range(FEW))
-        await client.hear()
-    assert Counter(started(starts)) == Counter(number % TASKS for number in range(FEW + 1))
-
-
-async def test_runs_that_are_cancelled_together_close_their_requests(starts: Path):
-    held = Held()
-    async with asking("cancels", held.endpoint, CANCELS, starts) as (client, _, _):
-        await held.all_wait(CANCELS)
-        await client.go_on()
-        (cancelled,) = await client.hear()
-        while held.endpoint.waiting:
-            await trio.sleep(0.01)
-        took_s = time.monotonic() - cancelled["at_s"]
-        assert sum(ask.closed for ask in held.endpoint.asks) == CANCELS
-        assert took_s < CLOSED_S
-        await client.go_on()
 
 
 # -- what the library's own server does --------------------------------------------------

@@ -1,0 +1,363 @@
+"""Wrong usage of each verb: told in words, with an exit code, and nothing is started or changed.
+
+The verbs run in this process: what is wrong is found before anything begins.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from tests.cli.commands import ROOT, process_restored
+from tests.evals.report.results import failure, result, written
+from trio_envserve.cli.group import VERBS, group, run
+from trio_envserve.cli.interrupts import Interrupts
+
+INCIDENT = ROOT / "tests" / "recorder" / "incident.rec"
+PROTOCOL = ROOT / "examples" / "kv_store.py"
+NOWHERE = "tcp://127.0.0.1:9"
+ANY = "--bind tcp://127.0.0.1:0"
+HANG_S = 60.0
+"""Far more than any verb takes to find a mistake."""
+
+USAGE: dict[str, dict[str, str]] = {
+    "": {
+        "evla": "did you mean eval",
+        "run": "no command 'run'; did you mean eval or serve?",
+        "door htp": "did you mean http?",
+    },
+    "serve": {
+        "arithmetc": "did you mean 'arithmetic'",
+        "resoning-gym:countdown": "did you mean 'reasoning-gym'",
+        "trio_envserve.envs.arithmetic:Arithmetik": "did you mean 'Arithmetic'",
+        "trio_envserve.envs.arithmetik:Arithmetic": "arithmetic",
+        "nosuchmodule:Thing": "No module named 'nosuchmodule'",
+        "--wrokers 2": "--wrokers",
+        "--workers many": "a number or a range such as 2..64, not 'many'",
+        "--bind 127.0.0.1:1": "did you mean tcp://127.0.0.1:1",
+        "--arg size": "--arg takes key=value",
+        "--limit leese_s=1": "did you mean lease_s",
+        "--limit lease_s=-1": "must be a positive number",
+        "--limit window=1.5": "whole number",
+        "--worker-env 0": "SLOT:KEY=VALUE",
+        "--worker-env 1:A=B": "numbered from 0",
+        f"{ANY} --log-dir file/logs": "cannot ",
+        f"--record file {ANY}": "is no recording",
+        f"--record no/a.rec {ANY}": "cannot record to",
+        "--record-bodies": "--record-bodies needs --record FILE",
+        "--bind tcp://0.0.0.0:0": "give a folder of keys (--curve DIR)",
+        "--bind tcp://0.0.0.0:0 --http 127.0.0.1:0": "(--insecure)",
+        "--bind tcp://0.0.0.0:0 --http 127.0.0.1:0 --token-file x": "(--insecure)",
+        "--fence-s 5": "--fence-s needs --hosts-bind",
+        "--no-lease": "--no-lease needs --hosts-bind",
+        "--hosts-bind tcp://127.0.0.1:0 --fence-s 5 --no-lease": "and --no-lease that there is no",
+        "--hosts-bind tcp://0.0.0.0:0": "own workers for this one (--insecure)",
+        f"{ANY} --token-file x": "--token-file needs --http",
+        f"{ANY} --http-host x": "--http-host needs --http",
+        f"{ANY} --run-model random": "--run-model needs --http",
+        f"{ANY} --run-model-name x": "--run-model-name needs --http",
+        f"{ANY} --http-limit body_bytes=1": "--http-limit needs --http",
+        f"{ANY} --http 127.0.0.1:0 --http-limit body=1": "did you mean body_",
+        f"{ANY} --http 127.0.0.1:0 --http-limit body_bytes=0": "must be a positive",
+        f"{ANY} --http 127.0.0.1:0 --insecure --token-file x": "give one",
+        f"{ANY} --http 0.0.0.0:0": "may be reached from other machines",
+        f"{ANY} --http 8080": "HOST:PORT expected",
+        f"{ANY} --http 127.0.0.1:0 --token-file missing": "cannot read the tokens",
+        f"{ANY} --verifiers-limit runs=1": "--verifiers-limit needs --verifiers-bind",
+        f"{ANY} --verifiers-bind tcp://127.0.0.1:0 --verifiers-limit x=1": "no limit 'x'",
+        f"{ANY} --redeliver": "--redeliver needs --verifiers-bind",
+        f"{ANY} --verifiers-bind tcp://0.0.0.0:0": "clients of verifiers have no keys",
+        f"{ANY} --verifiers-bind 127.0.0.1:5000": "did you mean tcp://127.0.0.1:5000?",
+        f"{ANY} --verifiers-bind memory:x": "tcp://127.0.0.1:5555 or ipc:///path expected",
+        f"{ANY} --otlp-ratio 0.5": "--otlp-ratio needs --otlp URL",
+        f"{ANY} --otlp 127.0.0.1:4318": "--otlp takes http://HOST:PORT",
+        f"{ANY} --otlp http://127.0.0.1:4318 --otlp-ratio 2": "0<=x<=1",
+    },
+    "join": {
+        "nowhere": "nowhere",
+        f"{NOWHERE} --offers gpu=many": "is no amount, such as gpu=1",
+        f"{NOWHERE} no_such:Env": "no_such",
+        f"{NOWHERE} --workers 1 --worker-env 1:A=b": "numbered",
+    },
+    "door http": {
+        "--http 0.0.0.0:0": "may be reached from other machines",
+        "--http 8080": "HOST:PORT expected",
+        "--address nowhere": "nowhere",
+        "--insecure --token-file x": "give one",
+        f"--address {NOWHERE} --curve missing.key": "missing.key: No such file",
+    },
+    "eval": {
+        "": "ENV",
+        "arithmetc": "did you mean 'arithmetic'",
+        "arithmetic --arg sice=3": "did you mean 'size'",
+        f"arithmetic --address {NOWHERE} --workers 2": "own server",
+        "arithmetic --inputs nosuchfile": "nosuchfile",
+        "arithmetic --output nosuch/dir.jsonl": "nosuch/dir.jsonl",
+        "arithmetic --output mine.jsonl": "exists",
+        "arithmetic --log-dir file/logs": "cannot ",
+        "arithmetic --slice 7": "--slice takes START:STOP",
+        "arithmetic --output a --resume b": "give one",
+        "arithmetic --resume nosuch.jsonl": "nosuch.jsonl: No such file",
+        "arithmetic --retry-errors": "give --output",
+        "arithmetic -n 3 --slice 5: --workers 0": "only 3 inputs",
+        "arithmetic --run r1": "own server forgets --run",
+        "arithmetic --journal runs": "give --run NAME",
+        "arithmetic --run '' --journal runs": "a name has 1 to 200 bytes",
+        f"arithmetic --run r1 --address {NOWHERE} --journal runs": "own server",
+        "arithmetic --model mime": "did you mean 'mine'",
+        "arithmetic --model mine": "NO_SUCH_KEY (key_env) is not set",
+        "arithmetic --model http://u:p@x/v1": "must not have a user or password",
+        "arithmetic --endpoints none.toml": "none.toml does not exist",
+        f"arithmetic --endpoints endpoints.toml --address {NOWHERE}": "`serve`",
+    },
+    "show": {
+        "nosuch.jsonl": "No such file",
+        "bad.jsonl": "line 2: this is no result",
+        "r.jsonl --number 2": "there are 1 such rollouts",
+        "r.jsonl --worst --best": "give one",
+    },
+    "compare": {"r.jsonl bad.jsonl": "line 2: this is no result"},
+    "report": {
+        "nosuch.jsonl": "nosuch.jsonl: No such file",
+        "empty.jsonl": "empty.jsonl has no results",
+        "cut.jsonl": "cut.jsonl has no results",
+        "bad.jsonl": "bad.jsonl, line 2: this is no result",
+        "folder": "folder: Is a directory",
+        "bad.parquet": "bad.parquet",
+        "r.jsonl --compare nosuch.jsonl": "nosuch.jsonl: No such file",
+        "r.jsonl --compare failed.jsonl": "no input in common",
+        "r.jsonl -o r.jsonl": "r.jsonl exists, and is no report",
+        "r.jsonl -o folder": "folder exists, and is no report",
+        "r.jsonl -o /dev/full": "/dev/full exists, and is no report",
+    },
+    "init": {
+        "random": "a module of Python's own", "trio": "is a module already",
+        "mine": "mine.py exists", "tested": "test_tested.py exists",
+        "no_folder": "test_no_folder.py", "my-game": "must be like", "class": "must be like",
+        "../x": "must be like", "Words": "must be like", "a.b": "must be like",
+        "''": "must be like", "_": "must be like", "wörter": "must be like",
+    },
+    "validate": {
+        "trio_envserve.envs.arithmetic:Arithmetik": "did you mean 'Arithmetic'",
+        "arithmetic --inputs not-there": "not-there: No such file",
+        "arithmetic --worker-python /no/python": "is not there",
+    },
+    "status": {
+        "nonsense": "tcp://127.0.0.1:5555 or ipc:///path expected",
+        f"{NOWHERE} --ready --watch": "--watch",
+    },
+    "up": {
+        "slurm arithmetic": "--hosts-bind: an address that its nodes reach",
+        f"slurm arithmetic --hosts-{ANY[2:]} --hosts=0..2": "begins with 1",
+        f"slurm arithmetic --hosts-{ANY[2:]} --hosts=0": "begins with 1",
+    },
+    "stack": {"": "KEY"},
+    "cancel": {
+        f"{NOWHERE} tcp://127.0.0.1:8": f"two addresses: {NOWHERE} and tcp://127.0.0.1:8",
+        NOWHERE: "Missing argument 'KEY...'",
+    },
+    "journal": {
+        "runs ls --repair": "", "runs check key": "", "runs show": "", "runs burn": "",
+    },
+    "curve": {
+        "new keys one": "keys has a key one: revoke it first",
+        "new keys two --out one.key": "one.key is there",
+        "new keys ../two": "a NAME is letters",
+        "new keys two --public x": "is no key",
+        "new keys two --role root": "root",
+        "revoke keys two": "keys has no key two",
+        "show nothing": "nothing/server.key: No such file",
+    },
+    "replay": {
+        "nothing.rec": "cannot read nothing.rec: No such file",
+        "file": "file is no recording",
+        f"{INCIDENT} --at 1 --step 2": "--at or --step, not both",
+        f"{INCIDENT} --at -1": "-1",
+        f"{INCIDENT} --request 7": "a request is SESSION/SEQUENCE",
+        f"{INCIDENT} --request 00000000/7": "no request 00000000/7 was seen",
+    },
+    "run-with": {
+        "arithmetic": "Missing argument",
+        "-- true": "Missing argument",
+        "arithmetc -- true": "did you mean 'arithmetic'",
+        "arithmetic --bind nonsense -- true": "nonsense",
+        "arithmetic --arg size -- true": "--arg takes key=value",
+        "arithmetic --limit leese_s=1 -- true": "did you mean lease_s",
+        "arithmetic --worker-env 1:A=B -- true": "numbered from 0",
+        "arithmetic --log-dir file/logs -- true": "cannot ",
+    },
+    "conform": {
+        "": "give an ADDRESS",
+        f"{NOWHERE} --worker-command x": "give an ADDRESS, or a --worker",
+        "--worker-command x": "--input is needed",
+        "--worker-command x --input {": "--input is not JSON",
+        "--worker-command x --input 1 --long-input [": "--long-input is no",
+        '--worker-command "\'" --input 1': "is not a command",
+        "--worker-command x --input 1 --case nosuch": "no case matches",
+        f"{NOWHERE} --case a-cancle-*": "no case matches",
+        f"{NOWHERE} --limit queu=16": "did you mean queue",
+        "nonsense": "tcp://127.0.0.1:5555 or ipc:///path expected",
+    },
+    "demo": {"--keep file/logs": "cannot ", "--keep /proc": "cannot "},
+    "fuzz": {
+        "--mutant silence-is-deth": "did you mean silence-is-death",
+        "--runs 1 --seconds 1": "exclude each other",
+        "--mutant all --runs 1": "its own number of runs",
+        "--mutant all --harsh": "its own number of runs",
+        "--trace": "one run",
+        "--seed -1": "--seed",
+        "--jobs 0": "--jobs",
+        "--saved nosuchfile": "nosuchfile",
+        "--saved object.json": "object.json is no saved failure",
+        "--config crash": "--config is for --exhaustive",
+        "--exhaustive --config smal": "did you mean small?",
+        "--exhaustive --config xyz": "there are lost, cut",
+        "--exhaustive --mutant silence-is-deaf": "did you mean silence-is-death",
+        "--exhaustive --mutant window-is-not-kept": "choose one with --config",
+        "--exhaustive --mutant all": "takes one mutant",
+        "--exhaustive --seed 1": "--exhaustive has no seeds",
+        "--exhaustive --config crash --protocol kv_store.py:STORE": "without --protocol",
+        f"--protocol {PROTOCOL}:FORGETFULL": "did you mean FORGETFUL?",
+        "--protocol nosuch.py:STORE": "no file nosuch.py",
+        "--protocol nosuch:STORE": "no module 'nosuch'",
+        "--protocol kv_store": "write file.py:NAME or package.module:NAME",
+        f"--protocol {PROTOCOL}:STORE --harsh": "--protocol has no",
+        f"--protocol {PROTOCOL}:STORE --mutant all": "--protocol has no",
+        f"--protocol {PROTOCOL}:STORE --exhaustive --seed 1": "--exhaustive has no seeds",
+        f"--protocol {PROTOCOL}:STORE --runs 1 --seconds 1": "exclude each other",
+        f"--protocol {PROTOCOL}:STORE --trace": "one run",
+    },
+}  # fmt: skip
+
+OTHERWISE: dict[str, dict[str, tuple[int, str]]] = {
+    "report": {
+        "r.jsonl -o nosuch/r.html": (5, "nosuch/r.html: No such file"),
+        "r.jsonl -o /proc/r.html": (5, "/proc/r.html: No such file"),
+    },
+    "validate": {"arithmetic --arg sice=1": (3, "did you mean 'size'")},
+    "journal": {
+        "nowhere ls": (3, "there is no"),
+        "folder check": (3, "there is no"),
+        "folder compact": (3, "there is no"),
+    },
+    "run-with": {
+        "arithmetic -- nosuchcommand -x": (127, "command not found: nosuchcommand"),
+        "arithmetic -- ./file": (126, "./file is not a program"),
+    },
+    "conform": {f"{NOWHERE} --wait-s 0.2": (3, f"no server to judge at {NOWHERE}")},
+}
+CASES = [
+    *((f"{verb} {words}", 2, why) for verb, rows in USAGE.items() for words, why in rows.items()),
+    *((f"{verb} {words}", code, why)
+      for verb, rows in OTHERWISE.items() for words, (code, why) in rows.items()),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files that are right, wrong, or in the way."""
+    folder = tmp_path_factory.mktemp("mistakes")
+    written(folder / "r.jsonl", [result(0)])
+    written(folder / "failed.jsonl", [result(0, error=failure())])
+    written(folder / "bad.jsonl", [result(0)], rest="nonsense\n")
+    written(folder / "cut.jsonl", [], rest='{"index": 0')
+    for name, text in {
+        "file": "text\n", "object.json": "{}", "bad.parquet": "nonsense", "empty.jsonl": "",
+        "mine.py": "mine", "mine.jsonl": "mine", "test_tested.py": "mine",
+        "endpoints.toml": '[mine]\nurl = "http://127.0.0.1:1/v1"\nkey_env = "NO_SUCH_KEY"\n',
+    }.items():  # fmt: skip
+        (folder / name).write_text(text)
+    (folder / "test_no_folder.py").symlink_to("/no/such/folder/file")
+    (folder / "folder").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert run(["curve", "new", "keys", "one"], Interrupts()) == 0
+    return folder
+
+
+@pytest.fixture
+def command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This process is that of a command."""
+    monkeypatch.chdir(folder)
+    # A process has its title for ever.
+    monkeypatch.setattr("trio_envserve.cli.evaluation.set_title", lambda _: None)
+    # A verb that serves, because its mistake is not found, ends in order.
+    guard = threading.Timer(HANG_S, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with process_restored(monkeypatch):
+        guard.start()
+        yield
+        guard.cancel()
+
+
+def seen(folder: Path) -> dict[str, int]:
+    return {str(path): path.lstat().st_mtime_ns for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize(("words", "code", "why"), CASES, ids=[words for words, _, _ in CASES])
+def test_mistake_is_told_in_words_and_changes_nothing(
+    words: str, code: int, why: str, folder: Path, command: None, capfd: pytest.CaptureFixture[str]
+):
+    given = shlex.split(words)
+    given.insert(given.index("--") if "--" in given else len(given), "--json")
+    before = seen(folder)
+    assert run(given, Interrupts()) == code
+    out, err = capfd.readouterr()
+    (line,) = out.splitlines()  # nothing was bound
+    assert json.loads(line)["exit"] == code
+    assert why in out + err
+    assert "Traceback" not in err
+    assert seen(folder) == before
+
+
+WITH_EXAMPLES = {"serve", "eval", "status", "demo", "replay", "conform", "fuzz", "run-with"}
+
+
+def test_help_of_each_verb_has_examples_and_its_own_exit_codes(
+    command: None, capfd: pytest.CaptureFixture[str]
+):
+    for verb in VERBS:
+        assert run([verb, "--help"], Interrupts()) == 0
+        text = capfd.readouterr().out
+        if verb == "door":  # has verbs of its own
+            assert "http" in text
+            continue
+        assert "Examples:" in text or verb not in WITH_EXAMPLES, verb
+        codes = text.rpartition("Exit codes")[2]
+        assert "  2 " in codes
+        for other in ("eval:", "attach:", "report:", "status --ready:"):
+            assert other not in codes
+    assert run(["--help"], Interrupts()) == 0
+    listed = capfd.readouterr().out
+    assert all(f"  {verb} " in listed for verb in VERBS)
+
+
+@pytest.mark.parametrize("given", [["--address", NOWHERE], [f"--address={NOWHERE}"], [NOWHERE]])
+@pytest.mark.parametrize(
+    ("verb", "words"),
+    [
+        ("keys", []), ("keys", ["run"]), ("attach", ["one"]), ("cancel", ["one", "two"]),
+        ("forget", ["one"]), ("status", []), ("top", []), ("stack", ["one"]),
+    ],
+)  # fmt: skip
+def test_address_is_taken_with_and_without_its_option(
+    verb: str, words: list[str], given: list[str]
+):
+    """And without any it is where `serve` is unless it is told otherwise."""
+    for arguments in ([*given, *words], [*words, *given]):
+        assert parsed(verb, arguments)["address"] == NOWHERE
+    assert parsed(verb, words)["address"] == parsed("serve", [])["bind"] == "tcp://127.0.0.1:5555"
+
+
+def parsed(verb: str, arguments: list[str]) -> dict[str, object]:
+    """The options that a verb is called with."""
+    command = group.get_command(click.Context(group), verb)
+    assert command is not None
+    return command.make_context(verb, [*arguments]).params
