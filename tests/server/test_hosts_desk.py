@@ -28,7 +28,7 @@ from trio_envserve.core.host_messages import (
     encode,
 )
 from trio_envserve.core.lease import LeaseTerms
-from trio_envserve.core.router_effects import Report
+from trio_envserve.core.router_effects import Kill, Report, Spawn
 from trio_envserve.core.router_inputs import HostsDead
 from trio_envserve.core.slots import Pool
 from trio_envserve.server import hosts as hosts_module
@@ -432,6 +432,29 @@ async def test_a_host_that_is_lost_is_written_down_no_more() -> None:
         assert rig.records.written[-1] == [own()]
         (past,) = rig.desk.records({}, trio.current_time())["past_hosts"]
         assert past["host"] == "a"
+
+
+async def test_what_is_for_the_workers_of_a_host_is_sent_to_it_together() -> None:
+    rig = Rig()
+    rig.open()
+    worker = b"w" * 16
+    async with rig.serving():
+        await rig.socket.come((b"a", first_hello("a", T1)), (b"a", beat(T1, 1)))
+        await rig.socket.come((b"a", beat(T1, 2)))
+        rig.desk.tick(trio.current_time())  # its place is opened
+        (slot,) = rig.desk.hosts.hosts[T1].places
+        rig.socket.take()
+        assert rig.desk.host_of(worker) is None
+        assert not rig.desk.take(Kill(worker, "of this machine"))
+        assert not rig.desk.tell(worker, [(b"i" * 16, b"x")])
+        assert rig.desk.take(Spawn(slot, worker, b"i" * 16))
+        assert rig.desk.tell(worker, [(b"i" * 16, b"x")])
+        assert rig.desk.host_of(worker) == "a"
+        assert rig.socket.take() == []
+        rig.desk.flush()
+        assert rig.socket.take() == [(b"a", "Items")]
+        rig.desk.flush()
+        assert rig.socket.take() == []
 
 
 async def test_a_host_that_sends_what_is_no_message_is_told_and_others_are_heard(
