@@ -99,26 +99,14 @@ class BadText(Exception):
 
 
 def raised(name: str) -> BaseException:
-    match name:
-        case "group":
-            return ExceptionGroup("several", [ValueError("one"), TypeError("two")])
-        case "base":
-            return BadBase("no exception")
-        case "text":
-            return BadText()
-        case "surrogate":
-            return ValueError("\ud800")
-        case "exit":
-            return SystemExit(7)
-        case "interrupt":
-            return KeyboardInterrupt()
-        case "generator":
-            return GeneratorExit()
-        case "stop":
-            return StopAsyncIteration("stop")
-        case "memory":
-            return MemoryError("no memory")
-    return ValueError(name)
+    """The exception of a step "raise"."""
+    known = {
+        "group": ExceptionGroup("several", [ValueError("one"), TypeError("two")]),
+        "base": BadBase("no exception"), "text": BadText(), "surrogate": ValueError("\ud800"),
+        "exit": SystemExit(7), "interrupt": KeyboardInterrupt(), "generator": GeneratorExit(),
+        "stop": StopAsyncIteration("stop"), "memory": MemoryError("no memory"),
+    }  # fmt: skip
+    return known.get(name, ValueError(name))
 
 
 class Steps:
@@ -179,16 +167,21 @@ class Steps:
     def escape(self, mark: str, gate: str) -> None:
         """Fork a process that keeps every descriptor, in a session of its own: it
         outlives the worker, and goes on with the rollout until the gate opens."""
-        if os.fork():
-            while not self.stage.exists(mark):
-                time.sleep(POLL_S)
-            return
+        if self._is_apart(os.fork(), mark, gate):
+            os._exit(0)
+
+    def _is_apart(self, forked: int, mark: str, gate: str) -> bool:
+        """Whether this is the process that was forked; then it leads a session, and the gate is
+        open."""
+        if forked:
+            self.block(mark)
+            return False
         os.setsid()
         self.stage.put(mark, str(os.getpid()))
         began_s = time.monotonic()
         while not self.stage.exists(gate) and time.monotonic() - began_s < FORK_LIFE_S:
             time.sleep(POLL_S)
-        os._exit(0)
+        return True
 
     def speak_junk(self, kind: str) -> None:
         """Spoil what this worker's process speaks with, in one of :data:`KINDS`."""
@@ -247,15 +240,8 @@ class Steps:
         """Fork a process that outlives the worker in a session of its own, and when the
         gate opens writes what its text says, in hex, to every socket that it has got:
         all, for Python is not told of the fork."""
-        if ctypes.PyDLL(None).fork():
-            while not self.stage.exists(mark):
-                time.sleep(POLL_S)
+        if not self._is_apart(ctypes.PyDLL(None).fork(), mark, gate):
             return
-        os.setsid()
-        self.stage.put(mark, str(os.getpid()))
-        began_s = time.monotonic()
-        while not self.stage.exists(gate) and time.monotonic() - began_s < FORK_LIFE_S:
-            time.sleep(POLL_S)
         data = bytes.fromhex(self.stage.file(gate).read_text())
         for entry in Path("/proc/self/fd").iterdir():
             with contextlib.suppress(OSError):

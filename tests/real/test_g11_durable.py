@@ -64,14 +64,11 @@ async def test_g11_outcomes_and_starts_outlive_a_server_that_is_killed(judge: Ju
     assert [judge.starts(key) for key in ("done", "half", "again")] == [1, 1, 2]
 
 
-@pytest.mark.parametrize(
-    ("number", "kills"), [(40, 3), pytest.param(300, 30, marks=pytest.mark.slow)]
-)
-async def test_g11_kills_at_random_moments_lose_nothing_that_was_told(
-    judge: Judge, number: int, kills: int
-):
+@pytest.mark.slow
+async def test_g11_kills_at_random_moments_lose_nothing_that_was_told(judge: Judge):
     """Half of the calls consent to a further execution.  A caller that was told an outcome
     gets the same one from the last server; what is told to have run once at most has."""
+    number, kills = 300, 30
     random_moments = random.Random(number)
     with trio.fail_after(PATIENCE_S * (1 + kills / 10)), held_port() as port:
         bind = f"tcp://127.0.0.1:{port}"

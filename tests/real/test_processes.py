@@ -3,10 +3,13 @@ worker, whatever killed which and whatever the code is doing."""
 
 import os
 import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
 
+from tests.real.judge import Judge
 from tests.real.support import (
     SOON_S,
     assert_gone,
@@ -133,37 +136,35 @@ async def test_workers_die_with_a_server_whose_program_has_forked(judge, by):
             os.kill(forked, signal.SIGKILL)
 
 
-async def test_what_a_program_has_forked_does_not_hold_the_locks_of_its_server(judge):
+@asynccontextmanager
+async def killed_beside_its_fork(
+    judge: Judge, by: str
+) -> AsyncIterator[tuple[int, int, AddressLocks]]:
+    """A server's dead process, the living one that its program had forked, and its locks."""
     bind = f"ipc://{judge.directory}/s"
     async with open_server_process(judge, bind=bind) as server:
-        forked = await forked_by(server, "python")
+        forked = await forked_by(server, by)
         server.signal(signal.SIGKILL)
         await server.wait()
         locks = AddressLocks(bind)
         try:
-            with trio.move_on_after(SOON_S):  # it may not have come to that yet
-                await until(locks.server.acquire_nowait)
-                await until(lambda: locks.try_epochs(b"2" * 16) is not None)
-            assert (locks.server.held, locks.epochs.held) == (True, True)
-            assert is_alive(forked)
+            yield server.pid, forked, locks
         finally:
             locks.close()
             os.kill(forked, signal.SIGKILL)
+
+
+async def test_what_a_program_has_forked_does_not_hold_the_locks_of_its_server(judge):
+    async with killed_beside_its_fork(judge, "python") as (_, forked, locks):
+        with trio.move_on_after(SOON_S):  # it may not have come to that yet
+            await until(locks.server.acquire_nowait)
+            await until(lambda: locks.try_epochs(b"2" * 16) is not None)
+        assert (locks.server.held, locks.epochs.held) == (True, True)
+        assert is_alive(forked)
 
 
 async def test_what_a_library_has_forked_is_named_and_not_the_dead_server(judge):
-    bind = f"ipc://{judge.directory}/s"
-    async with open_server_process(judge, bind=bind) as server:
-        forked = await forked_by(server, "c")
-        server.signal(signal.SIGKILL)
-        await server.wait()
-        locks = AddressLocks(bind)
-        refused = ""
-        try:
+    async with killed_beside_its_fork(judge, "c") as (server, forked, locks):
+        named = rf"\(pid {server}\) has ended, but process {forked}, forked by its program"
+        with pytest.raises(ServerStartError, match=named):
             locks.take_server()
-        except ServerStartError as error:
-            refused = str(error)
-        finally:
-            locks.close()
-            os.kill(forked, signal.SIGKILL)
-    assert f"(pid {server.pid}) has ended, but process {forked}, forked by its program" in refused
