@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 from tests.core.helpers import Joined
 from trio_envserve.core.client_effects import Answer, ToServer
@@ -214,59 +214,59 @@ def bytecodes(in_flight: int = 64, *, done: int = 0, keyed: bool = False) -> dic
 
 # -- expectations -------------------------------------------------------------------------
 
+Counts: TypeAlias = "dict[str, dict[str, float]]"
+PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
+BOUNDS = (
+    ("bytecodes", "", "request"),
+    ("bytecodes_keyed", "", "keyed request"),
+    # Past the worker's capacity, a request waits: with 64 in flight none does.
+    ("bytecodes_10000_in_flight", "bytecodes_1000_in_flight", "request with 10,000 in flight"),
+    ("bytecodes_after_20000", "bytecodes", "request after 20,000 requests"),
+    ("bytecodes_keyed_after_20000", "bytecodes_keyed", "request after 20,000 with keys"),
+)
+"""What is bounded, by which count (none: what is expected), and in words."""
 
-def counted(*, grown: bool = True) -> dict[str, Any]:
-    """All counts for each request, what was expected, and what is too much.  ``grown``: with
-    those of much in flight and long sessions, which take most of the time."""
-    expected = json.loads(EXPECTED.read_text())
-    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    record: dict[str, Any] = {
-        "python": version,
-        **{
-            name: bytecodes(**arguments)
-            for name, arguments in COUNTS.items()
-            if grown or not arguments.keys() - {"keyed"}
-        },
-        "tolerance": expected["tolerance"],
-        "expected": expected["bytecodes"].get(version),
-        "expected_keyed": expected["bytecodes_keyed"].get(version),
+
+def counted(*, grown: bool = True) -> Counts:
+    """All counts for each request; ``grown``: with those of much in flight and long sessions,
+    which take most of the time."""
+    return {
+        name: bytecodes(**arguments)
+        for name, arguments in COUNTS.items()
+        if grown or not arguments.keys() - {"keyed"}
     }
-    record["problems"] = problems(record)
-    return record
 
 
-def problems(record: dict[str, Any]) -> list[str]:
-    rows = [
-        (f"the {machine} executes {{:.0f}} bytecodes for a {what}, {{:.0f}} {beside}",
-         record[name][machine], (record[other] or {}).get(machine))
-        for name, other, what, beside in (
-            ("bytecodes", "expected", "request", "expected"),
-            ("bytecodes_keyed", "expected_keyed", "keyed request", "expected"),
-            # Past the worker's capacity, a request waits: with 64 in flight none does.
-            ("bytecodes_10000_in_flight", "bytecodes_1000_in_flight",
-             "request with 10,000 in flight", "with 1,000"),
-            ("bytecodes_after_20000", "bytecodes", "request after 20,000 requests", "before"),
-            ("bytecodes_keyed_after_20000", "bytecodes_keyed",
-             "request after 20,000 with keys", "before"),
-        )
-        if name in record
-        for machine in MACHINES
-    ]  # fmt: skip
-    most = 1 + record["tolerance"]
-    return [text.format(got, few) for text, got, few in rows if got and few and got > most * few]
+def expected() -> Counts:
+    """The counts that hold on this Python; those that are not known are not there."""
+    known = json.loads(EXPECTED.read_text())
+    names = ("bytecodes", "bytecodes_keyed")
+    return {name: known[name][PYTHON] for name in names if PYTHON in known[name]}
 
 
-def accept(record: dict[str, Any]) -> None:
-    expected = json.loads(EXPECTED.read_text())
-    for counts in ("bytecodes", "bytecodes_keyed"):
-        rounded = {name: round(total, 1) for name, total in record[counts].items()}
-        expected[counts][record["python"]] = rounded
-    EXPECTED.write_text(json.dumps(expected, indent=2, sort_keys=True) + "\n")
+def problems(counts: Counts) -> list[str]:
+    """What costs more than it may."""
+    most = 1 + json.loads(EXPECTED.read_text())["tolerance"]
+    wanted, found = expected(), []
+    for name, other, what in BOUNDS:
+        few = counts.get(other, {}) if other else wanted.get(name, {})
+        for machine, got in counts.get(name, {}).items():
+            if machine in few and got > most * few[machine]:
+                beside = f"{few[machine]:.0f} {other or 'are expected'}"
+                found.append(f"the {machine} executes {got:.0f} bytecodes for a {what}; {beside}")
+    return found
 
 
-def table(record: dict[str, Any]) -> str:
+def accept(counts: Counts) -> None:
+    known = json.loads(EXPECTED.read_text())
+    for name in ("bytecodes", "bytecodes_keyed"):
+        known[name][PYTHON] = {who: round(total, 1) for who, total in counts[name].items()}
+    EXPECTED.write_text(json.dumps(known, indent=2, sort_keys=True) + "\n")
+
+
+def table(counts: Counts) -> str:
+    """The counts for people."""
     rows: list[tuple[str, ...]] = [("", *MACHINES)]
-    for name in (*COUNTS, "expected", "expected_keyed"):
-        counts = record.get(name) or {}
-        rows.append((name, *(f"{counts[m]:.0f}" if m in counts else "-" for m in MACHINES)))
+    named = {**counts, **{f"expected {name}": count for name, count in expected().items()}}
+    rows += [(name, *(f"{count[m]:.0f}" for m in MACHINES)) for name, count in named.items()]
     return "\n".join(f"{row[0]:28}" + "".join(f"{cell:>9}" for cell in row[1:]) for row in rows)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cost.counted import BATCH, MACHINES, Machines, bytecodes, counted, problems
+from tests.cost.counted import BATCH, MACHINES, Machines, bytecodes, counted, expected, problems
 from trio_envserve.core.keys import Keys
 from trio_envserve.core.router import Router
 
@@ -28,9 +28,8 @@ def counted_alone(*, grown: bool):
 
 @pytest.mark.parametrize("grown", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_request_costs_no_more_than_expected_whatever_is_pending_or_done(grown):
-    record = counted_alone(grown=grown)
-    assert record["expected"] is not None, "python -m tests.cost --counted --accept"
-    assert record["problems"] == []
+    assert expected(), "python -m tests.cost --counted --accept"
+    assert problems(counted_alone(grown=grown)) == []
 
 
 def test_counts_of_the_same_inputs_are_the_same():
@@ -62,17 +61,14 @@ def slowed(monkeypatch, kind, name, turns):
 
 
 def test_dearer_router_is_noticed(monkeypatch):
-    before = counted(grown=False)
     slowed(monkeypatch, Router, "take", lambda router: 50 * BATCH)
-    found = problems({**before, "bytecodes": bytecodes()})
+    found = problems({"bytecodes": bytecodes()})
     assert any(problem.startswith("the router executes") for problem in found)
 
 
 def test_dearer_keys_are_noticed(monkeypatch):
-    before = counted(grown=False)
     slowed(monkeypatch, Keys, "step", lambda keys: 50)
-    dearest = {"bytecodes": bytecodes(), "bytecodes_keyed": bytecodes(keyed=True)}
-    (problem,) = problems({**before, **dearest})
+    (problem,) = problems(counted(grown=False))
     assert problem.startswith("the router executes")
     assert "for a keyed request" in problem
 
@@ -82,7 +78,7 @@ def test_cost_that_grows_with_pending_requests_is_noticed(monkeypatch):
     slowed(monkeypatch, Router, "take", lambda router: sum(
         len(session.entries) for session in router.cache.sessions.values()
     ))  # fmt: skip
-    assert any("with 10,000 in flight" in problem for problem in counted()["problems"])
+    assert any("with 10,000 in flight" in problem for problem in problems(counted()))
 
 
 @pytest.mark.parametrize("keyed", [False, True])
