@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ import trio
 from trio_envserve import open_client, open_server
 from trio_envserve.net import MemoryNetwork
 
+SEVEN = [sys.executable, "-c", "raise SystemExit(7)"]
 TICKS = 60
 TICK_S = 0.02
 PATIENCE_S = 30.0
@@ -67,10 +69,7 @@ class Forking:
     # -- children that come back -------------------------------------------------
 
     def exec_fails(self, rollout: Any) -> Any:
-        pid = os.fork()
-        if pid == 0:
-            os.execv("/no/such/program", ["program"])
-        return ended(pid)
+        return forked(lambda: os.execv("/no/such/program", ["program"]))
 
     def pty_child_returns(self, rollout: Any) -> Any:
         pid, descriptor = pty.fork()
@@ -82,10 +81,7 @@ class Forking:
             os.close(descriptor)
 
     def exits_as_if_alone(self, rollout: Any) -> Any:
-        pid = os.fork()
-        if pid == 0:
-            sys.exit(0)
-        return ended(pid)
+        return forked(lambda: sys.exit(0))
 
     async def awaits(self, rollout: Any) -> Any:
         pid = os.fork()
@@ -123,22 +119,16 @@ class Forking:
     async def in_an_executor(self, rollout: Any) -> Any:
         loop = asyncio.get_running_loop()
         with ThreadPoolExecutor(1) as executor:
-            forked = loop.run_in_executor(executor, self.exec_raises, rollout)
+            said = loop.run_in_executor(executor, self.exec_fails, rollout)
             await loop.run_in_executor(executor, self.write, rollout.input["key"], 0)
-            return await forked
-
-    def exec_raises(self, rollout: Any) -> Any:
-        pid = os.fork()
-        if pid == 0:
-            raise FileNotFoundError
-        return ended(pid)
+            return await said
 
     def asks_the_model(self, rollout: Any) -> Any:
-        pid = os.fork()
-        if pid == 0:
+        def ask() -> None:
             while True:
                 rollout.ask_sync([], reference="x")
-        return ended(pid)
+
+        return forked(ask)
 
     def forks_twice(self, rollout: Any) -> Any:
         """As a daemon does; then comes back."""
@@ -158,24 +148,18 @@ class Forking:
     # -- children that do not ----------------------------------------------------
 
     def exits(self, rollout: Any) -> Any:
-        pid = os.fork()
-        if pid == 0:
+        def end() -> None:
             time.sleep(0.2)
             os._exit(7)
-        return ended(pid)
+
+        return forked(end)
 
     def executes(self, rollout: Any) -> Any:
-        pid = os.fork()
-        if pid == 0:
-            os.execv(sys.executable, [sys.executable, "-c", "raise SystemExit(7)"])
-        return ended(pid)
+        return forked(lambda: os.execv(sys.executable, SEVEN))
 
     def runs_a_program(self, rollout: Any) -> Any:
-        done = subprocess.run([sys.executable, "-c", "raise SystemExit(7)"], check=False)
-        other = subprocess.run(
-            [sys.executable, "-c", "raise SystemExit(7)"], check=False,
-            preexec_fn=lambda: None,  # this kind forks
-        )  # fmt: skip
+        done = subprocess.run(SEVEN, check=False)
+        other = subprocess.run(SEVEN, check=False, preexec_fn=lambda: None)  # this kind forks
         return ["exited", done.returncode if done.returncode == other.returncode else -1]
 
     def multiprocesses(self, rollout: Any) -> Any:
@@ -206,6 +190,12 @@ class Forking:
             return [json.loads(os.read(read, 4096)), ended(pid)]
         finally:
             os.close(read)
+
+
+def forked(child: Callable[[], Any]) -> Any:
+    """How a child has ended; in the child, what that returns, if it does."""
+    pid = os.fork()
+    return ended(pid) if pid else child()
 
 
 def ended(pid: int) -> Any:
