@@ -71,6 +71,7 @@ def test_note_that_cannot_be_is_forgotten_and_only_the_codes_own_is_refused():
 
 def test_where_nobody_keeps_notes_mistakes_show_all_the_same():
     rollout = a_rollout()
+    assert not rollout.cancelled()
     rollout.note(turn=1)
     rollout.note.add(tool="search")
     with pytest.raises(TypeError):

@@ -57,15 +57,18 @@ def passed(run: subprocess.CompletedProcess[str], count: int) -> None:
 # -- the factories, in this very session ------------------------------------------
 
 
-async def test_a_server_of_a_closure_and_its_client(
+async def test_several_servers_of_closures_and_their_clients(
     envserve_server: ServerFactory, envserve_client: ClientFactory
 ):
-    async def twice(rollout: Rollout) -> int:
-        return 2 * int(rollout.input)
-
     with trio.fail_after(60):
-        client = await envserve_client(await envserve_server(twice))
-        assert await client.run_rollout(21) == 42
+        for word in ("one", "two"):
+
+            async def say(rollout: Rollout, word: str = word) -> str:
+                return word
+
+            server = await envserve_server(say, ready=False)
+            for given in (server, server.address):
+                assert await (await envserve_client(given)).run_rollout(None) == word
 
 
 @pytest.mark.real
@@ -81,19 +84,6 @@ async def test_a_server_with_workers_behind_a_proxy(
         assert proxy.cut_all() >= 1
         assert await client.run_rollout({"index": 0}) == first
         assert proxy.counters.cut >= 1
-
-
-async def test_several_servers_at_once(
-    envserve_server: ServerFactory, envserve_client: ClientFactory
-):
-    with trio.fail_after(60):
-        for word in ("one", "two"):
-
-            async def say(rollout: Rollout, word: str = word) -> str:
-                return word
-
-            server = await envserve_server(say, ready=False)
-            assert await (await envserve_client(server.address)).run_rollout(None) == word
 
 
 async def test_a_broken_environment_is_an_error_of_the_await(envserve_server: ServerFactory):

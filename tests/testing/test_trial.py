@@ -418,25 +418,25 @@ async def test_it_is_no_coroutine_and_says_so():
         run_trial(Slow(), [1.0])
 
 
-def test_asyncio_has_no_virtual_clock():
-    class Other:
-        backend = "asyncio"
-
-        async def run_rollout(self, rollout: Rollout) -> None: ...
-
-    with pytest.raises(ConfigError, match="no virtual clock"):
-        run_trial(Other(), [1])
+class OnAsyncio(Slow):
+    backend = "asyncio"
 
 
-@pytest.mark.parametrize("options", [{"clients": 0}, {"moments": -1}, {"over_s": -1.0}])
-def test_wrong_numbers(options: dict[str, Any]):
-    with pytest.raises(ConfigError):
-        run_trial(Slow(), [1.0], **options)
-
-
-def test_wrong_options_of_an_ask():
-    with pytest.RaisesGroup(ConfigError, flatten_subgroups=True, allow_unwrapped=True):
-        run_trial(Slow(), [Ask(1.0, timeout_s=-1)])
+@pytest.mark.parametrize(
+    ("environment", "ask", "options", "told"),
+    [
+        (OnAsyncio, 1.0, {}, "no virtual clock"),
+        (Slow, Ask(1.0, timeout_s=-1), {}, "timeout_s"),
+        (Slow, 1.0, {"clients": 0}, "clients"),
+        (Slow, 1.0, {"moments": -1}, "moments"),
+        (Slow, 1.0, {"over_s": -1.0}, "over_s"),
+    ],
+)
+def test_wrong_use_is_refused(environment: Any, ask: Any, options: dict[str, Any], told: str):
+    with pytest.RaisesGroup(
+        pytest.RaisesExc(ConfigError, match=told), flatten_subgroups=True, allow_unwrapped=True
+    ):
+        run_trial(environment(), [ask], **options)
 
 
 def test_a_broken_environment_is_told_with_its_traceback():

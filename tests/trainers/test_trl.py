@@ -253,15 +253,6 @@ def test_worker_that_gets_no_rollout_is_not_healthy(monkeypatch: pytest.MonkeyPa
     worker.stop()
 
 
-@pytest.mark.usefixtures("sample_type")
-def test_worker_stops_while_its_queue_is_full(monkeypatch: pytest.MonkeyPatch):
-    client = Client([made.answered()] * 4, ends=False)
-    worker = worker_on(monkeypatch, client, configuration(queue_maxsize=1))
-    assert worker.rollout_buffer.get(timeout=60).group_id == 0
-    worker.stop()
-    worker.check_health(60)
-
-
 # -- with a real server -------------------------------------------------------------
 
 
