@@ -197,33 +197,6 @@ class Hostile:
         """Exit."""
         raise SystemExit(4)
 
-    def gives(self, what: str) -> object:
-        """Return something."""
-        loop: list[object] = []
-        loop.append(loop)
-        given = {
-            "none": None,
-            "object": object,
-            "unprintable": Unprintable(),
-            "surrogate": "a\ud800b",
-            "cycle": loop,
-            "set": {1},
-            "long": "x" * 1_000_000,
-            "bytes": b"\x00\xff",
-            "nan": float("nan"),
-            "parts": [{"type": "text", "text": "seen"}],
-            "rows": [{"type": "fire", "level": 3}],
-            "row": {"type": "file", "file": "a.txt"},
-            "texts": ["a", "b"],
-            "image": dict(PNG),
-            "images": ["before", dict(PNG), "and after"],
-            "pillow": Picture(),
-            "trl": [{"type": "image", "image": Picture("CMYK")}, {"type": "text", "text": "a"}],
-            "no image": [{"type": "image", "image": "of what"}],
-            "huge": [{"type": "image_url", "image_url": {"url": "x" * 20_000_000}}],
-        }
-        return given[what]
-
     def count(self, timeout_s: int, method: int = 0, name: str = "") -> int:
         """Count, with arguments named as those of a loop might be."""
         self.done.append(timeout_s)
@@ -260,7 +233,6 @@ def told(result, number=0):
         (("count", "[" + "1," * 500_000), "the arguments have more than 200000 characters"),
         (("count", {}), "count needs timeout_s"),
         (("count", {"timeout_s": 1, "step": 1}), "count has no argument 'step'"),
-        (("gives", {"what": "unprintable"}), "a Unprintable, has no text"),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -273,52 +245,73 @@ async def test_the_model_is_told_of_its_mistakes(wanted, said):
     encode(result)
 
 
-@pytest.mark.parametrize(
-    ("what", "text"),
-    [
-        ("none", "null"),
-        ("object", "<class 'object'>"),
-        ("surrogate", "a\\ud800b"),
-        ("cycle", "[[...]]"),
-        ("set", "{1}"),
-        ("bytes", "b'\\x00\\xff'"),
-        ("nan", "NaN"),
-        ("rows", '[{"type": "fire", "level": 3}]'),
-        ("row", '{"type": "file", "file": "a.txt"}'),
-        ("texts", '["a", "b"]'),
-        ("no image", '[{"type": "image", "image": "of what"}]'),
-    ],
-)
-async def test_results_become_text(what, text):
-    result, _ = await one(Hostile, [calls(("gives", {"what": what})), "."], {}, "tool_errors")
-    assert told(result) == text
-    assert result["state"]["tool_errors"] == 0
+class Gives(Asks):
+    """Its tool returns what the test says."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def give(self) -> object:
+        """Return something."""
+        return self.value
+
+
+async def given(value):
+    """What the model is told of a value that its tool returns, and whether that is an error."""
+    result, model = await one(Gives, [calls(("give", {})), "."], None, "tool_errors", value=value)
+    assert model.asked[1][-1]["content"] == told(result)
     encode(result)
+    return told(result), result["state"]["tool_errors"]
+
+
+LOOP: list[object] = []
+LOOP.append(LOOP)
 
 
 @pytest.mark.parametrize(
-    ("what", "parts"),
+    ("value", "text"),
     [
-        ("parts", [text_part("seen")]),
-        ("image", [PNG]),
-        ("images", [text_part("before"), PNG, text_part("and after")]),
-        ("pillow", [PNG]),
-        ("trl", [PNG, text_part("a")]),
+        (None, "null"),
+        (object, "<class 'object'>"),
+        ("a\ud800b", "a\\ud800b"),
+        (LOOP, "[[...]]"),
+        ({1}, "{1}"),
+        (b"\x00\xff", "b'\\x00\\xff'"),
+        (float("nan"), "NaN"),
+        ([{"type": "fire", "level": 3}], '[{"type": "fire", "level": 3}]'),
+        ({"type": "file", "file": "a.txt"}, '{"type": "file", "file": "a.txt"}'),
+        (["a", "b"], '["a", "b"]'),
+        ([{"type": "image", "image": "of what"}], '[{"type": "image", "image": "of what"}]'),
     ],
 )
-async def test_images_that_a_tool_returns_reach_the_model(what, parts):
+async def test_value_that_a_tool_returns_becomes_text(value, text):
+    assert await given(value) == (text, 0)
+
+
+@pytest.mark.parametrize(
+    ("value", "parts"),
+    [
+        ([text_part("seen")], [text_part("seen")]),
+        (PNG, [PNG]),
+        (["before", PNG, "and after"], [text_part("before"), PNG, text_part("and after")]),
+        (Picture(), [PNG]),
+        ([{"type": "image", "image": Picture("CMYK")}, text_part("a")], [PNG, text_part("a")]),
+    ],
+)
+async def test_images_that_a_tool_returns_reach_the_model(value, parts):
     """One by itself became the text of its base64."""
-    result, model = await one(Hostile, [calls(("gives", {"what": what})), "I see."])
-    assert model.asked[1][-1]["content"] == told(result) == parts
-    encode(result)
+    assert await given(value) == (parts, 0)
 
 
-async def test_results_of_tools_are_bounded():
-    script = [calls(("gives", {"what": "huge"}), ("gives", {"what": "long"})), "."]
-    result, _ = await one(Hostile, script, {}, "tool_errors")
-    assert "16000000 are allowed" in json.loads(told(result))["error"]
-    assert "900000 characters left out" in told(result, 1)
-    assert result["state"]["tool_errors"] == 1
+async def test_value_that_a_tool_returns_is_bounded_and_has_a_text():
+    huge = {"type": "image_url", "image_url": {"url": "x" * 20_000_000}}
+    for value, why in (([huge], "16000000 are allowed"), (Unprintable(), "has no text")):
+        answer, errors = await given(value)
+        assert why in json.loads(answer)["error"]
+        assert errors == 1
+    answer, errors = await given("x" * 1_000_000)
+    assert "900000 characters left out" in answer
+    assert errors == 0
 
 
 class Seen:
