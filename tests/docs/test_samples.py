@@ -15,6 +15,7 @@ import re
 import shlex
 import shutil
 import signal
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
@@ -155,21 +156,25 @@ async def test_a_session_runs(sample: Sample, tmp_path: Path):
             elif words[-1] == "&":
                 await stack.enter_async_context(beside(tmp_path, *words[:-1]))
             else:
-                done = await (curled if command == "curl" else run)(tmp_path, *words)
+                if command == "curl":
+                    done = await unforked(tmp_path, "curl", "--noproxy", "*", *words)
+                elif words[0] == "-m":
+                    done = await unforked(tmp_path, sys.executable, "-W", "error", *words)
+                else:
+                    done = await run(tmp_path, *words)
                 assert done.code == 0 or stood_still(done), (line, done)
 
 
 async def run(folder: Path, *words: str) -> Finished:
-    """A line of the command or of Python."""
+    """Run a line of the command, or a program of Python."""
     return await commands.run(folder, *words, QWEN_KEY="sk-1")
 
 
-async def curled(folder: Path, *words: str) -> Finished:
-    """A line of curl."""
+async def unforked(folder: Path, *words: str) -> Finished:
+    """Run another program to its end."""
     done = await trio.run_process(
-        ["curl", "--noproxy", "*", *words],
-        cwd=folder, capture_stdout=True, capture_stderr=True, check=False,
-    )  # fmt: skip
+        words, cwd=folder, capture_stdout=True, capture_stderr=True, check=False
+    )
     return Finished(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 

@@ -9,6 +9,7 @@ import os
 import random
 import re
 import sys
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -120,6 +121,27 @@ def said(question, number):
     return ["fail" if number is None else str(answer), "I don't know", "-1"][(number or 0) % 3]
 
 
+@asynccontextmanager
+async def asking(endpoint, **args):
+    """A function that runs an episode on a worker of the library's interpreter."""
+    with trio.fail_after(240):
+        async with (
+            serve(endpoint) as url,
+            open_server(
+                "verifiers:envserve_sums", args=args, workers=1, worker_python=PYTHON
+            ) as server,
+            open_client(server.address) as client,
+        ):
+
+            async def run(given, *columns, model=url):
+                return await client.run_rollout(
+                    given, model=model, model_name="m", state_columns=columns,
+                    sampling_args={"temperature": 0.5},
+                )  # fmt: skip
+
+            yield run
+
+
 @pytest.mark.real
 @pytest.mark.slow
 async def test_episodes_are_rewarded_as_the_library_does(taskset):
@@ -129,35 +151,23 @@ async def test_episodes_are_rewarded_as_the_library_does(taskset):
         return Reply("I fail" if number == 4 else said(question, number))
 
     endpoint = Endpoint(answer)
-    with trio.fail_after(240):
-        async with serve(endpoint) as url:
-            async with open_server(
-                "verifiers:envserve_sums", workers=1, worker_python=PYTHON
-            ) as server:
-                async with open_client(server.address) as client:
-
-                    async def run(given, *columns):
-                        return await client.run_rollout(
-                            given, model=url, model_name="m", state_columns=columns,
-                            sampling_args={"temperature": 0.5},
-                        )  # fmt: skip
-
-                    for i, reward in [(0, 0.75), (1, 0.0), (2, 0.25), (3, 0.75)]:
-                        result = await run({"index": i}, "deltas", "episode")
-                        assert result["reward"] == reward
-                        assert sum(result["rewards"].values()) == reward
-                        (message,) = result["completion"]
-                        assert message["content"] == said(f"{i}", i)
-                        assert len(result["state"]["deltas"]) > 1
-                        assert result["state"]["episode"]["ok"]
-                    own = {"task": {"prompt": "What is 6 + 6?", "answer": "12"}}
-                    assert (await run(own))["reward"] == 0.75
-                    with pytest.raises(RolloutFailed, match="the judge is not there"):
-                        await run({"index": 4})
-                    with pytest.raises(RolloutFailed, match=r"is not within 0\.\.19"):
-                        await run({"index": 20})
-                    with pytest.raises(RolloutFailed, match="takes an endpoint over HTTP"):
-                        await client.run_rollout({"index": 0}, model="oracle")
+    async with asking(endpoint) as run:
+        for i, reward in [(0, 0.75), (1, 0.0), (2, 0.25), (3, 0.75)]:
+            result = await run({"index": i}, "deltas", "episode")
+            assert result["reward"] == reward
+            assert sum(result["rewards"].values()) == reward
+            (message,) = result["completion"]
+            assert message["content"] == said(f"{i}", i)
+            assert len(result["state"]["deltas"]) > 1
+            assert result["state"]["episode"]["ok"]
+        own = {"task": {"prompt": "What is 6 + 6?", "answer": "12"}}
+        assert (await run(own))["reward"] == 0.75
+        with pytest.raises(RolloutFailed, match="the judge is not there"):
+            await run({"index": 4})
+        with pytest.raises(RolloutFailed, match=r"is not within 0\.\.19"):
+            await run({"index": 20})
+        with pytest.raises(RolloutFailed, match="takes an endpoint over HTTP"):
+            await run({"index": 0}, model="oracle")
     assert len(endpoint.asks) == 6
     assert endpoint.asks[0].body["temperature"] == 0.5
 
@@ -172,7 +182,7 @@ async def test_episodes_by_eval_are_rewarded_as_the_library_does(taskset, tmp_pa
     )
     async with serve(endpoint) as url:
         done = await run_command(
-            tmp_path, "eval", "verifiers:envserve_sums", "-n", "5", "--repeat", "5",
+            tmp_path, "eval", "verifiers:envserve_sums", "-n", "3", "--repeat", "3",
             "--worker-python", PYTHON, "--workers", "2", "--in-flight", "4", "--model", url,
             "--model-name", "m", "--output", "r.jsonl", "--json",
         )  # fmt: skip
@@ -182,7 +192,7 @@ async def test_episodes_by_eval_are_rewarded_as_the_library_does(taskset, tmp_pa
         (message,) = record["value"]["completion"]
         right = message["content"] == str(2 * record["input"]["index"])
         assert record["reward"] == 0.5 * right + 0.25 * (len(message["content"]) < 3)
-    assert len(records) == len(endpoint.asks) == 25
+    assert len(records) == len(endpoint.asks) == 9
     assert len({record["reward"] for record in records}) > 1
 
 
@@ -190,22 +200,14 @@ async def test_episodes_by_eval_are_rewarded_as_the_library_does(taskset, tmp_pa
 @pytest.mark.slow
 async def test_a_cancelled_episode_closes_its_request(taskset):
     endpoint = Endpoint(lambda ask: Reply(hold=True))
-    with trio.fail_after(120):
-        async with serve(endpoint) as url:
-            async with open_server(
-                "verifiers:envserve_sums", workers=1, worker_python=PYTHON
-            ) as server:
-                async with open_client(server.address) as client, trio.open_nursery() as nursery:
-
-                    async def run():
-                        await client.run_rollout({"index": 0}, model=url, model_name="m")
-
-                    nursery.start_soon(run)
-                    while not endpoint.waiting:
-                        await trio.sleep(0.05)
-                    nursery.cancel_scope.cancel()
-                while not endpoint.asks[0].closed:
-                    await trio.sleep(0.05)
+    async with asking(endpoint) as run:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, {"index": 0})
+            while not endpoint.waiting:
+                await trio.sleep(0.05)
+            nursery.cancel_scope.cancel()
+        while not endpoint.asks[0].closed:
+            await trio.sleep(0.05)
 
 
 @pytest.mark.real
@@ -221,16 +223,8 @@ async def test_a_harness_with_tools_runs_them(taskset):
         return Reply(re.findall(r"\d+", str(printed["content"]))[0])
 
     endpoint = Endpoint(answer)
-    with trio.fail_after(240):
-        async with serve(endpoint) as url:
-            async with open_server(
-                "verifiers:envserve_sums", args={"harness": "bash"}, workers=1,
-                worker_python=PYTHON,
-            ) as server:  # fmt: skip
-                async with open_client(server.address) as client:
-                    result = await client.run_rollout(
-                        {"index": 3}, model=url, model_name="m", state_columns=("deltas",)
-                    )
+    async with asking(endpoint, harness="bash") as run:
+        result = await run({"index": 3}, "deltas")
     assert result["reward"] == 0.75
     roles = [message["role"] for message in result["completion"]]
     assert roles == ["assistant", "tool", "assistant"]
