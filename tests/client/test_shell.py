@@ -79,8 +79,13 @@ async def test_an_outcome_that_cannot_be_read_was_replayed_for_ever(
         return decode(body, **options)
 
     monkeypatch.setattr(values, "decode", no_luck)
+    raised: object = None
     async with pair(echo) as (server, client):
-        outcome = await client.outcome("unlucky")
+        try:
+            outcome = await client.outcome("unlucky")
+        except Exception as error:  # a known failure is to fail by an assertion
+            raised = error
+        assert raised is None
         assert isinstance(outcome.error, OutcomeNotDecodable)
         assert outcome.error.raw == values.encode("unlucky")
         assert type(problem).__name__ in str(outcome.error)
@@ -160,20 +165,6 @@ async def test_an_outcome_that_comes_when_its_call_was_just_cancelled_wakes_nobo
             client._driver.close()
         assert [type(end) for end in ends] == [trio.Cancelled]
         gate.set()
-
-
-# -- a name that cannot be encoded -----------------------------------------------
-# A client's name that is no text, or text that has no UTF-8, was found out when the
-# hello was encoded: by an exception in the middle of the connection's own task.
-
-
-@pytest.mark.parametrize("name", ["\ud800", 5, b"bytes", ["list"]])
-async def test_a_name_that_is_no_text_is_refused_when_the_client_is_opened(name: Any):
-    opened = False
-    with pytest.raises(ConfigError, match="name must be text"):
-        async with open_client("memory:nobody", name=name, network=MemoryNetwork()):
-            opened = True
-    assert not opened
 
 
 # -- a client that is closed -----------------------------------------------------
