@@ -23,7 +23,7 @@ pytestmark = pytest.mark.real
 # kills one that has just died, and ended the server.
 
 
-async def test_the_worker_is_reaped_and_replaced(judge, monkeypatch):
+async def test_worker_whose_group_may_not_be_signalled_is_reaped_and_replaced(judge, monkeypatch):
     sent = []
 
     def killpg(group, number):
@@ -52,7 +52,9 @@ async def test_the_worker_is_reaped_and_replaced(judge, monkeypatch):
 # place, and no worker of a server that was started there got ready.
 
 
-async def test_the_start_of_a_worker_imports_nothing_from_there(judge, monkeypatch, tmp_path):
+async def test_start_of_a_worker_imports_nothing_from_the_working_directory(
+    judge, monkeypatch, tmp_path
+):
     for name in ("json", "select", "socket", "dataclasses"):
         (tmp_path / f"{name}.py").write_text("raise ImportError('this is the wrong module')\n")
     monkeypatch.chdir(tmp_path)
@@ -78,7 +80,7 @@ def files_of(pid: int) -> list[str]:
     return found
 
 
-async def test_the_lock_is_held_by_worker_and_guard(judge):
+async def test_lock_is_held_by_worker_and_guard_where_standard_streams_are_closed(judge):
     odd, bind = "closes streams before it serves", f"ipc://{judge.directory}/s"
     with trio.fail_after(PATIENCE_S):
         async with open_odd_server(judge, odd, bind=bind), open_calls(bind) as calls:
@@ -89,7 +91,7 @@ async def test_the_lock_is_held_by_worker_and_guard(judge):
                 assert [name for name in files_of(pid) if name.endswith(".epochs")]
 
 
-async def test_a_replacement_has_its_channel(judge):
+async def test_replacement_has_its_channel_where_standard_streams_are_closed(judge):
     with trio.fail_after(PATIENCE_S):
         async with (
             open_odd_server(judge, "closes streams when it serves") as server,
@@ -121,7 +123,7 @@ def refuse(monkeypatch):
 
 
 @pytest.mark.parametrize("how", [take_away, refuse])
-async def test_a_death_is_noticed_nevertheless(judge, monkeypatch, how):
+async def test_death_is_noticed_without_pidfds(judge, monkeypatch, how):
     how(monkeypatch)
     with trio.fail_after(PATIENCE_S):
         async with open_server(judge) as server, open_calls(server.address) as calls:

@@ -144,7 +144,7 @@ async def test_a_server_closed_right_after_it_was_opened_does_not_wait_for_a_kil
 # way in which the process had ended was in the server's log only.
 
 
-async def test_server_and_client_tell_it(judge):
+async def test_worker_that_dies_while_it_is_set_up_is_told_by_server_and_client(judge):
     with trio.fail_after(PATIENCE_S):
         async with (
             open_real_server(judge, args={"setup": [["die", "SIGSEGV"]]}) as server,

@@ -37,7 +37,7 @@ from trio_envserve.core.messages import encode_record
 from trio_envserve.core.router import Router
 from trio_envserve.host.folder_locks import FolderLocks
 from trio_envserve.host.locks import AddressLocks
-from trio_envserve.host.workers import InProcessWorkers
+from trio_envserve.host.workers import InProcessWorkers, ProcessWorkers
 from trio_envserve.net import MemoryNetwork
 from trio_envserve.net.keypairs import key_bytes
 from trio_envserve.net.zmtp.curve import STRANGER
@@ -503,6 +503,20 @@ async def test_a_router_has_a_slot_for_each_worker_of_this_machine(
             "heartbeats": False, "journaled": False, "resting": False,
         }  # fmt: skip
         assert server.hosts_address == (hosts or "")
+
+
+@pytest.mark.parametrize(
+    ("workers", "hosts", "kind"),
+    [(0, None, InProcessWorkers), (2, None, ProcessWorkers), (0, PLACE, ProcessWorkers)],
+)
+def test_workers_are_processes_unless_there_are_none_here_and_elsewhere(
+    workers: int, hosts: str | None, kind: type
+) -> None:
+    setup = Setup(
+        environment="e", name="e", bind=PLACE, workers=workers, limits=ServerLimits(),
+        hosts_bind=hosts,
+    )  # fmt: skip
+    assert type(opening._host(setup, [], PLACE)) is kind
 
 
 async def test_the_locks_of_a_journal_are_held_with_those_of_the_address(

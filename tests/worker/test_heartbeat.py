@@ -59,7 +59,7 @@ def test_a_stack_that_changes_while_it_is_read_does_not_end_the_heartbeat(
 
 
 @pytest.mark.real
-async def test_its_heart_beats_on(judge):
+async def test_worker_without_descriptors_sends_heartbeats(judge):
     with trio.fail_after(PATIENCE_S):
         async with (
             open_server(judge) as server,

@@ -23,29 +23,20 @@ from trio_envserve.net import MemoryNetwork
 
 
 @pytest.mark.real
-async def test_the_end_of_its_loop_is_the_end_of_the_process(judge):
-    with trio.fail_after(PATIENCE_S):
-        async with (
-            open_real_server(judge) as server,
-            open_calls(server.address) as calls,
-        ):
-            calls.start("a", ["leave a thread"], ["crash the loop"], ["wait", "never"])
-            error = await calls.error("a", WorkerLost)
-            assert "it exited with status 1" in str(error)
-            await calls.value(calls.start("b"))  # by another one
-    assert judge.pids("a") != judge.pids("b")
-
-
-@pytest.mark.real
-async def test_closed_streams_do_not_keep_it_from_ending(judge, caplog):
+async def test_threads_of_an_environment_keep_no_worker_from_ending(judge, caplog):
     caplog.set_level(logging.INFO, logger="trio_envserve.server")
     with trio.fail_after(PATIENCE_S):
         async with (
             open_real_server(judge, stop_s=PATIENCE_S) as server,
             open_calls(server.address) as calls,
         ):
-            await calls.value(calls.start("a", ["leave a thread"], ["close streams"]))
-    assert "worker w0-1 has ended: it exited with status 0" in caplog.messages
+            calls.start("a", ["leave a thread"], ["crash the loop"], ["wait", "never"])
+            error = await calls.error("a", WorkerLost)
+            assert "it exited with status 1" in str(error)
+            # By another one, which is told to end.
+            await calls.value(calls.start("b", ["leave a thread"], ["close streams"]))
+    assert judge.pids("a") != judge.pids("b")
+    assert "worker w0-2 has ended: it exited with status 0" in caplog.messages
 
 
 # -- what an environment prints --------------------------------------------------
@@ -55,7 +46,7 @@ async def test_closed_streams_do_not_keep_it_from_ending(judge, caplog):
 
 
 @pytest.mark.real
-async def test_they_go_to_standard_error(judge):
+async def test_prints_of_an_environment_go_to_standard_error(judge):
     with trio.fail_after(PATIENCE_S):
         async with open_odd_server(judge) as server, open_calls(server.address) as calls:
             await calls.value(calls.start("a", ["print"]))
@@ -73,7 +64,7 @@ def exits():
     sys.exit("no API key")
 
 
-async def test_the_server_says_why_it_is_not_ready(autojump_clock):
+async def test_factory_that_exits_is_told_by_its_server(autojump_clock):
     async with open_server(exits, bind="memory:s", workers=0, network=MemoryNetwork()) as server:
         with trio.fail_after(600), pytest.raises(ServerStartError, match="SystemExit: no API key"):
             await server.wait_ready()

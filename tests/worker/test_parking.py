@@ -73,7 +73,7 @@ async def test_what_is_parked_reads_as_what_it_was():
         assert parked.read() == {**bodies, **large, 60: b"".join(pieces), 61: b"other"}
 
 
-async def test_it_is_behind_while_too_much_waits_to_be_written():
+async def test_parking_is_behind_while_too_much_waits_to_be_written():
     async with parking() as parked:
         assert not parked.parking.is_behind
         parked.parking.add(0, bytes(MIB))
