@@ -37,7 +37,7 @@ from trio_envserve.core.messages import encode_record
 from trio_envserve.core.router import Router
 from trio_envserve.host.folder_locks import FolderLocks
 from trio_envserve.host.locks import AddressLocks
-from trio_envserve.host.workers import InProcessWorkers, ProcessWorkers
+from trio_envserve.host.workers import InProcessWorkers
 from trio_envserve.net import MemoryNetwork
 from trio_envserve.net.keypairs import key_bytes
 from trio_envserve.net.zmtp.curve import STRANGER
@@ -244,12 +244,27 @@ async def test_what_cannot_be_run_together_is_refused(
     assert "setup" not in set_up
 
 
-async def test_what_is_not_given_has_its_default_and_no_lease_is_a_choice(
-    set_up: dict[str, Any],
+async def test_what_is_given_reaches_the_workers_and_what_is_not_has_its_default(
+    set_up: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    given: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(opening, "ProcessWorkers", lambda *each: given.append(each))
+    limits, wire = ServerLimits(stop_s=3.0), WireLimits(flush_s=3.0)
+    options: dict[str, Any] = {
+        "args": {"a": 1}, "limits": limits, "wire": wire, "worker_environ": [{"A": "1"}],
+        "worker_logging": {"level": "info"}, "worker_otlp": {"endpoint": "e"},
+    }  # fmt: skip
+    locks: list[Any] = ["a lock"]
+    for more in ({"workers": 3}, {"workers": 0, **HOSTED}):
+        async with open_server("arithmetic", **options, **more, needs={"gpu": 1.0}, fence_s=5.0):
+            opening._host(set_up["setup"], locks, PLACE)
+        about = (locks, PLACE, [{"A": "1"}], {"level": "info"}, (), None, {"endpoint": "e"})
+        assert given.pop() == ("arithmetic", {"a": 1}, limits, wire, *about)
+        assert (set_up["setup"].needs, set_up["setup"].lease.fence_s) == ({"gpu": 1.0}, 5.0)
     async with open_server(fence_s=None, workers=0, args={"a": (1,)}):
         pass
     setup = set_up["setup"]
+    assert isinstance(opening._host(setup, locks, PLACE), InProcessWorkers)
     assert setup.lease.fence_s == NO_LEASE_S
     assert (setup.limits, setup.wire, setup.keys) == (ServerLimits(), WireLimits(), KeyLimits())
     assert setup.args == {"a": (1,)}  # in this process any will do
@@ -503,20 +518,6 @@ async def test_a_router_has_a_slot_for_each_worker_of_this_machine(
             "heartbeats": False, "journaled": False, "resting": False,
         }  # fmt: skip
         assert server.hosts_address == (hosts or "")
-
-
-@pytest.mark.parametrize(
-    ("workers", "hosts", "kind"),
-    [(0, None, InProcessWorkers), (2, None, ProcessWorkers), (0, PLACE, ProcessWorkers)],
-)
-def test_workers_are_processes_unless_there_are_none_here_and_elsewhere(
-    workers: int, hosts: str | None, kind: type
-) -> None:
-    setup = Setup(
-        environment="e", name="e", bind=PLACE, workers=workers, limits=ServerLimits(),
-        hosts_bind=hosts,
-    )  # fmt: skip
-    assert type(opening._host(setup, [], PLACE)) is kind
 
 
 async def test_the_locks_of_a_journal_are_held_with_those_of_the_address(
