@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from tests.server.journal.folders import LARGE, a_run, completed, opened, read
+from trio_envserve import ServerStartError
 from trio_envserve.core.journal import Closed, Commanded, Record
 from trio_envserve.server.journal import Journal, keeper, open_journal, store
 
@@ -169,6 +170,15 @@ async def test_a_clock_that_jumps_by_a_day_ended_what_commands_are_kept_for(
         await saved(journal, 2)
         assert 0 < journal._store.state.uptime_s <= 2 * keeper.UPTIME_S + LONG_S
     assert read(tmp_path) == [Closed(1), said, opened(1)]
+
+
+async def test_a_folder_is_free_after_the_block_and_not_before(tmp_path: Path):
+    async with open_journal(tmp_path):
+        with pytest.raises(ServerStartError, match="in use"):
+            async with open_journal(tmp_path):
+                pass
+    async with open_journal(tmp_path):
+        pass
 
 
 async def test_every_record_woke_the_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
