@@ -97,7 +97,7 @@ def test_g9_a_host_without_a_lease_lost_its_workers_when_it_was_back():
     link.hosts.leases.terms = LeaseTerms(NO_LEASE_S)
     link.host.lease.deadline_s = link.deadline_s = link.now_s + NO_LEASE_S
     link.cut = True
-    link.second(3600)
+    link.second(900)
     link.cut = False
     link.host.connect()
     link.second(10)

@@ -100,6 +100,13 @@ def test_one_turn_answers_so_many_and_no_more():
     assert desk.keys.behind
 
 
+def test_what_is_larger_than_the_bound_may_be_there_alone():
+    desk = Desk(KeyLimits(retained_bytes=5))
+    assert desk.ask(A) == [("enter", 0)]
+    assert desk.keys.room.may_retain(NAME.namespace)
+    assert desk.ask(B, KeyName(b"a", b"other")) == [("FULL", B)]
+
+
 # -- commands -----------------------------------------------------------------------
 
 
