@@ -496,8 +496,7 @@ def nightly(session: nox.Session) -> None:
     session.run("trio-envserve", "fuzz", "--seconds", "600", "--json")
     session.run("trio-envserve", "fuzz", "--mutant", "all", "--json")
     session.run("python", "-m", "trio_envserve.lab.simulation", "200")
-    leases = ("--protocol", "trio_envserve.lab.hosts.world:Leases")
-    session.run("trio-envserve", "fuzz", *leases, "--seed", "0", "--runs", "100000", "--json")
+    session.run("trio-envserve", "fuzz", "--hosts", "--seconds", "1200", "--json")
     for config in ("ci", "couple", "nightly", "keys-nightly", "keys-disk-nightly"):
         session.run("trio-envserve", "fuzz", "--exhaustive", "--config", config, "--json")
     for name, arguments in AT_NIGHT.items():

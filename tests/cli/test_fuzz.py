@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import ROOT, Finished, check_nothing_left, command, run
-from trio_envserve.lab.mutants import MUTANTS
+from trio_envserve.lab.mutants import MUTANTS, NOT_BY_CHANCE
 from trio_envserve.lab.simulation.coverage import POSSIBLE, POSSIBLE_OF_KEYS
 from trio_envserve.lab.simulation.plan import Fault
 from trio_envserve.retrylab import USUAL
@@ -142,7 +142,7 @@ async def test_a_mutant_that_is_not_caught_is_a_failure(tmp_path: Path):
 async def test_all_mutants_are_caught(tmp_path: Path):
     done = await run(tmp_path, "fuzz", "--mutant", "all", "--json")
     assert done.code == 0, done.err
-    assert done.last["caught"] == done.last["count"] == len(MUTANTS) >= 25
+    assert done.last["caught"] == done.last["count"] == len(MUTANTS) - len(NOT_BY_CHANCE)
     assert done.last["clean_without"]
     for each in done.last["mutants"]:
         assert each["digest"] != each["clean_digest"]

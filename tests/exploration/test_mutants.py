@@ -15,10 +15,10 @@ from trio_envserve.lab.exploration.configurations import (
     showing,
 )
 from trio_envserve.lab.exploration.hosted_configurations import HOST_SHOWS
-from trio_envserve.lab.exploration.mutants import ALL_MUTANTS, find
+from trio_envserve.lab.exploration.mutants import ALL_MUTANTS, OTHERS, find
 from trio_envserve.lab.exploration.search import explore
 from trio_envserve.lab.hosts.mutants import MUTANTS as MUTANTS_OF_LEASES
-from trio_envserve.lab.mutants import MUTANTS
+from trio_envserve.lab.mutants import MUTANTS, NOT_BY_CHANCE
 
 NAMES = {mutant.name for mutant in ALL_MUTANTS}
 SLOW = {"allowed", "hosts-next", "hosts-kept", "hosts-late", "hosts-written-off"}
@@ -52,8 +52,8 @@ def test_the_tables_name_what_there_is():
     of_leases = {mutant for each in HOST_SHOWS.values() for mutant in each}
     others = len(shown - of_leases)
     assert len(NAMES) == len(ALL_MUTANTS)
-    assert f"all {len(MUTANTS)} mutants caught" in page
-    assert f"{others} of {len(MUTANTS)} shown by some configuration" in page
+    assert f"{len(MUTANTS) - len(NOT_BY_CHANCE)} mutants caught" in page
+    assert f"{others} of the {len(OTHERS)} without hosts shown by some configuration" in page
     assert f"{len(of_leases)} of the {len(MUTANTS_OF_LEASES)} of leases" in page
     assert len(shown) >= 40
     assert len(SHOWS["ci"]) >= 15

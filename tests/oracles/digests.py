@@ -6,7 +6,7 @@ differs is found without a second list.  The hash decides; the digits say where.
 configuration it holds the numbers of states, transitions and quiet states, and the depth.
 
 ``python -m tests.oracles digests --check`` compares, without ``--check`` the file is written.
-``--only PART`` (``simulator``, ``leases``, ``explored`` or the name of a configuration) takes a
+``--only PART`` (``simulator``, ``hosted``, ``explored`` or the name of a configuration) takes a
 part of either; what is not chosen stays as it is in the file.
 """
 
@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from hashlib import blake2b
@@ -24,18 +23,17 @@ from typing import Any, NamedTuple
 
 from trio_envserve.lab.exploration.configurations import ALL, any_configuration
 from trio_envserve.lab.exploration.search import explore
-from trio_envserve.lab.hosts.plan import plan_of
-from trio_envserve.lab.hosts.world import World
 from trio_envserve.lab.simulation.plan import is_harsh
 from trio_envserve.lab.simulation.simulator import run
+from trio_envserve.lab.simulation.target import Protocol
 
 STORED = Path(__file__).with_name("digests.json")
 BLOCK = 100
 """Number of seeds of a block."""
 DIGITS = 4
 """Number of hexadecimal digits of a digest that are kept of each run."""
-SEEDS = {"simulator": 1_500, "leases": 300}
-"""Number of seeds of each seeded world, from 0 on."""
+SEEDS = {"simulator": 1_500, "hosted": 100}
+"""Number of seeds of the simulator that are run, from 0 on: without hosts, and with them."""
 
 Stored = dict[str, Any]
 
@@ -53,29 +51,13 @@ def simulated(seed: int) -> Ran:
     return Ran(ran.digest, ran.events)
 
 
-class _HashedWorld(World):
-    """A world of hosts, with a hash of the times at which anything is scheduled and happens."""
-
-    def __init__(self, seed: int) -> None:
-        self.hash = blake2b(digest_size=16)
-        super().__init__(plan_of(seed))
-
-    def after(self, delay_s: float, act: Callable[..., None], *args: Any) -> None:
-        self.hash.update(struct.pack("<dd", self.now_s, delay_s))
-        super().after(delay_s, act, *args)
+def hosted(seed: int) -> Ran:
+    """One seed of the simulator with hosts, as ``fuzz --hosts`` draws it."""
+    ran = Protocol(hosts=True).run(seed)
+    return Ran(ran.digest, ran.events)
 
 
-def leased(seed: int) -> Ran:
-    """One seed of the world of hosts."""
-    world = _HashedWorld(seed)
-    world.run()
-    for violation in world.judge.violations:
-        world.hash.update(str(violation).encode())
-    world.hash.update(world.luck.randbytes(16))  # how much luck was drawn
-    return Ran(world.hash.hexdigest(), world.events)
-
-
-WORLDS: dict[str, Callable[[int], Ran]] = {"simulator": simulated, "leases": leased}
+WORLDS: dict[str, Callable[[int], Ran]] = {"simulator": simulated, "hosted": hosted}
 
 
 def block_of(ran: Sequence[Ran]) -> Stored:
@@ -193,7 +175,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--only", action="append", default=[], metavar="PART",
-        help="simulator, leases, explored, or a configuration; may be repeated; default: all",
+        help="simulator, hosted, explored, or a configuration; may be repeated; default: all",
     )  # fmt: skip
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
 

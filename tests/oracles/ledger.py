@@ -1,7 +1,7 @@
 """The table of everything broken on purpose, and which check finds it by which guarantee.
 
 A *row* is one thing that is broken: a registered mutant (its name alone), one that stands beside
-tests (``dedup: ...``, ``keys: ...``, ``memory: ...``, ``hosts: ...``, ``taken over: ...``), a patch
+tests (``dedup: ...``, ``keys: ...``, ``memory: ...``), a patch
 that puts a known failure back (``patch: ...``) or a generated mutation of a module of the core
 (``generated: MODULE: ...``).  A *cell* is one check of a row: ``by`` is the guarantee that it
 broke, ``test`` if an assertion of a test saw it, ``clock`` if the check did not end, or empty if
@@ -48,6 +48,7 @@ from tests.regressions.run import (
 
 if TYPE_CHECKING:
     from tests.mutation.mutate import Mutation
+    from trio_envserve.lab.simulation.target import Protocol
 
 STORED = Path(__file__).parent.parent / "ledger.json"
 ROOT = Path(__file__).parent.parent.parent
@@ -87,8 +88,6 @@ BESIDE_TESTS = {
     "dedup": "tests.core.test_dedup_mutants",
     "keys": "tests.core.test_keys_mutants",
     "memory": "tests.net.test_shared",
-    "hosts": "tests.hosts.test_whole",
-    "taken over": "tests.hosts.test_taken_over",
 }
 """By family: the module whose ``MUTANTS`` are applied by a ``MonkeyPatch``."""
 
@@ -120,17 +119,16 @@ def beside_tests(family: str) -> dict[str, Callable[[Any], None]]:
 
 
 def registered_rows() -> Iterator[Row]:
-    """The mutants of the simulator and of leases."""
+    """The mutants of the simulator, those of hosts as a family of their own."""
     from tests.core.test_router_grouping_mutants import HISTORIES
-    from trio_envserve.lab.hosts.mutants import MUTANTS as MUTANTS_OF_LEASES
     from trio_envserve.lab.mutants import MUTANTS
+    from trio_envserve.lab.mutants.leases import FAMILY
 
     law = "core/test_router_grouping_mutants.py::test_the_law_catches[{}]"
     for mutant in MUTANTS:
         tests = (law.format(mutant.name),) if mutant.name in HISTORIES else ()
-        yield Row(mutant.name, "simulator", mutant.guarantees, tests)
-    for mutant in MUTANTS_OF_LEASES:
-        yield Row(mutant.name, "leases", mutant.guarantees)
+        family = "leases" if mutant in FAMILY.mutants else "simulator"
+        yield Row(mutant.name, family, mutant.guarantees, tests)
 
 
 def rows_beside_tests() -> Iterator[Row]:
@@ -139,7 +137,7 @@ def rows_beside_tests() -> Iterator[Row]:
         file = module.removeprefix("tests.").replace(".", "/") + ".py"
         for name in beside_tests(family):
             tests = (f"{file}::test_the_machine_catches[{name}]",)
-            yield Row(f"{family}: {name}", family, tests=() if "hosts" in file else tests)
+            yield Row(f"{family}: {name}", family, tests=tests)
 
 
 def patch_rows() -> Iterator[Row]:
@@ -173,7 +171,7 @@ def broken(row: Row) -> AbstractContextManager[Any]:
     """While the block lasts, this process runs what is broken.  A patch is applied already: to
     the copy in which this process runs."""
     if row.family in ("simulator", "leases"):
-        from trio_envserve.lab.exploration.mutants import find
+        from trio_envserve.lab.mutants import find
 
         return find(row.name).applied()
     if row.family in BESIDE_TESTS:
@@ -223,7 +221,7 @@ def _first(row: Row, guarantees: Iterable[str]) -> str:
     return next(filter(row.caught_by, guarantees), "")
 
 
-FUZZ_RUNS = {"simulator": 1_200, "leases": 100, "patch": 120, "generated": 60}
+FUZZ_RUNS = {"simulator": 1_200, "leases": 1_200, "patch": 120, "generated": 60}
 """Most seeds of the simulator that are run for rows of a family."""
 FUZZ_RUNS_ELSE = 120
 
@@ -232,7 +230,17 @@ def fuzz(row: Row) -> Found:
     """Seeds of the simulator as ``fuzz`` draws them; of mutants those that could show them."""
     from trio_envserve.lab.simulation.target import Protocol
 
-    target = Protocol(mutant=row.name if row.family == "simulator" else "")
+    return _fuzzed(row, Protocol(mutant=row.name if row.family in REGISTERED else ""))
+
+
+def hosts(row: Row) -> Found:
+    """The same with hosts."""
+    from trio_envserve.lab.simulation.target import Protocol
+
+    return _fuzzed(row, Protocol(hosts=True))
+
+
+def _fuzzed(row: Row, target: Protocol) -> Found:
     runs = 0
     for seed in target.seeds(0):
         runs += 1
@@ -259,46 +267,6 @@ def every_write(row: Row) -> Found:
             if by := _first(row, (each.guarantee for each in run.violations)):
                 return by, runs, {"seed": seed}
     return "", runs, {}
-
-
-def leases(row: Row) -> Found:
-    """Seeds of the small world of leases."""
-    from trio_envserve.lab.hosts.world import run
-
-    most = 2_000 if row.family == "leases" else 60
-    for seed in range(most):
-        violations = run(seed).violations
-        if by := _first(row, (each.guarantee for each in violations)):
-            return by, seed + 1, {"seed": seed}
-    return "", most, {}
-
-
-HOSTED_SEEDS = 20
-
-
-def hosts(row: Row) -> Found:
-    """Seeds of the world of ``tests/hosts`` that has whole hosts."""
-    from tests.hosts.whole import World
-
-    return _judged(World)
-
-
-def taken_over(row: Row) -> Found:
-    """Seeds of the world of ``tests/hosts`` whose routers follow each other."""
-    from tests.hosts.taken_over import FollowedWorld
-
-    return _judged(FollowedWorld)
-
-
-def _judged(world: Callable[[int], Any]) -> Found:
-    for seed in range(HOSTED_SEEDS):
-        try:
-            wrong = world(seed).run()
-        except Exception as error:  # whatever a broken core raises is found
-            return "CRASH", seed + 1, {"seed": seed, "says": repr(error)[:80]}
-        if wrong:
-            return "judge", seed + 1, {"seed": seed, "says": str(wrong[0])[:80]}
-    return "", HOSTED_SEEDS, {}
 
 
 LARGEST = 2_000
@@ -356,18 +324,15 @@ def _pytest(tests: Sequence[str], keyword: str = "") -> tuple[bool, int]:
 
 CHECKS: dict[str, Callable[[Row], Found]] = {
     "fuzz": fuzz,
-    "leases": leases,
     "test": test,
     "every_write": every_write,
     "hosts": hosts,
-    "taken_over": taken_over,
     "explore": explore,
     "conformance": conformance,
 }
 """Every check, the cheap ones first."""
 
 REGISTERED = ("simulator", "leases")
-OF_HOSTS = ("leases", "hosts", "taken_over")
 
 
 def untried(row: Row, check: str) -> str:
@@ -387,13 +352,17 @@ def untried(row: Row, check: str) -> str:
             from trio_envserve.lab.exploration.configurations import BEYOND
 
             return BEYOND.get(row.name, "")
-        case "fuzz" | "every_write" if row.family in ("leases", "hosts", "taken over"):
+        case "fuzz" if row.family in REGISTERED:
+            from trio_envserve.lab.mutants import NOT_BY_CHANCE
+
+            return NOT_BY_CHANCE.get(row.name, "")
+        case "every_write" if row.family == "leases":
             return "no host is simulated there"
-        case "leases" | "hosts" | "taken_over" if row.family == "simulator" or (
-            row.family in ("dedup", "keys")
-        ):
+        case "hosts" if row.family == "leases":
+            return "fuzz has hosts for it"
+        case "hosts" if row.family in ("simulator", "dedup", "keys"):
             return "no host is broken"
-        case "leases" | "hosts" | "taken_over" if row.family == "generated":
+        case "hosts" if row.family == "generated":
             module = row.name.split(": ")[1]
             return "" if module in HOSTED else "no host is broken"
     return ""

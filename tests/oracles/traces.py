@@ -40,10 +40,9 @@ from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.key_records import KeyAct
 from trio_envserve.core.terms import RequestId, Status, Verdict
 from trio_envserve.lab.mutants import MUTANTS, Patches
-from trio_envserve.lab.simulation import simulator
 from trio_envserve.lab.simulation.actors import World
 from trio_envserve.lab.simulation.judges import Guarantees
-from trio_envserve.lab.simulation.plan import KeyUse, is_harsh
+from trio_envserve.lab.simulation.plan import KeyUse
 from trio_envserve.lab.simulation.target import Protocol
 
 Event: TypeAlias = list[Any]
@@ -159,13 +158,12 @@ def drawn(number: int) -> Drawn:
 
 def record(of: Drawn) -> Trace:
     """Run it, and return its trace."""
-    harsh = is_harsh(of.seed)
-    mutant = next((each for each in MUTANTS if each.name == of.mutant), None)
-    with recording() as events, mutant.applied() if mutant else contextlib.nullcontext():
-        ran = simulator.run(of.seed, harsh=harsh)
+    target = Protocol(mutant=of.mutant)
+    with recording() as events, target.applied():
+        ran = target.run(of.seed)
     violations = [[each.guarantee, each.at_s, each.text, each.key] for each in ran.violations]
     return {
-        "run": of.number, "seed": of.seed, "harsh": harsh, "mutant": of.mutant,
+        "run": of.number, "seed": of.seed, "harsh": ran.harsh, "mutant": of.mutant,
         **ran.plan.to_data(), "events": events,
         "violations": violations,
     }  # fmt: skip

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import click
 import trio
 
-from ..lab.mutants import MUTANTS, find
+from ..lab.mutants import MUTANTS, NOT_BY_CHANCE, find
 from ..lab.simulation.plan import is_harsh
 from ..lab.simulation.target import SPEC, Tally, describe, origin
 from ..retrylab import campaign
@@ -397,7 +397,7 @@ def _data(catch: Catch) -> dict[str, Any]:
 async def _mutants(options: _Options, stop: Stop) -> Result:
     catches: list[Catch] = []
     began_s = trio.current_time()
-    names = [mutant.name for mutant in MUTANTS]
+    names = [mutant.name for mutant in MUTANTS if mutant.name not in NOT_BY_CHANCE]
 
     def caught(catch: Catch) -> None:
         catches.append(catch)

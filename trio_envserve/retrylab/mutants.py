@@ -114,10 +114,12 @@ def find_in(mutants: Sequence[Mutant], name: str) -> Mutant:
 class Family:
     """The mutants of one module, in the order in which they are written there."""
 
-    def __init__(self, guarantees: Sequence[str]) -> None:
+    def __init__(self, guarantees: Sequence[str], needs: Sequence[Any] = ()) -> None:
         self.guarantees = tuple(guarantees)
         """Guarantees by which a mutant that names none may be caught: it breaks so much
         that any may be the first to show it."""
+        self.needs = tuple(needs)
+        """Kinds of fault that all of them need."""
         self.mutants: list[Mutant] = []
 
     def mutant(self, *guarantees: str, needs: tuple[Any, ...] = ()) -> Callable[[Apply], Apply]:
@@ -126,7 +128,9 @@ class Family:
         def add(apply: Apply) -> Apply:
             name = getattr(apply, "__name__", "").replace("_", "-")
             prose = " ".join((apply.__doc__ or "").split())
-            found = Mutant(name, prose, guarantees or self.guarantees, frozenset(needs), apply)
+            found = Mutant(
+                name, prose, guarantees or self.guarantees, frozenset((*self.needs, *needs)), apply
+            )
             self.mutants.append(found)
             return apply
 

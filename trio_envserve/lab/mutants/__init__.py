@@ -4,16 +4,18 @@ A check that no mutant fails is not a check.  Each mutant is applied from outsid
 (:mod:`.retrylab.mutants`) and names the guarantees by which it may be found.  They stand
 by what is broken: the dedup cache (:mod:`.cache`), the router and what it says
 (:mod:`.router`), workers and their processes (:mod:`.workers`), the client's side
-(:mod:`.client`), keys (:mod:`.keys`), their journal (:mod:`.journal`), and what is done to
-many at once (:mod:`.batches`).
+(:mod:`.client`), keys (:mod:`.keys`), their journal (:mod:`.journal`), hosts and their leases
+(:mod:`.leases`), and what is done to many at once (:mod:`.batches`).
 """
 
 from __future__ import annotations
 
-from ...retrylab.mutants import Mutant, Patches, find_in
-from . import batches, cache, client, journal, keys, router, workers
+from collections.abc import Mapping
 
-__all__ = ["MUTANTS", "Mutant", "Patches", "find", "find_in"]
+from ...retrylab.mutants import Mutant, Patches, find_in
+from . import batches, cache, client, journal, keys, leases, router, workers
+
+__all__ = ["MUTANTS", "NOT_BY_CHANCE", "Mutant", "Patches", "find", "find_in"]
 
 MUTANTS: tuple[Mutant, ...] = (
     *cache.FAMILY.mutants,
@@ -23,8 +25,16 @@ MUTANTS: tuple[Mutant, ...] = (
     *batches.FAMILY.mutants,
     *keys.FAMILY.mutants,
     *journal.FAMILY.mutants,
+    *leases.FAMILY.mutants,
 )
 """All of them; their names are unique."""
+
+NOT_BY_CHANCE: Mapping[str, str] = {
+    "any-router-answers-a-beat": (
+        "a host says hello before it beats: several hellos must be lost, and an old one be late"
+    ),
+}
+"""Mutants that random runs do not show, each with its reason: a search of every order does."""
 
 
 def find(name: str) -> Mutant:

@@ -1052,7 +1052,7 @@ class SimServer(SimProcess):
         if self.hosts is not None and (live := self.hosts.open()):
             effects += self.router.take(HostsLive(now_s))
             dead -= live
-        self.world.happened("declares", self.name, "", dead)
+        self.world.happened("declares", self.name, "", sorted(dead))
         return effects + self.router.take(PoolOpened(dead, now_s))
 
     def _count_bounds(self) -> None:
@@ -1342,7 +1342,7 @@ class ServerHosts:
                     world.happened("reaped", server.names[given.worker])
                     given = given._replace(now_s=now_s)
                 case HostsDead():
-                    world.happened("declares", server.name, "", given.dead_epochs)
+                    world.happened("declares", server.name, "", sorted(given.dead_epochs))
                     given = given._replace(now_s=now_s)
                 case WorkerBack():
                     server.took_back(given)
