@@ -104,7 +104,8 @@ async def test_a_door_may_be_opened_before_its_server(place: Place):
 
 
 async def test_who_waited_for_a_server_that_was_killed_is_told_the_truth(place: Place):
-    async with place.door() as (_, client), trio.open_nursery() as nursery:
+    quick = ("--http-limit", "answer_s=0.5")
+    async with place.door(*quick) as (_, client), trio.open_nursery() as nursery:
         answers: dict[str, Any] = {}
 
         async def record(name: str, *arguments: Any, **fields: Any) -> None:

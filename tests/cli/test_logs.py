@@ -311,7 +311,8 @@ sys.exit(main())
 @pytest.mark.real
 async def test_a_flaw_of_the_server_ends_in_json(tmp_path: Path) -> None:
     (tmp_path / "flawed.py").write_text(FLAW)
-    serve = ("serve", "--bind", "tcp://127.0.0.1:0", "--log-json")
+    soon = ("--limit", "stats_line_s=0.1")  # the flaw is in the line of statistics
+    serve = ("serve", "--bind", "tcp://127.0.0.1:0", "--log-json", *soon)
     async with command(tmp_path, *serve, module="flawed") as server:
         done = await server.wait()
     assert done.code == 1

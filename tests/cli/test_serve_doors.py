@@ -1,4 +1,4 @@
-"""``serve --http``: the door beside the server."""
+"""``serve --http --verifiers-bind``: doors beside the server."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import check_nothing_left, command, forked
+from tests.doors.verifiers.door import asking
 
 pytest.importorskip("hypercorn")
 httpx2 = pytest.importorskip("httpx2")
@@ -16,19 +17,32 @@ pytestmark = pytest.mark.real
 
 BIND = ("--bind", "tcp://127.0.0.1:0")
 TOKEN = "0123456789abcdef"
+ENVIRONMENT = """
+async def run_rollout(rollout):
+    return {"reward": 1.0, "state": {"deltas": [b"d"], "reply": b"r", "traces": []}}
+
+def make():
+    return run_rollout
+"""
 
 
-async def test_serve_opens_a_door_and_closes_it(tmp_path: Path):
+async def test_serve_opens_doors_and_closes_them(tmp_path: Path):
+    (tmp_path / "answering.py").write_text(ENVIRONMENT)
     tokens = tmp_path / "tokens"
     tokens.write_text(TOKEN)
     tokens.chmod(0o600)
-    door = ("--http", "127.0.0.1:0", "--token-file", str(tokens), "--http-host", "a.example",
-            "--http-limit", "body_bytes=1000")  # fmt: skip
-    async with forked(tmp_path, "serve", "arithmetic", *BIND, *door, "--json") as serving:
-        url = (await serving.event("serving"))["http"]
+    doors = (
+        "--http", "127.0.0.1:0", "--token-file", str(tokens), "--http-host", "a.example",
+        "--http-limit", "body_bytes=1000", "--verifiers-bind", "tcp://127.0.0.1:0",
+    )  # fmt: skip
+    async with forked(tmp_path, "serve", "answering.py:make", *BIND, *doors, "--json") as serving:
+        told = await serving.event("serving")
         await serving.event("ready")
         shown = {"authorization": f"Bearer {TOKEN}", "host": "a.example"}
-        async with httpx2.AsyncClient(base_url=url, headers=shown, timeout=None) as client:
+        async with (
+            httpx2.AsyncClient(base_url=told["http"], headers=shown, timeout=None) as client,
+            asking(told["verifiers"]) as peer,
+        ):
             status = 503
             while status == 503:  # the door itself hears of it a moment later
                 answer = await client.post("/v1/rollouts", json={"input": {"index": 0}})
@@ -38,7 +52,9 @@ async def test_serve_opens_a_door_and_closes_it(tmp_path: Path):
             assert answer.status_code == 413
             assert answer.json()["detail"].startswith("the body may have 1000 bytes")
             assert "--http-limit body_bytes=" in answer.json()["advice"]
-            serving.signal(signal.SIGTERM)  # with the connection still open
+            peer.run(b"a")  # it waits until the door hears of it
+            assert await peer.outcome(b"a") == [(b"delta", b"d"), (b"reply", b"r")]
+            serving.signal(signal.SIGTERM)  # with the connections still open
             finished = await serving.wait()
     assert (finished.code, finished.last["event"]) == (0, "stopped")
     finished.check_no_traceback()
