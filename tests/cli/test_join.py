@@ -240,20 +240,6 @@ async def test_host_without_the_environment_is_told_and_ends_and_one_with_a_rang
             assert (await joining.event("joined"))["workers"] == "1..3"
 
 
-async def test_a_name_that_is_in_use_is_waited_for(tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.mkdir()  # another machine, as far as locks go
-    (other / "told.py").write_text(TOLD)
-    async with router(tmp_path, "told:Told") as (_, _, hosts):
-        async with host(tmp_path, hosts, "--name", "a") as first:
-            given = ("join", hosts, "--workers", "1", "--name", "a", "--json")
-            async with forked(other, *given) as second:
-                await second.said("another host is here as a")
-                first.signal(signal.SIGTERM)
-                await first.wait()
-                await second.event("joined")
-
-
 async def test_a_service_manager_hears_when_a_host_is_in(tmp_path: Path, folder: str) -> None:
     place = f"{folder}/notify"
     with manager_socket(place) as listening:

@@ -1,6 +1,8 @@
-"""What options say, as values."""
+"""What options and names of environments say, as values."""
 
 import re
+import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -13,6 +15,7 @@ from trio_envserve.cli.options import (
     worker_environ,
     workers_of,
 )
+from trio_envserve.envs.check import check_spec
 
 
 def test_pairs_are_json_or_text():
@@ -59,3 +62,36 @@ def test_environment_variables_by_slot():
     assert worker_environ(["3:A=1"], WorkerRange(1, 4)) == [{}, {}, {}, {"A": "1"}]
     with pytest.raises(ConfigError, match="the slots of 4 workers are numbered from 0"):
         worker_environ(["4:A=1"], WorkerRange(1, 4))
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A package whose import would be noticed."""
+    name = f"checked_{tmp_path.name.replace('-', '_')}"
+    folder = tmp_path / name
+    (folder / "inner").mkdir(parents=True)
+    (folder / "__init__.py").write_text("raise SystemExit('imported')\n")
+    (folder / "inner" / "__init__.py").write_text("")
+    (folder / "inner" / "envs.py").write_text("class Maze:\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+def test_a_right_name_is_accepted_without_importing(package: str):
+    check_spec(f"{package}.inner.envs:Maze")
+    assert package not in sys.modules
+
+
+@pytest.mark.parametrize("rest", ["inner.envs:Labyrinth", "inner.enws:Maze", "inner.envs:"])
+def test_what_looks_wrong_is_imported_to_be_sure(package: str, rest: str):
+    with pytest.raises(ConfigError):
+        check_spec(f"{package}.{rest}")
+
+
+def test_an_attribute_made_at_import_time_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "made_late.py").write_text("globals()['Ma' + 'ze'] = lambda rollout: 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    check_spec("made_late:Maze")
+    check_spec("arithmetic")
+    with pytest.raises(ConfigError, match="did you mean 'Maze'"):
+        check_spec("made_late:Mase")

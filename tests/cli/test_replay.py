@@ -69,20 +69,6 @@ async def test_a_server_that_was_stopped_is_replayed(tmp_path: Path):
     assert "completed" in text.out
 
 
-async def test_a_recording_that_has_its_size_says_so(tmp_path: Path):
-    options = ("--record", "a.rec", "--limit", "record_bytes=20000")
-    async with served(tmp_path, "arithmetic", *options) as (server, address):
-        ask = ("-n", "300", "--address", address, "--json")
-        assert (await run(tmp_path, "eval", "arithmetic", *ask)).code == 0
-        server.signal(15)
-        assert "the recording ends here, the server goes on" in (await server.wait()).err
-    done = await run(tmp_path, "replay", "a.rec", "--json")
-    assert done.code == 0, done.err
-    assert (done.last["identical"], done.last["ended"]) == (True, False)
-    assert "20000 bytes" in done.last["stopped"]
-    assert "ends before the server did" in (await run(tmp_path, "replay", "a.rec")).err
-
-
 async def test_bodies_are_recorded_when_asked_for(tmp_path: Path):
     (tmp_path / "echo.py").write_text("def echo(rollout): return rollout.input\n")
     (tmp_path / "inputs.jsonl").write_text('"a private prompt"\n')

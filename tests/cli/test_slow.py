@@ -14,8 +14,6 @@ import trio
 
 from tests.cli.commands import HANG_S, forked, run, until
 from trio_envserve import open_client
-from trio_envserve.cli.render import tables_text
-from trio_envserve.cli.slow import slow_table
 
 pytestmark = pytest.mark.real
 
@@ -89,17 +87,6 @@ def viewed_with_a_line(url: str) -> Any:
         return next(row for view in views for row in view["slow"] if row["line"])
 
 
-def test_what_stops_and_where_a_loop_is_blocked_are_shown():
-    row: dict[str, Any] = {
-        "key": None, "namespace": None, "request": "ab#1", "state": "stopping", "executions": None,
-        "worker": "w0-1", "age_s": 7.0, "note": {},
-        "where": '  x = 1\n  File "slow.py", line 7, in slow\n    time.sleep(9)\n',
-    }  # fmt: skip
-    text = tables_text([slow_table({"running": [row], "total": 1, "typical_s": None})])
-    assert "ab#1" in text
-    assert 'stopping        File "slow.py", line 7, in slow' in text
-
-
 HELD = """
 import os
 import time
@@ -140,3 +127,31 @@ async def test_g9_where_a_straggler_stands_is_shown_and_cancel_ends_it(tmp_path:
     assert "in holds_the_loop" in shown.out
     assert "in environment" in json.loads(found.out)["stack"]
     assert "cancelled; it may have run" in ended.out
+
+
+GONE = """
+from trio_envserve.models.interface import ModelError
+
+async def environment(rollout):
+    open("begun", "a").write("x")
+    if rollout.input == "good":
+        return {"reward": 1.0}
+    raise ModelError("the endpoint is gone")
+"""
+
+
+async def test_what_is_broken_uses_up_few_rollouts_and_the_status_says_why(tmp_path: Path):
+    (tmp_path / "gone.py").write_text(GONE)
+    serve = ("serve", "gone:environment", "--bind", "tcp://127.0.0.1:0", "--workers", "0")
+    async with forked(tmp_path, *serve, "--pause-after-errors", "2", "--json") as serving:
+        address = (await serving.event("serving"))["address"]
+        await serving.event("ready")
+        async with open_client(address) as client:
+            for _ in range(2):
+                await client.outcome("bad")
+            shown = await run(tmp_path, "status", address)
+            waits = await client.outcome("good", timeout_s=0.1)
+    assert "paused" in shown.out
+    assert "the last one: " in shown.out
+    assert waits.error is not None
+    assert (tmp_path / "begun").read_text() == "xx"

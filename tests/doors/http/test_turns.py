@@ -96,7 +96,8 @@ async def test_who_waits_is_served_in_order_and_who_leaves_is_not_waited_for():
             nursery.start_soon(turns.run)
             await trio.testing.wait_all_tasks_blocked()
             nursery.cancel_scope.cancel()
-    assert served == [1, 2, 4, 5]
+    assert served[:2] == [1, 2]
+    assert sorted(served[2:]) == [4, 5]  # these two came in one turn
 
 
 async def test_bodies_that_end_in_one_moment_are_not_read_in_one_turn(

@@ -1,17 +1,80 @@
-"""``top``: the view of the live page in a terminal."""
+"""What people see in a terminal: tables, the live view of an evaluation, ``top``."""
 
 from __future__ import annotations
 
 import io
 from typing import Any
 
+import pytest
+
+pytest.importorskip("rich")
+
 from rich.console import Console
 
 from tests.core.helpers import Pair
-from trio_envserve.cli.render import rich_tables, tables_text
+from trio_envserve.cli.live import Seen, view
+from trio_envserve.cli.render import Table, rich_tables, tables_text
+from trio_envserve.cli.slow import slow_table
 from trio_envserve.cli.top import HISTORY, Watch, top_tables
+from trio_envserve.core.health import ServerStatus
 from trio_envserve.core.status import ServerStats
 from trio_envserve.core.terms import Status
+from trio_envserve.evals.run import Evaluation, Plan
+from trio_envserve.evals.tally import Tally
+
+
+def test_plain_tables_are_aligned():
+    text = tables_text([Table("t", ("name", "n"), [("a", "1"), ("long", "100")])])
+    assert text == "t\n  name    n\n  a       1\n  long  100"
+
+
+def test_a_table_acts_on_no_terminal():
+    text = tables_text([Table("t\x1b[2J", (), [("a\rb", "\x9b31m"), ("two\nlines", "\u202e")])])
+    assert text.split() == ["t\\x1b[2J", "a\\x0db", "\\x9b31m", "two\\nlines", "\\u202e"]
+
+
+def test_what_stops_and_where_a_loop_is_blocked_are_shown():
+    row: dict[str, Any] = {
+        "key": None, "namespace": None, "request": "ab#1", "state": "stopping", "executions": None,
+        "worker": "w0-1", "age_s": 7.0, "note": {},
+        "where": '  x = 1\n  File "slow.py", line 7, in slow\n    time.sleep(9)\n',
+    }  # fmt: skip
+    text = tables_text([slow_table({"running": [row], "total": 1, "typical_s": None})])
+    assert "ab#1" in text
+    assert 'stopping        File "slow.py", line 7, in slow' in text
+
+
+# -- the live view of an evaluation ---------------------------------------------------
+
+
+def text_of(seen: Seen) -> str:
+    evaluation = Evaluation(Plan([0, 1]), Tally())
+    evaluation.progress.began_s -= 10.0
+    console = Console(width=100, file=io.StringIO(), record=True)
+    console.print(view(evaluation, seen, "title"))
+    return console.export_text()
+
+
+async def test_model_calls_and_tokens_are_those_since_the_evaluation_began():
+    seen = Seen({"calls": 5, "retries": 1, "prompt_tokens": 100})
+    assert "model calls" not in text_of(seen)
+    usage = {"calls": 1205, "failed": 2, "retries": 4, "prompt_tokens": 5100}
+    usage["completion_tokens"] = 3000
+    seen.take(ServerStats(status=ServerStatus.READY, model_usage=usage))
+    shown = text_of(seen)
+    assert "1,200 (2 failed, 3 sent again)" in shown
+    assert "5,000 read, 3,000 written (300/s)" in shown
+
+
+async def test_a_server_that_was_started_anew_has_not_fewer_than_no_calls():
+    seen = Seen({"calls": 5, "prompt_tokens": 100})
+    usage = {"calls": 3, "prompt_tokens": 20}
+    seen.take(ServerStats(status=ServerStatus.READY, model_usage=usage))
+    assert set(seen.usage.values()) == {0}
+    assert "model calls" not in text_of(seen)
+
+
+# -- top ------------------------------------------------------------------------------
 
 
 def stats(pair: Pair) -> dict[str, Any]:
