@@ -12,8 +12,7 @@ import trio
 
 import trio_envserve
 from docs.draw import reference
-from trio_envserve import open_client, open_server
-from trio_envserve.net import MemoryNetwork
+from tests.memory import pair
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 NAMES_IN_CODE = re.compile(r"`([\w.]+)`")
@@ -28,12 +27,10 @@ def section(text: str, heading: str) -> str:
 
 
 async def test_every_field_of_the_statistics_is_explained():
-    network = MemoryNetwork()
     with trio.fail_after(60):
-        async with open_server("arithmetic", workers=0, network=network, bind="memory:s") as server:
-            async with open_client(server.address, network=network) as client:
-                await client.run_rollout({"index": 0})
-                over_the_wire = (await client.stats()).to_record()
+        async with pair("arithmetic") as (server, client):
+            await client.run_rollout({"index": 0})
+            over_the_wire = (await client.stats()).to_record()
             stats = server.stats().to_record()
     assert set(over_the_wire) == set(stats)
     explained = set(NAMES_IN_CODE.findall(section(page("operations.md"), "Statistics")))

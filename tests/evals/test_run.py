@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
-from trio_envserve import Client, open_client, open_server
+from tests.memory import pair
 from trio_envserve.evals import run as run_module
 from trio_envserve.evals.files import open_results, read_records
 from trio_envserve.evals.run import Evaluation, Plan
 from trio_envserve.evals.tally import Tally
-from trio_envserve.net import MemoryNetwork
 
 
 class Env:
@@ -37,13 +35,11 @@ class Env:
         return [{"reward": rollout.member / len(rollouts)} for rollout in rollouts]
 
 
-@asynccontextmanager
-async def served(environment: Any) -> AsyncIterator[Client]:
-    network = MemoryNetwork()
+async def run(evaluation: Evaluation, environment: Any = None, in_flight: int = 5) -> None:
+    """All of its rollouts, on a server in this process."""
     with trio.fail_after(60):
-        async with open_server(environment, workers=0, network=network, bind="memory:s") as server:
-            async with open_client(server.address, network=network) as client:
-                yield client
+        async with pair(environment or Env()) as (_, client):
+            await evaluation.run(client, list(evaluation.plan.names()), in_flight)
 
 
 @pytest.fixture
@@ -62,8 +58,7 @@ async def test_several_rollouts_of_each_input(tmp_path: Path, monkeypatch: pytes
     file = open_results(str(path))
     plan = Plan([0.0, 1.0, -1], first=10, repeat=3)
     evaluation = Evaluation(plan, Tally(), file=file, run="r")
-    async with served(Env()) as client:
-        await evaluation.run(client, list(plan.names()), 2)
+    await run(evaluation, in_flight=2)
     file.close()
     assert written(path) == [(i, r) for i in (10, 11, 12) for r in range(3)]
     assert {one["ended_s"] for one in read_records(str(path))} == {1772700000.5}
@@ -76,8 +71,7 @@ async def test_several_rollouts_of_each_input(tmp_path: Path, monkeypatch: pytes
 async def test_groups_are_scored_together():
     plan = Plan([0.0] * 3, repeat=4, grouped=True)
     evaluation = Evaluation(plan, Tally())
-    async with served(Env()) as client:
-        await evaluation.run(client, list(plan.names()), 5)
+    await run(evaluation)
     found = evaluation.tally.summary()
     assert (found["results"], found["mean_reward"]) == (12, 0.375)
     assert sorted(evaluation.tally.found) == list(plan.names())
@@ -88,18 +82,14 @@ async def test_a_group_that_fails_whole_is_an_error_of_each_member():
         async def run_group(self, rollouts: Sequence[Any]) -> Any:
             raise KeyError("none")
 
-    plan = Plan([0.0], repeat=3, grouped=True)
-    evaluation = Evaluation(plan, Tally())
-    async with served(Bad()) as client:
-        await evaluation.run(client, list(plan.names()), 5)
+    evaluation = Evaluation(Plan([0.0], repeat=3, grouped=True), Tally())
+    await run(evaluation, Bad())
     assert evaluation.tally.errors == 3
 
 
 async def test_an_evaluation_stops_when_so_many_have_failed():
-    plan = Plan([-1] * 3 + [None] * 3)
-    evaluation = Evaluation(plan, Tally(), most_errors=3)
-    async with served(Env()) as client:
-        await evaluation.run(client, list(plan.names()), 10)
+    evaluation = Evaluation(Plan([-1] * 3 + [None] * 3), Tally(), most_errors=3)
+    await run(evaluation, in_flight=10)
     assert evaluation.gave_up
     assert evaluation.tally.errors == 3
 
@@ -107,10 +97,8 @@ async def test_an_evaluation_stops_when_so_many_have_failed():
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has none")
 async def test_a_disk_that_is_full_ends_an_evaluation_and_what_came_is_counted():
     file = open_results("/dev/full")
-    plan = Plan([1.0] * 5 + [None])
-    evaluation = Evaluation(plan, Tally(), file=file)
-    async with served(Env()) as client:
-        await evaluation.run(client, list(plan.names()), 10)
+    evaluation = Evaluation(Plan([1.0] * 5 + [None]), Tally(), file=file)
+    await run(evaluation, in_flight=10)
     file.close()
     assert "No space left" in str(evaluation.not_written)
     found = evaluation.tally.summary()
@@ -122,13 +110,11 @@ async def test_an_evaluation_that_is_cancelled_has_written_what_came(patient: No
     path = tmp_path / "r.jsonl"
     file = open_results(str(path))
     environment = Env()
-    plan = Plan([1.0] * 20 + [None])
-    evaluation = Evaluation(plan, Tally(), file=file)
-    async with served(environment) as client:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(evaluation.run, client, list(plan.names()), 5)
-            await environment.waits.wait()
-            nursery.cancel_scope.cancel()
+    evaluation = Evaluation(Plan([1.0] * 20 + [None]), Tally(), file=file)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run, evaluation, environment)
+        await environment.waits.wait()
+        nursery.cancel_scope.cancel()
     file.close()
     assert written(path) == sorted(evaluation.tally.found)
     assert evaluation.unwritten == 0
@@ -143,7 +129,7 @@ async def test_an_evaluation_that_is_cancelled_at_any_moment_leaves_a_whole_file
     file = open_results(str(path))
     plan = Plan([float(n) for n in range(40)])
     evaluation = Evaluation(plan, Tally(), file=file)
-    async with served(Env()) as client:
+    async with pair(Env()) as (_, client):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(evaluation.run, client, list(plan.names()), 7)
             for _ in range(steps):

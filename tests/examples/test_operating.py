@@ -10,12 +10,14 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.commands import ROOT, Running, forked, run
+from tests.proc import children
 from trio_envserve import ServerLimits, WireLimits
 
 yaml = pytest.importorskip("yaml")
@@ -318,14 +320,14 @@ async def test_the_steps_of_the_image_make_one_whose_process_1_reaps_and_drains(
             serving = await running.event("serving")
             assert serving["pid"] == 1
             await running.event("ready")
-            first = child_of(outer.pid)
+            (first,) = children(outer.pid)
             look = [tool("nsenter"), f"--target={first}", "--pid", "--mount", f"--root={debian}"]
             check = [*look, "env", f"PATH={environ['PATH']}", *started["HEALTHCHECK"]]
             assert subprocess.run(check, check=False).returncode == 0  # noqa: ASYNC221
             ask = ["eval", "x", "--inputs", str(debian / "envs/in.jsonl"), "--json"]
             done = await run(tmp_path, *ask, "--address", serving["address"])
             assert done.last["results"] == 10
-            while first in unreaped():
+            while has_zombies(first):
                 pass
             os.kill(first, signal.SIGTERM)
             finished = await running.wait()
@@ -353,21 +355,11 @@ def copy(source: Path, to: Path, *, into: bool) -> None:
         shutil.copy(source, to)
 
 
-def stat_of(entry: Path) -> list[str]:
-    try:
-        return (entry / "stat").read_text().rpartition(")")[2].split()
-    except OSError:  # it has ended meanwhile
-        return ["", ""]
-
-
-def processes() -> dict[int, list[str]]:
-    return {int(e.name): stat_of(e) for e in Path("/proc").iterdir() if e.name.isdecimal()}
-
-
-def child_of(pid: int) -> int:
-    return next(number for number, stat in processes().items() if stat[1] == str(pid))
-
-
-def unreaped() -> set[int]:
-    """The parents of zombies."""
-    return {int(stat[1]) for stat in processes().values() if stat[0] == "Z"}
+def has_zombies(pid: int) -> bool:
+    """Whether a child of this process has ended, and nobody has asked how."""
+    for child in children(pid):
+        with suppress(OSError):  # it is asked meanwhile
+            stat = Path(f"/proc/{child}/stat").read_text()
+            if stat.rpartition(")")[2].split()[0] == "Z":
+                return True
+    return False
