@@ -82,6 +82,16 @@ def test_sessions_take_turns_and_one_that_does_not_fetch_stops_no_other():
     assert len(pair.mailed(messages.Outcome)) == 4
 
 
+def test_the_largest_outcome_arrives_unless_the_bound_is_passed_already():
+    pair = pair_of(1, server={"kept_bytes": SIZE // 2})
+    pair.ask(pair.stranger())
+    end_all(pair)
+    assert len(pair.answers) == 1
+    assert not pair.mailed(messages.Outcome)
+    pair.receive(0)
+    assert len(pair.mailed(messages.Outcome)) == 1
+
+
 def test_g3_what_is_announced_or_sent_twice_is_counted_and_answered_once():
     pair = pair_of(1, server={"kept_bytes": 2 * SIZE})
     worker = pair.runs[0][0]

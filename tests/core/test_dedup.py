@@ -250,6 +250,7 @@ def test_each_transmission_is_counted_once_and_by_what_became_of_it():
     cache.sync(session, 1, Ranges((0,)))
     cache.step(session, 0, Input.FINISH)
     cache.request(session, 0, ask())
+    assert cache.epoch == identifier(99)
     counters = cache.counters
     assert counters.requests == 5
     assert (counters.entered, counters.coalesced, counters.conflicts) == (1, 1, 1)
