@@ -4,6 +4,7 @@ in the files that it names."""
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,7 @@ def test_each_patch_names_tests_that_exist() -> None:
     assert missing == []
 
 
+@cache
 def functions_of(path: Path) -> set[str]:
     """The functions of a file; none if there is no such file."""
     if not path.is_file():
