@@ -209,34 +209,12 @@ def test_with_json_everything_on_stderr_is_json(
     assert "1 / 0" in lines[4]["traceback"]
 
 
-@pytest.mark.real
-async def test_log_json_is_json_to_the_last_line(tmp_path: Path) -> None:
-    (tmp_path / "noisy.py").write_text(
-        "import sys, warnings\n"
-        "async def noisy(rollout):\n"
-        "    print('printed'); print('said', file=sys.stderr); warnings.warn('careful')\n"
-        "    raise ValueError('bad \\ud800 text')\n"
-    )
-    serve = ("serve", "noisy:noisy", "--bind", "tcp://127.0.0.1:0", "--json", "--log-json")
-    async with command(tmp_path, *serve) as server:
-        address = (await server.event("serving"))["address"]
-        (tmp_path / "in.jsonl").write_text("1\n")
-        ask = ("eval", "noisy:noisy", "--inputs", "in.jsonl", "--address", address, "--json")
-        asked = await run(tmp_path, *ask, "--log-json")
-        assert asked.last["errors"] == 1
-        server.signal(signal.SIGTERM)
-        done = await server.wait()
-    said = [json.loads(line) for line in [*done.err.splitlines(), *asked.err.splitlines()]]
-    texts = "\n".join(line["message"] for line in said)
-    for expected in ("printed", "said", "careful", "bad", "taking no new work", "1 errors"):
-        assert expected in texts
-    await check_nothing_left(tmp_path)
-
-
-CRASHES = """
-import asyncio, ctypes, os, subprocess, sys, warnings
-async def crashes(rollout):
-    print('printed')
+NOISY = """
+import ctypes, os, subprocess, sys, warnings
+async def noisy(rollout):
+    print('printed'); print('said', file=sys.stderr); warnings.warn('careful')
+    if rollout.input == 'raises':
+        raise ValueError('bad \\ud800 text')
     sys.stderr.writer.flush(60)  # a thread writes it; a crash does not wait for that
     os.write(2, b'past Python')  # it ends no line
     subprocess.run(['sh', '-c', 'echo; echo from a child >&2; printf "{no object" >&2; echo >&2'])
@@ -246,24 +224,30 @@ async def crashes(rollout):
 
 @pytest.mark.real
 @needs_linux
-async def test_what_is_written_past_python_is_json_too(tmp_path: Path) -> None:
-    (tmp_path / "crashes.py").write_text(CRASHES)
-    (tmp_path / "in.jsonl").write_text("1\n")
-    serve = ("serve", "crashes:crashes", "--bind", "tcp://127.0.0.1:0", "--json", "--log-json")
+async def test_log_json_is_json_to_the_last_line_also_past_python(tmp_path: Path) -> None:
+    (tmp_path / "noisy.py").write_text(NOISY)
+    serve = ("serve", "noisy:noisy", "--bind", "tcp://127.0.0.1:0", "--json", "--log-json")
     async with command(tmp_path, *serve) as server:
         address = (await server.event("serving"))["address"]
-        ask = ("eval", "crashes:crashes", "--inputs", "in.jsonl", "--address", address, "--json")
-        assert (await run(tmp_path, *ask, "--no-rerun")).last["errors"] == 1
+        said = ""
+        for each in ("raises", "crashes"):
+            (tmp_path / "in.jsonl").write_text(json.dumps(each))
+            ask = ("eval", "noisy:noisy", "--inputs", "in.jsonl", "--address", address, "--json")
+            asked = await run(tmp_path, *ask, "--log-json", "--no-rerun")
+            assert asked.last["errors"] == 1
+            said += asked.err
         await server.said("died: it was ended by SIGSEGV")
         await server.said("Fatal Python error: Segmentation fault")
         server.signal(signal.SIGABRT)  # as the watchdog of systemd
         await server.wait()
         await check_nothing_left(tmp_path)  # the relay is gone, so all of it is there
         assert "Fatal Python error: Aborted" in server.err
-        texts = [json.loads(line)["message"] for line in server.err.splitlines()]
-    for expected in ("printed", "past Python", "from a child", "{no object"):
+        said += server.err
+    texts = [json.loads(line)["message"] for line in said.splitlines()]
+    for expected in ("printed", "said", "past Python", "from a child", "{no object"):
         assert expected in texts
-    assert any("crashes.py" in text for text in texts)
+    for part in ("careful", "bad", "1 errors", "noisy.py"):
+        assert any(part in text for text in texts)
 
 
 @pytest.mark.real

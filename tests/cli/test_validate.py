@@ -175,6 +175,14 @@ def write(folder: Path, code: str) -> None:
     (folder / "looked_at.py").write_text(text)
 
 
+async def looked_over(environment: str) -> list[dict[str, Any]]:
+    """What is told of an environment in this process."""
+    records: list[dict[str, Any]] = []
+    wanted = Wanted(environment=environment, args={}, n=2, seed=0, model="oracle", path=[])
+    await Validation(wanted, Findings(records.append)).run()
+    return records
+
+
 def of(record: dict[str, Any], check: str) -> list[dict[str, Any]]:
     return [each for each in record["checks"] if each["check"] == check]
 
@@ -183,11 +191,7 @@ def of(record: dict[str, Any], check: str) -> list[dict[str, Any]]:
 async def test_mistake_is_found(mistake: str, tmp_path: Path):
     code, check, finding, text = FOUND[mistake]
     write(tmp_path, code)
-    records: list[dict[str, Any]] = []
-    wanted = Wanted(
-        environment=f"{tmp_path}/looked_at.py:Env", args={}, n=2, seed=0, model="oracle", path=[]
-    )
-    await Validation(wanted, Findings(records.append)).run()
+    records = await looked_over(f"{tmp_path}/looked_at.py:Env")
     found = [(each["check"], each["finding"]) for each in records if text in each.get("text", "")]
     assert found[:1] == [(check, finding)], records
 
@@ -262,10 +266,11 @@ async def test_a_class_that_needs_no_input_is_not_told_of_a_seed(tmp_path: Path)
         "    def get_reward(self): return 1\n"
         "    def oracle(self): return ['yes']\n"
     )
-    done = await run(tmp_path, "validate", "simple.py:Simple", "--json")
-    (found,) = of(done.last, "inputs")
-    assert found["finding"] == "ok", found
-    assert found["text"] == "a rollout needs no input, and has no seed"
+    (found,) = [
+        each for each in await looked_over(f"{tmp_path}/simple.py:Simple")
+        if each.get("check") == "inputs"
+    ]  # fmt: skip
+    assert (found["finding"], found["text"]) == ("ok", "a rollout needs no input, and has no seed")
 
 
 CLASS = """
