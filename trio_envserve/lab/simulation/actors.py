@@ -973,7 +973,11 @@ class SimServer(SimProcess):
 
     def give(self, given: RouterInput) -> None:
         """Give the router an input that a host has led to."""
-        self._carry_out(self.router.take(given))
+        effects = self.router.take(given)
+        worker = self.router.workforce.workers.get(getattr(given, "worker", b""))
+        if isinstance(given, WorkerBack) and worker is not None:
+            self._numbers[worker.id] = worker.next_number  # what came back is not started now
+        self._carry_out(effects)
 
     def do(self, effects: list[RouterEffect]) -> None:
         """Carry out effects that are not the router's own."""
