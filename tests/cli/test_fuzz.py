@@ -108,6 +108,14 @@ async def test_seed_is_the_same_run_each_time_with_its_trace(tmp_path: Path):
     assert "seed 8" in other.out.splitlines()[-1]
 
 
+async def test_hosts_make_another_run_of_a_seed_with_their_messages(tmp_path: Path):
+    hosted = await fuzz(tmp_path, "--seed", "8", "--hosts", "--trace")
+    assert "HostWelcome(" in hosted.out
+    assert "seed 8 (usual, with hosts)" in hosted.out.splitlines()[-1]
+    done = await fuzz(tmp_path, "--hosts", "--protocol", STORE, "--seed", "8", code=2)
+    assert "no hosts" in done.err
+
+
 async def test_a_mutant_is_caught_shown_kept_and_replayed(tmp_path: Path):
     done = await run(tmp_path, "fuzz", "--mutant", MUTANT, "--save", "kept")
     assert done.code == 0, done.err
