@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from trio_envserve.core.lease import DRIFT
+from trio_envserve.core.lease import DRIFT, Leases, Reception
 from trio_envserve.lab.simulation.judges import Guarantees
 from trio_envserve.lab.simulation.plan import (
     OF_HOSTS,
@@ -76,6 +76,14 @@ def test_a_plan_with_hosts_is_the_same_as_data():
     for seed in range(10):
         plan = plan_with_hosts(seed)
         assert from_data(plan.to_data()["plan"]) == plan
+
+
+def test_g9_a_host_that_is_never_welcome_is_found(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Leases, "hello", lambda *hello, **more: (Reception.IN_USE, None))
+    few = tuple(asks[:2] for asks in plan_with_hosts(0).asks)
+    plan = dataclasses.replace(plan_with_hosts(0), workers=1, moments=(), asks=few)
+    found = [each.text for each in run(0, plan=plan).violations if each.guarantee == "G9"]
+    assert found == [f"host h{number} has not joined" for number in range(3)]
 
 
 class BeyondTheBound(Protocol):

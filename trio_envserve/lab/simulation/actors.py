@@ -2218,6 +2218,15 @@ class World(BaseWorld[Fault]):
 
     # -- the run --------------------------------------------------------------
 
+    def away(self) -> list[str]:
+        """Hosts that can reach their server, and are not welcome there."""
+        return [
+            f"host {machine.label} has not joined"
+            for machine in self.machines
+            if machine.is_wanted and not any(machine.cuts)
+            if machine.host is None or not machine.host.core.lease.deadline_s
+        ]
+
     def left(self) -> list[str]:
         """The parts that have not come to rest."""
         if not self.network.calm:
@@ -2230,11 +2239,7 @@ class World(BaseWorld[Fault]):
                 left += unanswered(client.name, client.core)
             if client.has_more():
                 left.append(f"client {client.name} has more to ask")
-        for machine in self.machines:
-            host = machine.host
-            is_there = host is not None and host.core.lease.deadline_s
-            if machine.is_wanted and not is_there and not any(machine.cuts):
-                left.append(f"host {machine.label} has not joined")
+        left += self.away()
         if any(self.judge.live()):
             left.append("environment code still runs")
         return left
@@ -2248,8 +2253,9 @@ class World(BaseWorld[Fault]):
         left = self.left()
         for violation in self.judge.rest(self.events.now_s):
             self._broke(violation)
+        away = self.away()
         for holdup in left:
-            self.breaks("G8", holdup)
+            self.breaks("G9" if holdup in away else "G8", holdup)
         for pair in IMPOSSIBLE.keys() & self.pairs.keys():
             self.breaks("CRASH", f"{name_of(pair)}: {IMPOSSIBLE[pair]}, and it was")
         for key_pair in IMPOSSIBLE_OF_KEYS.keys() & self.key_pairs.keys():
