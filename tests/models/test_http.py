@@ -12,6 +12,7 @@ import pytest
 import trio
 import trustme
 
+from tests.cli.commands import until
 from tests.connections import held_port
 from tests.endpoint import Cut, Endpoint, Reply, Status, prompt_tokens, serve
 from tests.models.helpers import HANG_S, HELLO, NO_PAUSE, opened, scripted, served
@@ -171,11 +172,9 @@ async def test_an_endpoint_that_is_down_for_a_while_is_waited_for(caplog, monkey
         async with opened(url=f"http://127.0.0.1:{port}/v1", retries=10_000) as model:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(call)
-                while not caplog.records:
-                    await trio.sleep(0.01)
+                await until(lambda: caplog.records)
                 async with serve(scripted(Reply("up")), port=port):
-                    while not answers:
-                        await trio.sleep(0.01)
+                    await until(lambda: answers)
     assert answers[0].text == "up"
     assert answers[0].requests > 1
     (said,) = caplog.records  # however often it was asked
@@ -194,8 +193,7 @@ async def test_answer_that_takes_too_long_is_told_and_its_request_closed(limit, 
     async with served(endpoint, **limit) as model:
         with pytest.raises(ModelError, match=told):
             await ask(model, stream=stream)
-        while endpoint.waiting:
-            await trio.sleep(0.01)
+        await until(lambda: not endpoint.waiting)
 
 
 async def test_connection_that_takes_too_long_is_told():
@@ -305,11 +303,9 @@ async def test_two_hundred_cancelled_calls_close_two_hundred_requests():
         async with trio.open_nursery() as nursery:
             for number in range(200):
                 nursery.start_soon(lambda n: ask(model, stream=n % 2 == 0), number)
-            while endpoint.waiting < 200:
-                await trio.sleep(0.01)
+            await until(lambda: endpoint.waiting == 200)
             nursery.cancel_scope.cancel()
-        while endpoint.waiting:
-            await trio.sleep(0.01)
+        await until(lambda: not endpoint.waiting)
         assert all(seen.closed for seen in endpoint.asks[1:])
         # The pool is whole.
         endpoint._answer = lambda ask: Reply("fresh")
@@ -441,8 +437,7 @@ async def test_a_rollout_says_how_long_it_waits(monkeypatch):
     async with served(endpoint) as model:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ask_for, model, "r1", told)
-            while not endpoint.waiting or len(endpoint.asks) < 2:
-                await trio.sleep(0.01)
+            await until(lambda: endpoint.waiting and len(endpoint.asks) == 2)
             model.tell_waits()
             wait.set()
         model.tell_waits()

@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from tests.cli.commands import run as run_command
+from tests.cli.commands import until
 from tests.endpoint import Cut, Endpoint, Reply, Status, serve
 from tests.models.helpers import HANG_S
 from trio_envserve import open_client, open_server
@@ -172,11 +173,9 @@ async def test_a_rollout_that_is_cancelled_closes_its_request(shape):
         async with trio.open_nursery() as nursery:
             for number in range(20):
                 nursery.start_soon(run, str(number))
-            while endpoint.waiting < 20:
-                await trio.sleep(0.01)
+            await until(lambda: endpoint.waiting == 20)
             nursery.cancel_scope.cancel()
-        while endpoint.waiting:
-            await trio.sleep(0.01)
+        await until(lambda: not endpoint.waiting)
     assert all(seen.closed for seen in endpoint.asks)
 
 
@@ -268,11 +267,9 @@ async def test_two_hundred_rollouts_cancelled_by_their_client_close_their_reques
                 for index in range(200):
                     call = partial(client.run_rollout, {"index": index}, model=url, model_name="m")
                     nursery.start_soon(call)
-                while endpoint.waiting < 200:
-                    await trio.sleep(0.01)
+                await until(lambda: endpoint.waiting == 200)
                 nursery.cancel_scope.cancel()
-            while endpoint.waiting:
-                await trio.sleep(0.01)
+            await until(lambda: not endpoint.waiting)
     assert all(seen.closed for seen in endpoint.asks)
     assert len(endpoint.asks) == 200
 

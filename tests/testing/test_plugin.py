@@ -195,7 +195,7 @@ OPTIONS = "trio_mode = true\nenvserve_env = my_env:Here\nenvserve_options = --ar
 @pytest.mark.real
 def test_with_xdist_each_process_has_one_server_for_sync_and_async_tests(tmp_path: Path):
     pytest.importorskip("xdist")
-    passed(session(tmp_path, SYNC_TESTS, "-n", "2", "--dist", "loadfile", ini=OPTIONS), 3)
+    passed(session(tmp_path, SYNC_TESTS, "-n", "1", ini=OPTIONS), 3)
 
 
 @pytest.mark.real
