@@ -27,11 +27,9 @@ from tests.cost.run import (
     Size,
     machine,
     reached,
-    spent,
     summary,
     versions,
 )
-from tests.proc import cpu_s
 
 real = pytest.mark.real
 slow = pytest.mark.slow
@@ -52,14 +50,6 @@ def test_names_of_cases_are_different_and_marks_are_about_sides_that_there_are()
         assert bool(case.sides) != bool(case.special)
         others = {side.name for side in case.sides[1:]}
         assert {mark.against for mark in case.marks} - {""} <= others, case.name
-
-
-def test_cases_are_chosen_by_pattern():
-    assert [case.name for case in chosen(["*-16mb", "start"])] == [
-        "request-16mb", "response-16mb", "start",
-    ]  # fmt: skip
-    assert chosen(["nothing"]) == []
-    assert chosen([]) == [*CASES]
 
 
 # -- the judge -----------------------------------------------------------------
@@ -118,12 +108,6 @@ def test_tally_numbers_and_times_requests():
     figures = tally.figures()
     assert (figures["asked"], figures["answered"], figures["wrong"]) == (1, 1, 1)
     assert (figures["p50_ms"], figures["seconds"]) == (3000.0, 6.0)
-
-
-def test_processor_time_that_is_not_known_is_none():
-    assert cpu_s(2**22 + 1) is None
-    assert spent([1.0, 2.0], [1.5, 2.5]) == 1.0
-    assert spent([None], [1.0]) is None
 
 
 def bench_of(case: Case, **rounds: list[float]) -> Bench:

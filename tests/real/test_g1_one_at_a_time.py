@@ -11,13 +11,14 @@ from tests.real.support import (
     honest_s,
     open_server,
     open_server_process,
+    pid_of,
     serving,
     serving_process,
     until,
     wait_gone,
     worker_of,
 )
-from trio_envserve import ServerStartError
+from trio_envserve import ServerStartError, WorkerLost
 
 
 async def test_g1_a_stopped_worker_is_suspected_but_its_work_not_run_elsewhere(judge):
@@ -36,19 +37,26 @@ async def test_g1_a_stopped_worker_is_suspected_but_its_work_not_run_elsewhere(j
     assert judge.pids("b") != [pid]
 
 
-async def test_g1_a_stopped_worker_is_dead_before_its_work_runs_again(judge):
+async def test_g1_a_stopped_worker_is_dead_before_its_work_runs_again_and_changes_nothing(judge):
+    """G5, too: whatever is continued is dead already."""
     kill_s = await honest_s(judge)
-    async with serving(judge, silence_report_s=0.5, silence_kill_s=kill_s) as (_, calls):
-        await judge.wait_started(calls.start("a", ["wait", "go"], rerun=True))
+    async with serving(judge, silence_report_s=0.5, silence_kill_s=kill_s) as (server, calls):
+        await judge.wait_started(
+            calls.start("a", ["wait", "go"], rerun=True),
+            calls.start("b", ["wait", "go"], rerun=False),
+        )
         [pid] = judge.pids("a")
+        assert judge.pids("b") == [pid]
         os.kill(pid, signal.SIGSTOP)
         await judge.wait_started("a", times=2)
         judge.put("go")
-        outcome = await calls.outcome("a")
-        assert outcome.unwrap()["key"] == "a"
-        assert outcome.executions == 2
+        assert (await calls.outcome("a")).executions == 2
+        await calls.value("a")
+        await calls.error("b", WorkerLost)
+        assert pid_of(server) != pid
     judge.assert_at_most(2)
     assert judge.ends("a") == ["result"]  # of the first life nothing was heard again
+    assert judge.ends("b") == []
 
 
 async def test_g1_a_blocked_event_loop_is_no_death(judge):

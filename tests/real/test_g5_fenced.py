@@ -1,22 +1,8 @@
 """G5: a worker that is not the current incarnation can change nothing."""
 
-import os
-import signal
 from typing import Any, cast
 
-from tests.real.support import (
-    asked,
-    honest_s,
-    info_of,
-    open_calls,
-    open_raw,
-    open_server,
-    pid_of,
-    serving,
-    serving_raw,
-    until,
-    worker_of,
-)
+from tests.real.support import asked, info_of, open_calls, open_raw, open_server, serving_raw, until
 from trio_envserve import WorkerLost
 from trio_envserve.core import messages, values
 from trio_envserve.core.limits import PROTOCOL_VERSION
@@ -78,18 +64,3 @@ async def test_g5_a_client_that_speaks_as_a_worker_changes_nothing(judge):
         _, answer = await raw.next(messages.Outcome)
         assert "forged" not in cast(Any, values.decode(answer[1]))
     judge.assert_exactly_once("a")
-
-
-async def test_g5_a_worker_continued_after_its_replacement_was_decided_changes_nothing(judge):
-    """Stopped, killed while stopped: whatever is continued is dead already."""
-    kill_s = await honest_s(judge)
-    async with serving(judge, silence_report_s=0.5, silence_kill_s=kill_s) as (server, calls):
-        await judge.wait_started(calls.start("a", ["wait", "go"], rerun=False))
-        [pid] = judge.pids("a")
-        os.kill(pid, signal.SIGSTOP)
-        judge.put("go")
-        await calls.error("a", WorkerLost)
-        await until(lambda: worker_of(server).phase == "ready")
-        assert pid_of(server) != pid
-    judge.assert_at_most(1)
-    assert judge.ends("a") == []

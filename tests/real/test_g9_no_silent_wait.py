@@ -334,6 +334,7 @@ async def test_g9_closing_a_client_does_not_wait_for_a_server_that_is_gone(judge
         server.signal(signal.SIGCONT)
 
 
+@pytest.mark.slow
 async def test_g9_a_worker_that_was_stopped_is_not_said_to_have_been_blocked(judge, caplog):
     """Its heart said so, in the first moment after the stop."""
     limits: dict[str, Any] = {"blocked_report_s": 2.0, "silence_report_s": 3.0}
