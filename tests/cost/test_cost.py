@@ -191,6 +191,7 @@ def smaller(case: Case) -> Case:
 
 
 @real
+@slow
 @linux
 async def test_rig_that_does_not_start_says_why_and_other_cases_go_on():
     broken = Side(OURS, Load(1), Setup(options=("--capacity", "many")))
@@ -208,6 +209,7 @@ async def test_rig_that_does_not_start_says_why_and_other_cases_go_on():
 
 
 @real
+@slow
 @linux
 async def test_command_writes_a_record_that_it_shows_again(tmp_path):
     words = ("--rounds", "1", "--case", "inflight-1", "--out", "record.json")

@@ -114,6 +114,7 @@ async def test_act_that_falls_on_nobody_is_missed(rig: Rig, tmp_path: Path) -> N
     assert events(tmp_path)[0]["what"]["of"] == "missed"
 
 
+@pytest.mark.slow
 async def test_clients_load_rest_and_measure_and_one_that_is_killed_is_replaced(
     tmp_path: Path,
 ) -> None:
