@@ -40,3 +40,5 @@ async def test_what_is_written_runs_as_it_is(tmp_path: Path):
     for tool in (["check", "--isolated"], ["format", "--isolated", "--check", "--line-length=100"]):
         tidy = python(tmp_path, "ruff", *tool, "my_words.py", "test_my_words.py")
         assert tidy.returncode == 0, tidy.stdout
+    shown = await run(tmp_path, "init", "other_words")
+    assert shown.out.startswith("wrote other_words.py and test_other_words.py. Try:\n"), shown.err

@@ -83,20 +83,20 @@ async def test_the_keys_of_a_server_are_shown_to_people_and_to_programs(tmp_path
 
 async def test_list_of_keys_goes_on_where_the_last_one_ended(tmp_path: Path):
     async with served(tmp_path) as (address, _), open_client(address) as client:
-        async with client.run_many([{"name": "a", "gate": False}] * 50, key="step") as outcomes:
+        async with client.run_many([{"name": "a", "gate": False}] * 250, key="step") as outcomes:
             async for _outcome in outcomes:
                 pass
         at = ("--address", address)
-        part = await run(tmp_path, "keys", *at, "--most", "20", "--json")
-        assert len(part.last["keys"]) == 20
+        part = await run(tmp_path, "keys", *at, "--most", "120", "--json")
+        assert len(part.last["keys"]) == 120
         first = str(part.last["next"])
         rest = (await run(tmp_path, "keys", *at, "--first", first, "--json")).last
         found = [each["key"] for each in part.last["keys"] + rest["keys"]]
-        assert sorted(found) == sorted(f"step/{number}" for number in range(50))
-        shown = await run(tmp_path, "keys", *at, "--most", "20")
+        assert sorted(found) == sorted(f"step/{number}" for number in range(250))
+        shown = await run(tmp_path, "keys", *at, "--most", "120")
         assert f"go on with --first {first}" in shown.err
         none = await run(tmp_path, "keys", "missing", *at)
-        assert "no key of the 50 in namespace default begins with missing" in none.out
+        assert "no key of the 250 in namespace default begins with missing" in none.out
         nowhere = await run(tmp_path, "keys", *at, "--namespace", "nobody")
         assert "no keys are known in namespace nobody" in nowhere.out
         assert "--all" in nowhere.err
