@@ -1,4 +1,4 @@
-"""The actors of a world: what they do around the cores that ship, as the real shells do it.
+"""A world and its actors: what they do around the cores that ship, as the real shells do it.
 
 A server process is a router, its tick, the workers that it starts and the thread that writes its
 journal.  A worker process is a heartbeat, a worker core, and environment code, which does what the
@@ -12,6 +12,12 @@ any that it likes, in any order, and torn.  Each row has a checksum, and who ope
 over what comes before the first row that is missing or damaged, of a group all or nothing; it syncs
 that before it is given to a router.  So after a crash there is a prefix of what was written, and
 all that was safe is in it.
+
+*Hosts* are on machines of their own, with clocks of their own.  What the shells of a host, its
+guard and the hosts of a server do stands here once more, without sockets: beats and hellos, the
+order of a deadline and the workers that start for it, the record of a server for its successors,
+and what is said before that is written.  The kernel is played as well: a guard's timer is of the
+clock, the signal and the kind that :mod:`trio_envserve.host.guard` names.
 
 *A hostile client* keeps to no rule: garbage, conflicts, late duplicates, holes.  It has a session
 of its own, and may do with it what it likes; nobody else may suffer, and the guarantees hold for

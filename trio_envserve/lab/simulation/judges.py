@@ -42,6 +42,11 @@ and nothing follows.  The servers of a run with a journal have one memory of key
 of the first (:meth:`JournalJudge.home`).  What is held against one is thereby held against all that
 come after it.
 
+*Hosts.*  True time is known here, and to none of the cores.  A host's lease is counted from when
+the beat was sent that its server answered, on that host's clock: no worker may live longer than
+that, and the latency of its guard.  What a server takes for lost, or calls dead of an earlier one,
+must be dead, or sleep with its machine: then it is judged as that wakes, once timers have fired.
+
 *Health and time.*  No false alarms, and no all-clear from a pool that is dead or stopped.  Closing
 ends within the sum of its limits, the time in which the server was stopped not counted; no work is
 begun meanwhile; what was taken in is answered; and the status says so.
