@@ -764,6 +764,8 @@ def _with_hosts(plan: Plan, rng: Random) -> Plan:
     rates = [rng.choice((slow, right, fast)) for _ in range(2 * count + 1)]
     if rng.random() < 0.4:  # the worst: leases last longest there, and are shortest here
         rates = [slow] * (2 * count) + [fast]
+    if not proves:  # the silence of a worker, and of its host, are told by one clock of a server
+        rates[-1] = right
     hosts = HostPlan(
         tuple(rng.choice((1, 1, 2, 3)) for _ in range(count)),
         rng.random() < 0.25, fences_s, GUARD_S, GUARD_S,
