@@ -167,7 +167,8 @@ async def test_a_session_runs(sample: Sample, tmp_path: Path):
 
 async def run(folder: Path, *words: str) -> Finished:
     """Run a line of the command, or a program of Python."""
-    return await commands.run(folder, *words, QWEN_KEY="sk-1")
+    # By CI Hypothesis knows that it is on a machine which may be slow.
+    return await commands.run(folder, *words, QWEN_KEY="sk-1", CI="1")
 
 
 async def unforked(folder: Path, *words: str) -> Finished:
