@@ -21,6 +21,9 @@ from tests.conformance.caught import CAUGHT, WORKERS_CAUGHT
 from tests.cost.report import targets
 from trio_envserve.lab.conformance.cases import CASES
 from trio_envserve.lab.conformance.workers import WORKER_CASES
+from trio_envserve.lab.exploration.calls import TABLE
+from trio_envserve.lab.exploration.hosted import HOST_TABLE
+from trio_envserve.lab.exploration.keyed import KEY_TABLE
 
 from . import diagrams, reference, tables, terminals
 from .benchmark import svg
@@ -54,6 +57,9 @@ TEXTS: Mapping[str, Callable[[], str]] = {
     "broken workers": partial(tables.caught_table, WORKERS_CAUGHT),
     "findings": partial(tables.findings_table, FINDINGS),
     "attacks": partial(tables.attacks_table, [*ATTACKS.values(), *HELD.values()]),
+    "explored calls": partial(tables.explored_table, TABLE),
+    "explored keys": partial(tables.explored_table, KEY_TABLE),
+    "explored hosts": partial(tables.explored_table, HOST_TABLE),
     "benchmark targets": targets,
     "benchmark figures": tables.benchmark_figures,
     **{f"api {section}": partial(reference.drawn, section) for section in reference.SECTIONS},

@@ -6,13 +6,14 @@ import dataclasses
 import enum
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from tests.attack.attacks import Hold
 from tests.attack.wires import Attack
 from tests.cost.report import markdown
+from tests.oracles.digests import STORED as SIZES
 from trio_envserve.core import (
     call_table,
     errors,
@@ -39,6 +40,7 @@ from trio_envserve.core.request_table import TABLE, RequestInput
 from trio_envserve.core.requests import RequestState
 from trio_envserve.core.terms import Verdict
 from trio_envserve.lab.conformance.findings import Case
+from trio_envserve.lab.exploration.configurations import AnyConfiguration
 from trio_envserve.lab.mutants import MUTANTS
 from trio_envserve.lab.simulation.plan import ANY
 
@@ -524,6 +526,18 @@ def checks_table() -> str:
             found[int(number)].append(f"`{path.relative_to(tests.parent).as_posix()}`")
     lines = ["| guarantee | tests |", "|---|---|"]
     lines += [f"| G{number} | {', '.join(files)} |" for number, files in found.items()]
+    return "\n".join(lines)
+
+
+def explored_table(configurations: Iterable[AnyConfiguration]) -> str:
+    """What each explored configuration has, and how many states: none where it has not been
+    searched to its end."""
+    sizes = json.loads(SIZES.read_text(encoding="utf-8"))["explored"]
+    lines = ["| name | what it has | states | transitions | depth |", "|---|---|---:|---:|---:|"]
+    for each in configurations:
+        row = sizes.get(each.name, {})
+        figures = [f"{row[name]:,}" if row else "" for name in ("states", "transitions", "depth")]
+        lines.append(f"| `{each.name}` | {each.describe()} | {' | '.join(figures)} |")
     return "\n".join(lines)
 
 

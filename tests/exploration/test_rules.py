@@ -10,7 +10,8 @@ from trio_envserve.core.client import ClientCore
 from trio_envserve.core.limits import ClientLimits
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.lab.exploration import names
-from trio_envserve.lab.exploration.configurations import Configuration
+from trio_envserve.lab.exploration.calls import SERVER, Configuration
+from trio_envserve.lab.exploration.hosted import HOST_FORMS, HOST_TABLE, TIME
 from trio_envserve.lab.exploration.rules import FORMS, RULES
 from trio_envserve.retrylab.explore import Space
 from trio_envserve.retrylab.values import Bag, Counted, form
@@ -33,6 +34,30 @@ def attributes(kind: type) -> set[str]:
         client.calls, client.calls._retries, client.sessions, client.pings, worker,
     ]  # fmt: skip
     return set(vars(next(each for each in machines if type(each) is kind)))
+
+
+def attributes_with_hosts(kind: type) -> set[str]:
+    """Fields of a dataclass, or the attributes of the one such object in a world with hosts."""
+    if dataclasses.is_dataclass(kind):
+        return {field.name for field in dataclasses.fields(kind)}
+    system = HOST_TABLE[0].system()
+    space = Space(system, system.bounds)
+    state, _ = space.begun(space.first()[0], 0)
+    time, server, machine = (state.parts[name].local.make() for name in (TIME, SERVER, "h0"))
+    host, hosts = machine.host, server.hosts
+    parts = [time, server, machine, host, host._outbox, hosts, hosts.leases]
+    return set(vars(next(each for each in parts if type(each) is kind)))
+
+
+OF_HOSTS = {kind: rules for kind, rules in HOST_FORMS.items() if FORMS.get(kind) is not rules}
+
+
+@pytest.mark.parametrize("kind", OF_HOSTS, ids=lambda kind: kind.__name__)
+def test_a_rule_of_hosts_is_for_an_attribute_that_there_is(kind: type):
+    rules = OF_HOSTS[kind]
+    assert not callable(rules)
+    assert set(rules) <= attributes_with_hosts(kind)
+    assert all(rule.why for rule in rules.values())
 
 
 @pytest.mark.parametrize("kind", RULES, ids=lambda kind: kind.__name__)

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from trio_envserve.lab.exploration.configurations import Configuration, configuration
+from trio_envserve.lab.exploration.calls import Configuration
+from trio_envserve.lab.exploration.configurations import AnyConfiguration, configuration
 from trio_envserve.retrylab.explore import Local, Space, State
 
 MIXED = Configuration(
@@ -32,7 +33,7 @@ class Whole(Space):
         return super().local(*args)
 
 
-def space_of(asked: Configuration, kind: type[Space] = Space) -> Space:
+def space_of(asked: AnyConfiguration, kind: type[Space] = Space) -> Space:
     system = asked.system()
     return kind(system, system.bounds)
 

@@ -1,26 +1,16 @@
-"""The search of calls without keys: exhausts what is small, is the same each time, and tells
-shortest ways."""
+"""The search of a configuration: it is the same each time, and tells shortest ways."""
 
 from __future__ import annotations
 
 import pytest
 
 from trio_envserve.core.dedup import DedupCache
-from trio_envserve.lab.exploration.configurations import TABLE, Configuration, configuration
-from trio_envserve.lab.exploration.search import SystemSearch, explore
+from trio_envserve.lab.exploration.calls import Configuration
+from trio_envserve.lab.exploration.configurations import configuration
+from trio_envserve.lab.exploration.search import Search, explore
 from trio_envserve.lab.mutants import find
 
-LARGE = {"ci", "nightly", "pair", "couple", "ghost", "allowed", "announced"}
 PLAIN = Configuration(name="plain")
-
-
-@pytest.mark.parametrize("name", [each.name for each in TABLE if each.name not in LARGE])
-def test_small_configuration_is_exhausted_and_holds(name: str):
-    figures = explore(configuration(name)).figures
-    assert figures.found is None
-    assert figures.exhausted
-    assert figures.frontier == 0
-    assert figures.transitions > figures.states > 100
 
 
 def test_call_without_trouble_has_one_way_to_go():
@@ -37,7 +27,7 @@ def test_search_is_the_same_each_time():
 
 
 def test_search_tells_how_far_it_is_and_stops_at_a_number_of_states():
-    search = SystemSearch(configuration("ci"), most_states=2_000)
+    search = Search(configuration("ci"), most_states=2_000)
     seen = [figures.states for figures in search.run()]
     assert len(seen) > 1
     assert seen == sorted(seen)

@@ -3,7 +3,7 @@
 ``digests.json`` holds, for blocks of 100 seeds, one hash over the digests of all runs, the first
 four hexadecimal digits of each digest and the number of events of each run; so the first run that
 differs is found without a second list.  The hash decides; the digits say where.  Of each explored
-configuration it holds the numbers of states, transitions and quiet states, and the depth.
+configuration it holds the numbers of states and transitions, and the depth.
 
 ``python -m tests.oracles digests --check`` compares, without ``--check`` the file is written.
 ``--only PART`` (``simulator``, ``hosted``, ``explored`` or the name of a configuration) takes a
@@ -74,7 +74,7 @@ def explored(name: str) -> Stored:
     figures = explore(any_configuration(name)).figures
     return {
         "states": figures.states, "transitions": figures.transitions, "depth": figures.depth,
-        "quiet": figures.quiet, "violated": figures.record()["violated"],
+        "violated": figures.record()["violated"],
         "seconds": round(figures.seconds),
     }  # fmt: skip
 

@@ -20,7 +20,7 @@ from tests.oracles.ledger import (
     tried,
     untried,
 )
-from trio_envserve.lab.exploration.mutants import ALL_MUTANTS
+from trio_envserve.lab.mutants import MUTANTS
 
 ROWS = [row for make in (registered_rows, rows_beside_tests, patch_rows) for row in make()]
 
@@ -28,7 +28,7 @@ ROWS = [row for make in (registered_rows, rows_beside_tests, patch_rows) for row
 def test_a_row_has_a_name_of_its_own_for_each_mutant_and_patch():
     names = [row.name for row in ROWS]
     assert len({*names}) == len(names)
-    assert {*names} >= {mutant.name for mutant in ALL_MUTANTS}
+    assert {*names} >= {mutant.name for mutant in MUTANTS}
 
 
 def test_every_mutant_and_every_patch_has_a_finder():

@@ -251,6 +251,17 @@ def test_idle_choice_repairs_what_was_lost_and_comes_where_nothing_else_does():
     assert calm.states == 4, "it asks, it arrives, it is answered, and nothing is repeated"
 
 
+def test_choice_of_the_way_to_rest_repairs_and_finds_no_state():
+    class AtRest(Repeating):
+        def choices(self) -> list[Choice]:
+            return [Choice("repeat", when="rest")]
+
+    systems = [small(Fault.LOSE, near=near, judges=[OneTrueAnswer]) for near in (Repeating, AtRest)]
+    idle, rest = (explore(system, Bounds(asks=1, faults=1)) for system in systems)
+    assert (idle.violation, rest.violation) == (None, None)
+    assert rest.states < idle.states
+
+
 @pytest.mark.parametrize("when", ["", "patient"])
 def test_patient_choice_is_counted_on_by_a_caller_who_waits_alone(when: Any):
     """Far works on what it is asked for, and holds it for ever unless its work ends."""
@@ -384,6 +395,27 @@ def test_instant_messages_arrive_in_the_move_that_sends_them_and_its_end_is_told
     assert explored.violation is None
     assert explored.states == 2, "before and after it is asked, done and told"
     assert set(seen) == {(SETTLED,), ("one", "one", "one", SETTLED)}
+
+
+def test_prompt_notices_arrive_in_the_move_that_gives_them_and_messages_do_not():
+    class Noticing(Near):
+        def on_ask(self, request: str, what: Any) -> None:
+            self.notify("far", request)
+            super().on_ask(request, what)
+
+    class Noticed(Far):
+        def on_start(self) -> None:
+            self.known: tuple[Any, ...] = ()
+
+        def on_notice(self, peer: str, what: Any) -> None:
+            self.known = (*self.known, what)
+
+    system = small(near=Noticing, far=Noticed)
+    late, prompt = (
+        explore(system, Bounds(asks=1, faults=0, prompt=prompt)) for prompt in (False, True)
+    )
+    assert prompt.exhausted
+    assert prompt.states == 4 < late.states, "it asks, it arrives, it is answered"
 
 
 # -- what is remembered, and which states are the same ---------------------------------------

@@ -20,9 +20,8 @@ import trio
 from ..core.key_records import GenerationState
 from ..core.key_table import KeyInput
 from ..lab.exploration.configurations import AnyConfiguration, any_configuration, showing
-from ..lab.exploration.mutants import find
-from ..lab.exploration.search import Search, search_of
-from ..lab.exploration.story import tell
+from ..lab.exploration.search import Search
+from ..lab.mutants import find
 from ..lab.simulation.coverage import name_of
 from ..retrylab import campaign
 from .common import Result, Stop, put, say
@@ -36,7 +35,6 @@ _ROWS = {
     "states": "distinct states; names and what else makes no difference count once",
     "transitions": "transitions from one state to another",
     "depth": "transitions from the first state to the farthest ones",
-    "quiet_states": "states in which nothing more happens by itself, each run to its rest",
     "exhausted": "whether every state was visited",
     "peak_mib": "most memory used, in MiB",
     "seconds": "seconds",
@@ -78,19 +76,15 @@ async def own(configuration: AnyConfiguration, mutant: str, stop: Stop, *, as_js
     """Search a configuration of the code that ships, with a mutant or without."""
     name = configuration.name
     say(f"{name}: every order; {configuration.describe()}" + f"; mutant {mutant}" * bool(mutant))
-    progress, path = _Progress(), []
+    progress, path = _Progress(), list[str]()
     with find(mutant).applied() if mutant else contextlib.nullcontext():
-        search = search_of(configuration)
+        search = Search(configuration)
         with trio.CancelScope() as searching:
             stop.on_first = searching.cancel
             for figures in search.run():
                 await trio.lowlevel.checkpoint()
                 progress.tell(figures.record())
-        found = search.figures.found
-        if found and isinstance(search, Search):
-            path = tell(search.world, found)
-        elif not isinstance(search, Search):
-            path = search.tell()
+        path = search.tell()
     record = {**search.figures.record(), "mutant": mutant, "failures": []}
     if searching.cancelled_caught and not path:
         return _interrupted(name, record, stop, as_json=as_json)

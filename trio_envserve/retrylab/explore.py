@@ -380,7 +380,7 @@ class _Step:
         self._trace = trace
         self._events: list[Event] = []
         self._sent: list[Move] = []
-        """The arrivals of all that this move has sent, in order."""
+        """The arrivals of all that this move has sent, and that arrives at once, in order."""
 
     # -- effects of handlers ------------------------------------------------------------
 
@@ -401,12 +401,14 @@ class _Step:
         if pair not in self.joined:
             self.joined |= {pair}
         self.links[link] = (*self.links.get(link, ()), letter)
-        self._sent.append(("arrive", *link))
+        if self.space.bounds.instant:
+            self._sent.append(("arrive", *link))
 
     def pass_on(self, letter: Letter) -> None:
         link = letter.envelope[:2]
         self.notices = {**self.notices, link: (*self.notices.get(link, ()), letter)}
-        self._sent.append(("notice", *link))
+        if self.space.bounds.instant or self.space.bounds.prompt:
+            self._sent.append(("notice", *link))
 
     def set_timer(self, name: str, timer: str, takes_s: float | None) -> None:
         part = self.parts[name]
@@ -444,11 +446,11 @@ class _Step:
         """Make a move."""
         name, *more = move
         getattr(self, f"_{name.replace(' ', '_')}")(*more)
-        if self.space.bounds.instant:
+        if self.space.bounds.instant or self._sent:
             self.settle()
 
     def settle(self) -> None:
-        """Let all arrive that was sent."""
+        """Let all arrive that arrives at once."""
         for name, *link in self._sent:  # which grows meanwhile
             getattr(self, f"_{name}")(*link)
         self._sent = []
@@ -874,7 +876,7 @@ class Space:
         step.clocks = clocks
         for name in self.system.actors:
             step.start(name, Stored(), 0)
-        if self.bounds.instant:
+        if self.bounds.instant or self.bounds.prompt:
             step.settle()
         state = step.state()
         while self.bounds.settled:
@@ -1120,7 +1122,7 @@ class Space:
             over = key in seen or state.now_s > until_s
             if over or not moves or self.at_rest(state):
                 violations = self._at_the_end(state, trace)
-                moves = self._choices(state, "idle")
+                moves = self._choices(state, "idle") + self._choices(state, "rest")
                 if not violations:
                     break
                 if over or not moves:

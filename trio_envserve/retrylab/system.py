@@ -204,8 +204,9 @@ class Choice(NamedTuple):
     bound: str = ""
     """Name of the bound in :attr:`Bounds.each` that it uses up, as a fault does; empty: it comes
     by itself, sooner or later."""
-    when: Literal["", "idle", "patient"] = ""
+    when: Literal["", "idle", "patient", "rest"] = ""
     """``idle``: it comes by itself only where nothing else does, to repair what was lost;
+    ``rest``: likewise, but only on the way to rest, so no state is found by it;
     ``patient``: nobody counts on it but a caller who waits."""
 
 
@@ -432,6 +433,8 @@ class Bounds:
     instant: bool = False
     """Whether messages and notices arrive at once, in the order in which they were sent; after
     each move judges see an event of the kind ``did`` for :data:`SETTLED`."""
+    prompt: bool = False
+    """Whether notices alone arrive at once, in the order in which they were given."""
     seed: int = 0
     """Seed that the asks are drawn from."""
     most_states: int = 200_000

@@ -1,4 +1,4 @@
-"""The explored systems: small, with bounds on what may happen in each.
+"""The explored systems: small, with bounds on what may happen in each, and what each shows.
 
 The machines are those that ship; what is small is how many there are of them and
 how often each kind of trouble may come.  Within these bounds everything is tried
@@ -7,298 +7,12 @@ at every moment.
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
-from collections.abc import Callable
-from functools import partial
-from typing import ClassVar, TypeAlias
+from typing import TypeAlias
 
-from ...core.limits import ANNOUNCE_BYTES, ClientLimits, ServerLimits
-from ...retrylab import Actor, Ask, Bounds, Fault, Rule, System
-from ...retrylab.values import Forms
-from .actors import SERVER, Client, Server, Worker
-from .described import Described
-from .disk_judge import DiskJudge
-from .hosted_configurations import HOST_SHOWS, HOST_TABLE, HostConfiguration
-from .judge import RULES as OF_PROMISES
-from .judge import Promises
-from .keyed import Caller, Commander, KeyServer, KeyWorker
-from .keyed_judge import OF_KEYS, KeyJudge
-from .rules import FORMS
-from .wire import describe
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Configuration(Described):
-    """A small system and its bounds.  What has no bound here is free: deliveries, ends
-    of executions, reaping, replacing, reconnecting, taking outcomes, acknowledging."""
-
-    ALWAYS: ClassVar = ("clients", "requests", "workers")
-    BOUNDED: ClassVar = (
-        "pings", "beats", "losses", "strays", "cuts", "crashes", "kills", "restarts",
-        "cancels", "limits", "leases", "despairs", "closes", "forgeries",
-    )  # fmt: skip
-
-    name: str
-    clients: int = 1
-    requests: int = 1
-    """Calls of each client, made in order at any time."""
-    workers: int = 1
-    capacity: int = 2
-    """Executions at once on one worker."""
-    consent: bool | None = False
-    """The word of calls on a further execution; None: as the environment declares."""
-    declared: bool = False
-    """The environment's own word on it."""
-    allowance: int = 3
-    """Executions that a call allows, if a further one has consent."""
-    limited: bool = False
-    """Whether calls have a time limit."""
-    window: int = 16
-    """Unfinished requests of one session."""
-    kept: int = 16
-    """Outcomes kept for clients before dispatching pauses."""
-    kept_bytes: int = 1 << 20
-    """The same in bytes."""
-    announce: int = ANNOUNCE_BYTES
-    """The largest outcome that a worker sends without announcing it."""
-    queue: int = 16
-    """Requests waiting at the server before new ones are refused for now."""
-    recycle: int | None = None
-    """Executions after which a worker is replaced."""
-
-    pings: int = 0
-    """A client states what it holds, though nothing has gone wrong (see :mod:`.explored`)."""
-    beats: int = 0
-    """The same for a worker."""
-    losses: int = 0
-    """A message is lost, the connection stays."""
-    strays: int = 0
-    """A message, or a copy of it, is left behind and arrives at any time later: what no
-    single connection does."""
-    cuts: int = 0
-    """A connection is cut and what is on its way is lost."""
-    crashes: int = 0
-    """A worker dies; what it had sent still arrives, or does not."""
-    kills: int = 0
-    """A worker is silent, or ignores a cancel, for so long that it is killed."""
-    restarts: int = 0
-    """The server is killed and replaced; busy workers of it live on for a while."""
-    cancels: int = 0
-    """A caller gives up."""
-    limits: int = 0
-    """A call's limit passes at the client, or its deadline at the server."""
-    leases: int = 0
-    """A client's lease ends: it was silent for long."""
-    despairs: int = 0
-    """A client has waited long enough for a lost session."""
-    closes: int = 0
-    """A client is closed."""
-    forgeries: int = 0
-    """Somebody sends another payload under the id of a request that the server knows."""
-
-    @property
-    def most(self) -> int:
-        """Executions of one call that are allowed."""
-        consent = self.declared if self.consent is None else self.consent
-        return self.allowance if consent else 1
-
-    def server_limits(self) -> ServerLimits:
-        """The limits of its servers."""
-        return ServerLimits(
-            worker_capacity=self.capacity, window=self.window, kept_outcomes=self.kept,
-            kept_bytes=self.kept_bytes, announce_bytes=self.announce,
-            queue=self.queue, recycle_executions=self.recycle, session_share=1.0,
-            spread_s=1e-300,
-        )  # fmt: skip
-
-    def client_limits(self) -> ClientLimits:
-        """The limits of its clients."""
-        return ClientLimits(max_executions=self.allowance)
-
-    def system(self) -> System:
-        """It as a system."""
-        clients = [f"c{number}" for number in range(self.clients)]
-        workers = [f"w{slot}" for slot in range(self.workers)]
-        asks = [
-            Ask(float(call), client, "run") for call in range(self.requests) for client in clients
-        ]
-        faults = {Fault[kind] for kind in Fault.__members__ if self.each.get(kind)}
-        return System(
-            actors={
-                **dict.fromkeys(clients, partial(Client, self)), SERVER: partial(Server, self),
-                **dict.fromkeys(workers, partial(Worker, self)),
-            },
-            asks=lambda random: asks, judges=[partial(Promises, self.most)], faults=faults,
-            never_killed=[*clients, *workers], alike=[clients, workers], forms=SYSTEM_FORMS,
-            describe=describe,
-            bounds=Bounds(
-                asks=len(asks), faults=sum(self.bounds.values()), each=self.each, settled=True,
-                most_states=50_000_000,
-            ),
-        )  # fmt: skip
-
-    @property
-    def each(self) -> dict[str, int]:
-        """Its bounds, as the search names them."""
-        return {
-            name: getattr(self, field)
-            for field in self.BOUNDED for name in _FAULTS.get(field, (field,))
-        }  # fmt: skip
-
-
-_CONFIGURATION = {"configuration": Rule("the same in every state")}
-SYSTEM_FORMS: Forms = {
-    **FORMS, Promises: OF_PROMISES, Client: _CONFIGURATION, Worker: _CONFIGURATION,
-    Server: {**_CONFIGURATION, "new_id": Rule("it draws ids by what is in the form")},
-}  # fmt: skip
-
-KEY_FORMS: Forms = {
-    **FORMS, KeyJudge: OF_KEYS, DiskJudge: OF_KEYS, Caller: _CONFIGURATION,
-    Commander: _CONFIGURATION, KeyWorker: _CONFIGURATION, KeyServer: SYSTEM_FORMS[Server],
-}  # fmt: skip
-
-_FAULTS = {
-    "losses": ("LOSE",), "strays": ("REORDER", "DUPLICATE"), "cuts": ("CUT",), "restarts": ("KILL",)
-}  # fmt: skip
-"""The kinds of fault that some bounds are of."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class KeyConfiguration(Described):
-    """Callers, one key, one worker, and how much may happen (:mod:`.keyed_world`).  What
-    has no bound here is free: taking outcomes, coming back in a new session, issuing
-    again or withdrawing there, ends of executions and of times."""
-
-    ALWAYS: ClassVar = ("callers", "asks")
-    BOUNDED: ClassVar = (
-        "others", "attaches", "commands", "copies", "repeats", "cancels", "limits", "leases",
-        "deaths", "goodbyes", "crashes", "closes", "falls",
-    )  # fmt: skip
-
-    name: str
-    callers: int = 2
-    asks: int = 1
-    """How often each caller asks by itself."""
-    consent: bool = False
-    allowance: int = 3
-
-    others: int = 0
-    """A caller asks with another input."""
-    attaches: int = 0
-    commands: int = 0
-    """A cancel or a forget by key: with an id, or naming any generation."""
-    copies: int = 0
-    """A command comes again."""
-    repeats: int = 0
-    """A request comes again."""
-    cancels: int = 0
-    """A caller gives up."""
-    limits: int = 0
-    """The deadline of a request passes."""
-    leases: int = 0
-    deaths: int = 0
-    """A caller's process dies and is started again; its session stays."""
-    goodbyes: int = 0
-    crashes: int = 0
-    """The worker dies."""
-    closes: int = 0
-    """The server closes, with a drain or without."""
-    falls: int = 0
-    """The server falls, and the next one has what is left of its journal: it has one if it may
-    fall."""
-
-    workers: ClassVar = 1
-    capacity: ClassVar = 2
-    recycle: ClassVar[int | None] = None
-    announce: ClassVar = ANNOUNCE_BYTES
-    declared: ClassVar = False
-
-    def system(self) -> System:
-        """It as a system."""
-        callers = [f"c{number}" for number in range(self.callers)]
-        judge = partial(DiskJudge if self.falls else KeyJudge, self.consent, self.allowance)
-        actors: dict[str, Callable[[], Actor]] = {
-            SERVER: partial(KeyServer, self), "w0": partial(KeyWorker, self),
-            **dict.fromkeys(callers, partial(Caller, self)),
-        }  # fmt: skip
-        if self.commands:
-            actors[f"c{self.callers}"] = partial(Commander, self)
-        return System(
-            actors=actors, asks=lambda random: (), judges=[judge], faults=(), alike=[callers],
-            forms=KEY_FORMS, describe=describe,
-            bounds=Bounds(
-                asks=0, faults=sum(self.bounds.values()), each=self.bounds, instant=True,
-                most_states=50_000_000,
-            ),
-        )  # fmt: skip
-
-
-TABLE: tuple[Configuration, ...] = (
-    # A few hundred or thousand states each, around one kind of trouble.
-    Configuration(name="lost", requests=2, losses=2),
-    Configuration(name="cut", pings=1, cuts=1, strays=1),
-    Configuration(name="beat", beats=1, cuts=1, cancels=1),
-    Configuration(name="crash", workers=2, crashes=1),
-    Configuration(name="rerun", crashes=2, consent=True, allowance=2),
-    Configuration(name="kill", workers=2, kills=1, cancels=1),
-    Configuration(name="limit", limited=True, limits=1, losses=1),
-    Configuration(name="lease", leases=1, despairs=1, strays=1, consent=True),
-    Configuration(name="restart", restarts=1, consent=True, allowance=2),
-    Configuration(name="stray", strays=1, beats=1, cancels=1),
-    Configuration(name="late", strays=1, limits=1, limited=True),
-    Configuration(name="bound", requests=4, capacity=1, kept=1),
-    Configuration(name="heavy", requests=4, capacity=1, kept_bytes=1),
-    Configuration(
-        name="announced", requests=2, kept_bytes=1, announce=1, losses=1,
-        cancels=1, crashes=1,
-    ),
-    Configuration(name="full", requests=3, capacity=1, queue=1, window=2, cancels=1),
-    Configuration(name="recycle", requests=2, recycle=1),
-    Configuration(name="forged", requests=2, capacity=1, forgeries=1),
-    Configuration(name="twins", clients=2, workers=2, capacity=1, cuts=1),
-    Configuration(name="allowed", crashes=2, leases=1, consent=True),
-    Configuration(name="ghost", strays=1, restarts=1),
-    # A bit of everything.
-    Configuration(name="small", cuts=1, cancels=1, crashes=1),
-    # Two of each.
-    Configuration(
-        name="pair", requests=2, workers=2, capacity=1, losses=1, crashes=1, cancels=1,
-        consent=True, allowance=2,
-    ),
-    Configuration(
-        name="couple", clients=2, workers=2, capacity=1, cuts=1, crashes=1, cancels=1
-    ),
-    # A bit of everything, much of it.
-    Configuration(
-        name="ci", losses=1, cuts=1, cancels=1, crashes=1, restarts=1, consent=True, allowance=2
-    ),
-    Configuration(
-        name="nightly", requests=2, losses=1, cuts=1, crashes=1, restarts=1, consent=True,
-        allowance=2,
-    ),
-)  # fmt: skip
-"""All configurations without keys, the small ones first."""
-
-KEY_TABLE: tuple[KeyConfiguration, ...] = (
-    KeyConfiguration(name="keys-shared", attaches=1, repeats=1, crashes=1),
-    KeyConfiguration(name="keys-other", others=1, crashes=1),
-    KeyConfiguration(name="keys-held", others=1, commands=1),
-    KeyConfiguration(name="keys-cancel", attaches=1, cancels=1),
-    KeyConfiguration(name="keys-command", commands=1, copies=1),
-    KeyConfiguration(name="keys-waiting", commands=1, cancels=1, crashes=1),
-    KeyConfiguration(name="keys-lease", leases=1, crashes=1, consent=True),
-    KeyConfiguration(name="keys-back", deaths=1, cancels=1),
-    KeyConfiguration(name="keys-goodbye", goodbyes=1, limits=1),
-    KeyConfiguration(name="keys-rerun", crashes=2, consent=True, allowance=4),
-    KeyConfiguration(name="keys-close", closes=1, crashes=1),
-    KeyConfiguration(name="keys-disk", falls=1, consent=True, allowance=1),
-    # A bit of everything, and much of it.
-    KeyConfiguration(name="keys", commands=1, leases=1, cancels=1),
-    KeyConfiguration(name="keys-nightly", commands=1, leases=1, cancels=1, attaches=1),
-    KeyConfiguration(name="keys-disk-nightly", falls=2, consent=True, allowance=2),
-)
-"""Those with keys."""
+from .calls import TABLE, Configuration
+from .hosted import HOST_TABLE, HostConfiguration
+from .keyed import KEY_TABLE, KeyConfiguration
 
 AnyConfiguration: TypeAlias = Configuration | KeyConfiguration | HostConfiguration
 
@@ -365,7 +79,35 @@ SHOWS: dict[str, tuple[str, ...]] = {
     "keys-disk": (
         "dispatch-before-safe", "tell-before-safe", "drop-before-safe", "allowance-forgotten",
     ),
-    **HOST_SHOWS,
+    "hosts-beat": (
+        "renewed-by-anything-heard", "counted-from-receipt", "margin-fixed", "no-margin",
+        "counted-from-what-was-confirmed", "a-host-is-lost-before-its-lease-is-over",
+        "what-a-lost-host-ran-is-forgotten", "an-end-is-said-before-it-has-come",
+    ),
+    "hosts-deaf": ("a-host-that-hears-nothing-is-answered-for-ever",),
+    "hosts-cut": ("nothing-is-sent-again",),
+    "hosts-one-id": ("two-hosts-with-one-id",),
+    "hosts-no-lease": ("silence-is-proof-without-a-lease",),
+    "hosts-sleep": ("a-clock-that-stands-still-in-sleep",),
+    "hosts-guard": ("the-guard-looks-at-the-clock-itself", "the-guard-is-told-for-how-long"),
+    "hosts-next": (
+        "the-next-tenure-begins-over-living-workers",
+        "a-router-begins-while-the-hosts-of-the-one-before-live",
+    ),
+    "hosts-limits": (
+        "a-successor-waits-by-its-own-limits", "a-host-is-welcomed-before-it-is-written-down",
+        "what-goes-on-is-counted-by-the-limits-of-the-new-router-alone",
+    ),
+    "hosts-falls": ("a-successor-writes-down-itself-alone",),
+    "hosts-kept": ("a-tenure-is-kept-with-another-router",),
+    "hosts-hello": ("a-late-hello-says-that-nothing-runs",),
+    "hosts-late": ("any-router-answers-a-beat",),
+    "hosts-over-twice": ("a-successor-waits-for-each-epoch-by-its-own-words",),
+    "hosts-written-off": ("a-router-is-written-off-while-its-work-is-stopped",),
+    "hosts-unknown": (
+        "unknown-work-is-not-stopped", "what-is-not-known-runs-on",
+        "what-runs-is-said-before-the-tenure-begins",
+    ),
     "small": (
         "a-lost-request-is-not-repeated", "a-cancel-is-not-told", "acknowledged-on-arrival",
         "a-replacement-is-never-started", "answers-go-to-the-first-connection",
@@ -391,7 +133,10 @@ BEYOND: dict[str, str] = {
     "kept-outcomes-expire": "clocks stand here",
     "a-start-may-take-for-ever": "clocks stand here",
     "a-group-outlives-its-turn": "without its limit nothing pauses",
-    "a-blocked-loop-is-silence": "there are no heartbeats here",
+    **dict.fromkeys(
+        ("a-blocked-loop-is-silence", "the-silence-of-a-host-is-that-of-its-workers"),
+        "there are no heartbeats here",
+    ),
     "an-unhealthy-server-is-not-heard": "health is told to people; no guarantee rests on it here",
     "a-dead-pool-is-ready": "what a server says of its pool decides nothing",
     "a-stopped-pool-is-ready": "what a server says of its pool decides nothing",
@@ -426,7 +171,11 @@ BEYOND: dict[str, str] = {
         "the number of workers is fixed here",
     ),
     **dict.fromkeys(
-        ("numbers-used-again-after-a-reconnect", "a-worker-starts-before-the-first-answer"),
+        (
+            "numbers-used-again-after-a-reconnect",
+            "a-worker-starts-before-the-first-answer",
+            "work-of-keys-begins-before-all-hosts-are-back",
+        ),
         "the way there is longer than those that are exhausted here; the simulation shows it",
     ),
     "a-malformed-worker-is-kept": "no worker is malformed here",

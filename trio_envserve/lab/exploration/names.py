@@ -27,7 +27,7 @@ def route(client: int, connection: int) -> bytes:
 
 def epoch(life: int) -> bytes:
     """The epoch of a server's life."""
-    return _id(b"epoch-%d" % life)
+    return _id(b"e%d-epoch" % life)
 
 
 def session(life: int, nonce: bytes) -> bytes:
@@ -48,6 +48,11 @@ def nonce(client: int, number: int) -> bytes:
 def incarnation(life: int, worker: bytes) -> bytes:
     """The incarnation of a worker of this server."""
     return _id(b"e%d-" % life + worker)
+
+
+def tenure(machine: str, number: int) -> bytes:
+    """Id of a machine's tenure of this number."""
+    return _id(b"%b.%d" % (machine.encode(), number))
 
 
 def owner(name: bytes) -> int:

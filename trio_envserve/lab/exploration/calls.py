@@ -1,4 +1,4 @@
-"""The shipped cores as actors of a search of every order: clients, a server, its workers.
+"""Calls without keys: clients, a server and its workers, their judge, and configurations of them.
 
 Theory of operation
 -------------------
@@ -12,7 +12,10 @@ and reaped by notices.  A server that is killed leaves its busy workers behind; 
 learns by notices, as by the lock of one machine, that they are dead, and starts none before.
 
 What the judge must know beside asks and answers is told by events without a request, whose
-value begins with the name of a method of :class:`.judge.Promises`.
+value begins with the name of a method of :class:`Promises`.
+
+The judge's memory is part of the state that is explored (two states with different pasts are
+different states), so it remembers little, and forgets what cannot matter any more.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ import dataclasses
 import heapq
 import math
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from ...core import error_records, messages
 from ...core.calls import Call, Stage
@@ -40,7 +44,7 @@ from ...core.client_inputs import (
     ServerMessage,
 )
 from ...core.errors import ErrorInfo
-from ...core.limits import WireLimits
+from ...core.limits import ANNOUNCE_BYTES, ClientLimits, ServerLimits, WireLimits
 from ...core.lives import Phase
 from ...core.ranges import Ranges
 from ...core.router import Router
@@ -58,15 +62,24 @@ from ...core.terms import Status, Verdict
 from ...core.worker import WorkerCore
 from ...core.worker_effects import CancelRun, Exit, Run, ToRouter
 from ...core.worker_inputs import BeatDue, EnvironmentReady, OutcomeMade, RouterMessage, WorkerInput
-from ...retrylab import Actor, Choice
-from ...retrylab.values import form
+from ...retrylab import (
+    Actor,
+    Ask,
+    Bag,
+    Bounds,
+    Choice,
+    Event,
+    Fault,
+    Judge,
+    Rule,
+    System,
+    Violation,
+)
+from ...retrylab.values import Forms, form
 from ..simulation.bounds import audit, unfinished
 from . import names
 from .rules import FORMS
-from .wire import Frames, Mail, WorkerMail, decoded
-
-if TYPE_CHECKING:
-    from .configurations import Configuration
+from .wire import Frames, Mail, WorkerMail, decoded, describe, frames_form
 
 NOW_S = 0.0
 LONG_AGO_S = -1e6
@@ -85,7 +98,7 @@ def header_of(frames: Frames) -> Any:
     return next(filter(None, map(decoded, frames)), None)
 
 
-# -- clients ---------------------------------------------------------------------------------
+# -- clients -------------------------------------------------------------------------------------
 
 
 class Client(Actor):
@@ -277,7 +290,7 @@ def _verdict(status: Status, body: Any) -> str:
     return error_records.decode(body).verdict.name
 
 
-# -- the server --------------------------------------------------------------------------------
+# -- the server ----------------------------------------------------------------------------------
 
 
 class Server(Actor):
@@ -330,12 +343,13 @@ class Server(Actor):
             self.did("", ("heard", *_finishes(header, self.configuration)))
         self.hear(message, header)
 
-    def hear(self, mail: Mail, header: Any) -> None:
-        """Give the router a message of a client."""
+    def hear(self, mail: Mail, header: Any) -> list[Any]:
+        """Give the router a message of a client.  The headers of what clients are told."""
         hello = isinstance(header, messages.Hello)
         self.new_id.session = names.session(self.life, header.nonce) if hello else None
-        self.take(ClientMessage(mail.route, mail.frames, NOW_S))
+        said = self.take(ClientMessage(mail.route, mail.frames, NOW_S))
         self.new_id.session = None  # the next id is another one's
+        return said
 
     def _of_worker(self, mail: WorkerMail, header: Any) -> None:
         if isinstance(header, messages.WorkerOutcome) and mail.life == self.life:
@@ -469,8 +483,7 @@ class Server(Actor):
                 case ToWorker():
                     self._to_worker(effect.worker, frames_of(effect.frames), repairs=repairs)
                 case Spawn():
-                    to = _slot(effect.worker)
-                    self.notify(to, ("spawn", effect.worker, self.life, effect.incarnation))
+                    self._spawn(effect)
                 case Kill():
                     self._kill(effect.worker)
                 case Lost():
@@ -481,6 +494,10 @@ class Server(Actor):
         for wrong in audit(router, asked.workers * asked.capacity):
             self.did("", ("broken", "G8", wrong))
         return said
+
+    def _spawn(self, effect: Spawn) -> None:
+        to = _slot(effect.worker)
+        self.notify(to, ("spawn", effect.worker, self.life, effect.incarnation))
 
     def _kill(self, worker: bytes) -> None:
         self.did("", ("ending", self.life, worker))
@@ -540,7 +557,7 @@ def _finishes(message: Any, configuration: Configuration) -> tuple[str, bytes, t
     return type(message).__name__, message.session, tuple(finished)
 
 
-# -- workers ----------------------------------------------------------------------------------
+# -- workers -------------------------------------------------------------------------------------
 
 
 class Running(NamedTuple):
@@ -705,3 +722,463 @@ class Worker(Actor):
         run = process.life, process.id, number
         self.did("", ("started", body.decode("ascii", "replace"), run, request))
         process.runs = (*process.runs, Running(number, body, request[0]))
+
+
+# -- the judge -----------------------------------------------------------------------------------
+
+RunId: TypeAlias = tuple[int, bytes, int]
+"""An execution: life of its server, id of its worker, number of its dispatch."""
+
+Request: TypeAlias = tuple[bytes, int]
+"""Session and sequence."""
+
+ProcessId: TypeAlias = tuple[int, bytes]
+"""A worker: life of its server, and its id."""
+
+
+class CallPast(NamedTuple):
+    """The past of a call."""
+
+    starts: int = 0
+    last: RunId | None = None
+    """Its last execution."""
+    of: Request | None = None
+    """The request under which that was started."""
+    now: Request | None = None
+    """The request that it is now, as its client has it."""
+    told: str = ""
+    """The verdict that its caller was told, or ``result``; ``over`` once it has left."""
+    excused: bool = False
+    """Whether its outcome may be lost: by a lease, a limit or its server's death."""
+    delivered: bytes | None = None
+    """The result that has arrived at its living server."""
+    sent: tuple[Request, Frames] | None = None
+    """The outcome that its server has sent, and of which request."""
+
+
+class Promises(Judge):
+    """What must hold of calls.  ``most``: executions that each call allows."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.calls: dict[str, CallPast] = {}
+        """By the names of their requests, which are their bodies, too."""
+        self.live: dict[RunId, tuple[str, bytes]] = {}
+        """Call and session of each execution that lives."""
+        self.alive: set[ProcessId] = set()
+        self.ending: set[ProcessId] = set()
+        """Workers that are to end, or have, and are not declared lost."""
+        self.finished: set[Request] = set()
+        """Requests that the living server was told are finished."""
+        self.stopped: set[RunId] = set()
+        """Dispatches that their worker was told to stop and has not begun."""
+        self.left: tuple[str, ...] = ()
+        """The contents that a router has at rest."""
+
+    def see(self, event: Event) -> Iterator[Violation]:
+        """Violations that an event shows."""
+        request = event.request
+        found: Iterable[tuple[str, str]] = ()
+        match event.kind:
+            case "asked":
+                self.calls[request] = CallPast()
+            case "told":
+                found = self._told(request, *event.what)
+            case "has":
+                self.left = (*self.left, event.what)
+            case "ended":
+                self.live.pop(event.what, None)
+            case "died":
+                self._server_died()
+            case "did":
+                name, *given = event.what
+                found = getattr(self, f"_{name}")(*given) or ()
+        for guarantee, text in found:
+            yield event.breaks(guarantee, text)
+
+    def rest(self, at_s: float) -> Iterator[Violation]:
+        """Violations by what has not come to its end."""
+        for request, call in self.calls.items():
+            if not call.told:
+                yield Violation("G9", at_s, f"{request} waits for ever", request)
+        for request, _ in self.live.values():
+            yield Violation("G7", at_s, f"{request} runs for ever", request)
+        for what in self.left:
+            yield Violation("G8", at_s, what)
+
+    def _change(self, request: str, **to: Any) -> None:
+        self.calls[request] = self.calls[request]._replace(**to)
+
+    def _broken(self, guarantee: str, text: str) -> Iterator[tuple[str, str]]:
+        yield guarantee, text
+
+    # -- environment code, and workers -----------------------------------------------
+
+    def _spawned(self, *process: Any) -> None:
+        self.alive.add(process)
+
+    def _died(self, *process: Any) -> None:
+        """A process begins nothing any more."""
+        self.alive.discard(process)
+        self.stopped = {run for run in self.stopped if run[:2] != process}
+
+    def _ending(self, *process: Any) -> None:
+        self.ending.add(process)
+
+    _reaped = _ending
+
+    def _lost(self, life: int, worker: bytes) -> Iterator[tuple[str, str]]:
+        """Executions of a worker are declared over."""
+        self.ending.discard((life, worker))
+        if (life, worker) in self.alive:
+            yield "G1", f"{worker.decode()} is declared lost and lives"
+
+    def _started(self, body: str, run: RunId, request: Request) -> Iterator[tuple[str, str]]:
+        """Environment code begins."""
+        call = self.calls.get(body)
+        if call is None:
+            yield "G6", f"{body} starts in the place of another request"
+            return
+        if body in [each for each, _ in self.live.values()]:
+            yield "G1", f"{body} starts, and another execution of it lives"
+        elif call.of == request and call.last is not None and call.last[:2] in self.alive:
+            yield "G2", f"{body} starts again, and its worker had not died"
+        if call.starts >= self.most:
+            yield "G2", f"{body} starts for the {call.starts + 1}. time, {self.most} allowed"
+        if int(request[0][1:2]) != run[0]:
+            yield "G5", f"{body} starts on a worker of another epoch"
+        if run in self.stopped:
+            yield "G7", f"{body} starts though its worker was told not to"
+        if call.told == Verdict.DID_NOT_RUN.name:
+            yield "G9", f"{body} starts, and its caller was told that it did not run"
+        self.stopped.discard(run)
+        self.live[run] = body, request[0]
+        self._change(body, starts=call.starts + 1, last=run, of=request)
+
+    def _reported(self, run: RunId, payload: bytes) -> None:
+        """The result of an execution has arrived at its own, living server."""
+        for request, call in self.calls.items():
+            if call.last == run and not (call.excused or call.told):
+                self._change(request, delivered=payload)
+
+    def _stopped(self, life: int, worker: bytes, numbers: tuple[int, ...]) -> None:
+        """A worker was told to stop dispatches that it has not begun."""
+        self.stopped |= {(life, worker, number) for number in numbers}
+
+    # -- callers ---------------------------------------------------------------------
+
+    def _told(
+        self, request: str, what: str, body: bytes | None = None
+    ) -> Iterator[tuple[str, str]]:
+        """A caller is told an outcome, or the verdict of an error; or it has left."""
+        if what == "left":
+            return
+        call = self.calls[request]
+        if call.told:
+            yield "G9", f"{request} was told twice: {call.told}, then {what}"
+        if what == Verdict.DID_NOT_RUN.name and call.starts:
+            yield "G9", f"{request} is told that it did not run, and it did"
+        if what in (Verdict.RAN_AND_FAILED.name, "result") and not call.starts:
+            yield "G9", f"{request} is told that it ran, and it did not"
+        if what == "result" and body is not None:
+            whose = body.partition(b"@")[0].decode("ascii", "replace")
+            if whose != request:
+                yield "G3", f"{request} was given a result of {whose}"
+        if call.delivered is not None and call.delivered != body:
+            yield "G4", f"{request} had its outcome and was told another thing"
+        self._change(request, told=what, delivered=None)
+
+    def _left(self, request: str) -> None:
+        """Its caller has what it gets, or has left: little of what was still matters."""
+        call = self.calls[request]
+        told = call.told if call.told == Verdict.DID_NOT_RUN.name else "over"
+        self.calls[request] = CallPast(call.starts, told=told, now=call.now)
+
+    def _excused(self, whose: str) -> None:
+        """A call, or all calls of a client, may lose their outcomes."""
+        for request in self.calls:
+            if whose in (request, request.partition("#")[0]):
+                self._change(request, excused=True, delivered=None)
+
+    def _out_of_time(self, *request: Any) -> None:
+        for each in self._of(request):
+            self._excused(each)
+
+    def _ids(self, client: str, now: tuple[tuple[str, bytes, int], ...]) -> None:
+        """Calls of a client are these requests now."""
+        ids = {request: (session, sequence) for request, session, sequence in now}
+        for request, call in self.calls.items():
+            its = ids.get(request)
+            if request.partition("#")[0] == client and its != call.now:
+                self._change(request, now=its)
+
+    def _of(self, request: Request) -> list[str]:
+        """The call that is this request, if there is one."""
+        return [each for each, call in self.calls.items() if call.now == request]
+
+    # -- the server, and the wires -----------------------------------------------------
+
+    def _server_died(self) -> None:
+        """Forget all that a dead server knew and had sent."""
+        self.calls = {
+            request: call._replace(delivered=None, sent=None)
+            for request, call in self.calls.items()
+        }
+        self.finished, self.stopped, self.ending = set(), set(), set()
+
+    def _heard(
+        self, kind: str, session: bytes, finished: tuple[int, ...]
+    ) -> Iterator[tuple[str, str]]:
+        """The server hears a client of a session that it knows: what finishes requests."""
+        requests = [(session, number) for number in finished]
+        self.finished.update(requests)
+        for each in requests:
+            for request in self._of(each):
+                if kind == "Finish" and self.calls[request].told:
+                    yield "G4", f"{request} is acknowledged, and its caller has nothing"
+
+    def _sent(self, session: bytes, sequence: int, frames: Frames) -> Iterator[tuple[str, str]]:
+        """The server sends an outcome."""
+        for request in self._of((session, sequence)):
+            sent = self.calls[request].sent
+            if sent is None or sent[0] != (session, sequence):
+                self._change(request, sent=((session, sequence), frames))
+            elif frames_form(sent[1]) != frames_form(frames):  # but for texts for people
+                yield "G3", f"{request}: two outcomes that differ"
+
+    def _never_started(self, *request: Any) -> Iterator[tuple[str, str]]:
+        """The server says that a cancelled request never started."""
+        self.finished.add(request)
+        if any(call.of == request for call in self.calls.values()):
+            yield "G9", "a request is said not to have started, and it had"
+
+    def _gone(self, session: bytes) -> Iterator[tuple[str, str]]:
+        """The server says that nothing of a session runs."""
+        for request, its in self.live.values():
+            if its == session:
+                yield "G1", f"{request} runs, and its session is said to be gone"
+
+    def _dispatched(
+        self, life: int, worker: bytes, request: Request, repairs: bool
+    ) -> Iterator[tuple[str, str]]:
+        """The server sends an execution to a worker."""
+        if request in self.finished:
+            yield "G7", f"request {request[1]} is dispatched after it was finished"
+        if not repairs and (life, worker) in self.ending:
+            yield "G2", f"an execution is spent on {worker.decode()}, which ends"
+
+
+OF_PROMISES = {
+    "most": Rule("the same in every state"),
+    "calls": Rule("each for itself", lambda judge, calls: Bag(tuple(calls.items()))),
+    "live": Rule("each for itself", lambda judge, live: Bag(tuple(live.items()))),
+}
+
+# -- configurations ------------------------------------------------------------------------------
+
+
+class Described:
+    """A mixin of dataclasses."""
+
+    __slots__ = ()
+    ALWAYS: ClassVar[tuple[str, ...]] = ()
+    """The fields that are named even if they are as usual."""
+    BOUNDED: ClassVar[tuple[str, ...]] = ()
+    """The kinds of trouble that are counted, in the order in which a state counts them."""
+
+    @property
+    def bounds(self) -> dict[str, int]:
+        """How often each kind of trouble may come."""
+        return {name: getattr(self, name) for name in self.BOUNDED}
+
+    def describe(self) -> str:
+        """One line for people: what is not as usual."""
+        parts = []
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]  # see above
+            value = getattr(self, field.name)
+            if field.name != "name" and (value != field.default or field.name in self.ALWAYS):
+                parts.append(field.name if value is True else f"{field.name} {value}")
+        return ", ".join(parts)
+
+    def record(self) -> dict[str, int | bool | None]:
+        """For programs: all its bounds."""
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]  # see above
+        return {f.name: getattr(self, f.name) for f in fields if f.name != "name"}
+
+
+CONFIGURATION_RULE = {"configuration": Rule("the same in every state")}
+SYSTEM_FORMS: Forms = {
+    **FORMS, Promises: OF_PROMISES, Client: CONFIGURATION_RULE, Worker: CONFIGURATION_RULE,
+    Server: {**CONFIGURATION_RULE, "new_id": Rule("it draws ids by what is in the form")},
+}  # fmt: skip
+
+_FAULTS = {
+    "losses": ("LOSE",), "strays": ("REORDER", "DUPLICATE"), "cuts": ("CUT",), "restarts": ("KILL",)
+}  # fmt: skip
+"""The kinds of fault that some bounds are of."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration(Described):
+    """A small system and its bounds.  What has no bound here is free: deliveries, ends
+    of executions, reaping, replacing, reconnecting, taking outcomes, acknowledging."""
+
+    ALWAYS: ClassVar = ("clients", "requests", "workers")
+    BOUNDED: ClassVar = (
+        "pings", "beats", "losses", "strays", "cuts", "crashes", "kills", "restarts",
+        "cancels", "limits", "leases", "despairs", "closes", "forgeries",
+    )  # fmt: skip
+
+    name: str
+    clients: int = 1
+    requests: int = 1
+    """Calls of each client, made in order at any time."""
+    workers: int = 1
+    capacity: int = 2
+    """Executions at once on one worker."""
+    consent: bool | None = False
+    """The word of calls on a further execution; None: as the environment declares."""
+    declared: bool = False
+    """The environment's own word on it."""
+    allowance: int = 3
+    """Executions that a call allows, if a further one has consent."""
+    limited: bool = False
+    """Whether calls have a time limit."""
+    window: int = 16
+    """Unfinished requests of one session."""
+    kept: int = 16
+    """Outcomes kept for clients before dispatching pauses."""
+    kept_bytes: int = 1 << 20
+    """The same in bytes."""
+    announce: int = ANNOUNCE_BYTES
+    """The largest outcome that a worker sends without announcing it."""
+    queue: int = 16
+    """Requests waiting at the server before new ones are refused for now."""
+    recycle: int | None = None
+    """Executions after which a worker is replaced."""
+
+    pings: int = 0
+    """A client states what it holds, though nothing has gone wrong."""
+    beats: int = 0
+    """The same for a worker."""
+    losses: int = 0
+    """A message is lost, the connection stays."""
+    strays: int = 0
+    """A message, or a copy of it, is left behind and arrives at any time later: what no
+    single connection does."""
+    cuts: int = 0
+    """A connection is cut and what is on its way is lost."""
+    crashes: int = 0
+    """A worker dies; what it had sent still arrives, or does not."""
+    kills: int = 0
+    """A worker is silent, or ignores a cancel, for so long that it is killed."""
+    restarts: int = 0
+    """The server is killed and replaced; busy workers of it live on for a while."""
+    cancels: int = 0
+    """A caller gives up."""
+    limits: int = 0
+    """A call's limit passes at the client, or its deadline at the server."""
+    leases: int = 0
+    """A client's lease ends: it was silent for long."""
+    despairs: int = 0
+    """A client has waited long enough for a lost session."""
+    closes: int = 0
+    """A client is closed."""
+    forgeries: int = 0
+    """Somebody sends another payload under the id of a request that the server knows."""
+
+    @property
+    def most(self) -> int:
+        """Executions of one call that are allowed."""
+        consent = self.declared if self.consent is None else self.consent
+        return self.allowance if consent else 1
+
+    def server_limits(self) -> ServerLimits:
+        """The limits of its servers."""
+        return ServerLimits(
+            worker_capacity=self.capacity, window=self.window, kept_outcomes=self.kept,
+            kept_bytes=self.kept_bytes, announce_bytes=self.announce,
+            queue=self.queue, recycle_executions=self.recycle, session_share=1.0,
+            spread_s=1e-300,
+        )  # fmt: skip
+
+    def client_limits(self) -> ClientLimits:
+        """The limits of its clients."""
+        return ClientLimits(max_executions=self.allowance)
+
+    def system(self) -> System:
+        """It as a system."""
+        clients = [f"c{number}" for number in range(self.clients)]
+        workers = [f"w{slot}" for slot in range(self.workers)]
+        asks = [
+            Ask(float(call), client, "run") for call in range(self.requests) for client in clients
+        ]
+        faults = {Fault[kind] for kind in Fault.__members__ if self.each.get(kind)}
+        return System(
+            actors={
+                **dict.fromkeys(clients, partial(Client, self)), SERVER: partial(Server, self),
+                **dict.fromkeys(workers, partial(Worker, self)),
+            },
+            asks=lambda random: asks, judges=[partial(Promises, self.most)], faults=faults,
+            never_killed=[*clients, *workers], alike=[clients, workers], forms=SYSTEM_FORMS,
+            describe=describe,
+            bounds=Bounds(
+                asks=len(asks), faults=sum(self.bounds.values()), each=self.each, settled=True,
+                most_states=50_000_000,
+            ),
+        )  # fmt: skip
+
+    @property
+    def each(self) -> dict[str, int]:
+        """Its bounds, as the search names them."""
+        return {
+            name: getattr(self, field)
+            for field in self.BOUNDED for name in _FAULTS.get(field, (field,))
+        }  # fmt: skip
+
+
+TABLE: tuple[Configuration, ...] = (
+    # A few hundred or thousand states each, around one kind of trouble.
+    Configuration(name="lost", requests=2, losses=2),
+    Configuration(name="cut", pings=1, cuts=1, strays=1),
+    Configuration(name="beat", beats=1, cuts=1, cancels=1),
+    Configuration(name="crash", workers=2, crashes=1),
+    Configuration(name="rerun", crashes=2, consent=True, allowance=2),
+    Configuration(name="kill", workers=2, kills=1, cancels=1),
+    Configuration(name="limit", limited=True, limits=1, losses=1),
+    Configuration(name="lease", leases=1, despairs=1, strays=1, consent=True),
+    Configuration(name="restart", restarts=1, consent=True, allowance=2),
+    Configuration(name="stray", strays=1, beats=1, cancels=1),
+    Configuration(name="late", strays=1, limits=1, limited=True),
+    Configuration(name="bound", requests=4, capacity=1, kept=1),
+    Configuration(name="heavy", requests=4, capacity=1, kept_bytes=1),
+    Configuration(
+        name="announced", requests=2, kept_bytes=1, announce=1, losses=1,
+        cancels=1, crashes=1,
+    ),
+    Configuration(name="full", requests=3, capacity=1, queue=1, window=2, cancels=1),
+    Configuration(name="recycle", requests=2, recycle=1),
+    Configuration(name="forged", requests=2, capacity=1, forgeries=1),
+    Configuration(name="twins", clients=2, workers=2, capacity=1, cuts=1),
+    Configuration(name="allowed", crashes=2, leases=1, consent=True),
+    Configuration(name="ghost", strays=1, restarts=1),
+    # A bit of everything.
+    Configuration(name="small", cuts=1, cancels=1, crashes=1),
+    # Two of each.
+    Configuration(
+        name="pair", requests=2, workers=2, capacity=1, losses=1, crashes=1, cancels=1,
+        consent=True, allowance=2,
+    ),
+    Configuration(
+        name="couple", clients=2, workers=2, capacity=1, cuts=1, crashes=1, cancels=1
+    ),
+    # A bit of everything, much of it.
+    Configuration(
+        name="ci", losses=1, cuts=1, cancels=1, crashes=1, restarts=1, consent=True, allowance=2
+    ),
+    Configuration(
+        name="nightly", requests=2, losses=1, cuts=1, crashes=1, restarts=1, consent=True,
+        allowance=2,
+    ),
+)  # fmt: skip
+"""All configurations without keys, the small ones first."""

@@ -1,0 +1,36 @@
+"""Every configuration is searched to its end: nothing is broken, and the states are as stored."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.oracles.digests import read
+from trio_envserve.lab.exploration.configurations import ALL, any_configuration
+from trio_envserve.lab.exploration.search import explore
+
+SIZES = read()["explored"]
+SLOW_S, NIGHT_S = 4, 40
+"""Longer searches are marked as slow; still longer ones are those of the night."""
+
+
+def marked(name: str) -> object:
+    slow = SIZES[name]["seconds"] >= SLOW_S
+    return pytest.param(name, marks=[pytest.mark.slow] * slow)
+
+
+@pytest.mark.parametrize(
+    "name", [marked(name) for name, row in SIZES.items() if row["seconds"] < NIGHT_S]
+)
+def test_configuration_is_exhausted_and_holds(name: str):
+    figures = explore(any_configuration(name)).figures
+    assert figures.found is None
+    assert figures.exhausted
+    assert figures.frontier == 0
+    stored = SIZES[name]
+    sizes = figures.states, figures.transitions, figures.depth
+    assert sizes == (stored["states"], stored["transitions"], stored["depth"])
+
+
+def test_all_but_the_largest_have_been_searched_to_their_end():
+    left = {each.name for each in ALL} - SIZES.keys()
+    assert left == {"couple", "ci", "nightly", "keys-nightly", "keys-disk-nightly"}
