@@ -730,6 +730,7 @@ class Said:
         if first is None or now_s - said_s >= most_s - SLACK_S:
             self._answers[place, act, tag] = record, now_s
             unknown = record["generation"] is None and act is KeyAct.CANCEL
+            unknown = unknown and not record.get("finished")  # it comes late, not early
             used = self._book.journal.is_used(place[1])
             if unknown and not used and not self._may_live(place):
                 self._early[place] = now_s
