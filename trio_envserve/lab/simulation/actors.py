@@ -1529,6 +1529,8 @@ class SimGuard(SimProcess):
         super().__init__(machine.world, f"{machine.label}.guard{next(machine.world.counter)}")
         self.workers: dict[bytes, HostedWorker] = {}
         """Those that are not reaped."""
+        self.wanted: set[bytes] = set()
+        """Those that it has not yet heard that it is to start."""
         self._deadline_s: float | None = None
         self._is_due = False
         """Whether the timer has fired."""
@@ -1583,6 +1585,7 @@ class SimGuard(SimProcess):
 
     def start(self, host: SimHost, effect: StartWorker) -> None:
         """Start a worker, unless no deadline was said."""
+        self.wanted.discard(effect.worker)
         if not guard.may_start(self._deadline_s is not None) or not host.alive:
             host.post(host.ended, effect.worker, "no guard starts it")
             return
@@ -1762,7 +1765,7 @@ class SimHost(SimProcess):
 
     def guard_ended(self, guard_: SimGuard) -> None:
         """A guard is dead, and with it all workers that it had."""
-        workers, guard_.workers = guard_.workers, {}
+        workers, guard_.workers = [*guard_.workers, *sorted(guard_.wanted)], {}
         for worker in workers:
             self.ended(worker, "its guard has ended")
         if guard_ is self.guard:
@@ -1795,6 +1798,7 @@ class SimHost(SimProcess):
                         )
                 self.world.network.send(self.link, frames, up=True)
             case StartWorker():
+                self.guard.wanted.add(effect.worker)
                 self.guard.post(self.guard.start, self, effect)
             case TellWorker(worker, frames):
                 self.events.after(PIPE_S, self._tell, worker, frames)
