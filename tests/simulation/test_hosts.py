@@ -41,6 +41,18 @@ def test_hosted_seeds_break_no_guarantee(first: int):
     assert sum(each.executions for each in runs) > 100
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(359, id="what came back was audited as started"),
+        pytest.param(3057, id="a start before a guard that died was never ended"),
+        pytest.param(11072, id="a cancel of a key with its outcome was an early one"),
+    ],
+)
+def test_the_world_and_its_judge_were_wrong(seed: int):
+    assert Protocol(hosts=True).run(seed).violations == ()
+
+
 def test_hosted_seeds_come_to_the_same_again():
     first, again = (Protocol(hosts=True).run(7) for _ in range(2))
     assert first == again
