@@ -1334,7 +1334,7 @@ class ServerHosts:
             self._give(inputs)
             for host in self._core.hosts.values():
                 if host.set_aside and not host.leaving and not host.broken:
-                    self._world.look_after(host.name)
+                    self._world.look_after(host.name, host.holding.tenure)
 
     def _give(self, inputs: Iterable[RouterInput]) -> None:
         self._send()
@@ -1963,7 +1963,7 @@ class World(BaseWorld[Fault]):
         self.epoch_records: tuple[EpochWait, ...] = ()
         """The records of servers with hosts for their successors."""
         self.counter = itertools.count(1)
-        self._looked_after: set[SimHost | None] = set()
+        self._looked_after: set[Tenure] = set()
         self.servers: list[SimServer] = []
         self.disk = Disk(self.luck_of("disk")) if self.plan.has(Fault.JOURNAL) else None
         self.start_server()
@@ -2180,11 +2180,11 @@ class World(BaseWorld[Fault]):
             machine.cuts[way] += 1
             self.events.after(for_s, end, way)
 
-    def look_after(self, host: str) -> None:
+    def look_after(self, host: str, tenure: Tenure) -> None:
         """Somebody sees that a host is set aside, and starts it anew."""
         for machine in self.machines:
-            if machine.name == host and machine.host not in self._looked_after:
-                self._looked_after.add(machine.host)
+            if machine.name == host and tenure not in self._looked_after:
+                self._looked_after.add(tenure)
                 self.events.after(1.0, machine.kill, 0.1)
 
     def _whom(self, fault: Fault, client: SimClient) -> Process | None:
