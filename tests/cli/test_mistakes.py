@@ -11,6 +11,7 @@ import shlex
 import signal
 import threading
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -131,7 +132,7 @@ USAGE: dict[str, dict[str, str]] = {
         "cut.jsonl": "cut.jsonl has no results",
         "bad.jsonl": "bad.jsonl, line 2: this is no result",
         "folder": "folder: Is a directory",
-        "bad.parquet": "bad.parquet",
+        "bad.parquet": "bad.parquet" if find_spec("pyarrow") else "Parquet needs pyarrow",
         "r.jsonl --compare nosuch.jsonl": "nosuch.jsonl: No such file",
         "r.jsonl --compare failed.jsonl": "no input in common",
         "r.jsonl -o r.jsonl": "r.jsonl exists, and is no report",
