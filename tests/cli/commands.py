@@ -315,6 +315,7 @@ def process_restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         finally:
             logs.finish()
             logging.captureWarnings(False)
-            root.handlers[:], root.level = handlers, level
+            root.handlers[:] = handlers
+            root.setLevel(level)  # also what loggers below it remember of it
             for number, handler in zip(numbers, before, strict=True):
                 signal.signal(number, handler)

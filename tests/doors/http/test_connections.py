@@ -6,6 +6,7 @@ A request whose end is in doubt may be another one for a proxy in front of the d
 from __future__ import annotations
 
 import json
+import logging
 from typing import Any
 
 import h11
@@ -88,7 +89,7 @@ async def test_a_web_socket_that_ends_leaves_no_traceback(caplog: pytest.LogCapt
         async with raw(door) as peer:
             await peer.send("GET /livez HTTP/1.1", HOST)
             assert (await peer.answer()).status == 200
-    assert not caplog.records
+    assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
 
 
 # -- heads and bodies that are none -----------------------------------------------------
