@@ -458,7 +458,10 @@ def laboratory(session: nox.Session) -> None:
     session.run("sh", "-c", f"echo {EXPLORED} | {each}", external=True)
 
 
-EXPLORED = "pair announced keys keys-command keys-disk keys-other hosts"
+EXPLORED = (
+    "pair announced keys keys-command keys-disk keys-other keys-back keys-rerun keys-close hosts "
+    "hosts-kept hosts-deaf hosts-start hosts-guard small twins cut lease"
+)
 
 
 @nox.session(python="3.11")

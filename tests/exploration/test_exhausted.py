@@ -9,8 +9,9 @@ from trio_envserve.lab.exploration.configurations import ALL, any_configuration
 from trio_envserve.lab.exploration.search import explore
 
 SIZES = read()["explored"]
-SLOW_S, NIGHT_S = 4, 40
-"""Longer searches are marked as slow; still longer ones are those of the night."""
+SLOW_S, NIGHT_S = 2, 40
+"""Longer searches are slow tests (`nox -s laboratory` has most of them, too); still longer ones are
+those of the night."""
 
 
 def marked(name: str) -> object:
