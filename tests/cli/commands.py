@@ -304,7 +304,8 @@ def process_restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = [signal.getsignal(number) for number in numbers]
     root = logging.getLogger()
-    handlers, level = [*root.handlers], root.level
+    ours = logging.getLogger("trio_envserve")
+    handlers, level, our_handlers = [*root.handlers], root.level, [*ours.handlers]
     with monkeypatch.context() as patch:
         patch.setattr(sys, "path", [*sys.path])
         for name in ("excepthook", "unraisablehook", "stderr"):
@@ -315,7 +316,7 @@ def process_restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         finally:
             logs.finish()
             logging.captureWarnings(False)
-            root.handlers[:] = handlers
+            root.handlers[:], ours.handlers[:] = handlers, our_handlers
             root.setLevel(level)  # also what loggers below it remember of it
             for number, handler in zip(numbers, before, strict=True):
                 signal.signal(number, handler)
