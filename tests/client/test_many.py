@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from tests.memory import Probe, echo, pair, virtual
 from trio_envserve import ConfigError, Rollout, ServerLimits
-from trio_envserve.client import Client, many
+from trio_envserve.client import Client, Outcome, many
 from trio_envserve.envs import turns
 
 LARGE = [[number / 3, f"{number}"] * 60 for number in range(200)]
@@ -135,6 +136,22 @@ async def test_large_inputs_are_waited_for_no_longer_than_the_block(eager: None)
     async with patient_pair() as client:
         async with client.run_many([LARGE] * 3) as outcomes:
             await anext(outcomes)
+        assert [each async for each in outcomes] == []
+
+
+@virtual
+async def test_outcome_that_came_as_the_block_ended_was_given_after_it() -> None:
+    decoded = trio.Event()
+
+    async def decode() -> Outcome:
+        await decoded.wait()
+        return Outcome(value=1)
+
+    async with pair(echo) as (_, client):
+        async with many.open_many(client, [], in_flight=1) as outcomes:
+            outcomes._start(0, decode)
+            await trio.testing.wait_all_tasks_blocked()
+            decoded.set()
         assert [each async for each in outcomes] == []
 
 

@@ -139,6 +139,8 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
             self._takers.unpark()
 
     def _put(self, index: int, outcome: Outcome) -> None:
+        if self._closed:
+            return  # its task had ended, and was not run again before the block ended
         self._ready.append((index, outcome))
         if self._takers:
             self._takers.unpark()
