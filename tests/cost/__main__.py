@@ -26,6 +26,7 @@ from tests.cost.run import Bench, Options
 
 
 def main(words: Sequence[str]) -> int:
+    """The exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.cost", description=__doc__)
     add = parser.add_argument
     add("--case", action="append", default=[], help="only cases that match, e.g. 'inflight-*'")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Sequence
+from functools import partial
 
 from tests.cost import special
 from tests.cost.load import MB, Load
@@ -20,6 +21,7 @@ JOURNAL = ("--journal", "NEW")
 def beside(
     load: Load, *others: str, workers: int = 1, theirs: Load | None = None
 ) -> tuple[Side, ...]:
+    """Ours beside others."""
     return tuple(
         Side(name, theirs if theirs and name == PEER else load, Setup(name, workers))
         for name in (OURS, *others)
@@ -118,9 +120,16 @@ CASES = (
          marks=(Mark("import_s", "<=", 0.25), Mark("heavy_modules", "<=", 0),
                 Mark("worker_ready_s", "<=", 0.6)),
          special=special.start),
+    Case("idle-clients-5000", "5,000 clients that ask nothing", asked=True,
+         special=partial(special.idle_clients, times=5)),
+    Case("many-hosts", "100,000 requests running on 200 hosts, and cancelled", asked=True,
+         special=special.many_hosts),
 )  # fmt: skip
 
 
 def chosen(patterns: Sequence[str]) -> list[Case]:
-    """The cases whose names match one of the patterns; all without any."""
-    return [case for case in CASES if any(fnmatch.fnmatch(case.name, p) for p in patterns or "*")]
+    """The cases whose names match one of the patterns; without any, all that need not be asked
+    for by name."""
+    if not patterns:
+        return [case for case in CASES if not case.asked]
+    return [case for case in CASES if any(fnmatch.fnmatch(case.name, p) for p in patterns)]

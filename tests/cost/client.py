@@ -51,6 +51,7 @@ async def serve(address: str, file: str) -> None:
 
 
 async def carry_out(load: dict[str, Any], clients: list[Client]) -> dict[str, Any]:
+    """One load, to its last answer."""
     tally = Tally(load)
     payload, wanted = bytes(load["request_bytes"]), load["response"]
 

@@ -35,6 +35,7 @@ class Echo:
         self._answers: dict[Any, dict[str, Any]] = {}
 
     async def run_rollout(self, rollout: Rollout) -> dict[str, Any]:
+        """No work at all."""
         asked = rollout.input
         starts = self._starts or self._open()
         starts[asked["call"]] += 1

@@ -66,6 +66,8 @@ def asked() -> Iterator[dict[str, Any]]:
 
 @final
 class Tally:
+    """Numbers and times of the requests of one load."""
+
     def __init__(self, load: dict[str, Any], clock: Callable[[], float] = time.perf_counter):
         self._clock = clock
         self._first = self._next = int(load["first"])
@@ -84,10 +86,12 @@ class Tally:
         return call, self._clock()
 
     def end(self, began_s: float, right: bool) -> None:  # twenty thousand a second
+        """It is answered."""
         self._took_s.append(self._clock() - began_s)
         self._wrong += not right
 
     def figures(self) -> dict[str, Any]:
+        """All requests are answered."""
         seconds = self._clock() - self._began_s
         took_s = sorted(self._took_s)
         return {

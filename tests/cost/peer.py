@@ -114,6 +114,7 @@ def prepare() -> None:
 
 
 def server(workers: str) -> None:
+    """Serve at a free port until standard input ends."""
     from verifiers.v1.serve.pool import EnvServerPool, _arm_teardown
 
     def end_with_stdin() -> None:
@@ -139,6 +140,7 @@ def server(workers: str) -> None:
 
 
 def client(address: str) -> None:
+    """Carry out loads until standard input ends."""
     import uvloop
     import verifiers.v1 as vf
     from verifiers.v1.configs.client import EvalClientConfig

@@ -22,6 +22,7 @@ WORDS = {
     **SHOWN,
     "ends_us": "router and client CPU µs",
     "bytes_each": "bytes for each",
+    "bytes_each_host": "bytes for each host",
     "sync_ms": "CPU ms for a sync",
     "cancel_us": "CPU µs for each cancelled",
     "core_percent": "% of a core",
@@ -34,6 +35,7 @@ WORDS = {
 
 
 def in_words(measure: str) -> str:
+    """The heading of a measure."""
     return WORDS.get(measure, measure.replace("_", " "))
 
 
@@ -45,6 +47,7 @@ def number(value: float) -> str:
 
 
 def spread(figures: Mapping[str, float]) -> str:
+    """A median, and what it lies between."""
     if figures["n"] == 1:
         return number(figures["median"])
     return f"{number(figures['median'])} ({number(figures['min'])}-{number(figures['max'])})"
@@ -78,6 +81,7 @@ def special_rows(record: Record) -> Rows:
 
 
 def mark_rows(record: Record) -> Rows:
+    """A row for each mark."""
     rows: Rows = [("case", "figure", "times that of", "wanted", "got", "reached")]
     for mark in record["marks"]:
         words = mark["case"], in_words(mark["measure"]), mark["against"] or "-", mark["wanted"]
@@ -101,6 +105,7 @@ def targets() -> str:
 
 
 def about(record: Record) -> str:
+    """When, where and with what."""
     where, judged = record["machine"], record["judged"]
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
     text = (

@@ -72,6 +72,7 @@ class Judge:
         self._add(started_twice=sum(max(0, each - 1) for each in self._starts(count)))
 
     def record(self) -> dict[str, Any]:
+        """For the report."""
         lost = self._found["asked"] - self._found["answered"]
         bad = (lost, *(self._found[name] for name in ("wrong", "started_twice", "never_started")))
         return {**self._found, "lost": lost, "ok": not any(bad)}
@@ -95,6 +96,8 @@ class Judge:
 
 
 class Setup(NamedTuple):
+    """The processes of a side."""
+
     kind: str = OURS
     workers: int = 1
     options: tuple[str, ...] = ()
@@ -103,6 +106,8 @@ class Setup(NamedTuple):
 
 
 class Side(NamedTuple):
+    """One of those that a case compares."""
+
     name: str
     load: Load
     setup: Setup = Setup()
@@ -120,18 +125,23 @@ class Mark(NamedTuple):
 
     @property
     def wanted(self) -> str:
+        """The bound in words."""
         return f"{self.sense} {self.bound:g}"
 
     def reached(self, value: float) -> bool:
+        """Whether this figure is good enough."""
         return value >= self.bound if self.sense == ">=" else value <= self.bound
 
 
 class Size(NamedTuple):
+    """The size of special cases."""
+
     outcomes: int = 10_000
     pending: int = 1000
     clients: int = 1000
     requests: int = 100_000
     """Requests that wait or run."""
+    hosts: int = 200
     idle_s: float = 5.0
     done: int = 100_000
     journal_keys: int = 1_000_000
@@ -147,9 +157,12 @@ class Case(NamedTuple):
     marks: tuple[Mark, ...] = ()
     special: Callable[[Run], Awaitable[Figures]] | None = None
     """What is done where there are no sides.  No figures: they cannot be known here."""
+    asked: bool = False
+    """Whether it is run only if it is asked for by name."""
 
     @property
     def setups(self) -> frozenset[Setup]:
+        """Those of its sides."""
         return frozenset(side.setup for side in self.sides)
 
 
@@ -177,6 +190,7 @@ class Run:
 
     @asynccontextmanager
     async def served(self, setup: Setup) -> AsyncGenerator[Process, None]:
+        """The same, ready."""
         async with self.server(setup) as server:
             await server.event("ready")
             yield server
@@ -342,6 +356,8 @@ async def share_of_core(pid: int, seconds: float) -> float | None:
 
 
 class Options(NamedTuple):
+    """The cases to run, and how thoroughly."""
+
     cases: Sequence[Case]
     rounds: int = 5
     seconds: float = 0.8
@@ -371,6 +387,7 @@ class Bench:
         self._judge: Judge | None = None
 
     async def run(self) -> None:
+        """All cases.  Cancelled, what is done stays in :meth:`record`."""
         options = self.options
         if not options.peer_python and any(
             setup.kind == PEER for case in options.cases for setup in case.setups
@@ -424,6 +441,7 @@ class Bench:
             self._note(f"{case.name} failed: {type(error).__name__}: {error}")
 
     def record(self) -> dict[str, Any]:
+        """Everything that was found, ready for JSON."""
         found, marks = [], []
         for case in self.options.cases:
             by = self._rounds.get(case.name, {})
@@ -470,6 +488,7 @@ def reached(case: Case, record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def summary(values: Iterable[float]) -> dict[str, float | int]:
+    """Median and spread of some values, of which there is at least one."""
     known = sorted(values)
     return {
         "median": statistics.median(known), "min": known[0], "max": known[-1], "n": len(known),
@@ -505,6 +524,7 @@ def machine(load_before: float) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
+    """The versions of all that matters for the figures."""
     import zmq
 
     names = ("trio-envserve", "trio", "pyzmq", "cbor2", "numpy")

@@ -17,7 +17,7 @@ import statistics
 import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, final
@@ -31,16 +31,22 @@ from trio_envserve.client import Client, open_client
 from trio_envserve.core import messages, values
 from trio_envserve.core.errors import EnvServeError
 from trio_envserve.core.journal import Completed, Opened, Record, Started
-from trio_envserve.core.limits import ClientLimits
+from trio_envserve.core.limits import ClientLimits, ServerLimits, WireLimits
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.terms import ID_BYTES, Status
+from trio_envserve.host.allocator import keep_freed_memory
+from trio_envserve.host.collector import collect_seldom
 from trio_envserve.lab.conformance.peer import Peer, open_peer, open_raw_peer
 from trio_envserve.lab.processes import (
     ANY_PORT,
     Process,
+    given_options,
+    input_ends,
     program,
+    say,
 )
 from trio_envserve.net import open_network
+from trio_envserve.server import open_server
 from trio_envserve.server.journal.opening import open_folder, unlock
 from trio_envserve.testing.proxy import open_fault_proxy
 
@@ -105,6 +111,7 @@ async def _keep(run: Run, address: str, count: int, *, forgotten: bool = False) 
 
 @asynccontextmanager
 async def _open_client(address: str) -> AsyncGenerator[Peer, None]:
+    """A raw client, with a session."""
     async with open_network() as network, open_peer(network, address, patience_s=120.0) as peer:
         await peer.hello()
         yield peer
@@ -122,10 +129,10 @@ async def idle_pending(run: Run) -> Figures:
     return {} if share is None else {"core_percent": 100 * share}
 
 
-async def idle_clients(run: Run) -> Figures:
+async def idle_clients(run: Run, times: int = 1) -> Figures:
     """Costs of clients that ask nothing: share of a core that the server takes for all, its
     memory for each, and the p99 of calls beside them over that without them."""
-    count = run.size.clients
+    count = times * run.size.clients
     async with run.rig(Setup()) as rig, trio.open_nursery() as nursery:
         assert rig.router is not None
         alone_ms = (await rig.run(FEW, run.size.window_s))["p99_ms"]
@@ -174,27 +181,40 @@ BATCH = 1000
 
 
 async def many_waiting(run: Run) -> Figures:
+    """Costs of many requests that wait for a worker."""
     return await _many(run, capacity=1)
 
 
 async def many_running(run: Run) -> Figures:
+    """Costs of many requests that run."""
     return await _many(run, capacity=run.size.requests)
 
 
-async def _many(run: Run, *, capacity: int) -> Figures:
-    count, judge = run.size.requests, run.judge
-    async with (
-        _open_large(run, count, capacity) as server,
-        _open_client(server.said["address"]) as peer,
-    ):
-        crowd = Crowd(peer)
+async def many_hosts(run: Run) -> Figures:
+    """Costs of many requests that run on many hosts, and of these."""
+    hosts = run.size.hosts
+    return await _many(run, capacity=-(-run.size.requests // hosts), hosts=hosts)
+
+
+async def _many(run: Run, *, capacity: int, hosts: int = 0) -> Figures:
+    count, judge, found = run.size.requests, run.judge, {}
+    async with _open_large(run, count, capacity, hosts) as server, AsyncExitStack() as stack:
+        if hosts:
+            alone_bytes = resident_bytes(server.pid)
+            joining = program("tests.cost.hosts", server.said["hosts"], str(hosts))
+            joined = await stack.enter_async_context(Process(joining, "hosts"))
+            await joined.line()
+            found["bytes_each_host"] = (resident_bytes(server.pid) - alone_bytes) / hosts
+        crowd = Crowd(await stack.enter_async_context(_open_client(server.said["address"])))
         await crowd.cancel(await crowd.ask(judge.next_call, min(WARM, count)), left=0)
         judge.cancelled(min(WARM, count))
         await trio.sleep(SETTLE_S)
-        empty_bytes = resident_bytes(server.pid)
+        empty_bytes, began_s = resident_bytes(server.pid), time.monotonic()
         asked = await crowd.ask(judge.next_call, count, running=capacity > 1)
+        if hosts:
+            found["starts_per_s"] = count / (time.monotonic() - began_s)
         await trio.sleep(SETTLE_S)
-        bytes_each = (resident_bytes(server.pid) - empty_bytes) / count
+        found["bytes_each"] = (resident_bytes(server.pid) - empty_bytes) / count
         looks = [cpu_s(server.pid)]
         await crowd.cancel(asked[1::2], left=len(asked[::2]))
         looks.append(cpu_s(server.pid))
@@ -206,13 +226,14 @@ async def _many(run: Run, *, capacity: int) -> Figures:
     cancel_s, sync_s = spent(looks[0::2], looks[1::2]), spent(looks[1:2], looks[2:3])
     if cancel_s is None or sync_s is None:
         return {}
-    costs = {"sync_ms": 1e3 * sync_s / SYNCS, "cancel_us": 1e6 * cancel_s / count}
-    return {"bytes_each": bytes_each, **costs}
+    return {**found, "sync_ms": 1e3 * sync_s / SYNCS, "cancel_us": 1e6 * cancel_s / count}
 
 
 @asynccontextmanager
-async def _open_large(run: Run, count: int, capacity: int) -> AsyncGenerator[Process, None]:
-    """A server that takes so many requests of one client.  One worker
+async def _open_large(
+    run: Run, count: int, capacity: int, hosts: int
+) -> AsyncGenerator[Process, None]:
+    """A server that takes so many requests of one client (:func:`large_server`).  One worker
     may take a while to cancel all of them; it is not to be killed for that."""
     limits = {
         "window": 2 * count, "queue": 2 * count, "kept_outcomes": 4 * count, "session_share": 1.0,
@@ -220,12 +241,29 @@ async def _open_large(run: Run, count: int, capacity: int) -> AsyncGenerator[Pro
     }  # fmt: skip
     options = {
         "environment": "tests.cost.environment:Echo", "args": {"log": str(run.folder)},
-        "limits": limits, "wire": {"header_bytes": 40 * count}, "workers": 1,
+        "limits": limits, "wire": {"header_bytes": 40 * count}, "workers": 0 if hosts else 1,
+        "hosts_bind": ANY_PORT if hosts else None,
     }  # fmt: skip
-    command = program("tests.rig.server", options)
+    command = program("tests.cost.special", options)
     async with Process(command, "server", ready="serving") as server:
-        await server.event("ready")
+        if not hosts:
+            await server.event("ready")
         yield server
+
+
+async def large_server(options: dict[str, Any]) -> None:
+    """Serve until standard input ends, with limits beyond what options of the command say and
+    the settings of the command."""
+    options["limits"] = ServerLimits(**options["limits"])
+    options["wire"] = WireLimits(**options["wire"])
+    keep_freed_memory()
+    async with open_server(**options) as server, trio.open_nursery() as nursery:
+        nursery.start_soon(collect_seldom)
+        say("serving", address=server.address, hosts=server.hosts_address)
+        await server.wait_ready()
+        say("ready")
+        await input_ends()
+        nursery.cancel_scope.cancel()
 
 
 @final
@@ -301,6 +339,7 @@ async def journal_restart(run: Run) -> Figures:
 
 
 def _write(folder: Path, keys: int) -> None:
+    """A journal with so many outcomes."""
     store, _, locks = open_folder(folder, 600.0)
     header = messages.encode(messages.Outcome(bytes(ID_BYTES), 0, Status.RESULT, "", None, 1))
     body = bytes(BODY_BYTES)
@@ -338,6 +377,7 @@ def _fsync_ms(folder: Path) -> float:
 
 
 async def _call(client: Client, run: Run, *, consent: bool = False, **asked: Any) -> Any:
+    """One judged call."""
     answered = False
     try:
         got = await client.run_rollout(
@@ -435,3 +475,7 @@ async def start(run: Run) -> Figures:
             await server.event("ready")
             found["worker_ready_s"] = time.monotonic() - began_s
     return found
+
+
+if __name__ == "__main__":
+    trio.run(large_server, given_options())

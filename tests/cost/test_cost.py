@@ -34,8 +34,9 @@ from tests.cost.run import (
 real = pytest.mark.real
 slow = pytest.mark.slow
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads processor times in /proc")
+# More requests on the one host than a worker takes that does not say how many.
 SMALL = Size(
-    outcomes=300, pending=50, clients=20, requests=500, idle_s=0.3, done=1500,
+    outcomes=300, pending=50, clients=20, requests=500, hosts=1, idle_s=0.3, done=1500,
     journal_keys=200, window_s=0.1,
 )  # fmt: skip
 SMALLEST = Options((), rounds=1, seconds=0.05, warm_s=0.0, special_rounds=1, size=SMALL)
@@ -50,6 +51,14 @@ def test_names_of_cases_are_different_and_marks_are_about_sides_that_there_are()
         assert bool(case.sides) != bool(case.special)
         others = {side.name for side in case.sides[1:]}
         assert {mark.against for mark in case.marks} - {""} <= others, case.name
+
+
+def test_cases_are_chosen_by_pattern_and_long_ones_by_name_only():
+    assert [case.name for case in chosen(["*-16mb", "start"])] == [
+        "request-16mb", "response-16mb", "start",
+    ]  # fmt: skip
+    assert chosen(["nothing"]) == []
+    assert "many-hosts" not in {case.name for case in chosen([])}
 
 
 # -- the judge -----------------------------------------------------------------
@@ -176,6 +185,7 @@ async def test_small_run_of_a_case_has_the_figures_of_its_marks(case):
 
 
 def smaller(case: Case) -> Case:
+    """The case with less to do on each side."""
     sides = [
         side._replace(
             load=dataclasses.replace(
