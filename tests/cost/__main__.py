@@ -31,7 +31,7 @@ def main(words: Sequence[str]) -> int:
     add = parser.add_argument
     add("--case", action="append", default=[], help="only cases that match, e.g. 'inflight-*'")
     add("--rounds", type=int, default=5, help="how often each side runs each load (5)")
-    add("--peer-python", default="", help="a Python that has verifiers 0.4 and uvloop")
+    add("--peer-python", default="", help="a Python that has verifiers 0.4, uvloop and httpx")
     add("--out", type=Path, help="write the record to this file, as JSON")
     add("--from", dest="made", type=Path, help="measure nothing: show the record in this file")
     add("--list", action="store_true", help="list the cases, and their targets")

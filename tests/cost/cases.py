@@ -8,7 +8,7 @@ from functools import partial
 
 from tests.cost import special
 from tests.cost.load import MB, Load
-from tests.cost.run import OURS, PEER, PLAIN, Case, Mark, Setup, Side
+from tests.cost.run import ALONE, HTTP, OURS, PEER, PLAIN, Case, Mark, Setup, Side
 
 ASKED_S = 1.0
 """Retention of keyed calls and the tick that ends it: a part of what they cost."""
@@ -85,6 +85,9 @@ CASES = (
     Case("journal-beside", "256 in flight without keys, beside a journal and without one",
          (Side("beside one", CALLS, Setup(options=JOURNAL)), Side("without", CALLS)),
          (Mark("all_us", "<=", 1.05, "without"),)),
+    Case("http-rollouts", "POST /v1/rollouts over 256 connections, and the client",
+         (Side("by HTTP", Load(256, clients=256), Setup(HTTP, options=WEB)),
+          Side("by the client", CALLS))),
     Case("visible-calls", "256 in flight with metrics, page and a viewer, and without these",
          (Side("watched", Load(256, watchers=(1, 0, 1.0)),
                Setup(options=WEB)),
@@ -124,6 +127,15 @@ CASES = (
          special=partial(special.idle_clients, times=5)),
     Case("many-hosts", "100,000 requests running on 200 hosts, and cancelled", asked=True,
          special=special.many_hosts),
+    *(Case(f"model-calls-{count}", f"{count} rollouts at once of four model calls of 50 ms",
+           (Side(OURS, Load(count, turns=4)),
+            Side(ALONE, Load(count, response="any", turns=4), Setup(ALONE))), asked=True)
+      for count in (256, 16)),
+    *(Case(f"capacity-{kind.lower()}", f"one worker by its capacity: {kind}",
+           tuple(Side(f"capacity {count}", Load(count, response="any"),
+                      Setup(environment=kind, options=("--capacity", str(count))))
+                 for count in (1, 8, 32, 64, 256)), asked=True)
+      for kind in ("Coroutine", "Blocking", "Tools", "Mixed", "Computing")),
 )  # fmt: skip
 
 

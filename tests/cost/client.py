@@ -54,15 +54,19 @@ async def carry_out(load: dict[str, Any], clients: list[Client]) -> dict[str, An
     """One load, to its last answer."""
     tally = Tally(load)
     payload, wanted = bytes(load["request_bytes"]), load["response"]
+    model = {"model": load["model"], "model_name": "m"} if load["turns"] else {}
 
     def input_of(call: int) -> dict[str, Any]:
-        return {"call": call, "response": wanted, "payload": payload}
+        asked = {"call": call, "response": wanted, "payload": payload}
+        return {**asked, "turns": load["turns"]} if model else asked
 
     async def keep_asking(client: Client) -> None:
         while True:
             call, began_s = tally.begin()
-            key = f"call-{call}" if load["keyed"] else None
-            got = await client.run_rollout(input_of(call), key=key)
+            if load["keyed"]:
+                got = await client.run_rollout(input_of(call), key=f"call-{call}")
+            else:
+                got = await client.run_rollout(input_of(call), **model)
             tally.end(began_s, _is_right(got, call, wanted))
             if not tally.more():
                 return
@@ -92,6 +96,8 @@ async def carry_out(load: dict[str, Any], clients: list[Client]) -> dict[str, An
 
 
 def _is_right(got: dict[str, Any], call: int, wanted: Any) -> bool:
+    if wanted == "any":
+        return True
     if isinstance(wanted, int):
         return bool(got["call"] == call and len(got["payload"]) == wanted)
     return bool(got["call"] == call and len(got["token_ids"]) == len(got["logprobs"]) == TOKENS)

@@ -29,14 +29,16 @@ class Load:
 
     in_flight: int
     request_bytes: int = 200
-    response: int | Literal["lists", "arrays"] = 200
-    """Bytes; or a realistic rollout, its token ids and logprobs as lists or arrays."""
+    response: int | Literal["lists", "arrays", "any"] = 200
+    """Bytes; a realistic rollout, its token ids and logprobs as lists or arrays; or anything."""
     clients: int = 1
     """Connections, which share the requests in flight."""
     together: bool = False
     """Whether ours asks by one ``run_many``, and not by a task for each request in flight."""
     keyed: bool = False
     """Whether ours names each request by a key of its own."""
+    turns: int = 0
+    """Model calls of each rollout."""
     tail_s: float = 0.0
     """Time after the last answer that costs, too."""
     watchers: tuple[int, int, float] | None = None

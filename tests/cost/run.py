@@ -25,17 +25,19 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, final
-from urllib.parse import urlsplit
 
 import trio
 
 from tests.cost.load import Load
+from tests.cost.over_http import open_engine, watched
 from tests.proc import children, cpu_s
 from trio_envserve.core.errors import ServerStartError
 from trio_envserve.host.allocator import ENVIRON
 from trio_envserve.lab.processes import Process, program, serve_process
 
-OURS, PLAIN, PEER = "ours", "plain", "peer-0.4"
+OURS, PLAIN, PEER, HTTP, ALONE = "ours", "plain", "peer-0.4", "http", "asyncio"
+OF_OTHERS = (PEER, ALONE)
+"""Kinds that need the peer's Python."""
 MEASURES = (
     "per_s", "mb_per_s", "p50_ms", "p99_ms", "router_us", "worker_us", "client_us", "ends_us",
     "all_us",
@@ -102,6 +104,7 @@ class Setup(NamedTuple):
     workers: int = 1
     options: tuple[str, ...] = ()
     """Of ``serve``; ``NEW`` is a folder that nobody has used."""
+    environment: str = "Echo"
     curve: bool = False
 
 
@@ -183,9 +186,10 @@ class Run:
     def server(self, setup: Setup) -> Process:
         """The command that serves, with default settings, as its users start it."""
         words = [str(self.new_folder()) if word == "NEW" else word for word in setup.options]
+        args = {"log": str(self.folder)} if setup.environment == "Echo" else {}
         return serve_process(
-            "tests.cost.environment:Echo", self.new_folder(), "--log-level", "WARNING", *words,
-            workers=setup.workers, args={"log": str(self.folder)},
+            f"tests.cost.environment:{setup.environment}", self.new_folder(),
+            "--log-level", "WARNING", *words, workers=setup.workers, args=args,
         )  # fmt: skip
 
     @asynccontextmanager
@@ -208,7 +212,7 @@ class Run:
 
             router: Process | None = None
             pids: list[int] = []
-            loop = "tests.cost.plain"
+            loop, python = "tests.cost.plain", [self.peer_python, "-P", "-m"]
             if setup.kind == PLAIN:
                 router, at = await begun(program(loop, "router"), "router")
                 for _ in range(setup.workers):
@@ -216,14 +220,18 @@ class Run:
                     pids.append(worker.pid)
                 calling = program(loop, "client", at["front"])
             elif setup.kind == PEER:
-                peer = [self.peer_python, "-P", "-m", "tests.cost.peer"]
+                peer = [*python, "tests.cost.peer"]
                 router, at = await begun([*peer, "server", str(setup.workers)], "peer")
                 calling = [*peer, "client", at["address"]]
+            elif setup.kind == ALONE:
+                calling = [*python, "tests.cost.over_http", "alone"]
             else:
                 keys, file = await self._new_keys() if setup.curve else ((), ())
                 secured = setup._replace(options=(*setup.options, *keys))
                 router = await stack.enter_async_context(self.served(secured))
                 calling = program("tests.cost.client", router.said["address"], *file)
+                if setup.kind == HTTP:
+                    calling = program("tests.cost.over_http", "rollouts", router.said["http"])
             client, _ = await begun(calling, "client")
             yield Rig(self, setup, client, router, pids)
 
@@ -249,7 +257,7 @@ class Rig:
         self._workers = workers
         self._run = run
         self._client = client
-        self._judged = setup.kind == OURS
+        self._judged = setup.kind in (OURS, HTTP) and setup.environment == "Echo"
 
     async def run(self, load: Load, seconds: float) -> Figures:
         """Carry out a load; its figures.  Processor times are microseconds for each request,
@@ -260,6 +268,8 @@ class Rig:
             if load.watchers and self.router is not None:
                 watching = watched(self.router.said["http"], *load.watchers)
                 await stack.enter_async_context(watching)
+            if load.turns:
+                order["model"] = await stack.enter_async_context(open_engine())
             router = [self.router.pid] if self.router is not None else []
             pids = {
                 "router_us": router, "client_us": [self._client.pid],
@@ -280,61 +290,6 @@ class Rig:
         if self._judged:
             self._run.judge.took(figures["asked"], figures["answered"], figures["wrong"])
         return figures
-
-
-BUFFER_BYTES = 4096
-"""The kernel's buffer for those that read nothing: small, so that they are stuck soon."""
-EVENTS = 5
-"""Number of events that fill what the kernel keeps."""
-
-
-@asynccontextmanager
-async def watched(
-    url: str, reading: int, stuck: int, scrape_s: float
-) -> AsyncGenerator[None, None]:
-    """Watch a server: so many connections read its events, so many others read nothing and are
-    stuck, and its metrics are asked for again and again (0: never)."""
-    place = urlsplit(url)
-
-    async def get(target: str, buffer_bytes: int = 0) -> trio.SocketStream:
-        socket = trio.socket.socket()
-        if buffer_bytes:  # before it is connected, or the window is larger already
-            socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, buffer_bytes)
-        await socket.connect((place.hostname, place.port))
-        stream = trio.SocketStream(socket)
-        head = f"GET {target} HTTP/1.1\r\nHost: {place.netloc}\r\nConnection: close\r\n\r\n"
-        await stream.send_all(head.encode())
-        return stream
-
-    async def read(ready: trio.Event) -> None:
-        async with await get("/v1/events") as stream:
-            had = 0
-            async for data in stream:
-                had += b"data: " in data
-                if had >= EVENTS:
-                    ready.set()
-        raise ConnectionError("the server has closed the connection of a reader")
-
-    async def scrape() -> None:
-        while True:
-            await trio.sleep(scrape_s)
-            async with await get("/metrics") as stream:
-                found = b"".join([data async for data in stream])
-            if not found.startswith(b"HTTP/1.1 200"):
-                raise ConnectionError(f"a scrape was answered with {found[:200]!r}")
-
-    async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
-        for _ in range(stuck):
-            await stack.enter_async_context(await get("/v1/events", BUFFER_BYTES))
-        events = [trio.Event() for _ in range(reading)]
-        for event in events:
-            nursery.start_soon(read, event)
-        if scrape_s:
-            nursery.start_soon(scrape)
-        for event in events:
-            await event.wait()
-        yield
-        nursery.cancel_scope.cancel()
 
 
 def spent(before: Sequence[float | None], after: Sequence[float | None]) -> float | None:
@@ -390,7 +345,7 @@ class Bench:
         """All cases.  Cancelled, what is done stays in :meth:`record`."""
         options = self.options
         if not options.peer_python and any(
-            setup.kind == PEER for case in options.cases for setup in case.setups
+            setup.kind in OF_OTHERS for case in options.cases for setup in case.setups
         ):
             self._note("without the peer: no --peer-python")
         with tempfile.TemporaryDirectory(prefix="trio-envserve-cost-") as folder:
@@ -402,7 +357,7 @@ class Bench:
                 async with AsyncExitStack() as stack:
                     rigs: dict[Setup, Rig] = {}
                     for setup in sorted(setups):
-                        if setup.kind == PEER and not options.peer_python:
+                        if setup.kind in OF_OTHERS and not options.peer_python:
                             continue
                         try:
                             rigs[setup] = await stack.enter_async_context(run.rig(setup))

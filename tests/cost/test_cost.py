@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import mmap
 import signal
 import sys
 from pathlib import Path
@@ -13,9 +14,11 @@ import trio
 from docs.draw.benchmark import svg
 from tests.cli.commands import check_nothing_left, command
 from tests.cost.cases import CASES, chosen
+from tests.cost.environment import Echo
 from tests.cost.load import Load, Tally
-from tests.cost.report import about, markdown
+from tests.cost.report import about, markdown, number, targets
 from tests.cost.run import (
+    OF_OTHERS,
     OURS,
     PEER,
     Bench,
@@ -30,6 +33,7 @@ from tests.cost.run import (
     summary,
     versions,
 )
+from trio_envserve.envs.interface import Rollout
 
 real = pytest.mark.real
 slow = pytest.mark.slow
@@ -58,7 +62,7 @@ def test_cases_are_chosen_by_pattern_and_long_ones_by_name_only():
         "request-16mb", "response-16mb", "start",
     ]  # fmt: skip
     assert chosen(["nothing"]) == []
-    assert "many-hosts" not in {case.name for case in chosen([])}
+    assert {"many-hosts", "model-calls-256"}.isdisjoint(case.name for case in chosen([]))
 
 
 # -- the judge -----------------------------------------------------------------
@@ -103,6 +107,19 @@ def test_judge_takes_a_second_start_only_with_consent_and_no_start_only_of_the_c
     judge.cancelled(1)
     judge.took(1, 1)
     assert judge.record()["started_twice"] == 2
+
+
+async def test_environment_counts_each_start(tmp_path):
+    environment = Echo(str(tmp_path))
+    for call in (0, 1, 1):
+        asked = {"call": call, "response": 10}
+        rollout = Rollout(asked, None, "", {}, (), 1, "r")  # type: ignore[arg-type]  # asks no model
+        answer = await environment.run_rollout(rollout)
+        assert (answer["call"], len(answer["payload"])) == (call, 10)
+    assert isinstance(environment._starts, mmap.mmap)
+    judge = Judge(tmp_path)
+    judge.took(2, 2)
+    assert judge.record()["started_twice"] == 1
 
 
 # -- figures and their report --------------------------------------------------
@@ -159,6 +176,20 @@ def test_record_of_the_documentation_is_of_cases_and_sides_that_there_are():
     ]
 
 
+def test_table_of_targets_has_every_mark():
+    rows = [row.split(" | ") for row in targets().splitlines()[2:]]
+    for case in CASES:
+        for mark in case.marks:
+            assert any(f"`{case.name}`" in row[0] and mark.wanted in str(row[2:]) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0"), (0.123, "0.12"), (12.34, "12.3"), (1234.5, "1,234")]
+)
+def test_number_has_three_digits(value, text):
+    assert number(value) == text
+
+
 # -- small runs ----------------------------------------------------------------
 
 
@@ -174,7 +205,7 @@ async def test_small_run_of_a_case_has_the_figures_of_its_marks(case):
     assert record["judged"]["ok"], record["judged"]
     assert not record["failed"]
     (found,) = record["cases"]
-    ours = [side.name for side in case.sides if side.setup.kind != PEER] or [OURS]
+    ours = [side.name for side in case.sides if side.setup.kind not in OF_OTHERS] or [OURS]
     assert list(found["figures"]) == ours
     for figures in found["figures"].values():
         assert all(each["n"] == 1 for each in figures.values())
