@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import runpy
 import select
 import signal
 import socket
@@ -20,6 +21,7 @@ import trio.testing
 
 from tests.proc import children
 from tests.real.support import PATIENCE_S, until
+from trio_envserve.host import guard as guard_module
 from trio_envserve.host.guarded import GUARD_DEAD, Guard, GuardedProcess, open_guard
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
@@ -282,3 +284,8 @@ async def test_what_a_guard_cannot_take_in_at_once_is_not_lost():
             for process in processes:
                 assert await process.wait() == "it exited with status 0"
                 await process.aclose()
+
+
+def test_module_could_not_be_imported_where_there_is_no_clock_of_that_name(monkeypatch):
+    monkeypatch.delattr(time, "CLOCK_BOOTTIME")
+    runpy.run_path(guard_module.__file__)

@@ -36,7 +36,6 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Final, NoReturn, final
 
@@ -53,9 +52,11 @@ RECORD: Final = struct.Struct("<qqq")
 _FDS_MOST = 16
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _SIGEV_SIGNAL = 0
+BOOTTIME = 7
+"""Linux's number of the clock; a system without it has no such name in the module time."""
 ABSOLUTE = 1
 """The kernel's flag of timers whose time is one of their clock, not a duration from now."""
-TIMER_CLOCK, TIMER_SIGNAL, TIMER_FLAGS = time.CLOCK_BOOTTIME, signal.SIGKILL, ABSOLUTE
+TIMER_CLOCK, TIMER_SIGNAL, TIMER_FLAGS = BOOTTIME, signal.SIGKILL, ABSOLUTE
 """The timer of the deadline: on a clock that runs while the machine sleeps, with a signal that
 needs nobody to be scheduled."""
 _MCL_CURRENT, _MCL_FUTURE = 1, 2

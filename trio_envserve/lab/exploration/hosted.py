@@ -31,7 +31,6 @@ import copy
 import dataclasses
 import math
 import signal
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeAlias
@@ -267,7 +266,7 @@ class Machine(Actor):
             self._fire()
         self.ticks = ticks
         # A clock that stands still in sleep would miss that.
-        self.missed += self.asleep and guard.TIMER_CLOCK != time.CLOCK_BOOTTIME
+        self.missed += self.asleep and guard.TIMER_CLOCK != guard.BOOTTIME
         if rate is not None:  # all clocks read the same at the beginning, however fast they are
             self.rate = rate
         self.timer()

@@ -30,7 +30,6 @@ import dataclasses
 import itertools
 import math
 import signal
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from random import Random
@@ -1442,7 +1441,7 @@ class Machine:
 
     def _stood_s(self) -> float:
         """For how long the clock of guards stood still."""
-        if guard.TIMER_CLOCK == time.CLOCK_BOOTTIME:
+        if guard.TIMER_CLOCK == guard.BOOTTIME:
             return 0.0
         asleep_s = self.world.events.now_s - self._asleep_since_s if self.asleep else 0.0
         return self._slept_s + asleep_s
