@@ -26,7 +26,11 @@ from trio_envserve.server.journal import folder as folder_module
 from trio_envserve.server.journal import opening, tools
 from trio_envserve.server.journal.folder import Identity, file_system, identity_of
 from trio_envserve.server.journal.repair import NUMBERS_SKIPPED, Repaired, repair
+from trio_envserve.server.journal.store import Safe, read_safe, write_safe
 
+ANOTHER = 65_534
+"""A user who is not this one."""
+BY_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
 REAL = Identity("host", "boot", 1, 2)
 
 
@@ -288,10 +292,42 @@ def test_g1_a_copy_in_the_place_of_a_living_servers_journal_was_taken(tmp_path: 
         assert f"in use by process {os.getpid()}" in refusal(folder)
 
 
-def test_a_folder_beside_which_none_can_be_made_is_used_alone(tmp_path: Path):
-    (tmp_path / ".journal.journal").write_text("in the way")
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "file",
+        "link",
+        pytest.param("anothers", marks=BY_ROOT),
+    ],
+)
+def test_what_stands_in_the_way_of_the_folder_beside_is_not_used(kind: str, tmp_path: Path):
+    """Whoever may write there could have made it, as a link to a folder of somebody else."""
+    beside, elsewhere = tmp_path / ".journal.journal", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    match kind:
+        case "file":
+            beside.write_text("in the way")
+        case "link":
+            beside.symlink_to(elsewhere)
+        case "anothers":
+            beside.mkdir()
+            os.chown(beside, ANOTHER, ANOTHER)
     write(tmp_path / "journal", a_run(0))
     assert len(read(tmp_path / "journal")) == 4
+    assert not [*elsewhere.iterdir()]
+    assert kind == "file" or not [*beside.iterdir()]
+
+
+def test_a_note_is_read_without_what_a_longer_one_has_left(tmp_path: Path):
+    write_safe(tmp_path, Safe(7, 3, "0123456789abcdef"))
+    write_safe(tmp_path, Safe(1, 2, ""))
+    assert read_safe(tmp_path) == Safe(1, 2, "")
+
+
+def test_a_killed_servers_folder_without_the_memory_of_its_log_is_read(tmp_path: Path):
+    folder = killed(tmp_path, a_run(0))
+    (folder / "journal.db-shm").unlink(missing_ok=True)
+    assert read(folder) == [Closed(0), *a_run(0)]
 
 
 # -- where none can be -------------------------------------------------------------------

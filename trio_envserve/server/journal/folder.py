@@ -23,6 +23,7 @@ from __future__ import annotations
 import errno
 import os
 import platform
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -149,15 +150,19 @@ def _no_folder(folder: Path, error: OSError) -> str:
 
 def beside(folder: Path) -> list[Path]:
     """The folder beside a journal's, in which its locks and its count of records are once more:
-    no copy of the journal brings them back.  It is made if it is missing; none where this user
-    may make none, as above the mount of a volume."""
+    no copy of the journal brings them back.  It is made if it is missing.  None where this user
+    may make none, as above the mount of a volume, or where a link or a folder of somebody else
+    is in the way: whoever may write there could have made it."""
     real = folder.resolve()
     path = real.parent / f".{real.name}.journal"
-    try:
+    with suppress(OSError):
         path.mkdir(mode=0o700, exist_ok=True)
+    try:
+        found = path.lstat()
+        owners = {os.geteuid(), real.stat().st_uid}
     except OSError:
-        return [path] if path.is_dir() else []
-    return [path]
+        return []
+    return [path] if stat.S_ISDIR(found.st_mode) and found.st_uid in owners else []
 
 
 def file_system(device: int, mounts: str) -> str:

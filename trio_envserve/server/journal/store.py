@@ -319,7 +319,7 @@ def write_safe(folder: Path, noted: Safe) -> None:
 def read_safe(folder: Path) -> Safe | None:
     """The note in a folder; None if there is none that can be read."""
     try:
-        records, number, *name = (folder / SAFE).read_text("ascii").split()
+        records, number, *name = (folder / SAFE).read_text("ascii").partition("\n")[0].split()
         return Safe(int(records), int(number), "".join(name))
     except (OSError, ValueError):
         return None
