@@ -1,10 +1,10 @@
 """Three hosts of one router: one is cut off, one in one direction only, one falls asleep.
 
 ``python -m tests.rig.apart`` asks for 3,000 rollouts, cuts for 60 s each, and exits with 0 only if
-there is no problem.
+there is no problem.  As root the hosts have network namespaces, else there are relays
+(``--relays``).
 
-The faults begin one after the other and overlap, so that for a time no host is right.  Each host
-has a relay to the router, which passes nothing on while a direction is cut.  One that
+The faults begin one after the other and overlap, so that for a time no host is right.  One that
 falls asleep has all of its processes stopped, guard and workers too, and reads the clocks of a
 machine that has slept (:mod:`.asleep`, where there is a C compiler).  The clock of its lease goes
 on meanwhile, as CLOCK_BOOTTIME does while a machine sleeps, and so does the timer of its guard.
@@ -26,10 +26,10 @@ import trio
 from tests.rig.asleep import Asleep, Boottime, SleepingMachine, may_build
 from tests.rig.client import Ask, Asks
 from tests.rig.rig import Rig, Scenario, main
+from tests.rig.wires import DOWN, UP, Wire, may_have_namespaces, open_wires
 from trio_envserve.client import open_client
 from trio_envserve.lab.killer import Act, Fault, Held, Killer
 from trio_envserve.lab.processes import ANY_PORT, LOOK_S, join_process, until
-from trio_envserve.testing.proxy import Direction, FaultProxy, open_fault_proxy
 
 HARMS = {"cut-off": "cut", "half-cut-off": "half cut", "asleep": "sleep"}
 """By host: what happens to it."""
@@ -55,7 +55,7 @@ class Hosts:
     """What is done to hosts, until the router has lost them."""
 
     def __init__(self) -> None:
-        self.relays: dict[str, FaultProxy] = {}
+        self.wires: dict[str, Wire] = {}
         self.clocks: SleepingMachine | None = None
         """Clocks of the one that falls asleep."""
         self.lost: set[str] = set()
@@ -73,12 +73,13 @@ class Hosts:
 
     async def _cut(self, act: Act, held: Held) -> None:
         self.killer.write(act, held.name, lasts_s=act.lasts_s)
-        relay = self.relays[held.name]
-        relay.stall(*([Direction.TO_CLIENT] if act.how == "half cut" else Direction))
+        wire = self.wires[held.name]
+        for direction in (DOWN,) if act.how == "half cut" else (UP, DOWN):
+            wire.cut(direction)
         try:
             await self._last(act, held)
         finally:
-            relay.resume()
+            wire.mend()
 
     async def _last(self, act: Act, held: Held) -> None:
         await trio.sleep(act.lasts_s)
@@ -109,20 +110,24 @@ class Hosts:
 
 
 async def run(rig: Rig, given: argparse.Namespace) -> None:
-    options = ("--hosts-bind", ANY_PORT, "--fence-s", str(given.fence_s))
+    namespaces = may_have_namespaces() and not given.relays
+    bind = "tcp://0.0.0.0:0" if namespaces else ANY_PORT
+    options = ("--hosts-bind", bind, "--fence-s", str(given.fence_s), "--insecure")
     router, hosts = rig.serve(*options, workers=0), Hosts()
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(rig.kept(router, "server"))
-        for name in HARMS:
-            relay = await stack.enter_async_context(open_fault_proxy(router.said["hosts"]))
-            hosts.relays[name] = relay
+        opened = open_wires(router.said["hosts"], list(HARMS), namespaces=namespaces)
+        hosts.wires = await stack.enter_async_context(opened)
+        for name, wire in hosts.wires.items():
             folder = rig.folder / name  # as on another machine, no other host has its locks
             folder.mkdir(mode=0o700)
             environ = None
             if name == "asleep" and may_build():
                 clocks = await trio.to_thread.run_sync(SleepingMachine, folder, given.boottime)
                 hosts.clocks, environ = clocks, clocks.environ
-            host = join_process(relay.address, WORKERS, folder, name=name, environ=environ)
+            host = join_process(
+                wire.address, WORKERS, folder, name=name, within=wire.words, environ=environ
+            )
             rig.hosts[name] = host
             await stack.enter_async_context(rig.kept(host, "host", name=name))
         nursery = await stack.enter_async_context(trio.open_nursery())
@@ -159,6 +164,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rollouts", type=int, default=3_000)
     parser.add_argument("--cut-s", type=float, default=60.0, help="how long each fault lasts")
     parser.add_argument("--fence-s", type=float, default=5.0)
+    parser.add_argument("--relays", action="store_true", help="no network namespaces")
     parser.add_argument("--boottime", type=Boottime, default=Boottime.GOES_ON, help="goes, stands")
     parser.add_argument("--harmed", nargs="+", choices=list(HARMS), default=list(HARMS))
 
