@@ -16,6 +16,7 @@ import trio
 from tests.cli.commands import check_nothing_left
 from tests.rig.asleep import may_build
 from tests.rig.rig import EVENTS
+from tests.rig.wires import may_have_namespaces
 from trio_envserve.lab.processes import ROOT, Process, program
 
 pytestmark = [
@@ -89,8 +90,13 @@ async def test_client_that_was_killed_last_asks_for_all_as_the_others(tmp_path: 
 
 
 @pytest.mark.slow
-async def test_hosts_that_are_cut_or_asleep_run_no_request_twice_at_once(tmp_path: Path) -> None:
-    judged = await play(tmp_path, "apart", "--rollouts 200 --cut-s 8")
+@pytest.mark.parametrize("relays", ["--relays", ""], ids=["relays", "namespaces"])
+async def test_hosts_that_are_cut_or_asleep_run_no_request_twice_at_once(
+    tmp_path: Path, relays: str
+) -> None:
+    if not relays and not may_have_namespaces():
+        pytest.skip("needs root and ip")
+    judged = await play(tmp_path, "apart", f"--rollouts 200 --cut-s 8 {relays}")
     assert (judged["problems"], judged["exit"]) == ([], 0)
 
 
@@ -98,7 +104,7 @@ async def test_hosts_that_are_cut_or_asleep_run_no_request_twice_at_once(tmp_pat
 @pytest.mark.skipif(not may_build(), reason="needs a C compiler")
 async def test_lease_by_a_clock_that_stands_still_in_sleep_is_found_out(tmp_path: Path) -> None:
     """What ran before the sleep is still there when it is started again elsewhere."""
-    words = "--rollouts 200 --cut-s 30 --boottime stands --harmed asleep"
+    words = "--rollouts 200 --cut-s 30 --relays --boottime stands --harmed asleep"
     judged = await play(tmp_path, "apart", words)
     assert any("before the process before was proven dead" in text for text in judged["problems"])
 
