@@ -161,6 +161,15 @@ async def test_game_has_the_rewards_of_the_librarys_own_loop(library, game):
     assert ended
 
 
+@pytest.mark.parametrize("game", KNOWN_MOVES)
+async def test_game_whose_players_are_all_out_for_wrong_moves_never_returned(library, game):
+    args = {"opponent": ["{I wait}"] * 3 + ["no move"] * 100}
+    said = ["{I wait}"] * 3 + ["no move"] * 3 + ["[0] [S]"]
+    result, _ = await one(f"textarena:{game}-v0", said, {}, "done", **args)
+    assert (result["stop"], result["state"]["done"]) == ("max_invalid", False)
+    assert "too many answers were no moves" in result["no_reward"]
+
+
 async def test_player_that_never_moves_ends_the_rollout(library):
     """10,000 of its moves were waited for, each of which made what is shown longer."""
     given = {"seed": 1, "opponent": ["I don't know"] * 5_000}

@@ -65,6 +65,8 @@ def make(
     optional; ``actions`` are the answers of the model ``oracle``, which else plays at
     random.  A result has the game's reward for the player as ``reward``; if the game has not
     ended, ``reward_unfinished`` or none; ``state`` also has ``done``, ``rewards`` and ``info``.
+    ``stop`` is ``max_invalid`` if wrong moves have put all players out of a game that does not
+    end by that.
 
     Raises :class:`ConfigError` for an unknown game, a wrong option, or if the library is
     not installed.
@@ -114,7 +116,7 @@ class Match(Game):
         self._refused: dict[int, set[str]] = {}
         self._script: list[str] | None = None
         self._scripted: list[str] = []
-        self._done = False
+        self._done = self._stuck = False
         self._rewards: Any = None
         self._info: Any = None
 
@@ -136,6 +138,7 @@ class Match(Game):
         self._script = actions
         with self._lock:
             self._env.reset(num_players=self._num_players, seed=seed)
+        _guard(self._env.state, self._players())
         return self._until_our_turn() or "The game is over."
 
     def next_message(self, text: str) -> str | None:
@@ -150,7 +153,7 @@ class Match(Game):
         return None if self._rewards is None else self._rewards.get(self._player)
 
     def _ended(self) -> str:
-        return "answer" if self._done else ""
+        return "answer" if self._done else "max_invalid" if self._stuck else ""
 
     def oracle(self) -> Iterator[str]:
         """The input's actions, or random ones."""
@@ -169,15 +172,18 @@ class Match(Game):
         return range(self._num_players)
 
     def _step(self, move: str) -> None:
-        self._done, _ = self._env.step(action=move)
+        try:
+            self._done, _ = self._env.step(action=move)
+        except _AllOut:
+            self._stuck = True
         if self._done:
             self._rewards, info = self._env.close()
             self._info = {str(key): value for key, value in (info or {}).items()}
 
     def _until_our_turn(self) -> str | None:
-        """The observation that is new to the model; None if the game is over."""
+        """The observation that is new to the model; None if the game is over, or stuck."""
         for _ in range(_MOVES):
-            if self._done:
+            if self._done or self._stuck:
                 return None
             player = self._look()
             if player == self._player:
@@ -213,6 +219,24 @@ class Match(Game):
                 refused.add(move)
                 return move
         return "[0]"
+
+
+class _AllOut(Exception):
+    """It would be the next player's turn, and all are out for wrong moves."""
+
+
+def _guard(state: Any, players: range) -> None:
+    """Raise _AllOut where the library would look for a player who is not out, for ever."""
+    step = state.step
+
+    def guarded(rotate_player: bool = True) -> Any:
+        looks = rotate_player and not (state.made_invalid_move or state.done)
+        if looks and all(player in state.elimination_order for player in players):
+            raise _AllOut
+        return step(rotate_player)
+
+    if hasattr(state, "elimination_order"):
+        state.step = guarded
 
 
 def _moves_in(text: str) -> list[str]:
