@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import trio_envserve.envs.interface as interface
-from tests.envs.scripted import a_rollout, running
+from tests.envs.scripted import a_rollout, one, running
 from trio_envserve.envs import RolloutCancelled, trim_state
+from trio_envserve.models.interface import Completion
 
 RESULT = {"reward": 1.0, "state": {"a": 1, "b": 2}}
 
@@ -111,6 +112,12 @@ async def run(environment: Any, given: Any, **kind: str) -> Any:
 async def test_prompt_and_usage_are_recorded_by_themselves(environment: Any, calls: int):
     result = await run(environment, {"asks": True, "returns": {"reward": 1.0}})
     assert (result["prompt"], result["usage"]["calls"], result["reward"]) == (SEEN, calls, 1.0)
+
+
+async def test_another_model_than_was_asked_answered_without_a_word():
+    answers = [Completion("2"), Completion("2", answered_by="small")]
+    result, _ = await one(Adds(), answers, {"asks": True, "returns": {"reward": 1.0}})
+    assert result["answered_by"] == ["small"]
 
 
 async def test_prompt_and_usage_of_a_group_are_recorded():

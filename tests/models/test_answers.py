@@ -169,6 +169,15 @@ ANSWERS: dict[str, tuple[Status, Good | Again | Ends]] = {
         plain({"choices": [{"message": {"content": c}, "finish_reason": "stop"} for c in "ab"]}),
         Ends(ModelError, "there are 2 answers in one"),
     ),
+    # -- who answered
+    "the model that was asked": (plain({**whole(), "model": "m"}), Good({"answered_by": ""})),
+    "OpenAI: a dated name": (
+        plain({**whole(), "model": "m-2026-01-01"}), Good({"answered_by": "m-2026-01-01"}),
+    ),
+    "streamed: a router's choice": (
+        stream({**piece(content="a"), "model": "o\ud800ther"}, {**piece("stop"), "model": None}),
+        Good({"answered_by": "o ther"}),
+    ),
     # -- what is sent back as it came
     "OpenRouter: details of thoughts": (
         plain(whole({"role": "assistant", "content": "Let me", "reasoning": "hm",
@@ -542,6 +551,7 @@ def _check(completion, expected):
         "logprobs": list(completion.logprobs or ()),
         "message": completion.message,
         "usage": (completion.prompt_tokens, completion.completion_tokens),
+        "answered_by": completion.answered_by,
     }
     assert {name: found[name] for name in expected.fields} == expected.fields
     assert len({call.id for call in completion.tool_calls}) == len(completion.tool_calls)

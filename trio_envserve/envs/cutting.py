@@ -26,8 +26,11 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple, TypeAlias
 
 KEPT: Final = frozenset(
-    ("reward", "metrics", "usage", "stop", "no_reward", "error", "is_truncated", "cut")
-)
+    (
+        "reward", "metrics", "usage", "stop", "no_reward", "error", "is_truncated", "cut",
+        "answered_by",
+    )
+)  # fmt: skip
 """Fields of a result that are never cut."""
 
 _SEGMENTS: Final = "segments"

@@ -35,7 +35,8 @@ By convention a result is a mapping with ``reward`` (float), ``completion``, and
 ``state``, a mapping of which only the state columns that the request names are
 sent back: see :func:`trim_state`.  ``usage`` tells what the model calls came to, and
 ``prompt`` the messages of the first one: both are added to a result that is a dict, unless the
-environment has put them there itself.
+environment has put them there itself.  So is ``answered_by``, if another model than was asked
+has answered.
 """
 
 from __future__ import annotations
@@ -79,6 +80,10 @@ class EnvironmentUnavailable(EnvServeError):
         why = super().__str__()
         again_s = self.retry_after_s
         return why if again_s is None else f"{why} (try again after {again_s:g} s)"
+
+
+MOST_NAMES = 16
+"""Most names of other models that a rollout keeps."""
 
 
 class RolloutCancelled(BaseException):
@@ -135,6 +140,8 @@ class Rollout:
     """That of its execution."""
     _asked: list[Any] = dataclasses.field(default_factory=list)
     """Messages of the first call of the model, as they were then."""
+    _answered_by: dict[str, None] = dataclasses.field(default_factory=dict)
+    """The names of models that answered in the place of the one that was asked."""
 
     async def ask(
         self,
@@ -225,6 +232,8 @@ class Rollout:
     def _answered(self, completion: Completion, took_s: float) -> Completion:
         usage = self.usage
         usage.answered(completion, took_s)
+        if completion.answered_by and len(self._answered_by) < MOST_NAMES:
+            self._answered_by[completion.answered_by] = None
         self.note.add(turn=usage.calls, tokens=usage.prompt_tokens + usage.completion_tokens)
         return completion
 
@@ -234,7 +243,8 @@ class Rollout:
 
 def recorded(value: Any, rollout: Rollout) -> Any:
     """A result with ``prompt`` and ``usage``, if its rollout has asked the model and its code
-    has not put them there itself.  Only a plain dict gets them, and is not changed; a
+    has not put them there itself; and with ``answered_by``, the models that answered, where one
+    of them is another than was asked.  Only a plain dict gets them, and is not changed; a
     ``completion`` that begins with the prompt has it already."""
     usage = rollout.usage
     if type(value) is not dict or not (usage.calls or usage.failed):
@@ -244,6 +254,8 @@ def recorded(value: Any, rollout: Rollout) -> Any:
     told = type(completion) is list and completion[: len(asked)] == asked
     if asked and not told and all(map(_is_plain, asked)):
         made["prompt"] = asked
+    if rollout._answered_by:
+        made["answered_by"] = [*rollout._answered_by]
     return {**made, "usage": usage.to_record(), **value}
 
 

@@ -44,6 +44,9 @@ from .tool_calls import ToolCalls
 MAX_CONTAINERS = 1_000_000
 """Most lists and objects of one answer; log-probabilities have three for each token."""
 
+NAME_CHARS = 200
+"""Most characters of a model's name, as the endpoint says it."""
+
 EXCERPT_CHARS = 2000
 """Most characters of an answer in a problem's text, which is shortened when it is told."""
 
@@ -101,8 +104,8 @@ class Request(NamedTuple):
 
     body: bytes
     stream: bool
-    named: bool = True
-    """Whether it names a model."""
+    model: str = ""
+    """The name of the model that is asked; empty if it names none."""
 
 
 def request_body(
@@ -123,7 +126,7 @@ def request_body(
         text = json.dumps(fields, allow_nan=False, separators=(",", ":"), default=_plain)
     except (TypeError, ValueError, RecursionError) as error:
         raise ModelError(f"messages and sampling arguments must be JSON: {error}") from None
-    return Request(text.encode(), stream, bool(fields.get("model")))
+    return Request(text.encode(), stream, str(fields.get("model") or ""))
 
 
 def _kept(messages: Messages, keep: str) -> list[Message]:
@@ -267,6 +270,7 @@ class _Draft:
         self._version_starts: list[tuple[int, str]] = []
         self._per_token: dict[str, list[Any]] = {}
         self._streamed_ids = False
+        self._model = ""
 
     def add(self, body: Mapping[str, Any], field: str) -> None:
         """Take a whole answer (``message``) or a part of one (``delta``)."""
@@ -275,6 +279,8 @@ class _Draft:
         usage = body.get("usage")
         if isinstance(usage, Mapping):
             self._usage = usage
+        if isinstance(body.get("model"), str):
+            self._model = excerpt(body["model"][:NAME_CHARS])
         if body.get("prompt_token_ids") is not None:
             self._prompt_ids = _ids(body["prompt_token_ids"])
         self._add_extension(body.get("sglext"))
@@ -414,6 +420,7 @@ class _Draft:
             weight_version=self._version_starts[-1][1] if self._version_starts else None,
             version_starts=tuple(self._version_starts),
             per_token=self._per_token,
+            answered_by=self._model,
         )
 
 

@@ -178,7 +178,8 @@ class HttpModel(RolloutModel):
                 finally:
                     part.busy -= 1
             if isinstance(answer, Completion):
-                return dataclasses.replace(answer, requests=requests)
+                other = "" if answer.answered_by == request.model else answer.answered_by
+                return dataclasses.replace(answer, requests=requests, answered_by=other)
             pause_s = patience.pause_s(requests, answer, self._jitter.random())
             if answer.unconnected:
                 self._away_until_s[url] = trio.current_time() + AWAY_S
@@ -310,7 +311,7 @@ class HttpModel(RolloutModel):
 
     def _hint(self, status: int, request: chat.Request, url: str) -> str:
         """The usual cause of a status."""
-        if status in (400, 404, 422) and not request.named:
+        if status in (400, 404, 422) and not request.model:
             return " (the request names no model: --model-name, or model_name)"
         if status == 404 and not url.endswith("/v1"):
             asked = f"{url}/chat/completions"

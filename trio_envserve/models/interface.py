@@ -153,6 +153,8 @@ class Completion:
     version_starts: tuple[tuple[int, str], ...] = ()
     """The number of the first token of each version of the weights, and the version, if the
     endpoint says it."""
+    answered_by: str = ""
+    """The name of the model that answered, where it is another than was asked."""
 
     @property
     def message(self) -> dict[str, Any]:

@@ -55,6 +55,7 @@ def _told(completion: Completion) -> dict[str, str | int]:
     told: dict[str, str | int | None] = {
         "gen_ai.usage.input_tokens": completion.prompt_tokens,
         "gen_ai.usage.output_tokens": completion.completion_tokens,
+        "gen_ai.response.model": completion.answered_by or None,
         "envserve.finish_reason": completion.finish_reason,
         "envserve.model_requests": completion.requests,
     }
