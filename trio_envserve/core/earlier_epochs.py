@@ -61,3 +61,7 @@ class EarlierEpochs:
             return []
         dead, self.waits = [each.epoch for each in self.waits], ()
         return dead
+
+    def have_ended(self, now_s: float) -> bool:
+        """Whether nothing lives of any of them."""
+        return bool(self.take_dead(now_s)) or not self.waits

@@ -48,7 +48,7 @@ async def hosts_ended(
     async with trio.open_nursery() as nursery:
         if desk is not None:
             nursery.start_soon(desk.end_tenures, earlier)
-        while not earlier.take_dead(trio.current_time()) and earlier.waits:
+        while not earlier.have_ended(trio.current_time()):
             now_s = trio.current_time()
             text = "waiting for the workers of hosts of an earlier server to end"
             give(PoolWaits(f"{text} ({records.until(earlier, now_s)})"))

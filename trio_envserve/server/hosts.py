@@ -1,4 +1,4 @@
-"""The hosts of a server: the shell of :class:`~trio_envserve.core.host_pool.Hosts`.
+"""The hosts of a server: the shell of :class:`~trio_envserve.core.server_hosts.ServerHosts`.
 
 Theory of operation
 -------------------
@@ -21,14 +21,14 @@ import trio
 from ..core.earlier_epochs import EarlierEpochs, EpochWait
 from ..core.errors import ProtocolError, ServerStartError
 from ..core.executions import Worker
-from ..core.host_messages import OVER, HostHello, HostRefused, decode, encode
 from ..core.host_pool import Hosts, ToHost
 from ..core.lease import NO_LEASE_S, LeaseTerms
 from ..core.limits import WireLimits
 from ..core.router import Router
 from ..core.router_effects import RouterEffect
 from ..core.router_inputs import RouterInput
-from ..core.terms import ID_BYTES, Body, Route
+from ..core.server_hosts import ServerHosts
+from ..core.terms import ID_BYTES, Body
 from ..net import RouterSocket
 from ..net.zmtp.sockets import ZmtpRouter
 from .curve import Doorkeeper
@@ -187,90 +187,69 @@ class HostDoor:
 
 @final
 class HostDesk:
-    """The hosts of one server."""
+    """The hosts of one server, their socket and the record on the disk."""
 
     def __init__(
         self, router: Router, socket: RouterSocket, terms: LeaseTerms, wire: WireLimits,
         serves: dict[str, Any], needs: Mapping[str, float], door: HostDoor | None = None,
     ) -> None:  # fmt: skip
-        self._router = router
-        self._terms = terms
-        self._wire = wire
-        self._written: tuple[EpochWait, ...] = ()
-        self._unwritten: set[Route] = set()
-        """Of hosts that are new, and of which a later server would not know."""
-        self._holds = False
-        """Whether what is for hosts waits until it is written down who is here."""
         self._wrong = 0
         """Messages that were none, of which nothing was logged."""
         self._complained_s = float("-inf")
         self._records: EpochRecords | None = None
-        self._earlier = EarlierEpochs((), 0.0)
-        self._serves, self._needs = serves, dict(needs)
         self._door = door
-        self.hosts = self._new_hosts(None)
         self._socket = socket
+        self._core = ServerHosts(
+            router, terms, wire=wire, needs=dict(needs), serves=serves,
+            claim=None if door is None else door.claim,
+        )  # fmt: skip
+
+    @property
+    def hosts(self) -> Hosts:
+        """The hosts that are here."""
+        return self._core.hosts
 
     async def end_tenures(self, earlier: EarlierEpochs) -> None:
         """Until cancelled: tell the hosts of ``earlier`` that their tenures are over, and hear
         which have ended.  For a server that takes nothing over, before :meth:`open`; nobody is
         welcomed yet, and who asks in vain asks again."""
+        self._core.earlier = earlier
         while True:
             for route, *frames in await self._socket.receive():
                 try:
-                    hello, _ = decode(
-                        [bytes(frame) for frame in frames], most_bytes=self._wire.header_bytes
-                    )
+                    told = self._core.end_tenure(bytes(route), [bytes(frame) for frame in frames])
                 except ProtocolError:
                     continue  # whoever it is hears that once this server welcomes hosts
-                if not isinstance(hello, HostHello):
-                    continue
-                earlier.accounted_for(hello.ended)
-                if hello.epoch or earlier.knows(hello.tenure):
-                    text = "this is another router, and its tenure is over; it may join anew"
-                    refused = HostRefused(
-                        hello.tenure, hello.hello, self._router.epoch, OVER, text
-                    )  # fmt: skip
-                    self._socket.send_nowait(bytes(route), (encode(refused),))
+                if told is not None:
+                    self._socket.send_nowait(told.route, told.frames)
 
     def open(self, records: EpochRecords, earlier: EarlierEpochs | None) -> None:
         """Before the first host is welcomed.  ``earlier``: those whose journal this server
         has, if it has one; their hosts may come back."""
-        self._records, self._earlier = records, earlier or self._earlier
-        self.hosts = self._new_hosts(earlier)
+        self._records = records
+        self._core.open(earlier)
         self._write(trio.current_time())
-
-    def _new_hosts(self, earlier: EarlierEpochs | None) -> Hosts:
-        return Hosts(
-            self._router.pool, self._terms, self._router.epoch, needs=self._needs,
-            wire=self._wire, serves=self._serves, earlier=earlier,
-            claim=None if self._door is None else self._door.claim,
-        )  # fmt: skip
 
     def _write(self, now_s: float) -> None:
         """Write down what a later server must know, if it has changed.  If that cannot be,
         nothing is said to hosts that are new: they ask again."""
-        record = self._earlier.record(self.hosts.leases.own(), now_s)
-        if self._records is None or record == self._written:
-            self._unwritten = set()  # who was new and could not be written down has gone
+        record = self._core.record(now_s)
+        if record is None or self._records is None:
             return
         try:
             self._records.write(record)
         except ServerStartError as error:
-            if not self._written:  # it has only begun
+            if not self._core.is_recorded:  # it has only begun
                 raise
-            if not self._unwritten:
+            if self._core.not_written():
                 _log.error("no other host can join: %s", error)
-            known = self._written[-1].tenures or frozenset()
-            hosts = self.hosts.hosts.items()
-            self._unwritten = {host.route for tenure, host in hosts if tenure not in known}
         else:
-            self._written, self._unwritten = record, set()
+            self._core.written(record)
 
     def closed(self) -> None:
         """All workers of this server's hosts have ended."""
-        if self._records is not None and self._earlier.waits:
-            self._records.write(self._earlier.waits)
+        if self._records is not None and self._core.earlier.waits:
+            self._records.write(self._core.earlier.waits)
         elif self._records is not None:
             self._records.clear()
 
@@ -306,8 +285,7 @@ class HostDesk:
         """Before each tick of the router: what follows, in this order."""
         if self._door is not None:
             self._door.look()
-        unknown = self._router.dispatcher.dispatches.unknown.live_executions
-        inputs = self.hosts.tick(now_s, unknown=unknown)
+        inputs = self._core.tick(now_s)
         self._write(now_s)
         return self._send(), inputs
 
@@ -315,18 +293,17 @@ class HostDesk:
         """Take in what hosts say, until cancelled."""
         while True:
             batch = await self._socket.receive()
-            now_s, self._holds = trio.current_time(), True
+            now_s = trio.current_time()
             for route, *frames in batch:
                 inputs: list[RouterInput] = []
                 try:
-                    inputs = self.hosts.message(
+                    inputs = self._core.message(
                         bytes(route), [bytes(frame) for frame in frames], now_s
                     )
                 except ProtocolError as error:
                     self._complain(error, now_s)
                 give(self._send(), inputs)
             self._write(now_s)  # once for all of them, and before any is welcomed
-            self._holds = False
             give(self._send(), [])
 
     def _complain(self, error: ProtocolError, now_s: float) -> None:
@@ -338,15 +315,10 @@ class HostDesk:
             self._complained_s, self._wrong = now_s, 0
 
     def _send(self) -> list[RouterEffect]:
-        """Send what is for hosts, unless it is to wait; the rest is the router's."""
-        out, self.hosts.out = self.hosts.out, []
+        """Send what hosts are to be told now; the rest is the router's."""
         rest: list[RouterEffect] = []
-        for effect in out:
-            if isinstance(effect, ToHost) and self._holds:
-                self.hosts.out.append(effect)
-            elif isinstance(effect, ToHost):
-                if effect.route in self._unwritten:
-                    continue
+        for effect in self._core.effects():
+            if isinstance(effect, ToHost):
                 # Not sent is no loss: the host's next beat repairs it.
                 self._socket.send_nowait(effect.route, effect.frames)
             else:

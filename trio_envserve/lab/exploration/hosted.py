@@ -49,7 +49,6 @@ from ...core.host_effects import (
 )
 from ...core.host_link import Outbox, What
 from ...core.host_lives import WorkerLife
-from ...core.host_messages import OVER, HostHello, HostRefused
 from ...core.host_pool import Hosts, ToHost
 from ...core.journal import plain_of, record_of
 from ...core.key_records import KeyAct, input_digest
@@ -69,6 +68,7 @@ from ...core.router_inputs import (
     Tick,
     WorkerBack,
 )
+from ...core.server_hosts import ServerHosts
 from ...core.slots import Slot
 from ...core.terms import Incarnation, Status, Tenure
 from ...core.worker import WorkerCore
@@ -593,37 +593,30 @@ class HostServer(Server):
         """The next router, which has not begun."""
         self.life += 1
         self.alive = False
-        self.hosts: Hosts | None = None
-        """Its hosts, once it welcomes some."""
-        self.earlier = EarlierEpochs((), 0.0)
         self.new_id = names.ServerIds(self.life)
         self.router = Router(
             epoch=names.epoch(self.life), slots=0, now_s=NOW_S, new_id=self.new_id,
             limits=ServerLimits(worker_capacity=1, session_share=1.0), wire=WireLimits(),
             heartbeats=False, journaled=self.configuration.journal,
         )  # fmt: skip
+        asked = self.configuration
+        fence_s = asked.next_fence_s if self.life % 2 else asked.fence_s
+        terms = LeaseTerms(fence_s if asked.lease else NO_LEASE_S, drift=DRIFT, guard_s=GUARD_S)
+        self.hosts = ServerHosts(self.router, terms)
 
     def _begin(self) -> None:
         journal = self.configuration.journal
         self.alive = True
-        self.earlier = EarlierEpochs(self.waits, self.clock_s())
+        self.hosts.earlier = EarlierEpochs(self.waits, self.clock_s())
         if self.life and journal:
             self.take(Restored(tuple(map(record_of, self.rows)), NOW_S))
-        if journal or not self.earlier.waits:
+        if journal or not self.waits:
             self._open()
 
     def _open(self) -> None:
         """Welcome hosts.  Without a journal nothing of the routers before lives any more."""
-        asked = self.configuration
-        if not asked.journal:
-            self.earlier = EarlierEpochs((), 0.0)
-        waits = {each.epoch for each in self.earlier.waits}
-        fence_s = asked.next_fence_s if self.life % 2 else asked.fence_s
-        terms = LeaseTerms(fence_s if asked.lease else NO_LEASE_S, drift=DRIFT, guard_s=GUARD_S)
-        self.hosts = Hosts(
-            self.router.pool, terms, self.router.epoch,
-            earlier=self.earlier if asked.journal else None,
-        )  # fmt: skip
+        self.hosts.open(self.hosts.earlier if self.configuration.journal else None)
+        waits = {each.epoch for each in self.hosts.earlier.waits}
         self._write()
         if waits:
             self.take(HostsLive(NOW_S))
@@ -638,8 +631,10 @@ class HostServer(Server):
 
     def _write(self) -> None:
         """Write down what a later server must know."""
-        if self.hosts is not None:
-            self.waits = self.earlier.record(self.hosts.leases.own(), self.clock_s())
+        record = self.hosts.record(self.clock_s())
+        if record is not None:
+            self.waits = record
+            self.hosts.written(record)
 
     def _fall(self) -> None:
         self._make()
@@ -662,25 +657,19 @@ class HostServer(Server):
         yield Choice("fall", bound="falls")
 
     def _is_due(self) -> bool:
-        now_s = self.clock_s()
-        if not self._unknown() and copy.copy(self.earlier).take_dead(now_s):
+        now_s, leases = self.clock_s(), self.hosts.hosts.leases
+        unknown = self.router.dispatcher.dispatches.unknown.live_executions
+        if not unknown and copy.copy(self.hosts.earlier).take_dead(now_s):
             return True
-        if self.hosts is None:
-            return False
-        leases = self.hosts.leases
         if any(s.is_open and not s.life and s.start_at_s <= NOW_S for s in self.router.pool.slots):
             return True
         if any(now_s >= leases._dead_at_s(each) for each in leases.holdings.values()):
             return True
-        for host in self.hosts.hosts.values():
+        for host in self.hosts.hosts.hosts.values():
             fresh = leases.is_fresh(host.holding, now_s) and not host.broken
             if fresh != host.fresh or (fresh and not host.slots and not host.set_aside):
                 return True
         return False
-
-    def _unknown(self) -> int:
-        """Number of executions that have come back, are not known, and are to stop."""
-        return self.router.dispatcher.dispatches.unknown.live_executions
 
     def on_notice(self, peer: str, what: Any) -> None:
         """The time passes, or nothing else goes on: then pauses end, too."""
@@ -696,24 +685,17 @@ class HostServer(Server):
         over."""
         if not self.alive:
             return
-        if self.hosts is not None:
-            self._give(self.hosts.message(message.route, [*message.frames], self.clock_s()))
+        if self.hosts.is_open:
+            self._give(self.hosts.message(message.route, message.frames, self.clock_s()))
             self._send_to_hosts()
-            return
-        hello, _ = host_messages.decode([*message.frames], most_bytes=HEADER_BYTES)
-        if isinstance(hello, HostHello):
-            self.earlier.accounted_for(hello.ended)
-            if hello.epoch or self.earlier.knows(hello.tenure):
-                refused = HostRefused(
-                    hello.tenure, hello.hello, self.router.epoch, OVER, "its tenure is over"
-                )
-                self._to_host(message.route, [host_messages.encode(refused)])
+        elif (told := self.hosts.end_tenure(message.route, message.frames)) is not None:
+            self._to_host(told)
 
     def _rule(self) -> None:
         """The router's turn: look who is lost, and who gets work."""
-        if self.hosts is not None:
-            self._give(self.hosts.tick(self.clock_s(), unknown=self._unknown()))
-        elif self.earlier.take_dead(self.clock_s()) or not self.earlier.waits:
+        if self.hosts.is_open:
+            self._give(self.hosts.tick(self.clock_s()))
+        elif self.hosts.earlier.have_ended(self.clock_s()):
             self._open()
         self._send_to_hosts()
 
@@ -743,7 +725,7 @@ class HostServer(Server):
         """Ask in this life, if what was asked before is known to run no more; under a key in
         any case."""
         asked, before = self.configuration, self.asked_in
-        if self.hosts is None or before is None or before == self.life:
+        if not self.hosts.is_open or before is None or before == self.life:
             return
         nonce = names.nonce(0, 1)
         session = names.session(self.life, nonce)
@@ -798,12 +780,10 @@ class HostServer(Server):
         return said
 
     def _spawn(self, effect: Spawn) -> None:
-        assert self.hosts is not None
-        assert self.hosts.take(effect)
+        assert self.hosts.hosts.take(effect)
 
     def _kill(self, worker: bytes) -> None:
-        assert self.hosts is not None
-        self.hosts.take(Kill(worker, "it is killed"))
+        self.hosts.hosts.take(Kill(worker, "it is killed"))
 
     def _lost(self, worker: bytes) -> None:
         self.did("", ("lost", named(self.incarnations[worker])))
@@ -822,22 +802,19 @@ class HostServer(Server):
         return header
 
     def _to_worker(self, worker: bytes, frames: Frames, *, repairs: bool) -> None:
-        assert self.hosts is not None
-        self.hosts.tell(worker, [frames])
+        self.hosts.hosts.tell(worker, [frames])
 
     def _send_to_hosts(self) -> None:
         """Send what is for hosts, once it is written down who is here."""
-        if self.hosts is None:
-            return
         self._write()
-        self.hosts.flush()
-        out, self.hosts.out = self.hosts.out, []
-        for effect in out:
+        self.hosts.hosts.flush()
+        for effect in self.hosts.effects():
             if isinstance(effect, ToHost):
-                self._to_host(effect.route, effect.frames)
+                self._to_host(effect)
 
-    def _to_host(self, route: bytes, frames: Iterable[Any]) -> None:
-        self.send(route.decode().partition(".")[0], HostMail(route, frames_of(frames)))
+    def _to_host(self, told: ToHost) -> None:
+        mail = HostMail(told.route, frames_of(told.frames))
+        self.send(told.route.decode().partition(".")[0], mail)
 
     def on_rest(self) -> None:
         """Say nothing: the judge knows what its one caller waits for."""
@@ -941,6 +918,11 @@ HOST_FORMS: Forms = {
     },
     WorkerLife: {"pid": _PEOPLE},
     Outbox: {"bytes": Rule("follows from what is kept")},
+    ServerHosts: {
+        **dict.fromkeys(("_terms", "_wire", "_needs", "_serves", "_claim"), _CONSTANT),
+        "_router": _ELSEWHERE,
+        "_written": Rule("follows from the record on the disk, and whether hosts are welcome"),
+    },
     Hosts: {
         **dict.fromkeys(("_needs", "_wire", "_serves", "_claim", "_tag"), _CONSTANT),
         "_pool": Rule("the router's"),

@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from random import Random
 from typing import Any, NamedTuple, TypeAlias
 
-from ...core import error_records, host_messages, messages
+from ...core import error_records, messages
 from ...core.client import ClientCore
 from ...core.client_effects import Answer, ClientEffect, Fail, Reconnect, ToServer
 from ...core.client_inputs import (
@@ -67,8 +67,8 @@ from ...core.host_effects import (
     TellWorker,
 )
 from ...core.host_effects import ToRouter as FromHost
-from ...core.host_messages import OVER, HostAnswer, HostBeat, HostHello, HostRefused
-from ...core.host_pool import Hosts, ToHost
+from ...core.host_messages import HostAnswer, HostBeat
+from ...core.host_pool import ToHost
 from ...core.journal import Closed as ClosedGeneration
 from ...core.journal import Completed, Record
 from ...core.key_records import KeyAct, KeyName, input_digest
@@ -111,6 +111,7 @@ from ...core.router_inputs import (
     WorkerBack,
     WorkerMessage,
 )
+from ...core.server_hosts import ServerHosts
 from ...core.terms import (
     Body,
     Epoch,
@@ -151,7 +152,6 @@ from .judges import Guarantees, key_of
 from .junk import KINDS, spoilt
 from .network import (
     CLIENT,
-    HEADER_BYTES,
     HOST,
     WORKER,
     Carrier,
@@ -934,7 +934,7 @@ class SimServer(SimProcess):
         )  # fmt: skip
         self._journal = None if world.disk is None else SimJournal(self, world.disk)
         self.hosts = (
-            None if world.plan.hosts is None else ServerHosts(self, number, world.plan.hosts)
+            None if world.plan.hosts is None else SimServerHosts(self, number, world.plan.hosts)
         )
         self._takers = {
             CLIENT: self._from_client, WORKER: self._from_worker, HOST: self._from_host,
@@ -1217,7 +1217,7 @@ PAST_MOST = 16
 """Number of tenures that the lock of a machine proves dead, the newest."""
 
 
-class ServerHosts:
+class SimServerHosts:
     """The hosts of one server, around the pure part that ships, and the record for the servers
     after it.  Leases are counted on a clock that drifts; all else of a server is not, so that
     the bounds of other guarantees need no slack."""
@@ -1225,21 +1225,14 @@ class ServerHosts:
     def __init__(self, server: SimServer, number: int, plan: HostPlan) -> None:
         self._server = server
         self._world = server.world
-        self._terms = plan.terms(number)
         self._rate = plan.rates[-1]
         self._journaled = server.world.disk is not None
         self._early: list[tuple[Route, Frames]] = []
         """Messages of hosts that came before the first one can be welcomed."""
-        self._earlier: EarlierEpochs | None = None
-        """The servers before, once nothing of them lives on this machine."""
-        self._core = self._new_core(None)
-        self._opened = self._holds = False
-        self._written: tuple[EpochWait, ...] = ()
+        self._is_locked = False
+        """Whether nothing of earlier servers lives on this machine."""
+        self._core = ServerHosts(server.router, plan.terms(number), wire=self._world.wire)
         self._said: dict[tuple[bytes, Incarnation], list[ToSay]] = {}
-
-    def _new_core(self, earlier: EarlierEpochs | None) -> Hosts:
-        router = self._server.router
-        return Hosts(router.pool, self._terms, router.epoch, wire=self._world.wire, earlier=earlier)
 
     def clock_s(self) -> float:
         """The clock of its leases."""
@@ -1250,38 +1243,29 @@ class ServerHosts:
     def are_accounted_for(self) -> bool:
         """Whether this server may begin.  With a journal it may: hosts of earlier ones come
         back to it with what runs.  Else all of them must have ended, or said so."""
-        if self._earlier is None:
-            self._earlier = EarlierEpochs(self._world.epoch_records, self.clock_s())
+        if not self._is_locked:
+            self._is_locked = True
+            self._core.earlier = EarlierEpochs(self._world.epoch_records, self.clock_s())
         if self._journaled:
             return True
         early, self._early = self._early, []
         for route, frames in early:
             self._end_tenure(route, frames)
-        return bool(self._earlier.take_dead(self.clock_s())) or not self._earlier.waits
+        return self._core.earlier.have_ended(self.clock_s())
 
     def _end_tenure(self, route: Route, frames: Frames) -> None:
         try:
-            hello, _ = host_messages.decode(frames, most_bytes=HEADER_BYTES)
+            told = self._core.end_tenure(route, frames)
         except ProtocolError:
             return
-        assert self._earlier is not None
-        if isinstance(hello, HostHello):
-            self._earlier.accounted_for(hello.ended)
-            if hello.epoch or self._earlier.knows(hello.tenure):
-                refused = HostRefused(
-                    hello.tenure, hello.hello, self._server.epoch, OVER, "it is over"
-                )
-                self._to_host(ToHost(route, (host_messages.encode(refused),)))
+        if told is not None:
+            self._to_host(told)
 
     def open(self) -> set[Epoch]:
         """Welcome hosts from now on.  The earlier servers of whose hosts some may live."""
-        assert self._earlier is not None
-        self._core = self._new_core(self._earlier if self._journaled else None)
-        if not self._journaled:
-            self._earlier = EarlierEpochs((), 0.0)
+        self._core.open(self._core.earlier if self._journaled else None)
         self._write()
-        self._opened = True
-        live = {each.epoch for each in self._earlier.waits}
+        live = {each.epoch for each in self._core.earlier.waits}
         self._world.events.after(0.0, self._server.post, self._catch_up)
         return live
 
@@ -1292,50 +1276,47 @@ class ServerHosts:
 
     def _write(self) -> None:
         """Write down what a later server must know, if it has changed."""
-        assert self._earlier is not None
-        record = self._earlier.record(self._core.leases.own(), self.clock_s())
-        if record != self._written:
-            self._written = self._world.epoch_records = record
+        record = self._core.record(self.clock_s())
+        if record is not None:
+            self._world.epoch_records = record
+            self._core.written(record)
 
     def closed(self) -> None:
         """The server has closed, and all workers of its hosts have ended."""
-        if self._opened and self._earlier is not None:
-            self._world.epoch_records = self._earlier.waits
+        if self._core.is_open:
+            self._world.epoch_records = self._core.earlier.waits
 
     # -- what hosts say -------------------------------------------------------
 
     def message(self, route: Route, frames: Frames) -> None:
         """A message of a host has arrived."""
-        if not self._opened:
-            if self._journaled or self._earlier is None:
+        if not self._core.is_open:
+            if self._journaled or not self._is_locked:
                 self._early.append((route, frames))
             else:
                 self._end_tenure(route, frames)
             return
-        self._holds = True
+        inputs: list[RouterInput] = []
         try:
             inputs = self._core.message(route, [bytes(each) for each in frames], self.clock_s())
         except ProtocolError as error:
             self._server.events.note(self._server.name, f"malformed: {error}")
             self._world.happened("malformed", self._server.name, "", str(error))
-            inputs = []
         self._give(inputs)
         self._write()  # before anybody new is welcomed
-        self._holds = False
         self._send()
 
     def tick(self) -> None:
         """Before each tick of the router."""
-        if self._opened:
-            unknown = self._server.router.dispatcher.dispatches.unknown.live_executions
-            inputs = self._core.tick(self.clock_s(), unknown=unknown)
+        if self._core.is_open:
+            inputs = self._core.tick(self.clock_s())
             self._write()
             self._give(inputs)
-            for host in self._core.hosts.values():
+            for host in self._core.hosts.hosts.values():
                 if host.set_aside and not host.leaving and not host.broken:
                     self._world.look_after(host.name, host.holding.tenure)
 
-    def _give(self, inputs: Iterable[RouterInput]) -> None:
+    def _give(self, inputs: Iterable[Any]) -> None:
         self._send()
         server, world, now_s = self._server, self._world, self._world.events.now_s
         for given in inputs:
@@ -1346,31 +1327,26 @@ class ServerHosts:
                     if of is not None and of.id == worker and len(rest) == 3:
                         for message, _ in said_in(given.frames, 3):
                             world.happened("reported", of.name, "", message)
-                    given = given._replace(now_s=now_s)
                 case Exited():
                     world.happened("reaped", server.names[given.worker])
-                    given = given._replace(now_s=now_s)
                 case HostsDead():
                     world.happened("declares", server.name, "", sorted(given.dead_epochs))
-                    given = given._replace(now_s=now_s)
                 case WorkerBack():
                     server.took_back(given)
-                    given = given._replace(now_s=now_s)
-                case HeartbeatFelt():
-                    given = given._replace(now_s=now_s)
                 case _:
                     pass
-            server.give(given)
+            # The router's own clock does not drift.
+            server.give(given._replace(now_s=now_s) if "now_s" in given._fields else given)
 
     # -- what the router wants ------------------------------------------------
 
     def has(self, worker: bytes) -> bool:
         """Whether a worker is one of a host."""
-        return self._core.host_of(worker) is not None
+        return self._core.hosts.host_of(worker) is not None
 
     def take(self, effect: RouterEffect) -> bool:
         """Whether an effect starts or kills a worker of a host."""
-        return self._core.take(effect)
+        return self._core.hosts.take(effect)
 
     def say(self, worker: bytes, incarnation: Incarnation, said: ToSay) -> None:
         """A message for a worker of a host."""
@@ -1382,19 +1358,16 @@ class ServerHosts:
         for (worker, incarnation), each in said.items():
             batches = [each] if self._world.grouped else [[one] for one in each]
             told = (frames for batch in batches for frames in in_batches(batch))
-            self._core.tell(worker, [(incarnation, *map(whole, frames)) for frames in told])
-        self._core.flush()
+            self._core.hosts.tell(worker, [(incarnation, *map(whole, frames)) for frames in told])
+        self._core.hosts.flush()
         self._send()
 
     def _send(self) -> None:
-        out, self._core.out = self._core.out, []
-        for effect in out:
-            if not isinstance(effect, ToHost):
-                self._server.do([effect])
-            elif self._holds:
-                self._core.out.append(effect)
-            else:
+        for effect in self._core.effects():
+            if isinstance(effect, ToHost):
                 self._to_host(effect)
+            else:
+                self._server.do([effect])
 
     def _to_host(self, effect: ToHost) -> None:
         link = self._server.links[HOST].get(effect.route)
