@@ -22,6 +22,8 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from trio_envserve.options import options_of
+
 SECTIONS: Mapping[str, str] = {
     "serve": """
         open_server serve logs.LogSetup otlp.OtlpSetup Server ServerOptions ServerCurve
@@ -225,6 +227,9 @@ def _value(default: Any) -> str:
 
 def _arguments(documented: Any) -> dict[str, str]:
     """The sentences of the parameters, by name."""
+    record = vars(documented).get("record", documented)
+    if dataclasses.is_dataclass(record) and (options := options_of(record)):
+        return {name: each.help for name, each in options.items()}
     found = re.search(
         r"^Args:\n((?:    .*\n?|\n)*)", inspect.getdoc(documented) or "", re.MULTILINE
     )
@@ -246,6 +251,8 @@ def _fields_table(cls: type, short: str, section: str) -> str:
         return f"Its fields are [in a table of their own]({where})."
     if issubclass(cls, BaseException):
         return _error_fields(cls, short, section)
+    if dataclasses.is_dataclass(cls) and options_of(cls):
+        return ""  # its fields are the parameters of a function: the docstring says of which
     words = _attribute_docs(cls)
     if issubclass(cls, dict) and not words:
         return ""  # a repetition of parameters: the docstring says of what

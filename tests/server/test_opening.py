@@ -4,9 +4,9 @@ their arguments and close again, without sockets and processes."""
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +22,6 @@ from trio_envserve import (
     KeyLimits,
     KeyPair,
     MayHaveRun,
-    Server,
     ServerCurve,
     ServerLimits,
     ServerStartError,
@@ -43,6 +42,7 @@ from trio_envserve.net.keypairs import key_bytes
 from trio_envserve.net.zmtp.curve import STRANGER
 from trio_envserve.net.zmtp.sides import sealed_wire
 from trio_envserve.server import opening
+from trio_envserve.server.options import ServerOptions
 from trio_envserve.server.setup import Setup
 
 HOSTS = "tcp://127.0.0.1:0"
@@ -62,10 +62,7 @@ async def test_arguments_that_a_worker_would_get_changed_are_refused(value: Any)
 async def test_serve_reports_the_server_once_bound() -> None:
     network = MemoryNetwork()
     async with trio.open_nursery() as nursery:
-
-        async def start(task_status: trio.TaskStatus[Server]) -> None:  # noqa: ASYNC128
-            await serve(Probe(), bind=ADDRESS, workers=0, network=network, task_status=task_status)
-
+        start = partial(serve, Probe(), bind=ADDRESS, workers=0, network=network)
         server = await nursery.start(start)
         assert server.address == ADDRESS
         async with open_client(ADDRESS, network=network) as client:
@@ -203,7 +200,7 @@ async def test_what_is_run_is_looked_for_where_it_is_run(
     async with open_server(**options) as server:
         assert str(server) == "a server"
     setup = set_up["setup"]
-    assert (setup.environment, setup.name, setup.python) == (environment, name, python)
+    assert (setup.options.environment, setup.name, setup.python) == (environment, name, python)
     assert set_up["looked"] == looked
     assert list(setup.command) == (["node", "a.js"] if "worker_command" in options else [])
 
@@ -260,14 +257,14 @@ async def test_what_is_given_reaches_the_workers_and_what_is_not_has_its_default
             opening._host(set_up["setup"], locks, PLACE)
         about = (locks, PLACE, [{"A": "1"}], {"level": "info"}, (), None, {"endpoint": "e"})
         assert given.pop() == ("arithmetic", {"a": 1}, limits, wire, *about)
-        assert (set_up["setup"].needs, set_up["setup"].lease.fence_s) == ({"gpu": 1.0}, 5.0)
+        assert (set_up["setup"].options.needs, set_up["setup"].lease.fence_s) == ({"gpu": 1.0}, 5.0)
     async with open_server(fence_s=None, workers=0, args={"a": (1,)}):
         pass
     setup = set_up["setup"]
     assert isinstance(opening._host(setup, locks, PLACE), InProcessWorkers)
     assert setup.lease.fence_s == NO_LEASE_S
     assert (setup.limits, setup.wire, setup.keys) == (ServerLimits(), WireLimits(), KeyLimits())
-    assert setup.args == {"a": (1,)}  # in this process any will do
+    assert setup.options.args == {"a": (1,)}  # in this process any will do
 
 
 async def test_keys_need_messages_of_sizes_that_can_be_sealed(set_up: dict[str, Any]) -> None:
@@ -286,16 +283,18 @@ def test_without_trio_it_is_said_what_is_needed() -> None:
 
 @virtual
 async def test_hosts_are_told_all_that_they_run_or_it_is_refused() -> None:
-    setup = Setup(
-        environment="env", name="env", args={"a": "x" * 1000}, bind=ADDRESS, workers=0,
-        limits=ServerLimits(), wire=SMALL, hosts_bind="memory:hosts", network=MemoryNetwork(),
-    )  # fmt: skip
-    left = 2048 - len(encode_record(opening._serves(setup)))
-    async with opening.open_setup(dataclasses.replace(setup, args={"a": "x" * (1000 + left)})):
+    def setup(size: int) -> Setup:
+        options = ServerOptions(
+            "env", args={"a": "x" * size}, bind=ADDRESS, workers=0, hosts_bind="memory:hosts",
+            network=MemoryNetwork(),
+        )  # fmt: skip
+        return Setup(options=options, name="env", wire=SMALL)
+
+    left = 2048 - len(encode_record(opening._serves(setup(1000))))
+    async with opening.open_setup(setup(1000 + left)):
         pass
-    large = dataclasses.replace(setup, args={"a": "x" * (1001 + left)})
     with pytest.raises(ConfigError, match="bytes, and hosts can be told 2048"):
-        async with opening.open_setup(large):
+        async with opening.open_setup(setup(1001 + left)):
             pass
 
 
@@ -483,7 +482,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
     def workers(setup: Setup, locks: Any, address: str) -> InProcessWorkers:
         seen.append({"locks": [each.path.name for each in locks], "address": address})
-        return InProcessWorkers(setup.environment, {}, setup.limits, setup.wire)
+        return InProcessWorkers(setup.options.environment, {}, setup.limits, setup.wire)
 
     monkeypatch.setattr(opening, "Router", make)
     monkeypatch.setattr(opening, "_host", workers)

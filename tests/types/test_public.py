@@ -148,8 +148,7 @@ def test_no_public_name_is_one_of_trio_with_another_meaning():
 def test_the_looking_glass_sees_a_name():
     assert {"Rollout", "Outcome"} <= set(PUBLIC)
     assert signature_names("Outcome") >= {"CallError", "Outcome"}
-    assert "ServerLimits" in signature_names("open_server")
-    assert "WireLimits" in signature_names("ServerOptions")
+    assert "ServerLimits" in signature_names("ServerOptions")
 
 
 # -- records of options ----------------------------------------------------------
@@ -167,7 +166,7 @@ def keywords(function, *without):
 
 @pytest.mark.parametrize(
     ("record", "function", "without"),
-    [(CallOptions, Client.outcome, ("kind",)), (ServerOptions, open_server, ())],
+    [(CallOptions, Client.outcome, ("kind",))],
 )
 def test_the_records_of_options_have_what_the_functions_take(record, function, without):
     assert typing.get_type_hints(record) == keywords(function, *without)

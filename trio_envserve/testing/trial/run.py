@@ -47,6 +47,7 @@ from ...retrylab import BrokenSystem
 from ...retrylab.trial import scheduler, seeded
 from ...server import Server
 from ...server.opening import open_setup
+from ...server.options import ServerOptions
 from ...server.setup import Setup
 from ..retransmit import RetransmittingNetwork
 from .environment import load_for_trial, recorded
@@ -291,8 +292,8 @@ class Trial:
     async def _live(self, task_status: trio.TaskStatus[None]) -> None:
         """One life of the server."""
         setup = Setup(
-            environment=self._make, name="trial", bind=ADDRESS, workers=0, network=self.network,
-            limits=self._limits, new_id=self._new_id,
+            options=ServerOptions(self._make, bind=ADDRESS, workers=0, network=self.network),
+            name="trial", limits=self._limits, new_id=self._new_id,
         )  # fmt: skip
         async with open_setup(setup) as server:
             self.history.lives.append(Life(trio.current_time(), None))

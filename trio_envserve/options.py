@@ -1,0 +1,207 @@
+"""Options that are declared once, as the fields of a frozen record.
+
+Theory of operation
+-------------------
+A field made by :func:`option` has the words, the bounds and the reader of an option beside its
+type and its default.  Everything else follows from the record: the signature of the function
+that takes it (:func:`taken_by`), the options of a verb of the command, what a file of
+configuration may say (:func:`read_file`), and the tables of the documentation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import inspect
+import math
+import os
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ParamSpec, TypeVar
+
+from .core.errors import ConfigError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+_KEY = "option"
+_WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """What an option is, besides its type and its default."""
+
+    help: str
+    """What it does: its first sentence is all that the first screen of help shows."""
+    name: str
+    """The name of its field."""
+    kind: str
+    """Its type, as it is written, without None."""
+    default: Any
+    """Its default; ``dataclasses.MISSING`` if it must be given."""
+    flag: str = ""
+    """Its name for the command, if that is not the field's."""
+    short: str = ""
+    """A letter for the command, such as ``-n``."""
+    metavar: str = ""
+    """What stands for its value in help."""
+    shown: str = ""
+    """Its default in words."""
+    common: bool = False
+    """Whether it is one of the few that ``--help`` shows."""
+    hidden: bool = False
+    """Whether no help shows it."""
+    in_program: bool = False
+    """Whether only a program can give it: it has no text."""
+    argument: bool = False
+    """Whether the command takes it as a word without a flag."""
+    least: float = -math.inf
+    most: float = math.inf
+    above: float = -math.inf
+    """A bound that its value is above."""
+    choices: tuple[str, ...] = ()
+    parse: Callable[[str, Any], Any] | None = None
+    """Makes what a file would say of a flag and the texts behind it."""
+    make: Callable[[Any], Any] | None = None
+    """Makes the value of what a file says."""
+    needs: str = ""
+    """Field without which it says nothing."""
+
+    @property
+    def flags(self) -> str:
+        """Its name for the command."""
+        return self.flag or f"--{self.name.replace('_', '-')}"
+
+    def value_of(self, given: Any, where: str) -> Any:
+        """The value of what a file says, or one text of the command.  Raises ConfigError."""
+        if self.make is not None:
+            return self.make(given)
+        wrong = ConfigError(f"{where} is {self.described()}, not {given!r}")
+        if self.choices and given not in self.choices:
+            near = difflib.get_close_matches(str(given), self.choices, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ConfigError(f"{wrong}{hint}")
+        if self.kind in ("int", "float"):
+            number = isinstance(given, int if self.kind == "int" else (int, float))
+            if not number or isinstance(given, bool) or not self._is_within(given):
+                raise wrong
+            return float(given) if self.kind == "float" else given
+        if self.kind == "bool" and not isinstance(given, bool):
+            raise wrong
+        if self.kind == "str" and not isinstance(given, str):
+            raise ConfigError(f"{where} is a text, not {given!r}")
+        return given
+
+    def _is_within(self, given: float) -> bool:
+        return self.least <= given <= self.most and given > self.above
+
+    def described(self) -> str:
+        """What it may be."""
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        words = _WORDS.get(self.kind, "a text")
+        if self.most < math.inf:
+            least = f"above {self.above:g}" if self.above > -math.inf else f"from {self.least:g}"
+            return f"{words} {least} to {self.most:g}"
+        if self.above > -math.inf:
+            return f"{words} above {self.above:g}"
+        return f"{words}, {self.least:g} or more" if self.least > -math.inf else words
+
+
+def option(default: Any, help: str, **about: Any) -> Any:
+    """A field that is an option; ``about`` has further fields of :class:`Option`."""
+    return dataclasses.field(default=default, metadata={_KEY: {"help": help, **about}})
+
+
+def argument(help: str, default: Any = dataclasses.MISSING, **about: Any) -> Any:
+    """A field that is a word without a flag; without a default it must be given."""
+    metadata = {_KEY: {"help": help, "argument": True, **about}}
+    if default is dataclasses.MISSING:
+        return dataclasses.field(metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def options_of(record: Any) -> dict[str, Option]:
+    """The options that a record declares, by the names of their fields."""
+    return {
+        field.name: Option(
+            name=field.name, kind=str(field.type).removesuffix(" | None"), default=field.default,
+            **field.metadata[_KEY],
+        )
+        for field in dataclasses.fields(record)
+        if _KEY in field.metadata
+    }  # fmt: skip
+
+
+def taken_by(
+    record: Callable[P, R], complete: Callable[..., Mapping[str, Any]] = dict
+) -> Callable[[Callable[[R], T]], Callable[P, T]]:
+    """A decorator for a function of a record: who calls it gives the fields.
+
+    Args:
+        record: The record, whose signature the function gets.
+        complete: Makes all fields that are given of those in the call.
+    """
+
+    def decorate(function: Callable[[R], T]) -> Callable[P, T]:
+        @functools.wraps(function)
+        def called(*args: P.args, **fields: P.kwargs) -> T:
+            given = signature.bind_partial(*args, **fields).arguments
+            make: Any = record
+            return function(make(**complete(**given)))
+
+        signature = inspect.signature(record)
+        vars(called)["record"] = record
+        vars(called)["__signature__"] = signature.replace(
+            return_annotation=inspect.signature(function).return_annotation
+        )
+        return called
+
+    return decorate
+
+
+def with_options_of(
+    function: Callable[P, object],
+) -> Callable[[Callable[..., T]], Callable[P, T]]:
+    """A decorator for a function that passes its options on to another one, for type checkers."""
+
+    def decorate(passing: Callable[..., T]) -> Callable[P, T]:
+        return passing
+
+    return decorate
+
+
+def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The tables and values of a file of configuration.  Raises ConfigError."""
+    try:
+        with open(path, "rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is no TOML: {error}") from error
+
+
+def values_of(record: Any, said: Mapping[str, Any], path: Any) -> dict[str, Any]:
+    """The values of a record's fields that a file says.  Raises ConfigError with the near
+    names."""
+    options = {name: each for name, each in options_of(record).items() if not each.in_program}
+    values: dict[str, Any] = {}
+    for name, value in said.items():
+        if name not in options:
+            raise ConfigError(f"{path}: no option {name!r}{nearest(name, options)}")
+        try:
+            values[name] = options[name].value_of(value, name)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from None
+    return values
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Names like this one as the end of a sentence, or all there are."""
+    known = sorted(names)
+    near = difflib.get_close_matches(name, known, n=3)
+    return f"; did you mean {' or '.join(near)}?" if near else f" (known: {', '.join(known)})"
