@@ -14,18 +14,21 @@ import pytest
 import trio
 
 from trio_envserve import ConfigError, Rollout, RolloutFailed, ServerStartError
+from trio_envserve.client import Outcome
+from trio_envserve.core.errors import MayHaveRun, NeverStarted
 from trio_envserve.core.requests import Session
+from trio_envserve.retrylab import Event, Judge, Violation, judge_log
 from trio_envserve.testing.trial import (
     FAULTS,
     JUDGES,
     Ask,
-    History,
+    IgnoredCancel,
+    Told,
     Trial,
     TrialReport,
+    guarded,
     run_trial,
 )
-from trio_envserve.testing.trial.environment import guarded
-from trio_envserve.testing.trial.history import AskRecord, Life
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -57,25 +60,24 @@ def test_nothing_is_found_in_what_ships(reports: list[TrialReport]):
         report.check()
         assert report.ok
         assert sum(report.faults.values()) == 12
-        for ask in report.history.asks:
-            assert ask.answered or ask.cancelled_s is not None
-            if ask.outcome is not None and ask.outcome.ok:
-                assert ask.outcome.value == {"reward": INPUTS[ask.number]}
+        assert report.counts["told"] + report.counts["withdrawn"] == len(INPUTS)
+        for request, outcome in report.told().items():
+            assert not outcome.ok or outcome.value == {"reward": INPUTS[int(request[4:])]}
 
 
 def test_the_faults_do_strike(reports: list[TrialReport]):
     struck = {name for report in reports for name in report.faults}
     assert struck == {fault.__name__ for fault in FAULTS}
-    for what in ("lost", "retransmitted", "coalesced", "replayed", "cancelled"):
+    for what in ("lost", "retransmitted", "coalesced", "replayed", "withdrawn"):
         assert sum(report.counts[what] for report in reports) > 0, what
     assert any(report.counts["lives"] > 1 for report in reports)
 
 
 def test_a_good_day():
     report = run_trial(Slow(), INPUTS, faults=(), clients=1)
-    assert report.counts["answered"] == report.counts["executions"] == len(INPUTS)
+    assert report.counts["told"] == report.counts["executions"] == len(INPUTS)
     assert not report.faults
-    assert "0 problems" in str(report)
+    assert "0 violations" in str(report)
     assert "faults: none" in str(report)
     assert report.virtual_s > 0
 
@@ -91,9 +93,8 @@ def test_a_workers_death_is_told_or_with_consent_runs_again(consent: bool):
 
     report = run_trial(Consenting(), [60.0] * 5, faults=[kill], moments=1, over_s=5.0)
     report.check()
-    outcomes = [ask.outcome is not None and ask.outcome.ok for ask in report.history.asks]
     assert (report.counts["reruns"] > 0) == (report.counts["executions"] > 5) == consent
-    assert all(outcomes) == consent
+    assert [outcome.ok for outcome in report.told().values()] == [consent] * 5
 
 
 def test_options_groups_attempts_and_errors():
@@ -121,17 +122,15 @@ def test_options_groups_attempts_and_errors():
     ]
     report = run_trial(Choosy, asks, faults=())
     report.check()
-    fail, second, long, plain, group = report.history.asks
-    assert isinstance(fail.outcome and fail.outcome.error, RolloutFailed)
-    assert second.outcome is not None
-    assert second.outcome.value == {"state": {"attempt": 2}}
-    assert [run.attempt for run in report.history.executions_of(second.number)] == [1, 2]
-    assert long.outcome is not None
-    assert not long.outcome.ok
-    assert plain.outcome is not None
-    assert plain.outcome.value["text"] != "42"
-    assert [member.ok for member in group.members] == [True, False, True]
-    assert group.members[2].value == {"text": "42"}
+    told = report.told()
+    assert isinstance(told["ask 0"].error, RolloutFailed)
+    assert told["ask 1"].value == {"state": {"attempt": 2}}
+    began = [event for event in report.history if event.kind == "began"]
+    assert [event.what for event in began if event.request == "ask 1"] == [1, 2]
+    assert not told["ask 2"].ok
+    assert told["ask 3"].value["text"] != "42"
+    assert [told[f"ask 4.{member}"].ok for member in range(3)] == [True, False, True]
+    assert told["ask 4.2"].value == {"text": "42"}
 
 
 def test_groups_that_are_scored_together():
@@ -148,12 +147,12 @@ def test_groups_that_are_scored_together():
 
     report = run_trial(Ranking(), [Ask([3, 0, 4], kind="group")] * 9, seed=3)
     report.check()
-    done = [ask for ask in report.history.asks if ask.outcome is not None and ask.outcome.ok]
-    assert done
-    for ask in done:
-        assert [member.value for member in ask.members if member.ok] == [
-            {"reward": False}, {"reward": True},
-        ]  # fmt: skip
+    values = [
+        {request[-1]: outcome.value for request, outcome in report.told().items()
+         if outcome.ok and request.startswith(f"ask {number}.")} for number in range(9)
+    ]  # fmt: skip
+    assert {"0": {"reward": False}, "2": {"reward": True}} in values
+    assert all(len(each) in (0, 2) for each in values)
 
 
 def test_code_for_threads_runs_on_the_loop():
@@ -163,7 +162,7 @@ def test_code_for_threads_runs_on_the_loop():
 
     report = run_trial(environment, range(10), seed=1, args=None)
     report.check()
-    values = {ask.outcome.value for ask in report.history.asks if ask.outcome and ask.outcome.ok}
+    values = {outcome.value for outcome in report.told().values() if outcome.ok}
     assert values == {"right"}
 
 
@@ -196,7 +195,7 @@ def test_the_same_seed_gives_the_same_trial_in_another_process(tmp_path: Path):
         "async def environment(rollout):\n"
         "    await trio.sleep(random.uniform(0, 9))\n"
         "    return random.random()\n"
-        "print(*[run_trial(environment, range(10), seed=s).trace for s in (1, 1, 2)])\n"
+        "print(*[run_trial(environment, range(10), seed=s).digest for s in (1, 1, 2)])\n"
     )
     traces = []
     for hash_seed in ("0", "1"):
@@ -223,13 +222,13 @@ def test_the_callers_own_random_numbers_are_left_alone():
 
 
 def found(patch: pytest.MonkeyPatch, seeds: Iterator[int] | range = range(25)) -> str:
-    """The first problem that any seed shows."""
+    """The first violation that any seed shows."""
     for seed in seeds:
         report = run_trial(Slow(), INPUTS, seed=seed, moments=12)
         if not report.ok:
             with pytest.raises(AssertionError, match=f"seed {seed}: "):
                 report.check()
-            return report.problems[0]
+            return report.violations[0]
     return ""
 
 
@@ -242,9 +241,10 @@ def test_a_second_run_of_a_finished_request_is_found(monkeypatch: pytest.MonkeyP
 
 
 def test_a_cancel_that_reaches_nobody_is_found():
-    history = a_history()
-    history.begin(1.0, 0, 0, 1)
-    assert problems(history) == ["G7: execution 0 of ask 0 still ran 8 s after its call ended"]
+    assert found_in(ASKED, began(0), told(2.0, error=NeverStarted("no"))) == [
+        "G9 at 2.000 s: ask 0: NeverStarted says that it did not run, and it did",
+        "G7 at 10.000 s: execution 0 of ask 0 still ran 8 s after its call ended",
+    ]
 
 
 def test_an_environment_that_swallows_its_cancellation_is_found():
@@ -260,11 +260,11 @@ def test_an_environment_that_swallows_its_cancellation_is_found():
         trial.cancel_ask()
 
     report = run_trial(stubborn, ["x"], faults=[cancel], moments=1, over_s=1.0)
-    (run,) = report.history.executions
-    assert run.how == "raised"
-    (problem,) = report.problems
-    assert problem.startswith("G7: execution 0 of ask 0 ignores its cancel: ")
-    assert problem.endswith("must let trio.Cancelled through")
+    (ended,) = [event for event in report.history if event.kind == "ended"]
+    assert isinstance(ended.what, IgnoredCancel)
+    (violation,) = report.violations
+    assert violation.text.startswith("execution 0 of ask 0 ignores its cancel: ")
+    assert violation.endswith("must let trio.Cancelled through")
 
 
 def test_an_environment_that_shields_itself_for_long_is_found():
@@ -279,9 +279,9 @@ def test_an_environment_that_shields_itself_for_long_is_found():
         assert trial.cancel_ask(7) is None
 
     report = run_trial(shielded, ["x"], faults=[cancel], moments=1, over_s=1.0, settle_s=120.0)
-    assert [text[:2] for text in report.problems] == ["G7", "G9"]
-    assert "still ran" in report.problems[0]
-    assert "ask 0: execution 0 begins" in str(report)
+    assert [each.guarantee for each in report.violations] == ["G9", "G7"]
+    assert "still ran" in report.violations[1]
+    assert "ask 0        execution 0 begins" in str(report)
 
 
 def test_a_call_that_never_ends_is_found():
@@ -289,7 +289,7 @@ def test_a_call_that_never_ends_is_found():
         await trio.sleep_forever()
 
     report = run_trial(hang, ["x"], faults=(), settle_s=60.0)
-    assert "G9: ask 0 was never answered" in report.problems
+    assert "ask 0 is never told" in [each.text for each in report.violations]
 
 
 def test_own_faults_and_own_judges():
@@ -300,20 +300,25 @@ def test_own_faults_and_own_judges():
         seen.append(trial.rng.random())
         return "hard"
 
-    def nobody_waits_long(history: History) -> Iterator[str]:
-        for ask in history.asks:
-            if ask.ended_s is not None and ask.ended_s - ask.asked_s > 5:
-                yield f"ask {ask.number} took long"
+    class NobodyWaitsLong(Judge):
+        def __init__(self) -> None:
+            self.asked_s: dict[str, float] = {}
+
+        def see(self, event: Event) -> Iterator[Violation]:
+            if event.kind == "asked":
+                self.asked_s[event.request] = event.at_s
+            if event.kind == "told" and event.at_s - self.asked_s[event.request] > 5:
+                yield event.breaks("quick", f"{event.request} took long")
 
     options: dict[str, Any] = {
-        "faults": [shake], "judges": (*JUDGES, nobody_waits_long), "moments": 3, "seed": 9,
+        "faults": [shake], "judges": (*JUDGES, NobodyWaitsLong), "moments": 3, "seed": 9,
     }  # fmt: skip
     good = run_trial(Slow(), [1.0] * 10, **options)
     good.check()
     assert good.faults == {"shake": 3}
-    assert "shake hard" in good.history.story()
+    assert ("shake", "hard") in [(record.who, record.what) for record in good.story]
     bad = run_trial(Slow(), [1.0, 6.0], **options)
-    assert bad.problems == ("ask 1 took long",)
+    assert [each.text for each in bad.violations] == ["ask 1 took long"]
     assert "ask 0" not in str(bad).partition("what happened")[2]
     assert len(set(seen)) == 3
 
@@ -329,85 +334,97 @@ def test_what_a_fault_raises_comes_out():
 # -- each judge alone, on histories that are made up ------------------------------------
 
 
-def a_history(*, rerun: bool = False) -> History:
-    """One ask, asked at 1 s and ended at 2 s; nothing has run."""
-    history = History(rerun=rerun, patience_s=60.0)
-    history.lives.append(Life(0.0, None))
-    history.asks.append(AskRecord(0, "x", "rollout", {}, "client-0", 1.0, 2.0))
-    history.ended_s = 10.0
-    return history
+def event(kind: Any, actor: str, what: Any = None, at_s: float = 1.0) -> Event:
+    request = "ask 0" if actor.startswith(("client", "execution")) else ""
+    return Event(at_s, kind, actor, request, what)
 
 
-def problems(history: History) -> list[str]:
-    return [text for judge in JUDGES for text in judge(history)]
+def asked(**options: Any) -> Event:
+    return event("asked", "client-0", Ask("x", **options))
 
 
-def ran(history: History, began_s: float, ended_s: float, **options: Any) -> None:
-    attempt = options.pop("attempt", 1)
-    history.end(ended_s, history.begin(began_s, 0, 0, attempt), **options)
+def began(number: int, attempt: int = 1) -> Event:
+    return event("began", f"execution {number}", attempt)
+
+
+def over(number: int) -> Event:
+    return event("ended", f"execution {number}")
+
+
+def told(at_s: float = 1.0, *, error: Any = None, execution: int = 0) -> Event:
+    outcome = Outcome(value=1) if error is None else Outcome.failed(error)
+    return event("told", "client-0", Told(outcome, f"execution {execution}" * outcome.ok), at_s)
+
+
+ASKED, CONSENTS = asked(), asked(rerun=True)
+DID = event("did", "execution 0", 1)
+WHOLE = (began(0), DID, over(0), told())
+LOST = told(error=MayHaveRun("who knows"))
+
+
+def found_in(*events: Event, **left: int) -> list[str]:
+    """Violations that the judges find; what the server is left with at the end."""
+    wants = {"rerun": False, "patience_s": 60.0}
+    begin, rest = event("phase", "begin", wants), event("phase", "rest", left, 10.0)
+    return list(map(str, judge_log(JUDGES, [begin, *events, rest])))
+
+
+def guarantees(*events: Event) -> list[str]:
+    return [text[:2] for text in found_in(*events)]
 
 
 def test_the_judges_of_executions():
-    history = a_history()
-    assert problems(history) == []
-    ran(history, 1.0, 1.5)
-    ran(history, 1.6, 1.7, attempt=2)
-    assert problems(history) == []
-    ran(history, 1.65, 1.9)
-    assert [text[:2] for text in problems(history)] == ["G1", "G2"]
-    consenting = a_history(rerun=True)
-    for i in range(3):
-        ran(consenting, 1 + i / 10, 1.05 + i / 10)
-    assert problems(consenting) == []
-    consenting.asks[0].options["max_executions"] = 2
-    assert [text[:2] for text in problems(consenting)] == ["G2"]
-    consenting.asks[0].options["rerun"] = False
-    assert "3 times, 1 allowed" in problems(consenting)[0]
+    assert found_in(ASKED, *WHOLE) == []
+    assert found_in(ASKED, began(0), over(0), began(1, attempt=2), *WHOLE[1:3], over(1)) != []
+    assert found_in(ASKED, began(0), began(1), DID, over(0), over(1), told()) == [
+        "G1 at 1.000 s: execution 1 holds 'ask 0' with execution 0",
+        "G2 at 1.000 s: ask 0 was executed more than allowed",
+    ]
+    thrice = [each for number in (1, 2) for each in (began(number), over(number))]
+    assert guarantees(CONSENTS, *thrice, *WHOLE) == []
+    assert guarantees(ASKED, *thrice, *WHOLE) == ["G2", "G2"]
+    assert guarantees(asked(rerun=True, max_executions=2), *thrice, *WHOLE) == ["G2"]
 
 
 def test_the_judges_of_answers():
-    from trio_envserve.client import Outcome
-    from trio_envserve.core.errors import MayHaveRun, NeverStarted
+    failed = told(error=RolloutFailed("it failed"))
+    assert "says that it ran, and it did not" in found_in(ASKED, failed)[0]
+    assert found_in(ASKED, began(0), over(0), failed) == []
+    never = told(error=NeverStarted("not at all"))
+    assert "says that it did not run, and it did" in found_in(ASKED, began(0), over(0), never)[0]
+    assert "'execution 5', which was not done for it" in found_in(
+        ASKED, *WHOLE[:3], told(execution=5)
+    )[0]  # fmt: skip
 
-    history = a_history()
-    (ask,) = history.asks
-    ask.outcome = Outcome.failed(RolloutFailed("it failed"))
-    assert "says that it ran, and it did not" in problems(history)[0]
-    ran(history, 1.0, 1.5, how="raised")
-    assert problems(history) == []
-    ask.outcome = Outcome.failed(NeverStarted("not at all"))
-    assert "says that it did not run, and it did" in problems(history)[0]
-    ask.outcome, ask.came_from = Outcome(value=1), [0]
-    assert "from execution 0, which returned none" in problems(history)[0]
-    ask.foreign.append("the value of ask 3 (execution 5)")
-    assert problems(history)[0] == "G3: ask 0 got the value of ask 3 (execution 5)"
 
-    history = a_history()
-    (ask,) = history.asks
-    ask.outcome = Outcome.failed(MayHaveRun("who knows"))
-    ran(history, 1.0, 1.5)
-    assert problems(history)[0].startswith("G4: execution 0 of ask 0 returned a value")
-    history.kills_s.append(1.2)
-    assert problems(history) == []
-    history.kills_s.clear()
-    history.lives[0] = Life(0.0, 1.7)
-    assert problems(history) == []
-    history.lives[0] = Life(0.0, 2.7)
-    assert problems(history) != []
-    history.longest_apart_s = 60.0
-    assert problems(history) == []
+@pytest.mark.parametrize(
+    ("between", "seen"),
+    [
+        ([], ["G4"]),
+        ([event("died", "workers")], []),
+        ([event("died", "server")], []),
+        ([event("harmed", "network", 59.0)], ["G4"]),
+        ([event("harmed", "network", 60.0)], []),
+    ],
+)
+def test_a_value_that_was_returned_reaches_its_caller(between: list[Event], seen: list[str]):
+    assert guarantees(ASKED, began(0), DID, over(0), *between, LOST) == seen
+    assert guarantees(asked(timeout_s=9), began(0), DID, over(0), *between, LOST) == []
+
+
+def test_a_death_before_an_execution_excuses_nothing():
+    died = event("died", "workers")
+    assert guarantees(ASKED, died, began(0), DID, over(0), LOST) == ["G4"]
 
 
 def test_the_judges_of_the_end():
-    history = a_history()
-    history.outcomes_sent["s/1"] = {"one", "other"}
-    history.left = {"running": 0, "kept": 2}
-    assert problems(history) == [
-        "G3: request s/1 was answered with 2 different outcomes",
-        "G9: the server is left with 2 kept",
+    sent = [Event(1.0, "sent", "server", "s/1", digest) for digest in ("one", "other")]
+    assert found_in(ASKED, *WHOLE, *sent, running=0, kept=2) == [
+        "G3 at 1.000 s: s/1 was answered with different outcomes",
+        "G9 at 10.000 s: the server is left with 2 kept",
     ]
-    history.asks[0].ended_s = None
-    assert "G9: ask 0 was never answered" in problems(history)
+    assert found_in(ASKED) == ["G9 at 10.000 s: ask 0 is never told"]
+    assert found_in(ASKED, event("withdrawn", "client-0")) == []
 
 
 # -- wrong use ------------------------------------------------------------------------

@@ -9,7 +9,7 @@ serves every engine: a run, a search of every order (which copies and compares a
 state like an actor's), and the log of real processes (:func:`judge_log`).
 
 Ready judges: :class:`AtMostOnce`, :class:`OneTrueAnswer`, :class:`OneHolder`,
-:class:`NoLostAcknowledgement`.
+:class:`NoLostAcknowledgement`.  Each has the name of its guarantee, which a subclass may change.
 """
 
 from __future__ import annotations
@@ -164,6 +164,9 @@ def whole(judge: Callable[[History], Iterable[Violation]]) -> type[Judge]:
 class AtMostOnce(Judge):
     """The work of a request is done at most once."""
 
+    guarantee = "at most once"
+    """Name of the guarantee."""
+
     def __init__(self) -> None:
         self.done: set[str] = set()
 
@@ -171,15 +174,18 @@ class AtMostOnce(Judge):
         """Violation by a second deed for one request."""
         if event.kind == "did":
             if event.request in self.done:
-                yield event.breaks("at most once", f"{event.request} is done again")
+                yield event.breaks(self.guarantee, f"{event.request} is done again")
             self.done.add(event.request)
 
 
 class OneTrueAnswer(Judge):
     """Every caller is told one answer, a value that was done for its request.
 
-    A caller in a process that died need not be told anything.
+    A caller that has withdrawn, or in a process that died, need not be told anything.
     """
+
+    guarantee = "one true answer"
+    """Name of the guarantee."""
 
     def __init__(self, *, as_done: bool = True) -> None:
         self.as_done = as_done
@@ -200,21 +206,26 @@ class OneTrueAnswer(Judge):
                 self.waiting.pop(request, None)
                 if self.as_done and what not in self.done.get(request, ()):
                     text = f"{request} is told {what!r}, which was not done for it"
-                    yield event.breaks("one true answer", text)
+                    yield event.breaks(self.guarantee, text)
                 elif self.told.setdefault(request, what) != what:
                     text = f"{request} is told {what!r}, and {self.told[request]!r} before"
-                    yield event.breaks("one true answer", text)
+                    yield event.breaks(self.guarantee, text)
+            case "withdrawn":
+                self.waiting.pop(request, None)
             case "died":
                 self.waiting = {r: a for r, a in self.waiting.items() if a != event.actor}
 
     def rest(self, at_s: float) -> Iterator[Violation]:
         """Violations by callers that are never told."""
         for request in self.waiting:
-            yield Violation("one true answer", at_s, f"{request} is never told", request)
+            yield Violation(self.guarantee, at_s, f"{request} is never told", request)
 
 
 class OneHolder(Judge):
     """Everything held has one holder at a time, until that has ended or its process died."""
+
+    guarantee = "one holder"
+    """Name of the guarantee."""
 
     def __init__(self) -> None:
         self.holders: dict[Any, list[tuple[str, str]]] = {}
@@ -228,7 +239,7 @@ class OneHolder(Judge):
                 others = self.holders.setdefault(event.what, [])
                 for actor, _ in others:
                     text = f"{event.actor} holds {event.what!r} with {actor}"
-                    yield event.breaks("one holder", text)
+                    yield event.breaks(self.guarantee, text)
                 others.append(holder)
             case "ended" if holder in self.holders.get(event.what, ()):
                 self._left(event.what, [h for h in self.holders[event.what] if h != holder])
@@ -249,6 +260,9 @@ class NoLostAcknowledgement(Judge):
 
     ``refuses`` are answers that acknowledge nothing.
     """
+
+    guarantee = "no lost acknowledgement"
+    """Name of the guarantee."""
 
     def __init__(self, *, refuses: Collection[Any] = ()) -> None:
         self.refuses = tuple(refuses)
@@ -271,7 +285,7 @@ class NoLostAcknowledgement(Judge):
         there: set[str] = set().union(*self.there.values())
         for request in sorted(self.told - there):
             text = f"{request} was acknowledged, and nobody has it"
-            yield Violation("no lost acknowledgement", at_s, text, request)
+            yield Violation(self.guarantee, at_s, text, request)
 
 
 # -- the logs of real processes -----------------------------------------------------------

@@ -5,8 +5,8 @@ Theory of operation
 A :class:`Program` is an actor with a ``main``, which is a task.  A task may do what trio code
 does: sleep, open nurseries, talk over streams.  Time jumps whenever all tasks wait
 (``trio.testing.MockClock``), and the seed decides in which order tasks run
-(:func:`seeded`), so a seed is the same run each time, and what callers ask, faults, judges,
-shrinking and drawing are those of any system: :func:`.run`, :func:`.check` and ``fuzz
+(:func:`on_virtual_clock`), so a seed is the same run each time.  What callers ask, faults,
+judges, shrinking and drawing are those of any system: :func:`.run`, :func:`.check` and ``fuzz
 --protocol`` take a system of programs as one of actors.
 
 One task, the *world's*, does what is due in :class:`.Events`; all others are the programs'.
@@ -24,7 +24,7 @@ import importlib
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, final
 
@@ -311,24 +311,37 @@ class _World(ActorWorld):
 
 
 def _trial(system: System, seed: int, plan: Plan, *, trace: bool) -> Run:
-    if trio.lowlevel.in_trio_run():
-        raise BrokenSystem("a run of programs has a loop of its own: call it from a plain function")
     for fault in LEFT_OUT:
         plan = plan.without(fault)
     world = _World(system, seed, plan, _Events(Envelope.to_bytes, trace=trace))
-    with seeded(seed, scheduler()):
-        trio.run(world.main, clock=MockClock(autojump_threshold=0))
+    on_virtual_clock(seed, world.main)
     return ran(world)
 
 
-# -- the order of tasks ----------------------------------------------------------------------
+# -- time, and the order of tasks -------------------------------------------------------------
+
+
+def on_virtual_clock(seed: int, main: Callable[..., Awaitable[object]], *args: Any) -> None:
+    """Run trio code from its begin to its end: time jumps whenever all tasks wait, and the seed
+    decides in which order they run.  BrokenSystem inside of a trio run, and with a version of
+    trio whose order of tasks nobody knows.
+
+    Args:
+        seed: The seed.
+        main: The code.
+        *args: Its arguments.
+    """
+    if trio.lowlevel.in_trio_run():
+        raise BrokenSystem("a run of programs has a loop of its own: call it from a plain function")
+    with _seeded(seed):
+        trio.run(main, *args, clock=MockClock(autojump_threshold=0))
 
 
 @contextmanager
-def seeded(seed: int, by: tuple[random.Random, dict[str, Any]]) -> Iterator[None]:
+def _seeded(seed: int) -> Iterator[None]:
     """Let the seed decide in which order trio runs tasks, as pytest-trio and
-    Hypothesis do, and what the module ``random`` draws.  ``by``: a :func:`scheduler`."""
-    order, names = by
+    Hypothesis do, and what the module ``random`` draws."""
+    order, names = _scheduler()
     before = order.getstate(), random.getstate(), names[_IN_ORDER]
     order.seed(seed)
     random.seed(seed)
@@ -344,7 +357,7 @@ def seeded(seed: int, by: tuple[random.Random, dict[str, Any]]) -> Iterator[None
 _IN_ORDER = "_ALLOW_DETERMINISTIC_SCHEDULING"
 
 
-def scheduler() -> tuple[random.Random, dict[str, Any]]:
+def _scheduler() -> tuple[random.Random, dict[str, Any]]:
     """The generator by which trio orders tasks, and the names of trio's module.
 
     There is no public way: trio offers this to Hypothesis only, by a hook that sets

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 from spelling_env import WORDS, Spelling
 
+from trio_envserve.retrylab import Event, Judge, Violation
 from trio_envserve.testing.plugin import ClientFactory, ProxyFactory, ServerFactory
-from trio_envserve.testing.trial import FAULTS, JUDGES, History, Trial, run_trial
+from trio_envserve.testing.trial import FAULTS, JUDGES, Trial, run_trial
 
 
 async def test_the_oracle_scores_full_marks(
@@ -65,16 +67,21 @@ def test_a_fault_and_a_judge_of_our_own() -> None:
         await trial.restart_server(down_s=1.0, drain_s=5.0)
         return "within a second"
 
-    def nobody_waits_a_minute(history: History) -> list[str]:
-        return [
-            f"ask {ask.number} took {ask.ended_s - ask.asked_s:.0f} s"
-            for ask in history.asks
-            if ask.ended_s is not None and ask.ended_s - ask.asked_s > 60
-        ]
+    class NobodyWaitsAMinute(Judge):
+        def __init__(self) -> None:
+            self.asked_s: dict[str, float] = {}
+
+        def see(self, event: Event) -> Iterator[Violation]:
+            if event.kind == "asked":
+                self.asked_s[event.request] = event.at_s
+            if event.kind == "told":
+                waited_s = event.at_s - self.asked_s[event.request]
+                if waited_s > 60:
+                    yield event.breaks("within a minute", f"{event.request} took {waited_s:.0f} s")
 
     report = run_trial(
         Spelling, Spelling().inputs(20, 0), moments=3,
-        faults=[twice_in_a_row], judges=(*JUDGES, nobody_waits_a_minute),
+        faults=[twice_in_a_row], judges=(*JUDGES, NobodyWaitsAMinute),
     )  # fmt: skip
     report.check()
     assert report.counts["lives"] == 4
