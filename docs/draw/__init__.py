@@ -21,9 +21,7 @@ from tests.conformance.caught import CAUGHT, WORKERS_CAUGHT
 from tests.cost.report import targets
 from trio_envserve.lab.conformance.cases import CASES
 from trio_envserve.lab.conformance.workers import WORKER_CASES
-from trio_envserve.lab.exploration.calls import TABLE
-from trio_envserve.lab.exploration.hosted import HOST_TABLE
-from trio_envserve.lab.exploration.keyed import KEY_TABLE
+from trio_envserve.lab.exploration.configurations import HOST_TABLE, KEY_TABLE, TABLE
 
 from . import diagrams, reference, tables, terminals
 from .benchmark import svg

@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from trio_envserve.lab.exploration.configurations import any_configuration
-from trio_envserve.lab.exploration.hosted import CLOCKS, FAST, HOST_TABLE, SLOW
+from trio_envserve.lab.exploration.configurations import HOST_TABLE, any_configuration
 from trio_envserve.lab.exploration.search import explore
+from trio_envserve.lab.exploration.world import CLOCKS, FAST, SLOW
 from trio_envserve.lab.mutants import find
 
 from .test_sameness import Whole, after, differing, first, moves, space_of, texts

@@ -7,8 +7,10 @@ from collections import Counter
 import pytest
 
 from trio_envserve.core.key_records import GenerationState
-from trio_envserve.lab.exploration.keyed import KEY_TABLE, KeyJudge
+from trio_envserve.lab.exploration.configurations import KEY_TABLE
+from trio_envserve.lab.exploration.keyed import KeyJudge
 from trio_envserve.lab.exploration.search import Search, explore
+from trio_envserve.lab.exploration.systems import system_of
 from trio_envserve.lab.mutants import find
 from trio_envserve.lab.simulation.coverage import (
     POSSIBLE_OF_KEYS,
@@ -37,7 +39,7 @@ def test_every_pair_of_state_and_input_is_reached_or_has_a_reason():
 
 
 def test_callers_that_are_exchanged_are_the_same():
-    system = OF["keys-cancel"].system()
+    system = system_of(OF["keys-cancel"])
     space = Space(system, system.bounds)
     first, violations = space.begun(space.first()[0], 0)
     assert not violations

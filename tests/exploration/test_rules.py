@@ -10,9 +10,10 @@ from trio_envserve.core.client import ClientCore
 from trio_envserve.core.limits import ClientLimits
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.lab.exploration import names
-from trio_envserve.lab.exploration.calls import SERVER, Configuration
-from trio_envserve.lab.exploration.hosted import HOST_FORMS, HOST_TABLE, TIME
+from trio_envserve.lab.exploration.configurations import HOST_TABLE, Configuration
 from trio_envserve.lab.exploration.rules import FORMS, RULES
+from trio_envserve.lab.exploration.systems import HOST_FORMS, system_of
+from trio_envserve.lab.exploration.world import SERVER, TIME
 from trio_envserve.retrylab.explore import Space
 from trio_envserve.retrylab.values import Bag, Counted, form
 
@@ -21,7 +22,7 @@ def attributes(kind: type) -> set[str]:
     """Of dataclasses their fields; of the rest what an instance of a world has."""
     if dataclasses.is_dataclass(kind):
         return {field.name for field in dataclasses.fields(kind)}
-    system = Configuration(name="one").system()
+    system = system_of(Configuration(name="one"))
     space = Space(system, system.bounds)
     state, _ = space.begun(space.first()[0], 0)
     client, server, slot = (state.parts[name].local.make() for name in ("c0", "server", "w0"))
@@ -40,7 +41,7 @@ def attributes_with_hosts(kind: type) -> set[str]:
     """Fields of a dataclass, or the attributes of the one such object in a world with hosts."""
     if dataclasses.is_dataclass(kind):
         return {field.name for field in dataclasses.fields(kind)}
-    system = HOST_TABLE[0].system()
+    system = system_of(HOST_TABLE[0])
     space = Space(system, system.bounds)
     state, _ = space.begun(space.first()[0], 0)
     time, server, machine = (state.parts[name].local.make() for name in (TIME, SERVER, "h0"))

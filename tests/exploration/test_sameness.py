@@ -12,8 +12,12 @@ from typing import Any
 
 import pytest
 
-from trio_envserve.lab.exploration.calls import Configuration
-from trio_envserve.lab.exploration.configurations import AnyConfiguration, configuration
+from trio_envserve.lab.exploration.configurations import (
+    AnyConfiguration,
+    Configuration,
+    configuration,
+)
+from trio_envserve.lab.exploration.systems import system_of
 from trio_envserve.retrylab.explore import Local, Space, State
 
 MIXED = Configuration(
@@ -34,7 +38,7 @@ class Whole(Space):
 
 
 def space_of(asked: AnyConfiguration, kind: type[Space] = Space) -> Space:
-    system = asked.system()
+    system = system_of(asked)
     return kind(system, system.bounds)
 
 

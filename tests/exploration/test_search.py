@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trio_envserve.core.dedup import DedupCache
-from trio_envserve.lab.exploration.calls import Configuration
-from trio_envserve.lab.exploration.configurations import configuration
+from trio_envserve.lab.exploration.configurations import Configuration, configuration
 from trio_envserve.lab.exploration.search import Search, explore
 from trio_envserve.lab.mutants import find
 

@@ -1,6 +1,6 @@
 """Exhaustive exploration of small whole systems of the shipped pure machines.
 
-:mod:`.configurations` says what is explored; :mod:`.calls` (without keys), :mod:`.keyed` and
-:mod:`.hosted` have actors, judge and bounds of each.
-:mod:`.rules` and :mod:`.wire` say which states are the same, :mod:`.search` walks through all.
+:mod:`.configurations` says what is explored, :mod:`.world` has the actors, :mod:`.calls`,
+:mod:`.keyed` and :mod:`.hosted` the judges; :mod:`.rules` and :mod:`.wire` say which states are
+the same, :mod:`.systems` joins all that, and :mod:`.search` walks through it.
 """

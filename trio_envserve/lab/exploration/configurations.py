@@ -7,12 +7,356 @@ at every moment.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
-from .calls import TABLE, Configuration
-from .hosted import HOST_TABLE, HostConfiguration
-from .keyed import KEY_TABLE, KeyConfiguration
+from ...core.limits import ANNOUNCE_BYTES, ClientLimits, ServerLimits
+
+
+class Described:
+    """A mixin of dataclasses."""
+
+    __slots__ = ()
+    ALWAYS: ClassVar[tuple[str, ...]] = ()
+    """The fields that are named even if they are as usual."""
+    BOUNDED: ClassVar[tuple[str, ...]] = ()
+    """The kinds of trouble that are counted, in the order in which a state counts them."""
+
+    @property
+    def bounds(self) -> dict[str, int]:
+        """How often each kind of trouble may come."""
+        return {name: getattr(self, name) for name in self.BOUNDED}
+
+    def describe(self) -> str:
+        """One line for people: what is not as usual."""
+        parts = []
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]  # see above
+            value = getattr(self, field.name)
+            if field.name != "name" and (value != field.default or field.name in self.ALWAYS):
+                parts.append(field.name if value is True else f"{field.name} {value}")
+        return ", ".join(parts)
+
+    def record(self) -> dict[str, int | bool | None]:
+        """For programs: all its bounds."""
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]  # see above
+        return {f.name: getattr(self, f.name) for f in fields if f.name != "name"}
+
+
+_FAULTS = {
+    "losses": ("LOSE",), "strays": ("REORDER", "DUPLICATE"), "cuts": ("CUT",), "restarts": ("KILL",)
+}  # fmt: skip
+"""The kinds of fault that some bounds are of."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration(Described):
+    """A small system and its bounds.  What has no bound here is free: deliveries, ends
+    of executions, reaping, replacing, reconnecting, taking outcomes, acknowledging."""
+
+    ALWAYS: ClassVar = ("clients", "requests", "workers")
+    BOUNDED: ClassVar = (
+        "pings", "beats", "losses", "strays", "cuts", "crashes", "kills", "restarts",
+        "cancels", "limits", "leases", "despairs", "closes", "forgeries",
+    )  # fmt: skip
+
+    name: str
+    clients: int = 1
+    requests: int = 1
+    """Calls of each client, made in order at any time."""
+    workers: int = 1
+    capacity: int = 2
+    """Executions at once on one worker."""
+    consent: bool | None = False
+    """The word of calls on a further execution; None: as the environment declares."""
+    declared: bool = False
+    """The environment's own word on it."""
+    allowance: int = 3
+    """Executions that a call allows, if a further one has consent."""
+    limited: bool = False
+    """Whether calls have a time limit."""
+    window: int = 16
+    """Unfinished requests of one session."""
+    kept: int = 16
+    """Outcomes kept for clients before dispatching pauses."""
+    kept_bytes: int = 1 << 20
+    """The same in bytes."""
+    announce: int = ANNOUNCE_BYTES
+    """The largest outcome that a worker sends without announcing it."""
+    queue: int = 16
+    """Requests waiting at the server before new ones are refused for now."""
+    recycle: int | None = None
+    """Executions after which a worker is replaced."""
+
+    pings: int = 0
+    """A client states what it holds, though nothing has gone wrong."""
+    beats: int = 0
+    """The same for a worker."""
+    losses: int = 0
+    """A message is lost, the connection stays."""
+    strays: int = 0
+    """A message, or a copy of it, is left behind and arrives at any time later: what no
+    single connection does."""
+    cuts: int = 0
+    """A connection is cut and what is on its way is lost."""
+    crashes: int = 0
+    """A worker dies; what it had sent still arrives, or does not."""
+    kills: int = 0
+    """A worker is silent, or ignores a cancel, for so long that it is killed."""
+    restarts: int = 0
+    """The server is killed and replaced; busy workers of it live on for a while."""
+    cancels: int = 0
+    """A caller gives up."""
+    limits: int = 0
+    """A call's limit passes at the client, or its deadline at the server."""
+    leases: int = 0
+    """A client's lease ends: it was silent for long."""
+    despairs: int = 0
+    """A client has waited long enough for a lost session."""
+    closes: int = 0
+    """A client is closed."""
+    forgeries: int = 0
+    """Somebody sends another payload under the id of a request that the server knows."""
+
+    @property
+    def most(self) -> int:
+        """Executions of one call that are allowed."""
+        consent = self.declared if self.consent is None else self.consent
+        return self.allowance if consent else 1
+
+    def server_limits(self) -> ServerLimits:
+        """The limits of its servers."""
+        return ServerLimits(
+            worker_capacity=self.capacity, window=self.window, kept_outcomes=self.kept,
+            kept_bytes=self.kept_bytes, announce_bytes=self.announce,
+            queue=self.queue, recycle_executions=self.recycle, session_share=1.0,
+            spread_s=1e-300,
+        )  # fmt: skip
+
+    def client_limits(self) -> ClientLimits:
+        """The limits of its clients."""
+        return ClientLimits(max_executions=self.allowance)
+
+    @property
+    def each(self) -> dict[str, int]:
+        """Its bounds, as the search names them."""
+        return {
+            name: getattr(self, field)
+            for field in self.BOUNDED for name in _FAULTS.get(field, (field,))
+        }  # fmt: skip
+
+
+TABLE: tuple[Configuration, ...] = (
+    # A few hundred or thousand states each, around one kind of trouble.
+    Configuration(name="lost", requests=2, losses=2),
+    Configuration(name="cut", pings=1, cuts=1, strays=1),
+    Configuration(name="beat", beats=1, cuts=1, cancels=1),
+    Configuration(name="crash", workers=2, crashes=1),
+    Configuration(name="rerun", crashes=2, consent=True, allowance=2),
+    Configuration(name="kill", workers=2, kills=1, cancels=1),
+    Configuration(name="limit", limited=True, limits=1, losses=1),
+    Configuration(name="lease", leases=1, despairs=1, strays=1, consent=True),
+    Configuration(name="restart", restarts=1, consent=True, allowance=2),
+    Configuration(name="stray", strays=1, beats=1, cancels=1),
+    Configuration(name="late", strays=1, limits=1, limited=True),
+    Configuration(name="bound", requests=4, capacity=1, kept=1),
+    Configuration(name="heavy", requests=4, capacity=1, kept_bytes=1),
+    Configuration(
+        name="announced", requests=2, kept_bytes=1, announce=1, losses=1,
+        cancels=1, crashes=1,
+    ),
+    Configuration(name="full", requests=3, capacity=1, queue=1, window=2, cancels=1),
+    Configuration(name="recycle", requests=2, recycle=1),
+    Configuration(name="forged", requests=2, capacity=1, forgeries=1),
+    Configuration(name="twins", clients=2, workers=2, capacity=1, cuts=1),
+    Configuration(name="allowed", crashes=2, leases=1, consent=True),
+    Configuration(name="ghost", strays=1, restarts=1),
+    # A bit of everything.
+    Configuration(name="small", cuts=1, cancels=1, crashes=1),
+    # Two of each.
+    Configuration(
+        name="pair", requests=2, workers=2, capacity=1, losses=1, crashes=1, cancels=1,
+        consent=True, allowance=2,
+    ),
+    Configuration(
+        name="couple", clients=2, workers=2, capacity=1, cuts=1, crashes=1, cancels=1
+    ),
+    # A bit of everything, much of it.
+    Configuration(
+        name="ci", losses=1, cuts=1, cancels=1, crashes=1, restarts=1, consent=True, allowance=2
+    ),
+    Configuration(
+        name="nightly", requests=2, losses=1, cuts=1, crashes=1, restarts=1, consent=True,
+        allowance=2,
+    ),
+)  # fmt: skip
+"""All configurations without keys, the small ones first."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class KeyConfiguration(Described):
+    """Callers, one key, one worker, and how much may happen.  What
+    has no bound here is free: taking outcomes, coming back in a new session, issuing
+    again or withdrawing there, ends of executions and of times."""
+
+    ALWAYS: ClassVar = ("callers", "asks")
+    BOUNDED: ClassVar = (
+        "others", "attaches", "commands", "copies", "repeats", "cancels", "limits", "leases",
+        "deaths", "goodbyes", "crashes", "closes", "falls",
+    )  # fmt: skip
+
+    name: str
+    callers: int = 2
+    asks: int = 1
+    """How often each caller asks by itself."""
+    consent: bool = False
+    allowance: int = 3
+
+    others: int = 0
+    """A caller asks with another input."""
+    attaches: int = 0
+    commands: int = 0
+    """A cancel or a forget by key: with an id, or naming any generation."""
+    copies: int = 0
+    """A command comes again."""
+    repeats: int = 0
+    """A request comes again."""
+    cancels: int = 0
+    """A caller gives up."""
+    limits: int = 0
+    """The deadline of a request passes."""
+    leases: int = 0
+    deaths: int = 0
+    """A caller's process dies and is started again; its session stays."""
+    goodbyes: int = 0
+    crashes: int = 0
+    """The worker dies."""
+    closes: int = 0
+    """The server closes, with a drain or without."""
+    falls: int = 0
+    """The server falls, and the next one has what is left of its journal: it has one if it may
+    fall."""
+
+    workers: ClassVar = 1
+    capacity: ClassVar = 2
+    recycle: ClassVar[int | None] = None
+    announce: ClassVar = ANNOUNCE_BYTES
+    declared: ClassVar = False
+
+
+KEY_TABLE: tuple[KeyConfiguration, ...] = (
+    KeyConfiguration(name="keys-shared", attaches=1, repeats=1, crashes=1),
+    KeyConfiguration(name="keys-other", others=1, crashes=1),
+    KeyConfiguration(name="keys-held", others=1, commands=1),
+    KeyConfiguration(name="keys-cancel", attaches=1, cancels=1),
+    KeyConfiguration(name="keys-command", commands=1, copies=1),
+    KeyConfiguration(name="keys-waiting", commands=1, cancels=1, crashes=1),
+    KeyConfiguration(name="keys-lease", leases=1, crashes=1, consent=True),
+    KeyConfiguration(name="keys-back", deaths=1, cancels=1),
+    KeyConfiguration(name="keys-goodbye", goodbyes=1, limits=1),
+    KeyConfiguration(name="keys-rerun", crashes=2, consent=True, allowance=4),
+    KeyConfiguration(name="keys-close", closes=1, crashes=1),
+    KeyConfiguration(name="keys-disk", falls=1, consent=True, allowance=1),
+    # A bit of everything, and much of it.
+    KeyConfiguration(name="keys", commands=1, leases=1, cancels=1),
+    KeyConfiguration(name="keys-nightly", commands=1, leases=1, cancels=1, attaches=1),
+    KeyConfiguration(name="keys-disk-nightly", falls=2, consent=True, allowance=2),
+)
+"""Those with keys."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HostConfiguration(Described):
+    """One or two hosts, a router, and a request with consent to be run again.
+
+    What has no bound here is free: deliveries, the router's turns, ends of executions, the guard's
+    kill, coming back of whatever was stopped, killed, asleep or cut off, and new connections to
+    another router."""
+
+    ALWAYS: ClassVar = ("ticks", "turns")
+    BOUNDED: ClassVar = (
+        "ticks", "turns", "lates", "cuts", "reconnects", "crashes", "copies", "sleeps", "stops",
+        "falls",
+    )  # fmt: skip
+    workers: ClassVar = 2
+    capacity: ClassVar = 1
+    recycle: ClassVar[int | None] = None
+
+    name: str
+    hosts: int = 2
+    opening: int = 2
+    """Beats of each host that were answered at the beginning: after two the request runs."""
+    clocks: int = 1
+    """Number of ways in which the clocks drift: 1 is hosts as slow and a router as fast as may
+    be, 8 are all in which each clock is as slow or as fast as may be."""
+    journal: bool = False
+    """Whether the router has one: then the next router takes over what runs."""
+    keyed: bool = True
+    """Whether the request has a key, if there is a journal."""
+    lease: bool = True
+    fence_s: float = 5.0
+    next_fence_s: float = 5.0
+    """That of every second router."""
+    lasting: bool = False
+    """Whether a cut is for ever."""
+
+    ticks: int = 3
+    """The time passes: by :data:`TICK_S`."""
+    turns: int = 4
+    """A host has its turn: it beats, or says hello."""
+    lates: int = 0
+    """A copy of a host's first hello arrives late."""
+    cuts: int = 0
+    """Nothing passes any more between a host and the router, in one direction."""
+    reconnects: int = 0
+    """A host says hello over another connection."""
+    crashes: int = 0
+    """A host's process is killed, and with it all workers of its machine."""
+    copies: int = 0
+    """The first host is started on the other machine, too, which has none of its own."""
+    sleeps: int = 0
+    """A machine sleeps: no code runs there, no timer fires, the time goes on."""
+    stops: int = 0
+    """A guard is stopped."""
+    falls: int = 0
+    """The router is killed."""
+
+
+HOST_TABLE: tuple[HostConfiguration, ...] = (
+    HostConfiguration(name="hosts-beat", ticks=3, turns=1),
+    HostConfiguration(name="hosts-clocks", hosts=1, clocks=8, ticks=3, turns=1),
+    HostConfiguration(name="hosts-start", hosts=1, opening=1, ticks=1, turns=2, crashes=1),
+    HostConfiguration(name="hosts-deaf", ticks=0, turns=1, cuts=1, lasting=True),
+    HostConfiguration(name="hosts-cut", hosts=1, ticks=0, turns=1, cuts=1),
+    HostConfiguration(name="hosts-one-id", ticks=1, turns=1, copies=1),
+    HostConfiguration(name="hosts-no-lease", ticks=17, turns=0, lease=False),
+    HostConfiguration(name="hosts-sleep", ticks=4, turns=0, sleeps=1),
+    HostConfiguration(name="hosts-guard", hosts=1, ticks=3, turns=1, stops=1),
+    HostConfiguration(name="hosts-next", ticks=0, turns=0, falls=1),
+    HostConfiguration(
+        name="hosts-limits", hosts=1, ticks=3, turns=0, falls=1, journal=True, next_fence_s=1.0
+    ),
+    HostConfiguration(name="hosts-falls", hosts=1, ticks=0, turns=0, falls=2, journal=True),
+    HostConfiguration(name="hosts-kept", hosts=1, ticks=3, turns=0, falls=1, journal=True),
+    HostConfiguration(
+        name="hosts-hello", hosts=1, lates=1, ticks=0, turns=0, crashes=1, falls=1, journal=True
+    ),
+    HostConfiguration(
+        name="hosts-late", hosts=1, lates=1, ticks=1, turns=1, falls=1, journal=True, fence_s=1.0,
+        next_fence_s=1.0,
+    ),
+    HostConfiguration(
+        name="hosts-over-twice", hosts=1, ticks=2, turns=0, falls=2, journal=True,
+        next_fence_s=1.0,
+    ),
+    HostConfiguration(name="hosts-unknown", ticks=0, turns=0, falls=1, journal=True, keyed=False),
+    HostConfiguration(
+        name="hosts-written-off", hosts=1, ticks=0, turns=1, falls=2, journal=True, keyed=False
+    ),
+    # Much of it.
+    HostConfiguration(name="hosts", ticks=2, turns=1, crashes=1),
+)  # fmt: skip
+"""Those with hosts, the small ones first."""
 
 AnyConfiguration: TypeAlias = Configuration | KeyConfiguration | HostConfiguration
 

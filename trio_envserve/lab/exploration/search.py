@@ -10,8 +10,9 @@ from typing import Any
 from ...retrylab.explore import Exploration, Move, walk
 from ...retrylab.failure import explored_failure
 from ..simulation.coverage import IMPOSSIBLE_OF_KEYS, POSSIBLE_OF_KEYS, name_of
-from .configurations import AnyConfiguration
-from .keyed import PAIRS, KeyConfiguration
+from .configurations import AnyConfiguration, KeyConfiguration
+from .systems import system_of
+from .world import PAIRS
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class Search:
     """Search of a configuration.  Iterate over :meth:`run`; it ends at the first violation."""
 
     def __init__(self, configuration: AnyConfiguration, *, most_states: int | None = None) -> None:
-        self.system = configuration.system()
+        self.system = system_of(configuration)
         bounds = self.system.bounds
         if most_states is not None:
             bounds = dataclasses.replace(bounds, most_states=most_states)

@@ -1,0 +1,183 @@
+"""The explored systems: actors, judge, bounds and rules of sameness of each configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from ...core.executions import Worker as KnownWorker
+from ...core.host import Host
+from ...core.host_link import Outbox
+from ...core.host_lives import WorkerLife
+from ...core.host_pool import Hosts
+from ...core.lease import Holding, Leases
+from ...core.remote_hosts import RemoteHost
+from ...core.server_hosts import ServerHosts
+from ...core.slots import Slot
+from ...retrylab import (
+    Actor,
+    Ask,
+    Bounds,
+    Fault,
+    Rule,
+    System,
+)
+from ...retrylab.values import Forms
+from .calls import OF_PROMISES, Promises
+from .configurations import AnyConfiguration, Configuration, HostConfiguration, KeyConfiguration
+from .hosted import LeaseJudge
+from .keyed import OF_KEYS, DiskJudge, KeyJudge
+from .rules import FORMS
+from .wire import describe
+from .world import (
+    HOSTS,
+    NOW_S,
+    SERVER,
+    TIME,
+    Caller,
+    Client,
+    Commander,
+    HostServer,
+    KeyServer,
+    KeyWorker,
+    Machine,
+    Server,
+    Time,
+    Worker,
+    told,
+)
+
+CONFIGURATION_RULE = {"configuration": Rule("the same in every state")}
+SYSTEM_FORMS: Forms = {
+    **FORMS, Promises: OF_PROMISES, Client: CONFIGURATION_RULE, Worker: CONFIGURATION_RULE,
+    Server: {**CONFIGURATION_RULE, "new_id": Rule("it draws ids by what is in the form")},
+}  # fmt: skip
+
+
+KEY_FORMS: Forms = {
+    **FORMS, KeyJudge: OF_KEYS, DiskJudge: OF_KEYS, Caller: CONFIGURATION_RULE,
+    Commander: CONFIGURATION_RULE, KeyWorker: CONFIGURATION_RULE, KeyServer: SYSTEM_FORMS[Server],
+}  # fmt: skip
+
+
+# -- which states are the same ----------------------------------------------------------------
+
+_CONSTANT = Rule("the same in every state of a configuration")
+_PEOPLE = Rule("for people and statistics; nothing is decided by it")
+_ELSEWHERE = Rule("in the form of the server")
+
+HOST_FORMS: Forms = {
+    **FORMS,
+    Time: CONFIGURATION_RULE,
+    Machine: CONFIGURATION_RULE,
+    HostServer: {**CONFIGURATION_RULE, "new_id": Rule("it draws ids by what is in the form")},
+    Host: {
+        **dict.fromkeys(("offers", "_least", "_wire", "_serves", "capacity", "name"), _CONSTANT),
+        "_new_id": Rule("in the form of the machine"),
+        "_boot_s": Rule("read anew in each step"),
+        "refusal": _PEOPLE,
+    },
+    WorkerLife: {"pid": _PEOPLE},
+    Outbox: {"bytes": Rule("follows from what is kept")},
+    ServerHosts: {
+        **dict.fromkeys(("_terms", "_wire", "_needs", "_serves", "_claim"), _CONSTANT),
+        "_router": _ELSEWHERE,
+        "_written": Rule("follows from the record on the disk, and whether hosts are welcome"),
+    },
+    Hosts: {
+        **dict.fromkeys(("_needs", "_wire", "_serves", "_claim", "_tag"), _CONSTANT),
+        "_pool": Rule("the router's"),
+        "_past": _PEOPLE,
+        "_of_worker": Rule(
+            "in the form of the hosts",
+            lambda hosts, of: tuple((name, host.holding.tenure) for name, host in of.items()),
+        ),
+        "_of_slot": Rule(
+            "in the form of the hosts",
+            lambda hosts, of: tuple((slot, host.holding.tenure) for slot, host in of.items()),
+        ),
+    },
+    Leases: {"terms": Rule("follows from the life of the router"), "earlier": _ELSEWHERE},
+    RemoteHost: {
+        "holding": Rule("in the form of the leases", lambda host, of: of.tenure),
+        "slots": Rule("in the form of the pool", lambda host, slots: len(slots)),
+        "busy": _PEOPLE,
+        "why": _PEOPLE,
+    },
+    Slot: {
+        **FORMS[Slot],  # type: ignore[dict-item]  # it has rules
+        "start_at_s": Rule("whether it is due", lambda slot, at_s: at_s <= NOW_S),
+    },
+    Holding: {"host": Rule("the name under which it is listed")},
+    KnownWorker: {
+        name: rule
+        for name, rule in FORMS[KnownWorker].items()  # type: ignore[union-attr]  # it has rules
+        if name not in ("results", "suspect", "resting")
+    },
+}
+"""As :data:`.rules.FORMS`, for what hosts have besides."""
+
+
+def _of_calls(asked: Configuration) -> System:
+    clients = [f"c{number}" for number in range(asked.clients)]
+    workers = [f"w{slot}" for slot in range(asked.workers)]
+    asks = [Ask(float(call), client, "run") for call in range(asked.requests) for client in clients]
+    faults = {Fault[kind] for kind in Fault.__members__ if asked.each.get(kind)}
+    return System(
+        actors={
+            **dict.fromkeys(clients, partial(Client, asked)), SERVER: partial(Server, asked),
+            **dict.fromkeys(workers, partial(Worker, asked)),
+        },
+        asks=lambda random: asks, judges=[partial(Promises, asked.most)], faults=faults,
+        never_killed=[*clients, *workers], alike=[clients, workers], forms=SYSTEM_FORMS,
+        describe=describe,
+        bounds=Bounds(
+            asks=len(asks), faults=sum(asked.bounds.values()), each=asked.each, settled=True,
+            most_states=50_000_000,
+        ),
+    )  # fmt: skip
+
+
+def _of_keys(asked: KeyConfiguration) -> System:
+    callers = [f"c{number}" for number in range(asked.callers)]
+    judge = partial(DiskJudge if asked.falls else KeyJudge, asked.consent, asked.allowance)
+    actors: dict[str, Callable[[], Actor]] = {
+        SERVER: partial(KeyServer, asked), "w0": partial(KeyWorker, asked),
+        **dict.fromkeys(callers, partial(Caller, asked)),
+    }  # fmt: skip
+    if asked.commands:
+        actors[f"c{asked.callers}"] = partial(Commander, asked)
+    return System(
+        actors=actors, asks=lambda random: (), judges=[judge], faults=(), alike=[callers],
+        forms=KEY_FORMS, describe=describe,
+        bounds=Bounds(
+            asks=0, faults=sum(asked.bounds.values()), each=asked.bounds, instant=True,
+            most_states=50_000_000,
+        ),
+    )  # fmt: skip
+
+
+def _of_hosts(asked: HostConfiguration) -> System:
+    actors: dict[str, Callable[[], Actor]] = {
+        TIME: partial(Time, asked), SERVER: partial(HostServer, asked),
+        **dict.fromkeys(HOSTS[: asked.hosts], partial(Machine, asked)),
+    }  # fmt: skip
+    return System(
+        actors=actors, asks=lambda random: (), judges=[LeaseJudge], faults=(),
+        forms=HOST_FORMS, describe=told,
+        bounds=Bounds(
+            asks=0, faults=sum(asked.bounds.values()), each=asked.bounds, prompt=True,
+            settled=True, most_states=50_000_000,
+        ),
+    )  # fmt: skip
+
+
+def system_of(configuration: AnyConfiguration) -> System:
+    """The system of a configuration."""
+    match configuration:
+        case KeyConfiguration():
+            return _of_keys(configuration)
+        case HostConfiguration():
+            return _of_hosts(configuration)
+        case _:
+            return _of_calls(configuration)

@@ -1,0 +1,2071 @@
+"""The actors of all explored systems: callers and clients, a server, its workers, and machines.
+
+Theory of operation
+-------------------
+All of them are the cores that ship, joined as the shells join them; which there are, and what may
+happen, a configuration says (:mod:`.configurations`).
+
+*Clocks* stand still: each is read as 0.  A core's timer fires when that is chosen, which makes
+just that one due and ticks; every order of timers and messages is thereby possible, also those
+that take a long silence.  After each input no timer is due (``calm``), so that the next to fire
+is a choice again, and states do not differ by clock readings.
+
+*Workers.*  A worker's actor is the slot of a worker: there a process may live, which is spawned,
+killed and reaped by notices.  A server that is killed leaves its busy workers behind; the next one
+learns by notices, as by the lock of one machine, that they are dead, and starts none before.
+
+*Keys.*  Callers of a key are played, since a client adds nothing that could not arrive from
+another: a request may come at any moment, again, in another session, or never.  Nothing is on its
+way there (:attr:`.Bounds.instant`): what is said is dealt with at once, and that something comes
+late is that it is said late.  So there are few states, all of them the server's.
+
+*The disk.*  All that a step has written to the journal is a group: groups become safe one by one,
+or all at once, at any time.  The server may fall at any time: then any number of the groups that
+were not safe, from the first on, are there nevertheless, and the next server is given what is.
+Its sessions are new, the worker is dead, and the callers come back.
+
+*Hosts.*  A caller is played by the server there: its one request has consent to be run again, and
+is asked again once the epoch that it was asked in is proven dead.  Leases are about time: it
+passes by ticks, which are few, and each clock is as slow or as fast as the terms allow.  Within
+a tick everything may come in any order.  A guard whose time has come kills at any moment before
+the terms say that it has.  With these terms a host fences after two ticks, its guard may need one
+more, and the router waits for three: a margin that is shorter by anything is seen.  A guard is a
+process between host and workers: what it is told waits while it is stopped, its timer is the
+kernel's, and its death is that of all workers.  A machine that sleeps hears nothing, and no timer
+of it fires; when it wakes, timers come first.  What has come for it meanwhile it hears then.  A
+start, a hello and an end of a worker are messages of their own, so there are many more states than
+leases alone would have: hence one host where one is enough.  What is on its way to a router that
+has been killed may arrive at the next one; the connections of hosts are lost then.
+
+What judges must know beside asks and answers is told by events without a request, whose value
+begins with a name.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import heapq
+import math
+import signal
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import cbor2
+
+from ...core import error_records, host_messages, messages
+from ...core.calls import Call, Stage
+from ...core.client import ClientCore
+from ...core.client_effects import Answer, Fail, ToServer
+from ...core.client_inputs import (
+    CallsCancelled,
+    CallSubmitted,
+    ClientClosed,
+    ClientInput,
+    ClientTick,
+    Connected,
+    Disconnected,
+    OutcomeReceived,
+    ServerMessage,
+)
+from ...core.closing import ClosingStage
+from ...core.earlier_epochs import EarlierEpochs, EpochWait
+from ...core.errors import ErrorInfo
+from ...core.host import Host
+from ...core.host_effects import (
+    KillWorker,
+    NewGuard,
+    SetDeadline,
+    StartWorker,
+    TellWorker,
+)
+from ...core.host_effects import ToRouter as FromHost
+from ...core.host_link import What
+from ...core.host_pool import ToHost
+from ...core.journal import (
+    KINDS,
+    Cancelled,
+    Closed,
+    Commanded,
+    Opened,
+    plain_of,
+    record_of,
+)
+from ...core.key_records import KeyAct, Tag, input_digest
+from ...core.lease import NO_LEASE_S, LeaseTerms
+from ...core.limits import ServerLimits, WireLimits
+from ...core.lives import Phase
+from ...core.ranges import Ranges
+from ...core.router import Router
+from ...core.router_effects import Kill, Lost, RouterEffect, Save, Spawn, ToClient, ToWorker
+from ...core.router_inputs import (
+    ClientMessage,
+    CloseAsked,
+    Exited,
+    HostsDead,
+    HostsLive,
+    PoolOpened,
+    Restored,
+    Resume,
+    RouterInput,
+    Saved,
+    Tick,
+    WorkerBack,
+    WorkerMessage,
+)
+from ...core.server_hosts import ServerHosts
+from ...core.terms import Incarnation, Status, Tenure, Verdict
+from ...core.worker import WorkerCore
+from ...core.worker_effects import CancelRun, Exit, Run, ToRouter
+from ...core.worker_inputs import BeatDue, EnvironmentReady, OutcomeMade, RouterMessage, WorkerInput
+from ...host import guard
+from ...retrylab import (
+    Actor,
+    Choice,
+)
+from ...retrylab.values import form
+from ..simulation.bounds import audit, unfinished
+from ..simulation.coverage import KeyPair, counted_keys
+from . import names
+from .configurations import Configuration, HostConfiguration, KeyConfiguration
+from .rules import FORMS
+from .wire import Frames, Mail, WorkerMail, decoded, describe
+
+NOW_S = 0.0
+LONG_AGO_S = -1e6
+"""A moment that is longer ago than any timer waits."""
+NOT_YET_S = 1.0
+SERVER = "server"
+
+
+def frames_of(frames: Iterable[Any]) -> Frames:
+    """Frames as bytes."""
+    return Frames(map(bytes, frames))
+
+
+def header_of(frames: Frames) -> Any:
+    """Header of a message, decoded; None if it has none."""
+    return next(filter(None, map(decoded, frames)), None)
+
+
+NAMESPACE, KEY = b"a", b"k"
+INPUT, OTHER = b"x", b"y"
+"""The input that is asked under the key, and another one."""
+MOST_BYTES = 1 << 20
+
+PAIRS: Counter[KeyPair] = Counter()
+"""How often each input came to a generation of a key in each state, in all searches of this
+process since it was cleared; no part of any state."""
+
+Told: TypeAlias = tuple[Any, ...]
+"""``("result", body)``, ``("error", code)``, ``("cancelled", started)``, ``("refused",
+code)``, ``("said", generation, started, finished)``; to a cancel ``("left", started)``."""
+
+Row: TypeAlias = tuple[Any, ...]
+"""A record as plain values, its kind first: records of two kinds may be equal tuples."""
+
+_OPENED, _CLOSED = KINDS.index(Opened), KINDS.index(Closed)
+_OF_COMMANDS = KINDS.index(Cancelled), KINDS.index(Commanded)
+
+
+def compacted(rows: Sequence[Row]) -> tuple[Row, ...]:
+    """Records without generations that are closed, but for the number of the last."""
+    closed = {number for kind, number, *_ in rows if kind == _CLOSED}
+    last = max((number for kind, number, *_ in rows if kind == _OPENED), default=-1)
+    return tuple(
+        row for row in rows
+        if row[0] in _OF_COMMANDS or row[1] not in closed
+        or (row[1] == last and row[0] in (_OPENED, _CLOSED))
+    )  # fmt: skip
+
+
+def told_of(outcome: messages.Outcome, payload: bytes) -> Told:
+    """Answer of an outcome to who waited."""
+    if outcome.status == Status.RESULT:
+        if payload[:1].isdigit():
+            return "result", payload
+        record = cbor2.loads(payload)
+        return "said", record["generation"], record["started"], record.get("finished", False)
+    code = error_records.decode(payload).code
+    if outcome.status == Status.CANCELLED:
+        return "cancelled", code != "never-started"
+    return "error", code
+
+
+TICK_S = 5.0
+GUARD_S = TICK_S
+"""A guard is at most so late, in seconds."""
+DRIFT = 0.5
+"""So much that the lengths of time in which it matters are few ticks."""
+SLOW, FAST = 1 - DRIFT, 1 + DRIFT
+CLOCKS = (
+    (SLOW, SLOW, FAST), (FAST, FAST, SLOW), (SLOW, FAST, FAST), (SLOW, SLOW, SLOW),
+    (FAST, FAST, FAST), (FAST, SLOW, FAST), (SLOW, FAST, SLOW), (FAST, SLOW, SLOW),
+)  # fmt: skip
+"""Rates of the clocks: of both machines, and of the router."""
+HOSTS = ("h0", "h1")
+TIME = "time"
+ROUNDS = 40
+"""Rounds on the way to rest: in each all hosts have a turn."""
+ROUNDS_OF_A_TICK = 4
+"""The last of so many rounds is a tick."""
+BODY = b"work"
+ALLOWANCE = 9
+"""Executions that the request allows: more than a configuration can come to."""
+HEADER_BYTES = 1 << 20
+
+
+class HostMail(NamedTuple):
+    """Message between a host and its router."""
+
+    route: bytes
+    """Route of the connection that it was sent over."""
+    frames: Frames
+
+
+def told(mail: Any) -> str:
+    """Message as text, for people."""
+    if not isinstance(mail, HostMail):
+        return describe(mail)
+    message, rest = host_messages.decode([*mail.frames], most_bytes=HEADER_BYTES)
+    name = type(message).__name__.removeprefix("Host")
+    if isinstance(message, host_messages.Items):
+        said = []
+        for what, worker, count in zip(message.what, message.workers, message.frames, strict=True):
+            header, rest = header_of(frames_of(rest[:count])), rest[count:]
+            inner = f" {type(header).__name__}" if header is not None else ""
+            said.append(f"{What(what).name} {worker.decode()}{inner}")
+        return f"{name} {message.first}({', '.join(said)})"
+    shown = {
+        field: value for field, value in zip(message._fields, message, strict=True)
+        if field in ("hello", "beat", "answered", "code", "sent", "have") or
+        (field in ("ended", "continues") and value)
+    }  # fmt: skip
+    return f"{name}({', '.join(f'{field}={value}' for field, value in shown.items())})"
+
+
+def named(incarnation: Incarnation) -> str:
+    """Name of a worker's incarnation, for people and for the judge."""
+    return incarnation.decode().rstrip(".")
+
+
+# -- clients -------------------------------------------------------------------------------------
+
+
+class Client(Actor):
+    """A process with callers, its core, and its connection to the server."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self.configuration = configuration
+        self.ids: tuple[tuple[str, bytes, int], ...] = ()
+        """Request, session and sequence of each call that was sent, as the judge knows it."""
+
+    @property
+    def index(self) -> int:
+        """Number in its name."""
+        return int(self.name[1:])
+
+    def on_start(self) -> None:
+        """A client that is not connected."""
+        self.core = ClientCore(
+            name=self.name, new_id=names.Nonces(self.index), now_s=NOW_S,
+            limits=self.configuration.client_limits(), wire=WireLimits(),
+        )  # fmt: skip
+        self.calm()
+
+    def calm(self) -> None:
+        """Let no ping, flush, scan or limit be due."""
+        core = self.core
+        core.pings.at_s = core._scan_at_s = NOT_YET_S
+        core._flush_at_s = None if core._flush_at_s is None else NOT_YET_S
+        for call in core.calls.live.values():
+            call.asked_s = NOW_S
+            call.held_until_s = call.cancel_until_s = NOT_YET_S
+        for session in core.sessions.lost:
+            session.lost_s = NOW_S
+
+    # -- inputs ---------------------------------------------------------------------
+
+    def on_ask(self, request: str, what: Any) -> None:
+        """Submit a call, whose body is the name of the request."""
+        asked = self.configuration
+        options = {"rerun": asked.consent, "limit_s": 60.0 if asked.limited else None}
+        self.take(CallSubmitted(_number(request), request.encode(), NOW_S, **options))  # type: ignore[arg-type]  # two options of different types
+
+    def on_message(self, sender: str, message: Mail) -> None:
+        """A message of the server, unless it came for an earlier connection."""
+        if self.core.link.connected and message.route == self.route():
+            self.take(ServerMessage(message.frames, NOW_S))
+
+    def on_cut(self, peer: str) -> None:
+        """The connection is gone."""
+        if self.core.link.connected:
+            self.take(Disconnected(NOW_S, "connection lost"))
+
+    def route(self) -> bytes:
+        """Route of the present connection, as the server knows it."""
+        return names.route(self.index, self.core.pings.connections)
+
+    def choices(self) -> Iterator[Choice]:
+        """Inputs of callers and timers."""
+        core, sessions = self.core, self.core.sessions
+        calls = core.calls.live
+        if not core.link.connected:
+            yield Choice("connect")
+        if core._flush_at_s is not None and core.link.connected:
+            yield Choice("flush")
+        if core.calls.held or any(not session.calls for session in sessions.lost):
+            yield Choice("scan")
+        for number, call in calls.items():
+            if call.stage is Stage.ANSWERED:
+                yield Choice("take", (number,))
+            if call.stage is Stage.EXPIRED:
+                yield Choice("again", (number,), when="idle")
+            if call.limit_s is not None and call.stage in (Stage.QUEUED, Stage.SENT):
+                yield Choice("limit", (number,), bound="limits")
+            yield Choice("cancel", (number,), bound="cancels")
+        for session in sessions.lost:
+            if session.calls:
+                yield Choice("despair", (session.id,), bound="despairs")
+        yield Choice("ping", when="idle")
+        if core.link.connected:
+            yield Choice("ping", bound="pings")
+        if not core.closed:
+            yield Choice("close", bound="closes")
+
+    def on_choice(self, name: str, *args: Any) -> None:
+        """Give the core the input that was chosen."""
+        getattr(self, f"_{name}")(*args)
+
+    def _connect(self) -> None:
+        self.take(Connected(NOW_S))
+
+    def _take(self, number: int) -> None:
+        self.take(OutcomeReceived(number, NOW_S))
+        self.did("", ("left", self._request(number)))
+
+    def _cancel(self, number: int) -> None:
+        self.did("", ("left", self._request(number)))
+        self.take(CallsCancelled((number,), NOW_S))
+        self.tell(self._request(number), ("left",))
+
+    def _close(self) -> None:
+        self.did("", ("excused", self.name))
+        waiting = [*self.core.calls.live]
+        self.take(ClientClosed(NOW_S))
+        for number in waiting:
+            self.tell(self._request(number), ("left",))
+
+    def _ping(self) -> None:
+        self.core.pings.at_s = NOW_S
+        self.take(ClientTick(NOW_S))
+
+    def _flush(self) -> None:
+        self.core._flush_at_s = NOW_S
+        self.take(ClientTick(NOW_S))
+
+    def _scan(self) -> None:
+        """Try again what was refused for now."""
+        self.core._scan_at_s = NOW_S
+        for call in self.core.calls.held.values():
+            call.held_until_s = NOW_S
+        self.take(ClientTick(NOW_S))
+
+    def _limit(self, number: int) -> None:
+        """The limit passes; and so does the moment in which it waits for the server's own word:
+        what comes in it comes as well before the limit."""
+        self.did("", ("excused", self._request(number)))
+        self.core._scan_at_s = NOW_S
+        self.core.calls.live[number].asked_s = LONG_AGO_S
+        self.take(ClientTick(NOW_S))
+        if number in self.core.calls.live:
+            self._again(number)
+
+    def _again(self, number: int) -> None:
+        """It asks once more whether the call ever ran."""
+        self.core._scan_at_s = NOW_S
+        self.core.calls.live[number].held_until_s = NOW_S
+        self.take(ClientTick(NOW_S))
+
+    def _despair(self, lost: bytes) -> None:
+        """It has waited long enough for a lost session."""
+        self.core._scan_at_s = NOW_S
+        for session in self.core.sessions.lost:
+            if session.id == lost:
+                session.lost_s = LONG_AGO_S
+        self.take(ClientTick(NOW_S))
+
+    # -- effects --------------------------------------------------------------------
+
+    def take(self, given: ClientInput) -> None:
+        """Give the core an input, and carry out what it wants."""
+        effects = self.core.take(given)
+        self.calm()
+        self._say_ids()
+        for effect in effects:
+            match effect:
+                case ToServer():
+                    self.send(SERVER, Mail(self.route(), frames_of(effect.frames)))
+                case Answer():
+                    self._told(effect.call, _verdict(effect.status, effect.body), effect.body)
+                case Fail():
+                    request = self._request(effect.call)
+                    self._told(effect.call, effect.info.verdict.name, None)
+                    self.did("", ("left", request))
+
+    def _told(self, number: int, what: str, body: Any) -> None:
+        self.tell(self._request(number), (what, None if body is None else bytes(body)))
+
+    def _request(self, number: int) -> str:
+        return f"{self.name}#{number + 1}"
+
+    def _say_ids(self) -> None:
+        """Tell the judge which requests calls are now."""
+        calls: Iterable[Call] = self.core.calls.live.values()
+        now = tuple(
+            (self._request(call.number), call.session.id, call.sequence)
+            for call in calls if call.session
+        )  # fmt: skip
+        if now != self.ids:
+            self.ids = now
+            self.did("", ("ids", self.name, now))
+
+
+def _number(request: str) -> int:
+    return int(request.partition("#")[2]) - 1
+
+
+def _verdict(status: Status, body: Any) -> str:
+    if status is Status.RESULT:
+        return "result"
+    return error_records.decode(body).verdict.name
+
+
+# -- the server ----------------------------------------------------------------------------------
+
+
+class Server(Actor):
+    """A router, of one life of the server."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self.configuration = configuration
+
+    def on_start(self) -> None:
+        """A router that starts workers once all before it are dead."""
+        asked = self.configuration
+        self.life: int = self.disk.get("life", -1) + 1
+        self.disk["life"] = self.life
+        self.new_id = names.ServerIds(self.life)
+        self.router = Router(
+            epoch=names.epoch(self.life), slots=asked.workers, now_s=NOW_S, new_id=self.new_id,
+            limits=asked.server_limits(), wire=WireLimits(), journaled=False,
+        )  # fmt: skip
+        self.not_free = [f"w{slot}" for slot in range(asked.workers)] if self.life else []
+        for slot in self.not_free:
+            self.notify(slot, ("lock", self.life))
+        if not self.life:
+            self._open()
+        self.calm()
+
+    def calm(self) -> None:
+        """Let no lease, suspicion, settling or start be due."""
+        router = self.router
+        for slot in router.pool.slots:
+            if slot.start_at_s < math.inf:  # else it is never to start
+                slot.start_at_s = NOT_YET_S
+        for session in router.cache.sessions.values():
+            session.heard_s = NOW_S
+        for life in router.pool.lives.values():
+            life.heard_s = life.left_s = NOW_S
+        for worker in router.workforce.workers.values():
+            for execution in worker.live.values():
+                execution.stop_s = None if execution.stop_s is None else NOW_S
+
+    # -- inputs ---------------------------------------------------------------------
+
+    def on_message(self, sender: str, message: Mail | WorkerMail) -> None:
+        """A message of a client or a worker."""
+        header = header_of(message.frames)
+        if isinstance(message, WorkerMail):
+            self._of_worker(message, header)
+            return
+        sessions = [each.id for each in self.router.cache.sessions.values() if not each.ended]
+        if getattr(header, "session", None) in sessions:
+            self.did("", ("heard", *_finishes(header, self.configuration)))
+        self.hear(message, header)
+
+    def hear(self, mail: Mail, header: Any) -> list[Any]:
+        """Give the router a message of a client.  The headers of what clients are told."""
+        hello = isinstance(header, messages.Hello)
+        self.new_id.session = names.session(self.life, header.nonce) if hello else None
+        said = self.take(ClientMessage(mail.route, mail.frames, NOW_S))
+        self.new_id.session = None  # the next id is another one's
+        return said
+
+    def _of_worker(self, mail: WorkerMail, header: Any) -> None:
+        if isinstance(header, messages.WorkerOutcome) and mail.life == self.life:
+            run = mail.life, mail.worker, header.number
+            known = mail.worker in self.router.pool.lives  # else it was declared lost before
+            if known and header.status == Status.RESULT:
+                self.did("", ("reported", run, mail.frames[3]))
+        self.take(WorkerMessage((mail.worker, *mail.frames), NOW_S), repairs=True)
+
+    def on_notice(self, peer: str, what: Any) -> None:
+        """A worker is dead: one of its own, or the last one of an earlier life."""
+        match what:
+            case ("free", life) if life == self.life and peer in self.not_free:
+                self.not_free.remove(peer)
+                if not self.not_free:
+                    self._open()
+            case ("exited", worker, life) if life == self.life:
+                self.did("", ("reaped", life, worker))
+                self.take(Exited(worker, NOW_S, "it ended"))
+
+    def _open(self) -> None:
+        dead = tuple(names.epoch(life) for life in range(self.life))
+        self.take(PoolOpened(dead, NOW_S))
+
+    def choices(self) -> Iterator[Choice]:
+        """Timers, and somebody who sends another payload under a known id."""
+        router, pool = self.router, self.router.pool
+        sessions = router.cache.sessions
+        for slot in pool.slots:
+            waits = slot.life is None and slot.start_at_s < math.inf
+            if waits and not (pool.stopping or router.starting):
+                yield Choice("start", (b"w%d" % slot.index,))
+        for life in pool.lives.values():
+            if life.phase is Phase.REAPED:
+                yield Choice("settle", (life.id,))
+            if not life.leaving:
+                yield Choice("silence", (life.id,), bound="kills")
+                worker = router.workforce.workers.get(life.id)
+                if worker is not None and worker.oldest_stop_s() is not None:
+                    yield Choice("stop", (life.id,), bound="kills")
+        if self.configuration.recycle is not None and self._ticks():
+            yield Choice("tick")
+        for session in sessions.values():
+            if not session.ended:
+                yield Choice("lease", (session.id,), bound="leases")
+            for sequence in session.entries:
+                yield Choice("forge", (session.id, sequence), bound="forgeries")
+        for _, session_id, sequence in router.dispatcher.deadlines.heap:
+            session = sessions.get(session_id)  # type: ignore[assignment]  # it may have ended
+            entry = session and session.entries.get(sequence)
+            if entry and entry.kept is None:
+                yield Choice("deadline", (session_id, sequence), bound="limits")
+
+    def _ticks(self) -> bool:
+        """Whether anything comes of a tick."""
+        router, new_id = copy.deepcopy((self.router, self.new_id))
+        new_id.attach(router.pool)
+        return bool(router.take(Tick(NOW_S))) or form(router, FORMS) != form(self.router, FORMS)
+
+    def on_choice(self, name: str, *args: Any) -> None:
+        """Let a timer be due."""
+        getattr(self, f"_{name}")(*args)
+
+    def _tick(self) -> None:
+        self.take(Tick(NOW_S))
+
+    def _start(self, slot: bytes) -> None:
+        self.router.pool.slots[int(slot[1:])].start_at_s = NOW_S
+        self._tick()
+
+    def _settle(self, worker: bytes) -> None:
+        """The last words of a dead worker were waited for long enough."""
+        self.router.pool.lives[worker].left_s = LONG_AGO_S
+        self._tick()
+
+    def _silence(self, worker: bytes) -> None:
+        self.router.pool.lives[worker].heard_s = LONG_AGO_S
+        self._tick()
+
+    def _stop(self, worker: bytes) -> None:
+        """It has ignored a cancel for a long time."""
+        for execution in self.router.workforce.workers[worker].live.values():
+            if execution.stop_s is not None:
+                execution.stop_s = LONG_AGO_S
+        self._tick()
+
+    def _lease(self, session: bytes) -> None:
+        self.did("", ("excused", names.client_of(session)))
+        self.router.cache.sessions[session].heard_s = LONG_AGO_S
+        self.router.cache.sessions.move_to_end(session, last=False)
+        self._tick()
+
+    def _deadline(self, session: bytes, sequence: int) -> None:
+        self.did("", ("out_of_time", session, sequence))
+        self._pass(session, sequence)
+
+    def _pass(self, session: bytes, sequence: int) -> None:
+        """Let a deadline be due."""
+        deadlines = self.router.dispatcher.deadlines
+        deadlines.heap = [
+            (LONG_AGO_S if each[1:] == (session, sequence) else each[0], *each[1:])
+            for each in deadlines.heap
+        ]
+        heapq.heapify(deadlines.heap)
+        self._tick()
+
+    def _forge(self, session: bytes, sequence: int) -> None:
+        digest = names.session(0, b"forged")
+        request = messages.Request(session, sequence, digest, True, 3, None)
+        route = names.route(names.owner(session), 0)
+        said = self.take(ClientMessage(route, (messages.encode(request), b"forged"), NOW_S))
+        if not any(isinstance(header, messages.Refused) for header in said):
+            self.did("", ("broken", "G6", "another payload is taken for the first"))
+
+    # -- effects --------------------------------------------------------------------
+
+    def take(self, given: RouterInput, *, repairs: bool = False) -> list[Any]:
+        """Give the router an input, and carry out what it wants.  The headers of what clients
+        are told.  ``repairs``: whether a dispatch may be the repetition of a lost one."""
+        router = self.router
+        self.new_id.attach(router.pool)
+        effects = router.take(given)
+        while router.behind:
+            effects += router.take(Resume(NOW_S))
+        self.calm()
+        said = []
+        for effect in effects:
+            match effect:
+                case ToClient():
+                    said.append(self._to_client(effect.route, frames_of(effect.frames)))
+                case ToWorker():
+                    self._to_worker(effect.worker, frames_of(effect.frames), repairs=repairs)
+                case Spawn():
+                    self._spawn(effect)
+                case Kill():
+                    self._kill(effect.worker)
+                case Lost():
+                    self._lost(effect.worker)
+                case _:
+                    self._more(effect)
+        asked = self.configuration
+        for wrong in audit(router, asked.workers * asked.capacity):
+            self.did("", ("broken", "G8", wrong))
+        return said
+
+    def _spawn(self, effect: Spawn) -> None:
+        to = _slot(effect.worker)
+        self.notify(to, ("spawn", effect.worker, self.life, effect.incarnation))
+
+    def _kill(self, worker: bytes) -> None:
+        self.did("", ("ending", self.life, worker))
+        self.notify(_slot(worker), ("kill", worker, self.life))
+
+    def _lost(self, worker: bytes) -> None:
+        self.did("", ("lost", self.life, worker))
+
+    def _more(self, effect: RouterEffect) -> None:
+        """Carry out another effect."""
+
+    def _to_client(self, route: bytes, frames: Frames) -> Any:
+        header = header_of(frames)
+        match header:
+            case messages.Outcome():
+                self.did("", ("sent", header.session, header.sequence, frames))
+            case messages.Cancelled(started=False):
+                self.did("", ("never_started", header.session, header.sequence))
+            case messages.Unknown(gone=True):
+                self.did("", ("gone", header.session))
+        if names.connection_of(route):  # else it is of somebody who is not here
+            self.send(f"c{names.owner(route)}", Mail(route, frames))
+        return header
+
+    def _to_worker(self, worker: bytes, frames: Frames, *, repairs: bool) -> None:
+        header = header_of(frames)
+        match header:
+            case messages.Dispatch():
+                request = header.session, header.sequence
+                self.did("", ("dispatched", self.life, worker, request, repairs))
+            case messages.Retire():
+                self.did("", ("ending", self.life, worker))
+        self.send(_slot(worker), WorkerMail(worker, self.life, frames))
+
+    def on_rest(self) -> None:
+        """Say what a router at rest should not have."""
+        for what in unfinished(self.router):
+            self.has("", what)
+
+
+def _slot(worker: bytes) -> str:
+    return worker.decode().partition("-")[0]
+
+
+def _finishes(message: Any, configuration: Configuration) -> tuple[str, bytes, tuple[int, ...]]:
+    """Kind of a client's message, its session, and the requests that it finishes."""
+    finished: Iterable[int] = ()
+    match message:
+        case messages.Finish():
+            finished = Ranges.from_flat(message.finished)
+        case messages.Cancel():
+            finished = (message.sequence,)
+        case messages.Sync():
+            finished = Ranges.from_flat(message.pending).gaps(message.next)
+        case messages.Goodbye():
+            finished = range(configuration.requests * 4)
+    return type(message).__name__, message.session, tuple(finished)
+
+
+# -- workers -------------------------------------------------------------------------------------
+
+
+class Running(NamedTuple):
+    """Environment code that runs."""
+
+    number: int
+    body: bytes
+    session: bytes
+    cancelled: bool = False
+
+
+@dataclasses.dataclass(slots=True)
+class Process:
+    """A worker's process, with the environment code that runs there."""
+
+    life: int
+    """Life of the server that started it."""
+    id: bytes
+    core: WorkerCore
+    runs: tuple[Running, ...] = ()
+
+
+class Worker(Actor):
+    """A slot: the processes of workers that were started for it, of which one may still end
+    when the next one starts."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self.configuration = configuration
+        self.processes: dict[bytes, Process] = {}
+        self.lock: int | None = None
+        """The life of the server that waits until no process of an earlier one is there."""
+
+    # -- processes --------------------------------------------------------------------
+
+    def on_notice(self, peer: str, what: Any) -> None:
+        """The server starts a process here, or kills it, or asks whether there is one."""
+        match what:
+            case ("spawn", worker, life, incarnation):
+                self.did("", ("spawned", life, worker))
+                self._take(self._made(worker, life, incarnation), self._ready())
+            case ("kill", worker, life):
+                self._die(worker, life)
+            case ("lock", life):
+                self.lock = life
+                for process in [*self.processes.values()]:
+                    if not process.runs:  # an idle worker dies with its server
+                        self._die(process.id, process.life)
+                self._unlock()
+
+    def _made(self, worker: bytes, life: int, incarnation: bytes) -> Process:
+        announce = self.configuration.announce
+        core = WorkerCore(incarnation, header_bytes=1 << 20, announce_bytes=announce)
+        process = self.processes[worker] = Process(life, worker, core)
+        return process
+
+    def _ready(self) -> EnvironmentReady:
+        return EnvironmentReady(1, "explored", self.configuration.declared)
+
+    def _die(self, worker: bytes, life: int) -> None:
+        process = self.processes.get(worker)
+        if process is None or process.life != life:
+            return
+        for run in process.runs:
+            self.ended((life, worker, run.number))
+        self.did("", ("died", life, worker))
+        self.notify(SERVER, ("exited", worker, life))
+        del self.processes[worker]
+        self._unlock()
+
+    def _unlock(self) -> None:
+        if self.lock is not None and not self.processes:
+            self.notify(SERVER, ("free", self.lock))
+            self.lock = None
+
+    # -- inputs -----------------------------------------------------------------------
+
+    def on_message(self, sender: str, message: WorkerMail) -> None:
+        """A message of the server to the process of this name."""
+        process = self.processes.get(message.worker)
+        if process is None:
+            return
+        self._take(process, RouterMessage(message.frames))
+        self._heard(process, message.frames)
+
+    def _heard(self, process: Process, frames: Frames) -> None:
+        """Tell the judge what was stopped before it has begun."""
+        header = header_of(frames)
+        if isinstance(header, messages.Stop) and frames[0] == process.core.incarnation:
+            numbers = [n for n in Ranges.from_flat(header.numbers) if n not in process.core.seen]
+            self.did("", ("stopped", process.life, process.id, tuple(numbers)))
+
+    def choices(self) -> Iterator[Choice]:
+        """Ends of executions and of processes, and heartbeats."""
+        for worker, process in self.processes.items():
+            for run in process.runs:
+                yield Choice("end", (worker, run.number, True), when="patient")
+                if run.cancelled:
+                    yield Choice("end", (worker, run.number, False))
+            yield Choice("beat", (worker,), when="idle")
+            yield Choice("beat", (worker,), bound="beats")
+            if self.lock is not None:
+                yield Choice("die", (worker,))
+            else:
+                yield Choice("crash", (worker,), bound="crashes")
+
+    def on_choice(self, name: str, *args: Any) -> None:
+        """Let it happen."""
+        process = self.processes[args[0]]
+        match name:
+            case "end":
+                self._end(process, *args[1:])
+            case "beat":
+                if not process.core.acknowledged:
+                    self._take(process, self._ready())
+                self._take(process, BeatDue({}))
+            case _:
+                self._die(process.id, process.life)
+
+    def _end(self, process: Process, number: int, result: bool) -> None:
+        """Environment code ends: with a result, or, if it was told to, without."""
+        run = next(each for each in process.runs if each.number == number)
+        process.runs = tuple(each for each in process.runs if each is not run)
+        self.ended((process.life, process.id, number))
+        payload = b"%b@e%d-%b-%d" % (run.body, process.life, process.id, number)
+        status = Status.RESULT if result else Status.CANCELLED
+        if not result:
+            info = ErrorInfo("cancelled", Verdict.RAN_AND_FAILED, payload.decode())
+            payload = error_records.encode(info)
+        self._take(process, OutcomeMade(number, status, payload, None))
+
+    # -- effects ----------------------------------------------------------------------
+
+    def _take(self, process: Process, given: WorkerInput) -> None:
+        for effect in process.core.take(given):
+            match effect:
+                case ToRouter():
+                    frames = frames_of(effect.frames)
+                    self.send(SERVER, WorkerMail(process.id, process.life, frames))
+                case Run():
+                    session, sequence = effect.request
+                    self._begin(process, effect.number, (session, sequence), bytes(effect.body))
+                case CancelRun():
+                    process.runs = tuple(
+                        run._replace(cancelled=run.cancelled or run.number == effect.number)
+                        for run in process.runs
+                    )
+                    self._stopping(process, effect.number)
+                case Exit():
+                    self._exit(process)
+
+    def _exit(self, process: Process) -> None:
+        self._die(process.id, process.life)
+
+    def _stopping(self, process: Process, number: int) -> None:
+        """Environment code is told to stop."""
+
+    def _begin(
+        self, process: Process, number: int, request: tuple[bytes, int], body: bytes
+    ) -> None:
+        if len(process.runs) >= self.configuration.capacity:
+            self.did("", ("broken", "G8", f"{process.id.decode()} runs more than it can take"))
+        run = process.life, process.id, number
+        self.did("", ("started", body.decode("ascii", "replace"), run, request))
+        process.runs = (*process.runs, Running(number, body, request[0]))
+
+
+# -- callers -------------------------------------------------------------------------------------
+
+
+class Said(NamedTuple):
+    """A request of a caller that is not over for it."""
+
+    sequence: int
+    frames: Frames
+    input: bytes
+    """Empty if it did not send any."""
+    told: Told | None = None
+
+
+class BaseCaller(Actor):
+    """A process that makes requests in a session, or the next one that has its name."""
+
+    def __init__(self, configuration: KeyConfiguration) -> None:
+        self.configuration = configuration
+        self.sessions = 0
+        """Number of sessions so far."""
+        self.here = False
+        """Whether the last of them is in use."""
+        self.life = 0
+        """Life of the server."""
+        self.next = 0
+        self.said: tuple[Said, ...] = ()
+
+    @property
+    def index(self) -> int:
+        """Number in its name; that of the one who commands is behind all others."""
+        return int(self.name[1:])
+
+    @property
+    def session(self) -> bytes:
+        """Session in use."""
+        return names.session(self.life, names.nonce(self.index, self.sessions))
+
+    def on_start(self) -> None:
+        """Open a session."""
+        self._back()
+
+    def on_choice(self, name: str, *args: Any) -> None:
+        """Let it happen."""
+        getattr(self, f"_{name}")(*args)
+
+    def _back(self) -> None:
+        """A process of this caller opens a session."""
+        self.sessions, self.here, self.next = self.sessions + 1, True, 0
+        nonce = names.nonce(self.index, self.sessions)
+        self._send(messages.Hello(1, nonce, 1, names.client_name(self.index), MOST_BYTES))
+
+    def _send(self, message: Any, *more: bytes) -> None:
+        self._transmit(Frames((messages.encode(message), *more)))
+
+    def _transmit(self, frames: Frames) -> None:
+        self.send(SERVER, Mail(names.route(self.index, self.sessions), frames))
+
+    def _request(
+        self, act: KeyAct, body: bytes = b"", tag: Tag = b"", *, earlier: int | None = None,
+        gone: bool = True,
+    ) -> None:  # fmt: skip
+        asked = self.configuration
+        limit_s = 60.0 if asked.limits and act is KeyAct.ASK else None
+        message = messages.KeyedRequest(
+            self.session, self.next, input_digest(body, asked.consent), asked.consent,
+            asked.allowance, limit_s, b"c%d" % self.index + b"." * 14, act, NAMESPACE, KEY, tag,
+            earlier, gone,
+        )  # fmt: skip
+        frames = Frames((messages.encode(message), body))
+        self.said = (*self.said, Said(self.next, frames, body))
+        self.next += 1
+        self._transmit(frames)
+
+    def on_message(self, sender: str, message: Mail) -> None:
+        """A message of the server."""
+        header = header_of(message.frames)
+        match header:
+            case messages.Outcome():
+                told = told_of(header, message.frames[1])
+            case messages.Refused():
+                told = "refused", header.code
+            case messages.Cancelled():
+                to = "cancel", (header.session, header.sequence)
+                self.did("", ("told", to, ("left", header.started)))
+                return
+            case _:
+                return
+        self.did("", ("told", (header.session, header.sequence), told))
+        if self.here and header.session == self.session:
+            over = told[0] == "refused"
+            self.said = tuple(
+                each._replace(told=told) if each.sequence == header.sequence else each
+                for each in self.said if not (over and each.sequence == header.sequence)
+            )  # fmt: skip
+            self._heard(header.sequence)
+
+    def _heard(self, sequence: int) -> None:
+        """A request was told something."""
+
+    def _take(self, sequence: int) -> None:
+        """Its caller has what it was told."""
+        self.did("", ("left", (self.session, sequence)))
+        self._drop(sequence)
+        self._send(messages.Finish(self.session, [sequence, sequence + 1]))
+
+    def _drop(self, sequence: int) -> None:
+        self.said = tuple(each for each in self.said if each.sequence != sequence)
+
+    def on_notice(self, peer: str, what: Any) -> None:
+        """The server has fallen, and another one is there."""
+        if what[0] == "fell":
+            self.here, self.life, self.said = False, what[1], ()
+
+
+class Commander(BaseCaller):
+    """Cancels and forgets by key: with an id, or naming any generation."""
+
+    def __init__(self, configuration: KeyConfiguration) -> None:
+        super().__init__(configuration)
+        self.commands: tuple[tuple[int, bytes], ...] = ()
+        """The acts and ids that were used."""
+
+    def choices(self) -> Iterator[Choice]:
+        """Commands, and commands that come again, in whatever session."""
+        for act in (KeyAct.CANCEL, KeyAct.FORGET):
+            for tag in (b"t%d" % len(self.commands), *range(2)):
+                yield Choice("command", (int(act), tag), bound="commands")
+        for command in self.commands:
+            yield Choice("copy", command, bound="copies")
+
+    def _command(self, act: int, tag: Tag) -> None:
+        if isinstance(tag, bytes):
+            self.commands = (*self.commands, (act, tag))
+        self._copy(act, tag)
+
+    def _copy(self, act: int, tag: Tag) -> None:
+        if not self.here:
+            self._back()
+        forget = act == KeyAct.FORGET
+        self.did("", ("commanded", (self.session, self.next), act, tag, forget))
+        self._request(KeyAct(act), tag=tag)
+
+    def _heard(self, sequence: int) -> None:
+        self._take(sequence)
+
+
+class Caller(BaseCaller):
+    """Asks for the work of the key, and whatever a caller may do besides."""
+
+    def __init__(self, configuration: KeyConfiguration) -> None:
+        super().__init__(configuration)
+        self.asked = 0
+        """How often it has asked, not counting what was issued again."""
+        self.lost = False
+        """Whether it has asked in a session that is over, and has no outcome."""
+        self.left: tuple[bytes, ...] = ()
+        """Sessions of processes that died, whose leases have not ended."""
+        self.may_ask = True
+        """Whether the server knows what the environment consents to, or knows the key: before,
+        whoever issues a request again is refused for now."""
+        self.withdrawn: tuple[int, ...] = ()
+
+    def choices(self) -> Iterator[Choice]:
+        """Everything that a caller may do."""
+        for session in self.left:
+            yield Choice("lease", (session,))
+        if not self.here:
+            yield Choice("back")
+            return
+        if self.asked < self.configuration.asks:
+            yield Choice("ask", (INPUT,))
+        if self.lost and self.may_ask:
+            yield from (Choice("again", (True,)), Choice("again", (False,)), Choice("withdraw"))
+        for said in self.said:
+            if said.told is not None:
+                yield Choice("take", (said.sequence,))
+            yield Choice("cancel", (said.sequence,), bound="cancels")
+            yield Choice("repeat", (said.sequence,), bound="repeats")
+        yield Choice("ask", (OTHER,), bound="others")
+        yield Choice("attach", bound="attaches")
+        yield Choice("lease", (self.session,), bound="leases")
+        yield Choice("gone", bound="deaths")
+        yield Choice("goodbye", bound="goodbyes")
+
+    def _token(self) -> bytes:
+        return b"c%d" % self.index + b"." * 14
+
+    def _ask(self, input: bytes) -> None:
+        self.asked += input == INPUT
+        self.did("", ("asked", (self.session, self.next), self._token(), input))
+        self._request(KeyAct.ASK, input)
+
+    def _again(self, gone: bool) -> None:
+        """Issue again what it asked in a session that is over; ``gone``: proven over."""
+        self.lost = False
+        self.did("", ("asked", (self.session, self.next), self._token(), INPUT, 1, gone))
+        self._request(KeyAct.ASK, INPUT, earlier=1, gone=gone)
+
+    def _withdraw(self) -> None:
+        """It wants nothing of what it asked in an earlier session."""
+        self.lost = False
+        self.did("", ("withdrew", (self.session, self.next), self._token()))
+        self.withdrawn = (*self.withdrawn, self.next)
+        self._request(KeyAct.WITHDRAW)
+
+    def _heard(self, sequence: int) -> None:
+        if sequence in self.withdrawn:
+            self.withdrawn = tuple(each for each in self.withdrawn if each != sequence)
+            self._take(sequence)
+
+    def _attach(self) -> None:
+        self.did("", ("attached", (self.session, self.next)))
+        self._request(KeyAct.ATTACH)
+
+    def _repeat(self, sequence: int) -> None:
+        """A transmission comes again."""
+        said = next(each for each in self.said if each.sequence == sequence)
+        self.did("", ("repeated", (self.session, sequence), said.told))
+        self._transmit(said.frames)
+
+    def _cancel(self, sequence: int) -> None:
+        self.did("", ("cancelled", (self.session, sequence)))
+        self._drop(sequence)
+        self._send(messages.KeyedCancel(self.session, sequence))
+
+    def _goodbye(self) -> None:
+        session = self.session
+        self.here, self.said = False, ()
+        self.did("", ("said_goodbye", session))
+        self._send(messages.Goodbye(session))
+
+    def _gone(self) -> None:
+        """Its process dies, and its session stays until the lease ends."""
+        self._leave((*self.left, self.session))
+
+    def _lease(self, session: bytes) -> None:
+        """A lease ends: of the session in use, or of one that was left."""
+        if session in self.left:
+            self.left = tuple(each for each in self.left if each != session)
+        else:
+            self._leave(self.left)
+        self.did("", ("lost", session))
+        self.notify(SERVER, ("lease", session))
+
+    def _leave(self, left: tuple[bytes, ...]) -> None:
+        waits = any(each.input == INPUT and each.told is None for each in self.said)
+        self.here, self.said, self.lost, self.left = False, (), self.lost or waits, left
+
+    def on_notice(self, peer: str, what: Any) -> None:
+        """The server may be asked again, or not, or has fallen."""
+        if what[0] == "fell":
+            self._leave(())
+        if what[0] == "ready":
+            self.may_ask = what[1]
+        super().on_notice(peer, what)
+
+
+# -- the server ----------------------------------------------------------------------------------
+
+
+class KeyServer(Server):
+    """A router with keys, and its journal if it may fall."""
+
+    configuration: Any
+
+    def __init__(self, configuration: KeyConfiguration) -> None:
+        super().__init__(configuration)  # type: ignore[arg-type]  # what it needs of it is here
+        self.life = 0
+        self.safe: tuple[Row, ...] = ()
+        self.written: tuple[tuple[Row, ...], ...] = ()
+        """Groups of records that a fall of the server may lose, from any of them on."""
+        self.group: tuple[Row, ...] = ()
+        """The records that this step has written so far."""
+        self.ready = True
+
+    def on_start(self) -> None:
+        """A server whose worker is ready."""
+        self._begin()
+        self._start(b"w0")
+
+    def _begin(self) -> None:
+        self.new_id = names.ServerIds(self.life)
+        self.router = Router(
+            epoch=names.epoch(self.life), slots=1, now_s=NOW_S, new_id=self.new_id,
+            limits=ServerLimits(worker_capacity=2, session_share=1.0), wire=WireLimits(),
+            journaled=self.configuration.falls > 0,
+        )  # fmt: skip
+        if self.life:
+            self.new_id.attach(self.router.pool)
+            self.router.take(Restored(tuple(map(record_of, self.safe)), NOW_S))
+        else:
+            self._open()
+        self.calm()
+
+    def calm(self) -> None:
+        """Let nothing of keys be due, either."""
+        super().calm()
+        for generation in self.router.keys.generations.values():
+            generation.since_s = NOW_S
+
+    def on_message(self, sender: str, message: Mail | WorkerMail) -> None:
+        """A message of a caller or the worker."""
+        if isinstance(message, WorkerMail):
+            self.take(WorkerMessage((message.worker, *message.frames), NOW_S))
+        else:
+            self.hear(message, header_of(message.frames))
+
+    def on_notice(self, peer: str, what: Any) -> None:
+        """The worker is dead, or a lease ends."""
+        match what:
+            case ("lease", session):
+                sessions = self.router.cache.sessions
+                if session in sessions:
+                    sessions[session].heard_s = LONG_AGO_S
+                    sessions.move_to_end(session, last=False)
+                self._tick()
+            case ("exited", worker, life) if life == self.life:
+                self.take(Exited(worker, NOW_S, "it ended"))
+
+    def choices(self) -> Iterator[Choice]:
+        """Timers, the journal, and the end of the server."""
+        router, keys = self.router, self.router.keys
+        timers = ("settle",) if router.pool.lives else ("start",)  # one worker at a time
+        yield from (each for each in super().choices() if each.name in timers)
+        if keys.orphans or keys.retained:
+            yield Choice("unwanted")
+        if keys.commands.said:
+            yield Choice("expire")
+        if self.life and router.starting:
+            yield Choice("open")
+        for groups in sorted({1, len(self.written)} if self.written else ()):
+            yield Choice("sync", (groups,))
+        sessions = router.cache.sessions
+        for _, session, sequence in router.dispatcher.deadlines.heap:
+            entry = session in sessions and sessions[session].entries.get(sequence)
+            if entry and entry.kept is None:
+                yield Choice("limit", (session, sequence), bound="limits")
+        for kept in range(len(self.written) + 1):
+            yield Choice("fall", (kept,), bound="falls")
+        for stage in ("DRAINING", "CANCELLING"):
+            yield Choice("close", (stage,), bound="closes")
+
+    def _unwanted(self) -> None:
+        """Nobody has waited for so long that the deadline for orphans, or the retention, ends."""
+        self.did("", ("unwanted",))
+        keys = self.router.keys
+        for generation in (*keys.orphans.values(), *keys.retained.values()):
+            generation.since_s = LONG_AGO_S
+        self._tick()
+
+    def _expire(self) -> None:
+        """The oldest command need not be known any more."""
+        self.did("", ("expired",))
+        said = self.router.keys.commands.said
+        command, (answer, _) = next(iter(said.items()))
+        said[command] = answer, LONG_AGO_S
+        self._tick()
+
+    def _limit(self, session: bytes, sequence: int) -> None:
+        self.did("", ("out_of_time", (session, sequence)))
+        self._pass(session, sequence)
+
+    def _close(self, stage: str) -> None:
+        self.did("", ("closed", stage == "CANCELLING"))
+        self.take(CloseAsked(NOW_S, ClosingStage[stage]))
+
+    def _start(self, slot: bytes) -> None:
+        if self.configuration.falls:
+            self.did("", ("went_on",))
+        super()._start(slot)
+
+    def _sync(self, groups: int) -> None:
+        safe, self.written = self.written[:groups], self.written[groups:]
+        rows = [row for group in safe for row in group]
+        self.safe = compacted((*self.safe, *rows))
+        self.did("", ("synced", groups))
+        self.take(Saved(self.router.dispatcher.journal.safe + len(rows), NOW_S))
+
+    def _fall(self, kept: int) -> None:
+        rows = [row for group in self.written[:kept] for row in group]
+        self.safe, self.written = compacted((*self.safe, *rows)), ()
+        self.did("", ("fell", kept))
+        self.life += 1
+        self.notify("w0", ("fell", self.life))
+        for name in self.others():
+            self.notify(name, ("fell", self.life))
+        self._begin()
+        self._say_ready()
+
+    def others(self) -> list[str]:
+        """Names of all callers."""
+        count = self.configuration.callers + (self.configuration.commands > 0)
+        return [f"c{number}" for number in range(count)]
+
+    # -- effects ----------------------------------------------------------------------
+
+    def take(self, given: RouterInput, *, repairs: bool = False) -> list[Any]:
+        """See :meth:`.Server.take`."""
+        with counted_keys(self.router.keys, PAIRS):
+            said = super().take(given)
+        self._say_ready()
+        return said
+
+    def _say_ready(self) -> None:
+        if not self.configuration.falls:
+            return
+        ready = bool(self.router.workforce.environment) or bool(self.router.keys.open)
+        if ready != self.ready:
+            self.ready = ready
+            for name in self.others():
+                self.notify(name, ("ready", ready))
+
+    def _more(self, effect: RouterEffect) -> None:
+        if isinstance(effect, Save):
+            rows = tuple(tuple(plain_of(each)) for each in effect.records)
+            self.did("", ("recorded", rows))
+            self.group = (*self.group, *rows)
+
+    def on_settled(self) -> None:
+        """Records of one step are a group."""
+        if self.group:
+            self.written, self.group = (*self.written, self.group), ()
+
+    def _kill(self, worker: bytes) -> None:
+        self.notify("w0", ("kill", worker, self.life))
+
+    def _lost(self, worker: bytes) -> None:
+        self.did("", ("worker_lost",))
+
+    def _to_client(self, route: bytes, frames: Frames) -> Any:
+        self.send(f"c{names.owner(route)}", Mail(route, frames))
+        return header_of(frames)
+
+    def _to_worker(self, worker: bytes, frames: Frames, *, repairs: bool) -> None:
+        header = header_of(frames)
+        if isinstance(header, messages.Dispatch):
+            self.did("", ("dispatched", header.number, header.sequence, frames[2]))
+        self.send("w0", WorkerMail(worker, self.life, frames))
+
+    def on_rest(self) -> None:
+        """Say what a router at rest should not have."""
+        for what in unfinished(self.router):
+            self.has("", what)
+
+
+# -- the worker ----------------------------------------------------------------------------------
+
+
+class KeyWorker(Worker):
+    """The one worker, whose process is reaped when that is chosen."""
+
+    configuration: Any
+
+    def __init__(self, configuration: KeyConfiguration) -> None:
+        super().__init__(configuration)  # type: ignore[arg-type]  # what it needs of it is here
+        self.doomed = False
+        """Whether it was killed, or is to exit."""
+        self.dead: tuple[bytes, int] | None = None
+        """The process that is dead and not reaped."""
+
+    def on_notice(self, peer: str, what: Any) -> None:
+        """The server starts a process, kills it, or has fallen."""
+        match what:
+            case ("spawn", worker, life, incarnation):
+                process = self._made(worker, life, incarnation)
+                self.doomed = False
+                self.did("", ("serving", True))
+                self._take(process, self._ready())
+            case ("kill", worker, _) if worker in self.processes:
+                self._doom()
+            case ("fell", _):
+                self.processes.clear()
+                self.doomed, self.dead = False, None
+
+    def _doom(self) -> None:
+        self.doomed = True
+        self.did("", ("serving", False))
+
+    def choices(self) -> Iterator[Choice]:
+        """Ends of executions and of the process."""
+        for worker, process in self.processes.items():
+            for run in process.runs:
+                yield Choice("end", (worker, run.number, True))
+                if run.cancelled:
+                    yield Choice("end", (worker, run.number, False))
+            yield Choice("crash", (worker,), bound="crashes")
+            if self.doomed:
+                yield Choice("die", (worker,))
+        if self.dead is not None:
+            yield Choice("reap", self.dead)
+
+    def on_choice(self, name: str, *args: Any) -> None:
+        """Let it happen."""
+        if name == "reap":
+            self.dead = None
+            self.notify(SERVER, ("exited", *args))
+        else:
+            super().on_choice(name, *args)
+
+    def _die(self, worker: bytes, life: int) -> None:
+        self.did("", ("serving", False))
+        self.dead, self.doomed = (worker, life), False
+        del self.processes[worker]
+
+    def _exit(self, process: Process) -> None:
+        self._doom()
+
+    def _heard(self, process: Process, frames: Frames) -> None:
+        """Here a stop is judged by what goes on."""
+
+    def _stopping(self, process: Process, number: int) -> None:
+        self.did("", ("stopping", number))
+
+    def _begin(
+        self, process: Process, number: int, request: tuple[bytes, int], body: bytes
+    ) -> None:
+        process.runs = (*process.runs, Running(number, b"%d" % request[1], request[0]))
+
+    def _end(self, process: Process, number: int, result: bool) -> None:
+        """Environment code ends, and with the next heartbeat the router says that it knows."""
+        run = next(each for each in process.runs if each.number == number)
+        process.runs = tuple(each for each in process.runs if each is not run)
+        payload = b"%b@%d" % (run.body, number)
+        self.did("", ("over", number, payload))
+        status = Status.RESULT if result else Status.CANCELLED
+        self._take(process, OutcomeMade(number, status, payload, None))
+        if not process.core.acknowledged:
+            self._take(process, self._ready())
+        self._take(process, BeatDue({}))
+
+
+# -- time ------------------------------------------------------------------------------------
+
+
+class Time(Actor):
+    """True time, which passes by ticks."""
+
+    def __init__(self, configuration: HostConfiguration) -> None:
+        self.configuration = configuration
+        self.ticks = 0
+        self.rounds = 0
+
+    def choices(self) -> Iterator[Choice]:
+        """A tick; on the way to rest a round."""
+        for clocks in range(1 if self.ticks else self.configuration.clocks):
+            yield Choice("tick", (clocks,), bound="ticks")
+        if self.rounds < ROUNDS:
+            yield Choice("round", when="rest")
+
+    def on_choice(self, name: str, *args: Any) -> None:
+        """Let it happen."""
+        if name == "tick":
+            self._pass(*args)
+            return
+        self.rounds += 1
+        for host in HOSTS[: self.configuration.hosts]:
+            self.notify(host, ("round", self.rounds % ROUNDS_OF_A_TICK == 1))
+        self.notify(SERVER, ("round",))
+        if self.rounds % ROUNDS_OF_A_TICK == 0:
+            self._pass(0)
+
+    def _pass(self, clocks: int) -> None:
+        """The time passes for all at once; machines come first, so that guards kill in time."""
+        self.ticks += 1
+        for name, rate in zip((*HOSTS, SERVER), CLOCKS[clocks], strict=True):
+            if name not in HOSTS[self.configuration.hosts :]:
+                self.notify(name, ("tick", self.ticks, rate if self.ticks == 1 else None))
+
+
+# -- machines --------------------------------------------------------------------------------
+
+
+class Tenures:
+    """Source of a machine's ids."""
+
+    def __init__(self, machine: str) -> None:
+        self.machine = machine
+        self.drawn: tuple[Tenure, ...] = ()
+
+    def __call__(self) -> Tenure:
+        """The next one."""
+        self.drawn = (*self.drawn, names.tenure(self.machine, len(self.drawn) + 1))
+        return self.drawn[-1]
+
+
+class Machine(Actor):
+    """A machine: a host's process, its guard, and its workers."""
+
+    def __init__(self, configuration: HostConfiguration) -> None:
+        self.configuration = configuration
+        self.ticks, self.rate = 0, SLOW
+        self.missed = 0
+        """Ticks that its clock has missed: none, as long as it runs while the machine sleeps."""
+        self.host: Host | None = None
+        self.connections = 0
+        self.first_hello: HostMail | None = None
+        self.has_lost = False
+        """Whether the router of its connection was killed."""
+        self.opening = configuration.opening
+        """Beats that are still to come before the search begins."""
+        self.processes: dict[bytes, Process] = {}
+        self.deadline_s: float | None = None
+        """Time on this machine's clock at which the guard's timer fires; None: it has none."""
+        self.doomed = False
+        """Whether the guard's time has come, and it kills at any moment."""
+        self.stopped = False
+        """Whether the guard is stopped."""
+        self.for_guard: tuple[Any, ...] = ()
+        """Commands that a stopped guard has not read."""
+        self.asleep = False
+        self.late: tuple[Any, ...] = ()
+        """What has come while it slept."""
+        self.cut: tuple[str, ...] = ()
+        """Directions in which nothing passes between the host and its router: up, down."""
+
+    def on_start(self) -> None:
+        """The host begins, unless it is a second one with the id of the first."""
+        self.tenures = Tenures(self.name)
+        if not self.configuration.copies or self.name == HOSTS[0]:
+            self._begin()
+
+    # -- time -----------------------------------------------------------------------
+
+    def boot_s(self) -> float:
+        """The clock of beats and of the guard's timer."""
+        return 1000.0 + self.rate * (self.ticks - self.missed) * TICK_S
+
+    def _true_s(self, boot_s: float) -> float:
+        return (boot_s - 1000.0) / self.rate + self.missed * TICK_S
+
+    def is_due(self) -> bool:
+        """Whether the guard's time has come."""
+        return self.deadline_s is not None and self.boot_s() >= self.deadline_s
+
+    def _passes(self, ticks: int, rate: float | None) -> None:
+        """The time passes.  A guard that is as late as may be kills before."""
+        dead_by_s = self._true_s(self.deadline_s or 0.0) + GUARD_S
+        if self._may_fire() and dead_by_s <= ticks * TICK_S:
+            self._fire()
+        self.ticks = ticks
+        # A clock that stands still in sleep would miss that.
+        self.missed += self.asleep and guard.TIMER_CLOCK != guard.BOOTTIME
+        if rate is not None:  # all clocks read the same at the beginning, however fast they are
+            self.rate = rate
+        self.timer()
+
+    def timer(self) -> None:
+        """The kernel's timer fires if it is due."""
+        self.doomed = self.doomed or (self.is_due() and not self.asleep)
+
+    def _may_fire(self) -> bool:
+        """Whether the signal of the timer may kill now: SIGKILL does while the guard is stopped."""
+        needs_nobody = guard.TIMER_SIGNAL == signal.SIGKILL
+        return self.doomed and not self.asleep and (needs_nobody or not self.stopped)
+
+    # -- what may happen ---------------------------------------------------------------
+
+    def choices(self) -> Iterator[Choice]:
+        """Inputs of the machine, and faults."""
+        asked = self.configuration
+        if self.asleep:
+            yield Choice("wake")
+            return
+        if self.host is None:
+            first = self.name == HOSTS[0] or not asked.copies or self.tenures.drawn
+            yield Choice("begin", bound="" if first else "copies")
+        if self.stopped:
+            yield Choice("resume")
+        if self._may_fire():
+            yield Choice("fire")
+        for worker, process in self.processes.items():
+            for run in process.runs:
+                yield Choice("end", (worker, run.number), when="patient")
+        if not asked.lasting:
+            for way in self.cut:
+                yield Choice("heal", (way,))
+        if self.first_hello is not None:
+            yield Choice("again", bound="lates")
+        for way in ("up", "down"):
+            if way not in self.cut:
+                yield Choice("sever", (way,), bound="cuts")
+        if self.host is None:
+            return
+        if self.has_lost:
+            yield Choice("connect")
+        if self.opening:
+            yield Choice("open")
+        yield Choice("turn", bound="turns")
+        yield Choice("connect", bound="reconnects")
+        yield Choice("crash", bound="crashes")
+        yield Choice("sleep", bound="sleeps")
+        if not self.stopped:
+            yield Choice("stop", bound="stops")
+
+    def on_choice(self, name: str, *args: Any) -> None:
+        """Let it happen."""
+        getattr(self, f"_{name}")(*args)
+        self._carry_out()
+
+    def on_message(self, sender: str, message: HostMail) -> None:
+        """A message of the router, unless it came for an earlier connection."""
+        if "down" in self.cut or self.host is None or message.route != self._route():
+            return
+        if self.asleep:
+            self.late = (*self.late, message)
+            return
+        self._hear(message)
+        self._carry_out()
+
+    def _hear(self, message: HostMail) -> None:
+        if self.host is not None and message.route == self._route():
+            self.host.message([*message.frames], self.boot_s())
+
+    def on_notice(self, peer: str, what: Any) -> None:
+        """The time passes, or the router that it was connected to is dead."""
+        match what:
+            case ("tick", ticks, rate):
+                self._passes(ticks, rate)
+            case ("round", is_new):
+                self._round(is_new=is_new)
+            case ("lost",):
+                self.has_lost = True
+        self._carry_out()
+
+    def _round(self, *, is_new: bool) -> None:
+        """A turn on the way to rest, over a new connection if ``is_new``: what runs ends."""
+        if self.host is not None and not self.asleep:
+            if is_new:
+                self._connect()
+            self._turn()
+            for process in [*self.processes.values()]:
+                for run in process.runs:
+                    self._end(process.id, run.number)
+                self._take(process, BeatDue({}))
+
+    # -- the host ------------------------------------------------------------------------
+
+    def _route(self) -> bytes:
+        return b"%b.%d" % (self.name.encode(), self.connections)
+
+    def _begin(self) -> None:
+        """A process of the host starts: its lock proves its earlier tenures dead."""
+        host = HOSTS[0] if self.configuration.copies else self.name
+        self.host = Host(host, 1, self.tenures, past=self.tenures.drawn[-16:])
+        self._connect()
+        self._carry_out()
+
+    def _connect(self) -> None:
+        """There is a new connection."""
+        assert self.host is not None
+        self.has_lost = False
+        self.connections += 1
+        self.host.disconnect()
+        self.host.connect()
+
+    def _turn(self) -> None:
+        """It is time for a beat, and, if no router has answered, for another hello."""
+        assert self.host is not None
+        self.host.beat(self.boot_s())
+        if not self.host.is_joined:
+            self.host.connect()
+
+    def _open(self) -> None:
+        self.opening -= 1
+        self._turn()
+
+    def _again(self) -> None:
+        """A copy of the first hello comes late."""
+        assert self.first_hello is not None
+        self.send(SERVER, self.first_hello)
+
+    def _crash(self) -> None:
+        """The host's process is killed, and its guard ends with it."""
+        self.host = None
+        self._new_guard()
+        for process in [*self.processes.values()]:
+            self._ended(process)
+
+    def _sleep(self) -> None:
+        self.asleep = True
+        self.did("", ("slept",))
+
+    def _wake(self) -> None:
+        """Timers come first, then what runs."""
+        self.asleep = False
+        self.timer()
+        if self.doomed and guard.TIMER_SIGNAL == signal.SIGKILL:
+            self._fire()
+        self.did("", ("woke",))
+        late, self.late = self.late, ()
+        for message in late:
+            self._hear(message)
+            self._carry_out()
+
+    def _sever(self, way: str) -> None:
+        self.cut = (*self.cut, way)
+
+    def _heal(self, way: str) -> None:
+        self.cut = tuple(each for each in self.cut if each != way)
+
+    # -- the guard ----------------------------------------------------------------------
+
+    def _stop(self) -> None:
+        self.stopped = True
+
+    def _resume(self) -> None:
+        self.stopped = False
+        commands, self.for_guard = self.for_guard, ()
+        for command in commands:
+            self._command(*command)
+
+    def _tell_guard(self, *command: Any) -> None:
+        if command[0] == "deadline" and guard.TIMER_FLAGS != guard.ABSOLUTE:
+            command = ("left", command[1] - self.boot_s())
+        if self.stopped:
+            self.for_guard = (*self.for_guard, command)
+        else:
+            self._command(*command)
+
+    def _command(self, name: str, *args: Any) -> None:
+        getattr(self, f"_guard_{name}")(*args)
+
+    def _guard_deadline(self, deadline_s: float) -> None:
+        if not self.doomed:
+            self.deadline_s = max(self.deadline_s or 0.0, deadline_s)
+            self.timer()
+
+    def _guard_left(self, left_s: float) -> None:
+        self._guard_deadline(self.boot_s() + left_s)
+
+    def _guard_start(self, worker: bytes, incarnation: Incarnation) -> None:
+        assert self.host is not None
+        if not guard.may_start(self.deadline_s is not None) or self.doomed:
+            self.host.exited(worker, "no guard starts it")
+            return
+        core = WorkerCore(incarnation, header_bytes=HEADER_BYTES)
+        process = self.processes[worker] = Process(int(incarnation[1:2]), worker, core)
+        self.host.spawned(worker, 1)
+        self.did("", ("spawned", named(incarnation)))
+        self._take(process, EnvironmentReady(1, "explored", False))
+
+    def _guard_kill(self, worker: bytes) -> None:
+        if worker in self.processes:
+            self._reaped(self.processes[worker], "it was killed")
+
+    def _fire(self) -> None:
+        """The kernel kills the guard, and with it all workers; another one takes its place."""
+        waiting = [args[0] for name, *args in self.for_guard if name == "start"]
+        self._new_guard()
+        for process in [*self.processes.values()]:
+            self._reaped(process, "its guard has ended")
+        if self.host is None:
+            return
+        for worker in waiting:
+            self.host.exited(worker, "its guard has ended")
+        lease = self.host.lease
+        if lease.holds(self.boot_s()):
+            self._tell_guard("deadline", lease.deadline_s)
+
+    def _new_guard(self) -> None:
+        self.deadline_s, self.doomed, self.stopped, self.for_guard = None, False, False, ()
+
+    # -- workers --------------------------------------------------------------------------
+
+    def _reaped(self, process: Process, how: str) -> None:
+        self._ended(process)
+        if self.host is not None:
+            self.host.exited(process.id, how)
+
+    def _ended(self, process: Process) -> None:
+        del self.processes[process.id]
+        self.did("", ("died", named(process.core.incarnation)))
+
+    def _end(self, worker: bytes, number: int) -> None:
+        """Environment code ends with its result."""
+        process = self.processes[worker]
+        process.runs = tuple(each for each in process.runs if each.number != number)
+        self.did("", ("over", (named(process.core.incarnation), number)))
+        self._take(process, OutcomeMade(number, Status.RESULT, b"1", None))
+
+    def _take(self, process: Process, given: WorkerInput) -> None:
+        assert self.host is not None
+        for effect in process.core.take(given):
+            match effect:
+                case ToRouter():
+                    self.host.said(process.id, effect.frames)
+                case Run():
+                    session, _ = effect.request
+                    process.runs = (*process.runs, Running(effect.number, BODY, session))
+                    run = named(process.core.incarnation), effect.number
+                    self.did("", ("started", run, int(session[1:2])))
+                case CancelRun():  # it ends whenever it does
+                    pass
+                case Exit():
+                    self._reaped(process, "exit 0")
+
+    # -- effects --------------------------------------------------------------------------
+
+    def _carry_out(self) -> None:
+        """Carry out what the host wants."""
+        if self.host is None:
+            return
+        self.host._boot_s = self.boot_s()  # what it read last, so that states differ by less
+        self.host.flush()
+        while self.host.out:
+            out, self.host.out = self.host.out, []
+            for effect in out:
+                self._effect(effect)
+            self.host.flush()  # what its workers have said meanwhile
+
+    def _effect(self, effect: Any) -> None:
+        match effect:
+            case FromHost():
+                mail = HostMail(self._route(), frames_of(effect.frames))
+                if self.configuration.lates and self.first_hello is None:
+                    self.first_hello = mail
+                if "up" not in self.cut:
+                    self.send(SERVER, mail)
+            case StartWorker(worker, incarnation, _):
+                self._tell_guard("start", worker, incarnation)
+            case KillWorker(worker, _):
+                self._tell_guard("kill", worker)
+            case TellWorker(worker, frames):
+                if worker in self.processes:
+                    self._take(self.processes[worker], RouterMessage(frames))
+            case SetDeadline(deadline_s):
+                self._tell_guard("deadline", deadline_s)
+            case NewGuard():
+                self._new_guard()
+
+
+# -- the server ------------------------------------------------------------------------------
+
+
+class HostServer(Server):
+    """A router with its hosts, of one life after another, and the caller of one request."""
+
+    configuration: Any
+
+    def __init__(self, configuration: HostConfiguration) -> None:
+        super().__init__(configuration)  # type: ignore[arg-type]  # what it needs of it is here
+        self.ticks, self.rate = 0, FAST
+        self.life = -1
+        self.rows: tuple[Row, ...] = ()
+        """The journal."""
+        self.waits: tuple[EpochWait, ...] = ()
+        """The records of routers for their successors."""
+        self.asked_in: int | None = -1
+        """Life of the router that has the caller's request; None: it is answered."""
+        self.saving = 0
+        """Number of records up to which this step has written; 0: all of them are safe."""
+
+    def on_start(self) -> None:
+        """The first router."""
+        self.did("", ("asked",))
+        self._make()
+        self._begin()
+
+    def clock_s(self) -> float:
+        """The router's clock, by which it counts leases."""
+        return 50.0 + self.rate * self.ticks * TICK_S
+
+    # -- routers that follow each other ---------------------------------------------------
+
+    def _make(self) -> None:
+        """The next router, which has not begun."""
+        self.life += 1
+        self.alive = False
+        self.new_id = names.ServerIds(self.life)
+        self.router = Router(
+            epoch=names.epoch(self.life), slots=0, now_s=NOW_S, new_id=self.new_id,
+            limits=ServerLimits(worker_capacity=1, session_share=1.0), wire=WireLimits(),
+            heartbeats=False, journaled=self.configuration.journal,
+        )  # fmt: skip
+        asked = self.configuration
+        fence_s = asked.next_fence_s if self.life % 2 else asked.fence_s
+        terms = LeaseTerms(fence_s if asked.lease else NO_LEASE_S, drift=DRIFT, guard_s=GUARD_S)
+        self.hosts = ServerHosts(self.router, terms)
+
+    def _begin(self) -> None:
+        journal = self.configuration.journal
+        self.alive = True
+        self.hosts.earlier = EarlierEpochs(self.waits, self.clock_s())
+        if self.life and journal:
+            self.take(Restored(tuple(map(record_of, self.rows)), NOW_S))
+        if journal or not self.waits:
+            self._open()
+
+    def _open(self) -> None:
+        """Welcome hosts.  Without a journal nothing of the routers before lives any more."""
+        self.hosts.open(self.hosts.earlier if self.configuration.journal else None)
+        waits = {each.epoch for each in self.hosts.earlier.waits}
+        self._write()
+        if waits:
+            self.take(HostsLive(NOW_S))
+        dead = [life for life in range(self.life) if names.epoch(life) not in waits]
+        self._dead(dead)
+        self.take(PoolOpened([*map(names.epoch, dead)], NOW_S))
+        self._call()
+
+    def _dead(self, lives: Sequence[int]) -> None:
+        if lives:
+            self.did("", ("dead", *lives))
+
+    def _write(self) -> None:
+        """Write down what a later server must know."""
+        record = self.hosts.record(self.clock_s())
+        if record is not None:
+            self.waits = record
+            self.hosts.written(record)
+
+    def _fall(self) -> None:
+        self._make()
+
+    def _replace(self) -> None:
+        for host in HOSTS[: self.configuration.hosts]:
+            self.notify(host, ("lost",))
+        self._begin()
+        self._send_to_hosts()
+
+    # -- inputs ---------------------------------------------------------------------------
+
+    def choices(self) -> Iterator[Choice]:
+        """The router's turn, if something comes of it, and its end."""
+        if not self.alive:
+            yield Choice("replace")
+            return
+        if self._is_due():
+            yield Choice("rule")
+        yield Choice("fall", bound="falls")
+
+    def _is_due(self) -> bool:
+        now_s, leases = self.clock_s(), self.hosts.hosts.leases
+        unknown = self.router.dispatcher.dispatches.unknown.live_executions
+        if not unknown and copy.copy(self.hosts.earlier).take_dead(now_s):
+            return True
+        if any(s.is_open and not s.life and s.start_at_s <= NOW_S for s in self.router.pool.slots):
+            return True
+        if any(now_s >= leases._dead_at_s(each) for each in leases.holdings.values()):
+            return True
+        for host in self.hosts.hosts.hosts.values():
+            fresh = leases.is_fresh(host.holding, now_s) and not host.broken
+            if fresh != host.fresh or (fresh and not host.slots and not host.set_aside):
+                return True
+        return False
+
+    def on_notice(self, peer: str, what: Any) -> None:
+        """The time passes, or nothing else goes on: then pauses end, too."""
+        if what[0] == "tick":
+            _, self.ticks, rate = what
+            self.rate = self.rate if rate is None else rate
+        for slot in self.router.pool.slots:
+            slot.pause_s = 0.0
+            slot.start_at_s = min(slot.start_at_s, NOW_S)
+
+    def on_message(self, sender: str, message: Any) -> None:
+        """A message of a host; before hosts are welcome one only hears that its tenure is
+        over."""
+        if not self.alive:
+            return
+        if self.hosts.is_open:
+            self._give(self.hosts.message(message.route, message.frames, self.clock_s()))
+            self._send_to_hosts()
+        elif (told := self.hosts.end_tenure(message.route, message.frames)) is not None:
+            self._to_host(told)
+
+    def _rule(self) -> None:
+        """The router's turn: look who is lost, and who gets work."""
+        if self.hosts.is_open:
+            self._give(self.hosts.tick(self.clock_s()))
+        elif self.hosts.earlier.have_ended(self.clock_s()):
+            self._open()
+        self._send_to_hosts()
+
+    def _give(self, inputs: Iterable[Any]) -> None:
+        """Give the router the inputs that follow from hosts; its own clock stands still."""
+        for given in inputs:
+            if isinstance(given, HostsDead):
+                dead = given.dead_epochs
+                self._dead([life for life in range(self.life) if names.epoch(life) in dead])
+            self.take(given._replace(now_s=NOW_S) if "now_s" in given._fields else given)
+            if isinstance(given, WorkerBack):
+                self._taken(given)
+        self.take(Tick(NOW_S))
+        self._call()
+
+    def _taken(self, back: WorkerBack) -> None:
+        """What a worker that is back runs, and the journal knows, is this router's now."""
+        worker = self.router.workforce.workers.get(back.worker)
+        unknown = self.router.dispatcher.dispatches.unknown
+        for number, execution in worker.live.items() if worker is not None else ():
+            if execution.session is not unknown:
+                self.did("", ("taken", (named(back.incarnation), number), self.life))
+
+    # -- the caller -------------------------------------------------------------------------
+
+    def _call(self) -> None:
+        """Ask in this life, if what was asked before is known to run no more; under a key in
+        any case."""
+        asked, before = self.configuration, self.asked_in
+        if not self.hosts.is_open or before is None or before == self.life:
+            return
+        nonce = names.nonce(0, 1)
+        session = names.session(self.life, nonce)
+        is_keyed = asked.journal and asked.keyed
+        if before >= 0 and not is_keyed:
+            old = names.session(before, nonce)
+            said = self._say(messages.Sync(old, names.epoch(before), 1, 1, 1, [0, 1]))
+            if not any(isinstance(each, messages.Unknown) and each.gone for each in said):
+                return
+        self.asked_in = self.life
+        self._say(messages.Hello(1, nonce, 1, "c0", MOST_BYTES))
+        digest = input_digest(BODY, True)
+        if is_keyed:
+            earlier = 1 if before >= 0 else None
+            self._say(
+                messages.KeyedRequest(
+                    session, 0, digest, True, ALLOWANCE, None, nonce, KeyAct.ASK, NAMESPACE, KEY,
+                    b"", earlier, True,
+                ),
+                BODY,
+            )  # fmt: skip
+        else:
+            self._say(messages.Request(session, 0, digest[:16], True, ALLOWANCE, None), BODY)
+
+    def _say(self, message: Any, *more: bytes) -> list[Any]:
+        return self.hear(
+            Mail(names.route(0, 1), Frames((messages.encode(message), *more))), message
+        )
+
+    # -- effects ------------------------------------------------------------------------------
+
+    def calm(self) -> None:
+        """Let every wait for last words be due, and every start but one after a pause, which lasts
+        until the next tick; no lease of the caller."""
+        super().calm()
+        for slot in self.router.pool.slots:
+            if not slot.pause_s and slot.start_at_s < math.inf:
+                slot.start_at_s = NOW_S
+        for life in self.router.pool.lives.values():
+            if life.phase is Phase.REAPED:
+                life.left_s = LONG_AGO_S
+
+    def take(self, given: RouterInput, *, repairs: bool = False) -> list[Any]:
+        """See :meth:`.Server.take`.  What is written is safe at once."""
+        lives = self.router.pool.lives
+        self.incarnations = {each: life.incarnation for each, life in lives.items()}
+        said = super().take(given)
+        while self.saving:
+            upto, self.saving = self.saving, 0
+            said += super().take(Saved(upto, NOW_S))
+        del self.incarnations
+        return said
+
+    def _spawn(self, effect: Spawn) -> None:
+        assert self.hosts.hosts.take(effect)
+
+    def _kill(self, worker: bytes) -> None:
+        self.hosts.hosts.take(Kill(worker, "it is killed"))
+
+    def _lost(self, worker: bytes) -> None:
+        self.did("", ("lost", named(self.incarnations[worker])))
+
+    def _more(self, effect: RouterEffect) -> None:
+        if isinstance(effect, Save):
+            rows = tuple(tuple(plain_of(each)) for each in effect.records)
+            self.rows = compacted((*self.rows, *rows))
+            self.saving = effect.upto
+
+    def _to_client(self, route: bytes, frames: Frames) -> Any:
+        header = header_of(frames)
+        if isinstance(header, messages.Outcome):
+            self.did("", ("answered",))
+            self.asked_in = None
+        return header
+
+    def _to_worker(self, worker: bytes, frames: Frames, *, repairs: bool) -> None:
+        self.hosts.hosts.tell(worker, [frames])
+
+    def _send_to_hosts(self) -> None:
+        """Send what is for hosts, once it is written down who is here."""
+        self._write()
+        self.hosts.hosts.flush()
+        for effect in self.hosts.effects():
+            if isinstance(effect, ToHost):
+                self._to_host(effect)
+
+    def _to_host(self, told: ToHost) -> None:
+        mail = HostMail(told.route, frames_of(told.frames))
+        self.send(told.route.decode().partition(".")[0], mail)
+
+    def on_rest(self) -> None:
+        """Say nothing: the judge knows what its one caller waits for."""
