@@ -85,7 +85,7 @@ async def test_a_worker_is_judged_by_its_command(tmp_path: Path):
     none = f"{sys.executable} -c 'raise SystemExit(5)'"
     wrong = await run(tmp_path, *ask[:2], none, *ask[3:], "--case", "*hello*")
     assert wrong.code == 1
-    assert "expected a hello; seen: it exited with status 5; it said nothing" in wrong.err
+    assert "hellos 2); seen: it exited with status 5; it said nothing" in wrong.err
     for each in (done, listed, wrong):
         each.check_no_traceback()
     await check_nothing_left(tmp_path)

@@ -8,8 +8,12 @@ import pytest
 
 from tests.conformance.pages import PAGE, headings
 from trio_envserve.core.errors import ConfigError
+from trio_envserve.lab.conformance import cases, workers
 from trio_envserve.lab.conformance.cases import CASES, SECTIONS, select
 from trio_envserve.lab.conformance.environment import OPERATIONS
+from trio_envserve.lab.conformance.findings import CaseMain
+from trio_envserve.lab.conformance.peer import Peer
+from trio_envserve.lab.conformance.script import Step, cases_of
 
 GUARANTEES = {"wire", *(f"G{n}" for n in range(1, 11))}
 
@@ -26,6 +30,23 @@ def test_each_case_says_what_is_right_in_one_sentence():
         assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", case.name)
         assert case.guarantee in GUARANTEES
         assert set(case.needs) <= set(OPERATIONS)
+
+
+@pytest.mark.parametrize(
+    ("table", "stage"), [(cases.SCRIPTS, cases.Stage), (workers.SCRIPTS, workers.WorkerBench)]
+)
+def test_each_step_of_a_script_is_a_word(table: str, stage: type):
+    words: set[str] = set()
+
+    async def nothing() -> None:
+        pass
+
+    def main(steps: list[Step]) -> CaseMain:
+        words.update(step.word for step in steps)
+        return nothing
+
+    assert [*cases_of(table, main)]
+    assert {word for word in words if not (hasattr(stage, word) or hasattr(Peer, word))} == set()
 
 
 def test_every_guarantee_has_cases_through_the_proxy_or_not():

@@ -28,10 +28,7 @@ from ...core import messages
 from ...net import Network
 from ...testing.proxy import FaultProxy, open_fault_proxy
 from .findings import CaseFailed, CaseSkipped, TimedOut, Unreachable, check
-from .peer import Peer, RawSocket, Sent, open_peer, open_raw_peer
-
-LOOK_S = 0.02
-"""Between two looks at a count."""
+from .peer import LOOK_S, Peer, RawSocket, open_peer, open_raw_peer
 
 RESTART_S = 30.0
 """For a server that was restarted to be there, with a worker."""
@@ -176,12 +173,12 @@ class Bench:
 
     async def running(
         self, peer: Peer, sequence: int = 0, *, stubborn: bool = False
-    ) -> tuple[dict[str, Any], Sent]:
-        """An input that runs by now, and its request."""
+    ) -> dict[str, Any]:
+        """An input that is asked for, and runs by now."""
         asked = self.wait(stubborn=stubborn)
-        sent = peer.transmit(sequence, asked)
+        peer.transmit(sequence, asked)
         await self.counted(asked, "it runs", started=1)
-        return asked, sent
+        return asked
 
     async def runs_on(self, asked: dict[str, Any], what: str) -> None:
         """Fail the case unless it was started once, and has not ended."""

@@ -2,9 +2,10 @@
 
 Theory of operation
 -------------------
-A case is an async function whose name is the case's name and whose docstring is
-the one line that says what a right server does.  It is given its bench, and for each
-further parameter a client with a session of its own.  It returns (passed), raises
+A case is a script in a table (:mod:`.script`), or else an async function whose name is the
+case's name and whose docstring is the one line that says what a right server does.  It is
+given its bench, and for each further parameter a client with a session of its own.  It
+returns (passed), raises
 :class:`CaseFailed` (with what was expected and what was seen) or
 :class:`CaseSkipped` (this server cannot be asked).  :func:`case` turns it into
 a :class:`Case` and says where the line comes from: a heading of
@@ -56,7 +57,7 @@ class Mark(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Case:
-    """One thing that a right server, or worker, does.  Made by :func:`case`."""
+    """One thing that a right server, or worker, does.  Made by :func:`case`, or of a script."""
 
     name: str
     line: str

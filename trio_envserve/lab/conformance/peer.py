@@ -3,6 +3,7 @@ one that says everything again until it has its outcomes."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 import os
@@ -99,6 +100,8 @@ def same_bytes(outcomes: Iterable[Received]) -> bool:
 T = TypeVar("T")
 
 HELLO_AGAIN_S = 0.5
+LOOK_S = 0.02
+"""Between two looks at a count, or at a session that ends."""
 WIRE = WireLimits(
     message_bytes=1 << 31, reconnect_max_s=0.1, peer_queue_messages=100_000,
     peer_queue_bytes=1 << 31,
@@ -108,12 +111,14 @@ WIRE = WireLimits(
 Spans: TypeAlias = "list[int]"
 
 
-class Sent(NamedTuple):
-    """One transmission of a request: sent again, it is the same bytes."""
+@dataclasses.dataclass(slots=True)
+class Asked:
+    """The first request under a sequence."""
 
-    sequence: int
-    key: str
+    input: Any
     frames: tuple[Body, ...]
+    outcome: Received | None = None
+    """The first one that came."""
 
 
 class Socket(Protocol):
@@ -144,6 +149,8 @@ class Peer:
         """The server's last status record."""
         self.connection = 1
         self.probe = 0
+        self.asked: dict[int, Asked] = {}
+        """The requests of the session, over whichever connection of its client."""
         self.received: list[Received] = []
         """The messages that came and were not asked for yet, in order."""
         self._socket = socket
@@ -172,13 +179,14 @@ class Peer:
         self.window, self.message_bytes = other.window, other.message_bytes
         self.connection = other.connection + 1 if connection is None else connection
         self.probe = other.probe
+        self.asked = other.asked
 
     def prepared(
         self, sequence: int, asked: Any, *, body: Body | None = None, digest: bytes | None = None,
         rerun: bool | None = None, allowance: int = 1, deadline_s: float | None = None,
         session: bytes | None = None, **fields: Any,
-    ) -> Sent:  # fmt: skip
-        """A request, not sent yet.  ``fields`` are further fields of its body."""
+    ) -> tuple[Body, ...]:  # fmt: skip
+        """The frames of a request, not sent yet.  ``fields`` are further fields of its body."""
         if body is None:
             body = body_of(asked, **fields)
         if digest is None:
@@ -189,18 +197,19 @@ class Peer:
                 session or self.session, sequence, digest, rerun, allowance, deadline_s
             )
         )
-        key = asked.get("key", "") if isinstance(asked, dict) else ""
-        return Sent(sequence, key, (header, body))
+        self.asked.setdefault(sequence, Asked(asked, (header, body)))
+        return header, body
 
-    def transmit(self, sequence: int, asked: Any, **options: Any) -> Sent:
+    def transmit(self, sequence: int, asked: Any, **options: Any) -> tuple[Body, ...]:
         """Send a request; ``options`` as for :meth:`prepared`."""
-        sent = self.prepared(sequence, asked, **options)
-        self.again(sent)
-        return sent
+        frames = self.prepared(sequence, asked, **options)
+        self.send_frames(*frames)
+        return frames
 
-    def again(self, sent: Sent) -> None:
-        """One more transmission, the same bytes."""
-        self.send_frames(*sent.frames)
+    def again(self, n: int, *, times: int = 1) -> None:
+        """Further transmissions of a request, the same bytes."""
+        for _ in range(times):
+            self.send_frames(*self.asked[n].frames)
 
     def finish(self, *sequences: int) -> None:
         """Say that these are finished."""
@@ -264,7 +273,7 @@ class Peer:
         began_s = trio.current_time()
         try:
             while True:
-                self._say_hello(message_bytes, name)
+                self.say_hello(message_bytes, name)
                 try:
                     welcome, _ = await self.next(
                         messages.Welcome, "a welcome", lambda each: each.nonce == self.nonce
@@ -281,7 +290,7 @@ class Peer:
     async def hello_once(self, nonce: bytes) -> messages.Welcome | messages.Error:
         """Ask for a session, once, and be it if there is one."""
         self.nonce = nonce
-        self._say_hello(1 << 28, "conform")
+        self.say_hello()
         answer: messages.Welcome | messages.Error
         answer, _ = await self.next((messages.Welcome, messages.Error), "Welcome, or Error")
         if isinstance(answer, messages.Welcome):
@@ -291,22 +300,26 @@ class Peer:
     async def hello_refused(self, nonce: bytes) -> messages.Error:
         """Say a hello that must get an Error; the session stays what it was."""
         own, self.nonce = self.nonce, nonce
-        self._say_hello(1 << 28, "conform")
+        self.say_hello()
         self.nonce = own
         error, _ = await self.next(messages.Error, "Error, for a hello that gets no session")
         return error
 
-    def _say_hello(self, message_bytes: int, name: str) -> None:
+    def say_hello(self, message_bytes: int = 1 << 28, name: str = "conform") -> None:
+        """Say hello, and do not wait."""
         hello = messages.Hello(PROTOCOL_VERSION, self.nonce, self.connection, name, message_bytes)
         self.send(hello)
 
     def _take(self, welcome: messages.Welcome) -> None:
+        if welcome.session != self.session:
+            self.asked = {}
         self.session, self.epoch = welcome.session, welcome.epoch
         self.window, self.message_bytes = welcome.window, welcome.message_bytes
         self.server = welcome.server
 
     async def outcome(self, sequence: int, what: str = "") -> Received:
-        """The next outcome of this sequence.  Fails at once if it is refused instead."""
+        """The next outcome of this sequence: the same bytes each time.  Fails at once if it is
+        refused instead."""
         what = what or f"an outcome of sequence {sequence}"
 
         def fits(message: Any) -> bool:
@@ -317,32 +330,31 @@ class Peer:
             late = [m for m, _ in self.all(messages.Outcome) if fits(m)]
             check(bool(late), what, found.message)
             found = Received(*await self.next(messages.Outcome, what, fits))
+        asked = self.asked.setdefault(sequence, Asked(None, ()))
+        asked.outcome = asked.outcome or found
+        check(same_bytes([asked.outcome, found]), "the same bytes each time", found.message)
         return found
 
-    async def result(self, sequence: int, what: str = "") -> Any:
-        """The value of a request that must have one."""
-        outcome = await self.outcome(sequence, what)
+    async def result(self, n: int, what: str = "", *, executions: int = 0) -> Any:
+        """The value of a request that must have one, its own, after so many executions."""
+        outcome = await self.outcome(n, what)
         check(outcome.message.status == 0, "a result", describe(outcome))
-        return value_of(outcome)
+        right = executions in (0, outcome.message.executions)
+        check(right, f"{executions} executions", outcome.message)
+        value, asked = value_of(outcome), self.asked[n].input
+        if isinstance(asked, dict) and isinstance(value, dict) and "key" in value:
+            check(value["key"] == asked["key"], "the result of its own request", value)
+        return value
 
-    async def own_result(self, asked: dict[str, Any], sequence: int, what: str = "") -> None:
-        """A result, which must be that of this input."""
-        value = await self.result(sequence, what)
-        check(value["key"] == asked["key"], "the result of its own request", value)
-
-    async def replayed(self, sequence: int, first: Received, what: str = "") -> None:
-        """The next outcome, which must be the first one again, byte for byte."""
-        again = await self.outcome(sequence, what)
-        check(same_bytes([first, again]), "the same bytes", again.message)
-
-    async def error(self, sequence: int, what: str = "") -> dict[str, Any]:
+    async def error(self, n: int, code: str = "any", verdict: str = "any") -> dict[str, Any]:
         """The error record of a request that must end with one."""
-        outcome = await self.outcome(sequence, what)
+        outcome = await self.outcome(n)
         check(outcome.message.status != 0, "an error", describe(outcome))
         record = value_of(outcome)
-        expected = "an error record with code, verdict and message"
-        check(isinstance(record, dict), expected, record)
-        check({"code", "verdict", "message"} <= set(record), expected, record)
+        right = isinstance(record, dict) and {"code", "verdict", "message"} <= set(record)
+        check(right, "an error record with code, verdict and message", record)
+        right = code in ("any", record["code"]) and verdict in ("any", record["verdict"])
+        check(right, f"{code}, {verdict}", record)
         return dict(record)
 
     async def refused(self, sequence: int, code: str) -> messages.Refused:
@@ -382,6 +394,16 @@ class Peer:
             messages.Unknown, "Unknown", lambda each: each.session == self.session
         )
         return unknown
+
+    async def gone(self) -> None:
+        """Ask until the session is gone."""
+        unknown = None
+        with trio.move_on_after(self.patience_s):
+            while unknown is None or not unknown.gone:
+                self.sync_nowait(1, [0, 1])
+                unknown = await self.unknown()
+                await trio.sleep(0 if unknown.gone else LOOK_S)
+        check(unknown is not None and unknown.gone, "gone, once nothing of it runs", unknown)
 
     async def cancel(
         self,
@@ -554,7 +576,6 @@ class PatientClient:
         self._nonce = os.urandom(16)
         self._last: Peer | None = None
         self._asked: Sequence[Any] = ()
-        self._sent: dict[int, Sent] = {}
         self._at_once = 1
         self._answered = True
         """Whether the last probe was answered, or was of another connection."""
@@ -592,19 +613,19 @@ class PatientClient:
                     self._take(peer)
 
     def _say_everything(self, peer: Peer) -> None:
-        unanswered = [n for n in self._sent if not self.outcomes[n]]
+        unanswered = [n for n in peer.asked if not self.outcomes[n]]
         for sequence in unanswered:
-            peer.again(self._sent[sequence])
-        while len(unanswered) < self._at_once and len(self._sent) < len(self._asked):
-            sequence = len(self._sent)
+            peer.again(sequence)
+        while len(unanswered) < self._at_once and len(peer.asked) < len(self._asked):
+            sequence = len(peer.asked)
             self.outcomes[sequence] = []
-            self._sent[sequence] = peer.transmit(sequence, self._asked[sequence])
+            peer.transmit(sequence, self._asked[sequence])
             unanswered.append(sequence)
-        pending = Ranges(n for n in self._sent if not self.outcomes[n] or n % 2)
+        pending = Ranges(n for n in peer.asked if not self.outcomes[n] or n % 2)
         if not self._answered:
             peer.probe -= 1  # the same number again: no answer has come to it
         self._answered = False
-        peer.sync_nowait(len(self._sent), pending.flat())
+        peer.sync_nowait(len(peer.asked), pending.flat())
 
     def _take(self, peer: Peer) -> None:
         for message, frames in peer.all(messages.Outcome):

@@ -46,14 +46,16 @@ from ...core.messages import (
     WorkerHello,
     WorkerOutcome,
 )
-from ...core.terms import ID_BYTES, Body, Status, Verdict
+from ...core.ranges import Ranges
+from ...core.terms import ID_BYTES, Body, Status
 from ...host.processes import WorkerProcess, start_process
 from ...net import Stream, open_stream, unwrap_single
 from ...net.framing import FramingError
 from ...worker.config import WorkerConfig
-from .findings import Case, CaseFailed, Finding, TimedOut, case, check
+from .findings import Case, CaseFailed, CaseMain, Finding, TimedOut, case, check
 from .peer import body_of
 from .run import Report, judge_case
+from .script import Step, cases_of, numbers, play
 
 BEAT_S = 0.1
 CLIENT = "a client's route"
@@ -93,6 +95,9 @@ class WorkerBench:
         self.session = secrets.token_bytes(ID_BYTES)
         self.heard: list[Heard] = []
         self.heartbeats: list[Heartbeat] = []
+        self._to = incarnation
+        self._beat = 0
+        """The one that is answered."""
         self._patience_s = patience_s
         self._stream = stream
         self._news = trio.Event()
@@ -161,105 +166,196 @@ class WorkerBench:
         said = [each.message for each in self.heard if not isinstance(each.message, messages.Beat)]
         return f"last it said {said[-1]}" if said else "it said nothing"
 
-    def all(self, cls: type[M], since: int = 0) -> list[M]:
-        """Its messages of that kind, from that place of ``heard`` on."""
-        return [cast(M, each.message) for each in self.heard[since:] if type(each.message) is cls]
+    def all(self, cls: type[M]) -> list[M]:
+        """Its messages of that kind so far."""
+        return [cast(M, each.message) for each in self.heard if type(each.message) is cls]
 
-    async def one(self, cls: type[M], expected: str, since: int = 0) -> M:
-        """Wait for a message of that kind."""
-        await self.until(lambda: bool(self.all(cls, since)), expected)
-        return self.all(cls, since)[0]
+    def _outcomes(self, n: int) -> list[Heard]:
+        """What it has said of the end of a dispatch: outcomes, and their announcements."""
+        return [
+            each
+            for each in self.heard
+            if isinstance(each.message, WorkerOutcome | Announced) and each.message.number == n
+        ]
 
-    async def outcome(self, number: int = 0, since: int = 0) -> Heard:
-        """Wait for the outcome of a dispatch, and look whether it is of that."""
+    # -- what must come, and what must not: words of scripts -----------------------------
 
-        def found() -> list[Heard]:
-            return [
-                each
-                for each in self.heard[since:]
-                if isinstance(each.message, messages.WorkerOutcome)
-                and each.message.number == number
-            ]
+    async def hellos(self, count: list[int]) -> None:
+        """Wait for so many hellos."""
+        await self.until(lambda: len(self.all(WorkerHello)) >= count[0], f"{count[0]} hellos")
+        hello = self.all(WorkerHello)[0]
+        check(hello.version == PROTOCOL_VERSION, f"version {PROTOCOL_VERSION}", hello)
 
-        await self.until(lambda: bool(found()), f"the outcome of dispatch {number}")
-        heard = found()[0]
-        message = cast(messages.WorkerOutcome, heard.message)
-        check(
-            (message.session, message.sequence) == (self.session, number),
-            "the dispatch's session and sequence in the outcome", message,
-        )  # fmt: skip
-        check(heard.frames[0] == CLIENT.encode(), "the dispatch's client, as bytes",
-              heard.frames[0])  # fmt: skip
+    async def signs(self, count: list[int]) -> None:
+        """Wait for so many signs of life."""
+        await self.until(lambda: len(self.heartbeats) >= count[0], f"{count[0]} signs of life")
+
+    async def outcome(
+        self, n: int, status: str = "any", verdict: str = "any", code: str = "any"
+    ) -> None:
+        """Wait for the outcome of a dispatch, which must be its own."""
+        found = list[Heard]()
+
+        def came() -> bool:
+            found[:] = [e for e in self._outcomes(n) if isinstance(e.message, WorkerOutcome)]
+            return bool(found)
+
+        await self.until(came, f"the outcome of dispatch {n}")
+        message, frames = found[0]
+        assert isinstance(message, WorkerOutcome)
+        right = (message.session, message.sequence) == (self.session, n)
+        check(right, "the dispatch's session and sequence in the outcome", message)
+        check(frames[0] == CLIENT.encode(), "the dispatch's client, as bytes", frames[0])
         check(messages.is_status(message.status), "status 0, 1 or 2", message)
-        return heard
+        info = error_of(found[0]) if message.status else None
+        if status != "any":
+            check(message.status == Status[status], f"status {status}", info or message)
+        if verdict != "any":
+            right = info is not None and (verdict, code) in (
+                (info.verdict.name, info.code), (info.verdict.name, "any")
+            )  # fmt: skip
+            check(right, f"{code}, {verdict}", info or message)
+        for announced in (each for each in self.all(Announced) if each.number == n):
+            size = announced.size_bytes
+            check(len(frames[-1]) == size, f"a body of {size} bytes", len(frames[-1]))
+
+    async def again(self, n: int) -> None:
+        """Wait for a further outcome (or announcement) of a dispatch: the first one's frames."""
+        await self._sent_again(n, 1)
+
+    async def missed(self, n: int, kind: str) -> None:
+        """State that nothing has come of a dispatch: the last of this kind is sent again."""
+        count = len(self._outcomes(n))
+        await self.beat()
+        self.state(next=n + 1, live=n)
+        await self._sent_again(n, count)
+        again, before = (self._outcomes(n)[at] for at in (count, count - 1))
+        check(type(again.message).__name__ == kind, f"{kind} again", again.message)
+        check(again.frames == before.frames, "the same frames again", again.message)
+
+    async def _sent_again(self, n: int, count: int) -> None:
+        await self.until(lambda: len(self._outcomes(n)) > count, f"what was lost of {n}, again")
+        first, last = self._outcomes(n)[0], self._outcomes(n)[count]
+        same = type(first.message) is not type(last.message) or first.frames == last.frames
+        check(same, "the same frames again", last.message)
+
+    async def announced(self, n: int) -> None:
+        """Wait for the announcement of an outcome."""
+        await self.until(lambda: bool(self.all(Announced)), "an announcement: announce_bytes is 1")
+        found = self.all(Announced)[0]
+        right = (found.session, found.sequence, found.number) == (self.session, n, n)
+        check(right, "the dispatch's ids in its announcement", found)
+
+    async def missing(self, sequences: list[int]) -> None:
+        """Wait for a Missing of these."""
+        await self._names(Missing, sequences)
+
+    async def declined(self, sequences: list[int]) -> None:
+        """Wait for a Declined of these."""
+        await self._names(Declined, sequences)
+
+    async def _names(self, cls: type[Missing | Declined], sequences: list[int]) -> None:
+        expected = f"a {cls.__name__} of {sequences}"
+        await self.until(lambda: bool(self.all(cls)), expected)
+        found = self.all(cls)[0]
+        check(found.numbers == Ranges(sequences).flat(), expected, found)
 
     async def quiet(self) -> None:
         """Wait for two more beats: until then it has read what was said."""
-        since = len(self.heard)
-        await self.until(lambda: len(self.all(messages.Beat, since)) >= 2, "two more beats")
+        since = len(self.all(Beat))
+        await self.until(lambda: len(self.all(Beat)) >= since + 2, "two more beats")
 
-    async def nothing_of(self, cls: type[messages.Message], expected: str, since: int) -> None:
-        """It says nothing of that kind, from that place of ``heard`` on."""
+    async def said(self, kind: str, count: list[int]) -> None:
+        """It has said so many messages of this kind, when it has read what was said."""
         await self.quiet()
-        found = self.all(cls, since)
-        check(not found, expected, found)
+        found = self.all(getattr(messages, kind))
+        check(len(found) == count[0], f"{count[0]} messages {kind}", found)
 
-    async def ended(self, expected: str) -> str:
-        """Wait for the end of its process; how it ended."""
+    async def no_more(self, kind: str) -> None:
+        """It says no further message of this kind."""
+        await self.quiet()
+        await self.said(kind, [len(self.all(getattr(messages, kind)))])
+
+    async def seen(self, sequences: list[int] | str) -> None:
+        """Its next beat names these dispatches as seen (or ``none``); beats are numbered."""
+        await self.quiet()
+        beats, wanted = self.all(Beat), [] if sequences == "none" else [*sequences]
+        check(beats[-1].seen == Ranges(map(int, wanted)).flat(), f"{sequences} seen", beats[-1])
+        check([each.beat for each in beats] == list(range(1, len(beats) + 1)), "1, 2, 3, …", beats)
+
+    async def ended(self, how: str = "") -> None:
+        """Wait for the end of its process: by itself, if ``in-order``."""
         with trio.move_on_after(self._patience_s):
             while self._ended is None:
                 await self._news.wait()
-            return self._ended
-        raise TimedOut(expected, "its process lives")
+        if self._ended is None:
+            raise TimedOut("the end of its process", "its process lives")
+        right = not how or self._ended == "it exited with status 0"
+        check(right, "exit with status 0", self._ended)
 
     # -- what the router says -------------------------------------------------
 
     async def ready(self) -> None:
         """Wait for its hello, and answer it."""
-        await self.one(messages.WorkerHello, "a hello")
-        self.state(0, 0)
+        await self.hellos([1])
+        self.state(next=0)
 
-    def say(self, message: messages.Message, *body: Body, incarnation: bytes = b"") -> None:
+    def say(self, message: messages.Message, *body: Body) -> None:
         """A message of the router."""
-        self.send(incarnation or self.incarnation, messages.encode(message), *body)
+        self.send(self._to, messages.encode(message), *body)
 
     def send(self, *frames: Body) -> None:
         """Any frames."""
         if not self._stream.send_nowait(frames):
             raise CaseFailed("a worker that reads its link", "what was said is not read")
 
+    def to_another(self) -> None:
+        """From now on what is said is for another incarnation."""
+        self._to = secrets.token_bytes(ID_BYTES)
+
     def body_of(self, of: str = "input") -> bytes:
-        """The body of a dispatch of an input."""
-        return body_of(self.subject.inputs[of])
+        """The body of a dispatch of an input; of the ``longest`` there is."""
+        inputs = self.subject.inputs
+        of = ("long" if "long" in inputs else "input") if of == "longest" else of
+        return b"\xff\xff" if of == "unreadable" else body_of(inputs[of])
 
-    def dispatch(self, number: int = 0, of: str = "input", *, body: bytes | None = None) -> None:
+    def dispatch(self, n: int, of: str = "input") -> None:
         """Dispatch an input; its sequence is its number."""
-        self.say(
-            messages.Dispatch(self.session, number, number, CLIENT),
-            self.body_of(of) if body is None else body,
-        )
+        self.say(Dispatch(self.session, n, n, CLIENT), self.body_of(of))
 
-    def state(
-        self, beat: int, next: int, live: Sequence[int] = (), cancelled: Sequence[int] = ()
-    ) -> None:
-        """State what the router holds; ``live`` and ``cancelled`` are spans."""
-        self.say(messages.Statement(beat, next, [*live], [*cancelled]))
+    def dispatch_together(self, sequences: list[int]) -> None:
+        """Dispatch inputs as one batch."""
+        body = self.body_of()
+        rows: list[Said] = [(Dispatch(self.session, n, n, CLIENT), body) for n in sequences]
+        ((header, bodies),) = messages.in_batches(rows)
+        self.send(self.incarnation, header, bodies)
 
-    async def later_beat(self) -> int:
-        """The number of a beat that it says from now on."""
-        return (await self.one(messages.Beat, "a beat", len(self.heard))).beat
+    async def beat(self) -> None:
+        """Wait for a beat, to which ``state`` answers."""
+        since = len(self.all(Beat))
+        await self.until(lambda: len(self.all(Beat)) > since, "a beat")
+        self._beat = self.all(Beat)[-1].beat
 
-    async def missed(self, number: int = 0) -> Heard:
-        """The message that it sends again when an outcome, or its announcement, was lost."""
-        since = len(self.heard)
-        self.state(await self.later_beat(), number + 1, [number, number + 1])
-        kinds = (messages.WorkerOutcome, messages.Announced)
+    def state(self, *, next: int, live: int | str = "", cancelled: int | str = "") -> None:
+        """State what the router holds."""
+        spans = (Ranges(numbers(str(each))).flat() for each in (live, cancelled))
+        self.say(messages.Statement(self._beat, next, *spans))
 
-        def again() -> list[Heard]:
-            return [each for each in self.heard[since:] if isinstance(each.message, kinds)]
+    def stop(self, sequences: list[int]) -> None:
+        """Stop dispatches."""
+        self.say(Stop(Ranges(sequences).flat()))
 
-        await self.until(lambda: bool(again()), "what was lost, sent again")
-        return again()[0]
+    def fetch(self, sequences: list[int]) -> None:
+        """Ask for announced outcomes."""
+        self.say(Fetch(Ranges(sequences).flat(), []))
+
+    def later(self, sequences: list[int]) -> None:
+        """Let announced outcomes wait."""
+        self.say(Fetch([], Ranges(sequences).flat()))
+
+    def retire(self) -> None:
+        """Let it end."""
+        self.say(Retire())
 
     def hang_up(self) -> None:
         """The server ends: both sockets are closed on its side."""
@@ -315,214 +411,121 @@ SAID = "What is said"
 TOO_MANY = 65_537
 """Dispatches in one message: one more than a worker takes."""
 
+SCRIPTS = """
+== How it is started
 
-async def _ends_as(b: WorkerBench, status: Status) -> Heard:
-    """The outcome of dispatch 0, which must have this status."""
-    heard = await b.outcome()
-    assert isinstance(heard.message, WorkerOutcome)
-    seen = error_of(heard) if heard.message.status else heard.message
-    check(heard.message.status == status, f"status {status.value}, {status.name.lower()}", seen)
-    return heard
+G9 signs-of-life-come-by-themselves
+A line of JSON comes on the signs with each heartbeat_s, whether or not there is work.
+    signs 3
 
+G1 it-does-not-outlive-its-server
+When the signs and the link end, the worker exits, whatever it runs.
+    dispatch 0 longest; quiet; hang-up; ended
 
-async def _fails_as(b: WorkerBench, status: Status, verdict: Verdict, code: str = "") -> None:
-    """The outcome of dispatch 0 has this status, and an error with this verdict and code."""
-    info = error_of(await _ends_as(b, status))
-    right = info.verdict is verdict and code in ("", info.code)
-    check(right, f"{code}, {verdict.name}".removeprefix(", "), info)
+== What is said
 
+wire a-hello-is-repeated-until-a-state-comes
+The hello comes again with later beats, until a Statement answers it, and then no more.
+    hellos 2; state next=0; no-more WorkerHello
 
-@case(SAID, "wire")
-async def a_hello_is_repeated_until_a_state_comes(b: WorkerBench) -> None:
-    """The hello comes again with later beats, until a Statement answers it, and then no more."""
-    hello = await b.one(WorkerHello, "a hello")
-    check(hello.version == PROTOCOL_VERSION, f"version {PROTOCOL_VERSION}", hello)
-    since = len(b.heard)
-    await b.one(WorkerHello, "a second hello, as nobody has answered", since)
-    b.state(0, 0)
-    await b.quiet()
-    await b.nothing_of(WorkerHello, "no hello after a Statement", len(b.heard))
+wire beats-are-numbered-and-name-what-has-arrived
+Beats are numbered 1, 2, 3, …, and seen are the spans of the dispatches that arrived.
+    dispatch 0,3; outcome 0,3; seen 0,3
 
+G3 a-dispatch-gets-one-outcome
+A dispatch is run and gets one outcome, a result, with its ids and its client.
+    dispatch 0; outcome 0 RESULT; said WorkerOutcome 1
 
-@case(SAID, "wire")
-async def beats_are_numbered_and_name_what_has_arrived(b: WorkerBench) -> None:
-    """Beats are numbered 1, 2, 3, …, and seen are the spans of the dispatches that arrived."""
-    b.dispatch(0)
-    b.dispatch(3)
-    await b.outcome(0)
-    await b.outcome(3)
-    await b.quiet()
-    beats = b.all(Beat)
-    check([beat.beat for beat in beats] == list(range(1, len(beats) + 1)), "1, 2, 3, …", beats)
-    check(beats[-1].seen == [0, 1, 3, 4], "seen [0, 1, 3, 4]", beats[-1])
+G3 dispatches-may-share-a-batch
+The rows of a batch of dispatches are taken as if they had come one by one.
+    dispatch-together 0,1,3,0; outcome 0,1,3; said WorkerOutcome 3; seen 0,1,3
 
+G1 a-number-seen-before-is-not-run-again
+A dispatch that arrives three times is run once.
+    dispatch 0,0,0; outcome 0; dispatch 0; said WorkerOutcome 1
 
-@case(STARTED, "G9")
-async def signs_of_life_come_by_themselves(b: WorkerBench) -> None:
-    """A line of JSON comes on the signs with each heartbeat_s, whether or not there is work."""
-    await b.until(lambda: len(b.heartbeats) >= 3, "three signs of life")
+G5 what-is-for-another-incarnation-is-ignored
+A dispatch for another incarnation is not run, and has not been seen.
+    to-another; dispatch 0; retire; seen none; said WorkerOutcome 0
 
+G4 a-lost-outcome-is-sent-again
+An outcome that a Statement of a later beat still wants is sent again, byte for byte.
+    dispatch 0; outcome 0; missed 0 WorkerOutcome; missed 0 WorkerOutcome
 
-@case(SAID, "G3")
-async def a_dispatch_gets_one_outcome(b: WorkerBench) -> None:
-    """A dispatch is run and gets one outcome, a result, with its ids and its client."""
-    b.dispatch()
-    await _ends_as(b, Status.RESULT)
-    since = len(b.heard)
-    await b.nothing_of(WorkerOutcome, "no second outcome", since)
+G8 an-outcome-under-way-is-not-sent-again
+A Statement of a beat from before the outcome was sent does not ask for it again.
+    beat; dispatch 0; outcome 0; state next=1 live=0; said WorkerOutcome 1
 
+G4 an-outcome-is-dropped-when-the-router-has-it
+An outcome that a Statement no longer names is dropped, and never sent again.
+    dispatch 0; outcome 0; beat; state next=1; beat; state next=1 live=0; said WorkerOutcome 1
 
-@case(SAID, "G3")
-async def dispatches_may_share_a_batch(b: WorkerBench) -> None:
-    """The rows of a batch of dispatches are taken as if they had come one by one."""
-    body = b.body_of()
-    rows: list[Said] = [(Dispatch(b.session, n, n, CLIENT), body) for n in (0, 1, 3)]
-    ((header, bodies),) = messages.in_batches([*rows, rows[0]])
-    b.send(b.incarnation, header, bodies)
-    for number in (0, 1, 3):
-        await b.outcome(number)
-    await b.quiet()
-    check(len(b.all(WorkerOutcome)) == 3, "three outcomes", b.all(WorkerOutcome))
-    check(b.all(Beat)[-1].seen == [0, 2, 3, 4], "seen [0, 2, 3, 4]", b.all(Beat)[-1])
+G4 outcomes-are-kept-beside-each-other
+Outcomes that are still wanted are kept, whatever becomes of others beside them.
+    dispatch 0-2; outcome 0-2; beat; state next=3 live=0,2; again 0,2; said WorkerOutcome 5
 
+G9 what-never-arrived-is-asked-for
+Live dispatches that never arrived are named in a Missing, and run when they come.
+    dispatch 1; outcome 1; beat; state next=4 live=0,1,3; missing 0,3; dispatch 0,3; outcome 0,3
 
-@case(SAID, "G1")
-async def a_number_seen_before_is_not_run_again(b: WorkerBench) -> None:
-    """A dispatch that arrives three times is run once."""
-    for _ in range(3):
-        b.dispatch()
-    await b.outcome()
-    b.dispatch()
-    await b.quiet()
-    found = b.all(WorkerOutcome)
-    check(len(found) == 1, "one outcome", found)
+G7 what-is-cancelled-and-never-arrived-is-declined
+A cancelled dispatch that never arrived is declined, counts as seen, and is not run.
+    beat; state next=2 live=0,1 cancelled=0,1; declined 0,1
+    dispatch 0; seen 0,1; said WorkerOutcome 0
 
+G7 a-stop-may-overtake-its-dispatch
+A dispatch that was stopped before it arrived is not run: cancelled, DID_NOT_RUN.
+    stop 0; dispatch 0; outcome 0 CANCELLED DID_NOT_RUN cancelled
 
-@case(SAID, "G5")
-async def what_is_for_another_incarnation_is_ignored(b: WorkerBench) -> None:
-    """A dispatch for another incarnation is not run, and has not been seen."""
-    other = os.urandom(ID_BYTES)
-    b.say(Dispatch(b.session, 0, 0, CLIENT), b"", incarnation=other)
-    b.say(Retire(), incarnation=other)
-    await b.quiet()
-    check(b.all(Beat)[-1].seen == [], "nothing seen", b.all(Beat)[-1])
-    check(not b.all(WorkerOutcome), "no outcome", b.all(WorkerOutcome))
+G7 a-stop-ends-what-runs needs=long
+A Stop reaches the environment's code, and the outcome says MAY_HAVE_RUN.
+    dispatch 0 long; said WorkerOutcome 0; stop 0; outcome 0 CANCELLED MAY_HAVE_RUN cancelled
 
+G7 a-lost-stop-is-repaired needs=long
+A dispatch that a Statement names as cancelled is cancelled, though no Stop has come.
+    dispatch 0 long; quiet; beat; state next=1 live=0 cancelled=0
+    outcome 0 CANCELLED MAY_HAVE_RUN cancelled
 
-@case(SAID, "G4")
-async def a_lost_outcome_is_sent_again(b: WorkerBench) -> None:
-    """An outcome that a Statement of a later beat still wants is sent again, byte for byte."""
-    b.dispatch()
-    first = await b.outcome()
-    for _ in range(2):
-        again = await b.missed()
-        check(again.frames == first.frames, "the same frames again", again.message)
+G7 what-nobody-wants-any-more-is-cancelled needs=long
+An execution that is below next and not live is cancelled.
+    dispatch 0 long; quiet; beat; state next=1; outcome 0 CANCELLED MAY_HAVE_RUN cancelled
 
+G1 executions-run-beside-each-other needs=long
+A long execution does not keep others from being run.
+    dispatch 0 long; dispatch 1; outcome 1
 
-@case(SAID, "G8")
-async def an_outcome_under_way_is_not_sent_again(b: WorkerBench) -> None:
-    """A Statement of a beat from before the outcome was sent does not ask for it again."""
-    beat = await b.later_beat()
-    b.dispatch()
-    await b.outcome()
-    since = len(b.heard)
-    b.state(beat, 1, [0, 1])
-    await b.nothing_of(WorkerOutcome, "no outcome again", since)
+G9 an-unreadable-body-did-not-run
+A body that cannot be read is an outcome like any other: an error, DID_NOT_RUN.
+    dispatch 0 unreadable; outcome 0 ERROR DID_NOT_RUN
+
+G9 a-failed-rollout-is-an-error-record needs=failing
+A rollout that fails ends as status 1 with rollout-failed, RAN_AND_FAILED.
+    dispatch 0 failing; outcome 0 ERROR RAN_AND_FAILED rollout-failed
+
+G8 a-large-outcome-is-announced-first
+A large outcome is announced by its size, and sent when a Fetch asks for it.
+    dispatch 0; announced 0; said WorkerOutcome 0; fetch 0; outcome 0
+
+G4 a-lost-announcement-is-sent-again
+Statement repairs an announcement as it does an outcome, until it is fetched; then that.
+    dispatch 0; announced 0; missed 0 Announced; fetch 0; outcome 0; missed 0 WorkerOutcome
+
+G8 what-is-to-wait-is-not-announced-again
+After a Fetch that names it in later, an announcement is not repeated, and is kept.
+    dispatch 0; announced 0; later 0; beat; state next=1 live=0; said Announced 1
+    fetch 0; outcome 0
+
+G8 retired-it-exits-with-status-0
+After Retire the worker tears down and exits with status 0.
+    dispatch 0; outcome 0; retire; ended in-order
+"""
 
 
-@case(SAID, "G4")
-async def an_outcome_is_dropped_when_the_router_has_it(b: WorkerBench) -> None:
-    """An outcome that a Statement no longer names is dropped, and never sent again."""
-    b.dispatch()
-    await b.outcome()
-    since = len(b.heard)
-    b.state(await b.later_beat(), 1)
-    b.state(await b.later_beat(), 1, [0, 1])
-    await b.nothing_of(WorkerOutcome, "no outcome: it was dropped", since)
+def _scripted(steps: Sequence[Step]) -> CaseMain:
+    async def main(b: WorkerBench) -> None:
+        await play(b, steps)
 
-
-@case(SAID, "G4")
-async def outcomes_are_kept_beside_each_other(b: WorkerBench) -> None:
-    """Outcomes that are still wanted are kept, whatever becomes of others beside them."""
-    for number in range(3):
-        b.dispatch(number)
-    first = [await b.outcome(number) for number in range(3)]
-    since = len(b.heard)
-    b.state(await b.later_beat(), 3, [0, 1, 2, 3])
-    again = [await b.outcome(number, since) for number in (0, 2)]
-    check([each.frames for each in again] == [first[0].frames, first[2].frames],
-          "outcomes 0 and 2 as they were", [each.message for each in again])  # fmt: skip
-    numbers = [each.number for each in b.all(WorkerOutcome, since)]
-    check(1 not in numbers, "no outcome 1: the router has it", numbers)
-
-
-@case(SAID, "G9")
-async def what_never_arrived_is_asked_for(b: WorkerBench) -> None:
-    """Live dispatches that never arrived are named in a Missing, and run when they come."""
-    b.dispatch(1)
-    await b.outcome(1)
-    b.state(await b.later_beat(), 4, [0, 2, 3, 4])
-    missing = await b.one(Missing, "a Missing of 0 and 3")
-    check(missing.numbers == [0, 1, 3, 4], "a Missing of 0 and 3", missing)
-    b.dispatch(0)
-    b.dispatch(3)
-    await b.outcome(0)
-    await b.outcome(3)
-
-
-@case(SAID, "G7")
-async def what_is_cancelled_and_never_arrived_is_declined(b: WorkerBench) -> None:
-    """A cancelled dispatch that never arrived is declined, counts as seen, and is not run."""
-    b.state(await b.later_beat(), 2, [0, 2], [0, 2])
-    declined = await b.one(Declined, "a Declined of 0 and 1")
-    check(declined.numbers == [0, 2], "a Declined of 0 and 1", declined)
-    b.dispatch(0)
-    await b.quiet()
-    check(b.all(Beat)[-1].seen == [0, 2], "0 and 1 seen", b.all(Beat)[-1])
-    check(not b.all(WorkerOutcome), "no outcome: it was declined", b.all(WorkerOutcome))
-
-
-@case(SAID, "G7")
-async def a_stop_may_overtake_its_dispatch(b: WorkerBench) -> None:
-    """A dispatch that was stopped before it arrived is not run: cancelled, DID_NOT_RUN."""
-    b.say(Stop([0, 1]))
-    b.dispatch()
-    await _fails_as(b, Status.CANCELLED, Verdict.DID_NOT_RUN, "cancelled")
-
-
-@case(SAID, "G7", needs=("long",))
-async def a_stop_ends_what_runs(b: WorkerBench) -> None:
-    """A Stop reaches the environment's code, and the outcome says MAY_HAVE_RUN."""
-    b.dispatch(of="long")
-    await b.nothing_of(WorkerOutcome, "an input that goes on until it is cancelled", 0)
-    b.say(Stop([0, 1]))
-    await _fails_as(b, Status.CANCELLED, Verdict.MAY_HAVE_RUN, "cancelled")
-
-
-@case(SAID, "G7", needs=("long",))
-async def a_lost_stop_is_repaired(b: WorkerBench) -> None:
-    """A dispatch that a Statement names as cancelled is cancelled, though no Stop has come."""
-    b.dispatch(of="long")
-    await b.quiet()
-    b.state(await b.later_beat(), 1, [0, 1], [0, 1])
-    await _fails_as(b, Status.CANCELLED, Verdict.MAY_HAVE_RUN, "cancelled")
-
-
-@case(SAID, "G7", needs=("long",))
-async def what_nobody_wants_any_more_is_cancelled(b: WorkerBench) -> None:
-    """An execution that is below next and not live is cancelled."""
-    b.dispatch(of="long")
-    await b.quiet()
-    b.state(await b.later_beat(), 1)
-    await _fails_as(b, Status.CANCELLED, Verdict.MAY_HAVE_RUN, "cancelled")
-
-
-@case(SAID, "G1", needs=("long",))
-async def executions_run_beside_each_other(b: WorkerBench) -> None:
-    """A long execution does not keep others from being run."""
-    b.dispatch(0, of="long")
-    b.dispatch(1)
-    await b.outcome(1)
+    return main
 
 
 @case(SAID, "G8")
@@ -539,110 +542,41 @@ async def malformed_messages_change_nothing(b: WorkerBench) -> None:
     b.send(token, cbor2.dumps([80, [1, 1], b.session, [1, 2], [1, 2], CLIENT]), b"\xf6")
     b.send(token, messages.encode(Stop([5, 3])))
     b.send(token, messages.encode(Stop([0, 1])), b"a frame too many")
-    b.dispatch()
-    await _ends_as(b, Status.RESULT)
-    await b.quiet()
-    check(b.all(Beat)[-1].seen == [0, 1], "0 seen", b.all(Beat)[-1])
+    b.dispatch(0)
+    await b.outcome(0, "RESULT")
+    await b.seen([0])
 
 
 @case(SAID, "G10")
 async def a_message_that_names_too_many_is_ignored(b: WorkerBench) -> None:
     """A Stop, or Statement, of more than 65,536 dispatches is malformed, and changes nothing."""
     b.say(Stop([0, TOO_MANY]))
-    b.state(await b.later_beat(), 2**40, [0, 2**40], [0, 2**40])
-    b.dispatch()
-    await _ends_as(b, Status.RESULT)
+    await b.beat()
+    b.say(messages.Statement(b.all(Beat)[-1].beat, 2**40, [0, 2**40], [0, 2**40]))
+    b.dispatch(0)
+    await b.outcome(0, "RESULT")
     check(not b.all(Declined) and not b.all(Missing), "no Declined, no Missing",
           [*b.all(Declined), *b.all(Missing)])  # fmt: skip
 
 
-@case(SAID, "G9")
-async def an_unreadable_body_did_not_run(b: WorkerBench) -> None:
-    """A body that cannot be read is an outcome like any other: an error, DID_NOT_RUN."""
-    b.dispatch(body=b"\xff\xff")
-    await _fails_as(b, Status.ERROR, Verdict.DID_NOT_RUN)
-
-
-@case(SAID, "G9", needs=("failing",))
-async def a_failed_rollout_is_an_error_record(b: WorkerBench) -> None:
-    """A rollout that fails ends as status 1 with rollout-failed, RAN_AND_FAILED."""
-    b.dispatch(of="failing")
-    await _fails_as(b, Status.ERROR, Verdict.RAN_AND_FAILED, "rollout-failed")
-
-
-@case(SAID, "G8")
-async def a_large_outcome_is_announced_first(b: WorkerBench) -> None:
-    """A large outcome is announced by its size, and sent when a Fetch asks for it."""
-    b.dispatch()
-    announced = await b.one(Announced, "an announcement: announce_bytes is 1")
-    await b.nothing_of(WorkerOutcome, "no outcome before a Fetch", 0)
-    b.say(Fetch([0, 1], []))
-    body = (await b.outcome()).frames[-1]
-    check(len(body) == announced.size_bytes, f"a body of {announced.size_bytes} bytes", len(body))
-    check((announced.session, announced.sequence, announced.number) == (b.session, 0, 0),
-          "the dispatch's ids in its announcement", announced)  # fmt: skip
-
-
-@case(SAID, "G4")
-async def a_lost_announcement_is_sent_again(b: WorkerBench) -> None:
-    """Statement repairs an announcement as it does an outcome, until it is fetched; then that."""
-    b.dispatch()
-    await b.one(Announced, "an announcement: announce_bytes is 1")
-    again = await b.missed()
-    check(isinstance(again.message, Announced), "the announcement again", again.message)
-    b.say(Fetch([0, 1], []))
-    first = await b.outcome()
-    again = await b.missed()
-    check(again.frames == first.frames, "the outcome again, as it was", again.message)
-
-
-@case(SAID, "G8")
-async def what_is_to_wait_is_not_announced_again(b: WorkerBench) -> None:
-    """After a Fetch that names it in later, an announcement is not repeated, and is kept."""
-    b.dispatch()
-    await b.one(Announced, "an announcement: announce_bytes is 1")
-    b.say(Fetch([], [0, 1]))
-    since = len(b.heard)
-    b.state(await b.later_beat(), 1, [0, 1])
-    await b.nothing_of(Announced, "no announcement again", since)
-    b.say(Fetch([0, 1], []))
-    await b.outcome()
-
-
-@case(SAID, "G8")
-async def retired_it_exits_with_status_0(b: WorkerBench) -> None:
-    """After Retire the worker tears down and exits with status 0."""
-    b.dispatch()
-    await b.outcome()
-    b.say(Retire())
-    how = await b.ended("the end of its process")
-    check(how == "it exited with status 0", "exit with status 0", how)
-
-
-@case(STARTED, "G1")
-async def it_does_not_outlive_its_server(b: WorkerBench) -> None:
-    """When the signs and the link end, the worker exits, whatever it runs."""
-    b.dispatch(of="long" if "long" in b.subject.inputs else "input")
-    await b.quiet()
-    b.hang_up()
-    await b.ended("the end of its process")
-
-
-UNANSWERED = frozenset((a_hello_is_repeated_until_a_state_comes,))
+UNANSWERED = frozenset(("a-hello-is-repeated-until-a-state-comes",))
 """In all others the hello of the worker is answered before they begin."""
 
 ANNOUNCING = frozenset(
     (
-        a_large_outcome_is_announced_first,
-        a_lost_announcement_is_sent_again,
-        what_is_to_wait_is_not_announced_again,
+        "a-large-outcome-is-announced-first",
+        "a-lost-announcement-is-sent-again",
+        "what-is-to-wait-is-not-announced-again",
     )
 )
 """These tell the worker that every outcome is large."""
 
 WORKER_CASES: tuple[Case, ...] = tuple(
     sorted(
-        (each for each in list(globals().values()) if type(each) is Case),
+        (
+            *(each for each in list(globals().values()) if type(each) is Case),
+            *cases_of(SCRIPTS, _scripted),
+        ),
         key=lambda each: (STARTED, SAID).index(each.section),
     )
 )
@@ -684,11 +618,11 @@ async def conform_worker(options: WorkerOptions) -> Report:
     left = iter(options.cases)
 
     async def run(case: Case) -> None:
-        announce_bytes = 1 if case in ANNOUNCING else None
+        announce_bytes = 1 if case.name in ANNOUNCING else None
         async with open_worker_bench(
             subject, patience_s=options.patience_s, announce_bytes=announce_bytes
         ) as bench:
-            if case not in UNANSWERED:
+            if case.name not in UNANSWERED:
                 await bench.ready()
             await case.main(bench)
 
