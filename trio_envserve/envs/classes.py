@@ -68,16 +68,7 @@ from .. import foreign
 from ..core.errors import ConfigError
 from ..foreign import CodeResult
 from .interface import Backend, Rollout
-from .methods import (
-    MainThread,
-    Methods,
-    ObjectThread,
-    PlainCalls,
-    TookTooLong,
-    TrioMethods,
-    plainly,
-    same,
-)
+from .methods import Methods, ObjectThread, PlainCalls, TookTooLong, TrioMethods, plainly, same
 from .tool_loop import LoopOptions, ToolLoop
 from .tools import Tool, tools_of, tools_of_object
 
@@ -242,9 +233,9 @@ class ClassEnvironment:
         return tools_of_object(made[0], self.tools, self._label, reserved=RESERVED)
 
     def _methods(self, rollout: Rollout) -> Methods:
-        plain: PlainCalls
         # The name is the one under which threads of an execution are looked for.
-        plain = MainThread() if self.main_thread else ObjectThread(f"request {rollout.request}")
+        thread = f"request {rollout.request}"
+        plain = PlainCalls() if self.main_thread else ObjectThread(thread)
         if self.backend != "asyncio":
             return TrioMethods(plain)
         from .methods_asyncio import AsyncioMethods

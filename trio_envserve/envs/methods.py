@@ -13,20 +13,22 @@ A coroutine that takes too long is cancelled.  This is for environments on trio;
 ``methods_asyncio`` has the others.
 
 Code that handles signals needs the main thread of its process, which is that of trio's loop.
-:class:`MainThread` calls plain methods there, and the loop stands still meanwhile.
+:class:`PlainCalls` calls plain methods there, and the loop stands still meanwhile.
 """
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import contextvars
+import functools
 import inspect
 import math
 import os
 import queue
 import threading
-from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias, final
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, final
 
 import trio
 
@@ -47,58 +49,62 @@ def same(value: Any) -> Any:
     return value
 
 
+T = TypeVar("T")
+
 Then: TypeAlias = Callable[[Any], Any]
 """A function of a method's value, called where the method runs."""
 
 
-class Methods(Protocol):
-    """Calls the methods of one object."""
+class PlainCalls:
+    """Calls the plain methods of an object where its caller runs: in the main thread, for an
+    object that needs that.
 
-    async def call(
-        self, method: Callable[[], Any], *, then: Then = same, timeout_s: float = math.inf
-    ) -> CodeResult:
-        """Call a method to its end.  The error is the method's own, or
-        :class:`TookTooLong` or :class:`StillRunning`.  Raises only what cancels the
-        caller, after the method has ended."""
-        ...
+    The context variables of these methods begin as those of the first caller.  What a later
+    caller has changed since (the span that it has opened, say) is there during its call.
+    """
 
-    async def settle(self) -> None:
-        """Wait until no method runs, though the caller is cancelled."""
-        ...
-
-    async def close(self, method: Callable[[], Any], timeout_s: float) -> CodeResult:
-        """Call a method, though the caller is cancelled."""
-        ...
-
-    async def end(self, last: Callable[[], Any]) -> None:
-        """Call ``last``, which raises nothing, where plain methods run, though the caller is
-        cancelled.  The object's thread ends with it."""
-        ...
-
-
-class PlainCalls(Protocol):
-    """Where the plain methods of an object are called."""
+    def __init__(self) -> None:
+        self._first: contextvars.Context | None = None
+        self._context: contextvars.Context | None = None
 
     def call(
         self, method: Callable[[], Any], then: Then, done: Callable[[CodeResult], None]
     ) -> None:
-        """Call a method after those before it.  ``done`` is called once it has ended, in
-        its thread, and must not raise."""
-        ...
+        """Call a method after those before it.  ``done`` is called once it has ended, in its
+        thread, and must not raise."""
+        done(self._run(contextvars.copy_context(), _call_of(method, then)))
 
     def end(self) -> None:
         """No call follows."""
-        ...
+
+    def _run(self, caller: contextvars.Context, call: Callable[[], CodeResult]) -> CodeResult:
+        if self._first is None or self._context is None:
+            self._first, self._context = caller, caller.copy()
+        return self._context.run(self._with, caller, call)
+
+    def _with(self, caller: contextvars.Context, call: Callable[[], CodeResult]) -> CodeResult:
+        assert self._first is not None
+        first, nothing = self._first, object()
+        set_ = [
+            (variable, variable.set(value))
+            for variable, value in caller.items()
+            if first.get(variable, nothing) is not value
+        ]
+        try:
+            return call()
+        finally:
+            for variable, token in set_:
+                variable.reset(token)
 
 
 @final
-class ObjectThread:
-    """The thread of one object: begins with the first call."""
+class ObjectThread(PlainCalls):
+    """Calls them in a thread of the object's own, which begins with the first call."""
 
     def __init__(self, name: str) -> None:
+        super().__init__()
         self._name = name
         self._calls: queue.SimpleQueue[Callable[[], None] | None] | None = None
-        self._kept = _Kept()
 
     def call(
         self, method: Callable[[], Any], then: Then, done: Callable[[CodeResult], None]
@@ -112,15 +118,11 @@ class ObjectThread:
             threading.Thread(
                 target=_take, args=(self._calls,), name=self._name or None, daemon=True
             ).start()
-        caller, pid, kept = contextvars.copy_context(), os.getpid(), self._kept
-
-        def run() -> None:
-            done(kept.run(caller, plainly, method, then, pid))
-
-        self._calls.put(run)
+        caller, called = contextvars.copy_context(), _call_of(method, then)
+        self._calls.put(lambda: done(self._run(caller, called)))
 
     def end(self) -> None:
-        """See :meth:`PlainCalls.end`."""
+        """The thread ends."""
         if self._calls is not None:
             self._calls.put(None)
 
@@ -131,140 +133,158 @@ def _take(calls: queue.SimpleQueue[Callable[[], None] | None]) -> None:
         del call  # its object is not kept alive while the thread waits for the next one
 
 
-@final
-class MainThread:
-    """For an object whose methods need the main thread, which is the caller's."""
+class Running(Protocol):
+    """A plain method under way, as a future of asyncio's has it."""
 
-    def __init__(self) -> None:
-        self._kept = _Kept()
+    def done(self) -> bool:
+        """Whether it has ended."""
+        ...
 
-    def call(
-        self, method: Callable[[], Any], then: Then, done: Callable[[CodeResult], None]
-    ) -> None:
-        """See :meth:`PlainCalls.call`."""
-        caller = contextvars.copy_context()
-        done(self._kept.run(caller, plainly, method, then, os.getpid()))
-
-    def end(self) -> None:
-        """See :meth:`PlainCalls.end`."""
+    def result(self) -> CodeResult:
+        """How it ended."""
+        ...
 
 
-@final
-class _Kept:
-    """The context variables of an object's plain methods.
-
-    They begin as those of the first caller.  What a later caller has changed since (the span
-    that it has opened, say) is there during its call.
-    """
-
-    def __init__(self) -> None:
-        self._first: contextvars.Context | None = None
-        self._context: contextvars.Context | None = None
-
-    def run(self, caller: contextvars.Context, function: Callable[..., Any], *args: Any) -> Any:
-        if self._first is None or self._context is None:
-            self._first, self._context = caller, caller.copy()
-        return self._context.run(self._with, caller, function, *args)
-
-    def _with(self, caller: contextvars.Context, function: Callable[..., Any], *args: Any) -> Any:
-        assert self._first is not None
-        first, nothing = self._first, object()
-        set_ = [
-            (variable, variable.set(value))
-            for variable, value in caller.items()
-            if first.get(variable, nothing) is not value
-        ]
-        try:
-            return function(*args)
-        finally:
-            for variable, token in set_:
-                variable.reset(token)
-
-
-@final
-class TrioMethods:
-    """For a rollout that runs on trio."""
+class Methods(abc.ABC):
+    """Calls the methods of one object, on one kind of loop."""
 
     def __init__(self, plain: PlainCalls) -> None:
         self._plain = plain
-        self._overdue: trio.Event | None = None
+        self._overdue: Running | None = None
         self._used = False
 
     async def call(
         self, method: Callable[[], Any], *, then: Then = same, timeout_s: float = math.inf
     ) -> CodeResult:
-        """See :meth:`Methods.call`."""
-        if self._overdue is not None and not self._overdue.is_set():
+        """Call a method to its end.  The error is the method's own, or
+        :class:`TookTooLong` or :class:`StillRunning`.  Raises only what cancels the
+        caller, after the method has ended."""
+        if self._overdue is not None and not self._overdue.done():
             return CodeResult(error=StillRunning())
         self._overdue = None
         if not inspect.iscoroutinefunction(method):
             ended = await self._plainly(method, then, timeout_s)
-            if not isinstance(ended.value, Unfinished):
+            if not isinstance(ended.value, _Unfinished):
                 return ended
             method = ended.value.get
+        return await self._awaited(_to_its_end(method, then), timeout_s)
+
+    async def settle(self) -> None:
+        """Wait until no method runs, though the caller is cancelled."""
+        if self._overdue is not None:
+            await self._uncancelled(functools.partial(self._wait, self._overdue, math.inf))
+
+    async def close(self, method: Callable[[], Any], timeout_s: float) -> CodeResult:
+        """Call a method, though the caller is cancelled."""
+        return await self._uncancelled(functools.partial(self.call, method, timeout_s=timeout_s))
+
+    async def end(self, last: Callable[[], Any]) -> None:
+        """Call ``last``, which raises nothing, where plain methods run, though the caller is
+        cancelled.  The object's thread ends with it."""
+        if not self._used:
+            last()
+            return
+        try:
+            await self._uncancelled(functools.partial(self._plainly, last, same, math.inf))
+        finally:
+            self._plain.end()
+
+    async def _plainly(self, method: Callable[[], Any], then: Then, timeout_s: float) -> CodeResult:
+        running = await self._begin(method, then)
+        self._used = True
+        await self._wait(running, timeout_s)
+        if running.done():
+            return running.result()
+        self._overdue = running
+        return CodeResult(error=TookTooLong())
+
+    @abc.abstractmethod
+    async def _begin(self, method: Callable[[], Any], then: Then) -> Running:
+        """Begin to call a plain method, unless the caller is cancelled; nothing cancels it
+        then."""
+
+    @abc.abstractmethod
+    async def _wait(self, running: Any, timeout_s: float) -> None:
+        """Wait so long for its end; if the caller is cancelled, raise that after its end."""
+
+    @abc.abstractmethod
+    async def _awaited(self, method: Awaitable[CodeResult], timeout_s: float) -> CodeResult:
+        """The end of a coroutine, or TookTooLong after it was cancelled."""
+
+    @abc.abstractmethod
+    async def _uncancelled(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do some work to its end, though the caller is cancelled."""
+
+
+async def _to_its_end(method: Callable[[], Any], then: Then) -> CodeResult:
+    async def value() -> Any:
+        return then(await method())
+
+    return await foreign.acall(value)
+
+
+@final
+class TrioMethods(Methods):
+    """For a rollout that runs on trio."""
+
+    async def _begin(self, method: Callable[[], Any], then: Then) -> Running:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        running = _OnTrio()
+        self._plain.call(method, then, running.deliver)
+        return running
+
+    async def _wait(self, running: Any, timeout_s: float) -> None:
+        try:
+            with trio.move_on_after(timeout_s):
+                await running.ended.wait()
+        except trio.Cancelled:
+            with trio.CancelScope(shield=True):
+                await running.ended.wait()
+            raise
+
+    async def _awaited(self, method: Awaitable[CodeResult], timeout_s: float) -> CodeResult:
         with trio.move_on_after(timeout_s) as scope:
-            ended = await foreign.acall(awaited, method, then)
+            ended = await method
         await trio.lowlevel.checkpoint_if_cancelled()
         if scope.cancel_called and ended.error is not None:
             return CodeResult(error=TookTooLong())
         return ended
 
-    async def _plainly(self, method: Callable[[], Any], then: Then, timeout_s: float) -> CodeResult:
-        await trio.lowlevel.checkpoint_if_cancelled()
-        done, token = trio.Event(), trio.lowlevel.current_trio_token()
-        ended: list[CodeResult] = []
-
-        def deliver(result: CodeResult) -> None:
-            ended.append(result)
-            with contextlib.suppress(trio.RunFinishedError):
-                token.run_sync_soon(done.set)
-
-        self._used = True
-        self._plain.call(method, then, deliver)
-        try:
-            with trio.move_on_after(timeout_s):
-                await done.wait()
-        except trio.Cancelled:
-            with trio.CancelScope(shield=True):
-                await done.wait()
-            raise
-        if ended:
-            return ended[0]
-        self._overdue = done
-        return CodeResult(error=TookTooLong())
-
-    async def settle(self) -> None:
-        """See :meth:`Methods.settle`."""
-        if self._overdue is not None:
-            with trio.CancelScope(shield=True):
-                await self._overdue.wait()
-
-    async def close(self, method: Callable[[], Any], timeout_s: float) -> CodeResult:
-        """See :meth:`Methods.close`."""
+    async def _uncancelled(self, work: Callable[[], Awaitable[T]]) -> T:
         with trio.CancelScope(shield=True):
-            ended = await self.call(method, timeout_s=timeout_s)
-        return ended
-
-    async def end(self, last: Callable[[], Any]) -> None:
-        """See :meth:`Methods.end`."""
-        if not self._used:
-            last()
-            return
-        with trio.CancelScope(shield=True):
-            await self._plainly(last, same, math.inf)
-        self._plain.end()
+            done = await work()
+        return done
 
 
 @final
-class Unfinished:
+class _OnTrio:
+    """A plain method under way, which ends in some thread."""
+
+    def __init__(self) -> None:
+        self.ended = trio.Event()
+        self._token = trio.lowlevel.current_trio_token()
+        self._result: CodeResult | None = None
+
+    def deliver(self, result: CodeResult) -> None:
+        self._result = result
+        with contextlib.suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self.ended.set)
+
+    def done(self) -> bool:
+        return self._result is not None
+
+    def result(self) -> CodeResult:
+        assert self._result is not None
+        return self._result
+
+
+class _Unfinished(NamedTuple):
     """The result of a plain function that needs the loop to be awaited."""
 
-    def __init__(self, value: Any) -> None:
-        self._value = value
+    value: Any
 
     def get(self) -> Any:
-        """The awaitable."""
-        return self._value
+        return self.value
 
 
 _SIGNALS = "signal only works in main thread"
@@ -273,6 +293,10 @@ _ADVICE = (
     "then they run in the main thread, where signals work, and a worker runs one rollout at a "
     "time."
 )
+
+
+def _call_of(method: Callable[[], Any], then: Then) -> Callable[[], CodeResult]:
+    return functools.partial(plainly, method, then, os.getpid())
 
 
 def plainly(method: Callable[[], Any], then: Then, pid: int) -> CodeResult:
@@ -287,9 +311,4 @@ def plainly(method: Callable[[], Any], then: Then, pid: int) -> CodeResult:
 
 def _called(method: Callable[[], Any], then: Then) -> Any:
     value = method()
-    return Unfinished(value) if inspect.isawaitable(value) else then(value)
-
-
-async def awaited(method: Callable[[], Any], then: Then) -> Any:
-    """Call a coroutine function to its end."""
-    return then(await method())
+    return _Unfinished(value) if inspect.isawaitable(value) else then(value)
