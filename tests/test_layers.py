@@ -32,6 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tracing": {"redaction"},
     "logs": {"redaction", "tracing"},
     "foreign": set(),
+    "near": set(),
     "otlp": set(),
     "pages": set(),
     "retrylab": set(),
@@ -40,8 +41,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "json_values": {"foreign"},
     "regular_files": WORDS,
     "net": {"core.strict_cbor", "regular_files", *WORDS},
-    "models": WORDS | {"redaction", "core.durations", "foreign", "regular_files", "tracing"},
-    "envs": WORDS | {"redaction", "core.values", "core.notes", "models", "foreign", "tracing"},
+    "models": WORDS | {
+        "redaction", "core.durations", "foreign", "near", "regular_files", "tracing",
+    },
+    "envs": WORDS | {
+        "redaction", "core.values", "core.notes", "models", "foreign", "near", "tracing",
+    },
     "worker": {
         "core", "core.values", "net", "models", "envs", "logs", "foreign", "redaction",
         "tracing", "otlp",

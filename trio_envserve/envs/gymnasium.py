@@ -24,7 +24,7 @@ from typing import Any, Literal, final
 from .. import foreign
 from ..core.errors import ConfigError
 from .classes import ClassEnvironment
-from .specs import attribute
+from .specs import attribute, library
 from .tagged import tagged
 from .tool_loop import Game, LoopOptions
 
@@ -75,22 +75,22 @@ def make(
     Raises :class:`ConfigError` for an unknown id, a wrong option, or if the library is not
     installed.
     """
-    library = _library()
+    gymnasium = library("gymnasium")
     rules = {"to_text": _function(to_text), "to_action": _function(to_action)}
     if type(max_invalid) is not int or max_invalid < 0:
         raise ConfigError(f"max_invalid must be an integer >= 0, not {max_invalid!r}")
     if "render_mode" not in options:
-        spec = _tried(environment_id, lambda: library.make(environment_id, **options))
+        spec = _tried(environment_id, lambda: gymnasium.make(environment_id, **options))
         modes = spec.metadata.get("render_modes") or ()
         spec.close()
         options = {**options, **({"render_mode": "ansi"} if "ansi" in modes else {})}
-    env = _tried(environment_id, lambda: library.make(environment_id, **options))
+    env = _tried(environment_id, lambda: gymnasium.make(environment_id, **options))
     limit = getattr(env.spec, "max_episode_steps", None)
     env.close()
     if max_turns is None:
         max_turns = limit + max_invalid if isinstance(limit, int) else MAX_TURNS
     args = {
-        "make": lambda: library.make(environment_id, **options),
+        "make": lambda: gymnasium.make(environment_id, **options),
         "max_invalid": max_invalid,
         **rules,
     }
@@ -276,15 +276,3 @@ def _tried(environment_id: str, work: Callable[[], Any]) -> Any:
         why = foreign.text(ended.error) or type(ended.error).__name__
         raise ConfigError(f"gymnasium:{environment_id}: {why}") from ended.error
     return ended.value
-
-
-def _library() -> Any:
-    try:
-        import gymnasium
-    except ModuleNotFoundError as error:
-        if error.name != "gymnasium":
-            raise
-        raise ConfigError(
-            'gymnasium is not installed: pip install "trio-envserve[gymnasium]"'
-        ) from error
-    return gymnasium

@@ -159,15 +159,9 @@ class Rollout:
             reference: The environment's right answer: the offline models use it, and a model that
                 is measured never sees it.
         """
-        began_s = time.monotonic()
-        self._record(messages)
+        began_s = self._begin(messages)
         try:
-            completion = await self.model.complete(
-                _checked(messages),
-                name=self.model_name,
-                sampling_args=self._sampling_args(tools),
-                reference=reference,
-            )
+            completion = await self.model.complete(messages, **self._how(tools, reference))
         except ModelError as error:
             self.usage.refused(error, time.monotonic() - began_s)
             raise
@@ -195,15 +189,9 @@ class Rollout:
         """
         if not isinstance(self.model, BlockingModel):
             raise TypeError("ask_sync() is for environments that run in a thread: await ask()")
-        began_s = time.monotonic()
-        self._record(messages)
+        began_s = self._begin(messages)
         try:
-            completion = self.model.complete_sync(
-                _checked(messages),
-                name=self.model_name,
-                sampling_args=self._sampling_args(tools),
-                reference=reference,
-            )
+            completion = self.model.complete_sync(messages, **self._how(tools, reference))
         except ModelError as error:
             self.usage.refused(error, time.monotonic() - began_s)
             raise
@@ -225,9 +213,15 @@ class Rollout:
         with self._trace.span(name, attributes):
             yield
 
-    def _record(self, messages: Messages) -> None:
+    def _begin(self, messages: Messages) -> float:
+        if isinstance(messages, (str, Mapping)):  # which have members, too: letters, names
+            raise TypeError(
+                'messages are a list, such as [{"role": "user", "content": "..."}], '
+                f"not {type(messages).__name__}"
+            )
         if not self._asked and type(messages) is list:
             self._asked.extend(map(_copied, messages))
+        return time.monotonic()
 
     def _answered(self, completion: Completion, took_s: float) -> Completion:
         usage = self.usage
@@ -237,8 +231,9 @@ class Rollout:
         self.note.add(turn=usage.calls, tokens=usage.prompt_tokens + usage.completion_tokens)
         return completion
 
-    def _sampling_args(self, tools: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-        return {**self.sampling_args, "tools": list(tools)} if tools else self.sampling_args
+    def _how(self, tools: Sequence[Mapping[str, Any]], reference: str | None) -> dict[str, Any]:
+        sampling = {**self.sampling_args, "tools": list(tools)} if tools else self.sampling_args
+        return {"name": self.model_name, "sampling_args": sampling, "reference": reference}
 
 
 def recorded(value: Any, rollout: Rollout) -> Any:
@@ -275,16 +270,6 @@ def _is_plain(message: Any) -> bool:
     if type(message) is dict:
         return all(type(key) is str and _is_plain(item) for key, item in message.items())
     return all(map(_is_plain, message)) if type(message) is list else type(message) in _PLAIN
-
-
-def _checked(messages: Messages) -> Messages:
-    """A text has members, too: letters."""
-    if isinstance(messages, (str, Mapping)):
-        raise TypeError(
-            'messages are a list, such as [{"role": "user", "content": "..."}], '
-            f"not {type(messages).__name__}"
-        )
-    return messages
 
 
 class Environment(Protocol):

@@ -26,6 +26,7 @@ from typing import Any, cast, get_args
 
 from .. import foreign
 from ..core.errors import ConfigError
+from ..near import did_you_mean
 from .classes import OPTIONS, ClassEnvironment, is_rollout_class, split_options
 from .interface import Backend, Rollout
 from .specs import resolve
@@ -194,11 +195,7 @@ def _check_arguments(
             if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
         ]
         names += [name for name in more if name not in names]
-        hints = [
-            f"; did you mean {near[0]!r}?"
-            for arg in args
-            if arg not in names and (near := difflib.get_close_matches(arg, names, n=1))
-        ]
+        hints = [did_you_mean(arg, names, 1) for arg in args if arg not in names]
         takes = ", ".join(names) or "no arguments"
         if not args and inspect.isfunction(found):
             hints.append('; a function that runs rollouts calls its first parameter "rollout"')

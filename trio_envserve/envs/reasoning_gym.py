@@ -17,7 +17,6 @@ after the worker's proven death costs inference and harms nothing.
 
 from __future__ import annotations
 
-import difflib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, final
@@ -26,7 +25,9 @@ import trio
 
 from ..core.errors import ConfigError
 from ..models.tokens import segments
+from ..near import did_you_mean
 from .interface import Rollout
+from .specs import library
 from .tagged import tagged
 
 _T = TypeVar("_T")
@@ -64,7 +65,7 @@ class ReasoningGym:
         self.size = size
         self._dataset = dataset
         self._config = config
-        self._library = _library()
+        self._library = library("reasoning_gym", "reasoning_gym.factory")
         self._kept: OrderedDict[int, Any] = OrderedDict()
         self._one_at_a_time = trio.CapacityLimiter(1)
         self._check_config()
@@ -130,14 +131,12 @@ class ReasoningGym:
     def _check_config(self) -> None:
         datasets: Mapping[str, tuple[type, type]] = self._library.factory.DATASETS
         if self._dataset not in datasets:
-            near = difflib.get_close_matches(self._dataset, datasets, n=3)
-            hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+            hint = did_you_mean(self._dataset, datasets)
             raise ConfigError(f"reasoning-gym has no data set {self._dataset!r}{hint}")
         fields = getattr(datasets[self._dataset][1], "__dataclass_fields__", {})
         for key in self._config:
             if key not in fields:
-                near = difflib.get_close_matches(key, fields, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
+                hint = did_you_mean(key, fields, 1)
                 raise ConfigError(
                     f"{self.name} has no argument {key!r}{hint} (it takes: {', '.join(fields)})"
                 )
@@ -147,16 +146,3 @@ def _final_answer(said: str) -> str:
     """The last tagged answer, or all that was said if there is none."""
     given = tagged(said, "answer")
     return given[-1].strip() if given else said
-
-
-def _library() -> Any:
-    try:
-        import reasoning_gym
-        import reasoning_gym.factory
-    except ModuleNotFoundError as exc:
-        if exc.name is None or exc.name.partition(".")[0] != "reasoning_gym":
-            raise
-        raise ConfigError(
-            'reasoning-gym is not installed: pip install "trio-envserve[reasoning-gym]"'
-        ) from exc
-    return reasoning_gym

@@ -23,11 +23,10 @@ modules that could be imported) happens only then.
 from __future__ import annotations
 
 import ast
-import difflib
 import functools
 import importlib.util
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -36,6 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import foreign
 from ..core.errors import ConfigError
+from ..near import did_you_mean
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -84,7 +84,7 @@ def resolve(spec: str) -> tuple[Any, str]:
         return _load_entry_point(points[spec]), spec
     known = {*BUILT_IN, *points}
     inside = _in_file(spec)
-    hint = inside or _did_you_mean(spec, known)
+    hint = inside or did_you_mean(spec, known)
     if "." in spec and not inside:
         hint += "; a path needs an attribute: package.module:factory"
     raise ConfigError(f"no environment {spec!r}{hint} (known: {', '.join(sorted(known))})")
@@ -102,7 +102,7 @@ def _resolve_path(spec: str, head: str, rest: str) -> tuple[Any, str]:
     else:
         known = {CLASS_SCHEME, *SCHEMES, *schemes}
         raise ConfigError(
-            f"{head!r} is neither a module, a file nor a scheme{_did_you_mean(head, known)} "
+            f"{head!r} is neither a module, a file nor a scheme{did_you_mean(head, known)} "
             f"(schemes: {', '.join(sorted(known))})"
         )
     if not rest:
@@ -150,9 +150,24 @@ def attribute(path: str) -> Any:
             found = getattr(found, name)
         except AttributeError:
             public = [other for other in dir(found) if not other.startswith("_")]
-            raise ConfigError(f"{where} has no {name!r}{_did_you_mean(name, public)}") from None
+            raise ConfigError(f"{where} has no {name!r}{did_you_mean(name, public)}") from None
         where = f"{where}.{name}"
     return found
+
+
+def library(name: str, *parts: str, missing: str = "") -> Any:
+    """The library of an adapter, with these modules of it.  Raises ConfigError if it is not
+    installed; ``missing`` says what to do then, if that is not to install the extra."""
+    try:
+        for part in parts:
+            import_module(part)
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != name:
+            raise
+        extra = name.replace("_", "-")
+        told = missing or f'{extra} is not installed: pip install "trio-envserve[{extra}]"'
+        raise ConfigError(told) from error
 
 
 def _import(name: str) -> ModuleType:
@@ -170,7 +185,7 @@ def _import(name: str) -> ModuleType:
 def _import_file(name: str) -> ModuleType:
     path = Path(name).resolve()
     if not path.is_file():
-        raise ConfigError(f"there is no file {name}{_did_you_mean(path.name, _files(path.parent))}")
+        raise ConfigError(f"there is no file {name}{did_you_mean(path.name, _files(path.parent))}")
     loaded = sys.modules.get(path.stem)
     # Another module of this name stays what it is.
     module_name = path.stem if loaded is None else f"{path.stem}@{path}"
@@ -241,9 +256,7 @@ def _near_modules(missing: str) -> str:
     if not parent:
         names |= sys.stdlib_module_names
     # Of the hundreds of modules of an interpreter some are always a little alike.
-    near = difflib.get_close_matches(last, names, n=3, cutoff=0.75)
-    prefix = f"{parent}." if parent else ""
-    return f"; did you mean {' or '.join(repr(prefix + name) for name in near)}?" if near else ""
+    return did_you_mean(last, names, cutoff=0.75, prefix=f"{parent}." if parent else "")
 
 
 def _folder_hint(missing: str) -> str:
@@ -256,8 +269,3 @@ def _folder_hint(missing: str) -> str:
         if (folder / f"{name}.py").exists() or (folder / name / "__init__.py").exists():
             return f"; the working directory is {here}, but it is in {folder}: start there"
     return f"; the working directory is {here}, and it is not there"
-
-
-def _did_you_mean(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=3)
-    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""

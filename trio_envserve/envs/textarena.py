@@ -18,7 +18,6 @@ once.
 
 from __future__ import annotations
 
-import difflib
 import random
 import re
 import threading
@@ -27,8 +26,9 @@ from typing import Any, final
 
 from .. import foreign
 from ..core.errors import ConfigError
+from ..near import did_you_mean
 from .classes import ClassEnvironment
-from .specs import attribute
+from .specs import attribute, library
 from .tagged import without
 from .tool_loop import Game, LoopOptions
 
@@ -71,18 +71,16 @@ def make(
     Raises :class:`ConfigError` for an unknown game, a wrong option, or if the library is
     not installed.
     """
-    library = _library()
-    known = library.envs.registration.ENV_REGISTRY
+    textarena = library("textarena")
+    known = textarena.envs.registration.ENV_REGISTRY
     if game not in known:
-        near = difflib.get_close_matches(game, known, n=3)
-        hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
-        raise ConfigError(f"textarena has no game {game!r}{hint}")
+        raise ConfigError(f"textarena has no game {game!r}{did_you_mean(game, known)}")
     lock = threading.Lock()
     args = {
-        "make": lambda: library.make(game, **options),
+        "make": lambda: textarena.make(game, **options),
         "lock": lock,
         "player": player,
-        "num_players": num_players or _num_players(library, game, options),
+        "num_players": num_players or _num_players(textarena, game, options),
         "opponent": _opponent(opponent),
     }
     if type(player) is not int or not 0 <= player < args["num_players"]:
@@ -263,13 +261,13 @@ def _opponent(given: Any) -> Any:
     return found
 
 
-def _num_players(library: Any, game: str, options: Mapping[str, Any]) -> int:
+def _num_players(textarena: Any, game: str, options: Mapping[str, Any]) -> int:
     """Two if the game takes that many, else one."""
     problems = []
     # Games for two, or for any number, may take one without a word; those for one refuse two.
     for count in (2, 1):
         # Games say by an exception of any kind that they want another number.
-        tried = foreign.call(_try, library, game, options, count)
+        tried = foreign.call(_try, textarena, game, options, count)
         if tried.error is None:
             return count
         problems.append(f"{count}: {foreign.text(tried.error)}")
@@ -279,23 +277,11 @@ def _num_players(library: Any, game: str, options: Mapping[str, Any]) -> int:
     )
 
 
-def _try(library: Any, game: str, options: Mapping[str, Any], count: int) -> None:
+def _try(textarena: Any, game: str, options: Mapping[str, Any], count: int) -> None:
     state = random.getstate()
     try:
-        env = library.make(game, **options)
+        env = textarena.make(game, **options)
         env.reset(num_players=count, seed=0)
         env.get_observation()
     finally:
         random.setstate(state)
-
-
-def _library() -> Any:
-    try:
-        import textarena
-    except ModuleNotFoundError as error:
-        if error.name != "textarena":
-            raise
-        raise ConfigError(
-            'textarena is not installed: pip install "trio-envserve[textarena]"'
-        ) from error
-    return textarena

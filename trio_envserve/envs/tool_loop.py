@@ -20,6 +20,7 @@ from .. import foreign
 from ..core.errors import ConfigError, EnvServeError
 from ..models.interface import Completion, ContextFull, ToolCall
 from ..models.tokens import segments
+from ..near import did_you_mean
 from .conversation import (
     answer_message,
     calls_of,
@@ -35,7 +36,7 @@ from .interface import Rollout
 from .methods import Methods, StillRunning, Then, TookTooLong, same
 from .responses import messages_of
 from .rewards import ScorerFailed, number_of, numbers_of, reward_of_named
-from .tools import Tool, WrongArguments, near
+from .tools import Tool, WrongArguments
 
 CALLS_PER_ANSWER = 32
 """Most tools that are called for one answer; the model is told of the others."""
@@ -237,7 +238,7 @@ class ToolLoop:
             return told(f"the arguments have more than {ARGUMENTS_CHARS} characters"), True
         if tool is None:
             tools = ", ".join(self._tools)
-            hint = near(call.name, self._tools)
+            hint = did_you_mean(call.name, self._tools, 1)
             return told(
                 f"there is no tool {call.name[:80]!r}{hint} (tools: {tools or 'none'})"
             ), True

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import collections.abc
 import dataclasses
-import difflib
 import enum
 import functools
 import inspect
@@ -26,6 +25,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from ..core.errors import ConfigError
+from ..near import did_you_mean
 
 _SECTION = re.compile(
     r"(Args|Arguments|Parameters|Returns?|Raises|Yields|Examples?|Notes?|Attributes):\s*"
@@ -72,7 +72,7 @@ class Tool:
             if name not in self.kinds:
                 takes = ", ".join(self.kinds) or "no arguments"
                 raise WrongArguments(
-                    f"{self.name} has no argument {name[:80]!r}{near(name, self.kinds)} "
+                    f"{self.name} has no argument {name[:80]!r}{did_you_mean(name, self.kinds, 1)} "
                     f"(it takes: {takes})"
                 )
         missing = [name for name in self.required if name not in arguments]
@@ -120,12 +120,6 @@ def tools_of_object(
 _PLAIN_METHODS = (types.FunctionType, functools._lru_cache_wrapper)
 _METHODS = (*_PLAIN_METHODS, classmethod)
 """What an object of a class has as a bound method."""
-
-
-def near(name: str, known: Iterable[str]) -> str:
-    """A question after a name that is not known; empty if no other is like it."""
-    like = difflib.get_close_matches(name[:200], list(known), n=1)
-    return f"; did you mean {like[0]!r}?" if like else ""
 
 
 def _tool(name: str, function: Callable[..., Any], where: str) -> Tool:

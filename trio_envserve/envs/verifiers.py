@@ -32,6 +32,7 @@ from .. import foreign
 from ..core.errors import ConfigError
 from ..models.endpoints import read_endpoints
 from .interface import Backend, Rollout
+from .specs import library
 
 WIRE = "verifiers-0.4"
 """The release of the library's wire whose runs are understood."""
@@ -305,15 +306,11 @@ def _completion(trace: Any) -> dict[str, Any]:
 
 
 def _library() -> Any:
-    try:
-        import verifiers
-    except ModuleNotFoundError as error:
-        if error.name != "verifiers":
-            raise
-        raise ConfigError(
-            "verifiers is not installed here; it belongs into an interpreter of its own: "
-            "--worker-python PATH (with verifiers 0.4, uv and this package)"
-        ) from error
+    verifiers = library(
+        "verifiers",
+        missing="verifiers is not installed here; it belongs into an interpreter of its own: "
+        "--worker-python PATH (with verifiers 0.4, uv and this package)",
+    )
     version = str(getattr(verifiers, "__version__", "unknown"))
     if not version.startswith("0.4."):
         raise ConfigError(f"verifiers:TASKSET is for verifiers 0.4, and {version} is installed")

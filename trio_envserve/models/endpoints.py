@@ -15,7 +15,6 @@ without a key, since whoever may send a request could otherwise have the key sen
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import os
 import re
@@ -26,6 +25,7 @@ from urllib.parse import urlsplit
 
 from ..core.errors import ConfigError
 from ..core.limits import MIB
+from ..near import did_you_mean
 from ..redaction import hide
 from ..regular_files import read_regular
 
@@ -194,9 +194,7 @@ def _endpoint(source: str, name: str, table: object) -> Endpoint:
 def near(name: str, known: Iterable[str]) -> str:
     """A hint with the nearest of the known names, and all of them."""
     known = sorted(known)
-    found = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {found[0]!r}?" if found else ""
-    return f"{hint} (known: {', '.join(known)})"
+    return f"{did_you_mean(name, known, 1)} (known: {', '.join(known)})"
 
 
 def _check_type(name: str, value: object, default: object) -> None:

@@ -1,0 +1,21 @@
+"""A hint for a name that is not known: the nearest ones that are.  Pure."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+_NAME_CHARS = 200
+"""Most characters of a name that are compared: a model may have written it."""
+
+
+def did_you_mean(
+    name: str, known: Iterable[str], most: int = 3, *, cutoff: float = 0.6, prefix: str = ""
+) -> str:
+    """A question behind a message, with up to ``most`` names; empty if none is near.
+
+    ``cutoff`` is how alike names must be, from 0 to 1; ``prefix`` stands before each of them.
+    """
+    near = difflib.get_close_matches(name[:_NAME_CHARS], list(known), n=most, cutoff=cutoff)
+    names = " or ".join(repr(prefix + each) for each in near)
+    return f"; did you mean {names}?" if near else ""
