@@ -40,6 +40,7 @@ TEXTS: Mapping[str, Callable[[], str]] = {
     "refusals": tables.refusals_table,
     "outcome codes": tables.outcome_codes_table,
     "endings": tables.endings_table,
+    "result fields": reference.result_fields,
     "limits": tables.all_limits,
     "limit rules": tables.limit_rules_table,
     "http limits": tables.http_limits,

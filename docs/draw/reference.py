@@ -22,6 +22,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from trio_envserve.evals.records import FIELDS, RolloutResult
 from trio_envserve.options import options_of
 
 SECTIONS: Mapping[str, str] = {
@@ -268,6 +269,15 @@ def _fields_table(cls: type, short: str, section: str) -> str:
         for name, (kind, default) in _fields(cls).items()
     ]
     return _table("field", parts, section)
+
+
+def result_fields() -> str:
+    """The fields of the record of a rollout, for the page on evaluations."""
+    words = _attribute_docs(RolloutResult)
+    parts = [_Part(name, "", "", _meaning(words, kept, name)) for name, (kept, _) in FIELDS.items()]
+    parts.append(_Part("input", "", "", "The input that was asked."))
+    parts.append(_Part("value", "", "", "The value that the environment returned."))
+    return _table("field", parts, "ask", ("meaning",))
 
 
 def _error_fields(cls: type[BaseException], short: str, section: str) -> str:

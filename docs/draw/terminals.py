@@ -28,9 +28,8 @@ from trio_envserve.cli.render import rich_tables
 from trio_envserve.cli.results import summary_tables
 from trio_envserve.cli.show import rich_page
 from trio_envserve.evals.comparison import compare
-from trio_envserve.evals.files import open_results
+from trio_envserve.evals.files import chosen, open_results, overview, record_at
 from trio_envserve.evals.page import page
-from trio_envserve.evals.reading import chosen, overview, record_at
 from trio_envserve.evals.run import Evaluation, Plan
 from trio_envserve.evals.tally import Tally, retries
 

@@ -13,12 +13,13 @@ import pytest
 from trio_envserve import ConfigError, Outcome
 from trio_envserve.evals.files import (
     last_records,
+    line_of,
     open_results,
-    read_records,
+    records,
     take_up,
+    write_table,
 )
 from trio_envserve.evals.records import record_of, result_of
-from trio_envserve.evals.table import line_of, read_table, write_table
 from trio_envserve.json_values import pieces
 
 ROOT = Path(__file__).parent.parent.parent
@@ -26,8 +27,13 @@ ROOT = Path(__file__).parent.parent.parent
 
 def a_record(index: int, value: Any = None, repeat: int = 0) -> dict[str, Any]:
     value = {"reward": 0.5} if value is None else value
-    result = result_of(index, repeat, Outcome(value=value, worker="w0-1", executions=1))
-    return record_of(result, {"q": index}, value, environment="e", model="m", run="r")
+    outcome = Outcome(value=value, worker="w0-1", executions=1)
+    result = result_of(index, repeat, outcome, environment="e", model="m", run="r")
+    return record_of(result, {"q": index}, value)
+
+
+def indexes(path: Path | str) -> list[int]:
+    return [one.result.index for one in records(str(path))]
 
 
 def test_what_is_written_is_read_and_gone_on_with(tmp_path: Path):
@@ -42,14 +48,14 @@ def test_what_is_written_is_read_and_gone_on_with(tmp_path: Path):
     assert found.runs == {("r", "e", "m")}
     file.append(a_record(1))
     file.close()
-    assert [one["index"] for one in read_records(path)] == [0, 1]
+    assert indexes(path) == [0, 1]
 
 
 def test_what_a_killed_process_left_of_a_line_is_cut_off_and_read_by_nobody(tmp_path: Path):
     path = tmp_path / "r.jsonl"
     whole = b"".join(pieces(a_record(0)))
     path.write_bytes(whole + b'{"index": 1, "value": "' + b"x" * 200_000)
-    assert [one["index"] for one in read_records(str(path))] == [0]
+    assert indexes(path) == [0]
     file = open_results(str(path))
     assert len(take_up(file).results) == 1
     file.append(a_record(2))
@@ -78,11 +84,11 @@ def test_a_line_that_is_stopped_anywhere_leaves_nothing_of_it(tmp_path: Path):
         try:
             file.append(large, check)
         except StoppedError:
-            assert [one["index"] for one in read_records(str(path))] == [0]
+            assert indexes(path) == [0]
             assert path.read_bytes() == b"".join(pieces(a_record(0)))
         file.append(a_record(2))
         file.close()
-        assert next(reversed(list(read_records(str(path)))))["index"] == 2
+        assert indexes(path)[-1] == 2
 
 
 LIMITED = """
@@ -135,13 +141,13 @@ def test_a_line_that_is_no_result_is_named(tmp_path: Path):
     path = tmp_path / "r.jsonl"
     path.write_bytes(b"".join(pieces(a_record(0))) + b"\nnonsense\n")
     with pytest.raises(ConfigError, match=r"r\.jsonl, line 3: this is no result"):
-        list(read_records(str(path)))
+        indexes(path)
 
 
 def test_the_last_record_of_a_name_counts(tmp_path: Path):
     path = tmp_path / "r.jsonl"
-    records = [a_record(0), a_record(1), a_record(0, {"reward": 1.0})]
-    path.write_bytes(b"".join(b"".join(pieces(one)) for one in records))
+    given = [a_record(0), a_record(1), a_record(0, {"reward": 1.0})]
+    path.write_bytes(b"".join(b"".join(pieces(one)) for one in given))
     assert [(r["index"], r["reward"]) for r in last_records(str(path))] == [(1, 0.5), (0, 1.0)]
 
 
@@ -160,12 +166,12 @@ def test_a_table_has_what_the_lines_have_and_arrays_by_their_bytes(tmp_path: Pat
                        "fault": "infrastructure",
                        "type": "", "message": "\x1b[2J\ud800", "traceback": ""}  # fmt: skip
     lines = b"".join(pieces(a_record(0, value))) + b"".join(pieces(failed))
-    records = [json.loads(line) for line in lines.splitlines()]
+    given = [json.loads(line) for line in lines.splitlines()]
     path = str(tmp_path / "r.parquet")
-    records[1]["error"]["message"] = "\x1b[2J"
-    write_table(path, iter(records))
-    again = [json.loads(line_of(record)) for record in read_table(path)]
-    for one, other in zip(records, again, strict=True):
+    given[1]["error"]["message"] = "\x1b[2J"
+    write_table(path, iter(given))
+    again = [json.loads(line_of(one.record)) for one in records(path)]
+    for one, other in zip(given, again, strict=True):
         assert other["value"] == one["value"]
         assert other["input"] == one["input"]
         assert (other["index"], other["metrics"], other["usage"]) == (
@@ -181,4 +187,4 @@ def test_a_file_that_is_no_table_is_refused(tmp_path: Path):
     path = tmp_path / "r.parquet"
     path.write_text("no table")
     with pytest.raises(ConfigError, match=r"r\.parquet"):
-        list(read_table(str(path)))
+        list(records(str(path)))

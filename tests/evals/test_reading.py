@@ -10,12 +10,11 @@ import pytest
 
 from tests.evals.test_files import a_record
 from trio_envserve import ConfigError
-from trio_envserve.evals import table
+from trio_envserve.evals import files
 from trio_envserve.evals.comparison import compare
+from trio_envserve.evals.files import chosen, overview, record_at, records, write_table
 from trio_envserve.evals.page import page
-from trio_envserve.evals.reading import chosen, overview, record_at, records
 from trio_envserve.evals.report.survey import survey
-from trio_envserve.evals.table import write_table
 from trio_envserve.json_values import pieces
 
 
@@ -77,7 +76,7 @@ def test_a_value_nested_deeper_than_the_stack_is_shown_in_words(
     assert text.count("(nested deeper than 200 levels)") == 2
     assert survey(path).inputs[0, 0]
     pytest.importorskip("pyarrow")
-    write_table(as_table, (record for _, record in records(path)))
+    write_table(as_table, (each.record for each in records(path)))
     assert [each.input for each in overview(as_table).entries] == [each.input for each in entries]
 
 
@@ -155,13 +154,13 @@ def test_a_record_is_found_again_and_nothing_before_it_is_read(tmp_path: Path, n
 
 def test_rows_of_large_arrays_are_read_one_at_a_time(tmp_path: Path, monkeypatch):
     pytest.importorskip("pyarrow")
-    monkeypatch.setattr(table, "_BATCH_BYTES", 1)
+    monkeypatch.setattr(files, "_BATCH_BYTES", 1)
     path = str(tmp_path / "r.parquet")
     write_table(path, iter([a_record(number) for number in range(7)]))
     checked: list[None] = []
-    rows = table.read_table(path, lambda: checked.append(None))
+    rows = records(path, lambda: checked.append(None))
     for number in range(7):
-        assert next(rows)["index"] == number
+        assert next(rows).result.index == number
         assert len(checked) == number + 1
     entry = overview(path).entries[5]
     assert (entry.place, record_at(path, entry)["index"]) == (5, 5)

@@ -12,7 +12,7 @@ import trio
 
 from tests.memory import pair
 from trio_envserve.evals import run as run_module
-from trio_envserve.evals.files import open_results, read_records
+from trio_envserve.evals.files import open_results, records
 from trio_envserve.evals.run import Evaluation, Plan
 from trio_envserve.evals.tally import Tally
 
@@ -49,7 +49,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def written(path: Path) -> list[tuple[int, int]]:
-    return sorted((one["index"], one["repeat"]) for one in read_records(str(path)))
+    return sorted(one.result.name for one in records(str(path)))
 
 
 async def test_several_rollouts_of_each_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -61,7 +61,7 @@ async def test_several_rollouts_of_each_input(tmp_path: Path, monkeypatch: pytes
     await run(evaluation, in_flight=2)
     file.close()
     assert written(path) == [(i, r) for i in (10, 11, 12) for r in range(3)]
-    assert {one["ended_s"] for one in read_records(str(path))} == {1772700000.5}
+    assert {one.result.ended_s for one in records(str(path))} == {1772700000.5}
     found = evaluation.tally.summary()
     assert (found["results"], found["errors"], found["mean_reward"]) == (6, 3, 0.5)
     assert evaluation.progress.done == 9

@@ -161,8 +161,9 @@ def test_percentiles_of_a_report_are_interpolated():
 
 def test_a_record_says_what_the_outcome_said():
     outcome = Outcome(error=RolloutFailed("no"), worker="w0-1", executions=2, took_s=1.5)
-    result = result_of(3, 1, outcome, ended_s=1772700000.5)
-    record = record_of(result, {"q": 1}, None, environment="e", model="m", run="r")
+    about = {"environment": "e", "model": "m", "run": "r"}
+    result = result_of(3, 1, outcome, ended_s=1772700000.5, **about)
+    record = record_of(result, {"q": 1}, None)
     assert record["value"] is None
     assert record["error"]["class"] == "RolloutFailed"
     assert record["error"]["verdict"] == "it ran and failed"

@@ -6,8 +6,8 @@ import click
 import trio
 
 from ..evals.comparison import Comparison, as_record, compare
+from ..evals.files import overview
 from ..evals.plain import plain_line
-from ..evals.reading import overview
 from ..evals.run import check
 from ..evals.statistics import CONFIDENCE, Paired
 from .common import OK, Result, Stop, epilog, put, run_verb, say

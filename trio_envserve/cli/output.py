@@ -15,15 +15,20 @@ from ..evals.files import (
     Found,
     NotWritten,
     ResultsFile,
+    arrow,
+    is_table,
     last_records,
+    line_of,
+    lines_of,
     open_results,
+    records,
     standard_output,
     take_up,
+    write_table,
 )
 from ..evals.keys import is_told
 from ..evals.records import Name, RolloutResult, digest, run_digest
 from ..evals.run import Plan, check
-from ..evals.table import arrow, is_table, line_of, lines_of, read_table, write_table
 from ..evals.tally import Tally
 
 
@@ -146,5 +151,5 @@ def _to_table(lines: str, path: str) -> None:
 def _to_lines(path: str, lines: str) -> None:
     beside = f"{lines}.new"
     with open(beside, "wb") as file:
-        file.writelines(line_of(record) for record in read_table(path, check))
+        file.writelines(line_of(record) for _, record, _ in records(path, check))
     os.replace(beside, lines)

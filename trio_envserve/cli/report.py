@@ -9,8 +9,7 @@ import click
 import trio
 
 from ..evals.comparison import compare
-from ..evals.files import NotWritten
-from ..evals.reading import overview
+from ..evals.files import NotWritten, overview
 from ..evals.report.details import most_chars
 from ..evals.report.survey import Survey, compared_data, page_data, survey
 from ..evals.report.writing import Written, write_report

@@ -15,9 +15,9 @@ import click
 import trio
 
 from ..core.errors import ConfigError
+from ..evals.files import Entry, Overview, chosen, overview, record_at
 from ..evals.page import Line, page
 from ..evals.plain import headline, plain_line
-from ..evals.reading import Entry, Overview, chosen, overview, record_at
 from ..evals.run import check
 from .common import OK, Result, Stop, epilog, put, run_verb
 from .options import json_option
@@ -189,11 +189,7 @@ def _listed(number: int, entry: Entry) -> dict[str, Any]:
         "number": number, "index": result.index, "repeat": result.repeat, "reward": result.score,
         "metrics": _finite(result.metrics), "worker": result.worker,
         "duration_s": result.duration_s, "took_s": result.took_s,
-        "error": None if failure is None else {
-            "class": failure.kind, "code": failure.code, "type": failure.type,
-            "fault": failure.fault,
-            "verdict": failure.verdict, "message": failure.message,
-        },
+        "error": None if failure is None else failure.to_record(traceback=False),
     }  # fmt: skip
 
 

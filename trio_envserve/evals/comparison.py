@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from ..core.errors import ConfigError
-from .reading import Entry
-from .statistics import CONFIDENCE, Estimate, Paired, estimate, mean, paired
+from .files import Entry
+from .statistics import CONFIDENCE, Estimate, Paired, estimate, input_means, paired
 
 SHOWN = 5
 """How many of the inputs that changed most are named."""
@@ -40,7 +38,14 @@ def compare(
     a, b = list(first), list(second)
     inputs_a, inputs_b = ({each.result.index: each.input for each in one} for one in (a, b))
     same = {index for index, known in inputs_a.items() if inputs_b.get(index) == known}
-    means_a, means_b = _means(a), _means(b)
+    means_a, means_b = (
+        input_means((e.result.index, e.result.score) for e in one) for one in (a, b)
+    )
+
+    def metric(entries: list[Entry], name: str) -> dict[int, float]:
+        some = (e.result for e in entries if e.result.index in same)
+        return input_means((one.index, one.metrics.get(name)) for one in some)
+
     common_a = {index: mean for index, mean in means_a.items() if index in same}
     common_b = {index: mean for index, mean in means_b.items() if index in same}
     if not common_a.keys() & common_b.keys():
@@ -55,29 +60,12 @@ def compare(
     return Comparison(
         first=estimate(list(means_a.values())), second=estimate(list(means_b.values())),
         rewards=paired(common_a, common_b),
-        metrics={n: paired(_of(a, n, same), _of(b, n, same)) for n in sorted(names)[:100]},
+        metrics={n: paired(metric(a, n), metric(b, n)) for n in sorted(names)[:100]},
         other_inputs=len(inputs_a.keys() & inputs_b.keys()) - len(same),
         only_first=len(inputs_a.keys() - inputs_b.keys()),
         only_second=len(inputs_b.keys() - inputs_a.keys()),
         changed=[one for one in changed if one[1] != one[2]][:shown],
     )  # fmt: skip
-
-
-def _means(entries: Iterable[Entry]) -> dict[int, float]:
-    scores: dict[int, list[float]] = defaultdict(list)
-    for each in entries:
-        if each.result.score is not None:
-            scores[each.result.index].append(each.result.score)
-    return {index: mean(found) for index, found in scores.items()}
-
-
-def _of(entries: Iterable[Entry], name: str, same: set[int]) -> dict[int, float]:
-    numbers: dict[int, list[float]] = defaultdict(list)
-    for each in entries:
-        number = each.result.metrics.get(name, math.nan)
-        if math.isfinite(number) and each.result.index in same:
-            numbers[each.result.index].append(number)
-    return {index: mean(found) for index, found in numbers.items()}
 
 
 def as_record(found: Comparison) -> dict[str, Any]:

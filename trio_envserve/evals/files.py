@@ -1,4 +1,4 @@
-"""Files of results as JSON lines, whole to the last line whatever happens.
+"""Files of results: JSON lines, whole to the last one whatever happens, and tables.
 
 Theory of operation
 -------------------
@@ -7,26 +7,43 @@ A line is written piece by piece and ends with a line end.  If it cannot be writ
 process left of a line is no line: readers leave it out, and who goes on with the file cuts
 it off.  One evaluation at a time has a file: it is locked.
 
-Everything here blocks, and is called in a thread.  What may take long calls ``check``
-between its steps, which may raise.
+A table is a file of Parquet (the extra ``table``), which is finished by its last bytes and
+cannot be appended to.  So an evaluation writes JSON lines beside it (``FILE.jsonl``) and makes
+the table at its end; if it is killed before, the lines are there, and it goes on from them.
+Arrays are not text in a table: in ``value`` and ``input``, which are JSON, the ``data`` of
+an array is ``{"$part": N}``, and the bytes are the N-th member of the column ``parts``.
+
+Both are read by :func:`records`, and a single record by :func:`record_at`.  Everything here
+blocks, and is called in a thread.  What may take long calls ``check`` between its steps, which
+may raise.
 """
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import json
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, final
 
 from ..core.errors import ConfigError, EnvServeError
-from ..json_values import pieces
-from .records import RolloutResult, digest, result_from
+from ..json_values import base64_text, pieces
+from .records import FAILURE, FIELDS, RolloutResult, digest, record_of, result_from
 
 Check: TypeAlias = Callable[[], object]
 """Called between steps; raises if the work is to be given up."""
+
+See: TypeAlias = Callable[[RolloutResult, Mapping[str, Any]], object]
+"""Gets a result, and the record that it is of."""
+
+Errors: TypeAlias = tuple[type[Exception], ...]
+
+_BATCH_BYTES = 64 * 1024 * 1024
+_BATCH = 1000
 
 
 class NotWritten(EnvServeError):
@@ -43,8 +60,51 @@ class Found(NamedTuple):
     """The digest of each input, by its index."""
 
 
+class Record(NamedTuple):
+    """A record of a file."""
+
+    place: int
+    """Where it is in the file: the first byte of its line, or the number of its row."""
+    record: dict[str, Any]
+    result: RolloutResult
+
+
+class Entry(NamedTuple):
+    """One rollout of a file."""
+
+    place: int
+    """That of its record."""
+    result: RolloutResult
+    """Without the traceback of a failure: there may be many, and they may be large."""
+    input: str
+    """The digest of its input."""
+
+
+class Overview(NamedTuple):
+    """The content of a file without inputs and values."""
+
+    entries: list[Entry]
+    """The last one of each name, in the order of their inputs."""
+    about: dict[str, str]
+    """``environment`` and ``model``, as the last record says."""
+
+
 def nothing() -> None:
     """A check that never gives up."""
+
+
+@contextmanager
+def _told(
+    path: str, kind: type[EnvServeError] = ConfigError, errors: Errors = (OSError,)
+) -> Iterator[None]:
+    """Raise one of these errors, which are the system's, as one of this kind."""
+    try:
+        yield
+    except errors as error:
+        raise kind(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+# -- writing lines ---------------------------------------------------------------
 
 
 @final
@@ -94,22 +154,18 @@ class ResultsFile:
         """Close the file.  Raises NotWritten: some file systems tell so late that there
         was no room."""
         fd, self._fd = self._fd, -1
-        try:
+        with _told(self.path, NotWritten):
             if fd >= 0:
                 os.close(fd)
-        except OSError as error:
-            raise NotWritten(f"{self.path}: {error.strerror}") from error
 
 
 def open_results(path: str, *, must_exist: bool = False) -> ResultsFile:
     """Open a file of results, made anew or with what it has.  Raises ConfigError."""
     flags = os.O_RDWR | os.O_CLOEXEC | (0 if must_exist else os.O_CREAT)
-    try:
+    with _told(path):
         if not stat.S_ISREG(_mode(path)):
             flags = os.O_WRONLY | os.O_CLOEXEC
         fd = os.open(path, flags, 0o666)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from error
     try:
         if flags & os.O_WRONLY:
             return ResultsFile(path, fd, None)
@@ -149,85 +205,286 @@ def _end_of_lines(fd: int) -> int:
     return end
 
 
+def replace_file(path: str, write: Callable[[str], None]) -> None:
+    """Write a file whole or not at all: beside its place, and then into it."""
+    beside = f"{path}.new-{os.getpid()}"
+    try:
+        with _told(path, NotWritten):
+            write(beside)
+            os.replace(beside, path)
+    finally:
+        Path(beside).unlink(missing_ok=True)
+
+
+# -- reading ---------------------------------------------------------------------
+
+
+def records(path: str, check: Check = nothing) -> Iterator[Record]:
+    """The records of a file, in order.  Raises ConfigError for a file that cannot be read, or
+    that has anything but results, with the number of the line or row.  A last line without its
+    end is left out: it was not written whole."""
+    if is_table(path):
+        for number, row in enumerate(_rows(path, check)):
+            yield _record(path, f"row {number + 1}", number, _of_row, row)
+        return
+    place = 0
+    with _told(path), open(path, "rb") as lines:
+        for number, line in enumerate(lines, 1):
+            check()
+            if not line.endswith(b"\n"):
+                return
+            if line.strip():
+                yield _record(path, f"line {number}", place, json.loads, line)
+            place += len(line)
+
+
+def _record(
+    path: str, where: str, place: int, read: Callable[[Any], dict[str, Any]], given: Any
+) -> Record:
+    try:
+        record = read(given)
+        return Record(place, record, result_from(record))
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise ConfigError(f"{path}, {where}: this is no result ({error})") from None
+
+
+def record_at(path: str, entry: Entry, check: Check = nothing) -> dict[str, Any]:
+    """The record of an entry; nothing before it is read again.  Raises ConfigError."""
+    index, repeat = entry.result.name
+    changed = f"{path} has changed: input {index}, repeat {repeat} is not where it was"
+    try:
+        found = (_at_row if is_table(path) else _at_byte)(path, entry.place)
+    except ConfigError as error:
+        raise ConfigError(changed) from error
+    check()
+    if found.result.name != entry.result.name:
+        raise ConfigError(changed)
+    return found.record
+
+
+def _at_byte(path: str, place: int) -> Record:
+    with _told(path), open(path, "rb") as lines:
+        lines.seek(place)
+        return _record(path, f"byte {place}", place, json.loads, lines.readline())
+
+
 def take_up(opened: ResultsFile, check: Check = nothing) -> Found:
     """The records in the file, before more is written to it; a line that was left
     unfinished is cut off.  Raises ConfigError if it has anything but results."""
     found = Found([], set(), {})
     if opened._end is None:
         return found
-    for record in read_records(opened.path, check):
-        found.results.append(result_from(record))
-        run, environment, model = (str(record.get(k, "")) for k in ("run", "environment", "model"))
-        found.runs.add((run, environment, model))
-        found.inputs[found.results[-1].index] = digest(record.get("input"), is_json=True)
+    for _, record, result in records(opened.path, check):
+        found.results.append(result)
+        found.runs.add((result.run, result.environment, result.model))
+        found.inputs[result.index] = digest(record.get("input"), is_json=True)
     if not found.results and os.fstat(opened._fd).st_size:
         raise ConfigError(f"{opened.path} exists, and has no results")
     opened._cut()
     return found
 
 
-def read_records(path: str, check: Check = nothing) -> Iterator[dict[str, Any]]:
-    """The records of a file of JSON lines, in order.  Raises ConfigError for a file that
-    cannot be read, or that has anything but results, with the number of the line.  A
-    last line without its end is left out: it was not written whole.
-    """
-    return (record for _, record in placed_records(path, check))
+def last_records(path: str, check: Check = nothing) -> Iterator[dict[str, Any]]:
+    """The records that count: the last one of each name.  Reads the file twice, because
+    all records together may be larger than memory.  Raises as :func:`records`."""
+    last = {result.name: place for place, _, result in records(path, check)}
+    for place, record, result in records(path, check):
+        if last[result.name] == place:
+            yield record
 
 
-def placed_records(path: str, check: Check = nothing) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The same, each with the place of its line in the file, in bytes."""
-    place = 0
-    try:
-        with open(path, "rb") as lines:
-            for number, line in enumerate(lines, 1):
-                check()
-                if not line.endswith(b"\n"):
-                    return
-                if line.strip():
-                    yield place, _record(path, f"line {number}", line)
-                place += len(line)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from error
+def overview(path: str, check: Check = nothing, see: See | None = None) -> Overview:
+    """The totals of a file.  Raises ConfigError, also if it has no results.  ``see`` gets each
+    record on the way."""
+    found: dict[tuple[int, int], Entry] = {}
+    about: dict[str, str] = {}
+    for place, record, result in records(path, check):
+        known = digest(record.get("input"), is_json=True)
+        found[result.name] = Entry(place, result.short(), known)
+        if see is not None:
+            see(result, record)
+        about = {"environment": result.environment, "model": result.model}
+    if not found:
+        raise ConfigError(f"{path} has no results")
+    return Overview([found[name] for name in sorted(found)], about)
 
 
-def record_of_line(path: str, place: int) -> dict[str, Any]:
-    """The record of the line that begins at a place.  Raises ConfigError."""
-    try:
-        with open(path, "rb") as lines:
-            lines.seek(place)
-            return _record(path, f"byte {place}", lines.readline())
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from error
-
-
-def _record(path: str, where: str, line: bytes) -> dict[str, Any]:
-    try:
-        record = json.loads(line)
-        result_from(record)
-    except (ValueError, AttributeError, RecursionError) as error:
-        raise ConfigError(f"{path}, {where}: this is no result ({error})") from None
-    found: dict[str, Any] = record
+def chosen(
+    entries: Iterable[Entry], *, errors: bool = False, index: int | None = None,
+    below: float | None = None, above: float | None = None, worst: bool = False,
+    best: bool = False, slowest: bool = False,
+) -> list[Entry]:  # fmt: skip
+    """Those that pass all filters, in the order that is asked for.  A rollout without a
+    finite reward passes no filter of rewards, and comes last by reward."""
+    found = [
+        each
+        for each in entries
+        if (not errors or each.result.failure is not None)
+        and (index is None or each.result.index == index)
+        and (below is None or (each.result.score is not None and each.result.score < below))
+        and (above is None or (each.result.score is not None and each.result.score > above))
+    ]
+    if worst or best:
+        sign = 1 if worst else -1
+        found.sort(key=lambda e: (e.result.score is None, sign * (e.result.score or 0.0)))
+    elif slowest:
+        found.sort(key=lambda each: -(each.result.duration_s or 0.0))
     return found
 
 
-def replace_file(path: str, write: Callable[[str], None]) -> None:
-    """Write a file whole or not at all: beside its place, and then into it."""
-    beside = f"{path}.new-{os.getpid()}"
+# -- tables ----------------------------------------------------------------------
+
+
+def is_table(path: str) -> bool:
+    """Whether a file is Parquet, by its name."""
+    return path.endswith((".parquet", ".pq"))
+
+
+def arrow() -> Any:
+    """The library that reads and writes Parquet.  ConfigError if it is missing."""
     try:
-        write(beside)
-        os.replace(beside, path)
-    except OSError as error:
-        raise NotWritten(f"{path}: {error.strerror or error}") from error
-    finally:
-        Path(beside).unlink(missing_ok=True)
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise ConfigError(
+            'Parquet needs pyarrow, which is not installed: pip install "trio-envserve[table]"'
+        ) from None
+    return pyarrow
 
 
-def last_records(path: str, check: Check = nothing) -> Iterator[dict[str, Any]]:
-    """The records that count: the last one of each name.  Reads the file twice, because
-    all records together may be larger than memory.  Raises as :func:`read_records`."""
-    last = {
-        result_from(record).name: number for number, record in enumerate(read_records(path, check))
-    }
-    for number, record in enumerate(read_records(path, check)):
-        if last[result_from(record).name] == number:
-            yield record
+@contextmanager
+def _opened_table(path: str) -> Iterator[Any]:
+    pa = arrow()
+    told = _told(path, errors=(OSError, pa.ArrowException))
+    with told, pa.parquet.ParquetFile(path) as file:
+        yield file
+
+
+def lines_of(path: str) -> str:
+    """The file of JSON lines beside a table."""
+    return f"{path}.jsonl"
+
+
+def line_of(record: Mapping[str, Any]) -> bytes:
+    """The line of JSON of a record that was read from a table."""
+    return f"{json.dumps(record, default=base64_text)}\n".encode()
+
+
+def write_table(path: str, records: Iterator[Mapping[str, Any]], check: Check = nothing) -> None:
+    """Write records to a file, whole or not at all.  Raises NotWritten."""
+    pa = arrow()
+    text, number = pa.string(), pa.float64()
+    failure = pa.struct([(name, text) for name in (*FAILURE, "fault")])
+    kinds = {
+        "int64": pa.int64(), "float64": number, "string": text, "numbers": pa.map_(text, number),
+        "failure": failure,
+    }  # fmt: skip
+    fields = [(name, kinds[kind.arrow]) for name, (_, kind) in FIELDS.items()]
+    fields += [(name, pa.large_string()) for name in ("input", "value")]
+    schema = pa.schema([*fields, ("parts", pa.list_(pa.large_binary()))])
+
+    def write(beside: str) -> None:
+        told = _told(path, NotWritten, (OSError, pa.ArrowException))
+        with told, pa.parquet.ParquetWriter(beside, schema) as writer:
+            for rows in _batches(records, check):
+                writer.write_table(pa.Table.from_pylist(rows, schema=schema))
+
+    replace_file(path, write)
+
+
+def _batches(records: Iterator[Mapping[str, Any]], check: Check) -> Iterator[list[dict[str, Any]]]:
+    rows: list[dict[str, Any]] = []
+    size = 0
+    for record in records:
+        check()
+        row = _row(record)
+        rows.append(row)
+        size += sum(map(len, row["parts"])) + len(row["input"]) + len(row["value"])
+        if len(rows) == _BATCH or size >= _BATCH_BYTES:
+            yield rows
+            rows, size = [], 0
+    if rows:
+        yield rows
+
+
+def _row(record: Mapping[str, Any]) -> dict[str, Any]:
+    parts: list[bytes] = []
+    both = {name: record.get(name) for name in ("input", "value")}
+    try:
+        texts = {name: json.dumps(_split(value, parts)) for name, value in both.items()}
+    except RecursionError:  # nested too deeply to be looked through: its arrays stay text
+        parts.clear()
+        texts = {name: json.dumps(value) for name, value in both.items()}
+    row = record_of(result_from(record), **texts)
+    for name in ("metrics", "usage"):
+        row[name] = list(row[name].items())
+    return {**row, "parts": parts}
+
+
+def _split(value: Any, parts: list[bytes]) -> Any:
+    """The same with the bytes of arrays in ``parts``."""
+    if isinstance(value, list):
+        return [_split(item, parts) for item in value]
+    if not isinstance(value, dict):
+        return value
+    inner = value.get("$array")
+    if len(value) == 1 and isinstance(inner, dict) and isinstance(inner.get("data"), str):
+        parts.append(base64.b64decode(inner["data"]))
+        return {"$array": {**inner, "data": {"$part": len(parts) - 1}}}
+    return {key: _split(item, parts) for key, item in value.items()}
+
+
+def _of_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The record of a row, as that of a line, with bytes as the data of arrays."""
+
+    def join(value: dict[str, Any]) -> Any:
+        inner = value.get("$array")
+        if len(value) == 1 and isinstance(inner, dict) and isinstance(inner.get("data"), dict):
+            return {"$array": {**inner, "data": row["parts"][inner["data"]["$part"]]}}
+        return value
+
+    # By the decoder, because values may be nested deeper than Python's stack.
+    both = {name: json.loads(row[name], object_hook=join) for name in ("input", "value")}
+    numbers = {name: dict(row[name]) for name in ("metrics", "usage")}
+    return {**{name: row[name] for name in FIELDS if name in row}, **numbers, **both}
+
+
+def _at_row(path: str, place: int) -> Record:
+    """The record of a row, counted from 0; other rows are not read."""
+    with _opened_table(path) as file:
+        left = place
+        for group in range(file.num_row_groups):
+            rows = file.metadata.row_group(group).num_rows
+            if left < rows:
+                (row,) = file.read_row_group(group).slice(left, 1).to_pylist()
+                return _record(path, f"row {place + 1}", place, _of_row, row)
+            left -= rows
+    raise ConfigError(f"{path} has no row {place + 1}")
+
+
+def read_rows(path: str) -> list[dict[str, Any]]:
+    """The rows of any table, as mappings.  Raises ConfigError, also if two columns have one
+    name: a mapping would keep the last one."""
+    with _opened_table(path) as file:
+        twice = _doubled(file.schema_arrow)
+    if twice is not None:
+        raise ConfigError(f"{path}: two columns are called {twice!r}")
+    return list(_rows(path, nothing))
+
+
+def _doubled(fields: Any) -> str | None:
+    """A name that two columns, or two fields of one column, have."""
+    names = [field.name for field in fields]
+    if len(set(names)) < len(names):
+        return str(next(name for number, name in enumerate(names) if name in names[:number]))
+    inner = (_doubled(list(field.type)) for field in fields if hasattr(field.type, "fields"))
+    return next((name for name in inner if name is not None), None)
+
+
+def _rows(path: str, check: Check) -> Iterator[dict[str, Any]]:
+    with _opened_table(path) as file:
+        # A batch has no rows of two groups: groups are bounded in bytes.
+        for group in range(file.num_row_groups):
+            for batch in file.iter_batches(batch_size=100, row_groups=[group]):
+                check()
+                yield from batch.to_pylist()

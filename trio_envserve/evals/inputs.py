@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from ..core.errors import ConfigError
 from ..core.limits import WireLimits
-from .table import is_table, read_rows
+from .files import is_table, read_rows
 
 KINDS: Final = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".pq")
 """The kinds of files, by the ends of their names; all but the last two also with ``.gz``."""

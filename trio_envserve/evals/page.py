@@ -40,7 +40,7 @@ def page(record: Mapping[str, Any], *, place: str = "", full: bool = False) -> l
     """The page of a record; ``place`` says which of several it is."""
     result = result_from(record)
     most = MOST_CHARS if not full else None
-    lines = (*_head(record, result, place), *_body(record, result.failure, most))
+    lines = (*_head(result, place), *_body(record, result.failure, most))
     return [line._replace(text=plain_text(line.text)) for line in lines]
 
 
@@ -50,7 +50,7 @@ def body(record: Mapping[str, Any]) -> list[Line]:
     return [line._replace(text=plain_text(line.text)) for line in lines]
 
 
-def _head(record: Mapping[str, Any], result: RolloutResult, place: str) -> Iterator[Line]:
+def _head(result: RolloutResult, place: str) -> Iterator[Line]:
     where = f" ({place})" if place else ""
     yield Line(f"input {result.index}, repeat {result.repeat}{where}", "title")
     reward = "none" if result.reward is None else f"{result.reward:.6g}"
@@ -64,7 +64,7 @@ def _head(record: Mapping[str, Any], result: RolloutResult, place: str) -> Itera
     if result.executions > 1:
         about.append(f"{result.executions} executions")
     about += [f"{usage_words(name)} {n:g}" for name, n in result.usage.items() if n]
-    about += [str(record[name]) for name in ("environment", "model") if record.get(name)]
+    about += filter(None, (result.environment, result.model))
     yield Line(plain_line(", ".join(about)), "dim")
 
 

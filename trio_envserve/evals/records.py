@@ -2,20 +2,11 @@
 
 Theory of operation
 -------------------
-A file of results has a record for each rollout::
-
-    {"index": 3, "repeat": 0, "reward": 0.5, "metrics": {...}, "usage": {...},
-     "error": null, "worker": "w0-1", "duration_s": 0.8, "took_s": 1.1, "executions": 1,
-     "ended_s": 1772700000.5, "environment": "arithmetic", "model": "oracle",
-     "run": "1f0a...", "input": ..., "value": ...}
-
-``value`` is what the environment returned, or null beside an ``error``, which has
-``class``, ``code``, ``fault``, ``verdict`` ("it did not run", "it ran and failed", "it may have
-run"), ``type``, ``message`` and ``traceback``.  ``reward``, ``metrics`` and ``usage`` are
-read from the value by this module, so that no reader has to guess.  ``duration_s`` is the
-execution on the worker, ``took_s`` the caller's wait, ``ended_s`` the wall-clock time at its
-end, in seconds since 1970.  ``run`` stands for all that decides
-what a rollout is asked (:func:`run_digest`): results of one file have the same.
+A file of results has a record for each rollout.  Its fields are declared once, by
+:class:`RolloutResult` and :class:`Failure`: name, meaning, how a value is read that anybody may
+have written, and the type in a table.  Writing, reading, tables and the page on evaluations
+follow.  ``reward``, ``metrics`` and ``usage`` are read from the value by this module, so that no
+reader has to guess.
 
 A rollout has the name (``index``, ``repeat``).  If a file has several records of one name,
 the last one counts.
@@ -27,8 +18,9 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+import sys
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias, get_type_hints
 
 from .. import foreign
 from ..client import Outcome
@@ -43,20 +35,65 @@ Name: TypeAlias = tuple[int, int]
 FAULTS = tuple(fault.value for fault in Fault)
 """The parties that errors are put down to."""
 
-_MODEL_ERRORS = frozenset({"ModelError", "ModelAborted", "BrokenNumbers", "ContextFull"})
-"""The classes of what a rollout raises whose model gave no answer."""
-
 _TOKENS = {
     "prompt_ids": "prompt_tokens", "response_ids": "completion_tokens",
 }  # fmt: skip
 """Arrays of tokens in a result, and what their lengths count."""
-
 
 _VERDICTS = {verdict.value: verdict for verdict in Verdict}
 
 _USAGE_WORDS = {
     "calls": "model calls", "failed": "model calls that failed", "retries": "model retries",
 }  # fmt: skip
+
+_UNREAD: Final = object()
+"""A value that is none of its field's, which counts as if it were not there."""
+
+
+class Kind(NamedTuple):
+    """How a field of a record is read, and its type in a table."""
+
+    read: Callable[[Any], Any]
+    """Reads a value that anybody may have written; ``_UNREAD`` for none of its field's."""
+    arrow: str
+    """``int64``, ``float64``, ``string``, ``numbers`` or ``failure``."""
+
+
+def _text(value: Any) -> str:
+    return sys.intern(str(value or ""))
+
+
+def _whole(value: Any) -> Any:
+    is_whole = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
+    return value if is_whole else _UNREAD
+
+
+def _seconds(value: Any) -> Any:
+    number = number_of(value)
+    return number if number is not None and math.isfinite(number) else _UNREAD
+
+
+def _number(value: Any) -> float | None:
+    return number_of(restored(value))
+
+
+def _numbers(value: Any) -> Any:
+    return (numbers_of(restored(value)) or {}) if isinstance(value, Mapping) else _UNREAD
+
+
+def _failure_from(error: Any) -> Failure | None:
+    if error is None:
+        return None
+    if not isinstance(error, Mapping):
+        return Failure("error", message=str(error))
+    return Failure(**{kept: str(error.get(name) or "") for name, kept in FAILURE.items()})
+
+
+Whole: TypeAlias = Annotated[int, Kind(_whole, "int64")]
+Text: TypeAlias = Annotated[str, Kind(_text, "string")]
+Number: TypeAlias = Annotated["float | None", Kind(_number, "float64")]
+Seconds: TypeAlias = Annotated["float | None", Kind(_seconds, "float64")]
+Numbers: TypeAlias = Annotated[Mapping[str, float], Kind(_numbers, "numbers")]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,7 +102,7 @@ class Failure:
 
     kind: str
     """The class of the error, such as ``RolloutFailed``."""
-    verdict: str
+    verdict: str = ""
     type: str = ""
     """The type of the environment's exception."""
     message: str = ""
@@ -83,30 +120,61 @@ class Failure:
         """Whether it is left out of the gradient."""
         return self._ending.mask
 
+    def to_record(self, *, traceback: bool = True) -> dict[str, str]:
+        """As it stands in a record, or without its traceback in a summary."""
+        told = {name: str(getattr(self, kept)) for name, kept in FAILURE.items()}
+        if not traceback:
+            del told["traceback"]
+        return {**told, "fault": self.fault}
+
     @property
     def _ending(self) -> Ending:
         return ending_of(self.code, _VERDICTS.get(self.verdict, Verdict.MAY_HAVE_RUN))
+
+
+FAILURE: Mapping[str, str] = {
+    "class": "kind", "code": "code", "verdict": "verdict", "type": "type", "message": "message",
+    "traceback": "traceback",
+}  # fmt: skip
+"""The fields of an error in a record, and those of :class:`Failure`.  It has ``fault``, too."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RolloutResult:
     """The counted part of a rollout.  It has neither input nor value."""
 
-    index: int
-    repeat: int = 0
-    reward: float | None = None
-    """None without a reward that is a number; it may be infinite or NaN."""
-    bad_reward: str = ""
-    """Why ``reward`` is none, if the result has one: its type."""
-    metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    usage: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    failure: Failure | None = None
-    worker: str = ""
-    duration_s: float | None = None
-    took_s: float = 0.0
-    executions: int = 0
-    ended_s: float | None = None
-    """When the caller had it: seconds since 1970, for people.  None if a record does not say."""
+    index: Whole
+    """Number of the input, from 0."""
+    repeat: Whole = 0
+    """Number of the repeat, from 0."""
+    reward: Number = None
+    """The reward as it is counted; none without one that is a number.  It may be infinite or
+    NaN."""
+    bad_reward: Text = ""
+    """The type of a reward that is no number."""
+    metrics: Numbers = dataclasses.field(default_factory=dict)
+    """Named numbers, as they are counted."""
+    usage: Numbers = dataclasses.field(default_factory=dict)
+    """Model calls and their tokens, as they are counted."""
+    failure: Annotated[Failure | None, Kind(_failure_from, "failure")] = None
+    """Its error, or null: ``class``, ``code``, ``verdict``, ``fault``, ``type``, ``message``,
+    ``traceback``."""
+    worker: Text = ""
+    """The worker that ran it."""
+    duration_s: Seconds = None
+    """How long it ran, in seconds."""
+    took_s: Annotated[float, Kind(_seconds, "float64")] = 0.0
+    """How long the caller waited, in seconds."""
+    executions: Whole = 0
+    """How often it was executed."""
+    ended_s: Seconds = None
+    """When the caller had the outcome, by the wall clock: seconds since 1970."""
+    environment: Text = ""
+    """The environment, by its name."""
+    model: Text = ""
+    """The endpoint of the model that was asked."""
+    run: Text = ""
+    """A digest of everything that decides what rollouts are asked."""
 
     @property
     def name(self) -> Name:
@@ -123,20 +191,35 @@ class RolloutResult:
         """Whether the environment never saw it."""
         return self.failure is not None and self.failure.verdict == Verdict.DID_NOT_RUN.value
 
+    def short(self, message_chars: int | None = None) -> RolloutResult:
+        """The result without the traceback of its failure, for keeping many."""
+        if self.failure is None:
+            return self
+        message = self.failure.message[:message_chars]
+        failure = dataclasses.replace(self.failure, message=message, traceback="")
+        return dataclasses.replace(self, failure=failure)
+
+
+FIELDS: Mapping[str, tuple[str, Kind]] = {
+    "error" if name == "failure" else name: (name, hint.__metadata__[0])
+    for name, hint in get_type_hints(RolloutResult, include_extras=True).items()
+}
+"""The fields of a record but ``input`` and ``value``, by name: each with its attribute of
+:class:`RolloutResult`."""
+
 
 # -- from an outcome -------------------------------------------------------------
 
 
-def result_of(
-    index: int, repeat: int, outcome: Outcome, *, ended_s: float | None = None
-) -> RolloutResult:
-    """The figures of an outcome that are counted."""
+def result_of(index: int, repeat: int, outcome: Outcome, **about: Any) -> RolloutResult:
+    """The figures of an outcome that are counted; ``about`` are those fields of a result that
+    the outcome does not have."""
     reward, bad, metrics = scores_of(outcome.value)
     return RolloutResult(
         index=index, repeat=repeat, reward=reward, bad_reward=bad, metrics=metrics,
         usage=usage_of(outcome.value), failure=_failure(outcome), worker=outcome.worker,
         duration_s=outcome.duration_s, took_s=outcome.took_s, executions=outcome.executions,
-        ended_s=ended_s,
+        **about,
     )  # fmt: skip
 
 
@@ -213,25 +296,18 @@ def _failure(outcome: Outcome) -> Failure | None:
 # -- as a record, and back -------------------------------------------------------
 
 
-def record_of(
-    result: RolloutResult, input: Any, value: Any, *, environment: str, model: str, run: str
-) -> dict[str, Any]:
+def record_of(result: RolloutResult, input: Any, value: Any) -> dict[str, Any]:
     """The record of a rollout; its input and value are not JSON yet."""
-    failure = result.failure
-    return {
-        "index": result.index, "repeat": result.repeat, "reward": result.reward,
-        **({"bad_reward": result.bad_reward} if result.bad_reward else {}),
-        "metrics": dict(result.metrics), "usage": dict(result.usage),
-        "error": None if failure is None else {
-            "class": failure.kind, "code": failure.code, "verdict": failure.verdict,
-            "fault": failure.fault,
-            "type": failure.type, "message": failure.message, "traceback": failure.traceback,
-        },
-        "worker": result.worker, "duration_s": result.duration_s, "took_s": result.took_s,
-        "executions": result.executions, "ended_s": result.ended_s,
-        "environment": environment, "model": model, "run": run,
-        "input": input, "value": value,
-    }  # fmt: skip
+    record = {name: _written(getattr(result, kept)) for name, (kept, _) in FIELDS.items()}
+    if not result.bad_reward:
+        del record["bad_reward"]
+    return {**record, "input": input, "value": value}
+
+
+def _written(value: Any) -> Any:
+    if isinstance(value, Failure):
+        return value.to_record()
+    return dict(value) if isinstance(value, Mapping) else value
 
 
 def result_from(record: Mapping[str, Any]) -> RolloutResult:
@@ -239,49 +315,18 @@ def result_from(record: Mapping[str, Any]) -> RolloutResult:
 
     Records of other programs, with ``index`` and ``value`` alone, are taken, too.
     """
-    index, repeat = _whole(record.get("index")), _whole(record.get("repeat", 0))
-    if index is None or repeat is None:
-        raise ValueError("it has no index")
     value = record.get("value")
     reward, bad, metrics = scores_of(value)
-    if "reward" in record:
-        reward = number_of(restored(record["reward"]))
-    if isinstance(record.get("metrics"), Mapping):
-        metrics = numbers_of(restored(record["metrics"])) or {}
-    usage = record.get("usage")
-    return RolloutResult(
-        index=index, repeat=repeat, reward=reward,
-        bad_reward=str(record.get("bad_reward", bad) or ""),
-        metrics=metrics, usage=(numbers_of(usage) or {}) if usage is not None else usage_of(value),
-        failure=_failure_from(record.get("error")), worker=str(record.get("worker") or ""),
-        duration_s=_seconds(record.get("duration_s")), took_s=_seconds(record.get("took_s")) or 0.0,
-        executions=_whole(record.get("executions")) or 0,
-        ended_s=_seconds(record.get("ended_s")),
-    )  # fmt: skip
-
-
-def _failure_from(error: Any) -> Failure | None:
-    if error is None:
-        return None
-    if not isinstance(error, Mapping):
-        return Failure("error", "", message=str(error))
-    kind, raised = str(error.get("class", "")), str(error.get("type") or "")
-    return Failure(
-        kind=kind, verdict=str(error.get("verdict", "")), type=raised,
-        message=str(error.get("message", "")), traceback=str(error.get("traceback", "")),
-        code=str(error.get("code") or ""),
-    )  # fmt: skip
-
-
-def _whole(value: Any) -> int | None:
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63:
-        return value
-    return None
-
-
-def _seconds(value: Any) -> float | None:
-    number = number_of(value)
-    return number if number is not None and math.isfinite(number) else None
+    found: dict[str, Any] = {
+        "reward": reward, "bad_reward": bad, "metrics": metrics, "usage": usage_of(value),
+    }  # fmt: skip
+    for name, (kept, kind) in FIELDS.items():
+        read = kind.read(record[name]) if name in record else _UNREAD
+        if read is not _UNREAD:
+            found[kept] = read
+        elif name == "index" or (name == "repeat" and name in record):
+            raise ValueError("it has no index")
+    return RolloutResult(**found)
 
 
 def run_digest(**asked: Any) -> str:

@@ -122,7 +122,7 @@ class Evaluation:
         self._keys = keys
         self._whole = trio.CancelScope()
         self._file = file
-        self._about = {"environment": environment, "model": model, "run": run}
+        self._about: dict[str, Any] = {"environment": environment, "model": model, "run": run}
         self._most_errors = most_errors
         self._errors = 0
         self._taken: deque[tuple[Came, RolloutResult]] = deque()
@@ -203,7 +203,8 @@ class Evaluation:
             self.conflict = came.outcome.error
             self._whole.cancel()
             return
-        result = result_of(*came.name, came.outcome, ended_s=round(time.time(), 3))
+        ended_s = round(time.time(), 3)
+        result = result_of(*came.name, came.outcome, ended_s=ended_s, **self._about)
         self._taken.append((came, result))
         self._wake.unpark_all()
 
@@ -238,8 +239,7 @@ class Evaluation:
             for came, result in batch:
                 check()
                 assert self._file is not None
-                record = record_of(result, came.input, came.outcome.value, **self._about)
-                self._file.append(record, check)
+                self._file.append(record_of(result, came.input, came.outcome.value), check)
                 written += 1
 
         if self._file is None or self.not_written:

@@ -21,7 +21,8 @@ from __future__ import annotations
 import math
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 CONFIDENCE = 0.95
@@ -75,6 +76,15 @@ def mean(values: Sequence[float]) -> float:
     except OverflowError:
         most = max(map(abs, values))
         return statistics.fmean(each / most for each in values) * most
+
+
+def input_means(numbers: Iterable[tuple[int, float | None]]) -> dict[int, float]:
+    """The mean of the finite numbers of each input that has one."""
+    found: dict[int, list[float]] = defaultdict(list)
+    for index, number in numbers:
+        if number is not None and math.isfinite(number):
+            found[index].append(number)
+    return {index: mean(each) for index, each in found.items()}
 
 
 def deviation(values: Sequence[float]) -> float:

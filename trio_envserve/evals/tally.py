@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -11,7 +10,7 @@ from typing import Any, final
 from ..core.status import ClientCounters
 from .histogram import histogram
 from .records import FAULTS, Name, RolloutResult
-from .statistics import CONFIDENCE, deviation, estimate, mean, pass_at, percentile
+from .statistics import CONFIDENCE, deviation, estimate, input_means, mean, pass_at, percentile
 
 PERCENTILES = (50, 90, 99)
 SHOWN = 5
@@ -46,7 +45,7 @@ class Tally:
         failure = result.failure
         if failure is not None and failure.traceback:
             self.first_tracebacks.setdefault(failure.kind, failure.traceback)
-        self.found[result.name] = _without_traceback(result)
+        self.found[result.name] = result.short(_MESSAGE_CHARS)
         self._count(result, 1)
 
     def _count(self, result: RolloutResult, times: int) -> None:
@@ -94,7 +93,7 @@ class Tally:
     def summary(self) -> dict[str, Any]:
         """The figures, as in ``--json``; null where there are none."""
         found = self.found.values()
-        means = input_means(found)
+        means = input_means((one.index, one.score) for one in found)
         reward = estimate(list(means.values()))
         rewards = self.rewards()
         spread = _spread(rewards)
@@ -162,15 +161,6 @@ def retries(counters: ClientCounters, rerun: int) -> dict[str, int]:
     }  # fmt: skip
 
 
-def input_means(found: Iterable[RolloutResult]) -> dict[int, float]:
-    """The mean reward of each input that has a finite one."""
-    scores: dict[int, list[float]] = defaultdict(list)
-    for one in found:
-        if one.score is not None:
-            scores[one.index].append(one.score)
-    return {index: mean(each) for index, each in scores.items()}
-
-
 def slowest(found: Iterable[RolloutResult]) -> list[RolloutResult]:
     """The rollouts whose executions took longest."""
     timed = [one for one in found if one.duration_s is not None]
@@ -214,24 +204,11 @@ def _odd(one: RolloutResult) -> str:
 
 
 def _shown(one: RolloutResult) -> dict[str, Any]:
-    failure = one.failure
     return {
         "index": one.index, "repeat": one.repeat, "worker": one.worker,
         "duration_s": one.duration_s, "took_s": round(one.took_s, 6),
-        "error": None if failure is None else {
-            "class": failure.kind, "code": failure.code, "type": failure.type,
-            "fault": failure.fault, "message": failure.message,
-        },
+        "error": None if one.failure is None else one.failure.to_record(traceback=False),
     }  # fmt: skip
-
-
-def _without_traceback(one: RolloutResult) -> RolloutResult:
-    """For keeping: a traceback may be large, and there may be many."""
-    failure = one.failure
-    if failure is None:
-        return one
-    kept = dataclasses.replace(failure, message=failure.message[:_MESSAGE_CHARS], traceback="")
-    return dataclasses.replace(one, failure=kept)
 
 
 def _spread(values: Sequence[float]) -> dict[str, float | None]:

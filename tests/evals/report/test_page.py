@@ -13,7 +13,7 @@ import trio
 from tests.browser import IN_A_BROWSER, Browser, open_browser
 from tests.evals.report.results import BEGAN_S, HOSTILE, TALK, failure, result, written
 from trio_envserve.evals.comparison import compare
-from trio_envserve.evals.reading import overview
+from trio_envserve.evals.files import overview
 from trio_envserve.evals.report.survey import compared_data, page_data, survey
 from trio_envserve.evals.report.writing import write_report
 

@@ -9,12 +9,10 @@ from typing import Any, NamedTuple
 
 from ...core.errors import short_type
 from ..comparison import Comparison, as_record
-from ..files import Check, nothing
+from ..files import Check, Entry, is_table, nothing, overview
 from ..page import plain_value
 from ..plain import headline, plain_line
-from ..reading import Entry, overview
 from ..records import Name, RolloutResult, usage_words
-from ..table import is_table
 from ..tally import Tally
 from .details import number_text
 

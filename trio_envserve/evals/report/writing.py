@@ -9,9 +9,7 @@ from typing import Any, Final, NamedTuple, TextIO
 
 from ...core.errors import ConfigError
 from ...pages import assemble, data_text
-from ..files import Check, nothing, replace_file
-from ..reading import records
-from ..records import result_from
+from ..files import Check, nothing, records, replace_file
 from .details import details
 from .survey import Survey
 
@@ -72,11 +70,11 @@ def _write_rollouts(file: TextIO, found: Survey, most: int | None, check: Check)
     """Write the texts of all rollouts; of how many only a part."""
     numbers = {entry.place: number for number, entry in enumerate(found.entries)}
     cut = 0
-    for place, record in records(found.path, check):
+    for place, record, result in records(found.path, check):
         number = numbers.get(place)
         if number is None:
             continue  # a later one counts, or it came meanwhile
-        if result_from(record).name != found.entries[number].result.name:
+        if result.name != found.entries[number].result.name:
             break
         del numbers[place]
         shown = details(record, most)
