@@ -57,7 +57,7 @@ async def test_a_session_is_recorded_and_replayed(tmp_path: Path, bodies: bool):
     stats = await serve_some(path, bodies=bodies)
     whole = replay(path)
     assert whole.identical
-    assert whole.epoch.hex() == stats["epoch"]
+    assert whole.about["epoch"].hex() == stats["epoch"]
     assert whole.router.cache.sessions == {}
     counters = whole.router.stats()["cache"]
     for name in ("requests", "entered", "dispatched", "completed"):
@@ -70,8 +70,8 @@ async def test_the_recording_of_an_earlier_server_is_kept(tmp_path: Path):
     path = tmp_path / "a.rec"
     first = await serve_some(path, 1)
     second = await serve_some(path, 2)
-    assert replay(path).epoch.hex() == second["epoch"]
-    assert replay(tmp_path / "a.rec.old").epoch.hex() == first["epoch"]
+    assert replay(path).about["epoch"].hex() == second["epoch"]
+    assert replay(tmp_path / "a.rec.old").about["epoch"].hex() == first["epoch"]
 
 
 def a_text(path: Path) -> None:

@@ -13,8 +13,7 @@ from trio_envserve.cli.replay import state_of
 from trio_envserve.core.key_records import GenerationState
 from trio_envserve.core.messages import KeyedRequest, decode
 from trio_envserve.core.router_inputs import ClientMessage
-from trio_envserve.lab.recording import Player, load, replay
-from trio_envserve.lab.recording_sequence import RequestName, RequestWatch
+from trio_envserve.lab.recording import Player, RequestName, RequestWatch, load, replay
 from trio_envserve.net import MemoryNetwork
 from trio_envserve.server.recording.records import state_digest
 

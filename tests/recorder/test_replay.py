@@ -15,10 +15,13 @@ from trio_envserve import ConfigError
 from trio_envserve.core import router as routing
 from trio_envserve.core.router import Router
 from trio_envserve.core.router_inputs import Exited, PoolOpened, Spawned, Tick
-from trio_envserve.lab.recording import BadRecording, Player, load, replay
-from trio_envserve.lab.recording_sequence import (
+from trio_envserve.lab.recording import (
+    BadRecording,
+    Player,
     RequestName,
     RequestWatch,
+    load,
+    replay,
     sequence_text,
 )
 from trio_envserve.lab.simulation import simulator

@@ -17,8 +17,7 @@ from ..core.pages import KeyPage, KnownKey
 from ..core.requests import RequestState, Session
 from ..core.router import Router
 from ..core.terms import short
-from ..lab.recording import Player
-from ..lab.recording_sequence import Event, RequestName, RequestWatch, sequence_text
+from ..lab.recording import Event, Player, RequestName, RequestWatch, sequence_text
 from .common import AT_ONCE, OK, Result, Stop, epilog, put, run_verb, say
 from .options import json_option
 from .render import Table, show_tables

@@ -9,39 +9,191 @@
 
 Theory of operation
 -------------------
-What a router did follows from its inputs, so :class:`Player` gives them to a
-new one, with the ids that the first had drawn, and compares the hashes of the
-effects and of the state wherever there is one.  Bodies that were not recorded are
-replaced by as many zeros, which the router cannot tell.
+A file is believed in nothing before it has been looked at (:func:`read`); what its records mean
+is where they are written (:mod:`trio_envserve.server.recording.records`).
+
+What a router did follows from its inputs, so :class:`Player` gives them to a new one, with the
+ids that the first had drawn, and compares the hashes of the effects and of the state wherever
+there is one.  Bodies that were not recorded are replaced by as many zeros, which the router
+cannot tell.
+
+The story of one request (:class:`RequestWatch`) is who sent what to whom, and when.  A request
+is known by its session's first bytes, as logs show them, and its sequence.  Each moment of a
+replay is searched for what concerns it: messages that name it, statements that include it, stops
+of its executions, the end of their workers.  A request that names a key has no executions of its
+own: its story says which request of the server's own does the work, whose story can be asked
+for, too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, NoReturn, TypeAlias
 
-from ..core.errors import ConfigError
+import cbor2
+
+from ..core import messages
+from ..core.errors import ConfigError, ProtocolError
+from ..core.key_records import KeyAct, KeyName
 from ..core.limits import KeyLimits, ServerLimits, WireLimits
+from ..core.ranges import Ranges
+from ..core.requests import RequestState
 from ..core.router import Router
-from ..core.router_effects import RouterEffect
-from ..core.terms import ID_BYTES
+from ..core.router_effects import Kill, Lost, RouterEffect, ToClient, ToWorker
+from ..core.router_inputs import ClientMessage, Exited, RouterInput, WorkerMessage
+from ..core.strict_cbor import NO_TAGS
+from ..core.terms import ID_BYTES, Status, short
 from ..server.recording import records
-from .recording_files import BadRecording, Mark, RecordedInput, read
 
-__all__ = [
-    "BadRecording",
-    "Difference",
-    "Moment",
-    "Player",
-    "RecordedInput",
-    "Replayed",
-    "load",
-    "replay",
-]
+MAX_DEPTH = 8
+
+
+class BadRecording(ConfigError):
+    """It is no recording, or cannot be read any further."""
+
+
+# -- its file ---------------------------------------------------------------------
+
+
+@dataclasses.dataclass(slots=True)
+class RecordedInput:
+    """One input of the router."""
+
+    step: int
+    """Its number, from 1."""
+    at_s: float
+    """Seconds since the router was made."""
+    given: RouterInput
+    """The input itself.  A frame that was not recorded has as many zeros."""
+    drawn: list[bytes] = dataclasses.field(default_factory=list)
+    """Ids that the router drew for it."""
+    raised: str = ""
+    """The type of what the router raised."""
+
+
+class Mark(NamedTuple):
+    """A check, of the effects or of the state, or the end of the recording."""
+
+    code: int
+    step: int
+    what: Any
+    """The hash; or why the recording ends, empty if the server did."""
+
+
+Part: TypeAlias = RecordedInput | Mark
+
+
+def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Iterator[Part]]:
+    """The header of a recording, and what follows.
+
+    A record that was cut off at the end of the file (the server was killed) is left out.
+    BadRecording for anything else that is wrong.
+    """
+    path = Path(path)
+    items = _records(path)
+    first = next(items, None)
+    if first is None:
+        raise BadRecording(f"{path} is empty")
+    try:
+        about = records.about_of(first[1])
+    except ValueError as error:
+        raise BadRecording(f"{path} {error}") from None
+    return about, _parts(path, items, about["began_s"])
+
+
+def load(path: str | os.PathLike[str]) -> Iterator[RecordedInput]:
+    """The inputs of a recording, in order; nothing is played.
+
+    BadRecording (a ConfigError) if it is none, as soon as that is known.
+    """
+    _, parts = read(path)
+    return (part for part in parts if isinstance(part, RecordedInput))
+
+
+def _parts(path: Path, items: Iterator[tuple[int, Any]], began_s: float) -> Iterator[Part]:
+    step, now_s = 0, began_s
+    pending: RecordedInput | None = None
+    for at, record in items:
+        try:
+            part = _part(record, step, pending)
+        except Exception as error:  # whatever bad data raises where a record is made of it
+            raise BadRecording(f"{path} is damaged at byte {at}: {error!r}") from None
+        if part is None:
+            continue
+        if pending is not None:
+            yield pending
+            pending = None
+        if isinstance(part, RecordedInput):
+            now_s = max(now_s, getattr(part.given, "now_s", now_s))
+            step, part.at_s, pending = part.step, now_s - began_s, part
+        else:
+            yield part
+    if pending is not None:
+        yield pending
+
+
+def _part(record: Any, step: int, pending: RecordedInput | None) -> Part | None:
+    """The entry that a record begins; None if it belongs to the input before it."""
+    if type(record) is not list or not record or type(record[0]) is not int:
+        raise ValueError("not a record that is known")
+    code = record[0]
+    if code in records.INPUTS:
+        return RecordedInput(step + 1, 0.0, records.input_of(record))
+    if code == records.HEADER:
+        raise ValueError("a second header")
+    fields = records.mark_of(record)
+    if code not in (records.DRAWN, records.RAISED):
+        return Mark(code, *fields)
+    if pending is None:
+        raise ValueError("it belongs to no input")
+    if code == records.DRAWN:
+        pending.drawn.append(fields[0])
+    else:
+        pending.raised = fields[0]
+    return None
+
+
+def _records(path: Path) -> Iterator[tuple[int, Any]]:
+    """The place of each record, and the record."""
+    try:
+        with path.open("rb") as stream:
+            yield from _decoded(path, stream)
+    except OSError as error:
+        raise BadRecording(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def _decoded(path: Path, stream: BinaryIO) -> Iterator[tuple[int, Any]]:
+    decoder = cbor2.CBORDecoder(
+        stream, max_depth=MAX_DEPTH, allow_indefinite=False, tag_hook=_no_tag,
+        semantic_decoders=NO_TAGS,
+    )  # fmt: skip
+    size = os.fstat(stream.fileno()).st_size
+    at = 0
+    while at < size:
+        try:
+            record = decoder.decode()
+        except cbor2.CBORDecodeEOF:
+            if not at:
+                raise BadRecording(f"{path} is no recording: it has no whole record") from None
+            return
+        except Exception as error:  # cbor2 documents no complete list of what bad data raises
+            why = f"is damaged at byte {at}" if at else "is no recording"
+            raise BadRecording(f"{path} {why}: {type(error).__name__}") from None
+        yield at, record
+        at = stream.tell()
+
+
+def _no_tag(decoder: Any, tag: Any) -> NoReturn:
+    raise ValueError("a tag")
+
+
+# -- its replay -------------------------------------------------------------------
 
 
 class Moment(NamedTuple):
@@ -194,39 +346,9 @@ def _limits(kind: Any, given: dict[str, Any]) -> Any:
     return kind(**{name: value for name, value in given.items() if name in kind.__slots__})
 
 
-# -- in one call ----------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Replayed:
-    """The result of a replay."""
-
-    router: Router
-    """In its last state."""
-    inputs: int
-    """How many were played."""
-    seconds: float
-    """From the making of the recorded router to the last input."""
-    epoch: bytes
-    identical: bool | None
-    """Whether it did what was recorded; None if nothing was there to compare with."""
-    difference: Difference | None
-    raised: Exception | None
-    """The error that the router raised; the replay ends there."""
-
-
-def load(path: str | os.PathLike[str]) -> Iterator[RecordedInput]:
-    """The inputs of a recording, in order; nothing is played.
-
-    BadRecording (a ConfigError) if it is none, as soon as that is known.
-    """
-    _, parts = read(path)
-    return (part for part in parts if isinstance(part, RecordedInput))
-
-
 def replay(
     path: str | os.PathLike[str], *, until_step: int | None = None, until_s: float | None = None
-) -> Replayed:
+) -> Player:
     """Play a recording, up to a step or a time if one is given, through this version.
 
     A replay by another version goes on after the first difference: what it comes
@@ -235,8 +357,301 @@ def replay(
     player = Player(path)
     for _ in player.moments(until_step=until_step, until_s=until_s):
         pass
-    return Replayed(
-        router=player.router, inputs=player.step, seconds=player.at_s,
-        epoch=player.about["epoch"], identical=player.identical, difference=player.difference,
-        raised=player.raised,
-    )  # fmt: skip
+    return player
+
+
+# -- the story of one request -----------------------------------------------------
+
+CLIENT, ROUTER, KEY = "client", "router", "key"
+WANTED = "sync: it is wanted"
+
+_WAITING_ACTS = (KeyAct.ASK, KeyAct.ATTACH)
+_ACTS = {
+    KeyAct.ASK: "ask of a key", KeyAct.ATTACH: "attach to a key", KeyAct.CANCEL: "cancel of a key",
+    KeyAct.FORGET: "forget of a key", KeyAct.WITHDRAW: "withdrawal of a key",
+}  # fmt: skip
+
+
+class RequestName(NamedTuple):
+    """The name of the request to follow."""
+
+    prefix: str
+    """The session's first hexadecimal digits."""
+    sequence: int
+
+    @classmethod
+    def parse(cls, text: str) -> RequestName:
+        """From ``SESSION/SEQUENCE``, or with ``#`` as logs have it.  ConfigError."""
+        session, _, sequence = text.replace("#", "/").rpartition("/")
+        try:
+            bytes.fromhex(session + "0" * (len(session) % 2))
+            number = int(sequence)
+        except ValueError:
+            number = -1
+        if not session or number < 0:
+            raise ConfigError(
+                f"a request is SESSION/SEQUENCE, such as 1f2e3d4c/7 (the session as in logs), "
+                f"not {text!r}"
+            )
+        return cls(session.lower(), number)
+
+
+class Event(NamedTuple):
+    """One arrow: from whom to whom."""
+
+    at_s: float
+    step: int
+    source: str
+    target: str
+    """:data:`CLIENT`, :data:`ROUTER`, :data:`KEY`, or the name of a worker."""
+    what: str
+    state: str
+    """The state of the request after the step."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Story:
+    """The story of the request in one session that the prefix fits."""
+
+    events: list[Event] = dataclasses.field(default_factory=list)
+    running: defaultdict[bytes, set[int]] = dataclasses.field(
+        default_factory=lambda: defaultdict(set)
+    )
+    """The numbers of its executions, by worker, those being stopped included."""
+    open: bool = False
+    """The client did not say yet that it is finished."""
+
+
+class RequestWatch:
+    """Sees every :class:`Moment` of a replay, keeps what concerns one request."""
+
+    def __init__(self, name: RequestName) -> None:
+        self.name = name
+        self._stories: defaultdict[bytes, _Story] = defaultdict(_Story)
+
+    def see(self, moment: Moment) -> None:
+        """The next moment."""
+        one, at = moment.input, (moment.input.at_s, moment.input.step)
+        found = [*self._of_input(one), *self._of_key(moment)]
+        # A loss is told last, and is the reason for the rest.
+        for effect in sorted(moment.effects, key=lambda each: not isinstance(each, Lost)):
+            found += self._of_effect(effect)
+        for session, source, target, what in found:
+            if what == WANTED and len(found) == 1:
+                continue  # each second there is one; those that are answered tell something
+            story = self._stories[session]
+            state = self._state(moment, session)
+            story.events.append(Event(*at, source, target, what, state))
+
+    def events(self) -> list[Event]:
+        """All of it.  ConfigError if there is no such request, or more than one."""
+        sessions = [session for session, story in self._stories.items() if story.events]
+        if not sessions:
+            raise ConfigError(f"no request {self.name.prefix}/{self.name.sequence} was seen")
+        if len(sessions) > 1:
+            fit = ", ".join(session.hex()[:12] for session in sessions)
+            raise ConfigError(f"session {self.name.prefix} is one of {fit}: give more digits")
+        return self._stories[sessions[0]].events
+
+    def _state(self, moment: Moment, session: bytes) -> str:
+        known, sequence = moment.router.cache.sessions.get(session), self.name.sequence
+        if known is None or (known.own and sequence not in known.entries):
+            return RequestState.FINISHED.value
+        return known.state(sequence).value
+
+    # -- inputs ---------------------------------------------------------------
+
+    def _of_input(self, one: RecordedInput) -> Iterator[tuple[bytes, str, str, str]]:
+        match one.given:
+            case ClientMessage(_, frames):
+                for message, body in self._rows(frames):
+                    yield from self._of_client(message, body)
+            case WorkerMessage(frames):
+                yield from self._of_worker(frames)
+            case Exited(worker, _, how):
+                for session, _ in self._running(worker):
+                    yield session, _name(worker), ROUTER, f"its process has ended: {how}"
+
+    def _of_client(self, message: Any, body: Any) -> Iterator[tuple[bytes, str, str, str]]:
+        sequence = self.name.sequence
+        what = ""
+        match message:
+            case messages.Request(sequence=number) if number == sequence:
+                what = f"request, {len(body)} bytes"
+                self._stories[message.session].open = True
+            case messages.KeyedRequest(sequence=number) if number == sequence:
+                what = f"{_ACTS[KeyAct(message.act)]}, {len(body)} bytes"
+                self._stories[message.session].open = True
+            case messages.Cancel(sequence=number) if number == sequence:
+                what = "cancel"
+            case messages.Finish() if sequence in Ranges.from_flat(message.finished):
+                what = "finish"
+                self._stories[message.session].open = False
+            case messages.Sync() if self._stories[message.session].open:
+                if sequence in Ranges.from_flat(message.pending):
+                    what = WANTED
+                elif sequence < message.next:
+                    what = "sync: it is finished"
+                    self._stories[message.session].open = False
+            case messages.Goodbye() if self._stories[message.session].open:
+                what = "goodbye"
+        if what:
+            yield message.session, CLIENT, ROUTER, what
+
+    def _of_key(self, moment: Moment) -> Iterator[tuple[bytes, str, str, str]]:
+        given, router = moment.input.given, moment.router
+        rows = self._rows(given.frames) if isinstance(given, ClientMessage) else ()
+        for message, _ in rows:
+            asks = isinstance(message, messages.KeyedRequest) and message.act in _WAITING_ACTS
+            if not asks or message.sequence != self.name.sequence:
+                continue
+            generation = router.keys.open.get(KeyName(message.namespace, message.key))
+            for session in router.cache.sessions.values():
+                if generation is not None and session.own and generation.number in session.entries:
+                    work = f"{short(session.id)}/{generation.number}"
+                    yield message.session, ROUTER, KEY, f"its work is request {work}"
+
+    def _of_worker(self, frames: Any) -> Iterator[tuple[bytes, str, str, str]]:
+        worker = frames[0]
+        if len(frames) == 5:
+            for message, body in self._rows(frames[3:]):
+                ours = isinstance(message, messages.WorkerOutcome)
+                if ours and message.sequence == self.name.sequence:
+                    what = f"outcome {message.number}, {_status(message.status)}{_size(body)}"
+                    yield message.session, _name(worker), ROUTER, what
+                    self._stories[message.session].running[worker].discard(message.number)
+            return
+        if len(frames) != 3:
+            return
+        for session, numbers in self._running(worker):
+            message = _message(frames[2])
+            if isinstance(message, messages.Missing | messages.Declined):
+                for number in sorted(numbers & set(Ranges.from_flat(message.numbers))):
+                    what = type(message).__name__.lower()
+                    yield session, _name(worker), ROUTER, f"{what} {number}"
+                    if what == "declined":
+                        numbers.discard(number)
+
+    def _running(self, worker: bytes) -> list[tuple[bytes, set[int]]]:
+        """The sessions whose request runs there, with the numbers of its executions."""
+        return [(id_, each.running[worker]) for id_, each in self._stories.items()
+                if each.running[worker]]  # fmt: skip
+
+    # -- effects --------------------------------------------------------------
+
+    def _of_effect(self, effect: Any) -> list[tuple[bytes, str, str, str]]:
+        match effect:
+            case ToClient(_, message, body):
+                if not self._is_meant(message):
+                    return []
+                what = self._to_client(message, body)
+                return [(_session(message), ROUTER, CLIENT, what)] if what else []
+            case ToWorker(worker, _, message, body):
+                return list(self._to_worker(worker, message, body))
+            case Kill(worker, why):
+                return [(session, ROUTER, _name(worker), f"kill: {why}")
+                        for session, _ in self._running(worker)]  # fmt: skip
+            case Lost(worker, why):
+                lost = [(session, _name(worker), ROUTER, f"lost: {why}")
+                        for session, _ in self._running(worker)]  # fmt: skip
+                for story in self._stories.values():
+                    story.running[worker].clear()
+                return lost
+        return []
+
+    def _to_client(self, message: Any, body: Any) -> str:
+        match message:
+            case messages.Outcome() if message.sequence == self.name.sequence:
+                return f"outcome, {_status(message.status)}{_size(body)}"
+            case messages.Refused() if message.sequence == self.name.sequence:
+                return f"refused: {message.code}"
+            case messages.Cancelled() if message.sequence == self.name.sequence:
+                return f"cancelled, {'started' if message.started else 'never started'}"
+            case messages.Synced() if self.name.sequence in Ranges.from_flat(message.missing):
+                return "it is missing"
+            case messages.Unknown() if self._stories[message.session].open:
+                return "the session is unknown"
+        return ""
+
+    def _to_worker(
+        self, worker: bytes, message: Any, body: Any
+    ) -> Iterator[tuple[bytes, str, str, str]]:
+        if isinstance(message, messages.Dispatch):
+            if self._is_meant(message) and message.sequence == self.name.sequence:
+                self._stories[message.session].running[worker].add(message.number)
+                what = f"dispatch {message.number}{_size(body)}"
+                yield message.session, ROUTER, _name(worker), what
+            return
+        for session, numbers in self._running(worker):
+            if isinstance(message, messages.Stop):
+                for number in sorted(numbers & set(Ranges.from_flat(message.numbers))):
+                    yield session, ROUTER, _name(worker), f"stop {number}"
+
+    def _rows(self, frames: Any) -> Iterator[tuple[Any, Any]]:
+        """The messages of these frames that are of a session that is meant."""
+        prefix = self.name.prefix
+        whole = bytes.fromhex(prefix[: len(prefix) // 2 * 2])
+        if not frames or type(frames[0]) is not bytes or whole not in frames[0]:
+            return
+        with contextlib.suppress(ProtocolError):
+            for message, body in messages.read(frames, most_bytes=len(frames[0])):
+                if self._is_meant(message):
+                    yield message, body
+
+    def _is_meant(self, message: Any) -> bool:
+        """Whether it is of a session that is meant."""
+        return _session(message).hex().startswith(self.name.prefix)
+
+
+def _message(header: Any) -> Any:
+    try:
+        return messages.decode(header, most_bytes=len(header))
+    except (ProtocolError, TypeError):
+        return None
+
+
+def _session(message: Any) -> bytes:
+    session: bytes = getattr(message, "session", b"")
+    return session
+
+
+def _name(worker: bytes) -> str:
+    return worker.decode("ascii", "replace")
+
+
+def _status(status: int) -> str:
+    return Status(status).name.lower() if messages.is_status(status) else f"status {status}"
+
+
+def _size(body: Any) -> str:
+    return "" if body is None else f", {len(body)} bytes"
+
+
+def sequence_text(events: list[Event], name: RequestName) -> str:
+    """The events as a sequence diagram of plain text."""
+    left, right = 36, 48
+    lines = [
+        f"request {name.prefix}/{name.sequence}",
+        f"  {'seconds':>12} {'step':>9}  {CLIENT:<{left}} {ROUTER:^11} {'worker':>{right}}",
+    ]
+    before = ""
+    for event in events:
+        state = event.state if event.state != before else ""
+        before = event.state or before
+        client = worker = ""
+        if CLIENT in (event.source, event.target):
+            client = _arrow(event.what, left, to_right=event.source == CLIENT)
+        else:
+            to_right = event.source == ROUTER
+            whose = event.target if to_right else event.source
+            worker = f"{_arrow(event.what, right - 8, to_right=to_right)} {whose}"
+        start = f"  {event.at_s:12.6f} {event.step:>9}  {client:<{left}} {state:^11} {worker}"
+        lines.append(start.rstrip())
+    return "\n".join(lines)
+
+
+def _arrow(what: str, width: int, *, to_right: bool) -> str:
+    room = width - 6
+    text = what if len(what) <= room else f"{what[: room - 3]}..."
+    line = "-" * (width - len(text) - 4)
+    return f"- {text} {line}>" if to_right else f"<{line} {text} -"

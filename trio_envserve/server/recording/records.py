@@ -28,13 +28,13 @@ from typing import Any, get_args
 
 from ...core import journal, messages
 from ...core.closing import ClosingStage
-from ...core.errors import ProtocolError
+from ...core.errors import ConfigError, ProtocolError
 from ...core.keys import Keys
 from ...core.router import Router
 from ...core.router_effects import RouterEffect, Save, ToClient, ToWorker
 from ...core.router_inputs import ClientMessage, Loaded, Restored, RouterInput, WorkerMessage
-from ...core.terms import Body, Status
-from ...core.worker_range import WorkerRange
+from ...core.terms import ID_BYTES, Body, Status
+from ...core.worker_range import WorkerRange, most_of
 
 NAME = "trio-envserve recording"
 FORMAT = 3
@@ -108,6 +108,32 @@ def input_of(record: Sequence[Any]) -> RouterInput:
     return made
 
 
+def mark_of(record: Sequence[Any]) -> list[Any]:
+    """The fields of a mark, behind its code.  ValueError, or KeyError, if it is none."""
+    code, *values = record
+    return [read(value) for read, value in zip(_MARKS[code], values, strict=True)]
+
+
+def about_of(record: Any) -> dict[str, Any]:
+    """What a header says of its server.  ValueError if it is the header of something else."""
+    if type(record) is not list or len(record) < 3 or record[:2] != [HEADER, NAME]:
+        raise ValueError("is no recording")
+    if record[2] != FORMAT:
+        raise ValueError(f"has format {record[2]!r}, and this version reads {FORMAT}")
+    about = record[3] if len(record) == 4 else None
+    if type(about) is not dict:
+        raise ValueError("is no recording: its header has no description")
+    wrong = []
+    for name, read in _ABOUT.items():
+        try:
+            read(about.get(name))
+        except (ValueError, ConfigError):
+            wrong.append(name)
+    if wrong:
+        raise ValueError(f"is no recording: its header has no right {', '.join(wrong)}")
+    return about
+
+
 def _exactly(*types: type) -> Callable[[Any], Any]:
     def read(value: Any) -> Any:
         if type(value) not in types:
@@ -115,6 +141,25 @@ def _exactly(*types: type) -> Callable[[Any], Any]:
         return value
 
     return read
+
+
+def _within(least: float, bound: float, *types: type) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        if not least <= _exactly(*types)(value) < bound:
+            raise ValueError(f"{value} in the place of a number from {least:g} to {bound:g}")
+        return value
+
+    return read
+
+
+def _id(value: Any) -> bytes:
+    if len(_exactly(bytes)(value)) != ID_BYTES:
+        raise ValueError("an id of another length")
+    return bytes(value)
+
+
+def _slots(value: Any) -> None:
+    _within(1, 100_000, int)(most_of(slots_of(value)))
 
 
 def _frames(value: Any) -> list[Body]:
@@ -137,6 +182,20 @@ _FIELDS: dict[int, list[Callable[[Any], Any]]] = {
     code: [_READ[hint.__forward_arg__] for hint in cls.__annotations__.values()]
     for code, cls in INPUTS.items()
 }
+
+
+_text, _step = _exactly(str), _within(0, 2**63, int)
+_MARKS: dict[int, tuple[Callable[[Any], Any], ...]] = {
+    DRAWN: (_id,), RAISED: (_text, _text), CHECK: (_step, _exactly(bytes)),
+    STATE: (_step, _exactly(bytes)), END: (_step, _text),
+}  # fmt: skip
+
+_ABOUT: dict[str, Callable[[Any], Any]] = {
+    "began_s": _within(-1e15, 1e15, int, float), "time": _within(0, 1e11, int, float), "epoch": _id,
+    "slots": _slots, "heartbeats": _exactly(bool), "limits": _exactly(dict), "wire": _exactly(dict),
+    "version": _text, "environment": _text, "address": _text,
+}  # fmt: skip
+"""The fields that a header must have."""
 
 
 class EffectsHash:
