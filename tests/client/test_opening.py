@@ -19,7 +19,7 @@ from trio_envserve.client import opening
 from trio_envserve.client.opening import wire_of
 from trio_envserve.core.terms import ID_BYTES
 from trio_envserve.net import MemoryNetwork, Transport
-from trio_envserve.net.zmtp.sides import sealed_wire
+from trio_envserve.net.zmtp.network import sealed_wire
 
 
 class Network:
@@ -88,7 +88,7 @@ def test_the_wire_is_the_callers_and_its_messages_can_be_sealed() -> None:
 
 
 @pytest.mark.parametrize("sealed", [True, False])
-@pytest.mark.parametrize(("transport", "module"), [("zmtp", "zmtp.sockets"), ("libzmq", "sockets")])
+@pytest.mark.parametrize(("transport", "module"), [("zmtp", "zmtp.sockets"), ("libzmq", "libzmq")])
 async def test_the_socket_is_of_the_transport_that_was_asked_for(
     transport: Transport, module: str, sealed: bool, folder: str
 ) -> None:

@@ -7,8 +7,7 @@ The tests of shells that judge here are those that start no processes and wait f
 in memory, with a virtual clock.  Modules are left out that no such test reaches, because
 what they do is done by the system:
 
-- what speaks to sockets and waits for them: ``net.libzmq``, ``net.zeromq``, ``net.sockets``,
-  ``net.binding``, and all of ``net.zmtp`` but ``engine`` and ``mechanism``;
+- what speaks to sockets and waits for them: ``net.libzmq``, ``net.binding``, and all of ``net.zmtp`` but ``engine`` and ``mechanism``;
 - what starts, guards, signals or forks processes: ``host.processes``, ``host.workers``,
   ``host.interpreters``, ``host.allocator``, ``net.forks``, ``worker.main``, ``worker.forks``,
   ``worker.guard``, ``worker.heartbeat``;
@@ -45,7 +44,11 @@ TESTS = {
 """The tests of each module of the core that may be mutated."""
 
 CLIENT = ("tests/client/test_shell.py", "tests/client/test_shell_calls.py")
-MEMORY = ("tests/net/test_memory.py", "tests/net/test_conformance.py")
+MEMORY = (
+    "tests/net/test_memory.py",
+    "tests/net/test_conformance.py",
+    "tests/net/test_stream.py",
+)
 SERVER = (
     "tests/server/test_shell.py",
     "tests/server/test_portions.py",
@@ -67,15 +70,12 @@ SHELLS = {
     "net.zmtp.engine": ("tests/net/test_zmtp_engine.py",),
     "net.zmtp.mechanism": ("tests/net/test_zmtp_engine.py",),
     "net.stream": ("tests/net/test_stream.py", "tests/net/test_shared.py"),
-    "net.memory_stream": ("tests/net/test_stream.py",),
     "net.pump": ("tests/net/test_stream.py", "tests/net/test_conformance.py"),
     "net.address": ("tests/net/test_address.py",),
     "net.large": ("tests/net/test_large.py",),
     "net.shared": ("tests/net/test_shared.py",),
     "net.spare": ("tests/net/test_large.py",),
-    "net.monitor": ("tests/net/test_monitor.py",),
     "net.memory": MEMORY,
-    "net.memory_sockets": MEMORY,
     "client.driver": ("tests/client/test_driver.py", *CLIENT),
     "client.opening": (
         "tests/client/test_opening.py",
@@ -135,11 +135,8 @@ READ = (
     "net.zmtp.engine",
     "net.zmtp.mechanism",
     "net.pump",
-    "net.memory_stream",
     "net.memory",
-    "net.memory_sockets",
     "net.spare",
-    "net.monitor",
     "client.opening",
     "client.driver",
     "client.options",
@@ -173,7 +170,7 @@ READ = (
 
 SHARES = {
     "net.pump": 4,
-    "net.memory_sockets": 2,
+    "net.memory": 2,
     "client.options": 2,
     "worker.runners": 3,
     "host.locks": 4,

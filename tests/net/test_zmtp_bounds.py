@@ -31,7 +31,6 @@ from trio_envserve.net import spare as spare_module
 from trio_envserve.net.framing import Decoder, encode, encode_command
 from trio_envserve.net.large import GROW_BYTES
 from trio_envserve.net.zmtp import connection as connection_module
-from trio_envserve.net.zmtp import connections as connections_module
 from trio_envserve.net.zmtp import hub as hub_module
 from trio_envserve.net.zmtp import sockets as sockets_module
 from trio_envserve.net.zmtp.connection import Connection, ConnectionState
@@ -86,7 +85,7 @@ def turns() -> Iterator[TurnMeter]:
 
 @pytest.fixture(autouse=True)
 def quick_sweeps(monkeypatch) -> None:
-    monkeypatch.setattr(connections_module, "SWEEP_S", 0.05)
+    monkeypatch.setattr(hub_module, "SWEEP_S", 0.05)
 
 
 def resident_bytes() -> int:
@@ -258,7 +257,7 @@ async def test_many_large_frames_at_once_do_not_stretch_a_turn(zmtp_bench, monke
             await trio.lowlevel.checkpoint()
     # Of those that had their share and of the others one reading each may go past the bound.
     one_reading = connection_module.READ_TURN_BYTES + GROW_BYTES
-    bounds = connections_module.TURN_BYTES + hub_module.HEAVY_TURN_BYTES
+    bounds = hub_module.TURN_BYTES + hub_module.HEAVY_TURN_BYTES
     assert max(turns) < bounds + 2 * one_reading
 
 
@@ -385,7 +384,7 @@ async def test_messages_that_end_at_once_are_not_given_out_in_one_turn(zmtp_benc
         while sum(batches) < len(socks):
             batches.append(len(await router.receive()))
     # And one more of a connection that has had more than its share.
-    assert max(batches) <= connections_module.TURN_BYTES // size + 2
+    assert max(batches) <= hub_module.TURN_BYTES // size + 2
 
 
 async def test_g10_a_share_in_messages_was_none_in_bytes(zmtp_bench):
@@ -502,7 +501,7 @@ class Looks(dict[bytes, Any]):
 
 async def test_g10_each_newcomer_had_all_connections_looked_at(zmtp_bench, monkeypatch):
     """With 10,000 connections, and 64 newcomers in a turn, that took 100 ms."""
-    monkeypatch.setattr(connections_module, "SWEEP_S", 1e9)
+    monkeypatch.setattr(hub_module, "SWEEP_S", 1e9)
     monkeypatch.setattr(sockets_module, "SILENT_S", 0.0)
     async with opened(zmtp_bench, limits=limits_of(connections=5)) as (_, router, peers):
         router._routes = looks = Looks()

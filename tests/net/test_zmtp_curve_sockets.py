@@ -19,10 +19,9 @@ from tests.net.streams import received
 from trio_envserve.core.limits import MIB, WireLimits
 from trio_envserve.net import ConnectionEvent, open_zmq_network, open_zmtp_network
 from trio_envserve.net.keypairs import ClientCurve, KeyPair, key_text
-from trio_envserve.net.zmtp import connections
+from trio_envserve.net.zmtp import hub
 from trio_envserve.net.zmtp.engine import GREETING_BYTES
-from trio_envserve.net.zmtp.network import ZmtpNetwork
-from trio_envserve.net.zmtp.sides import RouterCurve, sealed_wire
+from trio_envserve.net.zmtp.network import RouterCurve, ZmtpNetwork, sealed_wire
 
 pytestmark = pytest.mark.real
 
@@ -122,9 +121,9 @@ async def test_the_pings_of_libzmq_are_answered():
         raw.connect(router.address)
         await events.wait(ConnectionEvent.CONNECTED)
         [connection] = router._connections.values()
-        sealer = connection.engine.encode.__self__
-        before = sealer._counter
-        while sealer._counter < before + 5:
+        seal = connection.engine.encode.__self__
+        before = seal._sent
+        while seal._sent < before + 5:
             with trio.move_on_after(0.05):
                 await router.receive()
         assert ConnectionEvent.DISCONNECTED not in events.seen
@@ -170,7 +169,7 @@ async def test_a_client_without_keys_is_told_what_is_spoken():
 async def test_a_peer_that_stops_in_the_middle_of_the_handshake_is_closed(
     after, address, monkeypatch
 ):
-    monkeypatch.setattr(connections, "SWEEP_S", 0.05)
+    monkeypatch.setattr(hub, "SWEEP_S", 0.05)
     limits = dataclasses.replace(LIMITS, handshake_s=0.1)
     said = new_client().replies()
     end = {"greeting": GREETING_BYTES, "hello": len(said), "half": 100}[after]

@@ -21,13 +21,12 @@ from .interface import (
     RouterSocket,
     SocketStatistics,
 )
+from .libzmq import ZmqNetwork, open_zmq_network
 from .makers import DEFAULT_TRANSPORT, TRANSPORTS, Transport, open_network
-from .memory import MemoryNetwork
-from .memory_stream import MemoryStream, open_memory_streams
+from .memory import MemoryNetwork, MemoryStream, open_memory_streams
 from .outbox import Outbox
 from .shared import make_memory, map_memory
 from .stream import MessageStream, Stream, open_stream
-from .zeromq import ZmqNetwork, open_zmq_network
 from .zmtp.network import ZmtpNetwork, open_zmtp_network
 
 __all__ = [

@@ -1,8 +1,8 @@
-"""Binding a socket, and errors that say what to do when that fails.
+"""Plain sockets that listen or connect, with their options, and errors that say what to do.
 
 The socket file of a killed server must be unlinked before a new one can take its
-place.  libzmq unlinks *whatever* is at a path, even another server's socket or a user's
-file.  So the path is checked first.
+place; but another server's socket or a user's file may be there.  So the path is checked
+first.
 """
 
 from __future__ import annotations
@@ -12,37 +12,76 @@ import errno
 import os
 import socket
 import stat
+import struct
 from contextlib import suppress
-from typing import Any, Final, cast
+from typing import Any, Final, cast, final
 
 import trio
-import zmq
 
 from ..core.errors import ConfigError, ServerStartError
 from .address import ANY, Address
-from .monitor import ZmqSocket
 
 BACKLOG: Final = 1024
 """Connections that may wait until they are accepted."""
 
+CONNECT_TIMEOUT_S: Final = 5.0
+"""An unanswered attempt to connect is given up after this time (the system's own limit
+is minutes)."""
 
-def bind(zmq_socket: ZmqSocket, address: Address) -> str:
-    """Bind, and return the real address (port 0 is resolved).
+KEEPALIVE_IDLE_S: Final = 10
+KEEPALIVE_PAUSE_S: Final = 5
+KEEPALIVE_PROBES: Final = 4
+"""The system notices after half a minute that a peer's machine is gone, if nothing is
+sent."""
+
+USER_TIMEOUT_S: Final = 120
+"""The same if something is sent.  The system also counts a peer that does not read, and
+a peer whose loop is blocked for a minute must keep its connection."""
+
+BUFFER_BYTES: Final = 1024 * 1024
+"""The requested buffer of a unix socket; for TCP the system knows better."""
+
+_CREDENTIALS: Final = struct.Struct("iII")
+"""Process, user and group of the peer of a unix socket."""
+
+
+@final
+class Listener:
+    """A listening socket, and its file if it has one.  Made by :func:`listen`."""
+
+    def __init__(self, sock: socket.socket, asked: Address) -> None:
+        self.sock = sock
+        self.address = str(asked)
+        """Its real address: port 0 is resolved."""
+        self._path = asked.path
+        self._file: tuple[int, int] | None = None
+        if asked.scheme == "ipc":
+            self._file = self._found()
+        else:
+            name = sock.getsockname()
+            self.address = str(dataclasses.replace(asked, host=name[0], port=name[1]))
+
+    def remove_file(self) -> None:
+        """Remove the file.  Call this while still bound: nobody else can have a socket there
+        then, and a file that is not ours any more stays."""
+        try:
+            if self._file is not None and self._found() == self._file:
+                os.unlink(self._path)
+        except OSError:
+            pass  # somebody has removed it, or its folder, already
+
+    def _found(self) -> tuple[int, int]:
+        """The file that is there now: device and inode."""
+        found = os.lstat(self._path)
+        return found.st_dev, found.st_ino
+
+
+async def listen(address: Address) -> Listener:
+    """Listen at an address.
 
     Raises ConfigError (the address cannot work here) or ServerStartError (it
     is not available now); the message names the address and says what to do.
     """
-    if address.scheme == "ipc":
-        check_ipc_path(address)
-    try:
-        zmq_socket.bind(str(address))
-    except zmq.ZMQError as error:
-        raise _explained(address, error) from error
-    return zmq_socket.get_string(zmq.LAST_ENDPOINT)
-
-
-async def listen(address: Address) -> tuple[socket.socket, str]:
-    """A plain listening socket, and its real address.  Raises as :func:`bind` does."""
     if address.scheme == "ipc":
         check_ipc_path(address)
         family, target = int(socket.AF_UNIX), cast("Any", address.path)
@@ -58,16 +97,13 @@ async def listen(address: Address) -> tuple[socket.socket, str]:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(target)
         listener.listen(BACKLOG)
-        name = listener.getsockname()
+        return Listener(listener, address)
     except OSError as error:
         listener.close()
         raise _explained(address, error) from error
     except BaseException:
         listener.close()
         raise
-    if address.scheme == "ipc":
-        return listener, str(address)
-    return listener, str(dataclasses.replace(address, host=name[0], port=name[1]))
 
 
 async def _resolve(address: Address) -> tuple[int, Any]:
@@ -106,24 +142,6 @@ def check_ipc_path(address: Address) -> None:
     raise _in_use(address)
 
 
-def ipc_file(address: Address) -> tuple[int, int] | None:
-    """The file of an ipc address that was just bound: device and inode."""
-    if address.scheme != "ipc":
-        return None
-    found = os.lstat(address.path)
-    return found.st_dev, found.st_ino
-
-
-def remove_ipc_file(address: Address, made: tuple[int, int] | None) -> None:
-    """Remove the file, which libzmq 4.3.5 does not.  Call this while still bound: nobody
-    else can have a socket there then, and a file that is not ours any more stays."""
-    try:
-        if made is not None and ipc_file(address) == made:
-            os.unlink(address.path)
-    except OSError:
-        pass  # somebody has removed it, or its folder, already
-
-
 def _in_use(address: Address) -> ServerStartError:
     other = "port 0 picks a free one" if address.scheme == "tcp" else "choose another path"
     return ServerStartError(
@@ -131,7 +149,7 @@ def _in_use(address: Address) -> ServerStartError:
     )
 
 
-def _explained(address: Address, error: OSError | zmq.ZMQError) -> ConfigError | ServerStartError:
+def _explained(address: Address, error: OSError) -> ConfigError | ServerStartError:
     """The error of an attempt to bind, in words."""
     number = error.errno
     if number == errno.EADDRINUSE:
@@ -156,3 +174,76 @@ def _explained(address: Address, error: OSError | zmq.ZMQError) -> ConfigError |
     if number in (errno.EINVAL, errno.ENAMETOOLONG):
         return ConfigError(f"cannot listen on {address}: {error}")
     return ServerStartError(f"cannot listen on {address}: {error}")
+
+
+# -- connections -------------------------------------------------------------------
+
+
+def prepare(sock: socket.socket) -> None:
+    """Set the options of a new connection."""
+    sock.setblocking(False)
+    if sock.family == socket.AF_UNIX:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+        return
+    for option, value in (
+        (socket.TCP_NODELAY, 1),
+        (socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S),
+        (socket.TCP_KEEPINTVL, KEEPALIVE_PAUSE_S),
+        (socket.TCP_KEEPCNT, KEEPALIVE_PROBES),
+        (socket.TCP_USER_TIMEOUT, 1000 * USER_TIMEOUT_S),
+    ):
+        sock.setsockopt(socket.IPPROTO_TCP, option, value)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+
+def peer_name(name: Any) -> str:
+    """A peer's address as the log shows it."""
+    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "a local process"
+
+
+def place_of(sock: socket.socket, name: str) -> str:
+    """Where the peer with this name is: the address of its machine, or, over a unix socket,
+    its user.  Connections of one program have the same, and others may have it, too."""
+    if sock.family != socket.AF_UNIX:
+        return name.rpartition(":")[0]
+    _, user, _ = _CREDENTIALS.unpack(
+        sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    )
+    return f"user {user}"
+
+
+async def connect(address: Address) -> socket.socket:
+    """A connection to an address, or to the first address of a name that accepts one.
+    Raises OSError if none does."""
+    if address.scheme == "ipc":
+        return await _connect(socket.AF_UNIX, address.path)
+    found = await trio.socket.getaddrinfo(
+        address.host, address.port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
+    )
+    problem: OSError = OSError(f"{address.host} has no address")
+    for family, _, _, _, target in found:
+        try:
+            return await _connect(family, target)
+        except OSError as error:
+            problem = error
+    raise problem
+
+
+async def _connect(family: int, target: Any) -> socket.socket:
+    sock = trio.socket.socket(family, socket.SOCK_STREAM)
+    try:
+        try:
+            with trio.fail_after(CONNECT_TIMEOUT_S):
+                await sock.connect(target)
+        except trio.TooSlowError:
+            raise TimeoutError(f"no answer within {CONNECT_TIMEOUT_S:g} s") from None
+        plain = socket.socket(fileno=sock.detach())
+    except BaseException:
+        sock.close()
+        raise
+    try:
+        prepare(plain)
+    except OSError:
+        plain.close()
+        raise
+    return plain

@@ -14,7 +14,7 @@ from typing import Final, Literal, TypeAlias, get_args
 
 from ..core.errors import ConfigError
 from .interface import Network
-from .zeromq import open_zmq_network
+from .libzmq import open_zmq_network
 from .zmtp.network import open_zmtp_network
 
 Transport: TypeAlias = Literal["zmtp", "libzmq"]

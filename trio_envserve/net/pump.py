@@ -1,4 +1,4 @@
-"""The pump: how every socket of this package receives.
+"""The pump: how every socket of this package receives, and what all sockets share.
 
 Theory of operation
 -------------------
@@ -15,13 +15,25 @@ returning them.
 
 from __future__ import annotations
 
+import math
+import random
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import trio
 
 from ..core.limits import WireLimits
-from .interface import Frame, Message, SocketStatistics, is_sendable
+from .groups import unwrap_single
+from .interface import (
+    ConnectionEvent,
+    Frame,
+    Message,
+    OnEvent,
+    SocketStatistics,
+    is_sendable,
+)
 from .outbox import Outbox
 
 
@@ -80,7 +92,10 @@ class Pump(ABC):
 
 
 class SocketPump(Pump):
-    """Base of the sockets: a pump that counts."""
+    """Base of the sockets: a pump that counts, and tells of its connections."""
+
+    _routed: bool
+    """Whether each message begins with a route."""
 
     def __init__(self, address: str, limits: WireLimits) -> None:
         super().__init__()
@@ -89,6 +104,7 @@ class SocketPump(Pump):
         self._received = self._sent = self._undelivered = self._oversized = 0
         self._closed_count = 0
         """Connections that were closed because of their peers."""
+        self._event_sender, self._events = trio.open_memory_channel[ConnectionEvent](math.inf)
 
     @property
     def address(self) -> str:
@@ -109,6 +125,22 @@ class SocketPump(Pump):
             backlog_bytes=sum(outbox.size_bytes for outbox in outboxes),
         )
 
+    def start(self, nursery: trio.Nursery, on_event: OnEvent | None) -> None:
+        """Start the tasks of the socket."""
+        nursery.start_soon(self._report_events, on_event)
+
+    async def _report_events(self, on_event: OnEvent | None) -> None:
+        async for event in self._events:
+            if on_event is not None:
+                on_event(event)
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop receiving and sending; tasks that wait here get ClosedResourceError."""
+
+    async def end(self) -> None:  # a socket in memory has nothing left to end
+        """Give everything back, after :meth:`close` and the end of the tasks."""
+
     def _may_send(self, frames: Message) -> bool:
         """Whether this socket may send the message; counts it if not."""
         if self._closed:
@@ -119,6 +151,102 @@ class SocketPump(Pump):
             return False
         return True
 
+    def _send(self, route: bytes, messages: Sequence[Message]) -> bool:
+        """Queue those of the messages that may be sent; False if one was not queued."""
+        good = [frames for frames in messages if self._may_send(frames)]
+        sent = self._send_to(route, good) if good else True
+        return sent and len(good) == len(messages)
+
+    @abstractmethod
+    def _send_to(self, route: bytes, messages: Sequence[Message]) -> bool:
+        """Queue messages, at least one, for the peer with this route; a dealer's only peer
+        has the empty one.  Counts those that are not queued, and is False if there are some."""
+
     @abstractmethod
     def _outboxes(self) -> Collection[Outbox]:
         """The outboxes of all peers; empty ones may be left out."""
+
+    def _new_outbox(self) -> Outbox:
+        return Outbox(self._limits.peer_queue_messages, self._limits.peer_queue_bytes)
+
+
+class RouterPump(SocketPump):
+    """Base of the routers."""
+
+    _routed = True
+
+    def send_nowait(self, route: bytes, frames: Message) -> bool:
+        """See :meth:`RouterSocket.send_nowait`."""
+        return self._may_send(frames) and self._send_to(route, (frames,))
+
+    def send_many_nowait(self, route: bytes, messages: Sequence[Message]) -> bool:
+        """See :meth:`RouterSocket.send_many_nowait`."""
+        return self._send(route, messages)
+
+
+class DealerPump(SocketPump):
+    """Base of the dealers."""
+
+    _routed = False
+
+    def send_nowait(self, frames: Message) -> bool:
+        """See :meth:`DealerSocket.send_nowait`."""
+        return self._may_send(frames) and self._send_to(b"", (frames,))
+
+    def send_many_nowait(self, messages: Sequence[Message]) -> bool:
+        """See :meth:`DealerSocket.send_many_nowait`."""
+        return self._send(b"", messages)
+
+
+class ReconnectingDealer(DealerPump):
+    """Base of the dealers that make their connections themselves."""
+
+    _jitter = (1.0, 1.0)
+    """The least and the largest part of a pause before a new attempt to connect."""
+
+    def start(self, nursery: trio.Nursery, on_event: OnEvent | None) -> None:
+        """See the base."""
+        super().start(nursery, on_event)
+        nursery.start_soon(self._stay_connected)
+
+    async def _stay_connected(self) -> None:
+        """Connect, and again after each loss, with pauses that grow."""
+        limits = self._limits
+        pause_s = limits.reconnect_min_s
+        while True:
+            began_s = trio.current_time()
+            try:
+                await self._connect()
+            except OSError:
+                self._event_sender.send_nowait(ConnectionEvent.REFUSED)
+            else:
+                # A connection that is lost at once is no success: the pause goes on growing.
+                if trio.current_time() - began_s > limits.reconnect_max_s:
+                    pause_s = limits.reconnect_min_s
+            # Clients that lost the same server must not come back at the same moment.
+            await trio.sleep(pause_s * random.uniform(*self._jitter))
+            pause_s = min(2 * pause_s, limits.reconnect_max_s)
+
+    @abstractmethod
+    async def _connect(self) -> None:
+        """Connect once, and sleep until the connection has ended.  Raises OSError if nobody
+        is at the address."""
+
+
+S = TypeVar("S", bound=SocketPump)
+
+
+@asynccontextmanager
+async def open_socket(socket: S, on_event: OnEvent | None) -> AsyncIterator[S]:
+    """Run the tasks of a socket beside the block, and close it with the block."""
+    try:
+        with unwrap_single():
+            async with trio.open_nursery() as nursery:
+                socket.start(nursery, on_event)
+                try:
+                    yield socket
+                finally:
+                    socket.close()
+                    nursery.cancel_scope.cancel()
+    finally:
+        await socket.end()  # noqa: ASYNC102  # shields itself, and has limits

@@ -51,7 +51,7 @@ from ..net import (
     parse_address,
     unwrap_single,
 )
-from ..net.zmtp.sides import RouterCurve, sealed_wire
+from ..net.zmtp.network import RouterCurve, sealed_wire
 from ..net.zmtp.sockets import ZmtpRouter
 from ..options import taken_by, with_options_of
 from ..worker.config import check_args

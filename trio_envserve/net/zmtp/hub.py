@@ -1,4 +1,4 @@
-"""All connections of one socket: which are read, and which are written.
+"""All connections of one socket: from their handshake to their end.
 
 Theory of operation
 -------------------
@@ -11,28 +11,54 @@ connection.
 
 *service* has everything that must go on while no task receives: handshakes, connections
 whose peer hangs up, and connections that wait until the system takes more bytes.  A
-task of the socket waits for it.  Another task sweeps every second: it counts time,
-closes connections that make no progress, and logs in one line what was closed and why
-(:mod:`.connections`).
+task of the socket waits for it.  The task that sends a message writes it at once, as far as
+the system takes it; the service writes the rest.
+
+Memory is bounded for each connection by its decoder and its outbox, and for all of them
+by two sums: of arriving bytes and of waiting bytes.  Past one of them the connection
+that holds most is closed, which is never an honest one.  A sweep, every second, closes
+connections that make no progress, and logs in one line what was closed and why.  Time
+counts only while this loop was awake, so a blocked loop ages nobody.
 """
 
 from __future__ import annotations
 
+import itertools
+import logging
+import select
+import socket
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import trio
 
-from ...core.limits import KIB, WireLimits
+from ...core.limits import BATCH_BYTES, KIB, MIB, WireLimits
 from ..forks import forget_in_children
-from ..framing import FrameTooLarge, FramingError
-from ..interface import BATCH_MESSAGES, Frame, Message, OnEvent
+from ..framing import FrameLimits, FrameTooLarge, FramingError
+from ..interface import BATCH_MESSAGES, FRAMES_MAX, ConnectionEvent, Frame, Message, OnEvent
 from ..outbox import Outbox
+from ..pump import SocketPump
+from ..spare import SPARE_BYTES, SpareMemory
 from .connection import SLICE_MESSAGES, Connection, ConnectionEnded, ConnectionState
-from .connections import HANG_UP, OUT, TURN_BYTES, Connections
-from .mechanism import Mechanism
+from .engine import Engine
+from .mechanism import HandshakeError, Mechanism, Null
+from .traffic import EPOLLIN, Traffic
+
+logger = logging.getLogger("trio_envserve.net")
+
+SWEEP_S: Final = 1.0
+
+TURN_BYTES: Final = MIB
+"""After so many bytes, received, copied or given back with a connection that is closed, a
+turn goes on to no further connection: forty of them with large frames would take half a
+second, most of it for memory."""
+
+# As numbers, because a system without epoll imports this module, too.
+OUT: Final = 0x4
+HANG_UP: Final = 0x2000
 
 HEAVY_TURN_BYTES: Final = 128 * KIB
 """After so many bytes of connections that have had more than their share, the others have
@@ -51,19 +77,182 @@ _ENDED: Final = (ConnectionState.CLOSED, ConnectionState.DRAINING)
 """Nothing is read any more in these."""
 
 
-class Hub(Connections):
-    """Base of router and dealer: reads and writes their connections, until they close."""
+def frame_limits(limits: WireLimits) -> FrameLimits:
+    """The bounds of a connection: one frame of the largest size, and a header."""
+    frame_bytes = max(limits.message_bytes, BATCH_BYTES)
+    return FrameLimits(
+        frame_bytes=frame_bytes,
+        message_bytes=frame_bytes + max(limits.header_bytes, BATCH_BYTES),
+        frames=FRAMES_MAX,
+    )
+
+
+class Hub(SocketPump):
+    """Base of router and dealer: opens, reads, writes and closes their connections."""
 
     _nursery: trio.Nursery
     """The nursery of this socket's tasks, while they run."""
-    _routed: bool
-    """Whether each message begins with a route."""
+    _socket_type: bytes
 
     def __init__(
         self, address: str, limits: WireLimits, mechanism: Callable[[], Mechanism] | None = None
     ) -> None:
-        super().__init__(address, limits, mechanism)
+        super().__init__(address, limits)
+        self._mechanism = mechanism or partial(Null, self._socket_type)
+        """Makes one side of a handshake for each connection."""
+        self._frame_limits = frame_limits(limits)
+        self._connections: dict[int, Connection] = {}
+        """All connections, by descriptor."""
+        self._spare = SpareMemory(min(SPARE_BYTES, limits.arriving_bytes))
+        """Memory for the large frames of all connections."""
+        self._traffic = Traffic()
+        self._service = select.epoll()
+        """Handshakes, connections whose peer hangs up, and those that wait until the
+        system takes more bytes."""
+        self._awake_s = 0.0
+        """Seconds in which this loop was awake."""
+        self._pumped_s = 0.0
+        """Seconds in which, moreover, a task received; otherwise no peer can be heard."""
+        self._turns = self._turns_swept = 0
+        """How often a task received, now and at the last sweep."""
+        self._turn_bytes = 0
+        """Bytes that were received, copied or given back in this turn of a task."""
+        self._shaking: dict[int, Connection] = {}
+        """Connections in their handshake, the oldest first."""
+        self._strangers: dict[Connection, int] = {}
+        """Connections that have sent no message, the oldest first, each with how often
+        the router had paused before it came.  A dealer has none."""
+        self._arriving_bytes = 0
+        """Sum of ``held_bytes``."""
+        self._flush_lot = trio.lowlevel.ParkingLot()
+        self._numbers = itertools.count(1)
+        self.why_refused = ""
+        """Why the last handshake that failed did so."""
+        self._complaint = ""
+        """Why one of them was closed, for the next line of the log."""
+        self._complained = 0
+        """Their count at the last line of the log."""
         forget_in_children(self)
+
+    # -- from the handshake to the end ------------------------------------------
+
+    def _adopt(self, sock: socket.socket, peer: str) -> Connection:
+        """Add a new connection and greet the peer."""
+        engine = Engine(self._mechanism(), self._frame_limits, self._spare)
+        connection = Connection(
+            sock, engine, self._outbox_of_next(), peer=peer, now_s=self._awake_s
+        )
+        self._connections[connection.fd] = self._shaking[connection.fd] = connection
+        self._service.register(connection.fd, EPOLLIN)
+        connection.is_watched = True
+        connection.outgoing.append((engine.replies(),))
+        self._write(connection)
+        return connection
+
+    def _shake(self, connection: Connection) -> None:
+        """Bytes of a handshake have arrived."""
+        engine = connection.engine
+        try:
+            done = connection.read_handshake()
+        except ConnectionEnded as error:
+            self._fail_handshake(connection, str(error))
+            return
+        except FramingError as error:
+            reply = engine.replies() if isinstance(error, HandshakeError) else b""
+            if reply:
+                connection.outgoing.append((reply,))
+            self._fail_handshake(connection, str(error))
+            return
+        if replies := engine.replies():
+            connection.outgoing.append((replies,))
+            self._write(connection)
+        if done and connection.state is ConnectionState.HANDSHAKE:
+            self._open(connection)
+
+    def _open(self, connection: Connection) -> None:
+        """The handshake is done."""
+        connection.state = ConnectionState.OPEN
+        del self._shaking[connection.fd]
+        connection.heard_s = self._pumped_s
+        connection.route = next(self._numbers).to_bytes(8, "little")
+        self._service.modify(connection.fd, HANG_UP)
+        self._traffic.register(connection)
+        self._opened(connection)
+        self._event_sender.send_nowait(ConnectionEvent.CONNECTED)
+        self._traffic.enqueue(connection)  # bytes may have come after the handshake
+        self._traffic.wake()
+        self._write(connection)
+
+    def _fail_handshake(self, connection: Connection, why: str) -> None:
+        self.why_refused = why
+        self._event_sender.send_nowait(ConnectionEvent.HANDSHAKE_FAILED)
+        self._complain(connection, f"handshake failed: {why}")
+        self._part(connection)
+
+    def _punish(self, connection: Connection, why: str) -> None:
+        """Close a connection because of its peer, and log why."""
+        self._complain(connection, why)
+        self._hang_up(connection)
+        self._discard(connection)
+
+    def _complain(self, connection: Connection, why: str) -> None:
+        self._closed_count += 1
+        self._complaint = f"{connection.peer}: {why}"
+
+    def _part(self, connection: Connection) -> None:
+        """Close this side, and wait until the peer has read the last bytes."""
+        connection.state = ConnectionState.DRAINING
+        self._shaking.pop(connection.fd, None)
+        connection.made_s = self._awake_s
+        self._lost(connection)
+        connection.say_last_words()
+        connection.outgoing.clear()
+        if connection.drain():
+            self._discard(connection)
+        elif connection.is_watched:
+            self._service.modify(connection.fd, EPOLLIN)
+        else:
+            self._service.register(connection.fd, EPOLLIN)
+            connection.is_watched = True
+
+    def _hang_up(self, connection: Connection) -> None:
+        """The peer has ended an open connection: send nothing more on it."""
+        if connection.state is not ConnectionState.OPEN:
+            return
+        connection.state = ConnectionState.HUNG_UP
+        if connection.is_watched:
+            self._service.unregister(connection.fd)
+            connection.is_watched = connection.is_blocked = False
+        connection.outgoing.clear()
+        self._lost(connection)
+        self._event_sender.send_nowait(ConnectionEvent.DISCONNECTED)
+        self._flushed()
+
+    def _discard(self, connection: Connection) -> None:
+        """Forget a connection, and close its descriptor."""
+        if connection.state is ConnectionState.CLOSED:
+            return
+        connection.state = ConnectionState.CLOSED
+        self._lost(connection)
+        self._arriving_bytes -= connection.held_bytes
+        self._turn_bytes += connection.held_bytes
+        connection.outgoing.clear()
+        self._shaking.pop(connection.fd, None)
+        self._strangers.pop(connection, None)
+        del self._connections[connection.fd]
+        # In a process that has forked, close() alone does not take it out of the epolls,
+        # and does not end the connection.
+        self._traffic.unregister(connection)
+        try:
+            self._service.unregister(connection.fd)
+        except FileNotFoundError:
+            pass  # it has hung up
+        try:
+            connection.sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # the peer has closed it, too
+        connection.sock.close()
+        self._flushed()
 
     # -- reading ----------------------------------------------------------------
 
@@ -142,7 +331,7 @@ class Hub(Connections):
 
     # -- writing ----------------------------------------------------------------
 
-    def _send(self, connection: Connection, messages: Sequence[Message]) -> bool:
+    def _send_on(self, connection: Connection, messages: Sequence[Message]) -> bool:
         """Send to an open connection; returns False if not all were accepted."""
         waiting = len(connection.outbox)
         try:
@@ -165,18 +354,52 @@ class Hub(Connections):
             await self._flush_lot.park()
             self._check_open()
 
+    def _write(self, connection: Connection) -> None:
+        """Write waiting bytes, as far as the system takes them now."""
+        try:
+            done = connection.write()
+        except ConnectionEnded:
+            self._hang_up_later(connection)
+            return
+        finally:
+            self._sent += connection.framed
+            connection.framed = 0
+        if done:
+            if connection.is_blocked:
+                connection.is_blocked = False
+                self._watch(connection)
+            self._flushed()
+        elif not connection.is_blocked:
+            connection.is_blocked = True
+            self._watch(connection)
+
+    def _watch(self, connection: Connection) -> None:
+        if connection.is_watched:
+            events = EPOLLIN if connection.state is ConnectionState.HANDSHAKE else HANG_UP
+            events |= OUT if connection.is_blocked else 0
+            self._service.modify(connection.fd, events)
+
+    def _hang_up_later(self, connection: Connection) -> None:
+        """A write has failed.  Bytes that had arrived before may still be read; the read
+        ends with the same failure."""
+        connection.outgoing.clear()
+        if connection.state is ConnectionState.OPEN:
+            self._hang_up(connection)
+            self._traffic.enqueue(connection)
+            self._traffic.wake()
+
+    def _flushed(self) -> None:
+        if self._flush_lot:
+            self._flush_lot.unpark_all()
+
     # -- the service --------------------------------------------------------------
 
-    def start(self, nursery: trio.Nursery, on_event: OnEvent) -> None:
-        """Start the tasks of the socket."""
+    def start(self, nursery: trio.Nursery, on_event: OnEvent | None) -> None:
+        """See the base."""
+        super().start(nursery, on_event)
         self._nursery = nursery
         nursery.start_soon(self._serve)
         nursery.start_soon(self._sweep_often)
-        nursery.start_soon(self._report, on_event)
-
-    async def _report(self, on_event: OnEvent) -> None:
-        async for event in self._events:
-            on_event(event)
 
     async def _serve(self) -> None:
         while True:
@@ -211,7 +434,70 @@ class Hub(Connections):
     def _other_event(self, fd: int) -> None:
         """Handle a descriptor of the service that is not a connection's."""
 
-    # -- counting and closing -----------------------------------------------------
+    # -- time and bounds -------------------------------------------------------
+
+    async def _sweep_often(self) -> None:
+        while True:
+            asked_s = trio.current_time()
+            await trio.sleep(SWEEP_S)
+            # A blocked loop counts for no longer: its peers' messages are still to come.
+            slept_s = min(trio.current_time() - asked_s, 2 * SWEEP_S)
+            self._awake_s += slept_s
+            if self._traffic.is_parked or self._turns != self._turns_swept:
+                self._pumped_s += slept_s
+            self._turns_swept = self._turns
+            await self._sweep()
+            if self._complaint:
+                many = self._closed_count - self._complained
+                others = f" (and {many - 1} more)" if many > 1 else ""
+                logger.warning(
+                    "%s: closed the connection of %s%s", self._address, self._complaint, others
+                )
+                self._complaint, self._complained = "", self._closed_count
+
+    async def _sweep(self) -> None:
+        """Close what takes too long."""
+        limits, now_s = self._limits, self._awake_s
+        self._spare.sweep()
+        self._turn_bytes = 0
+        for connection in list(self._connections.values()):
+            if self._turn_bytes >= TURN_BYTES:
+                await trio.lowlevel.checkpoint()
+                self._turn_bytes = 0
+            silent_s = self._pumped_s - connection.heard_s
+            match connection.state:
+                case ConnectionState.HANDSHAKE:
+                    if now_s - connection.made_s > limits.handshake_s:
+                        self._fail_handshake(connection, "it took too long")
+                case ConnectionState.DRAINING:
+                    if now_s - connection.made_s > 2 * SWEEP_S:
+                        self._discard(connection)
+                case ConnectionState.OPEN if not connection.is_queued:
+                    decoder, ttl_s = connection.engine.decoder, connection.engine.ttl_s
+                    if silent_s > limits.progress_s and not decoder.is_between_messages:
+                        self._punish(connection, "a message that does not go on")
+                    elif ttl_s is not None and silent_s > ttl_s + 2 * SWEEP_S:
+                        self._punish(connection, "it was not heard within its time to live")
+        self._shed_waiting()
+
+    def _shed_arriving(self) -> None:
+        """Close connections while unfinished messages hold too many bytes."""
+        while self._arriving_bytes > self._limits.arriving_bytes:
+            most = max(self._connections.values(), key=lambda each: each.held_bytes)
+            self._oversized += 1
+            self._punish(most, f"{most.held_bytes} bytes of an unfinished message, of all the most")
+
+    def _shed_waiting(self) -> None:
+        """Close connections while too many bytes wait for peers that do not read."""
+        waiting = {each: _waiting_bytes(each) for each in self._connections.values()}
+        total = sum(waiting.values())
+        while total > self._limits.waiting_bytes:
+            most = max(waiting, key=waiting.__getitem__)
+            size = waiting.pop(most)
+            total -= size
+            self._punish(most, f"{size} bytes wait for it, of all the most, and it does not read")
+
+    # -- closing ----------------------------------------------------------------
 
     def close(self) -> None:
         """Stop receiving and sending; tasks that wait here get ClosedResourceError."""
@@ -272,5 +558,17 @@ class Hub(Connections):
         )
 
     @abstractmethod
-    def _outboxes(self) -> Collection[Outbox]:
-        """All outboxes in which messages may wait."""
+    def _outbox_of_next(self) -> Outbox:
+        """The outbox for a new connection."""
+
+    @abstractmethod
+    def _opened(self, connection: Connection) -> None:
+        """Its handshake is done."""
+
+    @abstractmethod
+    def _lost(self, connection: Connection) -> None:
+        """The connection is not open any more.  May be called again."""
+
+
+def _waiting_bytes(connection: Connection) -> int:
+    return connection.outgoing.size_bytes + connection.outbox.size_bytes

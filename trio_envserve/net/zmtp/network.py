@@ -9,23 +9,46 @@ tasks end, and then the peers have a moment to read the last messages.
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import select
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from functools import partial
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import final
-
-import trio
 
 from ...core.errors import ConfigError
 from ...core.limits import WireLimits
-from ..address import Address, parse_peer_address, parse_transport
-from ..binding import ipc_file, listen, remove_ipc_file
-from ..groups import unwrap_single
-from ..interface import ConnectionEvent, OnEvent
-from ..keypairs import ClientCurve
-from .sides import RouterCurve, client_mechanism
+from ..address import parse_peer_address, parse_transport
+from ..binding import listen
+from ..interface import OnEvent
+from ..keypairs import ClientCurve, KeyPair
+from ..pump import open_socket
+from . import boxes
+from .curve import Admit, CurveClient, CurveServer
+from .sealed import SEALED_FRAME_BYTES
 from .sockets import OnPeer, ZmtpDealer, ZmtpRouter
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True)
+class RouterCurve:
+    """A router that speaks CURVE."""
+
+    keys: KeyPair
+    admit: Admit
+    """Is asked for each client's public key: see :data:`~.curve.Admit`."""
+
+    def mechanism(self) -> CurveServer:
+        """This side of one handshake."""
+        return CurveServer(
+            b"ROUTER", secret=self.keys.secret_bytes, admit=self.admit, random=os.urandom
+        )
+
+
+def sealed_wire(wire: WireLimits) -> WireLimits:
+    """The same limits for sealed connections: of the sizes that can be sealed in one step."""
+    boxes.check_installed()
+    return dataclasses.replace(wire, message_bytes=min(wire.message_bytes, SEALED_FRAME_BYTES))
 
 
 @final
@@ -42,48 +65,27 @@ class ZmtpNetwork:
         may connect, and all that passes is sealed."""
         parsed = parse_transport(address)
         mechanism = None if curve is None else curve.mechanism
-        listener, bound = await listen(parsed)
-        file = ipc_file(parsed)
-        router = ZmtpRouter(listener, bound, limits, on_peer, mechanism)
-        try:
-            with unwrap_single():
-                async with trio.open_nursery() as nursery:
-                    router.start(nursery, on_event or _ignore)
-                    try:
-                        yield router
-                    finally:
-                        remove_ipc_file(parsed, file)
-                        router.close()
-                        nursery.cancel_scope.cancel()
-        finally:
-            await router.end()  # noqa: ASYNC102  # shields itself, and has limits
+        router = ZmtpRouter(await listen(parsed), limits, on_peer, mechanism)
+        async with open_socket(router, on_event):
+            yield router
 
-    @asynccontextmanager
-    async def open_dealer(
-        self,
-        address: str,
-        *,
-        limits: WireLimits,
-        on_event: OnEvent | None = None,
+    def open_dealer(
+        self, address: str, *, limits: WireLimits, on_event: OnEvent | None = None,
         curve: ClientCurve | None = None,
-    ) -> AsyncIterator[ZmtpDealer]:
+    ) -> AbstractAsyncContextManager[ZmtpDealer]:  # fmt: skip
         """See :meth:`Network.open_dealer`; ``tcp`` and ``ipc`` addresses.  ``curve``: the
         keys for a router that speaks CURVE."""
-        parsed: Address = parse_transport(address)
+        parsed = parse_transport(address)
         parse_peer_address(address)
-        mechanism = None if curve is None else partial(client_mechanism, curve)
-        dealer = ZmtpDealer(parsed, limits, mechanism)
-        try:
-            with unwrap_single():
-                async with trio.open_nursery() as nursery:
-                    dealer.start(nursery, on_event or _ignore)
-                    try:
-                        yield dealer
-                    finally:
-                        dealer.close()
-                        nursery.cancel_scope.cancel()
-        finally:
-            await dealer.end()  # noqa: ASYNC102  # shields itself, and has limits
+
+        def mechanism() -> CurveClient:
+            assert curve is not None
+            return CurveClient(
+                b"DEALER", secret=curve.keys.secret_bytes, server=curve.server_bytes,
+                random=os.urandom,
+            )  # fmt: skip
+
+        return open_socket(ZmtpDealer(parsed, limits, curve and mechanism), on_event)
 
 
 @asynccontextmanager
@@ -93,7 +95,3 @@ async def open_zmtp_network() -> AsyncIterator[ZmtpNetwork]:
     if not hasattr(select, "epoll"):
         raise ConfigError('transport "zmtp" needs Linux; use transport="libzmq" here')
     yield ZmtpNetwork()
-
-
-def _ignore(event: ConnectionEvent) -> None:
-    """The default callback."""

@@ -22,10 +22,8 @@ after each loss with a growing pause.  Messages in the outbox go to the next con
 from __future__ import annotations
 
 import errno
-import random
 import resource
 import select
-import socket
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, TypeAlias, final
 
@@ -33,13 +31,13 @@ import trio
 
 from ...core.limits import WireLimits
 from ..address import Address
-from ..interface import ConnectionEvent, Message, OnEvent
+from ..binding import Listener, connect, peer_name, place_of, prepare
+from ..interface import Message
 from ..outbox import Outbox
+from ..pump import ReconnectingDealer, RouterPump
 from .connection import Connection, ConnectionState
-from .connections import TURN_BYTES
-from .hub import Hub
+from .hub import TURN_BYTES, Hub
 from .mechanism import Mechanism
-from .streams import connect, peer_name, place_of, prepare
 from .traffic import EPOLLIN
 
 ACCEPTS_MOST: Final = 64
@@ -67,19 +65,19 @@ take note."""
 
 
 @final
-class ZmtpRouter(Hub):
+class ZmtpRouter(Hub, RouterPump):
     """A bound ROUTER.  Opened by :meth:`ZmtpNetwork.open_router`."""
 
     _socket_type = b"ROUTER"
-    _routed = True
 
     def __init__(
-        self, listener: socket.socket, address: str, limits: WireLimits,
+        self, listener: Listener, limits: WireLimits,
         on_peer: OnPeer | None = None, mechanism: Callable[[], Mechanism] | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(address, limits, mechanism)
+        super().__init__(listener.address, limits, mechanism)
         self._on_peer = on_peer
-        self._listener = listener
+        self._bound = listener
+        self._listener = listener.sock
         self._routes: dict[bytes, Connection] = {}
         self._pauses = 0
         """How many pauses of accepting there were in which strangers could be heard."""
@@ -87,30 +85,17 @@ class ZmtpRouter(Hub):
         """Those that were silent for long in the sweep of ``_looked_s``, the longest last."""
         self._looked_s = -1.0
         self._most = _most_connections(limits)
-        self._service.register(listener.fileno(), EPOLLIN)
+        self._service.register(self._listener.fileno(), EPOLLIN)
         self._door = select.poll()
         """Tells whether a connection waits at the listener."""
-        self._door.register(listener, select.POLLIN)
+        self._door.register(self._listener, select.POLLIN)
 
-    def send_nowait(self, route: bytes, frames: Message) -> bool:
-        """See :meth:`RouterSocket.send_nowait`."""
-        if not self._may_send(frames):
-            return False
+    def _send_to(self, route: bytes, messages: Sequence[Message]) -> bool:
         connection = self._routes.get(route)
         if connection is None:
-            self._undelivered += 1
+            self._undelivered += len(messages)
             return False
-        return self._send(connection, (frames,))
-
-    def send_many_nowait(self, route: bytes, messages: Sequence[Message]) -> bool:
-        """See :meth:`RouterSocket.send_many_nowait`."""
-        good = [frames for frames in messages if self._may_send(frames)]
-        connection = self._routes.get(route)
-        if connection is None:
-            self._undelivered += len(good)
-            return not messages
-        sent = self._send(connection, good) if good else True
-        return sent and len(good) == len(messages)
+        return self._send_on(connection, messages)
 
     def peer_key(self, route: bytes) -> bytes:
         """The public key of the peer with this route, which it has proven; else empty."""
@@ -129,6 +114,7 @@ class ZmtpRouter(Hub):
 
     def close(self) -> None:
         """See the base.  The address is free at once."""
+        self._bound.remove_file()
         self._listener.close()
         super().close()
         self._undelivered += sum(outbox.clear() for outbox in self._outboxes())
@@ -221,18 +207,18 @@ class ZmtpRouter(Hub):
         self._undelivered += connection.outbox.clear()
 
     def _outbox_of_next(self) -> Outbox:
-        return Outbox(self._limits.peer_queue_messages, self._limits.peer_queue_bytes)
+        return self._new_outbox()
 
     def _outboxes(self) -> Collection[Outbox]:
         return [connection.outbox for connection in self._routes.values()]
 
 
 @final
-class ZmtpDealer(Hub):
+class ZmtpDealer(Hub, ReconnectingDealer):
     """A connecting DEALER.  Opened by :meth:`ZmtpNetwork.open_dealer`."""
 
     _socket_type = b"DEALER"
-    _routed = False
+    _jitter = (0.5, 1.0)
 
     def __init__(
         self, address: Address, limits: WireLimits,
@@ -240,7 +226,7 @@ class ZmtpDealer(Hub):
     ) -> None:  # fmt: skip
         super().__init__(str(address), limits, mechanism)
         self._peer = address
-        self._outbox = Outbox(limits.peer_queue_messages, limits.peer_queue_bytes)
+        self._outbox = self._new_outbox()
         self._current: Connection | None = None
         """The open connection."""
         self._attempt: Connection | None = None
@@ -254,48 +240,18 @@ class ZmtpDealer(Hub):
             self._hang_up(attempt)
             self._discard(attempt)
 
-    def send_nowait(self, frames: Message) -> bool:
-        """See :meth:`DealerSocket.send_nowait`."""
-        return self._may_send(frames) and self._send_all((frames,))
-
-    def send_many_nowait(self, messages: Sequence[Message]) -> bool:
-        """See :meth:`RouterSocket.send_many_nowait`."""
-        good = [frames for frames in messages if self._may_send(frames)]
-        sent = self._send_all(good) if good else True
-        return sent and len(good) == len(messages)
-
-    def _send_all(self, messages: Sequence[Message]) -> bool:
+    def _send_to(self, route: bytes, messages: Sequence[Message]) -> bool:
         if self._current is not None:
-            return self._send(self._current, messages)
+            return self._send_on(self._current, messages)
         accepted = [self._outbox.append(frames) for frames in messages]
         self._undelivered += accepted.count(False)
         return all(accepted)
 
-    def start(self, nursery: trio.Nursery, on_event: OnEvent) -> None:
-        """See the base."""
-        super().start(nursery, on_event)
-        nursery.start_soon(self._stay_connected)
-
-    async def _stay_connected(self) -> None:
-        """Connect, and again after each loss."""
-        limits = self._limits
-        pause_s = limits.reconnect_min_s
-        while True:
-            try:
-                sock = await connect(self._peer)
-            except OSError:
-                self._event_sender.send_nowait(ConnectionEvent.REFUSED)
-            else:
-                self._ended = trio.Event()
-                began_s = trio.current_time()
-                self._attempt = self._adopt(sock, str(self._peer))
-                await self._ended.wait()
-                # A connection that is lost at once is no success: the pause goes on growing.
-                if trio.current_time() - began_s > limits.reconnect_max_s:
-                    pause_s = limits.reconnect_min_s
-            # Clients that lost the same server must not come back at the same moment.
-            await trio.sleep(pause_s * random.uniform(0.5, 1.0))
-            pause_s = min(2 * pause_s, limits.reconnect_max_s)
+    async def _connect(self) -> None:
+        sock = await connect(self._peer)
+        self._ended = trio.Event()
+        self._attempt = self._adopt(sock, str(self._peer))
+        await self._ended.wait()
 
     def close(self) -> None:
         """See the base."""
