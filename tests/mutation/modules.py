@@ -7,7 +7,8 @@ The tests of shells that judge here are those that start no processes and wait f
 in memory, with a virtual clock.  Modules are left out that no such test reaches, because
 what they do is done by the system:
 
-- what speaks to sockets and waits for them: ``net.libzmq``, ``net.binding``, and all of ``net.zmtp`` but ``engine`` and ``mechanism``;
+- what speaks to sockets and waits for them: ``net.libzmq``, ``net.binding``, and all of
+  ``net.zmtp`` but ``engine`` and ``mechanism``;
 - what starts, guards, signals or forks processes: ``host.processes``, ``host.workers``,
   ``host.interpreters``, ``host.allocator``, ``net.forks``, ``worker.main``, ``worker.forks``,
   ``worker.guard``, ``worker.heartbeat``;

@@ -257,16 +257,6 @@ def test_a_shared_frame_has_an_offset_in_the_place_of_its_body():
     assert asked == [(4096, len(body))] * 2
 
 
-def test_bytes_that_are_not_decoded_can_be_given_to_another_decoder():
-    decoder = Decoder(LIMITS)
-    decoder.feed(bytes((0, 1)) + b"a" + bytes((0, 2)) + b"bc")
-    assert decoder.take(1) == [[b"a"]]
-    assert decoder.is_backlogged
-    other = Decoder(LIMITS)
-    other.feed(decoder.rest())
-    assert other.take(9) == [[b"bc"]]
-
-
 def test_a_large_frame_is_received_into_its_own_buffer_which_grows_with_it():
     decoder = Decoder(LIMITS)
     decoder.feed(bytes([LONG]) + (300_000).to_bytes(8, "big"))

@@ -17,7 +17,7 @@ from tests.net.curve_peers import (
     shake,
 )
 from trio_envserve.core.terms import Joined
-from trio_envserve.net.framing import COMMAND, FramingError, encode_command
+from trio_envserve.net.framing import COMMAND, FramingError, encode, encode_command
 from trio_envserve.net.interface import Message
 from trio_envserve.net.keypairs import key_text
 from trio_envserve.net.zmtp import boxes
@@ -259,10 +259,10 @@ def test_a_sealed_message_that_never_ends_is_counted():
 @pytest.mark.parametrize("flags", [4, 8, 0x80, 3])
 def test_unknown_flags_in_a_box_end_the_connection(flags):
     client, server = opened()
-    sealer = client.encode.__self__  # type: ignore[attr-defined]
-    head, sealed = sealer._seal(flags, b"hello")
+    seal = client.encode.__self__  # type: ignore[attr-defined]
+    sealed = b"".join(encode([[seal._seal(flags, b"hello")]]))
     with pytest.raises(FramingError, match="flags"):
-        fed(server, head + bytes(sealed))
+        fed(server, sealed)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from trio_envserve.net.framing import (
     encode_command,
 )
 from trio_envserve.net.zmtp.engine import GREETING_BYTES, Engine
-from trio_envserve.net.zmtp.mechanism import HandshakeError, Null, parse_metadata
+from trio_envserve.net.zmtp.mechanism import HandshakeError, Mechanism, Null, parse_metadata
 
 LIMITS = FrameLimits(frame_bytes=1000, message_bytes=2000, frames=8)
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
@@ -196,23 +196,18 @@ def test_a_peer_of_another_type_is_told_so_and_a_refusal_is_not_answered(said, a
     assert not engine.is_ready
 
 
-class Asking:
+class Asking(Mechanism):
     """A mechanism in which this side answers."""
 
     name = b"ASKING"
-    is_done = False
-    peer_key = b""
 
-    def begin(self) -> list[bytes]:
-        return []
-
-    def command(self, body: bytes) -> list[bytes]:
+    def _answer(self, body: bytes) -> list[bytes]:
         self.is_done = body == b"\x03BYE"
         return [b"\x02TO" + body]
 
 
 def test_the_answer_of_a_mechanism_is_written():
-    engine = Engine(Asking(), LIMITS)
+    engine = Engine(Asking(b"ROUTER"), LIMITS)
     engine.replies()
     assert not engine.shake(GREETING.replace(b"NULL\0\0", b"ASKING") + encode_command(b"\x02HI"))
     assert engine.replies() == encode_command(b"\x02TO\x02HI")

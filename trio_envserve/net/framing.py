@@ -16,7 +16,8 @@ bounds allow, even if no message is ever finished.  A large frame has a buffer o
 own, into which the bytes are received directly.  The buffer grows with the bytes that
 have arrived, so a head that claims much costs nothing.  A caller says how many messages
 it wants at a time, so that millions of tiny ones hold nobody up; the rest waits
-undecoded.
+undecoded.  On a sealed connection (:meth:`Decoder.unseal`) each frame that arrives is
+opened first; what is inside has the bounds of messages.
 
 :class:`Outgoing` is the other direction: the bytes that one connection has yet to
 write.  Small pieces are joined; large ones are not copied.
@@ -66,6 +67,8 @@ Place: TypeAlias = Callable[[SentFrame], int | None]
 """Copies a frame into shared memory; returns its offset, or None: send it inline."""
 Take: TypeAlias = Callable[[int, int], memoryview]
 """Returns a copy of the frame at this offset, with this size, of shared memory."""
+Unseal: TypeAlias = Callable[[Frame], tuple[int, Frame]]
+"""Opens a sealed frame; returns its flags and body.  Raises FramingError."""
 
 
 class FramingError(ValueError):
@@ -115,10 +118,14 @@ class Decoder:
         "_data",
         "_flags",
         "_frames",
+        "_inside",
         "_large",
         "_limits",
+        "_opened",
+        "_opened_bytes",
         "_spare",
         "_take_shared",
+        "_unseal",
         "_violation",
         "check_command",
         "commands",
@@ -146,6 +153,13 @@ class Decoder:
         """An arriving large frame.  Meanwhile ``_data`` is empty."""
         self._flags = 0
         """The large frame's."""
+        self._unseal: Unseal | None = None
+        """None: frames are as they arrive."""
+        self._inside = limits
+        """The bounds of what sealed frames have in them."""
+        self._opened: list[Frame] = []
+        """The opened frames of the arriving message, and the sum of their sizes."""
+        self._opened_bytes = 0
         self._violation: Callable[[], FramingError] | None = None
         self.commands: deque[bytes] = deque()
         """Bodies of the commands that :meth:`take` has met, for the caller to take."""
@@ -161,13 +175,18 @@ class Decoder:
     def arriving_bytes(self) -> int:
         """The bytes held for unfinished messages: frames, the buffer of a large frame,
         and undecoded bytes."""
-        held = self.message_bytes + len(self._data) - self._at
+        held = self.message_bytes + self._opened_bytes + len(self._data) - self._at
         return held if self._large is None else held + self._large.room
 
     @property
     def is_between_messages(self) -> bool:
         """Whether no message is unfinished."""
-        return not self._frames and self._large is None and self._at == len(self._data)
+        return (
+            not self._frames
+            and not self._opened
+            and self._large is None
+            and self._at == len(self._data)
+        )
 
     # -- what arrives
 
@@ -196,9 +215,12 @@ class Decoder:
             data = data[size:]
         self._data += data
 
-    def rest(self) -> bytes:
-        """The bytes that are not decoded, for another decoder to go on with."""
-        return self._data[self._at :]
+    def unseal(self, unseal: Unseal, head_bytes: int, limits: FrameLimits) -> None:
+        """From here on each message is one frame, sealed, with so many bytes before its body;
+        ``limits`` are those of the messages inside."""
+        frame_bytes = limits.frame_bytes + head_bytes
+        self._limits = FrameLimits(frame_bytes=frame_bytes, message_bytes=frame_bytes, frames=1)
+        self._unseal, self._inside = unseal, limits
 
     # -- what it means
 
@@ -218,6 +240,7 @@ class Decoder:
             # which then would not be freed before the next full collection of garbage.
             self._violation = partial(type(error), *error.args)
             self._data, self._at, self._large = b"", 0, None
+            self._opened, self._opened_bytes = [], 0
             self.is_backlogged = bool(batch or self.commands)
             if not self.is_backlogged:
                 raise
@@ -232,11 +255,17 @@ class Decoder:
             self.message_bytes += self._large.size
             self._large = None
             if not self._flags & MORE:
-                self._end_message(batch)
+                if self._unseal is None:
+                    batch.append(self._frames)
+                else:
+                    self._open(self._frames[0], batch)
+                self._frames = []
+                self.message_bytes = 0
         data, at = self._data, self._at
         end = len(data)
         limits = self._limits
         frames = self._frames
+        unseal = self._unseal
         left = most - len(batch)
         try:
             while left > 0:
@@ -258,6 +287,8 @@ class Decoder:
                     else:
                         size, start = int.from_bytes(data[at + 1 : at + 9], "big"), at + 9
                     if flags & COMMAND:
+                        if unseal is not None:
+                            raise FramingError("a command that is not sealed")
                         if size > limits.command_bytes:
                             raise FrameTooLarge(
                                 f"a command of {size} bytes; {limits.command_bytes} are taken"
@@ -265,9 +296,7 @@ class Decoder:
                         if end - start < size:
                             return False
                         at = start + size
-                        if self.check_command is not None:
-                            self.check_command(data[start:at])
-                        self.commands.append(data[start:at])
+                        self._meet(data[start:at])
                         left -= 1
                         continue
                 if size > limits.frame_bytes:
@@ -298,7 +327,10 @@ class Decoder:
                 if flags & MORE:
                     self.message_bytes += size
                 else:
-                    batch.append(frames)
+                    if unseal is None:
+                        batch.append(frames)
+                    else:
+                        self._open(frames[0], batch)
                     frames = self._frames = []
                     self.message_bytes = 0
                     left -= 1
@@ -311,10 +343,30 @@ class Decoder:
     def _may_be_shared(self, flags: int) -> bool:
         return self._take_shared is not None and flags & ~MORE == SHARED | LONG
 
-    def _end_message(self, batch: list[list[Frame]]) -> None:
-        batch.append(self._frames)
-        self._frames = []
-        self.message_bytes = 0
+    def _meet(self, command: bytes) -> None:
+        if self.check_command is not None:
+            self.check_command(command)
+        self.commands.append(command)
+
+    def _open(self, sealed: Frame, batch: list[list[Frame]]) -> None:
+        """Open a frame, with which a message goes on or ends."""
+        assert self._unseal is not None
+        flags, body = self._unseal(sealed)
+        size, limits = len(body), self._inside
+        if flags == COMMAND:
+            if size > limits.command_bytes:
+                raise FrameTooLarge(f"a command of {size} bytes; {limits.command_bytes} are taken")
+            self._meet(bytes(body))
+            return
+        if self._opened_bytes + size > limits.message_bytes:
+            raise FrameTooLarge(f"a message of more than {limits.message_bytes} bytes")
+        if len(self._opened) >= limits.frames:
+            raise FrameTooLarge(f"a message of more than {limits.frames} frames")
+        self._opened.append(body)
+        self._opened_bytes += size
+        if not flags & MORE:
+            batch.append(self._opened)
+            self._opened, self._opened_bytes = [], 0
 
 
 # Heads of short frames: (without MORE, with MORE), by their length.

@@ -18,7 +18,7 @@ when the vouch has shown that the client has its secret half; a key that may not
 told so by ERROR, and the reason ``400`` is the word of libzmq for it.
 
 Nothing is kept for a peer before the end of the handshake but its commands, each of which
-is bounded (:data:`HANDSHAKE_LIMITS`).
+is bounded.
 
 Pure: no sockets, no trio, no clock; randomness is an argument.
 """
@@ -29,12 +29,10 @@ import hmac
 from collections.abc import Callable
 from typing import Final, TypeAlias, final
 
-from ..framing import FrameLimits
-from ..spare import SpareMemory
 from . import boxes
 from .boxes import KEY_BYTES, WrongBox
-from .mechanism import HandshakeError, check_type, parse_metadata, state_metadata
-from .sealed import SealedDecoder, Sealer
+from .mechanism import HandshakeError, Mechanism, state_metadata
+from .sealed import Seal
 
 _WRONG_SERVER: Final = (
     "your file has the key of another server: check the address, or ask for a new file"
@@ -42,9 +40,6 @@ _WRONG_SERVER: Final = (
 
 STRANGER: Final = "400"
 """The refusal of an unknown key, as libzmq and its clients know it."""
-
-HANDSHAKE_LIMITS: Final = FrameLimits(frame_bytes=0, message_bytes=0, frames=1)
-"""Before the end of the handshake there are only commands."""
 
 Random: TypeAlias = Callable[[int], bytes]
 """Gives so many random bytes."""
@@ -56,7 +51,6 @@ _HELLO: Final = b"\x05HELLO"
 _WELCOME: Final = b"\x07WELCOME"
 _INITIATE: Final = b"\x08INITIATE"
 _READY: Final = b"\x05READY"
-_ERROR: Final = b"\x05ERROR"
 _HELLO_BYTES: Final = 200
 _WELCOME_BYTES: Final = 168
 _INITIATE_BYTES: Final = 257
@@ -67,37 +61,36 @@ _OF_CLIENT: Final = b"CurveZMQMESSAGEC"
 _OF_SERVER: Final = b"CurveZMQMESSAGES"
 
 
-class _Curve:
+class _Curve(Mechanism):
     """The common part of both sides."""
 
     name = b"CURVE"
+    is_sealed = True
     _sends: bytes
     _hears: bytes
 
     def __init__(self, socket_type: bytes, random: Random) -> None:
-        self._type = socket_type
+        super().__init__(socket_type)
         self._random = random
         self._passing = random(KEY_BYTES)
         """This side's secret key for this connection."""
         self._key = b""
         """The key that both passing ones make."""
+        self._cookie = b""
         self._sent = 0
         """This side's last counter."""
         self._heard = 0
         """The peer's."""
-        self.is_done = False
-        self.metadata: dict[bytes, bytes] = {}
-        """The peer's properties, by name in lower case."""
-        self.peer_key = b""
-        """The peer's long-lived public key, once it has shown that it has the secret one."""
 
-    def seal_traffic(
-        self, limits: FrameLimits, rest: bytes, spare: SpareMemory | None = None
-    ) -> tuple[Sealer, SealedDecoder]:
-        """Both directions after the handshake.  ``rest``: what has come behind it."""
+    def seal(self) -> Seal:
+        """See the base."""
+        return Seal(self._key, self._sends, self._sent, self._hears, self._heard)
+
+    def _refused(self, reason: str) -> str:
+        if reason != STRANGER:
+            return super()._refused(reason)
         return (
-            Sealer(self._key, self._sends, self._sent),
-            SealedDecoder(limits, self._key, self._hears, self._heard, rest, spare),
+            "it does not know this key (400): who runs it lets it in with `trio-envserve curve new`"
         )
 
     def _next(self) -> bytes:
@@ -111,10 +104,6 @@ class _Curve:
             raise HandshakeError(f"its counter is {counter} after {self._heard}")
         self._heard = counter
         return raw
-
-    def _learn(self, data: bytes) -> None:
-        self.metadata = parse_metadata(data)
-        check_type(self._type, self.metadata)
 
 
 @final
@@ -130,18 +119,14 @@ class CurveClient(_Curve):
         self._server = server
         self._passing_public = boxes.public_of(self._passing)
         self._to_server = boxes.shared(server, self._passing)
-        self._cookie = b""
 
     def begin(self) -> list[bytes]:
-        """See the protocol."""
+        """See the base."""
         raw = self._next()
         box = boxes.seal(bytes(64), b"CurveZMQHELLO---" + raw, self._to_server)
         return [_HELLO + b"\x01\x00" + bytes(72) + self._passing_public + raw + box]
 
-    def command(self, body: bytes) -> list[bytes]:
-        """See the protocol."""
-        if body.startswith(_ERROR):
-            raise HandshakeError(_refusal(body))
+    def _answer(self, body: bytes) -> list[bytes]:
         if not self._cookie:
             if not body.startswith(_WELCOME) or len(body) != _WELCOME_BYTES:
                 raise HandshakeError(f"WELCOME expected, not {body[:16]!r}")
@@ -155,7 +140,6 @@ class CurveClient(_Curve):
             raise HandshakeError("the box of READY does not open") from None
         self._learn(metadata)
         self.peer_key = self._server
-        self.is_done = True
         return []
 
     def _initiate(self, welcome: bytes) -> bytes:
@@ -187,16 +171,8 @@ class CurveServer(_Curve):
         self._secret = secret
         self._admit = admit
         self._client_passing = b""
-        self._cookie = b""
 
-    def begin(self) -> list[bytes]:
-        """See the protocol."""
-        return []
-
-    def command(self, body: bytes) -> list[bytes]:
-        """See the protocol."""
-        if body.startswith(_ERROR):
-            raise HandshakeError(_refusal(body))
+    def _answer(self, body: bytes) -> list[bytes]:
         if not self._cookie:
             return [self._welcome(body)]
         return [self._ready(body)]
@@ -244,18 +220,6 @@ class CurveServer(_Curve):
             raise HandshakeError(f"its key is refused: {refusal}", tell=refusal)
         self._learn(text[KEY_BYTES + 96 :])
         self.peer_key = public
-        self.is_done = True
         raw = self._next()
         box = boxes.seal(state_metadata(self._type), b"CurveZMQREADY---" + raw, self._key)
         return _READY + raw + box
-
-
-def _refusal(body: bytes) -> str:
-    """The reason in an ERROR."""
-    reason = body[7 : 7 + (body[6] if len(body) > 6 else 0)]
-    text = reason.decode("utf-8", "backslashreplace")
-    if text == STRANGER:
-        return (
-            "it does not know this key (400): who runs it lets it in with `trio-envserve curve new`"
-        )
-    return f"it refuses: {text!r}"

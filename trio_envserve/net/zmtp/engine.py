@@ -29,15 +29,15 @@ Pure: no sockets, no trio, no clock.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Final, final
 
 from ..framing import Decoder, FrameLimits, FramingError, Piece, encode, encode_command
 from ..interface import Frame, Message
 from ..spare import SpareMemory
-from .curve import HANDSHAKE_LIMITS, CurveClient, CurveServer
 from .mechanism import HandshakeError, Mechanism
-from .sealed import SealedDecoder
+from .sealed import HEAD_BYTES, SEALED_FRAME_BYTES
 
 GREETING_BYTES: Final = 64
 _SIGNATURE_BYTES: Final = 10
@@ -47,6 +47,9 @@ _PING: Final = b"\x04PING"
 _PONG: Final = b"\x04PONG"
 _CONTEXT_BYTES: Final = 16
 """Most bytes of a PING's context."""
+
+_COMMANDS_ONLY: Final = FrameLimits(frame_bytes=0, message_bytes=0, frames=1)
+"""The bounds before the end of a handshake after which all is sealed."""
 
 
 @final
@@ -60,7 +63,6 @@ class Engine:
         "_mechanism",
         "_pong",
         "_replies",
-        "_spare",
         "decoder",
         "encode",
         "is_ready",
@@ -81,12 +83,9 @@ class Engine:
         self._pong: bytes | None = None
         """The answer to the newest PING: older ones need none any more."""
         self._limits = limits
-        self._spare = spare
-        self.is_sealed = isinstance(mechanism, CurveClient | CurveServer)
+        self.is_sealed = mechanism.is_sealed
         """Whether what passes is sealed."""
-        self.decoder: Decoder | SealedDecoder = Decoder(
-            HANDSHAKE_LIMITS if self.is_sealed else limits, spare=spare
-        )
+        self.decoder = Decoder(_COMMANDS_ONLY if mechanism.is_sealed else limits, spare=spare)
         """Takes arriving bytes and, after the handshake, receives large frames."""
         self.encode: Callable[[Sequence[Message]], list[Piece]] = encode
         """The bytes of messages, to be written in the order in which they were made."""
@@ -129,7 +128,6 @@ class Engine:
             data = self._greeting[GREETING_BYTES:]
             self._greeting = None
         decoder = self.decoder
-        assert isinstance(decoder, Decoder)  # what is sealed comes later
         decoder.feed(data)
         while not self.is_ready:
             # One at a time: whatever follows the last command is traffic.
@@ -148,11 +146,13 @@ class Engine:
                 self.is_ready = self._mechanism.is_done
             elif not decoder.is_backlogged:
                 return False
-        mechanism = self._mechanism
-        if isinstance(mechanism, CurveClient | CurveServer):
-            sealer, self.decoder = mechanism.seal_traffic(self._limits, decoder.rest(), self._spare)
-            self.encode, self._encode_command = sealer.encode, sealer.command
-        self.decoder.check_command = _check_command
+        if self.is_sealed:
+            seal, limits = self._mechanism.seal(), self._limits
+            frame_bytes = min(limits.frame_bytes, SEALED_FRAME_BYTES)
+            limits = dataclasses.replace(limits, frame_bytes=frame_bytes)
+            decoder.unseal(seal.open, HEAD_BYTES, limits)
+            self.encode, self._encode_command = seal.encode, seal.command
+        decoder.check_command = _check_command
         return True
 
     def take(self, most: int) -> list[list[Frame]]:

@@ -13,9 +13,11 @@ Pure: no sockets, no trio, no clock.
 
 from __future__ import annotations
 
-from typing import Final, Protocol, final
+from abc import ABC, abstractmethod
+from typing import Final, final
 
 from ..framing import FramingError
+from .sealed import Seal
 
 
 class HandshakeError(FramingError):
@@ -27,23 +29,54 @@ class HandshakeError(FramingError):
         """The text of an ERROR command to the peer."""
 
 
-class Mechanism(Protocol):
-    """One side of one handshake."""
+class Mechanism(ABC):
+    """One side of one handshake, of a socket of one type."""
 
     name: bytes
     """As in the greeting, at most 20 bytes."""
-    is_done: bool
-    """Whether messages may pass."""
-    peer_key: bytes
-    """The peer's public key, if it has proven that it has the secret one; else empty."""
+    is_sealed = False
+    """Whether traffic is sealed; then there are only commands before."""
+
+    def __init__(self, socket_type: bytes) -> None:
+        self._type = socket_type
+        self.is_done = False
+        """Whether messages may pass."""
+        self.metadata: dict[bytes, bytes] = {}
+        """The peer's properties, by name in lower case."""
+        self.peer_key = b""
+        """The peer's public key, if it has proven that it has the secret one; else empty."""
 
     def begin(self) -> list[bytes]:
         """Bodies of the commands that go out with the greeting."""
-        ...
+        return []
 
     def command(self, body: bytes) -> list[bytes]:
         """A command of the peer; bodies of the answers.  Raises HandshakeError."""
-        ...
+        if body.startswith(b"\x05ERROR"):
+            reason = body[7 : 7 + (body[6] if len(body) > 6 else 0)]
+            raise HandshakeError(self._refused(reason.decode("utf-8", "backslashreplace")))
+        return self._answer(body)
+
+    @abstractmethod
+    def _answer(self, body: bytes) -> list[bytes]:
+        """Like :meth:`command`, for every command but ERROR."""
+
+    def _refused(self, reason: str) -> str:
+        return f"it refuses: {reason!r}"
+
+    def seal(self) -> Seal:
+        """What traffic is sealed with, once the handshake is done."""
+        raise NotImplementedError
+
+    def _learn(self, data: bytes) -> None:
+        """Take the peer's metadata in, the last part of a handshake.  Raises HandshakeError."""
+        self.metadata = parse_metadata(data)
+        peer = self.metadata.get(b"socket-type")
+        # A peer may leave it out; libzmq accepts that, too.
+        if peer is not None and peer not in _PEERS[self._type]:
+            text = f"a {self._type.decode()} does not talk to a socket of type {peer[:16]!r}"
+            raise HandshakeError(text, tell=text)
+        self.is_done = True
 
 
 _PEERS: Final = {
@@ -57,32 +90,19 @@ _PROPERTIES: Final = 32
 
 
 @final
-class Null:
-    """The mechanism NULL, for a socket of one type."""
+class Null(Mechanism):
+    """The mechanism NULL."""
 
     name = b"NULL"
-    peer_key = b""
-
-    def __init__(self, socket_type: bytes) -> None:
-        self._type = socket_type
-        self.is_done = False
-        self.metadata: dict[bytes, bytes] = {}
-        """The peer's properties, by name in lower case."""
 
     def begin(self) -> list[bytes]:
-        """See the protocol."""
+        """See the base."""
         return [b"\x05READY" + state_metadata(self._type)]
 
-    def command(self, body: bytes) -> list[bytes]:
-        """See the protocol."""
-        if body.startswith(b"\x05ERROR"):
-            reason = body[7 : 7 + (body[6] if len(body) > 6 else 0)]
-            raise HandshakeError(f"it refuses: {reason.decode('utf-8', 'backslashreplace')!r}")
+    def _answer(self, body: bytes) -> list[bytes]:
         if not body.startswith(b"\x05READY"):
             raise HandshakeError(f"READY expected, not {body[:16]!r}", tell="READY expected")
-        self.metadata = parse_metadata(body[6:])
-        check_type(self._type, self.metadata)
-        self.is_done = True
+        self._learn(body[6:])
         return []
 
 
@@ -90,15 +110,6 @@ def state_metadata(socket_type: bytes) -> bytes:
     """The properties that a side states."""
     properties = ((b"Socket-Type", socket_type), (b"Identity", b""))
     return b"".join(_property(name, value) for name, value in properties)
-
-
-def check_type(own: bytes, metadata: dict[bytes, bytes]) -> None:
-    """Raise HandshakeError if a socket of this type does not talk to one of the peer's."""
-    peer = metadata.get(b"socket-type")
-    # A peer may leave it out; libzmq accepts that, too.
-    if peer is not None and peer not in _PEERS[own]:
-        text = f"a {own.decode()} does not talk to a socket of type {peer[:16]!r}"
-        raise HandshakeError(text, tell=text)
 
 
 def _property(name: bytes, value: bytes) -> bytes:
