@@ -42,10 +42,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "regular_files": WORDS,
     "net": {"core.strict_cbor", "regular_files", *WORDS},
     "models": WORDS | {
-        "redaction", "core.durations", "foreign", "near", "regular_files", "tracing",
+        "redaction", "core.durations", "foreign", "near", "options", "regular_files",
+        "tracing",
     },
     "envs": WORDS | {
-        "redaction", "core.values", "core.notes", "models", "foreign", "near", "tracing",
+        "redaction", "core.values", "core.notes", "models", "foreign", "near", "options",
+        "tracing",
     },
     "worker": {
         "core", "core.values", "net", "models", "envs", "logs", "foreign", "redaction",

@@ -41,6 +41,7 @@ TEXTS: Mapping[str, Callable[[], str]] = {
     "outcome codes": tables.outcome_codes_table,
     "endings": tables.endings_table,
     "result fields": reference.result_fields,
+    "endpoint fields": tables.endpoint_table,
     "limits": tables.all_limits,
     "limit rules": tables.limit_rules_table,
     "http limits": tables.http_limits,

@@ -43,6 +43,8 @@ from trio_envserve.lab.conformance.findings import Case
 from trio_envserve.lab.exploration.configurations import AnyConfiguration
 from trio_envserve.lab.mutants import MUTANTS
 from trio_envserve.lab.simulation.plan import ANY
+from trio_envserve.models.endpoints import Endpoint
+from trio_envserve.options import options_of
 
 DOCS = Path(__file__).resolve().parent.parent
 COLUMNS = (
@@ -453,6 +455,16 @@ def endings_table() -> str:
         f"| {_yes(row.again)} | {row.meaning} |"
         for row in ENDINGS.values()
     ]
+    return "\n".join(lines)
+
+
+def endpoint_table() -> str:
+    """The fields of an endpoint in the file of endpoints."""
+    lines = ["| field | meaning | default |", "|---|---|---|"]
+    for name, each in options_of(Endpoint).items():
+        default = json.dumps(each.default).removesuffix(".0")
+        shown = "" if each.default in ("", ()) else f"`{default}`"
+        lines.append(f"| `{name}` | {each.help} | {each.shown or shown} |")
     return "\n".join(lines)
 
 

@@ -238,7 +238,7 @@ async def test_the_other_player_may_be_a_function(library):
         ("textarena:TicTacTo-v0", {}, "has no game 'TicTacTo-v0'; did you mean 'TicTacToe-v0'"),
         ("textarena:TicTacToe-v0", {"player": 2}, "player must be one of 0 to 1, not 2"),
         ("textarena:TicTacToe-v0", {"opponent": "clever"}, 'opponent must be "random", a list'),
-        ("textarena:TicTacToe-v0", {"max_turns": 0}, "max_turns must be an integer >= 1"),
+        ("textarena:TicTacToe-v0", {"max_turns": 0}, "max_turns is a whole number, 1 or more"),
         ("textarena:TicTacToe-v0", {"siz": 3}, "cannot be begun; give it the argument num_players"),
     ],
 )

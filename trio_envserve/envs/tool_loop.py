@@ -21,6 +21,7 @@ from ..core.errors import ConfigError, EnvServeError
 from ..models.interface import Completion, ContextFull, ToolCall
 from ..models.tokens import segments
 from ..near import did_you_mean
+from ..options import option, options_of
 from .conversation import (
     answer_message,
     calls_of,
@@ -57,36 +58,33 @@ _WRONG_PLACE = (
 model's."""
 
 
+def _unfinished(given: Any) -> Any:
+    is_number = type(given) in (int, float) and math.isfinite(given)
+    if given not in (None, "ask") and not is_number:
+        raise ConfigError(
+            'reward_unfinished must be a number, or "ask" to ask get_reward() all the same, '
+            f"not {given!r}"
+        )
+    return given
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class LoopOptions:
     """Arguments of the loop; a class may have attributes of these names instead."""
 
-    max_turns: int = 16
-    """Most answers of the model in a rollout."""
-    tool_timeout_s: float = 60.0
-    """How long a tool may take."""
-    system: str = ""
-    """The system message, if it is not empty."""
-    reward_unfinished: float | Literal["ask"] | None = None
-    """The reward of a rollout that was not finished: a number, none, or with ``"ask"`` that
-    which ``get_reward`` returns all the same."""
+    max_turns: int = option(16, "most answers of the model in a rollout", least=1)
+    tool_timeout_s: float = option(60.0, "how long a tool may take", above=0, most=1e9)
+    system: str = option("", "the system message, if it is not empty")
+    reward_unfinished: float | Literal["ask"] | None = option(
+        None,
+        'the reward of a rollout that was not finished: a number, none, or with "ask" that which '
+        "`get_reward` returns all the same",
+        make=_unfinished,
+    )
 
     def __post_init__(self) -> None:
-        if type(self.max_turns) is not int or self.max_turns < 1:
-            raise ConfigError(f"max_turns must be an integer >= 1, not {self.max_turns!r}")
-        seconds = self.tool_timeout_s
-        if type(seconds) not in (int, float) or not 0 < seconds < 1e9:
-            raise ConfigError(f"tool_timeout_s must be a number > 0, not {seconds!r}")
-        if not isinstance(self.system, str):
-            raise ConfigError(f"system must be text, not {self.system!r}")
-        given = self.reward_unfinished
-        if given not in (None, "ask") and not (
-            type(given) in (int, float) and math.isfinite(given)  # type: ignore[arg-type]  # seen
-        ):
-            raise ConfigError(
-                'reward_unfinished must be a number, or "ask" to ask get_reward() all the same, '
-                f"not {given!r}"
-            )
+        for name, each in options_of(self).items():
+            object.__setattr__(self, name, each.value_of(getattr(self, name), name))
 
 
 class Game:

@@ -15,17 +15,17 @@ without a key, since whoever may send a request could otherwise have the key sen
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
 from ..core.errors import ConfigError
 from ..core.limits import MIB
 from ..near import did_you_mean
+from ..options import option, options_of
 from ..redaction import hide
 from ..regular_files import read_regular
 
@@ -47,54 +47,86 @@ _OWN_HEADERS = frozenset(
     }
 )  # fmt: skip
 
-KEEPS = ("tools", "always", "never")
+MOST_S = 1e9
+"""Longest time of a request, in seconds."""
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _KEY_FIELDS = frozenset({"key", "api_key", "apikey", "token", "secret"})
+
+
+def _texts(name: str) -> Callable[[Any], tuple[str, ...]]:
+    """Reads a list of texts."""
+
+    def read(given: Any) -> tuple[str, ...]:
+        listed = isinstance(given, list | tuple)
+        if not listed or not all(isinstance(each, str) and each for each in given):
+            raise ConfigError(f"{name} must be a list of texts")
+        return tuple(given)
+
+    return read
+
+
+def _table(name: str) -> Callable[[Any], Mapping[str, Any]]:
+    """Reads a table; nothing is an empty one."""
+
+    def read(given: Any) -> Mapping[str, Any]:
+        if not isinstance(given, Mapping) and given != ():
+            raise ConfigError(f"{name} must be a table")
+        return dict(given)
+
+    return read
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
     """An OpenAI-compatible endpoint.  Raises :class:`ConfigError` if a field is wrong."""
 
-    url: str = ""
-    """The address up to, and without, ``/chat/completions``."""
-    urls: Sequence[str] = ()
-    """Several addresses of one model, in the place of ``url``: each rollout keeps to one, and
-    goes on to the next if it cannot be connected."""
-    model: str = ""
-    """The model's name there, for requests that have none."""
-    key_env: str = ""
-    """The environment variable with the key."""
-    ca_file: str = ""
-    """Certificates to trust (PEM), instead of the system's."""
-    body: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """Fields of each request; sampling arguments come before them."""
-    headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Further headers of each request, in whose values :data:`HEADER_FIELDS` may stand."""
-    stream: bool = False
-    """Whether answers are streamed; ``first_token_s`` is only for those."""
-    keep: str = "tools"
-    """Which thoughts of the model are sent back to it: those since the last message of the user
-    (``tools``), ``always`` all, or ``never`` any."""
-    finish_reasons: Sequence[str] = ()
-    """Further reasons to finish that end an answer."""
-    per_token: Sequence[str] = ("routed_experts",)
-    """Fields of an answer's choice that have an item for each sampled token: they go into
-    the segments."""
-    concurrency: int = 512
-    """Most requests at a time, for each worker; further calls wait."""
-    retries: int = 10
-    """How often a call is sent again that the endpoint has not answered, or told to come
-    again."""
-    connect_s: float = 10.0
-    first_token_s: float = 600.0
-    whole_s: float = 3600.0
-    """How long one request may take to its last byte."""
+    url: str = option("", "the address, required unless there are `urls`")
+    urls: Sequence[str] = option(
+        (), "several addresses of one model, see below", make=_texts("urls")
+    )
+    model: str = option("", "the model's name there, for requests without `model_name`")
+    key_env: str = option("", "the name of the environment variable with the key", shown="no key")
+    ca_file: str = option(
+        "", "certificates to trust (PEM), for an authority of your own", shown="the system's"
+    )
+    body: Mapping[str, Any] = option(
+        (), "further fields of each request; sampling arguments override them", make=_table("body")
+    )
+    headers: Mapping[str, str] = option(
+        (), "further headers of each request, see below", make=_table("headers")
+    )
+    stream: bool = option(False, "whether answers are streamed")
+    keep: str = option(
+        "tools",
+        "which thoughts of the model are sent back to it: `tools` (those since the last message of "
+        "the user), `always` or `never`",
+        choices=("tools", "always", "never"),
+    )
+    finish_reasons: Sequence[str] = option(
+        (), "further reasons to finish that end an answer", make=_texts("finish_reasons")
+    )
+    per_token: Sequence[str] = option(
+        ("routed_experts",),
+        "fields of an answer's choice with an item for each sampled token, which go into "
+        "[segments](#tokens-for-training)",
+        make=_texts("per_token"),
+    )
+    concurrency: int = option(
+        512, "most requests at a time for each worker; further calls wait", least=1
+    )
+    retries: int = option(10, "how often a call may be sent again", least=0)
+    connect_s: float = option(10.0, "how long connecting may take", above=0, most=MOST_S)
+    first_token_s: float = option(
+        600.0, "how long the first event of a streamed answer may take", above=0, most=MOST_S
+    )
+    whole_s: float = option(
+        3600.0, "how long one request may take to its last byte", above=0, most=MOST_S
+    )
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            _check_type(field.name, getattr(self, field.name), field.default)
+        for name, each in options_of(self).items():
+            object.__setattr__(self, name, each.value_of(getattr(self, name), name))
         if bool(self.url) == bool(self.urls):
             raise ConfigError("an endpoint has a url, or a list of urls")
         urls = tuple(map(_checked_url, self.urls or (self.url,)))
@@ -105,12 +137,8 @@ class Endpoint:
         if self.key_env and not _VARIABLE.fullmatch(self.key_env):
             # Not shown: it may be the key.
             raise ConfigError("key_env takes the name of an environment variable, not the key")
-        if self.keep not in KEEPS:
-            raise ConfigError(f"keep is one of {', '.join(KEEPS)}, not {self.keep!r:.80}")
         if self.key_env:
             hide((self.key_env,))
-        if self.concurrency < 1 or self.retries < 0:
-            raise ConfigError("concurrency must be at least 1, retries at least 0")
 
     def key(self) -> str:
         """The key, or the empty string.  Raises :class:`ConfigError`, which does not show
@@ -195,26 +223,6 @@ def near(name: str, known: Iterable[str]) -> str:
     """A hint with the nearest of the known names, and all of them."""
     known = sorted(known)
     return f"{did_you_mean(name, known, 1)} (known: {', '.join(known)})"
-
-
-def _check_type(name: str, value: object, default: object) -> None:
-    # url has no default, and is text.
-    kind = type(default) if isinstance(default, bool | int | float) else str
-    if name in ("body", "headers"):
-        if not isinstance(value, Mapping):
-            raise ConfigError(f"{name} must be a table")
-        return
-    if isinstance(default, tuple):
-        listed = isinstance(value, list | tuple)
-        if not listed or not all(isinstance(each, str) and each for each in value):  # type: ignore[attr-defined]  # a list
-            raise ConfigError(f"{name} must be a list of texts")
-        return
-    if isinstance(value, int) and kind is float and not isinstance(value, bool):
-        value = float(value)
-    if type(value) is not kind:
-        raise ConfigError(f"{name} must be of type {kind.__name__}, not {type(value).__name__}")
-    if isinstance(value, float) and not (0 < value < math.inf):
-        raise ConfigError(f"{name} must be greater than 0")
 
 
 def _check_header(name: str, value: object) -> None:
