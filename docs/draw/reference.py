@@ -55,12 +55,12 @@ SECTIONS: Mapping[str, str] = {
     "retrylab": """
         retrylab.Actor retrylab.Choice retrylab.Disk retrylab.Ask retrylab.System
         retrylab.Bounds retrylab.Rule retrylab.Counted retrylab.Bag
-        retrylab.Fault retrylab.Clock retrylab.Event retrylab.History retrylab.Judge
+        retrylab.Fault retrylab.Clock retrylab.Event retrylab.Judge
         retrylab.AtMostOnce retrylab.OneTrueAnswer retrylab.OneHolder
-        retrylab.NoLostAcknowledgement retrylab.whole retrylab.judge_log retrylab.read_log
-        retrylab.Violation retrylab.run retrylab.Run retrylab.Plan retrylab.Strike
-        retrylab.Crash retrylab.sweep retrylab.explore retrylab.Explored retrylab.search
-        retrylab.check retrylab.Failure retrylab.save_failure retrylab.load_failure
+        retrylab.NoLostAcknowledgement retrylab.judge_log retrylab.read_log
+        retrylab.Violation retrylab.run retrylab.Run retrylab.target.BaseRun
+        retrylab.Plan retrylab.Strike retrylab.sweep retrylab.explore retrylab.Explored
+        retrylab.search retrylab.check retrylab.Failure retrylab.save_failure retrylab.load_failure
         retrylab.replay retrylab.BrokenSystem""",
 }
 """Names in each section, below ``trio_envserve``."""
@@ -78,9 +78,11 @@ SAME_AS: Mapping[str, str] = {
 INTERNAL = (
     "ServerStats.of", "StatusRecord.of", "KeyPage.of", "RunningPage.of", "Outcome.failed",
     "Outcome.members", "RolloutNotes.add", "ModelUsage.answered", "ModelUsage.refused",
-    "Plan.without", "Plan.with_rates", "AtMostOnce.see", "OneTrueAnswer.see", "OneHolder.see",
+    "Plan.without", "Plan.with_rates", "Plan.to_data", "Plan.from_data", "Plan.calm",
+    "Run.describe", "BaseRun.describe", "Explored.to_data", "Failure.to_data",
+    "AtMostOnce.see", "OneTrueAnswer.see", "OneHolder.see",
     "NoLostAcknowledgement.see", "OneTrueAnswer.rest", "NoLostAcknowledgement.rest",
-    "Crash.survives", "JoinedHost.check_hopeless", "KeyPair.secret_bytes",
+    "Strike.survives", "JoinedHost.check_hopeless", "KeyPair.secret_bytes",
     "ClientCurve.server_bytes",
 )  # fmt: skip
 """Members that are for other modules of the package only."""

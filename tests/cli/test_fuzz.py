@@ -25,7 +25,7 @@ EXAMPLE = ROOT / "examples" / "kv_store.py"
 STORE, FORGETFUL = f"{EXAMPLE}:STORE", f"{EXAMPLE}:FORGETFUL"
 
 NOISY = """
-from trio_envserve.retrylab import Actor, Ask, System, whole
+from trio_envserve.retrylab import Actor, Ask, Judge, System
 
 print("imported")
 
@@ -37,24 +37,26 @@ class Noisy(Actor):
         except EOFError:
             self.tell(request, what)
 
-def judge(history):
-    return [] if BROKEN is None else BROKEN[history]
+class Noting(Judge):
+    def see(self, event):
+        return [] if BROKEN is None else BROKEN[event]
 
 BROKEN = None
-NOISY = System(actors={"c0": Noisy}, asks=lambda random: [Ask(1.0, "c0", 7)], judges=[whole(judge)])
+NOISY = System(actors={"c0": Noisy}, asks=lambda random: [Ask(1.0, "c0", 7)], judges=[Noting])
 """
 
 SETS = """
-from trio_envserve.retrylab import Actor, Ask, System, Violation, whole
+from trio_envserve.retrylab import Actor, Ask, Judge, System, Violation
 
 class Sets(Actor):
     def on_ask(self, request, what):
         self.tell(request, tuple({str(n) for n in range(50)}))
 
-def judge(history):
-    return [Violation("nothing", 0.0, "holds")]
+class Never(Judge):
+    def rest(self, at_s):
+        return [Violation("nothing", 0.0, "holds")]
 
-SETS = System(actors={"c0": Sets}, asks=lambda random: [Ask(1.0, "c0", 7)], judges=[whole(judge)])
+SETS = System(actors={"c0": Sets}, asks=lambda random: [Ask(1.0, "c0", 7)], judges=[Never])
 """
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from random import Random
 from typing import Any
 
-from trio_envserve.retrylab import Actor, Ask, Event, History, Run, System, Violation, run, whole
+from trio_envserve.retrylab import Actor, Ask, Event, Judge, Run, System, Violation, run
 from trio_envserve.retrylab.plan import Plan, Strike
 from trio_envserve.retrylab.world import Rates
 
@@ -42,13 +42,29 @@ def two_asks(random: Random) -> Iterator[Ask]:
     yield Ask(2.0, "near", "two")
 
 
-def nothing_wrong(history: History) -> Iterator[Violation]:
-    return iter(())
+SMALL = System(actors={"near": Near, "far": Far}, asks=two_asks, judges=[Judge], patience_s=20.0)
 
 
-SMALL = System(
-    actors={"near": Near, "far": Far}, asks=two_asks, judges=[whole(nothing_wrong)], patience_s=20.0
-)
+def whole(judge: Callable[[list[Event]], Iterable[Violation]]) -> type[Judge]:
+    """A judge that looks at all events at the end."""
+
+    class Whole(Judge):
+        def __init__(self) -> None:
+            self.events: list[Event] = []
+
+        def see(self, event: Event) -> None:
+            self.events.append(event)
+
+        def rest(self, at_s: float) -> Iterable[Violation]:
+            return judge(self.events)
+
+    return Whole
+
+
+def of(ran: Run | Iterable[Event], kind: str, request: str | None = None) -> list[Event]:
+    """Events of a kind: all of them, or those of this request."""
+    events = ran.history if isinstance(ran, Run) else ran
+    return [e for e in events if e.kind == kind and request in (None, e.request)]
 
 
 def with_actors(**actors: Callable[[], Actor]) -> System:
@@ -71,11 +87,11 @@ def run_small(
 
 def kinds(ran: Run, request: str = "near#1") -> list[str]:
     """What became of a request."""
-    return [entry.kind for entry in ran.history.events if entry.request == request]
+    return [entry.kind for entry in ran.history if entry.request == request]
 
 
 def at(ran: Run, kind: str) -> list[float]:
-    return [round(entry.at_s, 3) for entry in ran.history.events if entry.kind == kind]
+    return [round(entry.at_s, 3) for entry in ran.history if entry.kind == kind]
 
 
 def notes(ran: Run, who: str) -> list[str]:
@@ -84,4 +100,4 @@ def notes(ran: Run, who: str) -> list[str]:
 
 
 def last(ran: Run) -> Event:
-    return ran.history.events[-1]
+    return ran.history[-1]

@@ -9,21 +9,20 @@ from typing import Any
 
 import pytest
 
-from tests.retrylab.small import SMALL, Far, Near, run_small, with_actors
+from tests.retrylab.small import SMALL, Far, Near, of, run_small, whole, with_actors
 from trio_envserve.retrylab import (
     Actor,
     Ask,
     BrokenSystem,
+    Event,
     Fault,
-    History,
     Run,
     Violation,
     check,
     run,
     search,
-    whole,
 )
-from trio_envserve.retrylab.campaign import MODULE, ask
+from trio_envserve.retrylab.campaign import ask
 from trio_envserve.retrylab.failure import examine
 from trio_envserve.retrylab.jobs import JobError
 
@@ -145,8 +144,8 @@ def test_an_actor_does_nothing_in_its_init_and_is_made_anew_each_time():
 
 
 def test_a_judge_that_raises_is_said_with_its_traceback():
-    def judge(history: History) -> list[Violation]:
-        return [Violation("x", 0.0, "", history.asked()[7].request)]
+    def judge(events: list[Event]) -> list[Violation]:
+        return [Violation("x", 0.0, "", of(events, "asked")[7].request)]
 
     with pytest.raises(BrokenSystem) as raised:
         run(dataclasses.replace(SMALL, judges=[whole(judge)]), 3)
@@ -158,7 +157,7 @@ def test_a_judge_that_raises_is_said_with_its_traceback():
 
 
 def test_a_judge_that_gives_something_else():
-    judge: Any = lambda history: ["c0#1 is wrong"]  # noqa: E731
+    judge: Any = lambda events: ["c0#1 is wrong"]  # noqa: E731
     with pytest.raises(BrokenSystem, match="values of the class Violation, not 'c0#1 is wrong'"):
         run(dataclasses.replace(SMALL, judges=[whole(judge)]), 0)
 
@@ -236,7 +235,7 @@ def test_luck_from_elsewhere_is_noticed():
         def on_ask(self, request: str, what: Any) -> None:
             self.tell(request, next(numbers))
 
-    def judge(history: History) -> list[Violation]:
+    def judge(events: list[Event]) -> list[Violation]:
         return [Violation("x", 0.0, "always")]
 
     with pytest.raises(BrokenSystem, match="seed 0 is not the same run twice"):
@@ -263,12 +262,11 @@ STUCK = System(
 @pytest.mark.parametrize("do", ["search", "one"])
 async def test_a_handler_that_never_returns_is_said_with_its_place(tmp_path: Path, do: str):
     (tmp_path / "stuck.py").write_text(STUCK)
-    job = {
-        "do": do, "system": f"{tmp_path}/stuck.py:STUCK", "seed": 3, "base": 3, "first": 0,
-        "step": 1, "runs": 1, "seconds": None, "trace": False, "stuck_s": 0.1,
-    }  # fmt: skip
     with pytest.raises(JobError) as raised:
-        await ask(MODULE, job)
+        await ask(
+            do, f"{tmp_path}/stuck.py:STUCK", seed=3, base=3, first=0, step=1, runs=1,
+            seconds=None, trace=False, stuck_s=0.1,
+        )  # fmt: skip
     text = str(raised.value)
     assert text.startswith("seed 3 has not ended after 0.3 s; it was here:")
     assert "stuck.py" in text
@@ -283,8 +281,8 @@ def test_a_check_of_what_holds_says_nothing():
 
 
 def test_a_check_tells_all_though_its_judge_raises_where_nothing_was_done():
-    def judge(history: History) -> list[Violation]:
-        entry = history.did()[0]  # raises when all asks are taken out of the schedule
+    def judge(events: list[Event]) -> list[Violation]:
+        entry = of(events, "did")[0]  # raises when all asks are taken out of the schedule
         return [Violation("never", entry.at_s, "something was done", entry.request)]
 
     protocol = dataclasses.replace(SMALL, judges=[whole(judge)], faults=())

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.retrylab.small import SMALL, Far, Near, with_actors
+from tests.retrylab.small import SMALL, Far, Near, of, whole, with_actors
 from trio_envserve.retrylab import (
     Actor,
     AtMostOnce,
@@ -30,7 +30,6 @@ from trio_envserve.retrylab import (
     check,
     explore,
     run,
-    whole,
 )
 from trio_envserve.retrylab.explore import Exploration, walk
 from trio_envserve.retrylab.failure import explored_failure
@@ -331,8 +330,8 @@ def test_notice_is_never_lost_and_passes_messages():
     assert explore(system, Bounds(asks=1, faults=2)).exhausted
     assert orders >= {("notice",), ("one", "notice"), ("notice", "one")}
     assert all("notice" in order for order in orders)
-    ran = run(dataclasses.replace(system, judges=[whole(lambda history: [])]), 3)
-    assert [each.what for each in ran.history.did()].count("notice") == 2
+    ran = run(dataclasses.replace(system, judges=[whole(lambda events: [])]), 3)
+    assert [each.what for each in of(ran, "did")].count("notice") == 2
 
 
 class Greeting(Near):
@@ -620,11 +619,11 @@ def test_a_real_clock_is_found_by_walking_the_way_again():
         def on_message(self, sender: str, message: Any) -> None:
             self.did(message[0], time.perf_counter_ns())
 
-    def judge(history: Any) -> list[Violation]:
-        return [event.breaks("never", str(event.what)) for event in history.did()]
+    def judge(events: Any) -> list[Violation]:
+        return [event.breaks("never", str(event.what)) for event in of(events, "did")]
 
     system = small(far=Hurried, judges=[whole(judge)])
-    with pytest.raises(BrokenSystem, match="a path is not the same twice: an actor must take"):
+    with pytest.raises(BrokenSystem, match="every order is not the same run twice: an actor must"):
         explored_failure(system, explore(system, ONE))
 
 

@@ -15,6 +15,7 @@ from tests.retrylab.small import (
     at,
     kinds,
     notes,
+    of,
     plan_of,
     run_small,
     with_actors,
@@ -24,7 +25,6 @@ from trio_envserve.retrylab import (
     Ask,
     AtMostOnce,
     Clock,
-    Crash,
     Fault,
     NoLostAcknowledgement,
     run,
@@ -71,7 +71,7 @@ def test_messages_overtake_each_other_only_where_they_may_be_delayed():
     def order(rates_of: float) -> list[int]:
         rates = dataclasses.replace(PLAIN, delay_s=(0.001, 0.1), mangle=rates_of, copies=(1,))
         ran = run_small(protocol=with_actors(near=Talker), rates=rates)
-        return [entry.what for entry in ran.history.did("near#1")]
+        return [entry.what for entry in of(ran, "did", "near#1")]
 
     assert order(0.0) == list(range(20))
     late = order(0.5)
@@ -139,9 +139,9 @@ def test_an_actor_that_is_killed_forgets_all_but_its_disk():
             self.tell(request, (self.asked, self.disk["lives"]))
 
     ran = run_small(Strike(1.5, Fault.KILL, "near", 0.1), protocol=with_actors(near=Counting))
-    assert [entry.what for entry in ran.history.told()] == [(1, 1), (1, 2)]
+    assert [entry.what for entry in of(ran, "told")] == [(1, 1), (1, 2)]
     assert notes(ran, "near").count("starts") == 2
-    assert "died" in [entry.kind for entry in ran.history.events]
+    assert "died" in [entry.kind for entry in ran.history]
 
 
 def test_an_actor_can_be_killed_between_two_of_its_acts():
@@ -314,7 +314,7 @@ def had(fault: Fault, at_s: float, seed: int) -> set[str]:
     """What far has in the end."""
     protocol = with_actors(far=Writing)
     ran = run_small(Strike(at_s, fault, "far", 0.1), protocol=protocol, seed=seed)
-    return {event.request for event in ran.history.events if event.kind == "has"}
+    return {event.request for event in ran.history if event.kind == "has"}
 
 
 def test_power_that_is_lost_takes_only_what_was_not_synced_and_a_kill_takes_nothing():
@@ -337,7 +337,7 @@ def test_wrong_clocks_show_another_time_and_count_another_one():
     plan = plan_of(asks=(Ask(1.0, "near", "one", "near#1"),))
     fast = dataclasses.replace(plan, clocks={"near": Clock(2.0, 10.0)})
     ran = run(with_actors(near=Ticking), 0, plan=fast)
-    (told,) = ran.history.told()
+    (told,) = of(ran, "told")
     assert (told.at_s, told.what) == (1.5, 13.0)
     assert ran.faults == {Fault.DRIFT.value: 1}
     assert fast.kinds() == [Fault.DRIFT]
@@ -358,14 +358,19 @@ def test_a_sweep_crashes_before_every_act_once():
     )  # fmt: skip
     whole, *crashed = sweep(protocol)
     assert whole.acts["far"] == 5  # two writes, a sync, two answers
-    assert [ran.plan.crash for ran in crashed] == [
-        Crash("far", act, way) for act in range(1, 6) for way in ("", "all", "all but the last")
-    ]
-    assert all("died" in {event.kind for event in ran.history.events} for ran in crashed)
-    found = [ran.plan.crash.act for ran in crashed if ran.violations and ran.plan.crash]
+    strikes = [strike for ran in crashed for strike in ran.plan.strikes]
+    assert [(each.actor, each.act, each.fault, each.loses) for each in strikes] == [
+        ("far", act, fault, loses)
+        for act in range(1, 6)
+        for fault, loses in (
+            (Fault.KILL, ""), (Fault.POWER, "all"), (Fault.POWER, "all but the last")
+        )
+    ]  # fmt: skip
+    assert all(len(of(ran, "died")) == 1 for ran in crashed)
+    found = [ran.plan.strikes[0].act for ran in crashed if ran.violations]
     assert found == [3, 4, 4]  # near#1 was acknowledged, and is synced with near#2
     assert len(list(sweep(protocol, most=4))) <= 5
-    assert "number 2, and loses all of its unsynced" in Crash("far", 2, "all").text()
+    assert "loses power with all of its unsynced writes before act 1 of" in strikes[1].text()
 
 
 def test_a_message_that_is_changed_on_its_way_is_said():

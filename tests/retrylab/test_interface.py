@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.retrylab.small import Near, run_small, with_actors
+from tests.retrylab.small import Near, of, run_small, with_actors
 from trio_envserve.retrylab import Ask, run
 from trio_envserve.retrylab.plan import draw
 from trio_envserve.retrylab.system import Disk, Stored
@@ -100,7 +100,7 @@ def test_an_actor_knows_its_name_the_time_and_luck_of_its_own():
             self.tell(request, (self.name, self.now_s, self.random.random()))
 
     one, again = (run_small(protocol=with_actors(near=Knowing)) for _ in range(2))
-    (name, now_s, luck), (_, _, other) = (entry.what for entry in one.history.told())
+    (name, now_s, luck), (_, _, other) = (entry.what for entry in of(one, "told"))
     assert (name, now_s) == ("near", 1.0)
     assert luck != other
     assert one.history == again.history
@@ -113,7 +113,7 @@ def test_requests_are_named_in_the_order_in_which_they_are_asked_for():
     assert [(ask.request, ask.what) for ask in draw(protocol, 0).asks] == [
         ("near#1", "a"), ("near#2", "c")
     ]  # fmt: skip
-    assert [entry.request for entry in run(protocol, 0).history.asked()] == ["near#1", "near#2"]
+    assert [entry.request for entry in of(run(protocol, 0), "asked")] == ["near#1", "near#2"]
 
 
 def test_actors_may_talk_as_they_start():

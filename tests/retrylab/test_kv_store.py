@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from examples.kv_store import FORGETFUL, STORE, Client, Server
+from tests.retrylab.small import of, whole
 from trio_envserve.retrylab import (
     USUAL,
+    Event,
     Fault,
-    History,
     Plan,
     System,
     Violation,
     check,
     run,
     search,
-    whole,
 )
 from trio_envserve.retrylab.failure import Failure, examine
 
@@ -61,7 +61,7 @@ def test_the_correct_store_has_nothing_to_find_in_the_same_seeds():
 def test_the_runs_are_worth_something():
     ran = [run(STORE, seed) for seed in range(SEEDS)]
     assert {kind for each in ran for kind in each.faults} == {fault.value for fault in USUAL}
-    asked = {entry.what[0] for each in ran for entry in each.history.asked()}
+    asked = {entry.what[0] for each in ran for entry in of(each, "asked")}
     assert asked == {"put", "add", "get"}
     assert all(each.told["not told"] == 0 for each in ran)
 
@@ -123,7 +123,7 @@ def test_the_work_is_bounded(most_runs: int):
 
 
 def test_only_the_first_of_several_guarantees_is_made_small():
-    def judge(history: History) -> list[Violation]:
+    def judge(events: list[Event]) -> list[Violation]:
         return [Violation(name, 0.0, "always") for name in ("first", "second")]
 
     both: System = dataclasses.replace(STORE, judges=[whole(judge)])

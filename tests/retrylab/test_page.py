@@ -57,7 +57,7 @@ def test_the_commands_do_what_the_page_says(tmp_path: Path):
 
 def test_the_diagram_is_the_one_that_is_drawn():
     assert SHOWN is not None
-    failure = examine(SystemTarget(kv_store.FORGETFUL, "examples/kv_store.py:FORGETFUL"), 6)
+    failure = examine(SystemTarget(kv_store.FORGETFUL, "examples/kv_store.py:FORGETFUL"), 20)
     assert failure is not None
     assert SHOWN[1].startswith(f"{failure.text()}\n")
     assert len(failure.plan.asks) <= 3

@@ -19,8 +19,7 @@ import dataclasses
 import random
 
 from trio_envserve.retrylab import Violation
-from trio_envserve.retrylab.target import BaseShrinker
-from trio_envserve.retrylab.target import Target
+from trio_envserve.retrylab.target import BaseRun, BaseShrinker, Target
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,24 +36,6 @@ class Numbers:
 
     def to_data(self):
         return {"numbers": self.numbers}
-
-
-@dataclasses.dataclass(frozen=True)
-class Added:
-    """Their sum, which should stay below 100."""
-
-    seed: int
-    plan: Numbers
-    violations: list
-    digest: str = ""
-    events: int = 1
-    virtual_s: float = 1.0
-    told: dict = dataclasses.field(default_factory=lambda: {"told": 1})
-    faults: dict = dataclasses.field(default_factory=dict)
-    log: tuple = ()
-
-    def breaks(self, guarantee):
-        return any(each.guarantee == guarantee for each in self.violations)
 
 
 class Shrinker(BaseShrinker):
@@ -78,8 +59,9 @@ class Adder(Target):
 
     def run(self, seed, *, plan=None, trace=False, until=""):
         plan = plan or self.plan(seed)
-        high = [Violation("low", 1.0, f"{sum(plan.numbers)} is high")]
-        return Added(seed, plan, high if sum(plan.numbers) >= 100 else [])
+        high = (Violation("low", 1.0, f"{sum(plan.numbers)} is high"),)
+        violations = high if sum(plan.numbers) >= 100 else ()
+        return BaseRun(seed=seed, plan=plan, violations=violations, told={"told": 1})
 
     def shrinker(self, whole, guarantee, most_runs):
         return Shrinker(self, whole, guarantee, most_runs)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from tests.retrylab.small import plan_of
+from tests.retrylab.small import of, plan_of
 from trio_envserve.retrylab import (
     Ask,
     AtMostOnce,
@@ -115,7 +115,7 @@ ONE = (Ask(1.0, "client", "a", "client#1"),)
 
 def test_programs_talk_over_streams_on_a_virtual_clock():
     ran = run(GOOD, 0, plan=plan_of(asks=ONE), trace=True)
-    (told,) = ran.history.told()
+    (told,) = of(ran, "told")
     assert told.what == "a"
     assert told.at_s == pytest.approx(1.32)  # two messages of 10 ms, and the work
     assert ran.violations == ()
@@ -146,8 +146,8 @@ def test_a_race_is_found_made_small_drawn_and_replayed(tmp_path: Any):
 def test_a_killed_program_can_do_nothing_any_more_and_is_made_anew():
     plan = plan_of(Strike(1.1, Fault.KILL, "server", 0.2), asks=ONE)
     ran = run(GOOD, 0, plan=plan, trace=True)
-    assert len(ran.history.did()) == 1
-    assert ran.history.did()[0].at_s > 1.3
+    assert len(of(ran, "did")) == 1
+    assert of(ran, "did")[0].at_s > 1.3
     assert [record.what for record in ran.trace if record.who == "server"].count("starts") == 2
 
 
@@ -197,7 +197,7 @@ def test_messages_and_plain_actors_are_not_left_out():
         dataclasses.replace(GOOD, actors={"client": Asking, "server": Echo}, judges=[]), 0,
         plan=plan_of(asks=ONE),
     )  # fmt: skip
-    assert [event.what for event in ran.history.told()] == ["a"]
+    assert [event.what for event in of(ran, "told")] == ["a"]
 
 
 def test_what_programs_cannot_do_is_said():

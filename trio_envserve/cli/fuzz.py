@@ -20,9 +20,8 @@ from ..lab.simulation.plan import is_harsh
 from ..lab.simulation.target import SPEC, Tally, describe, origin
 from ..retrylab import campaign
 from ..retrylab.campaign import Campaign, Found, ProcessDied, cores
-from ..retrylab.failure import ActorTally
 from ..retrylab.jobs import JobError
-from ..retrylab.target import MOST_HUNTED, SIZES, BaseTally, Catch
+from ..retrylab.target import MOST_HUNTED, BaseTally, Catch
 from . import fuzz_exhaustive
 from .common import USAGE, CommandError, Result, Stop, exit_codes, put, run_verb, say
 from .fuzz_exhaustive import FAILED
@@ -119,7 +118,7 @@ class _Options:
 
     def tally(self) -> BaseTally[Any]:
         """New sums over its runs."""
-        return ActorTally() if self.protocol else Tally()
+        return BaseTally() if self.protocol else Tally()
 
     def named(self, seed: int) -> dict[str, Any]:
         """What the figures say of the target and of a run of it."""
@@ -269,7 +268,7 @@ async def _many(options: _Options, made_by: dict[str, Any], stop: Stop) -> Resul
         if isinstance(tally, Tally):
             show_tables(run_tables(tally, figures), put)
         else:
-            show_tables(any_tables(tally, figures, SIZES), put)
+            show_tables(any_tables(tally, figures), put)
     return Result(options.failed(broke=broke), figures)
 
 
@@ -326,12 +325,17 @@ def _show(failure: dict[str, Any], *, as_json: bool) -> None:
 # -- one run ------------------------------------------------------------------
 
 
+async def _run(options: _Options, **job: Any) -> dict[str, Any]:
+    """Figures and log of one run."""
+    return await campaign.ask(
+        "one", options.spec, trace=options.trace, options=options.of_target(), **job
+    )
+
+
 async def _one(options: _Options, made_by: dict[str, Any]) -> Result:
     assert options.seed is not None
     began_s = trio.current_time()
-    ran = await campaign.one(
-        options.spec, options.seed, trace=options.trace, options=options.of_target()
-    )
+    ran = await _run(options, seed=options.seed)
     took_s = trio.current_time() - began_s
     _print_log(ran, options)
     failures = []
@@ -343,23 +347,17 @@ async def _one(options: _Options, made_by: dict[str, Any]) -> Result:
 
 async def _replay(options: _Options, path: Path) -> Result:
     began_s = trio.current_time()
-    ran = await campaign.replay(
-        options.spec, str(path), trace=options.trace, options=options.of_target()
-    )
+    ran = await _run(options, seed=0, path=str(path))
     took_s = trio.current_time() - began_s
     failure = ran["failure"]
     broke = any(guarantee == failure["guarantee"] for guarantee, _ in ran["violations"])
-    if "tally" in ran:
-        _print_log(ran, options)
+    _print_log(ran, options)
     if broke:
         _show(failure, as_json=options.as_json)
     elif not options.as_json:
         put(f"{failure['guarantee']} holds: {path} shows nothing any more")
     failures = [{**failure, "saved": str(path)}] * broke
-    if "tally" in ran:
-        return _told(options, ran, failure["luck"], failures, took_s)
-    figures = {"failures": failures, "broken": [text for _, text in ran["violations"]]}
-    return Result(options.failed(broke=bool(ran["violations"])), figures)
+    return _told(options, ran, failure["luck"], failures, took_s)
 
 
 def _print_log(ran: dict[str, Any], options: _Options) -> None:
@@ -371,7 +369,8 @@ def _told(
     options: _Options, ran: dict[str, Any], seed: int, failures: list[dict[str, Any]], took_s: float
 ) -> Result:
     """The result of one run, printed."""
-    tally = type(options.tally()).from_data(ran["tally"])
+    tally = options.tally()
+    tally.merge(ran["tally"])
     figures = tally.figures(took_s) | options.named(seed)
     figures |= {
         "seed": seed, "digest": ran["digest"], "virtual_s": ran["virtual_s"],

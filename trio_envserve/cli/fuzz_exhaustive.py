@@ -104,14 +104,14 @@ async def protocol(spec: str, stop: Stop, *, as_json: bool, save: str | None) ->
     record |= {"states": 0, "transitions": 0, "depth": 0, "exhausted": False}
     progress, failure = _Progress(), None
 
-    def explored(figures: dict[str, Any]) -> None:
-        record.update(figures)
-        progress.tell(figures)
+    def explored(result: dict[str, Any]) -> None:
+        if "explored" in result:
+            record.update(result["explored"])
+            progress.tell(result["explored"])
 
     with trio.CancelScope() as searching:
         stop.on_first = searching.cancel
-        failure = await campaign.explore(spec, explored, save=save)
-    record.pop("text", None)
+        failure = (await campaign.ask("explore", spec, explored, save=save))["failure"]
     if searching.cancelled_caught:
         return _interrupted(spec, record, stop, as_json=as_json)
     text = failure.pop("text") if failure else ""

@@ -13,7 +13,7 @@ from ..core.key_records import GenerationState
 from ..core.key_table import KeyInput
 from ..core.request_table import RequestInput
 from ..core.requests import RequestState
-from ..lab.simulation.target import SIZES, Tally
+from ..lab.simulation.target import Tally
 from ..retrylab.target import BaseTally, Catch
 from .common import say
 from .render import PLAIN_EVERY_S, Table
@@ -85,14 +85,13 @@ def run_tables(tally: Tally, figures: dict[str, Any]) -> list[Table]:
         ("of the runs harsh", f"{tally.harsh:,}"),
         ("executions", f"{tally.executions:,}"),
     ]
-    return [*any_tables(tally, figures, SIZES, rows), *pair_tables(tally)]
+    return [*any_tables(tally, figures, rows), *pair_tables(tally)]
 
 
 def any_tables(
-    tally: BaseTally[Any], figures: dict[str, Any], sizes: Sequence[str],
-    more: Sequence[tuple[str, str]] = (),
-) -> list[Table]:  # fmt: skip
-    """The totals of many runs of any protocol; ``sizes`` are those that a tally knows."""
+    tally: BaseTally[Any], figures: dict[str, Any], more: Sequence[tuple[str, str]] = ()
+) -> list[Table]:
+    """The totals of many runs of any protocol."""
     average, least = figures["average"], figures["least"]
     rows = [
         ("runs", f"{tally.runs:,}"),
@@ -104,7 +103,7 @@ def any_tables(
         *more,
         *(
             (f"{name} of a run: average, least", f"{average[name]:.1f}, {least.get(name, 0)}")
-            for name in sizes
+            for name in tally.SIZES
         ),
     ]
     how = "FAILED" if tally.violating else "passed"

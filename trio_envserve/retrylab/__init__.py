@@ -41,7 +41,6 @@ from .failure import Failure, check, load_failure, replay, save_failure, search
 from .judges import (
     AtMostOnce,
     Event,
-    History,
     Judge,
     NoLostAcknowledgement,
     OneHolder,
@@ -49,17 +48,16 @@ from .judges import (
     Violation,
     judge_log,
     read_log,
-    whole,
 )
-from .plan import Crash, Plan, Strike
+from .plan import Plan, Strike
 from .run import Run, run, sweep
 from .system import USUAL, Actor, Ask, Bounds, BrokenSystem, Choice, Clock, Disk, Fault, System
 from .values import Bag, Counted, Rule
 
 __all__ = [
     "USUAL", "Actor", "Ask", "AtMostOnce", "Bag", "Bounds", "BrokenSystem", "Choice", "Clock",
-    "Counted", "Crash", "Disk", "Event", "Explored", "Failure", "Fault", "History", "Judge",
+    "Counted", "Disk", "Event", "Explored", "Failure", "Fault", "Judge",
     "NoLostAcknowledgement", "OneHolder", "OneTrueAnswer", "Path", "Plan", "Rule", "Run", "Strike",
     "System", "Violation", "check", "explore", "judge_log", "load_failure", "read_log", "replay",
-    "run", "save_failure", "search", "sweep", "whole",
+    "run", "save_failure", "search", "sweep",
 ]  # fmt: skip

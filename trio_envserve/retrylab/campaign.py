@@ -24,6 +24,8 @@ import trio
 from .jobs import Job, JobError
 from .target import BaseTally, Catch
 
+MODULE = "trio_envserve.retrylab.jobs"
+
 READ_BYTES = 1 << 16
 
 Result: TypeAlias = dict[str, Any]
@@ -84,10 +86,10 @@ class Worker:
 
 
 @asynccontextmanager
-async def open_worker(module: str) -> AsyncIterator[Worker]:
-    """Start a process, by the module that it runs; it is killed and reaped at the end."""
+async def open_worker() -> AsyncIterator[Worker]:
+    """Start a process; it is killed and reaped at the end."""
     process = await trio.lowlevel.open_process(
-        [sys.executable, "-m", module], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        [sys.executable, "-m", MODULE], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         process_group=0,
     )  # fmt: skip
     try:
@@ -108,16 +110,26 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-async def ask(module: str, job: Job) -> Result:
-    """Have a job of one result done, in a process of its own."""
-    results: list[Result] = []
-    async with open_worker(module) as worker:
-        await worker.do(job, results.append)
-    (result,) = results
-    return result
+async def ask(
+    do: str, system: str, tell: Callable[[Result], object] = lambda result: None, **job: Any
+) -> Result:
+    """All results of a job together, which is done in a process of its own.
 
+    Args:
+        do: Name of the job, see :data:`.jobs.JOBS`.
+        system: Name of the target.
+        tell: Function that gets each result as it comes.
+        **job: Further fields of the job.
+    """
+    results: Result = {}
 
-MODULE = "trio_envserve.retrylab.jobs"
+    def take(result: Result) -> None:
+        results.update(result)
+        tell(result)
+
+    async with open_worker() as worker:
+        await worker.do({"do": do, "system": system, **job}, take)
+    return results
 
 
 @final
@@ -154,57 +166,26 @@ class Campaign(Generic[T]):
             if "tally" not in result:
                 self.found.append(Found(**result))
                 return
-            self.tally.merge(type(self.tally).from_data(result["tally"]))
+            self.tally.merge(result["tally"])
             if self.found and not self._keep_going:
                 scope.cancel()
 
-        async with open_worker(MODULE) as worker:
+        async with open_worker() as worker:
             await worker.do({**self._job, "first": first}, take)
 
 
 async def examine(system: str, found: Found, **more: Any) -> dict[str, Any]:
     """The failure, made small, as data; ``more`` are ``options`` of the target, and a folder
     to ``save`` it in, and by what code it was ``made_by``."""
-    job = {
-        "do": "examine", "system": system, "seed": found.seed, "guarantee": found.guarantee,
-        "digest": found.digest, **more,
-    }  # fmt: skip
-    failure: dict[str, Any] | None = (await ask(MODULE, job))["failure"]
+    failure: dict[str, Any] | None = (
+        await ask(
+            "examine", system, seed=found.seed, guarantee=found.guarantee, digest=found.digest,
+            **more,
+        )
+    )["failure"]  # fmt: skip
     if failure is None:
         raise ProcessDied(f"seed {found.seed} failed, and did not when it was run again")
     return failure
-
-
-async def one(system: str, seed: int, *, trace: bool, **more: Any) -> Result:
-    """Run one seed in a process of its own; returns its figures and its log."""
-    job = {"do": "one", "system": system, "seed": seed, "trace": trace, **more}
-    return await ask(MODULE, job)
-
-
-async def explore(
-    system: str, tell: Callable[[dict[str, Any]], object], *, save: str | None = None
-) -> dict[str, Any] | None:
-    """Look at every order in a process of its own; ``tell`` gets the progress.  Returns the
-    failure as data, or None."""
-    failure: dict[str, Any] | None = None
-
-    def take(result: Result) -> None:
-        nonlocal failure
-        if "explored" in result:
-            tell(result["explored"])
-        else:
-            failure = result["failure"]
-
-    async with open_worker(MODULE) as worker:
-        await worker.do({"do": "explore", "system": system, "save": save}, take)
-    return failure
-
-
-async def replay(system: str, path: str, *, trace: bool = False, **more: Any) -> Result:
-    """Run a saved failure again: the failure as data, and the violations of now."""
-    return await ask(
-        MODULE, {"do": "replay", "system": system, "path": path, "trace": trace, **more}
-    )
 
 
 async def hunt_all(
@@ -216,7 +197,7 @@ async def hunt_all(
     left = list(reversed(options))
 
     async def work() -> None:
-        async with open_worker(MODULE) as worker:
+        async with open_worker() as worker:
             while left:
                 job = {"do": "hunt", "system": system, "options": left.pop(), "base": base}
                 await worker.do(job, lambda result: caught(Catch(**result["caught"])))

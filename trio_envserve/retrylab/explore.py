@@ -52,7 +52,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from .draw import COLUMNS
 from .judges import Event, Kind, Violation
 from .life import CRASH, BaseLife, judged, made_judges
-from .plan import asks_of
+from .plan import asks_data, asks_of, tuples
+from .run import Run, told_of
 from .system import (
     GONE,
     SETTLED,
@@ -68,7 +69,7 @@ from .system import (
     System,
 )
 from .values import Counted, Twins, counted, form, lowered, plain, ruled, short
-from .world import ARRIVED, LOST, STRAY, Record
+from .world import ARRIVED, LOST, STRAY, Events
 
 MOST_CALM = 5_000
 """Moves without a fault after which a system is taken for one that never rests."""
@@ -207,9 +208,33 @@ class Path:
 
     def kinds(self) -> list[Fault]:
         """Kinds of fault on the path."""
-        names = {move[0] for move in self.moves if move[0] != "clocks" or move[1]}
-        found = {_KINDS[name] for name in names if name in _KINDS}
+        found = set(map(self.kind, self.moves))
         return [fault for fault in Fault if fault in found]
+
+    @staticmethod
+    def kind(move: Move) -> Fault | None:
+        """Kind of fault that a move is; None if it is none.
+
+        Args:
+            move: The move.
+        """
+        return None if move[0] == "clocks" and not move[1] else _KINDS.get(move[0])
+
+    def to_data(self) -> dict[str, Any]:
+        """Path as plain data, for a file."""
+        bounds = dataclasses.asdict(self.bounds)
+        path = {"path": self.moves, "rests": self.rests, "bounds": bounds}
+        return {"asks": asks_data(self.asks), **path}
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any], asks: tuple[Ask, ...]) -> Path:
+        """Path in the data of a file; what was asked for is given.
+
+        Args:
+            data: The data.
+            asks: Asks that are made on the path.
+        """
+        return cls(tuples(data["path"]), Bounds(**data["bounds"]), asks, data["rests"])
 
     def schedule(self) -> list[str]:
         """Moves in words, in order."""
@@ -353,10 +378,18 @@ class _Life(BaseLife):
         return Outcome(local, effects, self.acts, self.stored, self.draws, self.looked)
 
 
+class Walk(Events[Envelope]):
+    """Trace and events of a path that is walked again."""
+
+    def __init__(self) -> None:
+        super().__init__(Envelope.to_bytes, trace=True)
+        self.history: list[Event] = []
+
+
 class _Step:
     """Move under way: a state that may be changed, with the events and violations so far."""
 
-    def __init__(self, space: Space, state: State, trace: list[Record[Envelope]] | None) -> None:
+    def __init__(self, space: Space, state: State, walk: Walk | None) -> None:
         self.space = space
         self.before = state
         self.now_s, self.since_s, self.looked = state.now_s, state.since_s, state.looked
@@ -377,7 +410,7 @@ class _Step:
         """Number of acts of the handler that ran."""
         self.power = False
         """Whether the actor that dies in this move loses power."""
-        self._trace = trace
+        self._walk = walk
         self._events: list[Event] = []
         self._sent: list[Move] = []
         """The arrivals of all that this move has sent, and that arrives at once, in order."""
@@ -385,15 +418,15 @@ class _Step:
     # -- effects of handlers ------------------------------------------------------------
 
     def note(self, who: str, what: str) -> None:
-        if self._trace is not None:
-            self._trace.append(Record(self.now_s, who, what))
+        if self._walk is not None:
+            self._walk.now_s = self.now_s
+            self._walk.note(who, what)
 
     def note_message(self, envelope: Envelope, way: tuple[str, str]) -> None:
-        if self._trace is not None:
+        if self._walk is not None:
+            self._walk.now_s = self.now_s
             name = "-".join(sorted((envelope.sender, envelope.to)))
-            self._trace.append(
-                Record(self.now_s, name, way[envelope.sender < envelope.to], envelope)
-            )
+            self._walk.note_message(name, way[envelope.sender < envelope.to], envelope)
 
     def transmit(self, letter: Letter) -> None:
         link = letter.envelope[:2]
@@ -439,6 +472,8 @@ class _Step:
         elif event.kind == "died":
             self.waiting = tuple(each for each in self.waiting if each[1] != event.actor)
         self._events.append(event)
+        if self._walk is not None:
+            self._walk.history.append(event._replace(at_s=self.now_s))
 
     # -- moves ---------------------------------------------------------------------------
 
@@ -870,9 +905,11 @@ class Space:
         )  # fmt: skip
         return state, []
 
-    def begun(self, state: State, clocks: int, trace: Any = None) -> tuple[State, list[Violation]]:
+    def begun(
+        self, state: State, clocks: int, walk: Walk | None = None
+    ) -> tuple[State, list[Violation]]:
         """State after all actors have started with these clocks, and the violations."""
-        step = _Step(self, state, trace)
+        step = _Step(self, state, walk)
         step.clocks = clocks
         for name in self.system.actors:
             step.start(name, Stored(), 0)
@@ -883,7 +920,7 @@ class Space:
             moves = [each for each in self.certain(state, calm=True) if each[0] != "ask"]
             if not moves or step.violations:
                 break
-            state, step = self.move(state, moves[0], trace)
+            state, step = self.move(state, moves[0], walk)
         return state, step.violations
 
     def key(self, state: State, *, faults: bool = True) -> bytes:
@@ -952,9 +989,9 @@ class Space:
         whole = parts, *map(sorted, links), judges, sorted(strays), joined, sorted(asks), waiting
         return repr(whole)
 
-    def move(self, state: State, move: Move, trace: Any = None) -> tuple[State, _Step]:
+    def move(self, state: State, move: Move, walk: Walk | None = None) -> tuple[State, _Step]:
         """State after a move, and the move."""
-        step = _Step(self, state, trace)
+        step = _Step(self, state, walk)
         step.take(move)
         return step.state(), step
 
@@ -1106,14 +1143,14 @@ class Space:
         quiet = state.now_s - state.since_s >= self.system.quiet_s
         return quiet or not any(part.timers for part in state.parts.values())
 
-    def run_to_rest(self, state: State, trace: Any = None) -> list[Violation]:
+    def run_to_rest(self, state: State, walk: Walk | None = None) -> list[Violation]:
         """Violations on the way to rest without a fault, or at rest."""
         passed: list[bytes] = []
         seen: set[bytes] = set()
         until_s = state.now_s + self.system.patience_s
         for name in state.parts:
             if state.parts[name].held:
-                state, _ = self.move(state, ("continue", name), trace)
+                state, _ = self.move(state, ("continue", name), walk)
         for count in range(MOST_CALM):
             key = self.key(state, faults=False)
             if key in self._rested:
@@ -1121,7 +1158,7 @@ class Space:
             moves = self.certain(state, calm=True)
             over = key in seen or state.now_s > until_s
             if over or not moves or self.at_rest(state):
-                violations = self._at_the_end(state, trace)
+                violations = self._at_the_end(state, walk)
                 moves = self._choices(state, "idle") + self._choices(state, "rest")
                 if not violations:
                     break
@@ -1132,7 +1169,7 @@ class Space:
             seen.add(key)
             passed.append(key)
             for move in moves:
-                state, step = self.move(state, move, trace)
+                state, step = self.move(state, move, walk)
                 if step.violations:
                     return step.violations
         else:
@@ -1140,8 +1177,8 @@ class Space:
         self._rested.update(passed)
         return []
 
-    def _at_the_end(self, state: State, trace: Any) -> list[Violation]:
-        step = _Step(self, state, trace)
+    def _at_the_end(self, state: State, walk: Walk | None) -> list[Violation]:
+        step = _Step(self, state, walk)
         for name, part in state.parts.items():
             if part.local.kind.on_rest is not Actor.on_rest:
                 life = self._life(
@@ -1219,6 +1256,13 @@ class Explored:
             f"{self.states:,} states, {self.transitions:,} transitions, {self.depth} deep, "
             f"{how} within {self.bounds.faults} faults and the asks {self.asked()}"
         )
+
+    def to_data(self) -> dict[str, Any]:
+        """Figures for JSON."""
+        names = ("states", "transitions", "depth", "exhausted")
+        data = {name: getattr(self, name) for name in names}
+        more = {"bounds": dataclasses.asdict(self.bounds), "asked": self.asked()}
+        return {**data, **more, "seconds": round(self.seconds, 3)}
 
     def asked(self) -> str:
         """Asks of the search in words."""
@@ -1358,33 +1402,34 @@ def explore(system: System, bounds: Bounds | None = None) -> Explored:
     return search.explored
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Walked:
-    """Violations and trace of a path that was walked again."""
-
-    violations: tuple[Violation, ...]
-    trace: tuple[Record[Envelope], ...]
-
-
-def walk(system: System, path: Path) -> Walked:
+def walk(system: System, path: Path) -> Run:
     """Walk a path, and then without a fault to rest.  ValueError if the system has no such
     path (any more)."""
-    space = Space(system, path.bounds)
-    trace: list[Record[Envelope]] = []
-    state, _ = space.first()
-    violations: list[Violation] = []
-    for number, move in enumerate(path.moves):
-        if move[0] == "clocks" and not number:
-            if move[1] >= len(space.clocks):
-                raise ValueError(f"move {number + 1} cannot be made: {in_words(move)}")
-            state, violations = space.begun(state, move[1], trace)
-        else:
-            try:
-                state, step = space.move(state, move, trace)
-            except (KeyError, IndexError, StopIteration):
-                raise ValueError(f"move {number + 1} cannot be made: {in_words(move)}") from None
-            violations = step.violations
+    space, walked = Space(system, path.bounds), Walk()
+    state, violations = space.first()
+    for walked.count, move in enumerate(path.moves, 1):
+        try:
+            if move[0] == "clocks":
+                state, violations = space.begun(state, move[1], walked)
+            else:
+                state, step = space.move(state, move, walked)
+                violations = step.violations
+        except (KeyError, IndexError, StopIteration):
+            text = f"move {walked.count} cannot be made: {in_words(move)}"
+            raise ValueError(text) from None
         if violations:
-            return Walked(tuple(violations), tuple(trace))
-    violations = space.run_to_rest(state, trace)
-    return Walked(tuple(violations), tuple(trace))
+            break
+    else:
+        violations = space.run_to_rest(state, walked)
+    return Run(
+        seed=path.bounds.seed,
+        plan=path,
+        violations=tuple(violations),
+        events=walked.count,
+        virtual_s=walked.now_s,
+        faults=Counter(kind.value for kind in map(path.kind, path.moves) if kind is not None),
+        told=told_of(walked.history),
+        digest=walked.digest(),
+        trace=tuple(walked.trace or ()),
+        history=tuple(walked.history),
+    )

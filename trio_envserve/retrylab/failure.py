@@ -15,24 +15,24 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Any
 
 from . import author
 from .draw import sequence, shrunk, story
-from .explore import Explored, Path, explore, walk
+from .explore import WHERE, Explored, Path, explore, walk
 from .judges import Violation
 from .life import CRASH
 from .mutants import Mutant
-from .plan import Crash, Plan, Strike, asks_data, asks_of
+from .plan import Plan, asks_of, tuples
 from .plan import draw as draw_plan
 from .run import Run, run
 from .shrink import ActorShrinker
-from .system import Ask, Bounds, BrokenSystem, Clock, Fault, System
-from .target import MOST_RUNS, SIZES, BaseTally, Target
+from .system import Ask, Bounds, BrokenSystem, Fault, System
+from .target import HOW_TO_BE_THE_SAME, MOST_RUNS, BaseTally, Target, run_twice, tried
 from .values import plain
-from .world import Rates
 
 FORMAT = 2
 """The version of saved failures."""
@@ -41,21 +41,9 @@ FORMAT = 2
 # -- a system as a target -------------------------------------------------------------------
 
 
-class ActorTally(BaseTally[Run]):
-    """Sums over runs of a system."""
-
-    def average(self) -> dict[str, float]:
-        """The sizes of an average run."""
-        return {**dict.fromkeys(SIZES, 0.0), **super().average()}
-
-    def figures(self, took_s: float) -> dict[str, Any]:
-        """All figures, with 0 for the kinds of fault that never struck."""
-        faults = {fault.value: 0 for fault in Fault}
-        return super().figures(took_s) | {"faults": faults | self.faults}
-
-
-class SystemTarget(Target[Plan, Run]):
-    """A system of actors as a target."""
+class SystemTarget(Target[Any, Run]):
+    """A system of actors as a target.  Its plans are those of seeds, and paths of a search of
+    every order, which are as short as can be already."""
 
     def __init__(self, system: System, spec: str = "", mutant: Mutant | None = None) -> None:
         super().__init__(mutant)
@@ -68,36 +56,60 @@ class SystemTarget(Target[Plan, Run]):
         return draw_plan(self.system, seed)
 
     def run(
-        self, seed: int, *, plan: Plan | None = None, trace: bool = False, until: str = ""
+        self, seed: int, *, plan: Plan | Path | None = None, trace: bool = False, until: str = ""
     ) -> Run:
         """Run a seed, always to its end: judges look at all events."""
+        if isinstance(plan, Path):
+            return walk(self.system, plan)
         return run(self.system, seed, plan=plan, trace=trace)
 
-    def tally(self) -> ActorTally:
-        """New sums over runs."""
-        return ActorTally()
+    def tally(self) -> BaseTally[Run]:
+        """New sums over runs, with 0 for the kinds of fault that never strike."""
+        return BaseTally(faults=Counter({fault.value: 0 for fault in Fault}))
 
     def shrinker(self, whole: Run, guarantee: str, most_runs: int) -> ActorShrinker:
         """A shrinker of the plan of a run."""
+        most_runs = 0 if isinstance(whole.plan, Path) else most_runs
         return ActorShrinker(self, whole, guarantee, most_runs)
 
     def drawing(self, run: Run, violation: Violation) -> list[str]:
         """The lines of a drawing, up to a violation."""
         return sequence(self.system, run.trace, violation)
 
-    def plan_from_data(self, data: Mapping[str, Any]) -> Plan:
+    def plan_from_data(self, data: Mapping[str, Any]) -> Plan | Path:
         """The plan in the data of a saved failure."""
-        return _plan(data["plan"], _asked_again(self.system, data))
+        kind: type[Plan | Path] = Path if "path" in data else Plan
+        return kind.from_data(data, self._asked_again(data))
+
+    def _asked_again(self, data: Mapping[str, Any]) -> tuple[Ask, ...]:
+        """Asks of the file, drawn again from its seed; ValueError if one is another now."""
+        drawn = {ask.request: ask for ask in asks_of(self.system, data["seed"])}
+        asks = []
+        for each in data["asks"]:
+            ask = drawn.get(each["request"])
+            now = "nothing" if ask is None else plain(ask.what)
+            if ask is None or now != each["what"]:
+                raise ValueError(
+                    f"in seed {data['seed']} {each['request']} asked for {each['what']}, and "
+                    f"asks for {now} now"
+                )
+            asks.append(ask._replace(at_s=each["at_s"]))
+        return tuple(asks)
 
     def promise(self, guarantee: str) -> str:
         """Words for an actor that raised; a guarantee of an author's needs none."""
         return "an actor raised" if guarantee == CRASH else ""
 
-    def again(self, seed: int, plan: Plan) -> str:
-        """The command that runs the whole seed again."""
-        if not self.spec:
-            return super().again(seed, plan)
-        return f"trio-envserve fuzz --protocol {self.spec} --seed {seed}"
+    def in_words(self, seed: int, plan: Plan | Path) -> str:
+        """The run in a few words."""
+        return WHERE if isinstance(plan, Path) else super().in_words(seed, plan)
+
+    def again(self, seed: int, plan: Plan | Path) -> str:
+        """The command that runs the whole seed again, or the search of every order."""
+        how = "--exhaustive" if isinstance(plan, Path) else f"--seed {seed}"
+        if self.spec:
+            return f"trio-envserve fuzz --protocol {self.spec} {how}"
+        return "explore(system)" if isinstance(plan, Path) else super().again(seed, plan)
 
 
 def target_of(system: System | Target[Any, Any]) -> Target[Any, Any]:
@@ -155,6 +167,10 @@ class Failure:
     mutant: str = ""
     """Name of the mutant; empty if nothing was broken on purpose."""
 
+    def to_data(self) -> dict[str, Any]:
+        """Failure as plain data, without its schedule."""
+        return {name: getattr(self, name) for name in _AS_DATA}
+
     def text(self) -> str:
         """Violation, schedule and drawing as text, for a terminal of 100 columns."""
         explored = isinstance(self.plan, Path)
@@ -170,6 +186,9 @@ class Failure:
             again=self.again,
         )
         return "\n".join(lines)
+
+
+_AS_DATA = tuple(field.name for field in dataclasses.fields(Failure) if field.name != "plan")
 
 
 # -- looked for ---------------------------------------------------------------------------
@@ -213,63 +232,15 @@ def examine(
     )
 
 
-def explored_failure(
-    system: System, explored: Explored, again: str = "explore(system)"
-) -> Failure | None:
+def explored_failure(system: System | SystemTarget, explored: Explored) -> Failure | None:
     """The failure that a search of every order has found, drawn; None if there is none."""
     if explored.path is None or explored.violation is None:
         return None
-    path = explored.path
-    walked = walk(system, path)
-    if _first_line(explored.violation) not in map(_first_line, walked.violations):
-        raise BrokenSystem(f"a path is not the same twice: {HOW_TO_BE_THE_SAME}")
-    return Failure(
-        seed=path.bounds.seed,
-        guarantee=explored.violation.guarantee,
-        violation=str(explored.violation),
-        plan=path,
-        luck=path.bounds.seed,
-        digest="",
-        before=(len(path.asks), len(path.kinds())),
-        tried=explored.states,
-        drawing=tuple(sequence(system, walked.trace, explored.violation)),
-        promise=SystemTarget(system).promise(explored.violation.guarantee),
-        whole="a search of every order",
-        again=again,
-        requests=len(path.asks),
-    )
-
-
-def _first_line(violation: str) -> str:
-    """A violation without a traceback, in which there may be addresses."""
-    return violation.partition("\n")[0]
-
-
-HOW_TO_BE_THE_SAME = (
-    "an actor must take time and randomness from "
-    "self.now_s and self.random, not iterate over sets, and keep nothing outside of itself"
-)
-
-
-def run_twice(target: Target[Any, Any], seed: int, digest: str = "", *, plan: Any = None) -> Any:
-    """Run a seed twice; BrokenSystem if the runs differ, or are not the one of this digest,
-    which another process has made."""
-    one, other = target.run(seed, plan=plan), target.run(seed, plan=plan)
-    if len({one.digest, other.digest, digest or one.digest}) > 1:
-        raise BrokenSystem(
-            f"seed {seed} is not the same run twice: {HOW_TO_BE_THE_SAME}"
-            f"{_difference(target, seed, plan)}"
-        )
-    return one
-
-
-def _difference(target: Target[Any, Any], seed: int, plan: Any) -> str:
-    """First lines in which two runs differ, as a sentence; empty if they are equal here."""
-    logs = [target.run(seed, plan=plan, trace=True).log for _ in range(2)]
-    for one, other in zip(*logs, strict=False):
-        if one != other:
-            return f". It was once\n  {one.strip()}\nand once\n  {other.strip()}"
-    return ""
+    seed, guarantee = explored.bounds.seed, explored.violation.guarantee
+    failure = examine(system, seed, guarantee=guarantee, plan=explored.path)
+    if failure is None:
+        raise BrokenSystem(f"{WHERE} is not the same twice: {HOW_TO_BE_THE_SAME}")
+    return dataclasses.replace(failure, tried=explored.states)
 
 
 def search(system: System | Target[Any, Any], *, runs: int = 200, seed: int = 0) -> Failure | None:
@@ -281,10 +252,9 @@ def search(system: System | Target[Any, Any], *, runs: int = 200, seed: int = 0)
         seed: First seed.
     """
     target = target_of(system)
-    run_twice(target, seed)
-    for each in range(seed, seed + runs):
-        if target.run(each).violations:
-            return examine(target, each)
+    for one, violation in tried(target, seed, runs):
+        if violation is not None:
+            return examine(target, one.seed)
     return None
 
 
@@ -340,20 +310,10 @@ def save_failure(
     path = folder / f"{failure.guarantee.lower().replace(' ', '-')}-{how}{of}.json"
     data = {
         "format": FORMAT, "system": system, "made_by": dict(made_by or {}),
-        **{name: getattr(failure, name) for name in (*_AS_THEY_ARE, "before", "drawing")},
-        **_path_or_plan_data(failure.plan),
+        **failure.to_data(), **failure.plan.to_data(),
     }  # fmt: skip
     path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     return path
-
-
-def _path_or_plan_data(plan: Any) -> dict[str, Any]:
-    if isinstance(plan, Path):
-        bounds = dataclasses.asdict(plan.bounds)
-        path = {"path": plan.moves, "rests": plan.rests, "bounds": bounds}
-        return {"asks": asks_data(plan.asks), **path}
-    data: dict[str, Any] = plan.to_data()
-    return data
 
 
 def load_failure(system: System | Target[Any, Any], path: FilePath | str) -> Failure:
@@ -373,65 +333,11 @@ def load_failure(system: System | Target[Any, Any], path: FilePath | str) -> Fai
                 f"it is of format {known}, and this version reads {FORMAT}; "
                 "find the failure again, with the seed that is in it"
             )
-        return Failure(
-            **{name: data[name] for name in _AS_THEY_ARE},
-            plan=_path_or_plan(system, data), before=tuple(data["before"]),
-            drawing=tuple(data["drawing"]),
-        )  # fmt: skip
+        plan = target_of(system).plan_from_data(data)
+        return Failure(**{name: tuples(data[name]) for name in _AS_DATA}, plan=plan)
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         why = f"it has no {error}" if isinstance(error, KeyError) else error
         raise ValueError(f"{path.name} is no saved failure of this system: {why}") from error
-
-
-_AS_THEY_ARE = (
-    "seed", "guarantee", "violation", "luck", "digest", "tried", "promise", "whole", "again",
-    "requests", "mutant",
-)  # fmt: skip
-
-
-def _asked_again(system: System, data: Mapping[str, Any]) -> tuple[Ask, ...]:
-    """Asks of the file, drawn again from its seed; ValueError if one is another now."""
-    drawn = {ask.request: ask for ask in asks_of(system, data["seed"])}
-    asks = []
-    for each in data["asks"]:
-        ask = drawn.get(each["request"])
-        if ask is None or plain(ask.what) != each["what"]:
-            now = "nothing" if ask is None else plain(ask.what)
-            raise ValueError(
-                f"in seed {data['seed']} {each['request']} asked for {each['what']}, and asks "
-                f"for {now} now"
-            )
-        asks.append(ask._replace(at_s=each["at_s"]))
-    return tuple(asks)
-
-
-def _path_or_plan(system: System | Target[Any, Any], data: Mapping[str, Any]) -> Any:
-    target = target_of(system)
-    if "path" not in data:
-        return target.plan_from_data(data)
-    if not isinstance(target, SystemTarget):
-        raise ValueError("it is of a search of every order")
-    asks, bounds = _asked_again(target.system, data), Bounds(**data["bounds"])
-    return Path(_tuples(data["path"]), bounds, asks, data["rests"])
-
-
-def _plan(plan: Mapping[str, Any], asks: tuple[Ask, ...]) -> Plan:
-    rates = {name: _tuples(value) for name, value in plan["rates"].items()}
-    return Plan(
-        asks=asks,
-        strikes=tuple(
-            Strike(**{**each, "fault": Fault[each["fault"]], "others": tuple(each["others"])})
-            for each in plan["strikes"]
-        ),
-        rates=Rates(**rates),
-        busy_s=plan["busy_s"],
-        clocks={name: Clock(*clock) for name, clock in plan["clocks"].items()},
-        crash=Crash(*plan["crash"]) if plan["crash"] else None,
-    )
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def replay(system: System | Target[Any, Any], failure: Failure) -> Sequence[Violation]:
@@ -443,10 +349,6 @@ def replay(system: System | Target[Any, Any], failure: Failure) -> Sequence[Viol
         system: The system, which may have changed.
         failure: The failure.
     """
-    if isinstance(failure.plan, Path):
-        assert isinstance(system, System), "only of a system every order is searched"
-        return walk(system, failure.plan).violations
-    violations: Sequence[Violation] = (
-        target_of(system).run(failure.luck, plan=failure.plan).violations
-    )
+    target = target_of(system)
+    violations: Sequence[Violation] = target.run(failure.luck, plan=failure.plan).violations
     return violations

@@ -17,22 +17,20 @@ nothing in the process can end it then but a signal: one comes when a run has us
 
 from __future__ import annotations
 
-import dataclasses
 import gc
-import itertools
 import json
 import os
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path as FilePath
 from types import FrameType
 from typing import Any, Protocol, TypeAlias
 
 from . import author
-from .explore import Exploration, Explored, Path
+from .explore import WHERE, Exploration
 from .failure import (
     Failure,
     SystemTarget,
@@ -40,13 +38,10 @@ from .failure import (
     explored_failure,
     find_target,
     load_failure,
-    replay,
-    run_twice,
     save_failure,
 )
-from .judges import Violation
 from .system import BrokenSystem
-from .target import MOST_RUNS, Ran, Target, hunt
+from .target import MOST_RUNS, Target, hunt, run_twice, tried
 
 YOUNG_OBJECTS = 50_000
 """Number of new objects after which cycles are looked for.  A run makes few, and is over soon."""
@@ -103,44 +98,43 @@ def _search(target: Target[Any, Any], job: Job, tell: Tell) -> None:
     """Run seeds; tell their sums, and a violation of each that fails."""
     sums, told_s = target.tally(), time.monotonic()
     ends_s = told_s + job["seconds"] if job["seconds"] is not None else None
-    seeds = itertools.islice(target.seeds(job["base"]), job["first"], job["runs"], job["step"])
-    for seed in seeds:
-        with _ending(job, f"seed {seed}", tell):
-            one = run_twice(target, seed) if seed == job["base"] else target.run(seed)
+    runs = tried(
+        target, job["base"], job["runs"], first=job["first"], step=job["step"],
+        ending=lambda seed: _ending(job, f"seed {seed}", tell),
+    )  # fmt: skip
+    for one, violation in runs:
         sums.add(one)
-        violation = next(filter(target.counts, one.violations), None)
         if violation is not None:
             guarantee = violation.guarantee
-            tell(seed=seed, guarantee=guarantee, violation=violation, digest=one.digest)
+            tell(seed=one.seed, guarantee=guarantee, violation=violation, digest=one.digest)
         now_s = time.monotonic()
         if violation is not None or now_s - told_s >= TELL_S:
-            tell(tally=sums.to_data())
+            tell(tally=vars(sums))
             sums, told_s = target.tally(), now_s
         if ends_s is not None and now_s >= ends_s:
             break
-    tell(tally=sums.to_data())
+    tell(tally=vars(sums))
 
 
 def _one(target: Target[Any, Any], job: Job, tell: Tell) -> None:
-    """Run one seed, and tell its figures and its log."""
-    with _ending(job, f"seed {job['seed']}", tell):
-        one = target.run(job["seed"], trace=job["trace"])
-    tell(**_figures(target, one))
-
-
-def _figures(target: Target[Any, Any], one: Ran) -> dict[str, Any]:
-    """Figures and log of one run, for JSON."""
+    """Run a seed or a saved failure, and tell its figures and its log."""
+    failure, seed, plan = None, job["seed"], None
+    try:
+        if job.get("path"):
+            failure = load_failure(target, job["path"])
+            seed, plan = failure.luck, failure.plan
+        with _ending(job, f"seed {seed}", tell):
+            one = target.run(seed, plan=plan, trace=job["trace"])
+    except ValueError as error:
+        raise JobError(str(error)) from error
     tally = target.tally()
     tally.add(one)
-    return {
-        "tally": tally.to_data(), "digest": one.digest, "events": one.events,
-        "virtual_s": one.virtual_s, "violations": _pairs(one.violations), "log": list(one.log),
-        "whole": target.in_words(one.seed, one.plan),
-    }  # fmt: skip
-
-
-def _pairs(violations: Iterable[Violation]) -> list[list[str]]:
-    return [[violation.guarantee, violation] for violation in violations]
+    tell(
+        tally=vars(tally), digest=one.digest, events=one.events, virtual_s=one.virtual_s,
+        violations=[[violation.guarantee, violation] for violation in one.violations],
+        log=one.log, whole=target.in_words(one.seed, one.plan),
+        failure=failure and _data(failure, {}),
+    )  # fmt: skip
 
 
 def _examine(target: Target[Any, Any], job: Job, tell: Tell) -> None:
@@ -161,75 +155,30 @@ def _explore(target: Target[Any, Any], job: Job, tell: Tell) -> None:
     if not isinstance(target, SystemTarget):
         raise JobError("only of a system of actors every order can be searched")
     search = Exploration(target.system)
-    told_s = time.monotonic()
-    progress = search.run()
-    while True:
-        with _ending(job, "a search of every order", tell):
-            explored = next(progress, None)
-        if explored is None:
-            break
-        if time.monotonic() - told_s >= TELL_S:
-            tell(explored=_explored(search.explored))
+    progress, told_s, left = search.run(), time.monotonic(), True
+    while left:
+        with _ending(job, WHERE, tell):
+            left = next(progress, None) is not None
+        if not left or time.monotonic() - told_s >= TELL_S:
+            tell(explored=search.explored.to_data())
             told_s = time.monotonic()
-    tell(explored=_explored(search.explored))
-    again = f"trio-envserve fuzz --protocol {job['system']} --exhaustive"
-    failure = explored_failure(target.system, search.explored, again)
+    failure = explored_failure(target, search.explored)
     tell(failure=failure and _data(failure, job))
-
-
-def _explored(explored: Explored) -> dict[str, object]:
-    """Progress of a search of every order, for JSON."""
-    names = ("states", "transitions", "depth", "exhausted", "seconds")
-    data = {name: getattr(explored, name) for name in names}
-    more = {"bounds": dataclasses.asdict(explored.bounds), "asked": explored.asked()}
-    return {**data, **more, "seconds": round(explored.seconds, 3), "text": explored.text()}
-
-
-def _replay(target: Target[Any, Any], job: Job, tell: Tell) -> None:
-    """Run a saved failure again, and tell its figures and its log if it is of a run."""
-    figures: dict[str, Any] = {}
-    try:
-        failure = load_failure(target, job["path"])
-        with _ending(job, f"seed {failure.seed}", tell):
-            if isinstance(failure.plan, Path):
-                assert isinstance(target, SystemTarget)
-                violations = replay(target.system, failure)
-            else:
-                one = target.run(failure.luck, plan=failure.plan, trace=job["trace"])
-                violations, figures = one.violations, _figures(target, one)
-    except ValueError as error:
-        raise JobError(str(error)) from error
-    data = _data(failure, {**job, "save": None})
-    tell(**{**figures, "failure": data, "violations": _pairs(violations)})
 
 
 def _data(failure: Failure, job: Job) -> dict[str, object]:
     """Failure for JSON, with its text for people; saved, if the job says so."""
-    text, saved = failure.text(), {}
+    data, text = failure.to_data(), failure.text()
     if job.get("save"):
         try:
             folder, made_by = FilePath(job["save"]), job.get("made_by")
             path = save_failure(failure, folder, system=job["system"], made_by=made_by)
-            saved = {"saved": str(path)}
+            data["saved"] = str(path)
             text += f"\nSaved as {path}"
         except OSError as error:
             text += f"\nNot saved: {error}"
-    return {
-        **saved,
-        "seed": failure.seed,
-        "mutant": failure.mutant,
-        "guarantee": failure.guarantee,
-        "violation": failure.violation,
-        "requests": failure.requests,
-        "schedule": failure.plan.schedule(),
-        "luck": failure.luck,
-        "digest": failure.digest,
-        "before": list(failure.before),
-        "tried": failure.tried,
-        "drawing": list(failure.drawing),
-        "command": failure.again,
-        "text": text,
-    }
+    schedule, command = failure.plan.schedule(), data.pop("again")
+    return data | {"schedule": schedule, "command": command, "text": text}
 
 
 def _with_target(do: Callable[[Target[Any, Any], Job, Tell], None]) -> Callable[[Job, Tell], None]:
@@ -277,7 +226,6 @@ JOBS = {
     "examine": _with_target(_examine),
     "hunt": _with_target(_hunt),
     "explore": _with_target(_explore),
-    "replay": _with_target(_replay),
 }
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ Ready judges: :class:`AtMostOnce`, :class:`OneTrueAnswer`, :class:`OneHolder`,
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Literal, NamedTuple, Self, TypeAlias, get_args
@@ -73,47 +72,6 @@ class Event(NamedTuple):
         return Violation(guarantee, self.at_s, text, self.request)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class History:
-    """All events of a run, in order."""
-
-    events: tuple[Event, ...]
-    """Events in order."""
-    end_s: float
-    """Time of the end of the run, in seconds since it began."""
-
-    def asked(self, request: str | None = None) -> list[Event]:
-        """Events of the kind ``asked``: all of them, or those of this request.
-
-        Args:
-            request: Name of the request; None: all of them.
-        """
-        return self._of("asked", request)
-
-    def did(self, request: str | None = None) -> list[Event]:
-        """Events of the kind ``did``: all of them, or those for this request.
-
-        Args:
-            request: Name of the request; None: all of them.
-        """
-        return self._of("did", request)
-
-    def told(self, request: str | None = None) -> list[Event]:
-        """Events of the kind ``told``: all of them, or those to this request.
-
-        Args:
-            request: Name of the request; None: all of them.
-        """
-        return self._of("told", request)
-
-    def _of(self, kind: str, request: str | None) -> list[Event]:
-        return [
-            event
-            for event in self.events
-            if event.kind == kind and (request is None or event.request == request)
-        ]
-
-
 class Judge:
     """A judge of events: subclass it, and write what must hold.
 
@@ -135,27 +93,6 @@ class Judge:
             at_s: Time of the end, in seconds since the run began.
         """
         return None
-
-
-def whole(judge: Callable[[History], Iterable[Violation]]) -> type[Judge]:
-    """Make a judge that looks at all events at the end: handy, but in a search of every
-    order no two states are the same to it.
-
-    Args:
-        judge: Function that returns the violations in a history.
-    """
-
-    class Whole(Judge):
-        def __init__(self) -> None:
-            self.events: list[Event] = []
-
-        def see(self, event: Event) -> None:
-            self.events.append(event)
-
-        def rest(self, at_s: float) -> Iterable[Violation]:
-            return judge(History(tuple(self.events), at_s))
-
-    return Whole
 
 
 # -- ready judges -----------------------------------------------------------------------

@@ -5,7 +5,7 @@ Theory of operation
 A life is from a start to a crash: it makes the actor, calls its handlers, and checks what
 they do.  Messages, timers and events are handed to the engine, which subclasses
 :class:`BaseLife`.  An *act* outlives the process: a send, a write, a sync.  A life may be
-told to end before an act of its next handlers: that is a crash between two writes.
+told to end before one of its next acts: that is a crash between two writes.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class BaseLife(ABC):
         self.disk = Disk(stored, self._before_write)
         self.actor: Actor | None = None
         self.acts = 0
-        """Number of acts (sends, writes, syncs) of this handler so far."""
+        """Number of acts (sends, writes, syncs) of this life so far."""
         self.dies_before = 0
-        """Number of the act of a handler before which the actor is killed; 0: none."""
+        """Number of the act before which the actor is killed; 0: none."""
         self.resting = False
         """Whether the run is over, and the actor only says what it has."""
 
@@ -115,7 +115,6 @@ class BaseLife(ABC):
 
     def call(self, handler: str, *args: Any) -> None:
         """Call a handler."""
-        self.acts = 0
         ended = call(getattr(self.actor, handler), *args)
         if not self.alive:
             return  # a dead process has no effects, whatever its code does on its way out

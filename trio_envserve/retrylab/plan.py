@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from random import Random
 from typing import Any, NamedTuple
 
@@ -47,22 +47,25 @@ class Strike(NamedTuple):
     for_s: float
     """Duration of the fault in seconds: until the actor is there again, say."""
     act: int = 0
-    """Number of the act (send, write, sync) before which a killed actor dies, in its next
-    handler that has so many; 0: at once."""
-
+    """Number of the act (send, write, sync), counted from then, before which a killed actor
+    dies; 0: at once."""
     others: tuple[str, ...] = ()
     """Names of the other actors on its side of a partition."""
+    loses: str = ""
+    """Unsynced writes that are lost with the power: ``all`` or ``all but the last``; empty:
+    those that luck says."""
 
     def text(self) -> str:
         """Fault in words."""
         name, for_s = self.actor, f"{self.for_s:.2f} s"
+        act = f" before act {self.act} of those to come" if self.act else ""
+        back = "at once" if self.for_s < AT_ONCE_S else f"after {for_s}"
         match self.fault:
             case Fault.KILL:
-                back = "at once" if self.for_s < AT_ONCE_S else f"after {for_s}"
-                return f"{name} is killed{_BEFORE[self.act]}, and back {back}"
+                return f"{name} is killed{act}, and back {back}"
             case Fault.POWER:
-                back = "at once" if self.for_s < AT_ONCE_S else f"after {for_s}"
-                return f"{name} loses power{_BEFORE[self.act]}, and is back {back}"
+                lost = f" with {self.loses} of its unsynced writes" if self.loses else ""
+                return f"{name} loses power{lost}{act}, and is back {back}"
             case Fault.PARTITION:
                 side = ", ".join([name, *self.others])
                 return f"nothing passes between {side} and the others for {for_s}"
@@ -73,30 +76,14 @@ class Strike(NamedTuple):
             case _:
                 return f"a connection of {name} is half open for {for_s}, then cut"
 
+    def survives(self, luck: Random) -> Callable[[int], bool]:
+        """Test whether an unsynced write survives, for :meth:`.Stored.lose`.
 
-class Crash(NamedTuple):
-    """Crash before a certain act of an actor."""
-
-    actor: str
-    """Name of the actor."""
-    act: int
-    """Number of the act (send, write, sync), counted from 1 at the beginning of the run."""
-    loses: str = ""
-    """Unsynced writes that are lost: ``all`` or ``all but the last``; empty: none."""
-
-    def survives(self) -> Callable[[int], bool] | None:
-        """Test whether an unsynced write survives, for :meth:`.Stored.lose`; None if all do."""
-        match self.loses:
-            case "all":
-                return lambda number: False
-            case "all but the last":
-                return lambda number: number == -1
-        return None
-
-    def text(self) -> str:
-        """Crash in words."""
-        lost = f", and loses {self.loses} of its unsynced writes" if self.loses else ""
-        return f"{self.actor} is killed before its act number {self.act}{lost}"
+        Args:
+            luck: Random source.
+        """
+        last = {"all": 0, "all but the last": -1}.get(self.loses)
+        return lambda number: luck.random() < 0.5 if last is None else number == last
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -113,8 +100,6 @@ class Plan:
     """Time in seconds since the run began until which faults are drawn."""
     clocks: Mapping[str, Clock] = dataclasses.field(default_factory=dict)
     """Wrong clocks, by the name of the actor."""
-    crash: Crash | None = None
-    """Crash before a certain act; None: none."""
 
     def calm(self) -> Plan:
         """Copy of the plan without any fault."""
@@ -124,8 +109,6 @@ class Plan:
         """Kinds of fault in the plan."""
         struck = {strike.fault for strike in self.strikes}
         struck |= {Fault.DRIFT} if self.clocks else set()
-        if self.crash is not None:
-            struck.add(Fault.POWER if self.crash.loses else Fault.KILL)
         return [fault for fault in Fault if fault in struck or self._rate(fault)]
 
     def _rate(self, fault: Fault) -> float:
@@ -133,19 +116,29 @@ class Plan:
 
     def to_data(self) -> dict[str, Any]:
         """Plan as plain data, for a file."""
-        return {
-            "asks": asks_data(self.asks),
-            "plan": {
-                "strikes": [{**each._asdict(), "fault": each.fault.name} for each in self.strikes],
-                "rates": dataclasses.asdict(self.rates),
-                "busy_s": self.busy_s,
-                "clocks": {name: list(clock) for name, clock in self.clocks.items()},
-                "crash": self.crash,
-            },
-        }
+        data = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        strikes = [{**each._asdict(), "fault": each.fault.name} for each in self.strikes]
+        data |= {"strikes": strikes, "rates": dataclasses.asdict(self.rates)}
+        return {"asks": asks_data(data.pop("asks")), "plan": data}
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any], asks: tuple[Ask, ...]) -> Plan:
+        """Plan in the data of a file; what was asked for is given.
+
+        Args:
+            data: The data.
+            asks: Asks of the plan.
+        """
+        plan = data["plan"]
+        rates = {name: tuples(value) for name, value in plan["rates"].items()}
+        strikes = [
+            Strike(**{**tuples(each), "fault": Fault[each["fault"]]}) for each in plan["strikes"]
+        ]
+        clocks = {name: Clock(*clock) for name, clock in plan["clocks"].items()}
+        return cls(asks, tuple(strikes), Rates(**rates), plan["busy_s"], clocks)
 
     def without(self, fault: Fault) -> Plan:
-        """Copy of the plan without this kind of fault, but for the :attr:`crash`."""
+        """Copy of the plan without this kind of fault."""
         if fault in RATES:
             return self.with_rates({fault: 0.0})
         if fault is Fault.DRIFT:
@@ -159,7 +152,7 @@ class Plan:
         return dataclasses.replace(self, rates=dataclasses.replace(self.rates, **changes))
 
     def schedule(self) -> list[str]:
-        """Plan in words: rates, wrong clocks, the crash; then faults and asks in order."""
+        """Plan in words: rates, wrong clocks; then faults and asks in order."""
         rated = [(fault, self._rate(fault)) for fault in Fault]
         moments = [(strike.at_s, strike.text()) for strike in self.strikes]
         moments += [(a.at_s, f"{a.actor} asks {a.request}: {short(a.what)}") for a in self.asks]
@@ -168,14 +161,20 @@ class Plan:
             for name, clock in self.clocks.items()
         ]
         along = [f"{fault.value} ({rate:.0%})" for fault, rate in rated if rate]
-        crash = [self.crash.text()] if self.crash is not None else []
         lines = listed("all along", along) + listed("clocks that are wrong", clocks)
-        return lines + crash + timetable(moments)
+        return lines + timetable(moments)
 
 
 def asks_data(asks: Iterable[Ask]) -> list[dict[str, Any]]:
     """Asks as plain data: what was asked for is drawn again when they are read."""
     return [{"request": a.request, "at_s": a.at_s, "what": plain(a.what)} for a in asks]
+
+
+def tuples(value: Any) -> Any:
+    """Data of a file, with tuples in the place of lists."""
+    if isinstance(value, dict):
+        return {name: tuples(each) for name, each in value.items()}
+    return tuple(map(tuples, value)) if isinstance(value, list) else value
 
 
 def draw(system: System, seed: int) -> Plan:
@@ -184,7 +183,7 @@ def draw(system: System, seed: int) -> Plan:
     asks = asks_of(system, seed)
     busy_s = max((ask.at_s for ask in asks), default=0.0) + AFTERWARDS_S
     chance = rng.choice((0.2, 0.4, 0.7))
-    kinds = [fault for fault in FIRST if rng.random() < chance and fault in system.faults]
+    kinds = [fault for fault in Fault if rng.random() < chance and fault in system.faults]
     strikes = [
         strike
         for fault in kinds
@@ -192,54 +191,17 @@ def draw(system: System, seed: int) -> Plan:
         for _ in range(rng.randint(1, MOST_STRIKES))
         if (strike := _strike(system, rng, fault, busy_s)) is not None
     ]
-    strikes += _more_strikes(system, seed, chance, busy_s)
-
-    def rate(fault: Fault) -> float:
-        drawn = rng.choice((0.02, 0.1, 0.3))
-        return drawn if fault in kinds else 0.0
-
-    rates = Rates(
-        delay_s=(0.0005, 0.004) if rng.random() < 0.7 else (0.001, 0.06),
-        loss=rate(Fault.LOSE),
-        mangle=rate(Fault.REORDER),
-        copies=(1,),
-        duplicate=rate(Fault.DUPLICATE),
-    )
     strikes.sort(key=lambda strike: strike.at_s)
-    return Plan(asks, tuple(strikes), rates, busy_s, clocks=_clocks(system, seed, chance))
+    delay_s = (0.0005, 0.004) if rng.random() < 0.7 else (0.001, 0.06)
+    rates: dict[str, Any] = {
+        RATES[fault]: rng.choice((0.02, 0.1, 0.3)) for fault in kinds if fault in RATES
+    }
+    clocks = {name: _clock(system, rng) for name in system.actors} if Fault.DRIFT in kinds else {}
+    wrong = {name: clock for name, clock in clocks.items() if clock != Clock()}
+    return Plan(asks, tuple(strikes), Rates(delay_s, copies=(1,), **rates), busy_s, wrong)
 
 
-FIRST = tuple(fault for fault in Fault if fault not in (Fault.PARTITION, Fault.POWER, Fault.DRIFT))
-"""Kinds of fault that are drawn from one source.  Each of the others has a source of its
-own, so that a system with those has the same faults of these kinds."""
-
-
-def _more_strikes(system: System, seed: int, chance: float, busy_s: float) -> Iterator[Strike]:
-    """Partitions and losses of power."""
-    for fault in (Fault.PARTITION, Fault.POWER):
-        rng = Random(f"{seed}/{fault.name}")
-        if rng.random() >= chance or fault not in system.faults:
-            continue
-        for _ in range(rng.randint(1, MOST_STRIKES)):
-            strike = _strike(system, rng, fault, busy_s)
-            if strike is not None and fault is Fault.PARTITION:
-                others = [name for name in system.actors if name != strike.actor]
-                side = rng.sample(others, rng.randint(0, max(0, len(others) - 1)))
-                strike = strike._replace(others=tuple(sorted(side)))
-            if strike is not None:
-                yield strike
-
-
-def _clocks(system: System, seed: int, chance: float) -> dict[str, Clock]:
-    """Wrong clocks, by the name of the actor."""
-    rng = Random(f"{seed}/{Fault.DRIFT.name}")
-    if rng.random() >= chance or Fault.DRIFT not in system.faults:
-        return {}
-    clocks = {name: drawn_clock(system, rng) for name in system.actors}
-    return {name: clock for name, clock in clocks.items() if clock != Clock()}
-
-
-def drawn_clock(system: System, rng: Random) -> Clock:
+def _clock(system: System, rng: Random) -> Clock:
     """A clock as wrong as it may be, or right."""
     rate = rng.choice((1.0, 1.0 - system.drift, 1.0 + system.drift))
     return Clock(rate, rng.choice((0.0, system.ahead_s)))
@@ -258,19 +220,22 @@ _FOR_S: dict[Fault, tuple[tuple[float, float], ...]] = {
 _ACTS = (0, 0, 1, 2, 2, 3)
 """Numbers of the act before which an actor is killed, to draw one from; 0: at once."""
 
-_BEFORE = ["", *(f" before the {n} act of its next handler" for n in ("first", "second", "third"))]
-"""Words for each number of an act."""
-
 
 def _strike(system: System, rng: Random, fault: Fault, busy_s: float) -> Strike | None:
+    """A fault of this kind; None if it may strike nobody."""
     deadly = fault in (Fault.KILL, Fault.POWER)
     spared = system.never_killed if deadly else ()
     names = [name for name in system.actors if name not in spared]
     if not names:
         return None
+    at_s, actor = rng.uniform(0.0, busy_s), rng.choice(names)
     act = rng.choice(_ACTS) if deadly else 0
     for_s = rng.uniform(*rng.choice(_FOR_S[fault]))
-    return Strike(rng.uniform(0.0, busy_s), fault, rng.choice(names), for_s, act)
+    side: list[str] = []
+    if fault is Fault.PARTITION:
+        others = [name for name in system.actors if name != actor]
+        side = sorted(rng.sample(others, rng.randint(0, max(0, len(others) - 1))))
+    return Strike(at_s, fault, actor, for_s, act, tuple(side))
 
 
 def asks_of(system: System, seed: int) -> tuple[Ask, ...]:

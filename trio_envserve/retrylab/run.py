@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from random import Random
 from typing import Any
 
-from .judges import Event, History, Kind, Violation
+from .judges import Event, Kind, Violation
 from .life import CRASH, BaseLife, judged, made_judges
-from .plan import Crash, Plan, Strike, draw
+from .plan import Plan, Strike, draw
 from .system import FAULT, Ask, BrokenSystem, Clock, Envelope, Fault, Stored, System
+from .target import BaseRun
 from .values import plain, short
 from .world import (
     ARRIVED,
@@ -28,7 +29,6 @@ from .world import (
     BaseWorld,
     Events,
     Process,
-    Record,
 )
 
 HEARS_S = 0.001
@@ -47,9 +47,7 @@ class ActorProcess(Process, BaseLife):
         self.clock = world.plan.clocks.get(name, TRUE)
         self._timers: dict[str, int] = {}
         self._timers_started = 0
-        self._pause_s = 0.0
-        self._survives: Callable[[int], bool] | None = None
-        """Test whether an unsynced write survives; None if its power is not lost."""
+        self._killed_by: Strike | None = None
 
     # -- its life ---------------------------------------------------------------
 
@@ -60,44 +58,28 @@ class ActorProcess(Process, BaseLife):
         super().call(handler, *args)
 
     def kill(self, strike: Strike) -> None:
-        """Kill the actor, or take its power: now, or before an act of a handler."""
-        self._pause_s = strike.for_s
-        if strike.fault is Fault.POWER:
-            luck = self.world.luck_of(f"{self.name}/{strike.at_s}/power")
-            self._survives = lambda number: luck.random() < 0.5
+        """Kill the actor, or take its power: now, or before an act."""
+        self._killed_by = strike
         if strike.act:
-            self.dies_before = self.dies_at(strike.act)
+            self.dies_before = self.acts + strike.act
         else:
             self.die("killed")
 
-    def dies_at(self, act: int) -> int:
-        """Number of the act before which it dies, of those of a handler."""
-        return act
-
     def spare(self) -> None:
-        """Call off a kill that was to come before an act."""
+        """Call off a death that was to come before an act."""
         self.dies_before = 0
-
-    def before_act(self, what: str) -> None:
-        """Count the act for a sweep, too."""
-        world, crash = self.world, self.world.plan.crash
-        if self.alive and not self.resting:
-            world.acts[self.name] += 1
-            if crash is not None and (crash.actor, crash.act) == (self.name, world.acts[self.name]):
-                self._survives = crash.survives()
-                self.dies_before = self.acts + 1
-        super().before_act(what)
 
     def die(self, how: str) -> None:
         """End the process, with its callers; another is started after a pause."""
-        if not self.alive:
+        strike = self._killed_by
+        if not self.alive or strike is None:
             return
-        if self._survives is None:
-            super().die(how)
-        else:
-            super().die(how.replace("killed", "power lost"))
-            self.stored.lose(self._survives)
-        self.world.died(self, self._pause_s)
+        loses = strike.fault is Fault.POWER
+        super().die(how.replace("killed", "power lost") if loses else how)
+        if loses:
+            luck = self.world.luck_of(f"{self.name}/{strike.at_s}/power")
+            self.stored.lose(strike.survives(luck))
+        self.world.died(self, strike.for_s)
 
     def crashed(self, what: str, why: str = "") -> None:
         """Report that the actor has raised: the run is over."""
@@ -304,8 +286,6 @@ class ActorWorld(BaseWorld[Strike]):
         self.crashes: list[Violation] = []
         self.calls: Counter[Any] = Counter()
         """Number of calls of each handler, by its function."""
-        self.acts: Counter[str] = Counter()
-        """Number of acts (sends, writes, syncs) of each actor."""
         self._lives: Counter[str] = Counter()
         self._untold: dict[str, str] = {}
         """Requests whose callers wait, and the actor of each."""
@@ -315,14 +295,14 @@ class ActorWorld(BaseWorld[Strike]):
         self._busy_until_s = 0.0
 
     def begin(self) -> None:
-        """Start all actors, and schedule the asks and the faults."""
+        """Make all actors, and schedule the faults, their start and the asks."""
         for name in self.system.actors:
             self._make(name)
-        for process in list(self.processes.values()):
-            process.start()
+        self.schedule(((strike.at_s, strike) for strike in self.plan.strikes), self.plan.busy_s)
+        for process in self.processes.values():
+            self.events.after(0.0, process.post, process.start)
         for ask in self.plan.asks:
             self.events.after(ask.at_s, self._ask, ask)
-        self.schedule(((strike.at_s, strike) for strike in self.plan.strikes), self.plan.busy_s)
 
     def luck_of(self, name: str) -> Random:
         """Random source of this name, the same in each run of the seed."""
@@ -454,8 +434,7 @@ class ActorWorld(BaseWorld[Strike]):
     def run(self) -> None:
         """Run until everything is at rest, or should be, or an actor raises."""
         self.begin()
-        if not self.crashes:
-            self.to_rest(self.system.patience_s, lambda: bool(self.crashes))
+        self.to_rest(self.system.patience_s, lambda: bool(self.crashes))
         self.ask_what_is_there()
 
     def ask_what_is_there(self) -> None:
@@ -471,45 +450,19 @@ ActorWorld.process = ActorProcess
 _OF_LINKS = frozenset({Fault.CUT, Fault.HALF_OPEN})
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Run:
-    """The result of a seed."""
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Run(BaseRun[Any]):
+    """The result of a run of a system.  ``told`` has the numbers of requests whose callers were
+    told, and of those whose callers were not."""
 
-    seed: int
-    """The seed."""
-    plan: Plan
-    """Plan of the run."""
-    history: History
-    """Events of the run."""
-    violations: tuple[Violation, ...]
-    """Violations that the judges found, or of an actor that raised."""
-    events: int
-    """Number of events on the virtual clock."""
-    virtual_s: float
-    """Duration of the run in virtual seconds."""
-    faults: dict[str, int]
-    """Number of times that each kind of fault struck."""
-    told: dict[str, int]
-    """Number of requests whose callers were told, and of those whose callers were not."""
-    digest: str
-    """The hash of the trace, recorded or not: the same for the same seed."""
-    trace: tuple[Record[Envelope], ...] = ()
-    """Trace, if it was asked for."""
-    acts: dict[str, int] = dataclasses.field(default_factory=dict)
-    """Number of acts (sends, writes, syncs) of each actor."""
+    history: tuple[Event, ...]
+    """Events that the judges saw."""
+    acts: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """Number of acts (sends, writes, syncs) of each actor's last life."""
 
-    def breaks(self, guarantee: str) -> bool:
-        """Whether this guarantee was broken.
-
-        Args:
-            guarantee: Name of the guarantee.
-        """
-        return any(violation.guarantee == guarantee for violation in self.violations)
-
-    @property
-    def log(self) -> tuple[str, ...]:
-        """The trace as lines for people."""
-        return tuple(record.text(_said) for record in self.trace)
+    def describe(self, message: Envelope) -> str:
+        """Message of the trace in words."""
+        return f"{message.sender} to {message.to}: {plain(message.message)}"
 
 
 def run(system: System, seed: int, *, plan: Plan | None = None, trace: bool = False) -> Run:
@@ -539,9 +492,8 @@ def ran(world: ActorWorld) -> Run:
     system, seed, plan = world.system, world.seed, world.plan
     if world.events.count >= MOST_EVENTS:
         raise BrokenSystem(_endless(world))
-    history = History(tuple(world.happened), world.events.now_s)
-    violations = tuple(world.crashes or _judged(system, history, seed))
-    asked, told = len(world.asked), len({e.request for e in history.told()})
+    history = tuple(world.happened)
+    violations = tuple(world.crashes or _judged(system, history, world.events.now_s, seed))
     return Run(
         seed=seed,
         plan=plan,
@@ -550,22 +502,26 @@ def ran(world: ActorWorld) -> Run:
         events=world.events.count,
         virtual_s=world.events.now_s,
         faults=world.times(),
-        told={"told": told, "not told": asked - told},
+        told=told_of(history),
         digest=world.events.digest(),
         trace=tuple(world.events.trace or ()),
-        acts=dict(world.acts),
+        acts={name: process.acts for name, process in world.processes.items()},
     )
 
 
-def _said(envelope: Envelope) -> str:
-    return f"{envelope.sender} to {envelope.to}: {plain(envelope.message)}"
+def told_of(history: Iterable[Event]) -> dict[str, int]:
+    """Numbers of requests whose callers were told, and of those whose callers were not."""
+    asked, told = (
+        {event.request for event in history if event.kind == kind} for kind in ("asked", "told")
+    )
+    return {"told": len(told), "not told": len(asked - told)}
 
 
-def _judged(system: System, history: History, seed: int) -> list[Violation]:
+def _judged(system: System, history: Iterable[Event], end_s: float, seed: int) -> list[Violation]:
     """Violations that the judges find in a history."""
     judges, where = made_judges(system), f"seed {seed}"
-    found = [v for event in history.events for v in judged(judges, event, where)]
-    return found + judged(judges, float(history.end_s), where)
+    found = [v for event in history for v in judged(judges, event, where)]
+    return found + judged(judges, float(end_s), where)
 
 
 def _endless(world: ActorWorld) -> str:
@@ -596,17 +552,18 @@ def sweep(system: System, seed: int = 0, *, most: int | None = None) -> Iterator
     plan = draw(system, seed).calm()
     whole = run(system, seed, plan=plan)
     yield whole
-    ways = [way for fault, way in _WAYS if fault in system.faults]
+    plan = dataclasses.replace(plan, busy_s=whole.virtual_s)  # acts of its end are struck, too
+    ways = [(fault, loses) for fault, loses in _WAYS if fault in system.faults]
     crashes = [
-        Crash(actor, act, way)
+        Strike(0.0, fault, actor, 0.0, act, loses=loses)
         for actor in system.actors
         if actor not in system.never_killed
-        for act in range(1, whole.acts.get(actor, 0) + 1)
-        for way in ways
+        for act in range(1, whole.acts[actor] + 1)
+        for fault, loses in ways
     ]
     step = 1 if most is None else max(1, -(-len(crashes) // most))
     for crash in crashes[::step]:
-        yield run(system, seed, plan=dataclasses.replace(plan, crash=crash))
+        yield run(system, seed, plan=dataclasses.replace(plan, strikes=(crash,)))
 
 
 _WAYS = ((Fault.KILL, ""), (Fault.POWER, "all"), (Fault.POWER, "all but the last"))

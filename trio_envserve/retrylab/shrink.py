@@ -62,8 +62,11 @@ class ActorShrinker(BaseShrinker[Plan, Ask]):
     def _plainer_strikes(self) -> None:
         for index, strike in enumerate(self.plan.strikes):
             if strike.act:
-                self._with_strike(index, strike._replace(at_s=0.0))
-                self._with_strike(index, strike._replace(act=0))
+                acts = range(1, strike.act + 1)
+                early = (strike._replace(at_s=0.0, act=act) for act in acts)
+                for each in (*early, strike._replace(act=0)):
+                    if self._with_strike(index, each):
+                        break
 
     def _plainer_world(self) -> None:
         moments = [ask.at_s for ask in self.plan.asks]
@@ -83,7 +86,7 @@ class ActorShrinker(BaseShrinker[Plan, Ask]):
                 asks[index] = ask._replace(at_s=round(ask.at_s, digits))
                 self.replace(asks=tuple(asks))
 
-    def _with_strike(self, index: int, strike: Strike) -> None:
+    def _with_strike(self, index: int, strike: Strike) -> bool:
         strikes = list(self.plan.strikes)
         strikes[index] = strike
-        self.replace(strikes=tuple(strikes))
+        return self.replace(strikes=tuple(strikes))

@@ -18,17 +18,19 @@ the same plan.  The number of runs bounds the work.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import sys
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from .judges import Violation
 from .mutants import Mutant
 from .system import BrokenSystem
+from .world import Record
 
 
 class Schedule(Protocol):
@@ -44,63 +46,66 @@ class Schedule(Protocol):
         """Plan as plain data, for a file."""
 
 
-class Ran(Protocol):
-    """Figures that every run has."""
+P = TypeVar("P", bound=Schedule)
 
-    @property
-    def seed(self) -> int:
-        """The seed."""
 
-    @property
-    def plan(self) -> Any:
-        """Plan of the run."""
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BaseRun(Generic[P]):
+    """The result of a run."""
 
-    @property
-    def violations(self) -> Sequence[Violation]:
-        """The violations that the judges found."""
-
-    @property
-    def digest(self) -> str:
-        """The hash of the trace, recorded or not."""
-
-    @property
-    def events(self) -> int:
-        """Number of events."""
-
-    @property
-    def virtual_s(self) -> float:
-        """Duration of the run in virtual seconds."""
-
-    @property
-    def told(self) -> Mapping[str, int]:
-        """Number of requests by what their callers were told."""
-
-    @property
-    def faults(self) -> Mapping[str, int]:
-        """Number of times that each kind of fault struck."""
-
-    @property
-    def log(self) -> Sequence[str]:
-        """The trace as lines for people, if it was recorded."""
+    seed: int
+    """The seed."""
+    plan: P
+    """Plan of the run."""
+    violations: tuple[Violation, ...]
+    """Violations that the judges found, or of an actor that raised."""
+    events: int = 0
+    """Number of events on the virtual clock."""
+    virtual_s: float = 0.0
+    """Duration of the run in virtual seconds."""
+    faults: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """Number of times that each kind of fault struck."""
+    told: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """Number of requests by what their callers were told."""
+    digest: str = ""
+    """The hash of the trace, recorded or not: the same for the same seed."""
+    trace: tuple[Record[Any], ...] = ()
+    """Trace, if it was asked for."""
 
     def breaks(self, guarantee: str) -> bool:
-        """Whether this guarantee was broken."""
+        """Whether this guarantee was broken.
+
+        Args:
+            guarantee: Name of the guarantee.
+        """
+        return any(violation.guarantee == guarantee for violation in self.violations)
+
+    @property
+    def log(self) -> tuple[str, ...]:
+        """The trace as lines for people."""
+        return tuple(record.text(self.describe) for record in self.trace)
+
+    def describe(self, message: Any) -> str:
+        """Message of the trace in words.
+
+        Args:
+            message: The message.
+        """
+        return str(message)
 
 
-R = TypeVar("R", bound=Ran)
-P = TypeVar("P", bound=Schedule)
+R = TypeVar("R", bound=BaseRun[Any])
 C = TypeVar("C")
 T = TypeVar("T")
-
-
-SIZES = ("requests", "faults")
-"""Measures of the least run and of the average run."""
 
 
 @dataclasses.dataclass
 class BaseTally(Generic[R]):
     """Sums over runs; two of them can be added.  Every field is a number, a counter
     or :attr:`least`."""
+
+    SIZES: ClassVar[tuple[str, ...]] = ("requests", "faults")
+    """Measures of how large a run is."""
 
     runs: int = 0
     violating: int = 0
@@ -114,10 +119,9 @@ class BaseTally(Generic[R]):
     least: dict[str, int] = dataclasses.field(default_factory=dict)
     """The smallest of each of the :meth:`sizes` in any run."""
 
-    def sizes(self, run: R) -> dict[str, int]:
-        """The measures of how large a run is: of requests and of faults, by :data:`SIZES`."""
-        sizes = (sum(run.told.values()), sum(run.faults.values()))
-        return dict(zip(SIZES, sizes, strict=True))
+    def sizes(self, run: R) -> tuple[int, ...]:
+        """The measures of a run, in the order of :data:`SIZES`."""
+        return sum(run.told.values()), sum(run.faults.values())
 
     def add(self, run: R) -> None:
         """Add a run."""
@@ -127,41 +131,30 @@ class BaseTally(Generic[R]):
         self.virtual_s += run.virtual_s
         self.told.update(run.told)
         self.faults.update(run.faults)
-        sizes = self.sizes(run)
+        sizes = dict(zip(self.SIZES, self.sizes(run), strict=True))
         self.sums.update(sizes)
         self._smaller(sizes)
 
-    def merge(self, other: Self) -> None:
-        """Add another tally's runs."""
-        for field in dataclasses.fields(self):
-            mine, theirs = getattr(self, field.name), getattr(other, field.name)
+    def merge(self, data: Mapping[str, Any]) -> None:
+        """Add another tally's runs, which are its fields as data (:func:`vars`)."""
+        for name, theirs in data.items():
+            mine = getattr(self, name)
             if isinstance(mine, Counter):
                 mine.update(theirs)
             elif mine is not self.least:
-                setattr(self, field.name, mine + theirs)
-        self._smaller(other.least)
+                setattr(self, name, mine + theirs)
+        self._smaller(data["least"])
 
-    def _smaller(self, sizes: dict[str, int]) -> None:
+    def _smaller(self, sizes: Mapping[str, int]) -> None:
         for name, size in sizes.items():
             self.least[name] = min(size, self.least.get(name, size))
-
-    def to_data(self) -> dict[str, Any]:
-        """Fields as data, for another process."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-
-    @classmethod
-    def from_data(cls, data: dict[str, Any]) -> Self:
-        """The inverse of :meth:`to_data`."""
-        empty = cls()
-        return cls(**{name: type(getattr(empty, name))(value) for name, value in data.items()})
 
     # -- figures ---------------------------------------------------------------
 
     def average(self) -> dict[str, float]:
         """The sizes of an average run."""
         runs = max(1, self.runs)
-        sizes = {name: round(total / runs, 2) for name, total in self.sums.items()}
-        return sizes | {
+        return {name: round(self.sums[name] / runs, 2) for name in self.SIZES} | {
             "events": round(self.events / runs, 1),
             "seconds": round(self.virtual_s / runs, 2),
         }
@@ -180,11 +173,6 @@ class BaseTally(Generic[R]):
             "told": dict(self.told.most_common()),
             "faults": dict(self.faults),
         }
-
-
-def seeds_from(base: int) -> Iterator[int]:
-    """All seeds from this one on."""
-    return iter(range(base, sys.maxsize))
 
 
 class Target(ABC, Generic[P, R]):
@@ -250,7 +238,7 @@ class Target(ABC, Generic[P, R]):
 
     def seeds(self, base: int) -> Iterator[int]:
         """Seeds from this one on; of a mutant those whose plans have what it needs."""
-        seeds = seeds_from(base)
+        seeds = iter(range(base, sys.maxsize))
         if self.mutant is None:
             return seeds
         needs = self.mutant.needs
@@ -275,7 +263,7 @@ class BaseShrinker(ABC, Generic[P, C]):
     """Number of lucks that are tried where another may help."""
 
     def __init__(
-        self, target: Target[P, Any], whole: Ran, guarantee: str, most_runs: int
+        self, target: Target[P, Any], whole: BaseRun[P], guarantee: str, most_runs: int
     ) -> None:  # fmt: skip
         self.plan: P = whole.plan
         self.luck = whole.seed
@@ -291,7 +279,7 @@ class BaseShrinker(ABC, Generic[P, C]):
         """Whether the same guarantee breaks.  A judge may raise where nothing is asked
         for any more, say: then this plan is not the failure that is made small."""
         try:
-            ran: Ran = self._target.run(luck, plan=plan, until=self.guarantee)
+            ran: BaseRun[P] = self._target.run(luck, plan=plan, until=self.guarantee)
             return ran.breaks(self.guarantee)
         except BrokenSystem:
             return False
@@ -379,6 +367,55 @@ def ddmin(items: list[T], take: Callable[[Sequence[T]], bool]) -> list[T]:
     return items
 
 
+# -- seeds tried one after the other ---------------------------------------------------------
+
+HOW_TO_BE_THE_SAME = (
+    "an actor must take time and randomness from "
+    "self.now_s and self.random, not iterate over sets, and keep nothing outside of itself"
+)
+
+
+def run_twice(target: Target[P, R], seed: int, digest: str = "", *, plan: P | None = None) -> R:
+    """Run a seed twice; BrokenSystem if the runs differ, or are not the one of this digest,
+    which another process has made."""
+    one, other = target.run(seed, plan=plan), target.run(seed, plan=plan)
+    if len({one.digest, other.digest, digest or one.digest}) > 1:
+        raise BrokenSystem(
+            f"{target.in_words(seed, one.plan)} is not the same run twice: {HOW_TO_BE_THE_SAME}"
+            f"{_difference(target, seed, plan)}"
+        )
+    return one
+
+
+def _difference(target: Target[P, Any], seed: int, plan: P | None) -> str:
+    """First lines in which two runs differ, as a sentence; empty if they are equal here."""
+    logs = [target.run(seed, plan=plan, trace=True).log for _ in range(2)]
+    for one, other in zip(*logs, strict=False):
+        if one != other:
+            return f". It was once\n  {one.strip()}\nand once\n  {other.strip()}"
+    return ""
+
+
+def tried(
+    target: Target[Any, R], base: int, runs: int | None, *, first: int = 0, step: int = 1,
+    ending: Callable[[int], AbstractContextManager[None]] = lambda seed: nullcontext(),
+) -> Iterator[tuple[R, Violation | None]]:  # fmt: skip
+    """Runs of seeds, each with its first violation that counts; the first seed is run twice.
+
+    Args:
+        target: The target.
+        base: First seed.
+        runs: Number of seeds; None: no bound.
+        first: Number of the seeds that are left out at first.
+        step: Distance of the seeds that are run, if others are run elsewhere.
+        ending: Context in which a seed must come to its end.
+    """
+    for seed in itertools.islice(target.seeds(base), first, runs, step):
+        with ending(seed):
+            one = run_twice(target, seed) if seed == base else target.run(seed)
+        yield one, next(filter(target.counts, one.violations), None)
+
+
 MOST_HUNTED = 1200
 """Number of runs after which a mutant counts as not caught."""
 
@@ -411,18 +448,19 @@ def hunt(target: Target[Any, Any], base: int = 0, *, most_runs: int = MOST_HUNTE
         most_runs: Most runs.
     """
     assert target.mutant is not None
-    name, began_s, runs = target.mutant.name, time.perf_counter(), 0
+    name, began_s, runs, shown = target.mutant.name, time.perf_counter(), 0, None
     with target.applied():
-        for seed in target.seeds(base):
-            one, runs = target.run(seed), runs + 1
-            violation = next(filter(target.counts, one.violations), None)
-            if violation is not None or runs >= most_runs:
+        for one, violation in tried(target, base, most_runs):
+            runs += 1
+            if violation is not None:
+                shown = one, violation
                 break
     took_s = time.perf_counter() - began_s
-    if violation is None:
+    if shown is None:
         return Catch(name, False, runs, took_s)
-    clean = target.run(seed)
+    broken, violation = shown
+    clean = target.run(broken.seed)
     return Catch(
-        name, True, runs, took_s, seed, violation.guarantee, violation.partition("\n")[0],
-        one.digest, clean.digest, not clean.violations,
+        name, True, runs, took_s, broken.seed, violation.guarantee, violation.partition("\n")[0],
+        broken.digest, clean.digest, not clean.violations,
     )  # fmt: skip

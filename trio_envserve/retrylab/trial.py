@@ -224,13 +224,6 @@ class _Process(ActorProcess):
                 if further is not None:
                     raise further from None  # noqa: ASYNC104
 
-    def call(self, handler: str, *args: Any) -> None:
-        """Call a handler; acts are counted since the start of the program, since a task has
-        no handlers."""
-        acts = self.acts
-        super().call(handler, *args)
-        self.acts += acts
-
     def die(self, how: str) -> None:
         """End the process, and cancel its task."""
         super().die(how)
@@ -239,10 +232,6 @@ class _Process(ActorProcess):
     def start_timer(self, timer: str, delay_s: float) -> None:
         """Raise RuntimeError: a program sleeps instead."""
         raise RuntimeError("a program has no timers: it sleeps (trio.sleep)")
-
-    def dies_at(self, act: int) -> int:
-        """Number of the act before which it dies, of those since it started; 0: none."""
-        return self.acts + act if act else 0
 
 
 def _split(

@@ -20,24 +20,18 @@ import dataclasses
 import traceback
 from collections import Counter
 
-from ...retrylab.judges import Violation
-from ...retrylab.world import Record
+from ...retrylab.target import BaseRun
 from .actors import World
 from .coverage import name_of
 from .network import Frames, describe
 from .plan import Plan
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Run:
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Run(BaseRun[Plan]):
     """The result of a seed."""
 
-    seed: int
     harsh: bool
-    plan: Plan
-    events: int
-    virtual_s: float
-    faults: dict[str, int]
     pairs: dict[str, int]
     """How often each (state, input) of the dedup cache occurred."""
     key_pairs: dict[str, int]
@@ -45,21 +39,11 @@ class Run:
     writes: int
     """How many groups were written to the journal."""
     asked: int
-    told: dict[str, int]
     executions: int
-    violations: tuple[Violation, ...]
-    digest: str
-    """The hash of the trace, recorded or not."""
-    trace: tuple[Record[Frames], ...] = ()
 
-    def breaks(self, guarantee: str) -> bool:
-        """Whether this guarantee was broken."""
-        return any(violation.guarantee == guarantee for violation in self.violations)
-
-    @property
-    def log(self) -> tuple[str, ...]:
-        """The trace as lines for people."""
-        return tuple(record.text(describe) for record in self.trace)
+    def describe(self, message: Frames) -> str:
+        """Message of the trace in words."""
+        return describe(message)
 
 
 def run(

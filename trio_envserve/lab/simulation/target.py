@@ -126,24 +126,21 @@ def crashes(seed: int, *, most: int | None = None) -> Iterator[Run]:
 
 # -- sums over runs -------------------------------------------------------------------------
 
-SIZES = ("clients", "workers", "requests", "faults")
-"""The measures of the least run and of the average run."""
-
 
 @dataclasses.dataclass
 class Tally(BaseTally[Run]):
     """Sums over runs of the protocol that ships."""
+
+    SIZES = ("clients", "workers", "requests", "faults")
 
     harsh: int = 0
     executions: int = 0
     pairs: Counter[str] = dataclasses.field(default_factory=Counter)
     key_pairs: Counter[str] = dataclasses.field(default_factory=Counter)
 
-    def sizes(self, run: Run) -> dict[str, int]:
+    def sizes(self, run: Run) -> tuple[int, ...]:
         """By the names of :data:`SIZES`."""
-        struck = sum(run.faults.values())
-        sizes = (run.plan.clients, run.plan.workers, run.asked, struck)
-        return dict(zip(SIZES, sizes, strict=True))
+        return run.plan.clients, run.plan.workers, run.asked, sum(run.faults.values())
 
     def add(self, run: Run) -> None:
         """One more run."""
@@ -169,9 +166,8 @@ class Tally(BaseTally[Run]):
 
     def average(self) -> dict[str, float]:
         """The sizes of an average run."""
-        sizes = dict.fromkeys(SIZES, 0.0)
         executions = round(self.executions / max(1, self.runs), 2)
-        return {**sizes, **super().average(), "executions": executions}
+        return {**super().average(), "executions": executions}
 
     def figures(self, took_s: float) -> dict[str, Any]:
         """All of it, for ``--json``."""
