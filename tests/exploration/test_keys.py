@@ -26,7 +26,7 @@ OF = {each.name: each for each in KEY_TABLE}
 
 
 def pairs_of(search: Search) -> Counter[KeyPair]:
-    counts = search.figures.key_pairs
+    counts = search.key_pairs
     return +Counter({pair: counts[name_of(pair)] for pair in POSSIBLE_OF_KEYS})
 
 
@@ -51,13 +51,11 @@ def test_callers_that_are_exchanged_are_the_same():
 def test_a_counterexample_says_who_did_what():
     with find("the-first-who-leaves-cancels").applied():
         search = explore(OF["keys-cancel"])
-        found = search.figures.found
-        assert found is not None
         lines = search.tell()
     text = "\n".join(lines)
     assert "1. c0: ask x" in text
     assert "does dispatched 0 0 b'x'" in text
-    assert lines[-1] == f"VIOLATED {found.violations[-1]}"
+    assert lines[-1] == f"VIOLATED {search.violations[-1]}"
     assert lines[-1].startswith("VIOLATED G7: ")
 
 

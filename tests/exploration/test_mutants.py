@@ -37,10 +37,9 @@ PAIRS = [
 def test_a_mutant_is_found_by_its_guarantee(name: str, mutant: str):
     broken = find(mutant)
     with broken.applied():
-        figures = explore(any_configuration(name)).figures
-    assert figures.found is not None, f"{figures.states} states, exhausted {figures.exhausted}"
-    broke = {text.partition(":")[0] for text in figures.found.violations}
-    assert any(map(broken.caught_by, broke)), figures.found.violations
+        search = explore(any_configuration(name))
+    assert search.violations, search.figures.text()
+    assert any(map(broken.caught_by, search.violated)), search.violations
 
 
 def test_every_mutant_is_shown_or_has_a_reason():

@@ -71,10 +71,11 @@ def block_of(ran: Sequence[Ran]) -> Stored:
 
 def explored(name: str) -> Stored:
     """The sizes of one configuration, explored to its end."""
-    figures = explore(any_configuration(name)).figures
+    search = explore(any_configuration(name))
+    figures = search.figures
     return {
         "states": figures.states, "transitions": figures.transitions, "depth": figures.depth,
-        "violated": figures.record()["violated"],
+        "violated": search.violated,
         "seconds": round(figures.seconds),
     }  # fmt: skip
 

@@ -283,12 +283,10 @@ def explore(row: Row) -> Found:
     states = 0
     for configuration in chosen:
         most = None if row.family in REGISTERED else LARGEST
-        figures = explored(configuration, most_states=most).figures
-        states += figures.states
-        if figures.found is not None:
-            broke = [text.partition(":")[0] for text in figures.found.violations]
-            if by := _first(row, broke):
-                return by, states, {"where": configuration.name}
+        search = explored(configuration, most_states=most)
+        states += search.figures.states
+        if by := _first(row, [text.partition(":")[0] for text in search.violations]):
+            return by, states, {"where": configuration.name}
     return "", states, {}
 
 

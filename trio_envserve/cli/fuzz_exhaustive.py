@@ -81,11 +81,11 @@ async def own(configuration: AnyConfiguration, mutant: str, stop: Stop, *, as_js
         search = Search(configuration)
         with trio.CancelScope() as searching:
             stop.on_first = searching.cancel
-            for figures in search.run():
+            for _ in search.run():
                 await trio.lowlevel.checkpoint()
-                progress.tell(figures.record())
+                progress.tell(search.record())
         path = search.tell()
-    record = {**search.figures.record(), "mutant": mutant, "failures": []}
+    record = {**search.record(), "mutant": mutant, "failures": []}
     if searching.cancelled_caught and not path:
         return _interrupted(name, record, stop, as_json=as_json)
     if path:
