@@ -40,7 +40,7 @@ from trio_envserve.core.request_table import TABLE, RequestInput
 from trio_envserve.core.requests import RequestState
 from trio_envserve.core.terms import Verdict
 from trio_envserve.lab.conformance.findings import Case
-from trio_envserve.lab.exploration.configurations import AnyConfiguration
+from trio_envserve.lab.exploration.configurations import Configuration
 from trio_envserve.lab.mutants import MUTANTS
 from trio_envserve.lab.simulation.plan import ANY
 from trio_envserve.models.endpoints import Endpoint
@@ -541,7 +541,7 @@ def checks_table() -> str:
     return "\n".join(lines)
 
 
-def explored_table(configurations: Iterable[AnyConfiguration]) -> str:
+def explored_table(configurations: Iterable[Configuration]) -> str:
     """What each explored configuration has, and how many states: none where it has not been
     searched to its end."""
     sizes = json.loads(SIZES.read_text(encoding="utf-8"))["explored"]

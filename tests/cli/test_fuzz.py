@@ -236,7 +236,7 @@ async def test_configuration_has_figures(tmp_path: Path):
     assert last["depth"] > 10
     assert last["bounds"]["crashes"] == 2
     assert (last["mutant"], last["failures"]) == ("", [])
-    assert "rerun: every order; clients 1" in done.err
+    assert "rerun: every order; consent" in done.err
 
 
 async def test_table_for_people_has_the_same_rows_for_ours_and_for_others(tmp_path: Path):

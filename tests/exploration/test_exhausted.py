@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.oracles.digests import read
-from trio_envserve.lab.exploration.configurations import ALL, any_configuration
+from trio_envserve.lab.exploration.configurations import ALL, configuration
 from trio_envserve.lab.exploration.search import explore
 
 SIZES = read()["explored"]
@@ -23,7 +23,7 @@ def marked(name: str) -> object:
     "name", [marked(name) for name, row in SIZES.items() if row["seconds"] < NIGHT_S]
 )
 def test_configuration_is_exhausted_and_holds(name: str):
-    search = explore(any_configuration(name))
+    search = explore(configuration(name))
     figures = search.figures
     assert search.violations == ()
     assert figures.exhausted

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from trio_envserve.lab.exploration.configurations import (
-    AnyConfiguration,
     Configuration,
     configuration,
 )
@@ -37,7 +36,7 @@ class Whole(Space):
         return super().local(*args)
 
 
-def space_of(asked: AnyConfiguration, kind: type[Space] = Space) -> Space:
+def space_of(asked: Configuration, kind: type[Space] = Space) -> Space:
     system = system_of(asked)
     return kind(system, system.bounds)
 

@@ -21,7 +21,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trio_envserve.lab.exploration.configurations import ALL, any_configuration
+from trio_envserve.lab.exploration.configurations import ALL, configuration
 from trio_envserve.lab.exploration.search import explore
 from trio_envserve.lab.simulation.plan import is_harsh
 from trio_envserve.lab.simulation.simulator import run
@@ -71,7 +71,7 @@ def block_of(ran: Sequence[Ran]) -> Stored:
 
 def explored(name: str) -> Stored:
     """The sizes of one configuration, explored to its end."""
-    search = explore(any_configuration(name))
+    search = explore(configuration(name))
     figures = search.figures
     return {
         "states": figures.states, "transitions": figures.transitions, "depth": figures.depth,

@@ -19,7 +19,7 @@ import trio
 
 from ..core.key_records import GenerationState
 from ..core.key_table import KeyInput
-from ..lab.exploration.configurations import AnyConfiguration, any_configuration, showing
+from ..lab.exploration.configurations import Configuration, configuration, showing
 from ..lab.exploration.search import Search
 from ..lab.mutants import find
 from ..lab.simulation.coverage import name_of
@@ -55,14 +55,14 @@ class _Progress:
             say("{states:,} states, {transitions:,} transitions, {depth} deep".format(**figures))
 
 
-def chosen(name: str, mutant: str) -> AnyConfiguration:
+def chosen(name: str, mutant: str) -> Configuration:
     """The configuration of this name; without one ``small``, or the smallest that shows the
     mutant.  UsageError if there is none."""
     try:
         if mutant:
             find(mutant)
         if name or not mutant:
-            return any_configuration(name or "small")
+            return configuration(name or "small")
     except KeyError as error:
         raise click.UsageError(error.args[0]) from None
     shown_in = showing(mutant)
@@ -72,7 +72,7 @@ def chosen(name: str, mutant: str) -> AnyConfiguration:
     return shown_in[0]
 
 
-async def own(configuration: AnyConfiguration, mutant: str, stop: Stop, *, as_json: bool) -> Result:
+async def own(configuration: Configuration, mutant: str, stop: Stop, *, as_json: bool) -> Result:
     """Search a configuration of the code that ships, with a mutant or without."""
     name = configuration.name
     say(f"{name}: every order; {configuration.describe()}" + f"; mutant {mutant}" * bool(mutant))

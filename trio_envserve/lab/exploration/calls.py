@@ -195,7 +195,7 @@ class Promises(Judge):
             if whose in (request, request.partition("#")[0]):
                 self._change(request, excused=True, delivered=None)
 
-    def _out_of_time(self, *request: Any) -> None:
+    def _out_of_time(self, request: Request) -> None:
         for each in self._of(request):
             self._excused(each)
 

@@ -9,62 +9,37 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from typing import ClassVar, TypeAlias
+from typing import Any
 
 from ...core.limits import ANNOUNCE_BYTES, ClientLimits, ServerLimits
-
-
-class Described:
-    """A mixin of dataclasses."""
-
-    __slots__ = ()
-    ALWAYS: ClassVar[tuple[str, ...]] = ()
-    """The fields that are named even if they are as usual."""
-    BOUNDED: ClassVar[tuple[str, ...]] = ()
-    """The kinds of trouble that are counted, in the order in which a state counts them."""
-
-    @property
-    def bounds(self) -> dict[str, int]:
-        """How often each kind of trouble may come."""
-        return {name: getattr(self, name) for name in self.BOUNDED}
-
-    def describe(self) -> str:
-        """One line for people: what is not as usual."""
-        parts = []
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]  # see above
-            value = getattr(self, field.name)
-            if field.name != "name" and (value != field.default or field.name in self.ALWAYS):
-                parts.append(field.name if value is True else f"{field.name} {value}")
-        return ", ".join(parts)
-
-    def record(self) -> dict[str, int | bool | None]:
-        """For programs: all its bounds."""
-        fields = dataclasses.fields(self)  # type: ignore[arg-type]  # see above
-        return {f.name: getattr(self, f.name) for f in fields if f.name != "name"}
-
 
 _FAULTS = {
     "losses": ("LOSE",), "strays": ("REORDER", "DUPLICATE"), "cuts": ("CUT",), "restarts": ("KILL",)
 }  # fmt: skip
-"""The kinds of fault that some bounds are of."""
+"""The kinds of fault of the engine that some bounds are of; the others are of choices."""
+
+
+def _times() -> Any:
+    """The field of a bound: how often something may happen."""
+    return dataclasses.field(default=0, metadata={"is_bound": True})
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Configuration(Described):
-    """A small system and its bounds.  What has no bound here is free: deliveries, ends
-    of executions, reaping, replacing, reconnecting, taking outcomes, acknowledging."""
+class Configuration:
+    """A small system and its bounds.
 
-    ALWAYS: ClassVar = ("clients", "requests", "workers")
-    BOUNDED: ClassVar = (
-        "pings", "beats", "losses", "strays", "cuts", "crashes", "kills", "restarts",
-        "cancels", "limits", "leases", "despairs", "closes", "forgeries",
-    )  # fmt: skip
+    What has no bound is free: deliveries, ends of executions, reaping, replacing, reconnecting,
+    taking outcomes, acknowledging; with a key also coming back in a new session, and asking again
+    or withdrawing there; with hosts the router's turns, the guard's kill, and the return of
+    whatever was stopped, killed, asleep or cut off."""
 
     name: str
     clients: int = 1
+    """Clients; with a key the callers that share it; with hosts the server plays the one."""
     requests: int = 1
     """Calls of each client, made in order at any time."""
     workers: int = 1
+    """Workers of the server's machine; with hosts those of each host."""
     capacity: int = 2
     """Executions at once on one worker."""
     consent: bool | None = False
@@ -87,42 +62,107 @@ class Configuration(Described):
     """Requests waiting at the server before new ones are refused for now."""
     recycle: int | None = None
     """Executions after which a worker is replaced."""
+    key: bool = False
+    """Whether all requests are for one key."""
+    journal: bool = False
+    """Whether the server has one: then the next server takes over what is there."""
+    hosts: int = 0
+    """Hosts of other machines, which have all workers then."""
+    opening: int = 2
+    """Beats of each host that were answered at the beginning: after two the request runs."""
+    clocks: int = 1
+    """Number of ways in which the clocks drift: 1 is hosts as slow and a router as fast as may
+    be, 8 are all in which each clock is as slow or as fast as may be."""
+    lease: bool = True
+    """Whether hosts hold one."""
+    fence_s: float = 5.0
+    """The lease of hosts in seconds."""
+    next_fence_s: float = 5.0
+    """That of every second router."""
+    lasting: bool = False
+    """Whether a partition is for ever."""
 
-    pings: int = 0
+    pings: int = _times()
     """A client states what it holds, though nothing has gone wrong."""
-    beats: int = 0
+    beats: int = _times()
     """The same for a worker."""
-    losses: int = 0
+    losses: int = _times()
     """A message is lost, the connection stays."""
-    strays: int = 0
+    strays: int = _times()
     """A message, or a copy of it, is left behind and arrives at any time later: what no
     single connection does."""
-    cuts: int = 0
+    cuts: int = _times()
     """A connection is cut and what is on its way is lost."""
-    crashes: int = 0
-    """A worker dies; what it had sent still arrives, or does not."""
-    kills: int = 0
+    crashes: int = _times()
+    """A worker dies; what it had sent still arrives, or does not.  With hosts: a host's process
+    is killed, and with it all workers of its machine."""
+    kills: int = _times()
     """A worker is silent, or ignores a cancel, for so long that it is killed."""
-    restarts: int = 0
+    restarts: int = _times()
     """The server is killed and replaced; busy workers of it live on for a while."""
-    cancels: int = 0
+    falls: int = _times()
+    """The server is killed: its workers are dead, or on hosts; the next one has what is left of
+    its journal."""
+    closings: int = _times()
+    """The server closes, with a drain or without."""
+    cancels: int = _times()
     """A caller gives up."""
-    limits: int = 0
+    limits: int = _times()
     """A call's limit passes at the client, or its deadline at the server."""
-    leases: int = 0
+    leases: int = _times()
     """A client's lease ends: it was silent for long."""
-    despairs: int = 0
+    despairs: int = _times()
     """A client has waited long enough for a lost session."""
-    closes: int = 0
+    closes: int = _times()
     """A client is closed."""
-    forgeries: int = 0
+    forgeries: int = _times()
     """Somebody sends another payload under the id of a request that the server knows."""
+    others: int = _times()
+    """A caller asks with another input."""
+    attaches: int = _times()
+    """A caller attaches to the work of the key."""
+    commands: int = _times()
+    """A cancel or a forget by key: with an id, or naming any generation."""
+    copies: int = _times()
+    """A command comes again."""
+    repeats: int = _times()
+    """A request comes again."""
+    deaths: int = _times()
+    """A caller's process dies and is started again; its session stays."""
+    goodbyes: int = _times()
+    """A caller ends its session."""
+    ticks: int = _times()
+    """The time passes, by so much at once."""
+    turns: int = _times()
+    """A host has its turn: it beats, or says hello."""
+    lates: int = _times()
+    """A copy of a host's first hello arrives late."""
+    partitions: int = _times()
+    """Nothing passes any more between a host and the router, in one direction."""
+    reconnects: int = _times()
+    """A host says hello over another connection."""
+    twins: int = _times()
+    """The first host is started on the other machine, too, which has none of its own."""
+    sleeps: int = _times()
+    """A machine sleeps: no code runs there, no timer fires, the time goes on."""
+    stops: int = _times()
+    """A guard is stopped."""
 
     @property
     def most(self) -> int:
         """Executions of one call that are allowed."""
         consent = self.declared if self.consent is None else self.consent
         return self.allowance if consent else 1
+
+    @property
+    def slots(self) -> int:
+        """Workers that the server starts itself."""
+        return 0 if self.hosts else self.workers
+
+    @property
+    def instant(self) -> bool:
+        """Whether nothing is on its way: whatever is sent arrives at once."""
+        return self.key and not self.hosts
 
     def server_limits(self) -> ServerLimits:
         """The limits of its servers."""
@@ -138,12 +178,32 @@ class Configuration(Described):
         return ClientLimits(max_executions=self.allowance)
 
     @property
+    def bounds(self) -> dict[str, int]:
+        """How often each kind of trouble may come."""
+        fields = dataclasses.fields(self)
+        return {each.name: getattr(self, each.name) for each in fields if each.metadata}
+
+    @property
     def each(self) -> dict[str, int]:
         """Its bounds, as the search names them."""
         return {
-            name: getattr(self, field)
-            for field in self.BOUNDED for name in _FAULTS.get(field, (field,))
+            name: most
+            for bound, most in self.bounds.items() for name in _FAULTS.get(bound, (bound,))
         }  # fmt: skip
+
+    def describe(self) -> str:
+        """One line for people: what is not as usual."""
+        parts = []
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name != "name" and value != field.default:
+                parts.append(field.name if value is True else f"{field.name} {value}")
+        return ", ".join(parts)
+
+    def record(self) -> dict[str, int | bool | None]:
+        """For programs: all its bounds."""
+        fields = dataclasses.fields(self)
+        return {f.name: getattr(self, f.name) for f in fields if f.name != "name"}
 
 
 TABLE: tuple[Configuration, ...] = (
@@ -193,174 +253,77 @@ TABLE: tuple[Configuration, ...] = (
 """All configurations without keys, the small ones first."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class KeyConfiguration(Described):
-    """Callers, one key, one worker, and how much may happen.  What
-    has no bound here is free: taking outcomes, coming back in a new session, issuing
-    again or withdrawing there, ends of executions and of times."""
-
-    ALWAYS: ClassVar = ("callers", "asks")
-    BOUNDED: ClassVar = (
-        "others", "attaches", "commands", "copies", "repeats", "cancels", "limits", "leases",
-        "deaths", "goodbyes", "crashes", "closes", "falls",
-    )  # fmt: skip
-
-    name: str
-    callers: int = 2
-    asks: int = 1
-    """How often each caller asks by itself."""
-    consent: bool = False
-    allowance: int = 3
-
-    others: int = 0
-    """A caller asks with another input."""
-    attaches: int = 0
-    commands: int = 0
-    """A cancel or a forget by key: with an id, or naming any generation."""
-    copies: int = 0
-    """A command comes again."""
-    repeats: int = 0
-    """A request comes again."""
-    cancels: int = 0
-    """A caller gives up."""
-    limits: int = 0
-    """The deadline of a request passes."""
-    leases: int = 0
-    deaths: int = 0
-    """A caller's process dies and is started again; its session stays."""
-    goodbyes: int = 0
-    crashes: int = 0
-    """The worker dies."""
-    closes: int = 0
-    """The server closes, with a drain or without."""
-    falls: int = 0
-    """The server falls, and the next one has what is left of its journal: it has one if it may
-    fall."""
-
-    workers: ClassVar = 1
-    capacity: ClassVar = 2
-    recycle: ClassVar[int | None] = None
-    announce: ClassVar = ANNOUNCE_BYTES
-    declared: ClassVar = False
+def _with_a_key(name: str, **given: Any) -> Configuration:
+    """Two callers of one key."""
+    return Configuration(name=name, **{"clients": 2, "key": True, **given})
 
 
-KEY_TABLE: tuple[KeyConfiguration, ...] = (
-    KeyConfiguration(name="keys-shared", attaches=1, repeats=1, crashes=1),
-    KeyConfiguration(name="keys-other", others=1, crashes=1),
-    KeyConfiguration(name="keys-held", others=1, commands=1),
-    KeyConfiguration(name="keys-cancel", attaches=1, cancels=1),
-    KeyConfiguration(name="keys-command", commands=1, copies=1),
-    KeyConfiguration(name="keys-waiting", commands=1, cancels=1, crashes=1),
-    KeyConfiguration(name="keys-lease", leases=1, crashes=1, consent=True),
-    KeyConfiguration(name="keys-back", deaths=1, cancels=1),
-    KeyConfiguration(name="keys-goodbye", goodbyes=1, limits=1),
-    KeyConfiguration(name="keys-rerun", crashes=2, consent=True, allowance=4),
-    KeyConfiguration(name="keys-close", closes=1, crashes=1),
-    KeyConfiguration(name="keys-disk", falls=1, consent=True, allowance=1),
+KEY_TABLE: tuple[Configuration, ...] = (
+    _with_a_key("keys-shared", attaches=1, repeats=1, crashes=1),
+    _with_a_key("keys-other", others=1, crashes=1),
+    _with_a_key("keys-held", others=1, commands=1),
+    _with_a_key("keys-cancel", attaches=1, cancels=1),
+    _with_a_key("keys-command", commands=1, copies=1),
+    _with_a_key("keys-waiting", commands=1, cancels=1, crashes=1),
+    _with_a_key("keys-lease", leases=1, crashes=1, consent=True),
+    _with_a_key("keys-back", deaths=1, cancels=1),
+    _with_a_key("keys-goodbye", goodbyes=1, limits=1),
+    _with_a_key("keys-rerun", crashes=2, consent=True, allowance=4),
+    _with_a_key("keys-close", closings=1, crashes=1),
+    _with_a_key("keys-disk", falls=1, journal=True, consent=True, allowance=1),
     # A bit of everything, and much of it.
-    KeyConfiguration(name="keys", commands=1, leases=1, cancels=1),
-    KeyConfiguration(name="keys-nightly", commands=1, leases=1, cancels=1, attaches=1),
-    KeyConfiguration(name="keys-disk-nightly", falls=2, consent=True, allowance=2),
+    _with_a_key("keys", commands=1, leases=1, cancels=1),
+    _with_a_key("keys-nightly", commands=1, leases=1, cancels=1, attaches=1),
+    _with_a_key("keys-disk-nightly", falls=2, journal=True, consent=True, allowance=2),
 )
 """Those with keys."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class HostConfiguration(Described):
-    """One or two hosts, a router, and a request with consent to be run again.
-
-    What has no bound here is free: deliveries, the router's turns, ends of executions, the guard's
-    kill, coming back of whatever was stopped, killed, asleep or cut off, and new connections to
-    another router."""
-
-    ALWAYS: ClassVar = ("ticks", "turns")
-    BOUNDED: ClassVar = (
-        "ticks", "turns", "lates", "cuts", "reconnects", "crashes", "copies", "sleeps", "stops",
-        "falls",
-    )  # fmt: skip
-    workers: ClassVar = 2
-    capacity: ClassVar = 1
-    recycle: ClassVar[int | None] = None
-
-    name: str
-    hosts: int = 2
-    opening: int = 2
-    """Beats of each host that were answered at the beginning: after two the request runs."""
-    clocks: int = 1
-    """Number of ways in which the clocks drift: 1 is hosts as slow and a router as fast as may
-    be, 8 are all in which each clock is as slow or as fast as may be."""
-    journal: bool = False
-    """Whether the router has one: then the next router takes over what runs."""
-    keyed: bool = True
-    """Whether the request has a key, if there is a journal."""
-    lease: bool = True
-    fence_s: float = 5.0
-    next_fence_s: float = 5.0
-    """That of every second router."""
-    lasting: bool = False
-    """Whether a cut is for ever."""
-
-    ticks: int = 3
-    """The time passes: by :data:`TICK_S`."""
-    turns: int = 4
-    """A host has its turn: it beats, or says hello."""
-    lates: int = 0
-    """A copy of a host's first hello arrives late."""
-    cuts: int = 0
-    """Nothing passes any more between a host and the router, in one direction."""
-    reconnects: int = 0
-    """A host says hello over another connection."""
-    crashes: int = 0
-    """A host's process is killed, and with it all workers of its machine."""
-    copies: int = 0
-    """The first host is started on the other machine, too, which has none of its own."""
-    sleeps: int = 0
-    """A machine sleeps: no code runs there, no timer fires, the time goes on."""
-    stops: int = 0
-    """A guard is stopped."""
-    falls: int = 0
-    """The router is killed."""
+def _with_hosts(name: str, **given: Any) -> Configuration:
+    """Two hosts, and a request that may run as often as the bounds allow."""
+    return Configuration(
+        name=name,
+        **{"hosts": 2, "key": "journal" in given, "consent": True, "allowance": 9, **given},
+    )
 
 
-HOST_TABLE: tuple[HostConfiguration, ...] = (
-    HostConfiguration(name="hosts-beat", ticks=3, turns=1),
-    HostConfiguration(name="hosts-clocks", hosts=1, clocks=8, ticks=3, turns=1),
-    HostConfiguration(name="hosts-start", hosts=1, opening=1, ticks=1, turns=2, crashes=1),
-    HostConfiguration(name="hosts-deaf", ticks=0, turns=1, cuts=1, lasting=True),
-    HostConfiguration(name="hosts-cut", hosts=1, ticks=0, turns=1, cuts=1),
-    HostConfiguration(name="hosts-one-id", ticks=1, turns=1, copies=1),
-    HostConfiguration(name="hosts-no-lease", ticks=17, turns=0, lease=False),
-    HostConfiguration(name="hosts-sleep", ticks=4, turns=0, sleeps=1),
-    HostConfiguration(name="hosts-guard", hosts=1, ticks=3, turns=1, stops=1),
-    HostConfiguration(name="hosts-next", ticks=0, turns=0, falls=1),
-    HostConfiguration(
-        name="hosts-limits", hosts=1, ticks=3, turns=0, falls=1, journal=True, next_fence_s=1.0
+HOST_TABLE: tuple[Configuration, ...] = (
+    _with_hosts("hosts-beat", ticks=3, turns=1),
+    _with_hosts("hosts-clocks", hosts=1, clocks=8, ticks=3, turns=1),
+    _with_hosts("hosts-start", hosts=1, opening=1, ticks=1, turns=2, crashes=1),
+    _with_hosts("hosts-deaf", turns=1, partitions=1, lasting=True),
+    _with_hosts("hosts-cut", hosts=1, turns=1, partitions=1),
+    _with_hosts("hosts-one-id", ticks=1, turns=1, twins=1),
+    _with_hosts("hosts-no-lease", ticks=17, lease=False),
+    _with_hosts("hosts-sleep", ticks=4, sleeps=1),
+    _with_hosts("hosts-guard", hosts=1, ticks=3, turns=1, stops=1),
+    _with_hosts("hosts-next", falls=1),
+    _with_hosts(
+        "hosts-limits", hosts=1, ticks=3, falls=1, journal=True, next_fence_s=1.0
     ),
-    HostConfiguration(name="hosts-falls", hosts=1, ticks=0, turns=0, falls=2, journal=True),
-    HostConfiguration(name="hosts-kept", hosts=1, ticks=3, turns=0, falls=1, journal=True),
-    HostConfiguration(
-        name="hosts-hello", hosts=1, lates=1, ticks=0, turns=0, crashes=1, falls=1, journal=True
+    _with_hosts("hosts-falls", hosts=1, falls=2, journal=True),
+    _with_hosts("hosts-kept", hosts=1, ticks=3, falls=1, journal=True),
+    _with_hosts(
+        "hosts-hello", hosts=1, lates=1, crashes=1, falls=1, journal=True
     ),
-    HostConfiguration(
-        name="hosts-late", hosts=1, lates=1, ticks=1, turns=1, falls=1, journal=True, fence_s=1.0,
+    _with_hosts(
+        "hosts-late", hosts=1, lates=1, ticks=1, turns=1, falls=1, journal=True, fence_s=1.0,
         next_fence_s=1.0,
     ),
-    HostConfiguration(
-        name="hosts-over-twice", hosts=1, ticks=2, turns=0, falls=2, journal=True,
+    _with_hosts(
+        "hosts-over-twice", hosts=1, ticks=2, falls=2, journal=True,
         next_fence_s=1.0,
     ),
-    HostConfiguration(name="hosts-unknown", ticks=0, turns=0, falls=1, journal=True, keyed=False),
-    HostConfiguration(
-        name="hosts-written-off", hosts=1, ticks=0, turns=1, falls=2, journal=True, keyed=False
+    _with_hosts("hosts-unknown", falls=1, journal=True, key=False),
+    _with_hosts(
+        "hosts-written-off", hosts=1, turns=1, falls=2, journal=True, key=False
     ),
     # Much of it.
-    HostConfiguration(name="hosts", ticks=2, turns=1, crashes=1),
+    _with_hosts("hosts", ticks=2, turns=1, crashes=1),
 )  # fmt: skip
 """Those with hosts, the small ones first."""
 
-AnyConfiguration: TypeAlias = Configuration | KeyConfiguration | HostConfiguration
-
-ALL: tuple[AnyConfiguration, ...] = (*TABLE, *KEY_TABLE, *HOST_TABLE)
+ALL: tuple[Configuration, ...] = (*TABLE, *KEY_TABLE, *HOST_TABLE)
 
 SHOWS: dict[str, tuple[str, ...]] = {
     "lost": (
@@ -539,7 +502,7 @@ BEYOND: dict[str, str] = {
 """The mutants that no configuration shows, and why."""
 
 
-def any_configuration(name: str) -> AnyConfiguration:
+def configuration(name: str) -> Configuration:
     """The configuration of this name.  KeyError with the near ones if there is none."""
     for each in ALL:
         if each.name == name:
@@ -550,14 +513,6 @@ def any_configuration(name: str) -> AnyConfiguration:
     raise KeyError(f"no configuration {name!r}; {hint}")
 
 
-def configuration(name: str) -> Configuration:
-    """The one of this name without keys.  KeyError as :func:`any_configuration`."""
-    found = any_configuration(name)
-    if not isinstance(found, Configuration):
-        raise KeyError(f"{name!r} is a configuration of keys")
-    return found
-
-
-def showing(mutant: str) -> list[AnyConfiguration]:
+def showing(mutant: str) -> list[Configuration]:
     """The configurations that show this mutant, the smallest first."""
     return [each for each in ALL if mutant in SHOWS.get(each.name, ())]

@@ -162,9 +162,15 @@ class KeyJudge(Judge):
         number, _ = self.runs.pop(run)
         self.ended(number, ("result", payload))
 
-    def serving(self, serves: bool) -> None:
-        """A worker is there, or is not, or is to end."""
-        self.serves = serves
+    def spawned(self, life: int, worker: bytes) -> None:
+        """A worker is there."""
+        self.serves = True
+
+    def doomed(self, life: int, worker: bytes) -> None:
+        """A worker is to end, or has ended."""
+        self.serves = False
+
+    died = doomed
 
     def worker_lost(self) -> None:
         """Executions of the worker are proven over."""

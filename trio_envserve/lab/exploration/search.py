@@ -10,7 +10,7 @@ from typing import Any
 from ...retrylab.explore import Exploration, Explored, walk
 from ...retrylab.failure import explored_failure
 from ..simulation.coverage import IMPOSSIBLE_OF_KEYS, POSSIBLE_OF_KEYS, name_of
-from .configurations import AnyConfiguration, KeyConfiguration
+from .configurations import Configuration
 from .systems import system_of
 from .world import PAIRS
 
@@ -18,7 +18,7 @@ from .world import PAIRS
 class Search:
     """Search of a configuration.  Iterate over :meth:`run`; it ends at the first violation."""
 
-    def __init__(self, configuration: AnyConfiguration, *, most_states: int | None = None) -> None:
+    def __init__(self, configuration: Configuration, *, most_states: int | None = None) -> None:
         self.configuration = configuration
         self.system = system_of(configuration)
         bounds = self.system.bounds
@@ -42,7 +42,7 @@ class Search:
     @property
     def key_pairs(self) -> dict[str, int]:
         """How often each input came to a generation of a key in each state."""
-        if not isinstance(self.configuration, KeyConfiguration):
+        if not self.configuration.instant:
             return {}
         return {name_of(pair): PAIRS[pair] for pair in POSSIBLE_OF_KEYS}
 
@@ -83,7 +83,7 @@ class Search:
         return [*failure.text().splitlines(), f"VIOLATED {self.violations[0]}"]
 
 
-def explore(configuration: AnyConfiguration, *, most_states: int | None = None) -> Search:
+def explore(configuration: Configuration, *, most_states: int | None = None) -> Search:
     """Explore to the end, or to the first violation, or to so many states."""
     search = Search(configuration, most_states=most_states)
     for _ in search.run():

@@ -19,16 +19,16 @@ from ...retrylab import (
     Ask,
     Bounds,
     Fault,
+    Judge,
     Rule,
     System,
 )
 from ...retrylab.values import Forms
 from .calls import OF_PROMISES, Promises
-from .configurations import AnyConfiguration, Configuration, HostConfiguration, KeyConfiguration
+from .configurations import Configuration
 from .hosted import LeaseJudge
 from .keyed import OF_KEYS, DiskJudge, KeyJudge
 from .rules import FORMS
-from .wire import describe
 from .world import (
     HOSTS,
     NOW_S,
@@ -38,8 +38,6 @@ from .world import (
     Client,
     Commander,
     HostServer,
-    KeyServer,
-    KeyWorker,
     Machine,
     Server,
     Time,
@@ -49,14 +47,9 @@ from .world import (
 
 CONFIGURATION_RULE = {"configuration": Rule("the same in every state")}
 SYSTEM_FORMS: Forms = {
-    **FORMS, Promises: OF_PROMISES, Client: CONFIGURATION_RULE, Worker: CONFIGURATION_RULE,
+    **FORMS, Promises: OF_PROMISES, KeyJudge: OF_KEYS, DiskJudge: OF_KEYS,
+    **dict.fromkeys((Client, Caller, Commander, Worker), CONFIGURATION_RULE),
     Server: {**CONFIGURATION_RULE, "new_id": Rule("it draws ids by what is in the form")},
-}  # fmt: skip
-
-
-KEY_FORMS: Forms = {
-    **FORMS, KeyJudge: OF_KEYS, DiskJudge: OF_KEYS, Caller: CONFIGURATION_RULE,
-    Commander: CONFIGURATION_RULE, KeyWorker: CONFIGURATION_RULE, KeyServer: SYSTEM_FORMS[Server],
 }  # fmt: skip
 
 
@@ -118,66 +111,40 @@ HOST_FORMS: Forms = {
 """As :data:`.rules.FORMS`, for what hosts have besides."""
 
 
-def _of_calls(asked: Configuration) -> System:
-    clients = [f"c{number}" for number in range(asked.clients)]
-    workers = [f"w{slot}" for slot in range(asked.workers)]
-    asks = [Ask(float(call), client, "run") for call in range(asked.requests) for client in clients]
-    faults = {Fault[kind] for kind in Fault.__members__ if asked.each.get(kind)}
-    return System(
-        actors={
-            **dict.fromkeys(clients, partial(Client, asked)), SERVER: partial(Server, asked),
-            **dict.fromkeys(workers, partial(Worker, asked)),
-        },
-        asks=lambda random: asks, judges=[partial(Promises, asked.most)], faults=faults,
-        never_killed=[*clients, *workers], alike=[clients, workers], forms=SYSTEM_FORMS,
-        describe=describe,
-        bounds=Bounds(
-            asks=len(asks), faults=sum(asked.bounds.values()), each=asked.each, settled=True,
-            most_states=50_000_000,
-        ),
-    )  # fmt: skip
-
-
-def _of_keys(asked: KeyConfiguration) -> System:
-    callers = [f"c{number}" for number in range(asked.callers)]
-    judge = partial(DiskJudge if asked.falls else KeyJudge, asked.consent, asked.allowance)
-    actors: dict[str, Callable[[], Actor]] = {
-        SERVER: partial(KeyServer, asked), "w0": partial(KeyWorker, asked),
-        **dict.fromkeys(callers, partial(Caller, asked)),
-    }  # fmt: skip
-    if asked.commands:
-        actors[f"c{asked.callers}"] = partial(Commander, asked)
-    return System(
-        actors=actors, asks=lambda random: (), judges=[judge], faults=(), alike=[callers],
-        forms=KEY_FORMS, describe=describe,
-        bounds=Bounds(
-            asks=0, faults=sum(asked.bounds.values()), each=asked.bounds, instant=True,
-            most_states=50_000_000,
-        ),
-    )  # fmt: skip
-
-
-def _of_hosts(asked: HostConfiguration) -> System:
-    actors: dict[str, Callable[[], Actor]] = {
-        TIME: partial(Time, asked), SERVER: partial(HostServer, asked),
-        **dict.fromkeys(HOSTS[: asked.hosts], partial(Machine, asked)),
-    }  # fmt: skip
-    return System(
-        actors=actors, asks=lambda random: (), judges=[LeaseJudge], faults=(),
-        forms=HOST_FORMS, describe=told,
-        bounds=Bounds(
-            asks=0, faults=sum(asked.bounds.values()), each=asked.bounds, prompt=True,
-            settled=True, most_states=50_000_000,
-        ),
-    )  # fmt: skip
-
-
-def system_of(configuration: AnyConfiguration) -> System:
+def system_of(asked: Configuration) -> System:
     """The system of a configuration."""
-    match configuration:
-        case KeyConfiguration():
-            return _of_keys(configuration)
-        case HostConfiguration():
-            return _of_hosts(configuration)
-        case _:
-            return _of_calls(configuration)
+    clients = [f"c{number}" for number in range(asked.clients)]
+    workers = [f"w{slot}" for slot in range(asked.slots)]
+    actors: dict[str, Callable[[], Actor]] = {
+        SERVER: partial(Server, asked), **dict.fromkeys(workers, partial(Worker, asked)),
+    }  # fmt: skip
+    judge: Callable[[], Judge] = partial(Promises, asked.most)
+    asks: list[Ask] = []
+    if asked.hosts:
+        clients, judge = [], LeaseJudge
+        actors = {
+            TIME: partial(Time, asked), SERVER: partial(HostServer, asked),
+            **dict.fromkeys(HOSTS[: asked.hosts], partial(Machine, asked)),
+        }  # fmt: skip
+    elif asked.key:
+        kind = DiskJudge if asked.journal else KeyJudge
+        judge = partial(kind, bool(asked.consent), asked.allowance)
+        actors |= dict.fromkeys(clients, partial(Caller, asked))
+        if asked.commands:
+            actors[f"c{asked.clients}"] = partial(Commander, asked)
+    else:
+        actors = {**dict.fromkeys(clients, partial(Client, asked)), **actors}
+        asks = [
+            Ask(float(call), client, "run") for call in range(asked.requests) for client in clients
+        ]
+    return System(
+        actors=actors, asks=lambda random: asks, judges=[judge],
+        faults={Fault[kind] for kind in Fault.__members__ if asked.each.get(kind)},
+        never_killed=[name for name in actors if name != SERVER], alike=[clients, workers],
+        forms=HOST_FORMS if asked.hosts else SYSTEM_FORMS, describe=told,
+        bounds=Bounds(
+            asks=len(asks), faults=sum(asked.bounds.values()), each=asked.each,
+            settled=not asked.instant, instant=asked.instant, prompt=asked.hosts > 0,
+            most_states=50_000_000,
+        ),
+    )  # fmt: skip

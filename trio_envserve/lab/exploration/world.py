@@ -94,11 +94,11 @@ from ...core.journal import (
 )
 from ...core.key_records import KeyAct, Tag, input_digest
 from ...core.lease import NO_LEASE_S, LeaseTerms
-from ...core.limits import ServerLimits, WireLimits
+from ...core.limits import WireLimits
 from ...core.lives import Phase
 from ...core.ranges import Ranges
 from ...core.router import Router
-from ...core.router_effects import Kill, Lost, RouterEffect, Save, Spawn, ToClient, ToWorker
+from ...core.router_effects import Kill, Lost, Save, Spawn, ToClient, ToWorker
 from ...core.router_inputs import (
     ClientMessage,
     CloseAsked,
@@ -128,7 +128,7 @@ from ...retrylab.values import form
 from ..simulation.bounds import audit, unfinished
 from ..simulation.coverage import KeyPair, counted_keys
 from . import names
-from .configurations import Configuration, HostConfiguration, KeyConfiguration
+from .configurations import Configuration
 from .rules import FORMS
 from .wire import Frames, Mail, WorkerMail, decoded, describe
 
@@ -183,7 +183,7 @@ def compacted(rows: Sequence[Row]) -> tuple[Row, ...]:
 def told_of(outcome: messages.Outcome, payload: bytes) -> Told:
     """Answer of an outcome to who waited."""
     if outcome.status == Status.RESULT:
-        if payload[:1].isdigit():
+        if payload[0] < 0x80:  # what a command is answered is a map
             return "result", payload
         record = cbor2.loads(payload)
         return "said", record["generation"], record["started"], record.get("finished", False)
@@ -211,8 +211,6 @@ ROUNDS = 40
 ROUNDS_OF_A_TICK = 4
 """The last of so many rounds is a tick."""
 BODY = b"work"
-ALLOWANCE = 9
-"""Executions that the request allows: more than a configuration can come to."""
 HEADER_BYTES = 1 << 20
 
 
@@ -445,31 +443,66 @@ def _verdict(status: Status, body: Any) -> str:
 # -- the server ----------------------------------------------------------------------------------
 
 
-class Server(Actor):
-    """A router, of one life of the server."""
+class Part(Actor):
+    """A part of the server's side, which tells the judge of its world what it does."""
+
+    configuration: Any
+
+    def say(self, *what: Any) -> None:
+        """Tell the judge of calls."""
+        if not self.configuration.instant:
+            self.did("", what)
+
+    def say_of_key(self, *what: Any) -> None:
+        """Tell the judge of a key."""
+        if self.configuration.instant:
+            self.did("", what)
+
+
+class Server(Part):
+    """A router, of one life of the server after the other, with its workers and its journal."""
 
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
+        self.life = -1
+        self.not_free: list[str] = []
+        """Slots in which processes of earlier lives may be, which this one waits for."""
+        self.safe: tuple[Row, ...] = ()
+        self.written: tuple[tuple[Row, ...], ...] = ()
+        """Groups of records that a fall of the server may lose, from any of them on."""
+        self.group: tuple[Row, ...] = ()
+        """The records that this step has written so far."""
+        self.ready = True
+        """Whether a router with a journal may be asked for what was asked before."""
 
     def on_start(self) -> None:
         """A router that starts workers once all before it are dead."""
-        asked = self.configuration
-        self.life: int = self.disk.get("life", -1) + 1
+        self.life = self.disk.get("life", -1)
+        self._make()
         self.disk["life"] = self.life
-        self.new_id = names.ServerIds(self.life)
-        self.router = Router(
-            epoch=names.epoch(self.life), slots=asked.workers, now_s=NOW_S, new_id=self.new_id,
-            limits=asked.server_limits(), wire=WireLimits(), journaled=False,
-        )  # fmt: skip
-        self.not_free = [f"w{slot}" for slot in range(asked.workers)] if self.life else []
-        for slot in self.not_free:
-            self.notify(slot, ("lock", self.life))
-        if not self.life:
+        if self.life:
+            self.not_free = [f"w{slot}" for slot in range(self.configuration.slots)]
+            for slot in self.not_free:
+                self.notify(slot, ("lock", self.life))
+        else:
             self._open()
         self.calm()
+        if self.configuration.instant:
+            self._start(b"w0")
+
+    def _make(self) -> None:
+        """The next router, which has not begun."""
+        asked = self.configuration
+        self.life += 1
+        self.new_id = names.ServerIds(self.life)
+        self.router = Router(
+            epoch=names.epoch(self.life), slots=asked.slots, now_s=NOW_S, new_id=self.new_id,
+            limits=asked.server_limits(), wire=WireLimits(), heartbeats=asked.slots > 0,
+            journaled=asked.journal,
+        )  # fmt: skip
 
     def calm(self) -> None:
-        """Let no lease, suspicion, settling or start be due."""
+        """Let no lease, suspicion, settling or start be due, and nothing of keys."""
         router = self.router
         for slot in router.pool.slots:
             if slot.start_at_s < math.inf:  # else it is never to start
@@ -481,6 +514,8 @@ class Server(Actor):
         for worker in router.workforce.workers.values():
             for execution in worker.live.values():
                 execution.stop_s = None if execution.stop_s is None else NOW_S
+        for generation in router.keys.generations.values():
+            generation.since_s = NOW_S
 
     # -- inputs ---------------------------------------------------------------------
 
@@ -492,7 +527,7 @@ class Server(Actor):
             return
         sessions = [each.id for each in self.router.cache.sessions.values() if not each.ended]
         if getattr(header, "session", None) in sessions:
-            self.did("", ("heard", *_finishes(header, self.configuration)))
+            self.say("heard", *_finishes(header, self.configuration))
         self.hear(message, header)
 
     def hear(self, mail: Mail, header: Any) -> list[Any]:
@@ -508,31 +543,50 @@ class Server(Actor):
             run = mail.life, mail.worker, header.number
             known = mail.worker in self.router.pool.lives  # else it was declared lost before
             if known and header.status == Status.RESULT:
-                self.did("", ("reported", run, mail.frames[3]))
+                self.say("reported", run, mail.frames[3])
         self.take(WorkerMessage((mail.worker, *mail.frames), NOW_S), repairs=True)
 
     def on_notice(self, peer: str, what: Any) -> None:
-        """A worker is dead: one of its own, or the last one of an earlier life."""
+        """A worker is dead: one of its own, or the last one of an earlier life; a lease ends."""
         match what:
             case ("free", life) if life == self.life and peer in self.not_free:
                 self.not_free.remove(peer)
                 if not self.not_free:
                     self._open()
             case ("exited", worker, life) if life == self.life:
-                self.did("", ("reaped", life, worker))
+                self.say("reaped", life, worker)
                 self.take(Exited(worker, NOW_S, "it ended"))
+            case ("lease", session):
+                self._end_lease(session)
 
     def _open(self) -> None:
         dead = tuple(names.epoch(life) for life in range(self.life))
         self.take(PoolOpened(dead, NOW_S))
 
     def choices(self) -> Iterator[Choice]:
-        """Timers, and somebody who sends another payload under a known id."""
+        """Timers, the journal, and what somebody may do to the server."""
+        yield from self._of_workers()
+        yield from self._of_requests()
+        keys = self.router.keys
+        if keys.orphans or keys.retained:
+            yield Choice("unwanted")
+        if keys.commands.said:
+            yield Choice("expire")
+        if self.life and self.router.starting and not self.not_free:
+            yield Choice("open")
+        for groups in sorted({1, len(self.written)} if self.written else ()):
+            yield Choice("sync", (groups,))
+        for kept in range(len(self.written) + 1):
+            yield Choice("fall", (kept,), bound="falls")
+        for stage in ("DRAINING", "CANCELLING"):
+            yield Choice("close", (stage,), bound="closings")
+
+    def _of_workers(self) -> Iterator[Choice]:
         router, pool = self.router, self.router.pool
-        sessions = router.cache.sessions
         for slot in pool.slots:
             waits = slot.life is None and slot.start_at_s < math.inf
-            if waits and not (pool.stopping or router.starting):
+            alone = self.configuration.instant and pool.lives  # one worker at a time
+            if waits and not (pool.stopping or router.starting or alone):
                 yield Choice("start", (b"w%d" % slot.index,))
         for life in pool.lives.values():
             if life.phase is Phase.REAPED:
@@ -544,16 +598,18 @@ class Server(Actor):
                     yield Choice("stop", (life.id,), bound="kills")
         if self.configuration.recycle is not None and self._ticks():
             yield Choice("tick")
-        for session in sessions.values():
+
+    def _of_requests(self) -> Iterator[Choice]:
+        sessions = self.router.cache.sessions
+        for session in sessions.values() if not self.configuration.instant else ():
             if not session.ended:
                 yield Choice("lease", (session.id,), bound="leases")
             for sequence in session.entries:
                 yield Choice("forge", (session.id, sequence), bound="forgeries")
-        for _, session_id, sequence in router.dispatcher.deadlines.heap:
-            session = sessions.get(session_id)  # type: ignore[assignment]  # it may have ended
-            entry = session and session.entries.get(sequence)
+        for _, id, sequence in self.router.dispatcher.deadlines.heap:
+            entry = id in sessions and sessions[id].entries.get(sequence)
             if entry and entry.kept is None:
-                yield Choice("deadline", (session_id, sequence), bound="limits")
+                yield Choice("deadline", (id, sequence), bound="limits")
 
     def _ticks(self) -> bool:
         """Whether anything comes of a tick."""
@@ -562,13 +618,15 @@ class Server(Actor):
         return bool(router.take(Tick(NOW_S))) or form(router, FORMS) != form(self.router, FORMS)
 
     def on_choice(self, name: str, *args: Any) -> None:
-        """Let a timer be due."""
+        """Let it happen."""
         getattr(self, f"_{name}")(*args)
 
     def _tick(self) -> None:
         self.take(Tick(NOW_S))
 
     def _start(self, slot: bytes) -> None:
+        if self.configuration.journal:
+            self.say_of_key("went_on")
         self.router.pool.slots[int(slot[1:])].start_at_s = NOW_S
         self._tick()
 
@@ -589,17 +647,19 @@ class Server(Actor):
         self._tick()
 
     def _lease(self, session: bytes) -> None:
-        self.did("", ("excused", names.client_of(session)))
-        self.router.cache.sessions[session].heard_s = LONG_AGO_S
-        self.router.cache.sessions.move_to_end(session, last=False)
+        self.say("excused", names.client_of(session))
+        self._end_lease(session)
+
+    def _end_lease(self, session: bytes) -> None:
+        sessions = self.router.cache.sessions
+        if session in sessions:
+            sessions[session].heard_s = LONG_AGO_S
+            sessions.move_to_end(session, last=False)
         self._tick()
 
     def _deadline(self, session: bytes, sequence: int) -> None:
-        self.did("", ("out_of_time", session, sequence))
-        self._pass(session, sequence)
-
-    def _pass(self, session: bytes, sequence: int) -> None:
         """Let a deadline be due."""
+        self.did("", ("out_of_time", (session, sequence)))
         deadlines = self.router.dispatcher.deadlines
         deadlines.heap = [
             (LONG_AGO_S if each[1:] == (session, sequence) else each[0], *each[1:])
@@ -616,6 +676,50 @@ class Server(Actor):
         if not any(isinstance(header, messages.Refused) for header in said):
             self.did("", ("broken", "G6", "another payload is taken for the first"))
 
+    def _unwanted(self) -> None:
+        """Nobody has waited for so long that the deadline for orphans, or the retention, ends."""
+        self.did("", ("unwanted",))
+        keys = self.router.keys
+        for generation in (*keys.orphans.values(), *keys.retained.values()):
+            generation.since_s = LONG_AGO_S
+        self._tick()
+
+    def _expire(self) -> None:
+        """The oldest command need not be known any more."""
+        self.did("", ("expired",))
+        said = self.router.keys.commands.said
+        command, (answer, _) = next(iter(said.items()))
+        said[command] = answer, LONG_AGO_S
+        self._tick()
+
+    def _close(self, stage: str) -> None:
+        self.did("", ("closed", stage == "CANCELLING"))
+        self.take(CloseAsked(NOW_S, ClosingStage[stage]))
+
+    def _sync(self, groups: int) -> None:
+        rows = [row for group in self.written[:groups] for row in group]
+        self.safe, self.written = compacted((*self.safe, *rows)), self.written[groups:]
+        self.say_of_key("synced", groups)
+        self.take(Saved(self.router.dispatcher.journal.safe + len(rows), NOW_S))
+
+    def _fall(self, kept: int) -> None:
+        rows = [row for group in self.written[:kept] for row in group]
+        self.safe, self.written = compacted((*self.safe, *rows)), ()
+        self.did("", ("fell", kept))
+        self._make()
+        for name in ("w0", *self.callers()):
+            self.notify(name, ("fell", self.life))
+        self._restore()
+        self._say_ready()
+
+    def _restore(self) -> None:
+        self.take(Restored(tuple(map(record_of, self.safe)), NOW_S))
+
+    def callers(self) -> list[str]:
+        """Names of all callers."""
+        count = self.configuration.clients + (self.configuration.commands > 0)
+        return [f"c{number}" for number in range(count)]
+
     # -- effects --------------------------------------------------------------------
 
     def take(self, given: RouterInput, *, repairs: bool = False) -> list[Any]:
@@ -623,9 +727,10 @@ class Server(Actor):
         are told.  ``repairs``: whether a dispatch may be the repetition of a lost one."""
         router = self.router
         self.new_id.attach(router.pool)
-        effects = router.take(given)
-        while router.behind:
-            effects += router.take(Resume(NOW_S))
+        with counted_keys(router.keys, PAIRS):
+            effects = router.take(given)
+            while router.behind:
+                effects += router.take(Resume(NOW_S))
         self.calm()
         said = []
         for effect in effects:
@@ -640,36 +745,55 @@ class Server(Actor):
                     self._kill(effect.worker)
                 case Lost():
                     self._lost(effect.worker)
+                case Save():
+                    self._save(effect)
                 case _:
-                    self._more(effect)
+                    pass
         asked = self.configuration
         for wrong in audit(router, asked.workers * asked.capacity):
             self.did("", ("broken", "G8", wrong))
+        if asked.instant and asked.journal:
+            self._say_ready()
         return said
+
+    def _say_ready(self) -> None:
+        ready = bool(self.router.workforce.environment) or bool(self.router.keys.open)
+        if ready != self.ready:
+            self.ready = ready
+            for name in self.callers():
+                self.notify(name, ("ready", ready))
 
     def _spawn(self, effect: Spawn) -> None:
         to = _slot(effect.worker)
         self.notify(to, ("spawn", effect.worker, self.life, effect.incarnation))
 
     def _kill(self, worker: bytes) -> None:
-        self.did("", ("ending", self.life, worker))
+        self.say("ending", self.life, worker)
         self.notify(_slot(worker), ("kill", worker, self.life))
 
     def _lost(self, worker: bytes) -> None:
-        self.did("", ("lost", self.life, worker))
+        self.say("lost", self.life, worker)
+        self.say_of_key("worker_lost")
 
-    def _more(self, effect: RouterEffect) -> None:
-        """Carry out another effect."""
+    def _save(self, save: Save) -> None:
+        rows = tuple(tuple(plain_of(each)) for each in save.records)
+        self.say_of_key("recorded", rows)
+        self.group = (*self.group, *rows)
+
+    def on_settled(self) -> None:
+        """Records of one step are a group."""
+        if self.group:
+            self.written, self.group = (*self.written, self.group), ()
 
     def _to_client(self, route: bytes, frames: Frames) -> Any:
         header = header_of(frames)
         match header:
             case messages.Outcome():
-                self.did("", ("sent", header.session, header.sequence, frames))
+                self.say("sent", header.session, header.sequence, frames)
             case messages.Cancelled(started=False):
-                self.did("", ("never_started", header.session, header.sequence))
+                self.say("never_started", header.session, header.sequence)
             case messages.Unknown(gone=True):
-                self.did("", ("gone", header.session))
+                self.say("gone", header.session)
         if names.connection_of(route):  # else it is of somebody who is not here
             self.send(f"c{names.owner(route)}", Mail(route, frames))
         return header
@@ -679,9 +803,10 @@ class Server(Actor):
         match header:
             case messages.Dispatch():
                 request = header.session, header.sequence
-                self.did("", ("dispatched", self.life, worker, request, repairs))
+                self.say("dispatched", self.life, worker, request, repairs)
+                self.say_of_key("dispatched", header.number, header.sequence, frames[2])
             case messages.Retire():
-                self.did("", ("ending", self.life, worker))
+                self.say("ending", self.life, worker)
         self.send(_slot(worker), WorkerMail(worker, self.life, frames))
 
     def on_rest(self) -> None:
@@ -732,50 +857,65 @@ class Process:
     runs: tuple[Running, ...] = ()
 
 
-class Worker(Actor):
+class Worker(Part):
     """A slot: the processes of workers that were started for it, of which one may still end
-    when the next one starts."""
+    when the next one starts.  Where all arrives at once it is chosen when a process that is to end
+    ends, and when it is reaped."""
 
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
         self.processes: dict[bytes, Process] = {}
         self.lock: int | None = None
         """The life of the server that waits until no process of an earlier one is there."""
+        self.doomed = False
+        """Whether its process was killed, or is to exit."""
+        self.dead: tuple[bytes, int] | None = None
+        """The process that is dead and not reaped."""
 
     # -- processes --------------------------------------------------------------------
 
     def on_notice(self, peer: str, what: Any) -> None:
-        """The server starts a process here, or kills it, or asks whether there is one."""
+        """The server starts a process here, kills it, has fallen, or asks whether there is one."""
         match what:
             case ("spawn", worker, life, incarnation):
+                announce = self.configuration.announce
+                core = WorkerCore(incarnation, header_bytes=1 << 20, announce_bytes=announce)
+                process = self.processes[worker] = Process(life, worker, core)
                 self.did("", ("spawned", life, worker))
-                self._take(self._made(worker, life, incarnation), self._ready())
+                self._take(process, self._ready())
             case ("kill", worker, life):
-                self._die(worker, life)
+                self._end_process(worker, life)
             case ("lock", life):
                 self.lock = life
                 for process in [*self.processes.values()]:
                     if not process.runs:  # an idle worker dies with its server
                         self._die(process.id, process.life)
                 self._unlock()
-
-    def _made(self, worker: bytes, life: int, incarnation: bytes) -> Process:
-        announce = self.configuration.announce
-        core = WorkerCore(incarnation, header_bytes=1 << 20, announce_bytes=announce)
-        process = self.processes[worker] = Process(life, worker, core)
-        return process
+            case ("fell", _):
+                self.processes.clear()
+                self.doomed, self.dead = False, None
 
     def _ready(self) -> EnvironmentReady:
         return EnvironmentReady(1, "explored", self.configuration.declared)
+
+    def _end_process(self, worker: bytes, life: int) -> None:
+        if not self.configuration.instant:
+            self._die(worker, life)
+        elif worker in self.processes:
+            self.doomed = True
+            self.did("", ("doomed", life, worker))
 
     def _die(self, worker: bytes, life: int) -> None:
         process = self.processes.get(worker)
         if process is None or process.life != life:
             return
-        for run in process.runs:
-            self.ended((life, worker, run.number))
+        if self.configuration.instant:
+            self.dead, self.doomed = (worker, life), False
+        else:
+            for run in process.runs:
+                self.ended((life, worker, run.number))
+            self.notify(SERVER, ("exited", worker, life))
         self.did("", ("died", life, worker))
-        self.notify(SERVER, ("exited", worker, life))
         del self.processes[worker]
         self._unlock()
 
@@ -792,53 +932,64 @@ class Worker(Actor):
         if process is None:
             return
         self._take(process, RouterMessage(message.frames))
-        self._heard(process, message.frames)
-
-    def _heard(self, process: Process, frames: Frames) -> None:
-        """Tell the judge what was stopped before it has begun."""
-        header = header_of(frames)
-        if isinstance(header, messages.Stop) and frames[0] == process.core.incarnation:
+        header = header_of(message.frames)
+        if isinstance(header, messages.Stop) and message.frames[0] == process.core.incarnation:
             numbers = [n for n in Ranges.from_flat(header.numbers) if n not in process.core.seen]
-            self.did("", ("stopped", process.life, process.id, tuple(numbers)))
+            self.say("stopped", process.life, process.id, tuple(numbers))
 
     def choices(self) -> Iterator[Choice]:
         """Ends of executions and of processes, and heartbeats."""
+        instant = self.configuration.instant
         for worker, process in self.processes.items():
             for run in process.runs:
-                yield Choice("end", (worker, run.number, True), when="patient")
+                yield Choice("end", (worker, run.number, True), when="" if instant else "patient")
                 if run.cancelled:
                     yield Choice("end", (worker, run.number, False))
-            yield Choice("beat", (worker,), when="idle")
-            yield Choice("beat", (worker,), bound="beats")
-            if self.lock is not None:
-                yield Choice("die", (worker,))
-            else:
+            if not instant:
+                yield Choice("beat", (worker,), when="idle")
+                yield Choice("beat", (worker,), bound="beats")
+            if self.lock is None:
                 yield Choice("crash", (worker,), bound="crashes")
+            if self.lock is not None or self.doomed:
+                yield Choice("die", (worker,))
+        if self.dead is not None:
+            yield Choice("reap", self.dead)
 
     def on_choice(self, name: str, *args: Any) -> None:
         """Let it happen."""
+        if name == "reap":
+            self.dead = None
+            self.notify(SERVER, ("exited", *args))
+            return
         process = self.processes[args[0]]
         match name:
             case "end":
                 self._end(process, *args[1:])
             case "beat":
-                if not process.core.acknowledged:
-                    self._take(process, self._ready())
-                self._take(process, BeatDue({}))
+                self._beat(process)
             case _:
                 self._die(process.id, process.life)
 
+    def _beat(self, process: Process) -> None:
+        if not process.core.acknowledged:
+            self._take(process, self._ready())
+        self._take(process, BeatDue({}))
+
     def _end(self, process: Process, number: int, result: bool) -> None:
-        """Environment code ends: with a result, or, if it was told to, without."""
+        """Environment code ends: with a result, or, if it was told to, without.  Where all arrives
+        at once the router says with the next heartbeat that it knows."""
         run = next(each for each in process.runs if each.number == number)
         process.runs = tuple(each for each in process.runs if each is not run)
-        self.ended((process.life, process.id, number))
         payload = b"%b@e%d-%b-%d" % (run.body, process.life, process.id, number)
+        self.ended((process.life, process.id, number))
+        self.say_of_key("over", number, payload)
         status = Status.RESULT if result else Status.CANCELLED
         if not result:
             info = ErrorInfo("cancelled", Verdict.RAN_AND_FAILED, payload.decode())
             payload = error_records.encode(info)
         self._take(process, OutcomeMade(number, status, payload, None))
+        if self.configuration.instant:
+            self._beat(process)
 
     # -- effects ----------------------------------------------------------------------
 
@@ -856,15 +1007,9 @@ class Worker(Actor):
                         run._replace(cancelled=run.cancelled or run.number == effect.number)
                         for run in process.runs
                     )
-                    self._stopping(process, effect.number)
+                    self.say_of_key("stopping", effect.number)
                 case Exit():
-                    self._exit(process)
-
-    def _exit(self, process: Process) -> None:
-        self._die(process.id, process.life)
-
-    def _stopping(self, process: Process, number: int) -> None:
-        """Environment code is told to stop."""
+                    self._end_process(process.id, process.life)
 
     def _begin(
         self, process: Process, number: int, request: tuple[bytes, int], body: bytes
@@ -872,7 +1017,7 @@ class Worker(Actor):
         if len(process.runs) >= self.configuration.capacity:
             self.did("", ("broken", "G8", f"{process.id.decode()} runs more than it can take"))
         run = process.life, process.id, number
-        self.did("", ("started", body.decode("ascii", "replace"), run, request))
+        self.say("started", body.decode("ascii", "replace"), run, request)
         process.runs = (*process.runs, Running(number, body, request[0]))
 
 
@@ -892,7 +1037,7 @@ class Said(NamedTuple):
 class BaseCaller(Actor):
     """A process that makes requests in a session, or the next one that has its name."""
 
-    def __init__(self, configuration: KeyConfiguration) -> None:
+    def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
         self.sessions = 0
         """Number of sessions so far."""
@@ -993,7 +1138,7 @@ class BaseCaller(Actor):
 class Commander(BaseCaller):
     """Cancels and forgets by key: with an id, or naming any generation."""
 
-    def __init__(self, configuration: KeyConfiguration) -> None:
+    def __init__(self, configuration: Configuration) -> None:
         super().__init__(configuration)
         self.commands: tuple[tuple[int, bytes], ...] = ()
         """The acts and ids that were used."""
@@ -1025,7 +1170,7 @@ class Commander(BaseCaller):
 class Caller(BaseCaller):
     """Asks for the work of the key, and whatever a caller may do besides."""
 
-    def __init__(self, configuration: KeyConfiguration) -> None:
+    def __init__(self, configuration: Configuration) -> None:
         super().__init__(configuration)
         self.asked = 0
         """How often it has asked, not counting what was issued again."""
@@ -1045,7 +1190,7 @@ class Caller(BaseCaller):
         if not self.here:
             yield Choice("back")
             return
-        if self.asked < self.configuration.asks:
+        if self.asked < self.configuration.requests:
             yield Choice("ask", (INPUT,))
         if self.lost and self.may_ask:
             yield from (Choice("again", (True,)), Choice("again", (False,)), Choice("withdraw"))
@@ -1133,287 +1278,13 @@ class Caller(BaseCaller):
         super().on_notice(peer, what)
 
 
-# -- the server ----------------------------------------------------------------------------------
-
-
-class KeyServer(Server):
-    """A router with keys, and its journal if it may fall."""
-
-    configuration: Any
-
-    def __init__(self, configuration: KeyConfiguration) -> None:
-        super().__init__(configuration)  # type: ignore[arg-type]  # what it needs of it is here
-        self.life = 0
-        self.safe: tuple[Row, ...] = ()
-        self.written: tuple[tuple[Row, ...], ...] = ()
-        """Groups of records that a fall of the server may lose, from any of them on."""
-        self.group: tuple[Row, ...] = ()
-        """The records that this step has written so far."""
-        self.ready = True
-
-    def on_start(self) -> None:
-        """A server whose worker is ready."""
-        self._begin()
-        self._start(b"w0")
-
-    def _begin(self) -> None:
-        self.new_id = names.ServerIds(self.life)
-        self.router = Router(
-            epoch=names.epoch(self.life), slots=1, now_s=NOW_S, new_id=self.new_id,
-            limits=ServerLimits(worker_capacity=2, session_share=1.0), wire=WireLimits(),
-            journaled=self.configuration.falls > 0,
-        )  # fmt: skip
-        if self.life:
-            self.new_id.attach(self.router.pool)
-            self.router.take(Restored(tuple(map(record_of, self.safe)), NOW_S))
-        else:
-            self._open()
-        self.calm()
-
-    def calm(self) -> None:
-        """Let nothing of keys be due, either."""
-        super().calm()
-        for generation in self.router.keys.generations.values():
-            generation.since_s = NOW_S
-
-    def on_message(self, sender: str, message: Mail | WorkerMail) -> None:
-        """A message of a caller or the worker."""
-        if isinstance(message, WorkerMail):
-            self.take(WorkerMessage((message.worker, *message.frames), NOW_S))
-        else:
-            self.hear(message, header_of(message.frames))
-
-    def on_notice(self, peer: str, what: Any) -> None:
-        """The worker is dead, or a lease ends."""
-        match what:
-            case ("lease", session):
-                sessions = self.router.cache.sessions
-                if session in sessions:
-                    sessions[session].heard_s = LONG_AGO_S
-                    sessions.move_to_end(session, last=False)
-                self._tick()
-            case ("exited", worker, life) if life == self.life:
-                self.take(Exited(worker, NOW_S, "it ended"))
-
-    def choices(self) -> Iterator[Choice]:
-        """Timers, the journal, and the end of the server."""
-        router, keys = self.router, self.router.keys
-        timers = ("settle",) if router.pool.lives else ("start",)  # one worker at a time
-        yield from (each for each in super().choices() if each.name in timers)
-        if keys.orphans or keys.retained:
-            yield Choice("unwanted")
-        if keys.commands.said:
-            yield Choice("expire")
-        if self.life and router.starting:
-            yield Choice("open")
-        for groups in sorted({1, len(self.written)} if self.written else ()):
-            yield Choice("sync", (groups,))
-        sessions = router.cache.sessions
-        for _, session, sequence in router.dispatcher.deadlines.heap:
-            entry = session in sessions and sessions[session].entries.get(sequence)
-            if entry and entry.kept is None:
-                yield Choice("limit", (session, sequence), bound="limits")
-        for kept in range(len(self.written) + 1):
-            yield Choice("fall", (kept,), bound="falls")
-        for stage in ("DRAINING", "CANCELLING"):
-            yield Choice("close", (stage,), bound="closes")
-
-    def _unwanted(self) -> None:
-        """Nobody has waited for so long that the deadline for orphans, or the retention, ends."""
-        self.did("", ("unwanted",))
-        keys = self.router.keys
-        for generation in (*keys.orphans.values(), *keys.retained.values()):
-            generation.since_s = LONG_AGO_S
-        self._tick()
-
-    def _expire(self) -> None:
-        """The oldest command need not be known any more."""
-        self.did("", ("expired",))
-        said = self.router.keys.commands.said
-        command, (answer, _) = next(iter(said.items()))
-        said[command] = answer, LONG_AGO_S
-        self._tick()
-
-    def _limit(self, session: bytes, sequence: int) -> None:
-        self.did("", ("out_of_time", (session, sequence)))
-        self._pass(session, sequence)
-
-    def _close(self, stage: str) -> None:
-        self.did("", ("closed", stage == "CANCELLING"))
-        self.take(CloseAsked(NOW_S, ClosingStage[stage]))
-
-    def _start(self, slot: bytes) -> None:
-        if self.configuration.falls:
-            self.did("", ("went_on",))
-        super()._start(slot)
-
-    def _sync(self, groups: int) -> None:
-        safe, self.written = self.written[:groups], self.written[groups:]
-        rows = [row for group in safe for row in group]
-        self.safe = compacted((*self.safe, *rows))
-        self.did("", ("synced", groups))
-        self.take(Saved(self.router.dispatcher.journal.safe + len(rows), NOW_S))
-
-    def _fall(self, kept: int) -> None:
-        rows = [row for group in self.written[:kept] for row in group]
-        self.safe, self.written = compacted((*self.safe, *rows)), ()
-        self.did("", ("fell", kept))
-        self.life += 1
-        self.notify("w0", ("fell", self.life))
-        for name in self.others():
-            self.notify(name, ("fell", self.life))
-        self._begin()
-        self._say_ready()
-
-    def others(self) -> list[str]:
-        """Names of all callers."""
-        count = self.configuration.callers + (self.configuration.commands > 0)
-        return [f"c{number}" for number in range(count)]
-
-    # -- effects ----------------------------------------------------------------------
-
-    def take(self, given: RouterInput, *, repairs: bool = False) -> list[Any]:
-        """See :meth:`.Server.take`."""
-        with counted_keys(self.router.keys, PAIRS):
-            said = super().take(given)
-        self._say_ready()
-        return said
-
-    def _say_ready(self) -> None:
-        if not self.configuration.falls:
-            return
-        ready = bool(self.router.workforce.environment) or bool(self.router.keys.open)
-        if ready != self.ready:
-            self.ready = ready
-            for name in self.others():
-                self.notify(name, ("ready", ready))
-
-    def _more(self, effect: RouterEffect) -> None:
-        if isinstance(effect, Save):
-            rows = tuple(tuple(plain_of(each)) for each in effect.records)
-            self.did("", ("recorded", rows))
-            self.group = (*self.group, *rows)
-
-    def on_settled(self) -> None:
-        """Records of one step are a group."""
-        if self.group:
-            self.written, self.group = (*self.written, self.group), ()
-
-    def _kill(self, worker: bytes) -> None:
-        self.notify("w0", ("kill", worker, self.life))
-
-    def _lost(self, worker: bytes) -> None:
-        self.did("", ("worker_lost",))
-
-    def _to_client(self, route: bytes, frames: Frames) -> Any:
-        self.send(f"c{names.owner(route)}", Mail(route, frames))
-        return header_of(frames)
-
-    def _to_worker(self, worker: bytes, frames: Frames, *, repairs: bool) -> None:
-        header = header_of(frames)
-        if isinstance(header, messages.Dispatch):
-            self.did("", ("dispatched", header.number, header.sequence, frames[2]))
-        self.send("w0", WorkerMail(worker, self.life, frames))
-
-    def on_rest(self) -> None:
-        """Say what a router at rest should not have."""
-        for what in unfinished(self.router):
-            self.has("", what)
-
-
-# -- the worker ----------------------------------------------------------------------------------
-
-
-class KeyWorker(Worker):
-    """The one worker, whose process is reaped when that is chosen."""
-
-    configuration: Any
-
-    def __init__(self, configuration: KeyConfiguration) -> None:
-        super().__init__(configuration)  # type: ignore[arg-type]  # what it needs of it is here
-        self.doomed = False
-        """Whether it was killed, or is to exit."""
-        self.dead: tuple[bytes, int] | None = None
-        """The process that is dead and not reaped."""
-
-    def on_notice(self, peer: str, what: Any) -> None:
-        """The server starts a process, kills it, or has fallen."""
-        match what:
-            case ("spawn", worker, life, incarnation):
-                process = self._made(worker, life, incarnation)
-                self.doomed = False
-                self.did("", ("serving", True))
-                self._take(process, self._ready())
-            case ("kill", worker, _) if worker in self.processes:
-                self._doom()
-            case ("fell", _):
-                self.processes.clear()
-                self.doomed, self.dead = False, None
-
-    def _doom(self) -> None:
-        self.doomed = True
-        self.did("", ("serving", False))
-
-    def choices(self) -> Iterator[Choice]:
-        """Ends of executions and of the process."""
-        for worker, process in self.processes.items():
-            for run in process.runs:
-                yield Choice("end", (worker, run.number, True))
-                if run.cancelled:
-                    yield Choice("end", (worker, run.number, False))
-            yield Choice("crash", (worker,), bound="crashes")
-            if self.doomed:
-                yield Choice("die", (worker,))
-        if self.dead is not None:
-            yield Choice("reap", self.dead)
-
-    def on_choice(self, name: str, *args: Any) -> None:
-        """Let it happen."""
-        if name == "reap":
-            self.dead = None
-            self.notify(SERVER, ("exited", *args))
-        else:
-            super().on_choice(name, *args)
-
-    def _die(self, worker: bytes, life: int) -> None:
-        self.did("", ("serving", False))
-        self.dead, self.doomed = (worker, life), False
-        del self.processes[worker]
-
-    def _exit(self, process: Process) -> None:
-        self._doom()
-
-    def _heard(self, process: Process, frames: Frames) -> None:
-        """Here a stop is judged by what goes on."""
-
-    def _stopping(self, process: Process, number: int) -> None:
-        self.did("", ("stopping", number))
-
-    def _begin(
-        self, process: Process, number: int, request: tuple[bytes, int], body: bytes
-    ) -> None:
-        process.runs = (*process.runs, Running(number, b"%d" % request[1], request[0]))
-
-    def _end(self, process: Process, number: int, result: bool) -> None:
-        """Environment code ends, and with the next heartbeat the router says that it knows."""
-        run = next(each for each in process.runs if each.number == number)
-        process.runs = tuple(each for each in process.runs if each is not run)
-        payload = b"%b@%d" % (run.body, number)
-        self.did("", ("over", number, payload))
-        status = Status.RESULT if result else Status.CANCELLED
-        self._take(process, OutcomeMade(number, status, payload, None))
-        if not process.core.acknowledged:
-            self._take(process, self._ready())
-        self._take(process, BeatDue({}))
-
-
 # -- time ------------------------------------------------------------------------------------
 
 
 class Time(Actor):
     """True time, which passes by ticks."""
 
-    def __init__(self, configuration: HostConfiguration) -> None:
+    def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
         self.ticks = 0
         self.rounds = 0
@@ -1464,7 +1335,7 @@ class Tenures:
 class Machine(Actor):
     """A machine: a host's process, its guard, and its workers."""
 
-    def __init__(self, configuration: HostConfiguration) -> None:
+    def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
         self.ticks, self.rate = 0, SLOW
         self.missed = 0
@@ -1494,7 +1365,7 @@ class Machine(Actor):
     def on_start(self) -> None:
         """The host begins, unless it is a second one with the id of the first."""
         self.tenures = Tenures(self.name)
-        if not self.configuration.copies or self.name == HOSTS[0]:
+        if not self.configuration.twins or self.name == HOSTS[0]:
             self._begin()
 
     # -- time -----------------------------------------------------------------------
@@ -1540,8 +1411,8 @@ class Machine(Actor):
             yield Choice("wake")
             return
         if self.host is None:
-            first = self.name == HOSTS[0] or not asked.copies or self.tenures.drawn
-            yield Choice("begin", bound="" if first else "copies")
+            first = self.name == HOSTS[0] or not asked.twins or self.tenures.drawn
+            yield Choice("begin", bound="" if first else "twins")
         if self.stopped:
             yield Choice("resume")
         if self._may_fire():
@@ -1556,7 +1427,7 @@ class Machine(Actor):
             yield Choice("again", bound="lates")
         for way in ("up", "down"):
             if way not in self.cut:
-                yield Choice("sever", (way,), bound="cuts")
+                yield Choice("sever", (way,), bound="partitions")
         if self.host is None:
             return
         if self.has_lost:
@@ -1618,7 +1489,7 @@ class Machine(Actor):
 
     def _begin(self) -> None:
         """A process of the host starts: its lock proves its earlier tenures dead."""
-        host = HOSTS[0] if self.configuration.copies else self.name
+        host = HOSTS[0] if self.configuration.twins else self.name
         self.host = Host(host, 1, self.tenures, past=self.tenures.drawn[-16:])
         self._connect()
         self._carry_out()
@@ -1813,20 +1684,13 @@ class Machine(Actor):
 class HostServer(Server):
     """A router with its hosts, of one life after another, and the caller of one request."""
 
-    configuration: Any
-
-    def __init__(self, configuration: HostConfiguration) -> None:
-        super().__init__(configuration)  # type: ignore[arg-type]  # what it needs of it is here
+    def __init__(self, configuration: Configuration) -> None:
+        super().__init__(configuration)
         self.ticks, self.rate = 0, FAST
-        self.life = -1
-        self.rows: tuple[Row, ...] = ()
-        """The journal."""
         self.waits: tuple[EpochWait, ...] = ()
         """The records of routers for their successors."""
         self.asked_in: int | None = -1
         """Life of the router that has the caller's request; None: it is answered."""
-        self.saving = 0
-        """Number of records up to which this step has written; 0: all of them are safe."""
 
     def on_start(self) -> None:
         """The first router."""
@@ -1842,14 +1706,8 @@ class HostServer(Server):
 
     def _make(self) -> None:
         """The next router, which has not begun."""
-        self.life += 1
+        super()._make()
         self.alive = False
-        self.new_id = names.ServerIds(self.life)
-        self.router = Router(
-            epoch=names.epoch(self.life), slots=0, now_s=NOW_S, new_id=self.new_id,
-            limits=ServerLimits(worker_capacity=1, session_share=1.0), wire=WireLimits(),
-            heartbeats=False, journaled=self.configuration.journal,
-        )  # fmt: skip
         asked = self.configuration
         fence_s = asked.next_fence_s if self.life % 2 else asked.fence_s
         terms = LeaseTerms(fence_s if asked.lease else NO_LEASE_S, drift=DRIFT, guard_s=GUARD_S)
@@ -1860,7 +1718,7 @@ class HostServer(Server):
         self.alive = True
         self.hosts.earlier = EarlierEpochs(self.waits, self.clock_s())
         if self.life and journal:
-            self.take(Restored(tuple(map(record_of, self.rows)), NOW_S))
+            self._restore()
         if journal or not self.waits:
             self._open()
 
@@ -1887,7 +1745,7 @@ class HostServer(Server):
             self.waits = record
             self.hosts.written(record)
 
-    def _fall(self) -> None:
+    def _fall(self, kept: int = 0) -> None:
         self._make()
 
     def _replace(self) -> None:
@@ -1980,7 +1838,7 @@ class HostServer(Server):
             return
         nonce = names.nonce(0, 1)
         session = names.session(self.life, nonce)
-        is_keyed = asked.journal and asked.keyed
+        is_keyed = asked.key
         if before >= 0 and not is_keyed:
             old = names.session(before, nonce)
             said = self._say(messages.Sync(old, names.epoch(before), 1, 1, 1, [0, 1]))
@@ -1993,13 +1851,13 @@ class HostServer(Server):
             earlier = 1 if before >= 0 else None
             self._say(
                 messages.KeyedRequest(
-                    session, 0, digest, True, ALLOWANCE, None, nonce, KeyAct.ASK, NAMESPACE, KEY,
-                    b"", earlier, True,
+                    session, 0, digest, True, asked.allowance, None, nonce, KeyAct.ASK,
+                    NAMESPACE, KEY, b"", earlier, True,
                 ),
                 BODY,
             )  # fmt: skip
         else:
-            self._say(messages.Request(session, 0, digest[:16], True, ALLOWANCE, None), BODY)
+            self._say(messages.Request(session, 0, digest[:16], True, asked.allowance, None), BODY)
 
     def _say(self, message: Any, *more: bytes) -> list[Any]:
         return self.hear(
@@ -2024,9 +1882,10 @@ class HostServer(Server):
         lives = self.router.pool.lives
         self.incarnations = {each: life.incarnation for each, life in lives.items()}
         said = super().take(given)
-        while self.saving:
-            upto, self.saving = self.saving, 0
-            said += super().take(Saved(upto, NOW_S))
+        while self.group:
+            rows, self.group = self.group, ()
+            self.safe = compacted((*self.safe, *rows))
+            said += super().take(Saved(self.router.dispatcher.journal.safe + len(rows), NOW_S))
         del self.incarnations
         return said
 
@@ -2038,12 +1897,6 @@ class HostServer(Server):
 
     def _lost(self, worker: bytes) -> None:
         self.did("", ("lost", named(self.incarnations[worker])))
-
-    def _more(self, effect: RouterEffect) -> None:
-        if isinstance(effect, Save):
-            rows = tuple(tuple(plain_of(each)) for each in effect.records)
-            self.rows = compacted((*self.rows, *rows))
-            self.saving = effect.upto
 
     def _to_client(self, route: bytes, frames: Frames) -> Any:
         header = header_of(frames)
