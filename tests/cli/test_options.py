@@ -15,7 +15,7 @@ from trio_envserve.cli.options import (
     worker_environ,
     workers_of,
 )
-from trio_envserve.envs.check import check_spec
+from trio_envserve.envs.loading import check_spec
 
 
 def test_pairs_are_json_or_text():

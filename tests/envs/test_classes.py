@@ -20,10 +20,10 @@ from tests.envs.scripted import Scripted, calls, one, running
 from trio_envserve.core.errors import ConfigError
 from trio_envserve.core.values import encode
 from trio_envserve.envs import classes, load
+from trio_envserve.envs.conversation import tagged, without
 from trio_envserve.envs.interface import EnvironmentUnavailable
 from trio_envserve.envs.methods import ObjectThread, TrioMethods
 from trio_envserve.envs.rewards import ScorerFailed
-from trio_envserve.envs.tagged import tagged, without
 from trio_envserve.evals.records import scores_of
 from trio_envserve.models.interface import Completion, ModelError
 from trio_envserve.worker.failures import EnvironmentFailure, code_of

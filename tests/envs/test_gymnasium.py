@@ -12,7 +12,7 @@ from tests.envs.scripted import one, running
 from trio_envserve.core.errors import ConfigError
 from trio_envserve.core.values import encode
 from trio_envserve.envs import load
-from trio_envserve.envs.check import check_spec
+from trio_envserve.envs.loading import check_spec
 
 LAKE = ["SFFF", "FHFH", "FFFH", "HFFG"]
 WAY = [1, 1, 2, 1, 2, 2]

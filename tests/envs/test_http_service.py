@@ -13,7 +13,7 @@ from tests.envs import scripted
 from trio_envserve.core.errors import ConfigError
 from trio_envserve.core.values import encode
 from trio_envserve.envs import load
-from trio_envserve.envs.check import check_spec
+from trio_envserve.envs.loading import check_spec
 from trio_envserve.worker.failures import EnvironmentFailure, code_of
 
 DOWN = "environment-unavailable"

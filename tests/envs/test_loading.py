@@ -9,7 +9,7 @@ import pytest
 from trio_envserve.core.errors import ConfigError
 from trio_envserve.envs import DEFAULT_ENVIRONMENT, load
 from trio_envserve.envs.arithmetic import Arithmetic
-from trio_envserve.envs.check import check_spec
+from trio_envserve.envs.loading import check_spec
 
 MODULE = """
     class Plain:

@@ -6,8 +6,8 @@ import pytest
 
 from trio_envserve import ConfigError, KeyConflict, NoAnswer, Outcome, ServerLost, WorkerLost
 from trio_envserve.core.errors import CallError, RolloutFailed
-from trio_envserve.evals.keys import MOST_NAME_BYTES, RunKeys, check_name, is_told
 from trio_envserve.evals.records import result_of
+from trio_envserve.evals.run import MOST_NAME_BYTES, RunKeys, check_name, is_told
 
 
 def test_a_rollout_that_was_told_its_error_gets_another_key():

@@ -14,7 +14,7 @@ from trio_envserve.evals import files
 from trio_envserve.evals.comparison import compare
 from trio_envserve.evals.files import chosen, overview, record_at, records, write_table
 from trio_envserve.evals.page import page
-from trio_envserve.evals.report.survey import survey
+from trio_envserve.evals.report import survey
 from trio_envserve.json_values import pieces
 
 

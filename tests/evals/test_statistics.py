@@ -12,8 +12,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from trio_envserve.evals.histogram import BINS, bar, histogram, sparkline
-from trio_envserve.evals.statistics import estimate, paired, pass_at, percentile, t_quantile
+from trio_envserve.evals.statistics import (
+    BINS,
+    bar,
+    estimate,
+    histogram,
+    paired,
+    pass_at,
+    percentile,
+    sparkline,
+    t_quantile,
+)
 
 
 @pytest.mark.parametrize(

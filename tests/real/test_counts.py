@@ -19,8 +19,7 @@ from tests.connections import held_port
 from tests.real.judge import Judge
 from tests.real.support import PATIENCE_S, Calls, open_calls, open_server_process
 from trio_envserve import Client, Outcome, ServerStats
-from trio_envserve.evals.keys import RunKeys
-from trio_envserve.evals.run import Evaluation, Plan
+from trio_envserve.evals.run import Evaluation, Plan, RunKeys
 from trio_envserve.evals.tally import Tally
 from trio_envserve.lab.processes import Process
 

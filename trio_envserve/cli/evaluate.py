@@ -11,7 +11,7 @@ import click
 
 from ..core.errors import ConfigError
 from ..core.limits import ClientLimits
-from ..envs.check import check_spec
+from ..envs.loading import check_spec
 from ..evals.inputs import Slice
 from .authors import with_traceback
 from .common import (

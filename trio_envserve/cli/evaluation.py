@@ -32,8 +32,7 @@ from ..core.limits import ClientLimits
 from ..core.status import ClientCounters
 from ..envs.loading import load
 from ..evals.inputs import Slice, read_inputs
-from ..evals.keys import RunKeys
-from ..evals.run import Evaluation, Plan
+from ..evals.run import Evaluation, Plan, RunKeys
 from ..evals.tally import Tally, retries
 from ..logs import set_title
 from ..net import Transport

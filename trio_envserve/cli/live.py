@@ -20,9 +20,9 @@ from ..client import Client
 from ..client.places import WAITS
 from ..core.errors import EnvServeError
 from ..core.status import ServerStats
-from ..evals.histogram import bar, histogram, sparkline
 from ..evals.plain import plain_line
 from ..evals.run import Evaluation
+from ..evals.statistics import bar, histogram, sparkline
 from .render import PLAIN_EVERY_S
 from .results import calls_words, tokens_words
 

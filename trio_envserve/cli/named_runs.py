@@ -8,9 +8,8 @@ from typing import Any
 from ..core.errors import ConfigError, KeyConflict
 from ..core.limits import MIB, KeyLimits
 from ..core.status import ServerStats
-from ..evals.keys import check_name
 from ..evals.records import run_digest
-from ..evals.run import Plan
+from ..evals.run import Plan, check_name
 from .common import say
 from .options import key_limits, pairs
 

@@ -26,9 +26,8 @@ from ..evals.files import (
     take_up,
     write_table,
 )
-from ..evals.keys import is_told
 from ..evals.records import Name, RolloutResult, digest, run_digest
-from ..evals.run import Plan, check
+from ..evals.run import Plan, check, is_told
 from ..evals.tally import Tally
 
 

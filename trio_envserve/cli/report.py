@@ -10,9 +10,15 @@ import trio
 
 from ..evals.comparison import compare
 from ..evals.files import NotWritten, overview
-from ..evals.report.details import most_chars
-from ..evals.report.survey import Survey, compared_data, page_data, survey
-from ..evals.report.writing import Written, write_report
+from ..evals.report import (
+    Survey,
+    Written,
+    compared_data,
+    most_chars,
+    page_data,
+    survey,
+    write_report,
+)
 from ..evals.run import check
 from .common import OK, UNWRITTEN, CommandError, Result, Stop, epilog, put, run_verb, say
 from .options import json_option

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.errors import short_type
-from ..evals.histogram import bar
 from ..evals.plain import headline, plain_line
 from ..evals.records import usage_words
+from ..evals.statistics import bar
 from ..evals.tally import PERCENTILES
 from .render import Table
 

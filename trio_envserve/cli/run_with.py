@@ -26,7 +26,7 @@ import click
 import trio
 
 from ..core.worker_range import WorkerRange
-from ..envs.check import check_spec
+from ..envs.loading import check_spec
 from ..logs import set_title
 from ..server import Server, open_server
 from ..server.curve import ServerCurve

@@ -13,8 +13,7 @@ import click
 import trio
 
 from ..core.worker_range import WorkerRange
-from ..envs.check import check_spec
-from ..envs.loading import DEFAULT_ENVIRONMENT
+from ..envs.loading import DEFAULT_ENVIRONMENT, check_spec
 from ..otlp import OtlpSetup, asked_by_variables, finish, is_installed, try_to_configure
 from ..server.curve import ServerCurve
 from .authors import with_traceback

@@ -12,7 +12,7 @@ import trio
 
 from ..client import Client
 from ..core.errors import EnvServeError
-from ..evals.histogram import sparkline
+from ..evals.statistics import sparkline
 from ..net import Transport
 from .at_server import AtServer, address_option, reached, wait_option
 from .common import NO_SERVER, NOT_STARTED, OK, Result, Stop, emit, epilog, put, run_verb

@@ -25,7 +25,7 @@ import click
 import trio
 
 from ..core.errors import ConfigError
-from ..envs.check import check_spec
+from ..envs.loading import check_spec
 from ..evals.inputs import read_inputs
 from ..host.interpreters import check_interpreter, find_interpreter, own_folders
 from ..worker.validation import Wanted

@@ -24,8 +24,8 @@ from typing import Any, Literal, final
 from .. import foreign
 from ..core.errors import ConfigError
 from .classes import ClassEnvironment
+from .conversation import tagged
 from .specs import attribute, library
-from .tagged import tagged
 from .tool_loop import Game, LoopOptions
 
 MAX_TURNS = 100

@@ -26,9 +26,9 @@ import trio
 from ..core.errors import ConfigError
 from ..models.tokens import segments
 from ..near import did_you_mean
+from .conversation import tagged
 from .interface import Rollout
 from .specs import library
-from .tagged import tagged
 
 _T = TypeVar("_T")
 

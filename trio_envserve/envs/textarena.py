@@ -28,8 +28,8 @@ from .. import foreign
 from ..core.errors import ConfigError
 from ..near import did_you_mean
 from .classes import ClassEnvironment
+from .conversation import without
 from .specs import attribute, library
-from .tagged import without
 from .tool_loop import Game, LoopOptions
 
 MAX_TURNS = 100

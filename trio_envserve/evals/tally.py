@@ -8,9 +8,17 @@ from collections.abc import Iterable, Sequence
 from typing import Any, final
 
 from ..core.status import ClientCounters
-from .histogram import histogram
 from .records import FAULTS, Name, RolloutResult
-from .statistics import CONFIDENCE, deviation, estimate, input_means, mean, pass_at, percentile
+from .statistics import (
+    CONFIDENCE,
+    deviation,
+    estimate,
+    histogram,
+    input_means,
+    mean,
+    pass_at,
+    percentile,
+)
 
 PERCENTILES = (50, 90, 99)
 SHOWN = 5

@@ -14,7 +14,7 @@ from typing import Any, Final, final
 
 from ..core.errors import ConfigError
 from ..core.limits import ServerLimits
-from ..envs.check import check_spec
+from ..envs.loading import check_spec
 from ..worker.config import check_args
 from .interpreters import check_interpreter, find_interpreter
 

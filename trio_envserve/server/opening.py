@@ -34,8 +34,7 @@ from ..core.messages import encode_record
 from ..core.router import Router
 from ..core.terms import short
 from ..core.worker_range import check_workers
-from ..envs.check import check_spec
-from ..envs.loading import DEFAULT_ENVIRONMENT
+from ..envs.loading import DEFAULT_ENVIRONMENT, check_spec
 from ..host.folder_locks import FolderLocks
 from ..host.interpreters import check_interpreter, find_interpreter
 from ..host.locks import AddressLocks, LockFile

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.evals.report.results import failure, result
 from trio_envserve.evals.page import Line
-from trio_envserve.evals.report.details import (
+from trio_envserve.evals.report import (
     ALL_CHARS,
     FEWEST_CHARS,
     MOST_CHARS,

@@ -14,8 +14,7 @@ from tests.browser import IN_A_BROWSER, Browser, open_browser
 from tests.evals.report.results import BEGAN_S, HOSTILE, TALK, failure, result, written
 from trio_envserve.evals.comparison import compare
 from trio_envserve.evals.files import overview
-from trio_envserve.evals.report.survey import compared_data, page_data, survey
-from trio_envserve.evals.report.writing import write_report
+from trio_envserve.evals.report import compared_data, page_data, survey, write_report
 
 pytestmark = IN_A_BROWSER
 

@@ -15,8 +15,7 @@ from tests.evals.report.results import HOSTILE, failure, result, written
 from trio_envserve.core.errors import ConfigError
 from trio_envserve.evals.comparison import compare
 from trio_envserve.evals.files import NotWritten, overview, write_table
-from trio_envserve.evals.report.survey import compared_data, page_data, survey
-from trio_envserve.evals.report.writing import write_report
+from trio_envserve.evals.report import compared_data, page_data, survey, write_report
 
 ELEMENT = re.compile(r'<script type="application/json" id="(\w+)">(.*?)</script>', re.DOTALL)
 
