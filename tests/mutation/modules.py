@@ -67,15 +67,15 @@ WORKER = (
 )
 SHELLS = {
     "net.outbox": ("tests/net/test_outbox.py",),
-    "net.framing": ("tests/net/test_framing.py",),
+    "net.framing": ("tests/net/test_framing.py", "tests/net/test_zmtp_curve.py"),
     "net.zmtp.engine": ("tests/net/test_zmtp_engine.py",),
     "net.zmtp.mechanism": ("tests/net/test_zmtp_engine.py",),
     "net.stream": ("tests/net/test_stream.py", "tests/net/test_shared.py"),
+    "net.connection": ("tests/net/test_stream.py", "tests/net/test_shared.py"),
     "net.pump": ("tests/net/test_stream.py", "tests/net/test_conformance.py"),
     "net.address": ("tests/net/test_address.py",),
     "net.large": ("tests/net/test_large.py",),
     "net.shared": ("tests/net/test_shared.py",),
-    "net.spare": ("tests/net/test_large.py",),
     "net.memory": MEMORY,
     "client.driver": ("tests/client/test_driver.py", *CLIENT),
     "client.opening": (
@@ -137,7 +137,6 @@ READ = (
     "net.zmtp.mechanism",
     "net.pump",
     "net.memory",
-    "net.spare",
     "client.opening",
     "client.driver",
     "client.options",

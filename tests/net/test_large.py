@@ -10,8 +10,15 @@ import pytest
 
 from trio_envserve.core.limits import KIB, MIB
 from trio_envserve.net.framing import LONG, Decoder, FrameLimits
-from trio_envserve.net.large import GROW_BYTES, MAPPED_BYTES, REMEMBERED_BYTES, LargeFrame
-from trio_envserve.net.spare import SPARE_MOST, SWEPT_AFTER, SpareMemory
+from trio_envserve.net.large import (
+    GROW_BYTES,
+    MAPPED_BYTES,
+    REMEMBERED_BYTES,
+    SPARE_MOST,
+    SWEPT_AFTER,
+    LargeFrame,
+    SpareMemory,
+)
 
 FIRST_BYTES = 64 * KIB
 

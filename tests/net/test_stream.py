@@ -315,7 +315,7 @@ async def test_messages_for_a_peer_that_ends_without_having_read_them_wait_no_mo
         ours.close()
         with pytest.raises(trio.EndOfChannel):
             await there.receive()
-        assert not there._outbox
+        assert not there._end.outbox
         await there.flush()
 
 
@@ -339,7 +339,7 @@ async def test_a_slow_receiver_holds_no_more_than_one_reading():
         assert here.send_many_nowait([[b"x"]] * BATCH_MESSAGES * 100)
         for _ in range(20):
             assert len(await there.receive()) == BATCH_MESSAGES
-            assert there._decoder.arriving_bytes <= READ_BYTES
+            assert there._end.decoder.arriving_bytes <= READ_BYTES
 
 
 async def test_a_turn_takes_no_more_messages_than_its_budget_from_several_readings():

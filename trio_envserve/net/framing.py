@@ -37,8 +37,7 @@ from typing import Final, TypeAlias, final
 from ..core.limits import KIB
 from ..core.terms import Joined
 from .interface import COPY_THRESHOLD_BYTES, Frame, Message, SentFrame
-from .large import LargeFrame
-from .spare import SpareMemory
+from .large import LargeFrame, SpareMemory
 
 MORE: Final = 1
 LONG: Final = 2

@@ -280,7 +280,7 @@ class LibzmqSocket(SocketPump):
                 if len(frame) < COPY_THRESHOLD_BYTES:
                     send(frame, flags)
                 else:
-                    send(_uncopied(frame), flags, False)
+                    send(frame, flags, False)
             except zmq.Again:
                 if index == 0:
                     return False
@@ -376,20 +376,6 @@ class ZmqDealer(LibzmqSocket, DealerPump):
         self._socket.connect(self._address)
         self._event_sender.send_nowait(ConnectionEvent.DISCONNECTED)  # libzmq does not say it
         self._wake_if_readable()
-
-
-def _uncopied(frame: Frame) -> Frame | zmq.Frame:
-    """The frame to pass to libzmq for a large frame.
-
-    A received frame that is passed on is given back as what it was: libzmq
-    then counts a reference, where for Python's memory its I/O thread has to
-    report to a thread of pyzmq's when it is done.
-    """
-    if isinstance(frame, memoryview):
-        owner = frame.obj
-        if isinstance(owner, zmq.Frame) and len(owner) == frame.nbytes:
-            return owner
-    return frame
 
 
 # -- events ---------------------------------------------------------------------

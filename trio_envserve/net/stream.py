@@ -28,26 +28,12 @@ from typing import Protocol, final
 
 import trio
 
-from ..core.limits import BATCH_BYTES, KIB, MIB, WireLimits
+from ..core.limits import MIB, WireLimits
+from .connection import ConnectionEnded, SocketEnd, frame_limits
 from .forks import forget_in_children
-from .framing import (
-    READ_BYTES,
-    Decoder,
-    FrameLimits,
-    FramingError,
-    Outgoing,
-    encode,
-    encode_command,
-)
+from .framing import READ_BYTES, Decoder, FramingError, Piece, encode, encode_command
 from .groups import unwrap_single
-from .interface import (
-    BATCH_MESSAGES,
-    FRAMES_MAX,
-    Frame,
-    Message,
-    is_sendable,
-    size_bytes,
-)
+from .interface import BATCH_MESSAGES, Frame, Message, is_sendable
 from .outbox import Outbox
 from .pump import Pump
 from .shared import SharedMemory
@@ -58,9 +44,6 @@ TURN_BYTES = 1 * MIB
 _DRAINED_BYTES = 16 * TURN_BYTES
 """The same for the last words of a peer.  A system's buffer holds a few megabytes; more
 comes from a peer that has not ended."""
-
-_WRITE_BYTES = 256 * KIB
-"""How many bytes are encoded at once: about as many as a socket takes."""
 
 _BUFFER_BYTES = 1 * MIB
 """The requested size of the system's buffer in each direction; it may give less."""
@@ -135,28 +118,19 @@ class Stream(Pump):
         self._socket = end
         self._limits = limits
         self._memory = memory
-        self._decoder = Decoder(
-            FrameLimits(
-                frame_bytes=max(limits.message_bytes, BATCH_BYTES),
-                message_bytes=max(limits.message_bytes, BATCH_BYTES)
-                + max(limits.header_bytes, BATCH_BYTES)
-                + KIB,
-                frames=FRAMES_MAX,
-            ),
-            None if memory is None else self._take_shared,
-        )
-        self._ended = False
-        """Whether the other end is closed, and everything that it sent was read."""
-        self._outgoing = Outgoing()
-        self._outbox = Outbox(limits.peer_queue_messages, limits.peer_queue_bytes)
-        """The messages that wait behind ``_outgoing``."""
-        self._blocked = trio.Event()
-        """Set while there are bytes that the system did not take."""
-        self._flushed = trio.lowlevel.ParkingLot()
         end.setblocking(False)
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             with contextlib.suppress(OSError):
                 end.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
+        decoder = Decoder(frame_limits(limits), None if memory is None else self._take_shared)
+        outbox = Outbox(limits.peer_queue_messages, limits.peer_queue_bytes)
+        self._end = SocketEnd(end, decoder, encode if memory is None else self._encode, outbox)
+        self._end.is_costly = memory is not None
+        self._ended = False
+        """Whether the other end is closed, and everything that it sent was read."""
+        self._blocked = trio.Event()
+        """Set while there are bytes that the system did not take."""
+        self._flushed = trio.lowlevel.ParkingLot()
         forget_in_children(self)
 
     # -- receiving
@@ -174,26 +148,17 @@ class Stream(Pump):
         return batch
 
     def _read(self, left_bytes: int, most: int) -> list[list[Frame]]:
-        decoder = self._decoder
+        decoder = self._end.decoder
         self._shared_bytes = 0
         batch = decoder.take(most)
         while len(batch) < most and left_bytes > self._shared_bytes and not self._ended:
-            view = decoder.buffer()
+            is_large = decoder.buffer() is not None
+            size = 0
             try:
-                if view is None:
-                    data = self._socket.recv(READ_BYTES)
-                    size = len(data)
-                    decoder.feed(data)
-                else:
-                    size = self._socket.recv_into(view)
-                    decoder.received(size)
-            except BlockingIOError:
-                break
-            except OSError:
-                size = 0  # reset: the other end was closed before it had read everything
-            if not size:
-                self._ended = True
+                size = self._end.fill()
+            except ConnectionEnded:  # or reset: it was closed before it had read everything
                 self._abandon()
+                self._ended = True
             left_bytes -= size
             try:
                 batch += decoder.take(most - len(batch))
@@ -201,7 +166,7 @@ class Stream(Pump):
                 if batch:
                     break  # it is raised again, once this was received
                 raise
-            if view is None and size < READ_BYTES:
+            if size < READ_BYTES and not (is_large and size):
                 break  # everything was read; if more comes, the socket is readable
         while decoder.commands:
             self._command(decoder.commands[0])  # if it raises, each further call will, too
@@ -229,96 +194,67 @@ class Stream(Pump):
         """See :class:`MessageStream`."""
         if self._closed or self._ended or not is_sendable(frames, self._limits):
             return False
-        if self._outgoing:
-            return self._outbox.append(frames)
-        self._send_unchecked(frames)
-        return True
+        return self._send((frames,))
 
     def send_many_nowait(self, messages: Sequence[Message]) -> bool:
         """See :class:`MessageStream`."""
         if self._closed or self._ended:
             return not messages
         good = [frames for frames in messages if is_sendable(frames, self._limits)]
-        taken = 0
-        while taken < len(good) and not self._outgoing:
-            together: list[Message] = []
-            size = 0
-            while taken < len(good) and size < _WRITE_BYTES:
-                together.append(good[taken])
-                size += size_bytes(good[taken])
-                taken += 1
-            self._encode(together)
-            self._write()
-        queued = [self._outbox.append(frames) for frames in good[taken:]]
-        return len(good) == len(messages) and all(queued)
+        return self._send(good) and len(good) == len(messages)
+
+    def _send(self, messages: Sequence[Message]) -> bool:
+        end, taken, many = self._end, 0, len(messages)
+        try:
+            while taken < many and (framed := end.frame(messages[taken:])):
+                taken += framed
+                if end.outgoing:
+                    self._write()
+        except ConnectionEnded:  # receive() tells, after the last messages
+            self._abandon()
+            return False
+        return taken == many or end.send(messages[taken:]) == many - taken
 
     async def flush(self) -> None:
         """See :class:`MessageStream`."""
         self._check_open()
         await trio.lowlevel.checkpoint()
-        while self._outgoing:
+        while self._end.outgoing:
             await self._flushed.park()
             self._check_open()
 
-    def _send_unchecked(self, frames: Message) -> None:
-        self._encode((frames,))
-        self._write()
-
     def _send_first(self, frames: Message) -> None:
-        memory = self._memory
-        if memory is None or memory.descriptor < 0:
-            self._send_unchecked(frames)
-            return
-        self._encode((frames,))
-        with contextlib.suppress(OSError):  # the other end is closed, as _write will find
-            size = socket.send_fds(self._socket, self._outgoing.pieces(), [memory.descriptor])
-            self._outgoing.sent(size)
-        memory.close_descriptor()
+        memory, outgoing = self._memory, self._end.outgoing
+        outgoing.append(self._end.encode((frames,)))
+        if memory is not None and memory.descriptor >= 0:
+            with contextlib.suppress(OSError):  # the other end is closed, as _write will find
+                size = socket.send_fds(self._socket, outgoing.pieces(), [memory.descriptor])
+                outgoing.sent(size)
+            memory.close_descriptor()
         self._write()
 
-    def _encode(self, messages: Sequence[Message]) -> None:
-        """Make messages ready to be written, behind what the shared memory has to say."""
+    def _encode(self, messages: Sequence[Message]) -> list[Piece]:
+        """The bytes of messages, behind what the shared memory has to say."""
         memory = self._memory
-        if memory is None:
-            self._outgoing.append(encode(messages))
-            return
-        if news := memory.news():
-            self._outgoing.append((encode_command(news),))
-        self._outgoing.append(encode(messages, memory.place))
+        assert memory is not None
+        pieces = encode(messages, memory.place)
+        news = memory.news()
+        return [encode_command(news), *pieces] if news else pieces
 
     def _write(self) -> None:
         """Write until nothing is left, or the system takes no more."""
-        outgoing = self._outgoing
-        while outgoing:
-            pieces = outgoing.pieces()
-            try:
-                if len(pieces) == 1:
-                    size = self._socket.send(pieces[0])
-                else:
-                    size = self._socket.sendmsg(pieces)
-            except BlockingIOError:
+        try:
+            if self._end.write():
+                self._flushed.unpark_all()
+            else:
                 self._blocked.set()
-                return
-            except OSError:  # the other end is closed; receive() tells, after the last messages
-                self._abandon()
-                return
-            outgoing.sent(size)
-            if not outgoing and self._outbox:
-                self._refill()
-        self._flushed.unpark_all()
-
-    def _refill(self) -> None:
-        together: list[Message] = []
-        size = 0
-        while self._outbox and size < _WRITE_BYTES:
-            together.append(self._outbox.pop())
-            size += size_bytes(together[-1])
-        self._encode(together)
+        except ConnectionEnded:  # receive() tells, after the last messages
+            self._abandon()
 
     def _abandon(self) -> None:
         """Drop everything to be sent: nobody will read it."""
-        self._outgoing.clear()
-        self._outbox.clear()
+        self._end.outgoing.clear()
+        self._end.outbox.clear()
         self._flushed.unpark_all()
 
     async def _write_rest(self) -> None:
@@ -326,19 +262,16 @@ class Stream(Pump):
         while True:
             await self._blocked.wait()
             self._blocked = trio.Event()
-            while self._outgoing:
+            while self._end.outgoing:
                 await trio.lowlevel.wait_writable(self._socket)
                 self._write()
 
     # -- closing
 
     def _close(self) -> None:
-        self._closed = True
         self._abandon()
         trio.lowlevel.notify_closing(self._socket)
-        self._socket.close()
-        if self._memory is not None:
-            self._memory.close()
+        self.forget()
 
     def forget(self) -> None:
         """In a forked child: close the inherited socket, which belongs to the parent."""

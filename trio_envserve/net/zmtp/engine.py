@@ -35,7 +35,7 @@ from typing import Final, final
 
 from ..framing import Decoder, FrameLimits, FramingError, Piece, encode, encode_command
 from ..interface import Frame, Message
-from ..spare import SpareMemory
+from ..large import SpareMemory
 from .mechanism import HandshakeError, Mechanism
 from .sealed import HEAD_BYTES, SEALED_FRAME_BYTES
 

@@ -35,14 +35,15 @@ from typing import Final
 
 import trio
 
-from ...core.limits import BATCH_BYTES, KIB, MIB, WireLimits
+from ...core.limits import KIB, MIB, WireLimits
+from ..connection import ConnectionEnded, frame_limits
 from ..forks import forget_in_children
-from ..framing import FrameLimits, FrameTooLarge, FramingError
-from ..interface import BATCH_MESSAGES, FRAMES_MAX, ConnectionEvent, Frame, Message, OnEvent
+from ..framing import FrameTooLarge, FramingError
+from ..interface import BATCH_MESSAGES, ConnectionEvent, Frame, Message, OnEvent
+from ..large import SPARE_BYTES, SpareMemory
 from ..outbox import Outbox
 from ..pump import SocketPump
-from ..spare import SPARE_BYTES, SpareMemory
-from .connection import SLICE_MESSAGES, Connection, ConnectionEnded, ConnectionState
+from .connection import SLICE_MESSAGES, Connection, ConnectionState
 from .engine import Engine
 from .mechanism import HandshakeError, Mechanism, Null
 from .traffic import EPOLLIN, Traffic
@@ -75,16 +76,6 @@ _GONE: Final = HANG_UP | 0x10 | 0x8
 
 _ENDED: Final = (ConnectionState.CLOSED, ConnectionState.DRAINING)
 """Nothing is read any more in these."""
-
-
-def frame_limits(limits: WireLimits) -> FrameLimits:
-    """The bounds of a connection: one frame of the largest size, and a header."""
-    frame_bytes = max(limits.message_bytes, BATCH_BYTES)
-    return FrameLimits(
-        frame_bytes=frame_bytes,
-        message_bytes=frame_bytes + max(limits.header_bytes, BATCH_BYTES),
-        frames=FRAMES_MAX,
-    )
 
 
 class Hub(SocketPump):
@@ -171,9 +162,8 @@ class Hub(SocketPump):
 
     def _open(self, connection: Connection) -> None:
         """The handshake is done."""
-        connection.state = ConnectionState.OPEN
+        connection.open(self._pumped_s)
         del self._shaking[connection.fd]
-        connection.heard_s = self._pumped_s
         connection.route = next(self._numbers).to_bytes(8, "little")
         self._service.modify(connection.fd, HANG_UP)
         self._traffic.register(connection)
@@ -202,6 +192,7 @@ class Hub(SocketPump):
     def _part(self, connection: Connection) -> None:
         """Close this side, and wait until the peer has read the last bytes."""
         connection.state = ConnectionState.DRAINING
+        connection.is_ready = False
         self._shaking.pop(connection.fd, None)
         connection.made_s = self._awake_s
         self._lost(connection)
@@ -220,6 +211,7 @@ class Hub(SocketPump):
         if connection.state is not ConnectionState.OPEN:
             return
         connection.state = ConnectionState.HUNG_UP
+        connection.is_ready = False
         if connection.is_watched:
             self._service.unregister(connection.fd)
             connection.is_watched = connection.is_blocked = False
@@ -285,7 +277,7 @@ class Hub(SocketPump):
     def _read(self, connection: Connection, share: int, batch: list[list[Frame]]) -> None:
         """Add a share of what has arrived to the batch."""
         engine = connection.engine
-        decoder = engine.decoder
+        decoder = connection.decoder
         before, bytes_before = len(batch), self._turn_bytes
         most = before + share
         route: list[Frame] | None = [connection.route] if self._routed else None
@@ -473,7 +465,7 @@ class Hub(SocketPump):
                     if now_s - connection.made_s > 2 * SWEEP_S:
                         self._discard(connection)
                 case ConnectionState.OPEN if not connection.is_queued:
-                    decoder, ttl_s = connection.engine.decoder, connection.engine.ttl_s
+                    decoder, ttl_s = connection.decoder, connection.engine.ttl_s
                     if silent_s > limits.progress_s and not decoder.is_between_messages:
                         self._punish(connection, "a message that does not go on")
                     elif ttl_s is not None and silent_s > ttl_s + 2 * SWEEP_S:
