@@ -47,7 +47,6 @@ import copy
 import dataclasses
 import heapq
 import math
-import signal
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -119,12 +118,12 @@ from ...core.terms import Incarnation, Status, Tenure, Verdict
 from ...core.worker import WorkerCore
 from ...core.worker_effects import CancelRun, Exit, Run, ToRouter
 from ...core.worker_inputs import BeatDue, EnvironmentReady, OutcomeMade, RouterMessage, WorkerInput
-from ...host import guard
 from ...retrylab import (
     Actor,
     Choice,
 )
 from ...retrylab.values import form
+from ..parts import GuardTimer, wanted
 from ..simulation.bounds import audit, unfinished
 from ..simulation.coverage import KeyPair, counted_keys
 from . import names
@@ -1348,10 +1347,8 @@ class Machine(Actor):
         self.opening = configuration.opening
         """Beats that are still to come before the search begins."""
         self.processes: dict[bytes, Process] = {}
-        self.deadline_s: float | None = None
-        """Time on this machine's clock at which the guard's timer fires; None: it has none."""
-        self.doomed = False
-        """Whether the guard's time has come, and it kills at any moment."""
+        self.guard_timer = GuardTimer()
+        """Once it is due, it kills at any moment."""
         self.stopped = False
         """Whether the guard is stopped."""
         self.for_guard: tuple[Any, ...] = ()
@@ -1377,30 +1374,27 @@ class Machine(Actor):
     def _true_s(self, boot_s: float) -> float:
         return (boot_s - 1000.0) / self.rate + self.missed * TICK_S
 
-    def is_due(self) -> bool:
-        """Whether the guard's time has come."""
-        return self.deadline_s is not None and self.boot_s() >= self.deadline_s
-
     def _passes(self, ticks: int, rate: float | None) -> None:
         """The time passes.  A guard that is as late as may be kills before."""
-        dead_by_s = self._true_s(self.deadline_s or 0.0) + GUARD_S
+        dead_by_s = self._true_s(self.guard_timer.deadline_s or 0.0) + GUARD_S
         if self._may_fire() and dead_by_s <= ticks * TICK_S:
             self._fire()
         self.ticks = ticks
         # A clock that stands still in sleep would miss that.
-        self.missed += self.asleep and guard.TIMER_CLOCK != guard.BOOTTIME
+        self.missed += self.asleep and GuardTimer.stands_still()
         if rate is not None:  # all clocks read the same at the beginning, however fast they are
             self.rate = rate
         self.timer()
 
     def timer(self) -> None:
         """The kernel's timer fires if it is due."""
-        self.doomed = self.doomed or (self.is_due() and not self.asleep)
+        if not self.asleep:
+            self.guard_timer.look(self.boot_s())
 
     def _may_fire(self) -> bool:
         """Whether the signal of the timer may kill now: SIGKILL does while the guard is stopped."""
-        needs_nobody = guard.TIMER_SIGNAL == signal.SIGKILL
-        return self.doomed and not self.asleep and (needs_nobody or not self.stopped)
+        timer = self.guard_timer
+        return timer.is_due and not self.asleep and (timer.kills() or not self.stopped)
 
     # -- what may happen ---------------------------------------------------------------
 
@@ -1533,7 +1527,7 @@ class Machine(Actor):
         """Timers come first, then what runs."""
         self.asleep = False
         self.timer()
-        if self.doomed and guard.TIMER_SIGNAL == signal.SIGKILL:
+        if self.guard_timer.is_due and self.guard_timer.kills():
             self._fire()
         self.did("", ("woke",))
         late, self.late = self.late, ()
@@ -1559,8 +1553,6 @@ class Machine(Actor):
             self._command(*command)
 
     def _tell_guard(self, *command: Any) -> None:
-        if command[0] == "deadline" and guard.TIMER_FLAGS != guard.ABSOLUTE:
-            command = ("left", command[1] - self.boot_s())
         if self.stopped:
             self.for_guard = (*self.for_guard, command)
         else:
@@ -1569,17 +1561,16 @@ class Machine(Actor):
     def _command(self, name: str, *args: Any) -> None:
         getattr(self, f"_guard_{name}")(*args)
 
-    def _guard_deadline(self, deadline_s: float) -> None:
-        if not self.doomed:
-            self.deadline_s = max(self.deadline_s or 0.0, deadline_s)
-            self.timer()
+    def _say_deadline(self, deadline_s: float) -> None:
+        self._tell_guard("deadline", self.guard_timer.said(deadline_s, self.boot_s()))
 
-    def _guard_left(self, left_s: float) -> None:
-        self._guard_deadline(self.boot_s() + left_s)
+    def _guard_deadline(self, said_s: float) -> None:
+        self.guard_timer.told(said_s, self.boot_s())
+        self.timer()
 
     def _guard_start(self, worker: bytes, incarnation: Incarnation) -> None:
         assert self.host is not None
-        if not guard.may_start(self.deadline_s is not None) or self.doomed:
+        if not self.guard_timer.may_start() or self.guard_timer.is_due:
             self.host.exited(worker, "no guard starts it")
             return
         core = WorkerCore(incarnation, header_bytes=HEADER_BYTES)
@@ -1603,11 +1594,11 @@ class Machine(Actor):
         for worker in waiting:
             self.host.exited(worker, "its guard has ended")
         lease = self.host.lease
-        if lease.holds(self.boot_s()):
-            self._tell_guard("deadline", lease.deadline_s)
+        if lease.deadline_s is not None and lease.holds(self.boot_s()):
+            self._say_deadline(lease.deadline_s)
 
     def _new_guard(self) -> None:
-        self.deadline_s, self.doomed, self.stopped, self.for_guard = None, False, False, ()
+        self.guard_timer, self.stopped, self.for_guard = GuardTimer(), False, ()
 
     # -- workers --------------------------------------------------------------------------
 
@@ -1650,12 +1641,8 @@ class Machine(Actor):
         if self.host is None:
             return
         self.host._boot_s = self.boot_s()  # what it read last, so that states differ by less
-        self.host.flush()
-        while self.host.out:
-            out, self.host.out = self.host.out, []
-            for effect in out:
-                self._effect(effect)
-            self.host.flush()  # what its workers have said meanwhile
+        for effect in wanted(self.host):
+            self._effect(effect)
 
     def _effect(self, effect: Any) -> None:
         match effect:
@@ -1673,7 +1660,7 @@ class Machine(Actor):
                 if worker in self.processes:
                     self._take(self.processes[worker], RouterMessage(frames))
             case SetDeadline(deadline_s):
-                self._tell_guard("deadline", deadline_s)
+                self._say_deadline(deadline_s)
             case NewGuard():
                 self._new_guard()
 

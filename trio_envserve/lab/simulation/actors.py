@@ -29,7 +29,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from random import Random
@@ -135,9 +134,9 @@ from ...core.worker_inputs import (
     WorkerInput,
 )
 from ...core.worker_range import WorkerRange
-from ...host import guard
 from ...retrylab.judges import Event, Violation
 from ...retrylab.world import BaseWorld, Events, Process, Rates
+from ..parts import GuardTimer, wanted
 from .bounds import at_a_bound, audit, crowded, greedy, unanswered, unfinished
 from .coverage import (
     IMPOSSIBLE,
@@ -1414,7 +1413,7 @@ class Machine:
 
     def _stood_s(self) -> float:
         """For how long the clock of guards stood still."""
-        if guard.TIMER_CLOCK == guard.BOOTTIME:
+        if not GuardTimer.stands_still():
             return 0.0
         asleep_s = self.world.events.now_s - self._asleep_since_s if self.asleep else 0.0
         return self._slept_s + asleep_s
@@ -1503,62 +1502,55 @@ class SimGuard(SimProcess):
         """Those that are not reaped."""
         self.wanted: set[bytes] = set()
         """Those that it has not yet heard that it is to start."""
-        self._deadline_s: float | None = None
-        self._is_due = False
-        """Whether the timer has fired."""
+        self._timer = GuardTimer()
 
     def tell(self, deadline_s: float) -> None:
         """The host says by when everything of it must be dead."""
-        if guard.TIMER_FLAGS & guard.ABSOLUTE:
-            self.post(self._told, deadline_s)
-        else:  # a timer that is not absolute is told how much time is left
-            self.post(self._told_left, deadline_s - self.machine.clock_s())
+        self.post(self._told, self._timer.said(deadline_s, self.machine.clock_s()))
 
-    def _told_left(self, left_s: float) -> None:
-        self._told(self.machine.clock_s() + left_s)
+    def _told(self, said_s: float) -> None:
+        if self._timer.told(said_s, self.machine.clock_s()):
+            self._arm()
 
-    def _told(self, deadline_s: float) -> None:
-        if not self._is_due:
-            self._deadline_s = deadline_s
-            self._arm(deadline_s)
+    def _arm(self) -> None:
+        deadline_s = self._timer.deadline_s
+        assert deadline_s is not None
+        self.events.after(self.machine.until_s(deadline_s), self._fires, deadline_s)
 
-    def _arm(self, deadline_s: float) -> None:
-        self.events.after(self.machine.until_s(deadline_s), self._timer, deadline_s)
-
-    def _timer(self, deadline_s: float) -> None:
-        if not self.alive or self.machine.asleep or deadline_s != self._deadline_s:
+    def _fires(self, deadline_s: float) -> None:
+        if not self.alive or self.machine.asleep or deadline_s != self._timer.deadline_s:
             return  # as it wakes it looks
-        if self.machine.clock_s() < deadline_s - 1e-9:
-            self._arm(deadline_s)  # the clock has stood still
-        elif not self._is_due:
-            self._is_due = True
+        if self._timer.is_due:
+            return
+        if self._timer.look(self.machine.clock_s() + 1e-9):
             late_s = self.rng.choice((0.0, 1.0)) * self.machine.late_s
             self.events.after(late_s, self._fire)
+        else:
+            self._arm()  # the clock has stood still
 
     def _fire(self) -> None:
         if not self.machine.asleep:
             self._signal()
 
     def _signal(self) -> None:
-        if guard.TIMER_SIGNAL == signal.SIGKILL:
+        if self._timer.kills():
             self.die("its deadline has come")
         else:  # it has to run for that
             self.post(self.die, "it has seen its deadline")
 
     def look(self) -> None:
         """The machine wakes: is its timer due?"""
-        if not self.alive or self._deadline_s is None:
+        if not self.alive or self._timer.deadline_s is None:
             return
-        if self._is_due or self.machine.clock_s() >= self._deadline_s:
-            self._is_due = True
+        if self._timer.look(self.machine.clock_s()):
             self._signal()
         else:
-            self._arm(self._deadline_s)
+            self._arm()
 
     def start(self, host: SimHost, effect: StartWorker) -> None:
         """Start a worker, unless no deadline was said."""
         self.wanted.discard(effect.worker)
-        if not guard.may_start(self._deadline_s is not None) or not host.alive:
+        if not self._timer.may_start() or not host.alive:
             host.post(host.ended, effect.worker, "no guard starts it")
             return
         server, _ = self.world.spawned[effect.incarnation]
@@ -1754,11 +1746,8 @@ class SimHost(SimProcess):
     # -- effects --------------------------------------------------------------
 
     def _carry_out(self) -> None:
-        self.core.flush()
-        while self.core.out:
-            out, self.core.out = self.core.out, []
-            for effect in out:
-                self._effect(effect)
+        for effect in wanted(self.core):
+            self._effect(effect)
 
     def _effect(self, effect: HostEffect) -> None:
         match effect:
