@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from trio_envserve.retrylab import BrokenSystem, System
-from trio_envserve.retrylab.author import find
+from trio_envserve.retrylab import BrokenSystem
+from trio_envserve.retrylab.failure import SystemTarget, find_target
 
 MODULE = """
 from trio_envserve.retrylab import Actor, System
@@ -32,14 +32,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.parametrize("where", ["echo_protocol", "echo_protocol.py", "./echo_protocol.py"])
 def test_a_protocol_is_found(folder: Path, where: str):
-    assert isinstance(find(f"{where}:ECHO"), System)
+    assert isinstance(find_target(f"{where}:ECHO", {}), SystemTarget)
 
 
 def test_a_file_imports_what_lies_beside_it(folder: Path):
     (folder / "sub").mkdir()
     (folder / "sub" / "beside_it.py").write_text(MODULE)
     (folder / "sub" / "main_one.py").write_text("from beside_it import ECHO as MINE")
-    assert isinstance(find("sub/main_one.py:MINE"), System)
+    assert isinstance(find_target("sub/main_one.py:MINE", {}), SystemTarget)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_file_imports_what_lies_beside_it(folder: Path):
 )
 def test_a_wrong_name_is_said(folder: Path, spec: str, words: str):
     with pytest.raises(BrokenSystem) as raised:
-        find(spec)
+        find_target(spec, {})
     assert words in str(raised.value)
 
 
@@ -80,7 +80,7 @@ def test_a_module_that_cannot_be_imported_is_said_with_its_traceback(
 ):
     (folder / "broken_one.py").write_text(f"{text}\n")
     with pytest.raises(BrokenSystem) as raised:
-        find(spec)
+        find_target(spec, {})
     said = str(raised.value)
     assert said.startswith(f"importing {spec.rpartition(':')[0]} failed:")
     assert words in said
@@ -92,4 +92,4 @@ def test_a_module_that_cannot_be_imported_is_said_with_its_traceback(
 def test_a_protocol_that_is_not_right_is_said_in_its_own_words(folder: Path):
     (folder / "wrong_one.py").write_text(MODULE.replace('{"c0": Actor}', "{}"))
     with pytest.raises(BrokenSystem, match=r"^a system needs actors"):
-        find("wrong_one.py:ECHO")
+        find_target("wrong_one.py:ECHO", {})

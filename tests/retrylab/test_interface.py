@@ -141,10 +141,9 @@ def test_a_seed_is_the_same_run_each_time_traced_or_not():
 @pytest.mark.real
 def test_a_run_does_not_depend_on_the_order_of_hashes():
     program = (
-        "from trio_envserve.retrylab import run\n"
-        "from trio_envserve.retrylab.author import find\n"
-        f"store = find({str(EXAMPLE)!r} + ':FORGETFUL')\n"
-        "print([run(store, seed).digest for seed in range(30)])"
+        "from trio_envserve.retrylab.failure import find_target\n"
+        f"store = find_target({str(EXAMPLE)!r} + ':FORGETFUL', {{}})\n"
+        "print([store.run(seed).digest for seed in range(30)])"
     )
     said = {
         subprocess.run(

@@ -1,4 +1,4 @@
-"""The author's code: found by name, called, and its tracebacks.
+"""The author's code: imported, called, and its tracebacks.
 
 Theory of operation
 -------------------
@@ -10,7 +10,6 @@ was called.  Code that never returns holds up its caller (:mod:`.jobs` ends its 
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import sys
 import traceback
@@ -20,8 +19,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, NamedTuple
 
-from .system import BrokenSystem, System
-from .target import Target
+from .system import BrokenSystem
 
 
 class CodeResult(NamedTuple):
@@ -62,36 +60,16 @@ def _ours(frame: TracebackType) -> bool:
     )
 
 
-def find(spec: str) -> System | type[Target[Any, Any]]:
-    """The system that ``spec`` names, or the class of targets; BrokenSystem if there is none.
-
-    Runs the code of its module, and puts the folder of a file on the path, as Python
-    does for a script.
-    """
-    where, _, name = spec.rpartition(":")
-    if not where or not name:
-        raise BrokenSystem(f"{spec!r}: write file.py:NAME or package.module:NAME")
-    module = _file(Path(where)) if where.endswith(".py") else _module(where)
-    found = getattr(module, name, None)
-    if isinstance(found, System) or (isinstance(found, type) and issubclass(found, Target)):
-        return found
-    there = [other for other, value in vars(module).items() if isinstance(value, System)]
-    hint = f"; its systems: {', '.join(there)}" if there else "; it has no System at all"
-    if found is not None:
-        raise BrokenSystem(f"{spec} is of the class {type(found).__name__}, not System{hint}")
-    near = difflib.get_close_matches(name, there, n=1)
-    hint = f"; did you mean {near[0]}?" if near else hint
-    raise BrokenSystem(f"{where} has no {name}{hint}")
-
-
-def _module(name: str) -> ModuleType:
+def load(name: str) -> ModuleType:
+    """The module of this name; BrokenSystem if there is none, or it raises."""
     ended = call(import_module, name)
     if isinstance(ended.error, ModuleNotFoundError) and name.startswith(ended.error.name or " "):
         raise BrokenSystem(f"no module {name!r}; a file is named with its .py: file.py:NAME")
     return _imported(name, ended)
 
 
-def _file(path: Path) -> ModuleType:
+def load_file(path: Path) -> ModuleType:
+    """The file as a module; BrokenSystem if there is none, or it raises."""
     if not path.is_file():
         raise BrokenSystem(f"no file {path}")
     sys.path.insert(0, str(path.parent.resolve()))

@@ -150,44 +150,6 @@ MOST_LINES = 25
 """Most moments of a schedule that are shown."""
 
 
-def story(
-    violation: str, *, guarantee: str, promise: str, run: str, found: str,
-    schedule: Iterable[str], drawing: Iterable[str], again: str,
-) -> list[str]:  # fmt: skip
-    """Lines that tell a failure, for a terminal of 100 columns.
-
-    ``promise`` is the guarantee's sentence, ``run`` the name of the run, ``found`` says how
-    the schedule was found (:func:`shrunk`, say), ``again`` is the command that repeats it.
-    """
-    what, *more = violation.split("\n")
-    return [
-        f"{guarantee}: {promise}" if promise else guarantee,
-        f"  broken: {what.removeprefix(f'{guarantee} ')}",
-        *(f"  {line}" for line in more),
-        f"  {run}",
-        "",
-        f"The schedule, {found}:",
-        *(f"  {line}" for line in schedule),
-        "",
-        *drawing,
-        "",
-        f"The whole run again: {again}",
-    ]
-
-
-def shrunk(before: tuple[int, int], tried: int) -> str:
-    """Words about a shrunk schedule: requests and kinds of fault before, and runs tried."""
-    requests, kinds = before
-    return (
-        f"shrunk from {_count(requests, 'request')} and {_count(kinds, 'kind')} of fault in "
-        f"{_count(tried, 'run')}"
-    )
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + "s" * (number != 1)
-
-
 def timetable(moments: Iterable[tuple[float, str]]) -> list[str]:
     """Lines of the first :data:`MOST_LINES` moments of a run, in order."""
     shown = sorted(moments)

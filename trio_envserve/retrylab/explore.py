@@ -408,6 +408,8 @@ class _Step:
         self.violations: list[Violation] = []
         self.acts = 0
         """Number of acts of the handler that ran."""
+        self.dies_before = 0
+        """Number of the act of its handler before which an actor dies; 0: none."""
         self.power = False
         """Whether the actor that dies in this move loses power."""
         self._walk = walk
@@ -494,13 +496,11 @@ class _Step:
                 self._run(actor, "on_settled")
         self.happened(self.space.event("did", "", "", SETTLED))
 
-    def _run(
-        self, name: str, handler: str, *args: Any, given: Any = None, dies_before: int = 0
-    ) -> Outcome:
+    def _run(self, name: str, handler: str, *args: Any, given: Any = None) -> Outcome:
         """Call a handler of an actor.  ``given``: key of the arguments; None: themselves."""
         outcome = self.space.outcome(
             self.parts[name].local, name, handler, args, args if given is None else given,
-            dies_before, self.now_s, self.clocks,
+            self.dies_before, self.now_s, self.clocks,
         )  # fmt: skip
         self.apply(name, outcome)
         self.acts = outcome.acts
@@ -521,18 +521,18 @@ class _Step:
             self.parts[name] = Part(outcome.local)
         self.apply(name, outcome)
 
-    def _ask(self, name: str, *, dies_before: int = 0) -> Outcome:
+    def _ask(self, name: str) -> Outcome:
         ask = next(ask for ask in self.asks if ask.actor == name)
         self.asks = tuple(each for each in self.asks if each is not ask)
         self.known |= {ask.request}
         self.note(name, f"asks {ask.request}: {short(ask.what)}")
         self.waiting = (*self.waiting, (ask.request, name))
         self.happened(self.space.event("asked", name, ask.request, ask.what))
-        return self._run(name, "on_ask", ask.request, ask.what, dies_before=dies_before)
+        return self._run(name, "on_ask", ask.request, ask.what)
 
-    def _ask_later(self, name: str, *, dies_before: int = 0) -> Outcome:
+    def _ask_later(self, name: str) -> Outcome:
         self.now_s = next(ask for ask in self.asks if ask.actor == name).at_s
-        return self._ask(name, dies_before=dies_before)
+        return self._ask(name)
 
     def _next(self, sender: str, to: str) -> Letter:
         """Take the first item from a link."""
@@ -541,34 +541,32 @@ class _Step:
             self.links[sender, to] = tuple(others)
         return first
 
-    def _arrive(self, sender: str, to: str, *, dies_before: int = 0) -> Outcome:
+    def _arrive(self, sender: str, to: str) -> Outcome:
         first = self._next(sender, to)
         if first is CUT:
-            return self._run(to, "on_cut", sender, dies_before=dies_before)
-        return self._hand(first, ARRIVED, dies_before)
+            return self._run(to, "on_cut", sender)
+        return self._hand(first, ARRIVED)
 
-    def _stray(self, number: int, *, dies_before: int = 0) -> Outcome:
+    def _stray(self, number: int) -> Outcome:
         letter = self.strays[number]
         self.strays = self.strays[:number] + self.strays[number + 1 :]
-        return self._hand(letter, STRAY, dies_before)
+        return self._hand(letter, STRAY)
 
-    def _hand(self, letter: Letter, way: tuple[str, str], dies_before: int) -> Outcome:
+    def _hand(self, letter: Letter, way: tuple[str, str]) -> Outcome:
         sender, to, message, _ = envelope = letter.envelope
         self.note_message(envelope, way)
-        return self._run(
-            to, "on_message", sender, message, given=letter.number, dies_before=dies_before
-        )
+        return self._run(to, "on_message", sender, message, given=letter.number)
 
-    def _notice(self, sender: str, to: str, *, dies_before: int = 0) -> Outcome:
+    def _notice(self, sender: str, to: str) -> Outcome:
         first, *others = self.notices[sender, to]
         self.notices = {link: items for link, items in self.notices.items() if link != (sender, to)}
         if others:
             self.notices[sender, to] = tuple(others)
         what = first.envelope.message
         self.note(to, f"notices of {sender}: {short(what)}")
-        return self._run(to, "on_notice", sender, what, given=first.number, dies_before=dies_before)
+        return self._run(to, "on_notice", sender, what, given=first.number)
 
-    def _timer(self, name: str, timer: str, *, dies_before: int = 0) -> Outcome:
+    def _timer(self, name: str, timer: str) -> Outcome:
         part = self.parts[name]
         due_s = next(due_s for due_s, each in part.timers if each == timer)
         if due_s > self.now_s:
@@ -580,16 +578,16 @@ class _Step:
         left = tuple(each for each in part.timers if each[1] != timer)
         self.parts[name] = part._replace(timers=left)
         self.note(name, f"timer {timer}")
-        return self._run(name, "on_timer", timer, dies_before=dies_before)
+        return self._run(name, "on_timer", timer)
 
-    def _choose(self, name: str, what: str, *args: Any, dies_before: int = 0) -> Outcome:
+    def _choose(self, name: str, what: str, *args: Any) -> Outcome:
         self.note(name, in_words(("choose", name, what, *args)).partition(": ")[2])
-        return self._run(name, "on_choice", what, *args, dies_before=dies_before)
+        return self._run(name, "on_choice", what, *args)
 
-    def _chance(self, name: str, what: str, *args: Any, dies_before: int = 0) -> Outcome:
+    def _chance(self, name: str, what: str, *args: Any) -> Outcome:
         choices = self.parts[name].local.choices
         self._spend(next(each.bound for each in choices if each[:2] == (what, args) and each.bound))
-        return self._choose(name, what, *args, dies_before=dies_before)
+        return self._choose(name, what, *args)
 
     # -- faults --------------------------------------------------------------------------
 
@@ -645,7 +643,9 @@ class _Step:
         stored = before.stored
         if act:
             kind, *more = during
-            stored = getattr(self, f"_{kind.replace(' ', '_')}")(*more, dies_before=act).stored
+            self.dies_before = act
+            stored = getattr(self, f"_{kind.replace(' ', '_')}")(*more).stored
+            self.dies_before = 0
         else:
             self.note(name, "dies: killed" if survive is None else "dies: power lost")
         if survive is not None:

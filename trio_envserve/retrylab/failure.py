@@ -14,6 +14,7 @@ Whatever a :class:`.Target` is, its failures are looked for, told and saved in o
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from . import author
-from .draw import sequence, shrunk, story
+from .draw import sequence
 from .explore import WHERE, Explored, Path, explore, walk
 from .judges import Violation
 from .life import CRASH
@@ -119,15 +120,31 @@ def target_of(system: System | Target[Any, Any]) -> Target[Any, Any]:
 
 def find_target(spec: str, options: Mapping[str, Any]) -> Target[Any, Any]:
     """The target that ``spec`` names, with options if it is a class of them; BrokenSystem if
-    there is none."""
-    found = author.find(spec)
+    there is none.
+
+    Runs the code of its module, and puts the folder of a file on the path, as Python
+    does for a script.
+    """
+    where, _, name = spec.rpartition(":")
+    if not where or not name:
+        raise BrokenSystem(f"{spec!r}: write file.py:NAME or package.module:NAME")
+    module = author.load_file(FilePath(where)) if where.endswith(".py") else author.load(where)
+    found = getattr(module, name, None)
     if isinstance(found, System):
         return SystemTarget(found, spec)
-    ended = author.call(lambda: found(**options))
-    if ended.error is not None:
-        raise BrokenSystem(f"{spec} could not be made:\n{author.raised(ended.error)}")
-    target: Target[Any, Any] = ended.value
-    return target
+    if isinstance(found, type) and issubclass(found, Target):
+        ended = author.call(lambda: found(**options))
+        if ended.error is not None:
+            raise BrokenSystem(f"{spec} could not be made:\n{author.raised(ended.error)}")
+        target: Target[Any, Any] = ended.value
+        return target
+    there = [other for other, value in vars(module).items() if isinstance(value, System)]
+    hint = f"; its systems: {', '.join(there)}" if there else "; it has no System at all"
+    if found is not None:
+        raise BrokenSystem(f"{spec} is of the class {type(found).__name__}, not System{hint}")
+    near = difflib.get_close_matches(name, there, n=1)
+    hint = f"; did you mean {near[0]}?" if near else hint
+    raise BrokenSystem(f"{where} has no {name}{hint}")
 
 
 # -- a failure --------------------------------------------------------------------------------
@@ -173,19 +190,32 @@ class Failure:
 
     def text(self) -> str:
         """Violation, schedule and drawing as text, for a terminal of 100 columns."""
-        explored = isinstance(self.plan, Path)
+        requests, kinds = self.before
         found = f"a shortest of all, found in {self.tried:,} states"
-        lines = story(
-            self.violation,
-            guarantee=self.guarantee,
-            promise=self.promise,
-            run=self.whole,
-            found=found if explored else shrunk(self.before, self.tried),
-            schedule=self.plan.schedule(),
-            drawing=self.drawing,
-            again=self.again,
-        )
+        if not isinstance(self.plan, Path):
+            found = (
+                f"shrunk from {_count(requests, 'request')} and {_count(kinds, 'kind')} of fault "
+                f"in {_count(self.tried, 'run')}"
+            )
+        what, *more = self.violation.split("\n")
+        lines = [
+            f"{self.guarantee}: {self.promise}" if self.promise else self.guarantee,
+            f"  broken: {what.removeprefix(f'{self.guarantee} ')}",
+            *(f"  {line}" for line in more),
+            f"  {self.whole}",
+            "",
+            f"The schedule, {found}:",
+            *(f"  {line}" for line in self.plan.schedule()),
+            "",
+            *self.drawing,
+            "",
+            f"The whole run again: {self.again}",
+        ]
         return "\n".join(lines)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + "s" * (number != 1)
 
 
 _AS_DATA = tuple(field.name for field in dataclasses.fields(Failure) if field.name != "plan")

@@ -23,7 +23,7 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path as FilePath
 from types import FrameType
@@ -63,8 +63,9 @@ class JobError(Exception):
     """A job cannot be done; the message says why."""
 
 
-def do_jobs(by_name: Mapping[str, Callable[[Job, Tell], None]]) -> None:
-    """Do jobs until there are no more; ``do`` names the function."""
+def do_jobs() -> None:
+    """Do jobs until there are no more; ``do`` names the function, ``system`` its target.  The
+    process is broken as the target's mutant says, but for a hunt, which does that itself."""
     gc.freeze()  # nothing of the program itself is garbage
     gc.set_threshold(YOUNG_OBJECTS)
     jobs, results = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
@@ -80,9 +81,12 @@ def do_jobs(by_name: Mapping[str, Callable[[Job, Tell], None]]) -> None:
 
     for line in jobs:
         job = json.loads(line)
+        do = JOBS[job["do"]]
         try:
-            by_name[job["do"]](job, tell)
-        except JobError as error:
+            target = find_target(job["system"], job.get("options") or {})
+            with nullcontext() if do is _hunt else target.applied():
+                do(target, job, tell)
+        except (BrokenSystem, JobError) as error:
             tell(failed=str(error))
         tell(done=True)
 
@@ -181,20 +185,6 @@ def _data(failure: Failure, job: Job) -> dict[str, object]:
     return data | {"schedule": schedule, "command": command, "text": text}
 
 
-def _with_target(do: Callable[[Target[Any, Any], Job, Tell], None]) -> Callable[[Job, Tell], None]:
-    """Do a job with the target that it names, in a process that is broken as its mutant says."""
-
-    def done(job: Job, tell: Tell) -> None:
-        try:
-            target = find_target(job["system"], job.get("options") or {})
-            with nullcontext() if do is _hunt else target.applied():
-                do(target, job, tell)
-        except BrokenSystem as error:
-            raise JobError(str(error)) from error
-
-    return done
-
-
 @contextmanager
 def _ending(job: Job, what: str, tell: Tell, *, runs: int = 1) -> Iterator[None]:
     """Context of runs that must end in time; if not, the job fails and the process ends."""
@@ -220,13 +210,9 @@ def _place(frame: FrameType | None) -> str:
     return "".join(traceback.format_list(stack[calls[0] if calls else 0 :])).rstrip()
 
 
-JOBS = {
-    "search": _with_target(_search),
-    "one": _with_target(_one),
-    "examine": _with_target(_examine),
-    "hunt": _with_target(_hunt),
-    "explore": _with_target(_explore),
-}
+JOBS: dict[str, Callable[[Target[Any, Any], Job, Tell], None]] = {
+    "search": _search, "one": _one, "examine": _examine, "hunt": _hunt, "explore": _explore,
+}  # fmt: skip
 
 if __name__ == "__main__":
-    do_jobs(JOBS)
+    do_jobs()

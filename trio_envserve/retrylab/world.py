@@ -150,10 +150,6 @@ class Process:
         """Time since it was last continued, in seconds; 0 while stopped.  A block is no stop."""
         return 0.0 if "stopped" in self._holds else now_s - self._continued_s
 
-    def stopped_for_s(self, now_s: float) -> float:
-        """Time since it was stopped, in seconds; 0 if it is not."""
-        return now_s - self._holds.get("stopped", now_s)
-
     def post(self, act: Callable[..., None], *args: Any) -> None:
         """Call a function in the process: now, or when it moves again, or never."""
         if self.died_s is not None:
