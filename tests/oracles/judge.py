@@ -18,7 +18,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from trio_envserve.lab.simulation.judges import Guarantees
+from trio_envserve.lab.simulation.judges import Judges as Ours
 from trio_envserve.lab.simulation.plan import from_data
 from trio_envserve.retrylab.judges import Event, Violation
 
@@ -33,7 +33,7 @@ Judges: TypeAlias = Callable[[Trace], Iterable[Pair]]
 # -- today's judges -------------------------------------------------------------
 
 
-def found_by(judge: Guarantees, events: Iterable[Event]) -> list[list[Any]]:
+def found_by(judge: Ours, events: Iterable[Event]) -> list[list[Any]]:
     """The violations that a judge finds, in the form of a trace."""
     found: list[Violation] = []
     for event in events:
@@ -56,7 +56,7 @@ def found_today(trace: Trace) -> list[list[Any]]:
         Event(at_s, kind, actor, request, tuple(map(from_plain, plain)))
         for at_s, kind, actor, request, plain in trace["events"]
     )
-    return found_by(Guarantees(from_data(trace["plan"])), events)
+    return found_by(Ours(from_data(trace["plan"])), events)
 
 
 # -- comparison -----------------------------------------------------------------

@@ -1,9 +1,10 @@
 """The judges under mutation: which small changes of them no stored trace shows.
 
-``python -m tests.oracles mutated DIR --share N`` changes each N-th place of the judges of the
-simulator (:mod:`tests.mutation.mutate`), gives the changed judges every trace in a directory, and
-names the changes that find what the judges of that time found, word for word.  What such a change
-is in is dead, or no trace has what it looks for: a fault is missing, or the traces are too few.
+``python -m tests.oracles mutated DIR --share N`` changes each N-th place of a judge of the
+simulator (``--of``; :mod:`tests.mutation.mutate`), gives the changed judges every trace in a
+directory, and names the changes that find what the judges of that time found, word for word.  What
+such a change is in is dead, or no trace has what it looks for: a fault is missing, or the traces
+are too few.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.mutation.mutate import Mutation, mutations
+from trio_envserve.lab import model
 from trio_envserve.lab.simulation import judges
 from trio_envserve.lab.simulation.plan import from_data
 from trio_envserve.retrylab.judges import Event
@@ -46,18 +48,24 @@ def prepared(trace: Trace) -> Prepared:
     return Prepared(from_data(trace["plan"]), events, trace["violations"])
 
 
-def shows(mutation: Mutation, traces: Sequence[Prepared]) -> bool:
+MODULES = {"guarantees": judges, "model": model}
+"""The modules whose judges are changed."""
+
+
+def shows(mutation: Mutation, traces: Sequence[Prepared], of: str = "guarantees") -> bool:
     """Whether any trace is judged otherwise, in a fork of this process."""
+    module = MODULES[of]
     pid = os.fork()
     if pid == 0:
         resource.setrlimit(resource.RLIMIT_CPU, (FOR_S, FOR_S))
         try:
-            changed = types.ModuleType(judges.__name__)
-            changed.__dict__.update(vars(judges))
-            exec(compile(mutation.change(), judges.__file__, "exec"), changed.__dict__)
+            changed = types.ModuleType(module.__name__)
+            changed.__dict__.update(vars(module))
+            exec(compile(mutation.change(), str(module.__file__), "exec"), changed.__dict__)
+            made = changed.Judges if of == "guarantees" else judges.Judges
+            clocks = changed.Clocks
             same = all(
-                found_by(changed.Guarantees(each.plan), each.events) == each.violations
-                for each in traces
+                found_by(made(each.plan, clocks), each.events) == each.violations for each in traces
             )
         except BaseException:  # it raises where the judges do not, or runs on: that is seen
             same = False
@@ -66,18 +74,20 @@ def shows(mutation: Mutation, traces: Sequence[Prepared]) -> bool:
 
 
 def survivors(
-    directory: Path, share: int, jobs: int, told: Callable[[int, int], object]
-) -> Iterator[Mutation]:
+    directory: Path, share: int, jobs: int, told: Callable[[int, int], object],
+    of: str = "guarantees",
+) -> Iterator[Mutation]:  # fmt: skip
     """Changes that no trace shows."""
     stored = [trace for path in sorted(directory.glob("*.traces")) for trace in read_file(path)]
     stored.sort(key=lambda trace: not trace["violations"])
     traces = [prepared(trace) for trace in stored]
     assert all(
-        found_by(judges.Guarantees(each.plan), each.events) == each.violations for each in traces
+        found_by(judges.Judges(each.plan), each.events) == each.violations for each in traces
     ), "today's judges find something else already: see `judge`"
-    chosen = list(mutations(Path(judges.__file__).read_text(encoding="utf-8")))[::share]
+    source = Path(str(MODULES[of].__file__)).read_text(encoding="utf-8")
+    chosen = list(mutations(source))[::share]
     with ThreadPoolExecutor(jobs) as pool:
-        seen = pool.map(lambda mutation: shows(mutation, traces), chosen)
+        seen = pool.map(lambda mutation: shows(mutation, traces, of), chosen)
         for number, (mutation, is_seen) in enumerate(zip(chosen, seen, strict=True), 1):
             told(number, len(chosen))
             if not is_seen:
@@ -88,6 +98,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument("directory", type=Path, metavar="DIR")
     parser.add_argument("--share", type=int, default=1, metavar="N", help="each N-th change")
+    parser.add_argument("--of", choices=MODULES, default="guarantees", help="whose changes")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
 
 
@@ -100,8 +111,8 @@ def main(given: argparse.Namespace) -> int:
         tried = number
         print(f"\r{number} of {of}, {survived} survived ", end="", flush=True)
 
-    for mutation in survivors(given.directory, given.share, given.jobs, told):
+    for mutation in survivors(given.directory, given.share, given.jobs, told, given.of):
         survived += 1
-        print(f"\r{Path(judges.__file__).name}:{mutation.line}: {mutation.name}", flush=True)
+        print(f"\r{given.of}:{mutation.line}: {mutation.name}", flush=True)
     print(f"\r{tried} tried, {survived} survived")
     return 0

@@ -23,8 +23,8 @@ from trio_envserve.lab.simulation import judges
 from trio_envserve.lab.simulation.plan import is_harsh
 from trio_envserve.lab.simulation.simulator import run
 
-KEYED_ON_DISK = 23
-"""A seed with keys and a journal."""
+KEYED_ON_DISK = 28
+"""Number of a run with keys and a journal."""
 SEEN = 24
 """Number of a run of a mutant that is seen."""
 
@@ -59,9 +59,13 @@ def without(trace: Trace, name: str) -> Trace:
     return {**trace, "events": trace["events"][:at] + trace["events"][at + 1 :]}
 
 
-@pytest.mark.parametrize("name", ["told", "received", "ended", "breaks"])
-def test_a_lost_event_is_judged_otherwise(name: str):
-    trace = record(drawn(0))
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [(0, name) for name in ("told", "received", "ended", "breaks", "heard", "said")]
+    + [(KEYED_ON_DISK, "wrote")],
+)
+def test_a_lost_event_is_judged_otherwise(number: int, name: str):
+    trace = record(drawn(number))
     trace["events"].insert(0, [0.0, "breaks", "", "", ["G8", "said by the world"]])
     trace["violations"].insert(0, ["G8", 0.0, "said by the world", ""])
     assert compared(trace, None).text == ""
@@ -72,7 +76,7 @@ def test_a_lost_event_is_judged_otherwise(name: str):
     ("change", "is_seen"),
     [
         ("Book.violation: self.found.append", True),
-        ("Wires.server_told_worker: text = f'an execution is spent on", False),  # it never is, here
+        ("Wires._outcome_sent: text = f'{call.key}: the outcome is", False),  # it never is, here
     ],
 )
 def test_changed_judges_are_told_from_those_that_no_trace_shows(change: str, is_seen: bool):

@@ -147,7 +147,7 @@ from .coverage import (
     count_pairs,
     name_of,
 )
-from .judges import Guarantees, key_of
+from .judges import Judges, key_of
 from .junk import KINDS, spoilt
 from .network import (
     CLIENT,
@@ -938,6 +938,7 @@ class SimServer(SimProcess):
         self._takers = {
             CLIENT: self._from_client, WORKER: self._from_worker, HOST: self._from_host,
         }  # fmt: skip
+        world.happened("begins", self.name)
         count_pairs(self.router.cache, world.pairs)
         count_key_pairs(self.router.keys, world.key_pairs)
         self.events.note(self.name, "starts")
@@ -958,16 +959,15 @@ class SimServer(SimProcess):
         for message, body in said_in(frames):
             self.world.happened("heard", self.name, "", link.peer.name, message, body)
         self._carry_out(effects)
-        self.world.happened("dealt", self.name)
 
     def _from_worker(self, link: Link, frames: Frames) -> None:
         speaker = link.peer
         if isinstance(speaker, SimWorker) and speaker.junk and speaker.server is not self:
             return  # the stream of a process is no other's, whatever it says of its name
         worker = self.world.worker_by_incarnation.get(bytes(frames[0]))
-        if worker is not None and worker.server is self and len(frames) == 4:
-            for message, _ in said_in(frames, 2):
-                self.world.happened("reported", worker.name, "", message)
+        if worker is not None and worker.server is self:
+            for message, body in said_in(frames, 2 if len(frames) == 4 else 1):
+                self.world.happened("reported", worker.name, "", message, body)
         given = WorkerMessage((link.route, *frames), self.events.now_s)
         self._carry_out(self.router.take(given))
 
@@ -975,9 +975,15 @@ class SimServer(SimProcess):
         assert self.hosts is not None
         self.hosts.message(link.route, frames)
 
+    def _take(self, given: RouterInput) -> list[RouterEffect]:
+        """Give the router an input by which time passes, or all before it are known dead."""
+        self.world.happened("passes", self.name, "", not isinstance(given, Resume))
+        return self.router.take(given)
+
     def give(self, given: RouterInput) -> None:
         """Give the router an input that a host has led to."""
-        effects = self.router.take(given)
+        take = self._take if isinstance(given, HostsDead) else self.router.take
+        effects = take(given)
         worker = self.router.workforce.workers.get(getattr(given, "worker", b""))
         if isinstance(given, WorkerBack) and worker is not None:
             self._numbers[worker.id] = worker.next_number  # what came back is not started now
@@ -995,7 +1001,7 @@ class SimServer(SimProcess):
         worker = self.world.worker_by_incarnation.get(back.incarnation)
         if worker is not None:
             worker.server = self
-        self.world.happened("back", name, "", self.name)
+        self.world.happened("back", name, "", self.name, back.incarnation, bool(back.hello))
         self.world.happened("spawned", self.name, "", name, back.slot)
 
     def heartbeat(self, worker: bytes, lag_s: float) -> None:
@@ -1040,7 +1046,7 @@ class SimServer(SimProcess):
                 effects += self._open()
         elif self.hosts is not None and self.locked:
             self.hosts.tick()
-        effects += self.router.take(Tick(now_s))
+        effects += self._take(Tick(now_s))
         self._carry_out(effects)
         self._count_bounds()
         self.world.happened("ticked", self.name)
@@ -1061,7 +1067,7 @@ class SimServer(SimProcess):
             effects += self.router.take(HostsLive(now_s))
             dead -= live
         self.world.happened("declares", self.name, "", sorted(dead))
-        return effects + self.router.take(PoolOpened(dead, now_s))
+        return effects + self._take(PoolOpened(dead, now_s))
 
     def _count_bounds(self) -> None:
         """Count the waits that tiny bounds, or workers that still start, have caused."""
@@ -1109,7 +1115,7 @@ class SimServer(SimProcess):
                 case TellStats():
                     self._tell_client(effect.told(encode_record(effect.stats)))
                 case ToWorker(name, incarnation, message, body):
-                    world.happened("commanded", self.names[name], "", message, body)
+                    world.happened("commanded", self.names[name], "", incarnation, message, body)
                     if self.hosts is not None and self.hosts.has(name):
                         self.hosts.say(name, incarnation, (message, body))
                         continue
@@ -1160,7 +1166,7 @@ class SimServer(SimProcess):
 
     def _catch_up(self) -> None:
         self._catching_up = False
-        self._carry_out(self.router.take(Resume(self.events.now_s)))
+        self._carry_out(self._take(Resume(self.events.now_s)))
 
     def _tell_client(self, effect: ToClient) -> None:
         world, link = self.world, self.links[CLIENT].get(effect.route)
@@ -1323,9 +1329,9 @@ class SimServerHosts:
                 case WorkerMessage():
                     worker, incarnation, *rest = given.frames
                     of = world.worker_by_incarnation.get(bytes(incarnation))
-                    if of is not None and of.id == worker and len(rest) == 3:
-                        for message, _ in said_in(given.frames, 3):
-                            world.happened("reported", of.name, "", message)
+                    if of is not None and of.id == worker:
+                        for message, body in said_in(given.frames, 3 if len(rest) == 3 else 2):
+                            world.happened("reported", of.name, "", message, body)
                 case Exited():
                     world.happened("reaped", server.names[given.worker])
                 case HostsDead():
@@ -1912,7 +1918,8 @@ class World(BaseWorld[Fault]):
         self.faults: Counter[Fault] = Counter()
         self.pairs: Counter[Pair] = Counter()
         self.key_pairs: Counter[KeyPair] = Counter()
-        self.judge = Guarantees(self.plan)
+        self._judges = Judges(self.plan)
+        self.judge = self._judges.guarantees
         self.violations: list[Violation] = []
         rates = Rates(self.plan.delay_s, self.plan.loss, self.plan.mangle)
         self.network = Network(self.events, rates)
@@ -1954,7 +1961,7 @@ class World(BaseWorld[Fault]):
 
     def happened(self, kind: str, who: str, key: str = "", *what: Any) -> None:
         """Give an event to the judge."""
-        for violation in self.judge.see(Event(self.events.now_s, kind, who, key, what)):
+        for violation in self._judges.see(Event(self.events.now_s, kind, who, key, what)):
             self._broke(violation)
 
     def breaks(self, guarantee: str, text: str) -> None:
@@ -2222,7 +2229,7 @@ class World(BaseWorld[Fault]):
         if not self.to_rest(CALM_S + work_s + hosts_s, until):
             return
         left = self.left()
-        for violation in self.judge.rest(self.events.now_s):
+        for violation in self._judges.rest(self.events.now_s):
             self._broke(violation)
         away = self.away()
         for holdup in left:

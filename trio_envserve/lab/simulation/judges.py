@@ -11,37 +11,6 @@ judge it again.  What sizes a core has is told by :mod:`.bounds`, as events, too
 Everything that contradicts a guarantee is a violation: a line that begins with the guarantee's
 number.  A run goes on after a violation.
 
-*Keys.*  Three things are known that no core can make up.  The environment's log names the key and
-the input of each start.  Each dispatch has the number of its generation.  And the wires
-tell who asks, who is answered and who leaves.
-
-From these follows in which generation a request waits: all requests for one key that are
-not answered wait for its open generation, and what is dispatched is of the open one.  So
-a dispatch of another generation while somebody still waits for an earlier one breaks a
-promise, and so do an outcome of another generation, another input's outcome, and a cancel
-that says that nothing started.
-
-Where it is not sure, nothing is claimed: of a request whose session may have lapsed, of
-one whose caller has asked again in another session, of what closed without a word.
-
-*Commands by key.*  A cancel or a forget is answered with the generation that it has closed, and
-whether that had been started.  From then on nothing of that generation may start.  Each copy of a
-command with an id of its own is answered as the first one, and hits nothing else.  A
-cancel of a key of which nothing was known hits the next request.
-
-*Work of keys.*  What runs under a key is wanted as long as somebody counts: a request that sent
-the input and has not left, or one whose session was lost, until its caller is back or the deadline
-for orphans has passed.  When the server has dealt with something, nothing may run for
-which surely nobody counts and which was not told to stop; and nothing may have been told
-to stop for which somebody surely counts.
-
-*Disks.*  What was written is known, and what of that is safe.  Nothing may be told or dispatched
-before its record is safe, and so a crash loses nothing that anybody was told.  What the records of
-a generation say must be a history that can be: it is opened, started, completed once, closed once,
-and nothing follows.  The servers of a run with a journal have one memory of keys between them: that
-of the first (:meth:`JournalJudge.home`).  What is held against one is thereby held against all that
-come after it.
-
 *Hosts.*  True time is known here, and to none of the cores.  A host's lease is counted from when
 the beat was sent that its server answered, on that host's clock: no worker may live longer than
 that, and the latency of its guard.  What a server takes for lost, or calls dead of an earlier one,
@@ -55,33 +24,19 @@ begun meanwhile; what was taken in is answered; and the status says so.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
-import cbor2
-
-from ...core import error_records, messages
+from ...core import messages
 from ...core.closing import ClosingStage
 from ...core.errors import ErrorInfo
-from ...core.journal import (
-    Cancelled,
-    Closed,
-    Commanded,
-    Completed,
-    Joined,
-    Opened,
-    Record,
-    Started,
-)
 from ...core.key_records import KeyAct
 from ...core.limits import CAPACITY, WireLimits
 from ...core.ranges import Ranges
 from ...core.terms import Body, RequestId, Status, Verdict
 from ...retrylab.judges import Event, Judge, Violation
+from ..model import OF_MODEL, SEEN, Clocks, Limits
 from .plan import Fault, KeyUse, Plan
 
 # -- what is known ------------------------------------------------------------------------
@@ -219,6 +174,16 @@ class Hearing:
     sleeps: int
 
 
+def model_of(plan: Plan, model: type[Clocks] = Clocks) -> Clocks:
+    """The model of the routers of a plan."""
+    server, keys = plan.server, plan.keys
+    limits = Limits(
+        server.awake_step_s, server.lease_s, keys.orphan_s, keys.retention_s, keys.command_s,
+        server.max_executions, server.window, keys.commands,
+    )  # fmt: skip
+    return model(limits, journaled=plan.has(Fault.JOURNAL))
+
+
 def key_of(body: Body) -> str:
     """The unique name of a call, which is the beginning of its body."""
     return bytes(body[:64]).partition(b"|")[0].decode()
@@ -251,7 +216,6 @@ class Book(Judge):
         """The session in which a server last took in a request of this key."""
         self.started_as: dict[RequestId, str] = {}
         """The body that was started under each id."""
-        self.finished: dict[bytes, Ranges] = {}
         self.heard: dict[bytes, Hearing] = {}
         """By session: a late message of an earlier one does not count."""
         self.silent: set[bytes] = set()
@@ -274,876 +238,17 @@ class Book(Judge):
         return self.started_as.get(request) or self.first.get(request, "")
 
 
-# -- the disk ----------------------------------------------------------------------------
-
-
-def _label(record: Opened | Cancelled | Commanded) -> str:
-    """How the environment's log names its key."""
-    return f"{record.namespace.decode()}.{record.key.decode()}"
-
-
-class JournalFacts:
-    """The facts in a journal, as far as it goes."""
-
-    def __init__(self, records: Iterable[Record] = ()) -> None:
-        self.labels: dict[int, str] = {}
-        """The key of each generation, as the log names it."""
-        self.open: dict[str, int] = {}
-        self.callers: dict[int, set[bytes]] = {}
-        """The callers that may count for each."""
-        self.allowances: dict[int, int] = {}
-        self.starts: Counter[int] = Counter()
-        self.outcomes: dict[int, bytes] = {}
-        self.closed: set[int] = set()
-        self.commands: set[tuple[bool, bytes, bytes, bytes]] = set()
-        self.early: set[str] = set()
-        """Keys whose next request is cancelled."""
-        for record in records:
-            for _ in self.read(record):
-                pass
-
-    def read(self, record: Record) -> Iterator[str]:
-        """One more record; what cannot be about it."""
-        if isinstance(record, (Joined, Started, Completed, Closed)):
-            number = record.number
-            if number not in self.labels or number in self.closed:
-                yield f"{record[:1]} of a generation that is not open"
-            elif number in self.outcomes and not isinstance(record, Closed):
-                yield f"{type(record).__name__} of generation {number}, which has its outcome"
-        match record:
-            case Opened(number):
-                label = _label(record)
-                if number in self.labels or label in self.open:
-                    yield f"generation {number} of {label} is opened beside another"
-                self.labels[number], self.open[label] = label, number
-                self.callers[number] = {record.caller}
-                self.allowances[number] = record.allowance
-            case Joined(number, caller):
-                self.callers[number].add(caller)
-            case Started(number):
-                self.starts[number] += 1
-            case Completed(number, frames):
-                self.outcomes[number] = bytes(frames[1])
-            case Closed(number):
-                self.closed.add(number)
-                self.open.pop(self.labels.get(number, ""), None)
-            case Commanded(forget, namespace, key, tag):
-                self.commands.add((forget, namespace, key, tag))
-                if record.early:
-                    self.early.add(_label(record))
-            case Cancelled():
-                self.early.discard(_label(record))
-
-
-class JournalJudge:
-    """The part of the judge that knows the disk."""
-
-    def __init__(self, book: Wires) -> None:
-        self._book = book
-        self.on = book.plan.has(Fault.JOURNAL)
-        self.safe = JournalFacts()
-        self._written = JournalFacts()
-        self._first: Observed | None = None
-        self._dispatches: Counter[int] = Counter()
-        """Of each generation, over all epochs."""
-        self._damaged: set[int] = set()
-        """Generations whose outcomes could not be read once."""
-        self._started_s: dict[int, float] = {}
-        """When each generation was last to start."""
-        self._of: dict[RequestId, int | None] = {}
-        """The generation in which each request waits, or has waited; none if a cancel that
-        had come before it has hit it."""
-
-    def home(self, server: Observed) -> Observed:
-        """The first server whose memory of keys this one has."""
-        if not self.on:
-            return server
-        self._first = self._first or server
-        return self._first
-
-    # -- the disk -------------------------------------------------------------
-
-    def written(self, server: Observed, records: Sequence[Record]) -> None:
-        """A server has written a group."""
-        for record in records:
-            for wrong in self._written.read(record):
-                self._broken(f"{wrong}, says {server.name}")
-            if isinstance(record, Started):
-                self._started_s[record.number] = self._book.now_s
-            if isinstance(record, Closed):
-                label = self._written.labels.get(record.number, "")
-                self._book.keys.over((self.home(server), label))
-            elif isinstance(record, Cancelled):
-                self._book.keys.over((self.home(server), _label(record)))
-
-    def saved(self, records: Iterable[Record]) -> None:
-        """These are safe from now on."""
-        for record in records:
-            for _ in self.safe.read(record):
-                pass  # it was said when it was written
-            if isinstance(record, Cancelled) and self._first is not None:
-                self._book.keys.said.hit((self._first, _label(record)))
-
-    def crashed(self, server: Observed, records: Sequence[Record]) -> None:
-        """A server is dead, and these records are there."""
-        self.safe, self._written = JournalFacts(records), JournalFacts(records)
-        home = self.home(server)
-        known = {number for number in self.safe.outcomes if number not in self.safe.closed}
-        callers = {(home, label): self.safe.callers[n] for label, n in self.safe.open.items()}
-        self._book.keys.server_died(server, known, callers)
-        # Whom one has hit that is used up may not have heard of it, and asks as if anew.
-        self._book.keys.said.left({(home, label) for label in self.safe.early})
-
-    def read(self, server: Observed, number: int) -> None:
-        """A server asks its disk for the outcome of a generation."""
-        if number not in self.safe.outcomes:
-            self._broken(f"{server.name} reads generation {number}, whose outcome is not safe")
-
-    def damaged(self, number: int) -> None:
-        """The outcome of a generation cannot be read, this time."""
-        self._damaged.add(number)
-
-    def started_s(self, number: int) -> float:
-        """When it was last decided to start this generation."""
-        return self._started_s.get(number, math.inf)
-
-    def is_used(self, label: str) -> bool:
-        """Whether a cancel that came before any request has hit one by now."""
-        return self.on and label not in self._written.early
-
-    # -- what is done and told ------------------------------------------------
-
-    def dispatched(self, number: int) -> None:
-        """An execution of this generation is sent to a worker, for the first time."""
-        if not self.on:
-            return
-        self._dispatches[number] += 1
-        if self._dispatches[number] > self.safe.starts[number]:
-            self._broken(f"generation {number} is dispatched, and its start is not safe")
-        most = self._written.allowances.get(number, 0)
-        if self._dispatches[number] > most:
-            text = f"generation {number} is dispatched once more, and {most} were allowed"
-            self._book.violation("G2", text, self._written.labels.get(number, ""))
-        if number in self.safe.outcomes:
-            self._broken(f"generation {number} is dispatched, and it had its outcome")
-
-    def waits(self, request: RequestId, label: str) -> None:
-        """A server has dealt with a request that it took in, for the first time or again."""
-        if self.on:
-            self._of.setdefault(request, self._written.open.get(label))
-
-    def told(
-        self, call: Call, request: RequestId, payload: bytes, *, of_key: bool, executions: int,
-        code: str = "",
-    ) -> None:  # fmt: skip
-        """A request is answered; with the outcome of its key, and the number of executions that
-        led to it, or because that is over, or, as the code says, because it cannot be read."""
-        number = self._of.get(request)
-        if not self.on or number is None:
-            return
-        if not of_key:
-            self._over(call, number)
-        elif code == "not-durable":
-            if number not in self._damaged:
-                self._broken(f"{call.key} is told that what can be read cannot be", call.key)
-        elif self.safe.outcomes.get(number) != payload:
-            text = f"{call.key} is told an outcome of generation {number} that is not safe"
-            self._broken(text, call.key)
-        elif executions != self.safe.starts[number]:
-            text = f"{call.key} is told of {executions} executions of generation {number}; by the "
-            self._broken(f"{text}journal there were {self.safe.starts[number]}", call.key)
-
-    def confirmed(self, call: Call, request: RequestId) -> None:
-        """The cancel of a request is answered."""
-        number = self._of.get(request)
-        if number is not None and number in self._written.closed:
-            self._over(call, number)
-
-    def command_told(self, call: Call, record: dict[str, Any]) -> None:
-        """A command by key is answered."""
-        use, number = call.use, record["generation"]
-        assert use is not None
-        if not self.on or use.act not in (KeyAct.CANCEL, KeyAct.FORGET):
-            return
-        said = use.act is KeyAct.FORGET, *use.name, use.tag
-        if isinstance(use.tag, bytes) and said not in self.safe.commands:
-            self._broken(f"{call.key} is answered, and what is said is not safe", call.key)
-        if number is not None:
-            self._over(call, number)
-        if record.get("finished") and not any(
-            self.safe.labels[each] == use.label for each in self.safe.outcomes
-        ):
-            text = f"{call.key} is told that its key has its outcome, and none is safe"
-            self._broken(text, call.key)
-
-    def _over(self, call: Call, number: int) -> None:
-        if number not in self.safe.closed:
-            text = f"{call.key} is told that generation {number} is over, and that is not safe"
-            self._broken(text, call.key)
-
-    def _broken(self, text: str, key: str = "") -> None:
-        self._book.violation("G11", text, key)
-
-
-# -- keys: what runs ---------------------------------------------------------------------
+# -- wires -------------------------------------------------------------------------------
 
 
 Dispatch: TypeAlias = "tuple[Observed, int, RequestId]"
 """A worker, a number, and the request that it runs."""
-
-Place: TypeAlias = "tuple[Observed, str]"
-"""A server, and how the log names a key."""
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class Waiter:
-    """A request that waits for a key, or has its outcome and was not finished."""
-
-    request: RequestId
-    call: Call
-    caller: bytes
-    order: int
-    left: int = -1
-    """When it was finished, by its client or by a deadline."""
-    generation: int | None = None
-    """In which it surely waits."""
-    answered: bool = False
-    counts: bool = True
-    """False once its caller has asked in another session, and always if it attached."""
 
 
 def label_of(name: str) -> str:
     """The key of an input; empty for the name of a call without one."""
     label, slash, _ = name.partition("/")
     return label if slash else ""
-
-
-class Wanted:
-    """The part of the judge of keys that watches what runs."""
-
-    def __init__(self, book: Wires, waiters: dict[Place, dict[RequestId, Waiter]]) -> None:
-        self._book = book
-        self._waiters = waiters
-        self._running: dict[Place, list[Execution]] = {}
-        """The executions that were not told to stop."""
-        self._lost: dict[Place, set[bytes]] = {}
-        """Callers that may count though their sessions are lost."""
-        self._stops: list[Execution] = []
-        """The executions that were told to stop just now."""
-        self._early: set[tuple[Observed, int]] = set()
-        """Dispatches that were to stop before they began."""
-
-    def _place(self, execution: Execution) -> Place:
-        return self._book.journal.home(execution.server), label_of(execution.key)
-
-    def is_back(self, place: Place, caller: bytes) -> bool:
-        """A caller asks again, or withdraws.  Whether it was lost."""
-        lost = self._lost.get(place, set())
-        was_lost = caller in lost
-        lost.discard(caller)
-        return was_lost
-
-    def lost(self, place: Place, caller: bytes) -> None:
-        """A session is lost in which this caller counted."""
-        self._lost.setdefault(place, set()).add(caller)
-
-    def started(self, execution: Execution) -> None:
-        """Environment code begins under a key."""
-        place = self._place(execution)
-        if (execution.worker, execution.number) not in self._early:
-            self._running.setdefault(place, []).append(execution)
-
-    def stop_sent(self, worker: Observed, number: int) -> None:
-        """A worker is told to stop this dispatch."""
-        execution = self._book.by_dispatch.get((worker, number))
-        if execution is None:
-            self._early.add((worker, number))
-            return
-        place = self._place(execution)
-        if execution in self._running.get(place, ()):
-            self._running[place].remove(execution)
-            self._stops.append(execution)
-
-    def dealt(self, server: Observed) -> None:
-        """A server has done all that follows from what came in."""
-        if not self._stops and not self._running:
-            return
-        stops, self._stops = self._stops, []
-        if not server.alive or server in self._book.draining:
-            return
-        for execution in stops:
-            self._stopped(execution)
-        home = self._book.journal.home(server)
-        for place, running in self._running.items():
-            if running and place[0] is home:
-                lost = self._book.lost
-                running[:] = [
-                    e for e in running if e.live() and e.server is server and e.worker not in lost
-                ]
-                if running and not self._may_count(place):
-                    execution = running.pop()
-                    text = f"{execution.key} goes on, and nobody waits for it"
-                    self._book.violation("G7", text, execution.key)
-
-    def _may_count(self, place: Place) -> bool:
-        """Whether anybody may count for what runs."""
-        waits = any(waiter.counts for waiter in self._waiters.get(place, {}).values())
-        return waits or bool(self._lost.get(place))
-
-    def _stopped(self, execution: Execution) -> None:
-        """G7: who waits, or was lost a short while ago, has not cancelled it."""
-        place, number = self._place(execution), execution.request.sequence
-        if (place[0], number) in self._book.keys.closed:
-            return
-        plan, book = self._book.plan, self._book
-        for waiter in self._waiters.get(place, {}).values():
-            if waiter.answered or not waiter.counts or waiter.generation != number:
-                continue
-            if book.keys.is_over(place, waiter):
-                continue
-            session = waiter.request.session
-            if session in book.unknown:
-                continue  # what came late is no sign that it was still held
-            heard = book.heard[session]
-            for_s = book.now_s - heard.at_s
-            if for_s < plan.server.lease_s + plan.keys.orphan_s - 1.0:
-                text = f"{execution.key} is stopped, and {waiter.call.key} counts for it"
-                book.violation("G7", text, waiter.call.key)
-
-
-class KeyRuns:
-    """The part of the judge of keys that knows the executions."""
-
-    def __init__(self, book: Wires) -> None:
-        self._book = book
-        self.of_key: dict[str, list[Execution]] = {}
-        """All executions of a key."""
-        self.of_generation: dict[tuple[Observed, int], list[Execution]] = {}
-        """All executions of a generation."""
-        self.by_payload: dict[bytes, Execution] = {}
-
-    def started(self, call: Call, execution: Execution) -> None:
-        """Environment code begins under a key."""
-        label, number = label_of(execution.key), execution.request.sequence
-        book, key = self._book, execution.key
-        runs = self.of_key.setdefault(label, [])
-        for earlier in runs:
-            if earlier.runs():
-                text = f"{key} starts, and {earlier.key} is live since {earlier.started_s:.3f}"
-                book.violation("G1", text, key)
-        runs.append(execution)
-        home = book.journal.home(execution.server)
-        mine = self.of_generation.setdefault((home, number), [])
-        if mine and mine[-1].key != key:
-            book.violation("G6", f"generation {number} is of {mine[-1].key} and {key}", key)
-        if mine and mine[-1].worker.alive and not mine[-1].worker.asleep:
-            book.violation("G2", f"{key} starts again, and its worker had not died", key)
-        mine.append(execution)
-        asked = [each for each in book.calls.values() if each.input == key]
-        most = max((each.most for each in asked), default=0)
-        if len(mine) > 1 and not any(each.consent for each in asked):
-            book.violation("G2", f"{key} starts for the {len(mine)}. time without consent", key)
-        elif len(mine) > most:
-            text = f"{key} starts for the {len(mine)}. time, {most} allowed"
-            book.violation("G2", text, key)
-        call.executions.append(execution)
-
-    def ended(self, execution: Execution) -> None:
-        """Environment code has ended."""
-        self.by_payload[execution.payload] = execution
-
-    def answered(self, call: Call, status: Status, body: bytes) -> None:
-        """A caller was given an outcome."""
-        assert call.use is not None
-        asks = call.use.act in (KeyAct.ASK, KeyAct.ATTACH)
-        if status is Status.RESULT and asks and body not in self.by_payload:
-            text = f"{call.key} was given a result that no execution gave"
-            self._broken("G3", text, call)
-
-    def true(self, call: Call) -> None:
-        """The verdict must be true of the key's executions."""
-        if call.verdict is Verdict.RAN_AND_FAILED:
-            label = call.use.label if call.use else ""
-            if not self.of_key.get(label):
-                text = f"{call.key}: {call.told} says that it ran, and nothing of its key did"
-                self._broken("G9", text, call)
-
-    def _broken(self, guarantee: str, text: str, call: Call) -> None:
-        self._book.violation(guarantee, text, call.key)
-
-
-# -- keys: what is said to commands ------------------------------------------------------
-
-
-SLACK_S = 1.0
-"""A time of retention or memory may seem shorter, by some ticks."""
-
-
-class Said:
-    """The part of the judge of keys that knows what was said to commands."""
-
-    def __init__(
-        self, book: Wires, runs: dict[str, list[Execution]],
-        of: dict[tuple[Observed, int], list[Execution]],
-    ) -> None:  # fmt: skip
-        self._book = book
-        self._runs = runs
-        """All executions of a key."""
-        self._of = of
-        """All executions of a generation."""
-        self.closed: dict[tuple[Observed, int], int] = {}
-        """Generations that a command has closed, and when."""
-        self._unstarted: set[tuple[Observed, int]] = set()
-        """Generations that, it was said, were never started."""
-        self._early: dict[Place, float] = {}
-        """Keys of which nothing was known when a cancel came, and when that was."""
-        self._sent: dict[Place, tuple[int, int]] = {}
-        """The last generation of which an execution was sent, and how often one was."""
-        self._answers: dict[tuple[Place, KeyAct, bytes], tuple[Any, float]] = {}
-        """The answers to commands with ids of their own, and their times."""
-
-    def answer(self, place: Place, call: Call, record: dict[str, Any], order: int) -> None:
-        """A command by key is answered."""
-        number, started = record["generation"], record["started"]
-        server, label = place
-        assert call.use is not None
-        if isinstance(call.use.tag, bytes) and call.use.tag:
-            self._again(place, call, call.use.act, call.use.tag, record)
-        if number is None:
-            return
-        if isinstance(call.use.tag, int) and call.use.tag != number:
-            text = f"{call.key} names generation {call.use.tag}, and {number} is closed"
-            self._book.violation("G7", text, call.key)
-        self.closed.setdefault((server, number), order)
-        if not started:
-            self._unstarted.add((server, number))
-            if self._of.get((server, number)):
-                text = f"generation {number} of {label} has run; its cancel says that it had not"
-                self._book.violation("G7", text, label)
-
-    def _again(
-        self, place: Place, call: Call, act: KeyAct, tag: bytes, record: dict[str, Any]
-    ) -> None:
-        """Each copy of a command is answered as the first one, and hits nothing else."""
-        now_s, most_s = self._book.now_s, self._book.plan.keys.command_s
-        first, said_s = self._answers.get((place, act, tag), (None, 0.0))
-        if first is None or now_s - said_s >= most_s - SLACK_S:
-            self._answers[place, act, tag] = record, now_s
-            unknown = record["generation"] is None and act is KeyAct.CANCEL
-            unknown = unknown and not record.get("finished")  # it comes late, not early
-            used = self._book.journal.is_used(place[1])
-            if unknown and not used and not self._may_live(place):
-                self._early[place] = now_s
-        elif first != record:
-            text = f"{call.key} comes again, and is told {record}; it was {first}"
-            self._book.violation("G7", text, call.key)
-
-    def _may_live(self, place: Place) -> bool:
-        """Whether an execution of this key may live, as far as its server knows: one that was
-        sent and lost on the way lives until its worker declines it."""
-        server, label = place
-        number, sent = self._sent.get(place, (-1, 0))
-        if len(self._of.get((server, number), ())) < sent:
-            return True
-        runs, home = self._runs.get(label, ()), self._book.journal.home
-        return any(home(e.server) is server and e.server.alive and not e.delivered for e in runs)
-
-    def hit(self, place: Place) -> None:
-        """A request was cancelled by key: a cancel that came early hits one."""
-        self._early.pop(place, None)
-
-    def left(self, places: set[Place]) -> None:
-        """Of the cancels that came early only these are left."""
-        for place in self._early.keys() - places:
-            del self._early[place]
-
-    def dispatched(self, place: Place, number: int) -> None:
-        """An execution of a generation is sent to a worker."""
-        server, label = place
-        last, sent = self._sent.get(place, (-1, 0))
-        self._sent[place] = number, (sent + 1 if last == number else 1)
-        if (server, number) in self._unstarted:
-            text = f"generation {number} is started, and it was said that it never would be"
-            self._book.violation("G7", text, label)
-        if (server, number) in self.closed:
-            text = f"generation {number} is started, and a command had closed it"
-            self._book.violation("G7", text, label)
-        early_s = self._early.pop(place, -math.inf)
-        if self._book.now_s - early_s < self._book.plan.keys.command_s - SLACK_S:
-            text = f"generation {number} is started, and a cancel had come before its request"
-            self._book.violation("G7", text, label)
-
-
-# -- keys: who waits ---------------------------------------------------------------------
-
-
-class KeyJudge:
-    """The part of the judge that knows of keys."""
-
-    def __init__(self, book: Wires) -> None:
-        self._book = book
-        self.calls: dict[RequestId, str] = {}
-        """Which call each request is: its client says so as it sends it."""
-        self._order = itertools.count()
-        """The order of events, within one moment too."""
-        self._waiters: dict[Place, dict[RequestId, Waiter]] = {}
-        self._asking: RequestId | None = None
-        """The request that the server is dealing with."""
-        self._undo: list[Callable[[], None]] = []
-        """Takes back what that has replaced, for a server that will not have it."""
-        self._place: dict[RequestId, Place] = {}
-        self._left: dict[RequestId, Waiter] = {}
-        """Those that were finished, by their client or by a deadline."""
-        self._answered: set[RequestId] = set()
-        self._inputs: dict[Place, set[str]] = {}
-        """All that were asked under a key."""
-        self._commands: dict[Place, int] = {}
-        """When its last cancel or forget came."""
-        self._forgets: dict[Place, int] = {}
-        """Moment of the last forget of each; a cancel drops no outcome."""
-        self._asked: dict[Place, int] = {}
-        """When its last request with an input came."""
-        self._fresh: set[Place] = set()
-        """Keys for which somebody asked who may start their work: not again without
-        proof and consent."""
-        self._never: dict[Place, int] = {}
-        """Callers that asked before this were told that nothing was started, nor will be."""
-        self._ended: dict[Place, int] = {}
-        """When its journal last had it that a generation is over."""
-        self._kept: dict[Place, tuple[int, float, int]] = {}
-        """The generation whose outcome came while somebody waited, and when that was."""
-        self._owed: dict[str, tuple[bytes, RequestId, Observed]] = {}
-        """The outcome that came while a call waited for it."""
-        self.runs = KeyRuns(book)
-        self.said = Said(book, self.runs.of_key, self.runs.of_generation)
-        self.closed = self.said.closed
-        self.work = Wanted(book, self._waiters)
-
-    # -- who waits ------------------------------------------------------------
-
-    def heard(self, server: Observed, message: messages.KeyedRequest) -> None:
-        """A server has dealt with a request; what it says to it comes next."""
-        request = RequestId(message.session, message.sequence)
-        call = self._book.calls[self.calls[request]]
-        assert call.use is not None
-        place = self._book.journal.home(server), call.use.label
-        order = next(self._order)
-        self._asking = request
-        here = self._waiters.setdefault(place, {})
-        match KeyAct(message.act):
-            case KeyAct.CANCEL | KeyAct.FORGET:
-                self._commands[place] = order
-                if message.act == KeyAct.FORGET:
-                    self._forgets[place] = order
-                self._place[request] = place
-                return
-            case KeyAct.WITHDRAW:
-                self._is_back(place, message.caller, message.session)
-                self._place[request] = place
-                return
-        if request in here or request in self._answered:
-            return
-        new = Waiter(request, call, message.caller, order)
-        if message.act == KeyAct.ATTACH:
-            new.counts = False
-        else:
-            self._inputs.setdefault(place, set()).add(call.input)
-            self._asked[place] = order
-            if message.earlier is None or (message.gone and call.consent):
-                self._fresh.add(place)
-            self._is_back(place, message.caller, message.session)
-        new.generation = next((w.generation for w in self._sure(place)), None)
-        here[request] = new
-        self._place[request] = place
-
-    def _is_back(self, place: Place, caller: bytes, session: bytes) -> None:
-        """Count no more what a caller asked in other sessions."""
-        if self.work.is_back(place, caller):
-            self._undo.append(partial(self.work.lost, place, caller))
-        for waiter in self._waiters[place].values():
-            if waiter.caller == caller and waiter.request.session != session and waiter.counts:
-                waiter.counts = False
-                self._undo.append(partial(setattr, waiter, "counts", True))
-
-    def _not_taken(self) -> None:
-        """The request that the server is dealing with has replaced nobody."""
-        for undo in self._undo:
-            undo()
-        self._asking = None
-        self._undo.clear()
-
-    def dealt(self) -> None:
-        """The server has said all that follows from one message."""
-        asking = self._asking
-        if asking is not None and asking in self._place:
-            self._book.journal.waits(asking, self._place[asking][1])
-        self._asking = None
-        self._undo.clear()
-
-    def _sure(self, place: Place) -> Iterator[Waiter]:
-        """Those whose generation is known, and still open."""
-        for waiter in self._waiters.get(place, {}).values():
-            if waiter.generation is None or not self._here(waiter):
-                continue
-            if self.is_over(place, waiter):
-                continue
-            after_forget = self._forgets.get(place, -1) > waiter.order
-            if not waiter.answered or (waiter.counts and not after_forget):
-                yield waiter
-
-    def _here(self, waiter: Waiter) -> bool:
-        return not self._book.unheard(waiter.request.session)
-
-    def is_over(self, place: Place, waiter: Waiter) -> bool:
-        """Whether it waits only to be told that its generation is over, once that is safe."""
-        return waiter.order < self._ended.get(place, -1)
-
-    def over(self, place: Place) -> None:
-        """A journal has it that all who have asked for this key wait for nothing more."""
-        self._ended[place] = next(self._order)
-
-    def server_died(
-        self, server: Observed, known: set[int], callers: dict[Place, set[bytes]]
-    ) -> None:
-        """The next server will know only these outcomes, and of these keys that these
-        callers may count.  Work that nobody else asks for anew may start again."""
-        for request in list(self._place):
-            if self._book.sessions[request.session][0] is server:
-                self._lose(request)
-        for place, (number, _, _) in list(self._kept.items()):
-            if number not in known:
-                del self._kept[place]
-        self._fresh = set(callers)
-        for place, names in callers.items():
-            for caller in names:
-                self.work.lost(place, caller)
-
-    def finished(self, session: bytes, finished: Ranges) -> None:
-        """A client wants no more of these."""
-        gone = self._book.unheard(session)  # then the server may not know what that was
-        for request in [r for r in self._place if r.session == session]:
-            if request.sequence in finished:
-                leave = self._lose if gone else self._leave
-                leave(request)
-
-    def _leave(self, request: RequestId) -> Waiter | None:
-        place = self._place.pop(request, None)
-        waiter = None if place is None else self._waiters.get(place, {}).pop(request, None)
-        if waiter is not None:
-            assert place is not None
-            waiter.left = next(self._order)
-            self._left[request] = waiter
-        return waiter
-
-    def lost(self, session: bytes) -> None:
-        """A server does not know this session."""
-        if self._asking is not None and self._asking.session == session:
-            self._not_taken()
-        for request in [r for r in self._place if r.session == session]:
-            self._lose(request)
-
-    def _lose(self, request: RequestId) -> None:
-        """It waits no more, and its caller may go on counting."""
-        place = self._place[request]
-        waiter = self._leave(request)
-        if waiter is not None and waiter.counts:
-            self.work.lost(place, waiter.caller)
-
-    # -- what they are told ---------------------------------------------------
-
-    def refused(self, message: messages.Refused) -> None:
-        """A request is refused, for good or for now: it does not wait."""
-        request = RequestId(message.session, message.sequence)
-        place = self._place.get(request)
-        if request == self._asking:
-            self._not_taken()
-        waiter = self._leave(request)
-        if waiter is None or place is None:
-            return
-        del self._left[request]
-        call = waiter.call
-        if message.code == "key-conflict":
-            if not self._inputs[place] - {call.input}:
-                text = f"{call.key} is a conflict, and nobody asked anything else of its key"
-                self._broken("G6", text, call)
-            same = [w for w in self._unanswered(place) if w.counts and w.call.input == call.input]
-            if same:
-                text = f"{call.key} is a conflict, and {same[0].call.key} waits for the same"
-                self._broken("G6", text, call)
-        if message.code == "unknown-key":
-            for other in self._unanswered(place):
-                if other.counts:
-                    text = f"nothing is known to {call.key}, and {other.call.key} waits"
-                    self._broken("G4", text, call)
-
-    def _unanswered(self, place: Place) -> list[Waiter]:
-        here = self._waiters.get(place, {}).values()
-        waiting = [w for w in here if not w.answered and self._here(w)]
-        return [w for w in waiting if not self.is_over(place, w)]
-
-    def told(self, message: messages.Outcome, body: Body | None) -> None:
-        """An outcome is sent, or sent again."""
-        request = RequestId(message.session, message.sequence)
-        place = self._place.get(request)
-        if place is None or request in self._answered:
-            return
-        self._answered.add(request)
-        assert body is not None
-        payload = bytes(body)
-        waiter = self._waiters[place].get(request)
-        if waiter is None:
-            if message.status == Status.RESULT:
-                call = self._book.calls[self.calls[request]]
-                self._command_done(place, call, cbor2.loads(payload))
-            return
-        waiter.answered = True
-        execution = self.runs.by_payload.get(payload)
-        if execution is not None:
-            self._book.journal.told(
-                waiter.call, request, payload, of_key=True, executions=message.executions
-            )
-            self._given(place, waiter, execution)
-        elif message.status != Status.RESULT:
-            self._failed(place, waiter, payload, message.executions)
-
-    def _given(self, place: Place, waiter: Waiter, execution: Execution) -> None:
-        call, number = waiter.call, execution.request.sequence
-        if self._book.journal.home(execution.server) is not place[0]:
-            self._broken("G5", f"{call.key} gets an outcome of another epoch", call)
-        if label_of(execution.key) != place[1] or (call.input and call.input != execution.key):
-            text = f"{call.key} asked for {call.input or place[1]} and gets {execution.key}"
-            self._broken("G6", text, call)
-        if waiter.generation not in (None, number):
-            text = f"{call.key} waits for generation {waiter.generation} and gets {number}"
-            self._broken("G3", text, call)
-        if execution is not self.runs.of_generation[place[0], number][-1]:
-            self._broken("G3", f"{call.key} gets the outcome of an earlier execution", call)
-        if self.closed.get((place[0], number), waiter.order) < waiter.order:
-            text = f"{call.key} gets generation {number}, which a command had closed before"
-            self._broken("G7", text, call)
-        waiter.generation = number
-
-    def _failed(self, place: Place, waiter: Waiter, payload: bytes, executions: int) -> None:
-        """It is told that there is no outcome, or that there will be none."""
-        call, error = waiter.call, error_records.decode(payload)
-        over = error.verdict is Verdict.DID_NOT_RUN or "was cancelled by name" in error.message
-        if over or error.code not in ("no-answer", "outcome-too-large"):
-            self._book.journal.told(
-                call, waiter.request, payload, of_key=not over, executions=executions,
-                code=error.code,
-            )  # fmt: skip
-        if error.verdict is Verdict.DID_NOT_RUN:
-            self._never[place] = max(self._never.get(place, -1), waiter.order)
-        if "was cancelled by name" in error.message:
-            self.said.hit(place)
-        if "was cancelled by name" in error.message and waiter.counts and self._here(waiter):
-            last = self._commands.get(place, -1)
-            if last < (waiter.order if waiter.generation is not None else 0):
-                text = f"{call.key} is cancelled, and waits, and nobody has cancelled its key"
-                self._broken("G7", text, call)
-        if error.verdict is Verdict.DID_NOT_RUN and waiter.generation is not None:
-            text = f"{call.key} is told that it did not run, and generation "
-            self._broken("G7", f"{text}{waiter.generation} was dispatched", call)
-        self._leave(waiter.request)
-
-    def _command_done(self, place: Place, call: Call, record: dict[str, Any]) -> None:
-        """A command by key is answered: nobody waits any more for what it has closed."""
-        self.said.answer(place, call, record, next(self._order))
-        self._book.journal.command_told(call, record)
-        number = record["generation"]
-        for waiter in self._unanswered(place):
-            if number is not None and waiter.generation == number:
-                text = f"{waiter.call.key} still waits for generation {number}, which was closed"
-                self._broken("G7", text, waiter.call)
-
-    def cancelled(self, message: messages.Cancelled) -> None:
-        """Judge the answer to the cancel of one request."""
-        request = RequestId(message.session, message.sequence)
-        waiter = self._left.get(request)
-        if waiter is not None:
-            self._book.journal.confirmed(waiter.call, request)
-        if message.started or waiter is None or request in self._answered:
-            return
-        call = waiter.call
-        if waiter.generation is not None:
-            text = f"{call.key} did not run, it is said; generation {waiter.generation} has"
-            self._broken("G7", text, call)
-        assert call.use is not None
-        server = self._book.sessions[request.session][0]
-        place = self._book.journal.home(server), call.use.label
-        for other in self._unanswered(place):
-            if other.counts and other.order < waiter.order and other.call.input == call.input:
-                text = f"{call.key} will not run, it is said, and {other.call.key} waits for it"
-                self._broken("G7", text, call)
-        self._never[place] = max(self._never.get(place, -1), waiter.left)
-
-    # -- what is done ---------------------------------------------------------
-
-    def dispatched(self, server: Observed, number: int, body: Body) -> None:
-        """An execution is sent to a worker, for the first time."""
-        self._book.journal.dispatched(number)
-        place = self._book.journal.home(server), label_of(key_of(body))
-        for waiter in list(self._sure(place)):
-            if waiter.generation != number:
-                text = (
-                    f"generation {number} of {place[1]} is started, and {waiter.call.key} "
-                    f"has not left generation {waiter.generation}"
-                )
-                self._broken("G4", text, waiter.call)
-        if place not in self._fresh:
-            text = f"{place[1]} is started, and was asked again only, without proof or consent"
-            self._book.violation("G2", text, place[1])
-        if self._asked.get(place, -1) <= self._never.get(place, -2):
-            text = f"{place[1]} is started, and it was said that it would not be"
-            self._book.violation("G7", text, place[1])
-        self.said.dispatched(place, number)
-        self._retained(place, number)
-        for waiter in self._waiters.get(place, {}).values():
-            if not waiter.answered and not self.is_over(place, waiter):
-                waiter.generation = number
-
-    def _retained(self, place: Place, number: int) -> None:
-        """Judge that what was retained is not run again before its retention has ended."""
-        kept, since_s, order = self._kept.get(place, (number, 0.0, 0))
-        if kept == number or self._forgets.get(place, -1) > order:
-            return
-        for_s = self._book.now_s - since_s
-        if for_s < self._book.plan.keys.retention_s - SLACK_S:
-            text = f"generation {kept} of {place[1]} is forgotten after {for_s:.1f} s"
-            self._book.violation("G4", text, place[1])
-
-    def delivered(self, execution: Execution) -> None:
-        """Its outcome has come to its server: whoever waits will have it."""
-        if execution.cancelled or execution.status is None:
-            return
-        server, number = execution.server, execution.request.sequence
-        place = self._book.journal.home(server), label_of(execution.key)
-        for waiter in self._unanswered(place):
-            if waiter.generation != number:
-                continue
-            if waiter.counts:
-                self._kept[place] = number, self._book.now_s, next(self._order)
-            self._owed[waiter.call.key] = execution.payload, waiter.request, server
-
-    # -- what callers are told ------------------------------------------------
-
-    def kept(self, call: Call, body: bytes | None, *, excused: bool) -> None:
-        """G4: the outcome that came while it waited is what it is told."""
-        payload, request, server = self._owed.get(call.key, (body, None, None))
-        if payload == body or payload is None or excused or request is None:
-            return
-        assert server is not None
-        over = not server.alive or server in self._book.draining
-        too_large = len(payload) > self._book.plan.message_bytes
-        if not over and not too_large and not self._book.unheard(request.session):
-            text = f"{call.key}: the outcome of its key had come, and it was told {call.told}"
-            self._broken("G4", text, call)
-
-    def _broken(self, guarantee: str, text: str, call: Call) -> None:
-        self._book.violation(guarantee, text, call.key)
-
-
-# -- wires -------------------------------------------------------------------------------
 
 
 TICKS_S = 0.6
@@ -1165,15 +270,10 @@ class Wires(Book):
         """Dispatches that their workers were told to stop."""
         self.lost: set[Observed] = set()
         """Workers whose executions their router takes for ended."""
-        self.outcomes: dict[RequestId, tuple[messages.Outcome, bytes]] = {}
         self._unreceived: dict[RequestId, Call] = {}
         """Under which id a call was answered, until its caller has the outcome."""
         self._given_up: set[RequestId] = set()
         """Requests that their client has asked to end, whatever came of them."""
-        self.refused: set[RequestId] = set()
-        """Requests that were refused for good."""
-        self.unknown: set[bytes] = set()
-        """Sessions to whose clients a server has said that it does not know them."""
         self._nonces: dict[bytes, bytes] = {}
         """By session."""
         self._said_goodbye: dict[Observed, list[bytes]] = {}
@@ -1182,10 +282,8 @@ class Wires(Book):
         """Sessions whose client was told that nothing of them runs any more."""
         self.dispatched: dict[Dispatch, Observed] = {}
         """The server that sent each dispatch to its worker."""
-        self.journal = JournalJudge(self)
-        self.keys = KeyJudge(self)
-        self._owed: tuple[RequestId, str] | None = None
-        """A request with another body than the first, whose sender is to be told."""
+        self.names: dict[RequestId, str] = {}
+        """Which call each request about a key is: its client says so as it sends it."""
 
     # -- between clients and servers ------------------------------------------
 
@@ -1201,30 +299,23 @@ class Wires(Book):
             return
         self._compare(session)
         self.heard[session] = Hearing(self.now_s, server.held_s, server.held_times)
-        if isinstance(message, messages.Request):
-            assert body is not None
-            self._request_heard(RequestId(session, message.sequence), key_of(body))
-            return
-        if client != "hostile" and isinstance(message, messages.KeyedRequest):
+        if isinstance(message, (messages.Request, messages.KeyedRequest)) and client != "hostile":
             request = RequestId(session, message.sequence)
-            self._request_heard(request, self.keys.calls[request])
-            self.keys.heard(server, message)
+            key = self.names.get(request) or key_of(body or b"")
+            self.first.setdefault(request, key)
+            self.asked_in[key] = session
             return
         if client == "hostile":
-            return  # a server may ignore what it states; what it is promised counts
-        finished = self.finished.setdefault(session, Ranges())
+            return
+        finished = Ranges()
         match message:
             case messages.Finish():
-                finished.update(Ranges.from_flat(message.finished))
+                finished = Ranges.from_flat(message.finished)
             case messages.Cancel() | messages.KeyedCancel():
                 finished.add(message.sequence)
                 self._given_up.add(RequestId(session, message.sequence))
             case messages.Sync():
-                finished.update(Ranges.from_flat(message.pending).gaps(message.next))
-            case messages.Goodbye():
-                finished.add_span(0, 1 << 40)
-                self.keys.finished(session, finished)
-                return
+                finished = Ranges.from_flat(message.pending).gaps(message.next)
         self._acknowledged(session, finished)
 
     def _left(self, server: Observed, identifier: bytes) -> bytes:
@@ -1241,23 +332,8 @@ class Wires(Book):
             return identifier
         return nonce
 
-    def _request_heard(self, request: RequestId, key: str) -> None:
-        first = self.first.setdefault(request, key)
-        self.asked_in[key] = request.session
-        if first != key:
-            self._owed = (request, key)
-
-    def server_has_dealt(self) -> None:
-        """Everything that follows from the last message was sent."""
-        self.keys.dealt()
-        if self._owed is not None:
-            (request, key), self._owed = self._owed, None
-            first = self.first.get(request, "?")
-            self.violation("G6", f"{key} comes as {request}, was {first}: not refused", key)
-
     def _acknowledged(self, session: bytes, finished: Ranges) -> None:
         """G4: nothing is finished between its arrival and its caller's receiving it."""
-        self.keys.finished(session, finished)
         for request, call in list(self._unreceived.items()):
             if call.received or call.cancelled_s is not None or call.client in self.gone_clients:
                 del self._unreceived[request]
@@ -1302,41 +378,19 @@ class Wires(Book):
                     message.session, Hearing(self.now_s, server.held_s, server.held_times)
                 )
                 self.status_told(server, message.server)
+            case messages.Outcome():
+                self._outcome_sent(message, bytes(body or b""))
+            case messages.Refused() if message.delay_s is not None:
+                self.first.pop(RequestId(message.session, message.sequence), None)
+            case messages.Unknown() if message.gone:
+                self._promised_gone(message.session)
             case messages.Synced():
                 self.status_told(server, message.server)
-            case messages.Outcome():
-                self._outcome_sent(message, body)
-                self.keys.told(message, body)
-            case messages.Refused():
-                self.keys.refused(message)
-                request = RequestId(message.session, message.sequence)
-                if self._owed is not None and self._owed[0] == request:
-                    self._owed = None
-                elif message.delay_s is not None:
-                    self.first.pop(request, None)
-                else:
-                    self.refused.add(request)
-            case messages.Unknown():
-                self.unknown.add(message.session)
-                self._owed = None
-                self.keys.lost(message.session)
-                if message.gone:
-                    self._promised_gone(message.session)
-                if message.settled:
-                    self._promised_settled(message.session)
-            case messages.Cancelled() if not message.started:
-                self._promised_not_to_run(RequestId(message.session, message.sequence))
-                self.keys.cancelled(message)
+            case _:
+                pass
 
     def status_told(self, server: Observed, status: dict[str, Any]) -> None:
         """Judge what a server tells a client of itself."""
-
-    def _promised_not_to_run(self, request: RequestId) -> None:
-        """The server says that it never ran and never will."""
-        self.finished.setdefault(request.session, Ranges()).add(request.sequence)
-        if request in self.started_as:
-            key = self.started_as[request]
-            self.violation("G9", f"{request} is said not to have started, and it had", key)
 
     def _promised_gone(self, session: bytes) -> None:
         """The server says that nothing of this session runs any more."""
@@ -1345,29 +399,14 @@ class Wires(Book):
                 text = f"{call.key} runs, and its session is said to be gone"
                 self.violation("G1", text, call.key)
 
-    def _promised_settled(self, session: bytes) -> None:
-        """The server says that of this session nothing was unfinished."""
-        finished = self.finished.get(session, Ranges())
-        for request, key in self.started_as.items():
-            if request.session == session and request.sequence not in finished:
-                text = f"{request} has run, and its session is said to be settled"
-                self.violation("G9", text, key)
-
-    def _outcome_sent(self, message: messages.Outcome, body: Body | None) -> None:
-        assert body is not None
-        sent = message, bytes(body)
+    def _outcome_sent(self, message: messages.Outcome, payload: bytes) -> None:
+        """A result is never that of an execution that was proven over before."""
         request = RequestId(message.session, message.sequence)
-        key = self.key_of_request(request)
-        if self.outcomes.setdefault(request, sent) != sent:
-            self.violation("G3", f"{request}: two outcomes that differ", key)
-        if request.sequence in self.finished.get(request.session, ()):
-            self.violation("G7", f"{request} is answered after it was finished", key)
         call = self.calls.get(self.started_as.get(request, ""))
         if call is None or not call.executions:
             return
-        # A result is never that of an execution that was proven over before.
         *earlier, last = call.executions
-        if any(e.payload == sent[1] for e in earlier) and last.request == request:
+        if any(e.payload == payload for e in earlier) and last.request == request:
             text = f"{call.key}: the outcome is of an execution before the last"
             self.violation("G5", text, call.key)
 
@@ -1396,25 +435,11 @@ class Wires(Book):
         """A server sends to a worker."""
         if isinstance(message, messages.Retire):
             self.leaving.add(worker)
-        if isinstance(message, messages.Stop):
-            for number in Ranges.from_flat(message.numbers):
-                self.keys.work.stop_sent(worker, number)
-        if not isinstance(message, messages.Dispatch):
-            return
-        request = RequestId(message.session, message.sequence)
-        assert body is not None
-        key = key_of(body)
-        # What waited for the disk was spent before.
-        dispatch = dispatch_of(worker, message.number, request, key)
-        began = dispatch in self.dispatched or (label_of(key) and self.journal.on)
-        if worker in self.leaving and not began:
-            text = f"an execution is spent on {worker.name}, which is to end"
-            self.violation("G2", text, key)
-        if label_of(key) and dispatch not in self.dispatched:
-            self.keys.dispatched(worker.home, message.sequence, body)
-        self.dispatched.setdefault(dispatch, worker.home)
-        if message.sequence in self.finished.get(message.session, ()):
-            self.violation("G7", f"{request} is dispatched after it was finished", key)
+        elif isinstance(message, messages.Dispatch):
+            assert body is not None
+            request, key = RequestId(message.session, message.sequence), key_of(body)
+            dispatch = dispatch_of(worker, message.number, request, key)
+            self.dispatched.setdefault(dispatch, worker.home)
 
     def worker_heard(self, worker: Observed, message: messages.Message) -> None:
         """A worker has dealt with a message of its router."""
@@ -1430,8 +455,6 @@ class Wires(Book):
             of = RequestId(message.session, message.sequence)
             if execution is not None and execution.request == of and self._knows(execution):
                 execution.delivered = True
-                if label_of(execution.key):
-                    self.keys.delivered(execution)
 
     def _knows(self, execution: Execution) -> bool:
         """Whether the router of its worker takes it for what it has started, or taken over."""
@@ -1507,7 +530,7 @@ class Wires(Book):
         worker.server, worker.known_s, worker.told_to_stop = server, None, set()
         worker.reaped = False  # its new server does not know
         self.leaving.discard(worker)
-        if self.journal.on:
+        if self.plan.has(Fault.JOURNAL):
             for execution in self.by_dispatch.values():
                 if execution.worker is worker and label_of(execution.key):
                     execution.server = server
@@ -1668,8 +691,6 @@ class Closings(Health):
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
-        self.unsent: set[RequestId] = set()
-        """Requests that were answered or refused while their client was not connected."""
         self._began: dict[Observed, _Began] = {}
 
     def closing_began(self, server: Observed) -> None:
@@ -1690,51 +711,6 @@ class Closings(Health):
             began.late = True
             text = f"{server.name} has been closing for {took_s:.1f} s, {most_s:.1f} s allowed"
             self.violation("G9", text)
-
-    def server_told_nobody(self, message: messages.Message, body: Body | None) -> None:
-        """A server answers a client that is not connected."""
-        if isinstance(message, (messages.Outcome, messages.Refused)):
-            self.unsent.add(RequestId(message.session, message.sequence))
-        elif isinstance(message, messages.Unknown):
-            self.unknown.add(message.session)
-            self.keys.lost(message.session)
-        if isinstance(message, messages.Outcome):
-            self.keys.told(message, body)
-        elif isinstance(message, messages.Refused):
-            self.keys.refused(message)
-
-    def closed(self, server: Observed) -> None:
-        """A server has closed: has everybody heard?"""
-        for request, key in self.first.items():
-            home, client = self.sessions.get(request.session, (None, ""))
-            # Who is told that its session is unknown has heard of all that was in it.
-            if home is not server or client == "hostile" or request.session in self.unknown:
-                continue
-            call = self.calls.get(key)
-            if self.journal.on and self.plan.has(Fault.SLOW_DISK) and call and call.use:
-                continue  # closing ends before a sync that takes longer than its limits
-            finished = self.finished.get(request.session, ())
-            told = request in self.outcomes or request in self.refused or request in self.unsent
-            if not told and request.sequence not in finished and not self.unheard(request.session):
-                text = f"{server.name} took {key} in, and closes without an answer"
-                self.violation("G9", text, key)
-
-    def statement_sent(
-        self, worker: Observed, message: messages.Message, body: Body | None
-    ) -> None:
-        """No work is begun by a server that closes; that is sent again is no beginning."""
-        if isinstance(message, messages.Dispatch):
-            assert body is not None
-            request = RequestId(message.session, message.sequence)
-            dispatch = dispatch_of(worker, message.number, request, key_of(body))
-            begun = dispatch in self.dispatched
-            if self.journal.on and label_of(key_of(body)):  # it waited for the disk
-                began = self._began.get(worker.home)
-                begun |= began is None or self.journal.started_s(message.sequence) <= began.at_s
-            if worker.home in self.draining and not begun:
-                key = self.key_of_request(request)
-                self.violation("G7", f"{worker.home.name} closes, and begins {key}", key)
-        super().statement_sent(worker, message, body)
 
     def status_told(self, server: Observed, status: dict[str, Any]) -> None:
         """A server that closes says so, and how far it is."""
@@ -1759,6 +735,10 @@ class Guarantees(Closings):
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         self._at_once: dict[Observed, list[Execution]] = {}
+        self._of_key: dict[str, list[Execution]] = {}
+        """All executions of each key."""
+        self._of_generation: dict[tuple[Observed | None, int], list[Execution]] = {}
+        """All of each generation: of one server, or of all with the journal."""
 
     def see(self, event: Event) -> list[Violation]:
         """Violations that an event shows."""
@@ -1770,25 +750,19 @@ class Guarantees(Closings):
                 self.server_heard(who, *what)
             case "said":
                 self.server_told_client(who, *what)
-            case "dealt":
-                self.server_has_dealt()
-            case "turned":
-                self.keys.work.dealt(who)
             case "commanded":
-                self.statement_sent(who, *what)
+                self.statement_sent(who, *what[1:])
             case "reported":
-                self.outcome_arrived(who, *what)
+                self.outcome_arrived(who, what[0])
             case "arrived" if who.server is None:
                 self.client_heard(who, *what)
             case "arrived":
                 self.worker_heard(who, *what)
-            case "missed":
-                self.server_told_nobody(*what)
             # Callers.
             case "asked":
                 self._asked(key, who.name, *what)
             case "names":
-                self.keys.calls[what[0]] = key
+                self.names[what[0]] = key
             case "withdrawn":
                 self.calls[key].cancelled_s = self.now_s
             case "told":
@@ -1824,8 +798,6 @@ class Guarantees(Closings):
                 self.broken.add(who)
             case "closing":
                 self.closing_began(who)
-            case "closed":
-                self.closed(who)
             # Hosts.
             case "beat":
                 self.beat(who, *what)
@@ -1839,17 +811,6 @@ class Guarantees(Closings):
                 self.declared_dead(who, what[0])
             case "malformed":
                 self.violation("CRASH", f"{who.name} is sent what it cannot read: {what[0]}")
-            # Disks.
-            case "wrote":
-                self.journal.written(who, *what)
-            case "synced":
-                self.journal.saved(*what)
-            case "fell":
-                self.journal.crashed(who, *what)
-            case "reads":
-                self.journal.read(who, *what)
-            case "damaged":
-                self.journal.damaged(*what)
             case _:
                 raise ValueError(f"no judge knows an event of the kind {event.kind!r}")
         return self.found
@@ -1882,12 +843,11 @@ class Guarantees(Closings):
                 self._session_kept(call)
             self._kept_until_received(call, None)
             return
-        if call.use is not None:
-            self.keys.runs.answered(call, status, body)
         if status is Status.RESULT:
             self._told(call, "result", None)
-            own = call.use is None
-            if own and not any(e.payload == body for e in call.executions if e.ended_s is not None):
+            asks = call.use is None or call.use.act in (KeyAct.ASK, KeyAct.ATTACH)
+            ended = (each for each in self._executions(call) if each.ended_s is not None)
+            if asks and not any(each.payload == body for each in ended):
                 text = f"{key} was given a result that none of its executions gave"
                 self.violation("G3", text, key)
         else:
@@ -1904,24 +864,21 @@ class Guarantees(Closings):
 
     def _true(self, call: Call) -> None:
         """The verdict must be true, now and for ever."""
-        if call.use is not None:
-            self.keys.runs.true(call)
-            return
-        starts = len(call.executions)
-        if call.verdict is Verdict.DID_NOT_RUN and starts:
+        starts = len(self._executions(call))
+        if call.verdict is Verdict.DID_NOT_RUN and starts and call.use is None:
             text = f"{call.key}: {call.told} says it did not run; starts: {starts}"
             self.violation("G9", text, call.key)
         if call.verdict is Verdict.RAN_AND_FAILED and not starts:
             text = f"{call.key}: {call.told} says that it ran, and it did not"
             self.violation("G9", text, call.key)
 
+    def _executions(self, call: Call) -> list[Execution]:
+        """Executions of a call, or of its key."""
+        return call.executions if call.use is None else self._of_key.get(call.use.label, [])
+
     def _kept_until_received(self, call: Call, body: bytes | None) -> None:
         """G4: what has ended is not forgotten, nor replaced by something else."""
-        if call.use is not None:
-            gone = call.cancelled_s is not None or call.client in self.gone_clients
-            self.keys.kept(call, body, excused=gone or self._out_of_time(call))
-            return
-        if not call.executions:
+        if call.use is not None or not call.executions:
             return
         last = call.executions[-1]
         if last.ended_s is None or last.cancelled or last.payload == body:
@@ -1975,10 +932,11 @@ class Guarantees(Closings):
             call = Call(key, "hostile", False, 1, None, asked_s=self.now_s, honest=False)
             self.calls[key] = call
         if label_of(key):
-            self.keys.runs.started(call, execution)
-            self.keys.work.started(execution)
+            self._of_key_once(execution)
         else:
-            self._once(call, execution)
+            asked = call.consent, call.most
+            self._once(execution, call.executions, call.executions, *asked)
+        call.executions.append(execution)
         home = self.sessions.get(request.session)
         if label_of(key):
             if dispatch_of(worker, number, request, key) not in self.dispatched:
@@ -2000,12 +958,37 @@ class Guarantees(Closings):
         if len(at_once) > (self.plan.server.worker_capacity or CAPACITY):
             self.violation("G8", f"{worker.name} runs {len(at_once)} executions at once", key)
 
-    def _once(self, call: Call, execution: Execution) -> None:
-        """G1 and G2: one at a time, and no more than were consented to."""
-        key = call.key
-        for earlier in call.executions:
+    def _of_key_once(self, execution: Execution) -> None:
+        """The same of all that were started under a key, and of its generation."""
+        key, number = execution.key, execution.request.sequence
+        runs = self._of_key.setdefault(label_of(key), [])
+        home = None if self.plan.has(Fault.JOURNAL) else execution.server
+        mine = self._of_generation.setdefault((home, number), [])
+        if mine and mine[-1].key != key:
+            self.violation("G6", f"generation {number} is of {mine[-1].key} and {key}", key)
+        asked = [each for each in self.calls.values() if each.input == key]
+        most = max((each.most for each in asked), default=0)
+        self._once(execution, runs, mine, any(each.consent for each in asked), most)
+        runs.append(execution)
+        mine.append(execution)
+
+    def _once(
+        self, execution: Execution, before: list[Execution], mine: list[Execution],
+        consent: bool, most: int,
+    ) -> None:  # fmt: skip
+        """G1 and G2: one at a time, and no more than were consented to.
+
+        Args:
+            execution: The one that begins.
+            before: Those of its call, or of its key.
+            mine: Those of its call, or of its generation.
+            consent: Whether a further one was consented to.
+            most: Most that were.
+        """
+        key = execution.key
+        for earlier in before:
             if earlier.runs():
-                text = f"{key} starts and is live since {earlier.started_s:.3f}"
+                text = f"{key} starts, and {earlier.key} is live since {earlier.started_s:.3f}"
                 self.violation("G1", text, key)
             elif (
                 earlier.worker.alive
@@ -2013,20 +996,17 @@ class Guarantees(Closings):
                 and earlier.request == execution.request
             ):
                 self.violation("G2", f"{key} starts again, and its worker had not died", key)
-        call.executions.append(execution)
-        starts = len(call.executions)
-        if starts > 1 and not call.consent:
+        starts = len(mine) + 1
+        if starts > 1 and not consent:
             self.violation("G2", f"{key} starts for the {starts}. time without consent", key)
-        elif starts > call.most:
-            text = f"{key} starts for the {starts}. time, {call.most} allowed"
+        elif starts > most:
+            text = f"{key} starts for the {starts}. time, {most} allowed"
             self.violation("G2", text, key)
 
     def _ended(self, execution: Execution, status: Status, payload: bytes) -> None:
         """Environment code is over and its worker has its outcome."""
         execution.ended_s = self.now_s
         execution.status, execution.payload = status, payload
-        if label_of(execution.key):
-            self.keys.runs.ended(execution)
 
     # -- at the end -----------------------------------------------------------
 
@@ -2044,3 +1024,20 @@ class Guarantees(Closings):
             if any(execution.live() for execution in call.executions):
                 self.violation("G7", f"{call.key} still runs", call.key)
         return self.found
+
+
+class Judges(Judge):
+    """The judges of a run, each of which sees the events that concern it."""
+
+    def __init__(self, plan: Plan, model: type[Clocks] = Clocks) -> None:
+        self.guarantees = Guarantees(plan)
+        self.model = model_of(plan, model)
+
+    def see(self, event: Event) -> list[Violation]:
+        """Violations that an event shows."""
+        found = [] if event.kind in OF_MODEL else self.guarantees.see(event)
+        return found + self.model.see(event) if event.kind in SEEN else found
+
+    def rest(self, at_s: float) -> list[Violation]:
+        """Violations by what has not happened by the end of the run."""
+        return self.guarantees.rest(at_s)

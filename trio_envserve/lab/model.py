@@ -1,0 +1,1454 @@
+"""A model of what a router must do, from its inputs and effects alone.
+
+Theory of operation
+-------------------
+:class:`Model` is a second, small specification of a router, written from its rules
+(``docs/protocol.md``) and without its code.  It is fed at the router's boundary: what the router
+has taken in, what it wants done, what its journal has made safe.  Nothing is in flight there, so
+nothing is inferred: an input has been dealt with when its turn ends, and an effect is a fact.
+
+*Works, tickets, runs.*  A :class:`Work` is one piece of work.  The work of a key has the key's
+name, and a number: its generation.  A request without a key is a work of its own, which nobody else
+can name and of which nothing is retained.  A :class:`Ticket` is a request that waits for a work,
+or for the answer to a command.  Tickets that sent the input *count*: when the last one leaves, the
+work is closed.  A :class:`Run` is one execution, from its dispatch until its worker has reported
+it or is proven dead.
+
+*Answers.*  Each input says what is due to whom (:data:`Told`).  What a ticket is told must be what
+is due to it, the same each time; what is due is told in the turn in which nothing that it waits for
+is unsafe.  A few ends are the router's own decision (a limit, a closing, an environment that is
+broken): these are adopted when they are told, and must be true.
+
+*The journal.*  A change that must survive is due as a record in the turn of its change.  A
+dispatch, an answer and a confirmation need the records that say so to be safe before.
+
+*Time* passes when somebody says so: :meth:`Model.lapse`, :meth:`Model.orphaned`,
+:meth:`Model.expire`, :meth:`Model.out_of_time`.  An explorer chooses when.  :class:`Clocks` says
+so by the clock of a simulator, as the limits have it.
+
+:class:`Boundary` is the one place that knows the messages, records and effects of today's router.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, TypeAlias
+
+import cbor2
+
+from ..core import error_records, messages
+from ..core.journal import (
+    Cancelled,
+    Closed,
+    Commanded,
+    Completed,
+    Joined,
+    Opened,
+    Record,
+    Started,
+)
+from ..core.key_records import KeyAct, Tag
+from ..core.terms import Body, RequestId, Status
+from ..retrylab.judges import Event, Judge, Violation
+
+Name: TypeAlias = "tuple[bytes, bytes | int]"
+"""Of a work: a namespace and a key, or a session and a sequence."""
+
+Told: TypeAlias = tuple[Any, ...]
+"""An answer: ``("outcome", status, payload)``, ``("cancelled", started)``, ``("error", code)``,
+``("said", generation, started, finished)``, ``("refused", code)``; to a cancel
+``("left", started)``; ``("late", started)`` where a limit has passed."""
+
+Fact: TypeAlias = tuple[Any, ...]
+"""A record: its kind, and what it is about."""
+
+Spans: TypeAlias = tuple[tuple[int, int], ...]
+"""Sequences, as spans from a first one to one behind the last; in order, and apart."""
+
+
+def spans_of(flat: Sequence[int]) -> Spans:
+    """The spans of a message."""
+    return tuple(zip(flat[::2], flat[1::2], strict=True))
+
+
+def merged(*spans: tuple[int, int]) -> Spans:
+    """Spans that may meet or overlap, in order and apart."""
+    found: list[tuple[int, int]] = []
+    for start, stop in sorted(spans):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(stop, found[-1][1])
+        else:
+            found.append((start, stop))
+    return tuple(found)
+
+
+def within(spans: Spans, number: int) -> bool:
+    """Whether a sequence is in one of these."""
+    return any(start <= number < stop for start, stop in spans)
+
+
+def numbers_in(spans: Spans) -> Iterator[int]:
+    """All sequences in these."""
+    return (number for start, stop in spans for number in range(start, stop))
+
+
+def left_out(spans: Spans, stop: int) -> Spans:
+    """What lies before, between and behind these, below ``stop``."""
+    edges = [0, *(edge for span in spans for edge in span), stop]
+    pairs = zip(edges[::2], edges[1::2], strict=True)
+    return tuple((first, min(last, stop)) for first, last in pairs if first < min(last, stop))
+
+
+@dataclasses.dataclass(slots=True)
+class Work:
+    """One piece of work, from the request that opens it until it is over and nothing of it runs."""
+
+    name: Name
+    number: int
+    """Generation of its key; -1 for a request without one."""
+    input: bytes
+    """What two requests for it have in common: the digest of input and consent."""
+    consent: bool | None
+    """Whether it may be started again; None: as its environment declares."""
+    allowance: int
+    """Most executions that it may have, or this server may start of it."""
+    label: str
+    """How the environment's log names its key, or it."""
+    earlier: int = 0
+    """Executions that may have been started of it elsewhere."""
+    starts: int = 0
+    live: bool = False
+    open: bool = True
+    restored: bool = False
+    """Whether it waits, after a fall, to go on or to end."""
+    outcome: Told | None = None
+    waiters: dict[RequestId, bytes] = dataclasses.field(default_factory=dict)
+    """The tickets that count, and their callers."""
+    watchers: dict[RequestId, None] = dataclasses.field(default_factory=dict)
+    """Tickets that are told, and do not count."""
+    lost: frozenset[bytes] = frozenset()
+    """Callers that count though their sessions have lapsed."""
+    timed: str = ""
+    """Time that runs while nobody waits: ``orphan``, ``retained``, or none."""
+    since_s: float = 0.0
+    """When that began."""
+    last: tuple[bytes, int] = b"", -1
+    """The life of a worker, and the number there, of its last start, by the journal."""
+
+    @property
+    def keyed(self) -> bool:
+        """Whether it is the work of a key."""
+        return self.number >= 0
+
+    @property
+    def started(self) -> bool:
+        """Whether it may have run."""
+        return self.starts > 0 or self.earlier > 0
+
+    @property
+    def counted(self) -> bool:
+        """Whether somebody waits for it, or may come back for it."""
+        return bool(self.waiters or self.lost)
+
+
+@dataclasses.dataclass(slots=True)
+class Ticket:
+    """A request that is not finished."""
+
+    input: bytes
+    """What tells it from another request with its id."""
+    label: str
+    work: Work | None = None
+    command: bool = False
+    due: Told | None = None
+    needs: tuple[Fact, ...] = ()
+    """Records that must be safe before it is told."""
+    told: tuple[Any, bytes] | None = None
+    """The outcome that it was first told."""
+    late: bool = False
+    """Whether its limit has passed."""
+
+
+@dataclasses.dataclass(slots=True)
+class Run:
+    """One execution on a worker, as its router has it."""
+
+    work: Work
+    stopped: bool = False
+    announced: bool = False
+    unsent: bool = False
+    """Whether it waits for the record of its start to be safe."""
+    taken_back: bool = False
+    """Whether an earlier router has started it."""
+
+
+@dataclasses.dataclass(slots=True)
+class Session:
+    """What is not finished of one session, and what is."""
+
+    message_bytes: int
+    """Largest outcome that its client takes."""
+    tickets: dict[int, Ticket] = dataclasses.field(default_factory=dict)
+    finished: Spans = ()
+
+
+OWN: Final = frozenset({
+    "worker-lost", "stopping", "environment-broken", "execution-limit", "no-answer", "not-durable",
+})  # fmt: skip
+"""Codes of the outcomes that a router may give to a work by itself."""
+LATE: Final = {
+    True: frozenset({"deadline", "no-answer", "worker-lost"}), False: frozenset({"never-started"}),
+}  # fmt: skip
+"""Codes of the outcomes of a request without a key whose limit has passed, by whether it may
+have run."""
+
+
+def granted(allowance: int) -> int:
+    """Most executions that one server starts of what it has not in its journal: three of four
+    that are left, for nobody counts those of a server that is lost."""
+    return max(1, allowance * 3 // 4)
+
+
+UNKNOWN: Final[Told] = ("unknown",)
+"""Outcome of a work that the router has ended while nobody was there to be told."""
+
+
+class Model(Judge):
+    """What a router must do about works; its methods are all that can happen to one."""
+
+    def __init__(self, *, journaled: bool = False, prompt: bool = True, window: int = 1 << 30):
+        self.journaled = journaled
+        self.prompt = prompt
+        """Whether what is due and safe is told in the same turn."""
+        self.window = window
+        """Most unfinished requests of a session, and spans of its finished ones less one."""
+        self.damaged: set[int] = set()
+        """Generations whose outcomes could not be read once."""
+        self.now_s = 0.0
+        """Time in which the router was awake."""
+        self.begin()
+        self.forget_turn()
+
+    def begin(self) -> None:
+        """A new router, which knows nothing."""
+        self.unsafe: list[Fact] = []
+        """Records that are written and not safe, the oldest first."""
+        self.sessions: dict[bytes, Session] = {}
+        self.open: dict[Name, Work] = {}
+        """The works of keys that are open."""
+        self.numbers: dict[int, Work] = {}
+        """Works of keys by their generations, until they are closed and nothing of them runs."""
+        self.next = 0
+        """Generation that is opened next."""
+        self.ending: dict[Name, Work] = {}
+        """The closed work of each key of which an execution lives."""
+        self.runs: dict[tuple[str, int], Run] = {}
+        self.early: dict[Name, Tag] = {}
+        """The cancel that hits the next request of each key."""
+        self.said: dict[tuple[Name, int, Tag], tuple[Told, Fact]] = {}
+        """Answers to the commands with ids of their own, the oldest first, and their records."""
+        self.confirms: dict[RequestId, tuple[bool, bool, tuple[Fact, ...]]] = {}
+        """Cancels that are to be answered: whether the work may have been started, whether it
+        has a key, and what must be safe before."""
+        self.closing = False
+        self.doubtful: set[str] = set()
+        """Labels of works that have broken a promise."""
+        self.leaving: set[str] = set()
+        """Workers that are to end."""
+        self.unsettled: set[bytes] = set()
+        """Sessions that have lapsed with something unfinished."""
+        self.hopeless = False
+        """Whether the environment is broken, and nothing is started for that."""
+
+    def forget_turn(self) -> None:
+        """Another turn begins."""
+        self.found: list[tuple[str, str, str]] = []
+        self._owed: dict[RequestId, Told] = {}
+        """What is due since this turn, or again."""
+        self._refusals: dict[RequestId, str] = {}
+        """Requests that must be refused, and the code."""
+        self._unwanted: list[tuple[tuple[str, int], Run, bool]] = []
+        self._stopped: list[Run] = []
+        self._facts: list[Fact] = []
+        """Records that must be written in this turn."""
+        self._told: list[tuple[tuple[Fact, ...], str, str]] = []
+        """What was told, and the records that must be safe for that."""
+        self._in_vain = False
+        """Whether time has ended work that nobody waits for."""
+
+    def broken(self, guarantee: str, text: str, label: str = "") -> None:
+        """A guarantee does not hold, for the work of this label: of which nothing is certain from
+        now on, so that nothing more is said of it."""
+        if label not in self.doubtful:
+            self.found.append((guarantee, text, label))
+        if label:
+            self.doubtful.add(label)
+
+    # -- requests -------------------------------------------------------------
+
+    def ask(
+        self, request: RequestId, ticket: Ticket, label: str, consent: bool | None,
+        allowance: int, name: Name | None = None, caller: bytes = b"",
+        earlier: int | None = None, gone: bool = True, refused: str = "",
+    ) -> None:  # fmt: skip
+        """A request with its input, for the first time.  ``earlier``: it is issued again, and so
+        many executions may have been started; ``refused``: the code with which the router does
+        not take it."""
+        if name is None:
+            if not refused:
+                work = Work(request, -1, ticket.input, consent, allowance, label)
+                work.waiters[request] = caller
+                self._enter(request, ticket, work)
+                self._stop_if_closing(work)
+            return
+        here = self.open.get(name)
+        if here is not None and here.input != ticket.input:
+            if refused == "":
+                self._refusals[request] = "key-conflict"
+            return
+        if refused == "key-conflict":
+            self.broken("G6", f"{label}: a conflict with nothing else that was asked", label)
+        elif refused == "unknown-key" and (here is not None or earlier is None):
+            self.broken("G4", f"{label} is said to be unknown", label)
+        if refused and (here is not None or refused != "unknown-key"):
+            return
+        if here is None:
+            again = earlier or 0
+            may = earlier is None or (gone and consent is not False and again < allowance)
+            if not may or refused:
+                if refused != "unknown-key":
+                    self._refusals[request] = "unknown-key"
+                elif may and consent:
+                    self.broken("G4", f"{label} may run again, and is said to be unknown", label)
+                return
+            if name in self.early:
+                self._hit(name)
+                self._enter(request, ticket, None)
+                self._due(request, ticket, ("cancelled", again > 0), ("cancelled", name))
+                return
+            here = Work(
+                name, self.next, ticket.input, consent, granted(allowance - again), label, again
+            )
+            self.next += 1
+            self._open(here)
+            self._record("opened", here.number, caller)
+        else:
+            if here.outcome is None:
+                self._record("joined", here.number, caller)
+            self._return(here, caller, request.session)
+        here.waiters[request] = caller
+        here.timed = ""
+        self._enter(request, ticket, here)
+        if here.outcome is not None:
+            self._due(request, ticket, here.outcome, ("completed", here.number))
+        self._stop_if_closing(here)
+
+    def attach(
+        self, request: RequestId, ticket: Ticket, label: str, name: Name, refused: str = ""
+    ) -> None:
+        """A request that waits for the work of a key without sending the input."""
+        here = self.open.get(name)
+        if here is None:
+            if not refused:
+                self._refusals[request] = "unknown-key"
+        elif refused:
+            if refused == "unknown-key":
+                self.broken("G4", f"{label} is said to be unknown", label)
+        elif here.outcome is not None:
+            self._enter(request, ticket, None)
+            self._due(request, ticket, here.outcome, ("completed", here.number))
+        else:
+            here.watchers[request] = None
+            self._enter(request, ticket, here)
+
+    def withdraw(self, request: RequestId, ticket: Ticket, name: Name, caller: bytes) -> None:
+        """A caller that is back wants nothing that it asked for in other sessions."""
+        here, started = self.open.get(name), True
+        if here is not None and self._return(here, caller, request.session):
+            self._who_waits(here)
+            started = here.open or here.started
+        self._answer_command(request, ticket, ("said", None, started, False), here)
+
+    def command(
+        self, request: RequestId, ticket: Ticket, name: Name, act: KeyAct, tag: Tag
+    ) -> None:
+        """A cancel or a forget by key."""
+        here, known = self.open.get(name), self.said.get((name, act, tag))
+        if known is not None:
+            self._answer_command(request, ticket, known[0], None, known[1])
+            return
+        answer: Told = ("said", None, True, False)
+        fact: Fact = ("said", name, act, tag, self.now_s)  # it may be said again, when it is over
+        if here is not None and (tag == here.number or isinstance(tag, bytes)):
+            if here.outcome is not None and act is not KeyAct.FORGET:
+                answer = ("said", None, True, True)
+            else:
+                answer = ("said", here.number, here.started, False)
+                self._close(here)
+        elif (
+            here is None and tag and isinstance(tag, bytes) and act is KeyAct.CANCEL
+            and name not in self.ending
+        ):  # fmt: skip
+            self.early[name] = tag
+        if isinstance(tag, bytes) and tag:
+            self.said[name, act, tag] = answer, fact
+            self._record(*fact)
+        self._answer_command(request, ticket, answer, here, fact)
+
+    def _answer_command(
+        self, request: RequestId, ticket: Ticket, answer: Told, here: Work | None, *facts: Fact
+    ) -> None:
+        if here is not None and not here.open:
+            facts = (*facts, ("closed", here.number))
+        elif here is not None and answer[3]:
+            facts = (*facts, ("completed", here.number))
+        ticket.command = True
+        self._enter(request, ticket, None)
+        self._due(request, ticket, answer, *facts)
+
+    def _enter(self, request: RequestId, ticket: Ticket, work: Work | None) -> None:
+        ticket.work = work
+        self.sessions[request.session].tickets[request.sequence] = ticket
+
+    def again(self, request: RequestId, ticket: Ticket) -> None:
+        """A request is sent once more."""
+        if ticket.told is not None:
+            self._owed[request] = ticket.due or UNKNOWN
+
+    # -- who waits ------------------------------------------------------------
+
+    def finish(self, session: bytes, spans: Spans) -> None:
+        """A client has these, or wants none of them."""
+        here = self.sessions[session]
+        if spans == here.finished or self._too_many(here, spans):
+            return
+        for sequence in [each for each in here.tickets if within(spans, each)]:
+            self._leave(RequestId(session, sequence))
+            here.tickets.pop(sequence, None)
+        here.finished = merged(*here.finished, *spans)
+
+    def _too_many(self, session: Session, spans: Spans) -> bool:
+        """Whether a session would have more gaps than its window, as only a hostile one has."""
+        most = self.window + 1
+        return len(spans) > most or (
+            len(session.finished) + len(spans) > most
+            and len(merged(*session.finished, *spans)) > most
+        )
+
+    def cancel(self, request: RequestId, *, keyed: bool) -> None:
+        """A client wants no outcome of this, and asks whether it was ever started."""
+        session = self.sessions[request.session]
+        ticket = session.tickets.get(request.sequence)
+        one = ((request.sequence, request.sequence + 1),)
+        if self._too_many(session, one):
+            started = True
+        elif ticket is None:
+            started = keyed or within(session.finished, request.sequence)
+            session.finished = merged(*session.finished, *one)
+        else:
+            work = ticket.work
+            started = self._leave(request)
+            if work is not None and not work.keyed:
+                started = work.starts > 0
+            session.tickets.pop(request.sequence)
+            session.finished = merged(*session.finished, *one)
+            facts: tuple[Fact, ...] = ()
+            if work is not None and work.keyed and not work.open:
+                facts = (("closed", work.number),)
+            self.confirms[request] = started, keyed, facts
+            return
+        self.confirms.setdefault(request, (started, keyed, ()))
+
+    def lapse(self, session: bytes) -> None:
+        """A lease has ended: callers of keys go on counting, the rest leaves."""
+        for request, ticket in self._tickets(session):
+            work = ticket.work
+            if work is not None and work.keyed and request in work.waiters:
+                work.lost |= {work.waiters[request]}
+            self._leave(request)
+            self.unsettled.add(session)
+        del self.sessions[session]
+
+    def goodbye(self, session: bytes) -> None:
+        """A client has gone for good: all of it leaves."""
+        for request, _ in self._tickets(session):
+            self._leave(request)
+        del self.sessions[session]
+
+    def _tickets(self, session: bytes) -> list[tuple[RequestId, Ticket]]:
+        tickets = self.sessions[session].tickets
+        for sequence in tickets:
+            self.confirms.pop(RequestId(session, sequence), None)
+        return [(RequestId(session, sequence), each) for sequence, each in tickets.items()]
+
+    def _leave(self, request: RequestId) -> bool:
+        """A ticket waits no more.  Whether its work may have been started."""
+        ticket = self.sessions[request.session].tickets[request.sequence]
+        work, ticket.work = ticket.work, None
+        if work is None or not work.open:
+            return True
+        if request in work.waiters:
+            del work.waiters[request]
+            self._who_waits(work)
+            return work.open or work.started
+        work.watchers.pop(request, None)
+        return True
+
+    def _return(self, work: Work, caller: bytes, session: bytes) -> bool:
+        """A caller is in this session now: what it asked in others counts no more."""
+        was_lost = caller in work.lost
+        work.lost -= {caller}
+        old = [
+            request for request, each in work.waiters.items()
+            if each == caller and request.session != session
+        ]  # fmt: skip
+        for request in old:
+            del work.waiters[request]
+            if work.outcome is None:
+                work.watchers[request] = None
+        return bool(old) or was_lost
+
+    def _who_waits(self, work: Work) -> None:
+        """Somebody has left: is that the end?"""
+        if work.waiters:
+            return
+        if work.lost or (work.outcome is not None and work.keyed):
+            timed = "orphan" if work.lost else "retained"
+            if work.timed != timed:
+                work.timed, work.since_s = timed, self.now_s
+        else:
+            self._close(work)
+
+    # -- time -----------------------------------------------------------------
+
+    def out_of_time(self, request: RequestId) -> None:
+        """The limit of a request has passed."""
+        ticket = self.sessions[request.session].tickets[request.sequence]
+        work = ticket.work
+        ticket.late = True
+        if ticket.told is not None or ticket.due is not None or work is None:
+            return
+        if not work.keyed:
+            work.outcome = ("late", work.started)
+            self._due(request, ticket, work.outcome)
+            self._want_no_more(work)
+            return
+        started = self._leave(request)
+        code = "no-answer" if started else "never-started"
+        facts = () if work.open else (("closed", work.number),)
+        self._due(request, ticket, ("error", code), *facts)
+
+    def orphaned(self, work: Work) -> None:
+        """Lost callers of a work count no more."""
+        self._in_vain = True
+        work.lost = frozenset()
+        self._who_waits(work)
+
+    def forgotten(self, work: Work) -> None:
+        """The retention of a work has ended."""
+        self._in_vain = True
+        self._close(work)
+
+    def expire(self, command: tuple[Name, int, Tag]) -> None:
+        """A command need not be known any more."""
+        del self.said[command]
+        name, act, tag = command
+        if act == KeyAct.CANCEL and self.early.get(name) == tag:
+            self._hit(name)
+
+    def _hit(self, name: Name) -> None:
+        del self.early[name]
+        self._record("cancelled", name)
+
+    # -- executions -----------------------------------------------------------
+
+    def start(self, where: tuple[str, int], work: Work, *, unsent: bool = False) -> None:
+        """An execution is dispatched, or (unsent) will be when that is safe: it counts, whether
+        or not its worker gets it."""
+        number = f"generation {work.number} of {work.label}" if work.keyed else work.label
+        other = self.ending.get(work.name)
+        if work.live or other is not None:
+            self.broken("G1", f"{number} starts, and an execution of it or of one before lives",
+                        work.label)  # fmt: skip
+        if not work.open:
+            self.broken("G7", f"{number} starts, and it is over", work.label)
+        elif work.outcome is not None:
+            self.broken("G7" if work.outcome[0] == "late" else "G4",
+                        f"{number} starts, and it has its outcome", work.label)  # fmt: skip
+        if self.closing:
+            self.broken("G7", f"{number} starts, and the router closes", work.label)
+        if where[0] in self.leaving:
+            self.broken("G2", f"{number} is spent on {where[0]}, which is to end", work.label)
+        if not self._may_go_on(work):
+            self.broken("G2", f"{number} starts for the {work.starts + 1}. time", work.label)
+        work.starts += 1
+        work.live, work.restored = True, False
+        self.runs[where] = Run(work, unsent=unsent)
+
+    def _may_go_on(self, work: Work) -> bool:
+        """Whether a further execution has consent and is allowed."""
+        return not work.starts or (work.consent is not False and work.starts < work.allowance)
+
+    def go_on(self, where: tuple[str, int], work: Work) -> None:
+        """The last execution of a work lives on at a worker that has come back."""
+        work.live, work.restored = True, False
+        self.runs[where] = Run(work, taken_back=True)
+
+    def stop(self, where: tuple[str, int]) -> None:
+        """A worker is told to stop an execution."""
+        run = self.runs.get(where)
+        if run is not None and not run.stopped:
+            run.stopped = True
+            self._stopped.append(run)
+
+    def end(self, where: tuple[str, int], outcome: Told | None) -> None:
+        """An execution is over: reported with this outcome, or nothing will come of it."""
+        run = self.runs.pop(where)
+        work = run.work
+        work.live = False
+        if not work.open:
+            if self.ending.get(work.name) is work:
+                del self.ending[work.name]
+                del self.numbers[work.number]
+                following = self.open.get(work.name)
+                if following is not None:
+                    self._stop_if_closing(following)
+        elif work.outcome is None:
+            if outcome is not None:
+                self._complete(work, outcome)
+            elif work.consent is not None and (self.closing or not self._may_go_on(work)):
+                self._complete(work, ("error", "worker-lost"))
+
+    def worker_lost(self, worker: str) -> None:
+        """A worker is proven dead, and all of its executions are over."""
+        for where in [each for each in self.runs if each[0] == worker]:
+            self.end(where, None)
+
+    # -- what becomes of a work -----------------------------------------------
+
+    def _open(self, work: Work) -> None:
+        self.open[work.name] = self.numbers[work.number] = work
+
+    def _complete(self, work: Work, outcome: Told) -> None:
+        work.outcome = outcome
+        if work.keyed:
+            self._record("completed", work.number)
+        for request in (*work.waiters, *work.watchers):
+            ticket = self.sessions[request.session].tickets[request.sequence]
+            self._due(request, ticket, outcome, ("completed", work.number))
+            if request in work.watchers:
+                ticket.work = None
+        work.watchers.clear()
+        self._want_no_more(work)
+
+    def _never_ran(self, work: Work, outcome: Told) -> None:
+        """A work that has never run ends, and nothing of it is retained."""
+        waiting = (*work.waiters, *work.watchers)
+        work.outcome = outcome
+        for request in waiting:
+            ticket = self.sessions[request.session].tickets[request.sequence]
+            facts = (("closed", work.number),) if work.keyed else ()
+            self._due(request, ticket, outcome, *facts)
+        if work.keyed:
+            self._close(work)
+
+    def _close(self, work: Work) -> None:
+        work.open = False
+        work.timed = ""
+        facts: tuple[Fact, ...] = ()
+        if work.keyed:
+            del self.open[work.name]
+            self._record("closed", work.number)
+            facts = (("closed", work.number),)
+        for request in (*work.waiters, *work.watchers):
+            ticket = self.sessions[request.session].tickets[request.sequence]
+            ticket.work = None
+            if work.outcome is None:
+                self._due(request, ticket, ("cancelled", work.started), *facts)
+        self._want_no_more(work)
+        if work.keyed and work.live:
+            self.ending[work.name] = work
+        elif work.keyed:
+            del self.numbers[work.number]
+
+    def _want_no_more(self, work: Work) -> None:
+        """Nobody needs what runs of it: it must be stopped in this turn, or is over already."""
+        if not work.live:
+            return
+        where = next(where for where, run in self.runs.items() if run.work is work)
+        run = self.runs[where]
+        if run.unsent or run.announced:  # nothing is left to be stopped
+            del self.runs[where]
+            work.live = False
+        else:
+            self._unwanted.append((where, run, self._in_vain))
+
+    def close_down(self) -> None:
+        """The router begins no work any more."""
+        self.closing = True
+        works = {id(work): work for work in self.numbers.values()}
+        for session in self.sessions.values():
+            for ticket in session.tickets.values():
+                if ticket.work is not None:
+                    works.setdefault(id(ticket.work), ticket.work)
+        for work in works.values():
+            self._stop_if_closing(work)
+
+    def _stop_if_closing(self, work: Work) -> None:
+        """A router that closes retains nothing that never ran."""
+        held = work.name in self.ending or work.restored
+        if not self.closing or work.live or held or work.outcome or not work.open:
+            return
+        if work.starts or work.earlier:
+            self._complete(work, ("error", "worker-lost"))
+        else:
+            self._never_ran(work, ("error", "stopping"))
+
+    def decide(self, work: Work, what: Told) -> bool:
+        """A router ends a work by itself.  Whether it may, and what it says is true."""
+        if work.outcome is not None or not work.open:
+            return work.outcome == UNKNOWN
+        code = what[1] if what[0] == "error" else what[0]
+        match code:
+            case "cancelled":
+                may = self.closing and work.live and what[1]
+            case "worker-lost":
+                sure = work.consent is not None and not (work.restored or self.hopeless)
+                may = work.started and not work.live and not (sure and self._may_go_on(work))
+            case "stopping" | "environment-broken":
+                may = not work.started and (self.closing or code != "stopping")
+            case "execution-limit" | "no-answer":
+                may = work.live
+            case "outcome-too-large":
+                may = work.live and not work.keyed
+            case _:
+                may = code in OWN
+        if may and code == "outcome-too-large":  # its worker has announced it, and is rid of it
+            self.end(next(at for at, run in self.runs.items() if run.work is work), what)
+        elif may and not work.started:
+            self._never_ran(work, what)
+        elif may:
+            self._complete(work, what)
+        return may
+
+    # -- what is told ---------------------------------------------------------
+
+    def _due(self, request: RequestId, ticket: Ticket, what: Told, *facts: Fact) -> None:
+        """This is due to a ticket, once these records are safe."""
+        if ticket.told is None:
+            ticket.due, ticket.needs = what, facts
+            self._owed[request] = what
+
+    def refuse(self, request: RequestId, code: str) -> None:
+        """A request is not taken."""
+        if self._refusals.get(request) == code:
+            del self._refusals[request]
+
+    def tell(self, request: RequestId, outcome: Any, payload: bytes) -> None:
+        """A ticket is told an outcome, or told it again."""
+        session = self.sessions.get(request.session)
+        if session is None:
+            return
+        if within(session.finished, request.sequence):
+            self.broken("G7", f"{request} is answered after it was finished")
+            return
+        ticket = session.tickets.get(request.sequence)
+        if ticket is None:
+            self.broken("G3", f"{request} is answered, and was not asked")
+            return
+        self._owed.pop(request, None)
+        if ticket.told is not None:
+            if ticket.told != (outcome, payload):
+                self.broken("G3", f"{request}: two outcomes that differ")
+            return
+        ticket.told = outcome, payload
+        what = told_of(ticket, outcome.status, payload)
+        work, label = ticket.work, ticket.label
+        if ticket.due is None and work is not None:
+            ticket.told = None  # what is decided is due to it, too
+            self.decide(work, what)
+            ticket.told = outcome, payload
+            self._owed.pop(request, None)
+        due = ticket.due
+        if due is None or not self._same(ticket, due, what, session, outcome.status, payload):
+            if not self._instead(request, ticket, what):
+                guarantee = _breaks(due, what)
+                self.broken(guarantee, f"{label}: {due} is due, and {what} is told", label)
+            return
+        self._check_safe(ticket.needs, f"{label} is told {what[:2]}", label)
+        starts = work.starts if work is not None and work.keyed else outcome.executions
+        if self.journaled and due[0] == "outcome" and outcome.executions != starts:
+            text = f"{label} is told of {outcome.executions} executions, and there were {starts}"
+            self.broken("G11", text, label)
+
+    def _same(
+        self, ticket: Ticket, due: Told, what: Told, session: Session, status: int, payload: bytes
+    ) -> bool:
+        match due:
+            case ("outcome", of, body):
+                if (of, body) == (status, payload):
+                    return True
+                return len(body) > session.message_bytes and what == ("error", "outcome-too-large")
+            case ("late", started):
+                return what[0] == "error" and what[1] in LATE[started]
+            case ("unknown",):
+                return what[0] == "error" and what[1] in OWN
+        return due == what
+
+    def _instead(self, request: RequestId, ticket: Ticket, what: Told) -> bool:
+        """Whether a ticket may be told this though its outcome is due: it is read from a disk,
+        where it may be damaged, and where reading takes time."""
+        if ticket.due is None or ticket.due[0] not in ("outcome", "error") or not self.journaled:
+            return False
+        work = ticket.work
+        if what == ("error", "not-durable") and ticket.needs[0][1] in self.damaged:
+            if work is not None and request in work.waiters:
+                del work.waiters[request]
+                self._who_waits(work)
+            ticket.work = None
+            return True
+        if what == ("error", "no-answer") and ticket.late:
+            if work is not None:
+                self._leave(request)
+            return True
+        return what == ("cancelled", True) and (work is None or not work.open)
+
+    def confirm(self, request: RequestId, started: bool) -> None:
+        """The cancel of a request is answered."""
+        due, keyed, facts = self.confirms.pop(request, (started, False, ()))
+        if due != started:
+            text = f"{request} is cancelled, and was {'' if due else 'never '}started"
+            self.broken("G7" if keyed else "G9", text)
+        self._check_safe(facts, f"the cancel of {request} is answered")
+
+    def _check_safe(self, facts: Iterable[Fact], what: str, label: str = "") -> None:
+        if self.journaled and facts:
+            self._told.append((tuple(facts), what, label))
+
+    def closed(self) -> None:
+        """The router is about to end."""
+        for session in self.sessions.values():
+            for ticket in session.tickets.values():
+                if ticket.told is None and not self.unsafe:
+                    text = f"{ticket.label} was taken in, and the router closes without an answer"
+                    self.broken("G9", text, ticket.label)
+
+    # -- the journal ----------------------------------------------------------
+
+    def _record(self, *fact: Any) -> None:
+        if self.journaled:
+            self._facts.append(fact)
+
+    def record(self, fact: Fact, outcome: Told | None = None) -> None:
+        """A record is written.  ``outcome``: that of a completed work."""
+        fact = next((each for each in self._facts if each[: len(fact)] == fact), fact)
+        self.unsafe.append(fact)
+        work = self.numbers.get(fact[1]) if isinstance(fact[1], int) else None
+        if fact[0] == "completed" and work is not None and work.outcome is None:
+            assert outcome is not None
+            self.decide(work, outcome)
+        elif fact[0] == "closed" and work is not None and fact not in self._facts:
+            if work.open and work.timed == "retained" and self.may_forget(work):
+                self.forgotten(work)
+            elif work.open and work.outcome is None and not work.started:
+                self._never_ran(work, UNKNOWN)
+        if fact[0] == "started":
+            return
+        if fact in self._facts:
+            self._facts.remove(fact)
+        else:
+            self.broken(_of_record(fact), f"{fact} is recorded, and is not so", _label_of(work))
+            if fact[0] == "closed" and work is not None and work.open:
+                self._close(work)
+                self._facts.remove(fact)
+
+    def may_forget(self, work: Work) -> bool:
+        """Whether a work was retained for long enough."""
+        return True
+
+    def synced(self, records: int) -> None:
+        """So many records, the oldest first, are safe."""
+        del self.unsafe[:records]
+
+    # -- turns ----------------------------------------------------------------
+
+    def settle(self) -> None:
+        """A turn is over, and nothing follows from it any more."""
+        for where, run, in_vain in self._unwanted:
+            if self.runs.get(where) is run and not run.stopped:
+                text = f"{run.work.label} goes on, and nobody wants it"
+                self.broken("G8" if in_vain else "G7", text, run.work.label)
+        for run in self._stopped:
+            work = run.work
+            if work.open and work.outcome is None and work.live:
+                if work.waiters and not self.closing:
+                    self.broken("G7", f"{work.label} is stopped, and wanted", work.label)
+                else:
+                    work.outcome = UNKNOWN
+        for request, code in self._refusals.items():
+            guarantee = "G6" if code == "key-conflict" else "G2"
+            self.broken(guarantee, f"{request} must be refused: {code}")
+        if self.prompt:
+            for request, due in self._owed.items():
+                session = self.sessions.get(request.session)
+                ticket = None if session is None else session.tickets.get(request.sequence)
+                if ticket is not None and not self.unsafe:
+                    text = f"{ticket.label}: {due} is due, and nothing is told"
+                    self.broken(_breaks(due, None), text, ticket.label)
+        for facts, what, label in self._told:
+            for fact in facts:
+                if fact in self.unsafe:
+                    self.broken("G11", f"{what}, and {fact} is not safe", label)
+        for fact in self._facts:
+            self.broken("G11", f"{fact} must be recorded, and is not")
+
+
+def _of_record(fact: Fact) -> str:
+    """The guarantee that is broken by a record that nothing leads to."""
+    return {"said": "G7", "cancelled": "G7", "opened": "G4", "closed": "G4"}.get(fact[0], "G11")
+
+
+def _label_of(work: Work | None) -> str:
+    return "" if work is None else work.label
+
+
+def told_of(ticket: Ticket, status: int, payload: bytes) -> Told:
+    """What an outcome says to a ticket."""
+    if status == Status.RESULT:
+        if not ticket.command:
+            return "outcome", status, payload
+        record = cbor2.loads(payload)
+        return "said", record["generation"], record["started"], record.get("finished", False)
+    code = error_records.decode(payload).code
+    if status == Status.CANCELLED:
+        return "cancelled", code != "never-started"
+    return "error", code
+
+
+def _breaks(due: Told | None, told: Told | None) -> str:
+    """The guarantee that is broken by telling this in the place of that."""
+    kinds = {each[0] for each in (due, told) if each is not None}
+    if due is not None and due[0] == "said" and due[3] and told is not None and not told[3]:
+        return "G4"  # an outcome was there, and is dropped
+    if told == ("error", "not-durable"):
+        return "G11"
+    if kinds & {"cancelled", "said"}:
+        return "G7"
+    if told is None:
+        return "G4" if due is not None and due[0] == "outcome" else "G9"
+    return "G3" if "outcome" in kinds else "G9"
+
+
+# -- today's router -----------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of a router by which time ends something, in seconds."""
+
+    awake_step_s: float
+    lease_s: float
+    orphan_s: float
+    retention_s: float
+    command_s: float
+    max_executions: int
+    window: int
+    commands: int
+
+
+class Boundary(Model):
+    """The model, fed with the inputs and effects of today's router by events of these kinds, whose
+    actor is the server or (*) the worker:
+
+    ``heard`` a client's message, ``reported``* a worker's, ``passes`` (time, and whether leases may
+    end), ``back``* (a worker of an earlier server), ``closing``; ``said`` or ``missed`` an answer,
+    ``commanded``* a worker, ``lost``* one, ``wrote`` records; ``synced`` and ``fell`` of the disk,
+    ``reads`` and ``damaged`` of outcomes there; ``turned`` when the effects of an input were
+    carried out; ``begins`` a new server.
+    """
+
+    def __init__(
+        self, limits: Limits, *, journaled: bool, resting: bool = False, prompt: bool = True
+    ) -> None:
+        self.limits = limits
+        self._resting = resting
+        """Whether outcomes that a journal has left are read when they are asked for."""
+        self._incarnations: dict[bytes, str] = {}
+        self._turn: list[tuple[str, str, tuple[Any, ...]]] = []
+        self._inputs = 0
+        """How many of these are inputs, which come first."""
+        self._refused: dict[RequestId, str] = {}
+        """Requests that are refused in this turn, and the code."""
+        self._gone: set[bytes] = set()
+        """Sessions that are said to be unknown in this turn."""
+        self._nonces: dict[bytes, bytes] = {}
+        self._hellos: dict[bytes, int] = {}
+        """The most bytes of an outcome that each hello names, until it is welcomed."""
+        self._left: tuple[Record, ...] = ()
+        """What a server that fell has left on its disk."""
+        self._safe = 0
+        """How many records there are safe."""
+        super().__init__(journaled=journaled, prompt=prompt, window=limits.window)
+
+    def see(self, event: Event) -> list[Violation]:
+        """Violations that an event shows."""
+        kind = event.kind
+        if kind in _OF_A_TURN:
+            if kind == "lost":  # who is told that a worker is dead may be told before
+                self._turn.insert(self._inputs, (kind, event.actor, event.what))
+                return []
+            self._turn.append((kind, event.actor, event.what))
+            self._inputs += kind in _INPUTS
+            if kind in ("said", "missed"):
+                told = event.what[-2]
+                if type(told) is messages.Refused:
+                    self._refused[RequestId(told.session, told.sequence)] = told.code
+                elif type(told) is messages.Unknown and told.session in self.sessions:
+                    self._gone.add(told.session)
+            return []
+        if kind != "turned":
+            if kind in _BESIDE:
+                getattr(self, f"_{kind}")(event.at_s, *event.what)
+            return []
+        self._read_clock(event.at_s)
+        turn, self._turn, self._inputs = self._turn, [], 0
+        for kind, actor, what in turn:
+            getattr(self, _OF_A_TURN[kind])(actor, *what)
+        self.settle()
+        self._refused.clear()
+        self._gone.clear()
+        found = [Violation(g, event.at_s, text, label) for g, text, label in self.found]
+        self.forget_turn()
+        return found
+
+    def _read_clock(self, at_s: float) -> None:
+        """Time passes for nobody but :class:`Clocks`."""
+
+    def _begins(self, at_s: float) -> None:
+        self.begin()
+        self._incarnations, self._nonces, self._hellos, self._turn = {}, {}, {}, []
+        self.restore()
+
+    # -- inputs -----------------------------------------------------------------
+
+    def _heard(self, server: str, client: str, message: Any, body: Body | None) -> None:
+        handler = _OF_CLIENTS.get(type(message))
+        if handler is not None:
+            if message.session in self._gone:
+                self._unknown(message.session)
+            elif self._hear(message.session):
+                getattr(self, handler)(message, body)
+        elif type(message) is messages.Hello:
+            self._hellos[message.nonce] = message.message_bytes
+        elif type(message) is messages.Goodbye:
+            session = self._nonces.get(message.session, message.session)
+            if session in self.sessions:
+                self.goodbye(session)
+
+    def _hear(self, session: bytes) -> bool:
+        """Whether a session is known."""
+        return session in self.sessions
+
+    def _request(self, message: Any, body: Body | None) -> None:
+        request = RequestId(message.session, message.sequence)
+        session = self.sessions[message.session]
+        assert body is not None
+        known = session.tickets.get(message.sequence)
+        of = message.digest + b"%d" % len(body)
+        keyed = type(message) is messages.KeyedRequest
+        if keyed:
+            of += repr((int(message.act), *message[8:13], message.caller)).encode()
+        refused = self._refused.get(request, "")
+        if known is not None:
+            if known.input == of:
+                if refused:
+                    self.broken("G6", f"{request} comes again, and is refused: {refused}")
+                self.again(request, known)
+            elif not refused:
+                self.broken("G6", f"{request} comes with another payload, and is not refused")
+            return
+        if within(session.finished, message.sequence):
+            return
+        if not keyed:
+            label = bytes(body[:64]).partition(b"|")[0].decode("utf-8", "replace")
+            allowance = min(message.allowance, self.limits.max_executions)
+            ticket = Ticket(of, label)
+            self.ask(request, ticket, label, message.rerun, allowance, refused=refused)
+        else:
+            self._keyed(request, message, of, refused)
+        if message.deadline_s is not None and message.sequence in session.tickets:
+            self._add_deadline(message.deadline_s, request)
+
+    def _keyed(self, request: RequestId, message: Any, of: bytes, refused: str) -> None:
+        name = message.namespace, message.key
+        label = f"{message.namespace.decode()}.{message.key.decode()}"
+        ticket, act = Ticket(of, label), KeyAct(message.act)
+        match act:
+            case KeyAct.ASK:
+                ticket.work = None
+                asked = dataclasses.replace(ticket, input=message.digest)
+                allowance = min(message.allowance, self.limits.max_executions)
+                self.ask(
+                    request, asked, label, message.rerun, allowance, name, message.caller,
+                    message.earlier, message.gone, refused,
+                )  # fmt: skip
+                asked.input = of
+            case KeyAct.ATTACH:
+                self.attach(request, ticket, label, name, refused)
+            case _ if refused:
+                pass
+            case KeyAct.WITHDRAW:
+                self.withdraw(request, ticket, name, message.caller)
+            case _:
+                self.command(request, ticket, name, act, message.tag)
+
+    def _finish(self, message: Any, _: Body | None) -> None:
+        self.finish(message.session, spans_of(message.finished))
+
+    def _sync(self, message: Any, _: Body | None) -> None:
+        pending = spans_of(message.pending)
+        if sum(stop - start for start, stop in pending) <= self.window:
+            self.finish(message.session, left_out(pending, message.next))
+
+    def _cancel(self, message: Any, _: Body | None) -> None:
+        request = RequestId(message.session, message.sequence)
+        self.cancel(request, keyed=type(message) is messages.KeyedCancel)
+
+    def _reported(self, worker: str, message: Any, body: Body | None) -> None:
+        match message:
+            case messages.WorkerOutcome(session, sequence, number, status):
+                run = self._run_of(worker, number, session, sequence)
+                if run is not None and messages.is_status(status):
+                    taken_back = run.taken_back and status == Status.CANCELLED
+                    outcome = None if taken_back else ("outcome", status, bytes(body or b""))
+                    self.end((worker, number), outcome)
+            case messages.Declined(numbers):
+                for number in numbers_in(spans_of(numbers)):
+                    run = self.runs.get((worker, number))
+                    if run is not None and (run.stopped or run.taken_back):
+                        self.end((worker, number), None)
+            case messages.Announced(session, sequence, number):
+                run = self._run_of(worker, number, session, sequence)
+                if run is not None:
+                    run.announced = True
+                    if not run.work.open or run.work.outcome is not None:
+                        self.end((worker, number), None)
+            case _:
+                pass
+
+    def _run_of(self, worker: str, number: int, session: bytes, sequence: int) -> Run | None:
+        """The execution that a worker reports on, if it is one."""
+        run = self.runs.get((worker, number))
+        if run is None or run.taken_back:
+            return run
+        work = run.work
+        mine = sequence == work.number if work.keyed else (session, sequence) == work.name
+        return run if mine else None
+
+    def _passes(self, server: str, leases: bool) -> None:
+        """Time passes, for nobody but :class:`Clocks`."""
+
+    def _add_deadline(self, for_s: float, request: RequestId) -> None:
+        """A request has a limit."""
+
+    def _back(self, worker: str, server: str, incarnation: bytes, is_ready: bool) -> None:
+        self._incarnations[incarnation] = worker
+        for work in is_ready * list(self.open.values()):
+            if work.last[0] == incarnation and work.restored and not self.closing:
+                self.go_on((worker, work.last[1]), work)
+
+    def _broken(self, server: str) -> None:
+        self.hopeless = True
+
+    def _closing(self, server: str) -> None:
+        self.close_down()
+
+    # -- effects ----------------------------------------------------------------
+
+    def _missed(self, server: str, message: Any, body: Body | None) -> None:
+        handler = _OF_ANSWERS.get(type(message))
+        if handler is not None:
+            getattr(self, handler)(message, body)
+
+    def _said(self, server: str, client: str, message: Any, body: Body | None) -> None:
+        self._missed(server, message, body)
+
+    def _welcome(self, message: Any, _: Body | None) -> None:
+        self._nonces[message.nonce] = message.session
+        most_bytes = self._hellos.pop(message.nonce)
+        session = self.sessions.setdefault(message.session, Session(most_bytes))
+        session.message_bytes = most_bytes
+
+    def _unknown(self, session: bytes) -> None:
+        """A session is not known any more: it had nothing that is not finished, or has lapsed."""
+        self._gone.discard(session)
+        if session in self.sessions:
+            if self.sessions[session].tickets:
+                self.broken("G4", "a session is forgotten, and its lease has not ended")
+            self.lapse(session)
+
+    def _told_unknown(self, message: Any, _: Body | None) -> None:
+        if message.settled and message.session in self.unsettled:
+            self.broken("G9", "a session is said to be settled, and something was unfinished")
+
+    def _refuse(self, message: Any, _: Body | None) -> None:
+        self.refuse(RequestId(message.session, message.sequence), message.code)
+
+    def _outcome(self, message: Any, body: Body | None) -> None:
+        assert body is not None
+        self.tell(RequestId(message.session, message.sequence), message, bytes(body))
+
+    def _cancelled(self, message: Any, _: Body | None) -> None:
+        self.confirm(RequestId(message.session, message.sequence), message.started)
+
+    def _commanded(self, worker: str, incarnation: bytes, message: Any, body: Body | None) -> None:
+        kind = type(message)
+        if kind is messages.Dispatch:
+            self._dispatch(worker, message)
+        elif kind is messages.Stop:
+            for number in numbers_in(spans_of(message.numbers)):
+                self.stop((worker, number))
+        elif kind is messages.Statement:
+            self._incarnations[incarnation] = worker
+        elif kind is messages.Retire:
+            self.leaving.add(worker)
+
+    def _kills(self, server: str, worker: str, why: str) -> None:
+        self.leaving.add(worker)
+
+    def _reaped(self, worker: str) -> None:
+        self.leaving.add(worker)
+
+    def _closed(self, server: str) -> None:
+        self.closed()
+
+    def _dispatch(self, worker: str, message: Any) -> None:
+        where = worker, message.number
+        run = self.runs.get(where)
+        if run is not None:  # sent again, or, from the journal, at last
+            work = run.work
+            if run.unsent and ("started", work.number) in self.unsafe:
+                text = f"generation {work.number} is sent before its start is safe"
+                self.broken("G11", text, work.label)
+            run.unsent = False
+            return
+        session = self.sessions.get(message.session)
+        if session is not None:
+            ticket = session.tickets.get(message.sequence)
+            if ticket is None or ticket.work is None:
+                text = f"request {message.sequence} is dispatched, and nobody waits for it"
+                self.broken("G7", text)
+            else:
+                self.start(where, ticket.work)
+            return
+        found = self.numbers.get(message.sequence)
+        if found is None:
+            guarantee = "G4" if message.sequence >= self.next else "G7"
+            text = f"generation {message.sequence} is started, and it is not open"
+            self.broken(guarantee, text)
+            return
+        if self.journaled:
+            text = f"generation {found.number} is sent, and no record says that it starts"
+            self.broken("G11", text, found.label)
+        self.start(where, found)
+
+    def _lost(self, worker: str) -> None:
+        self.worker_lost(worker)
+        self.leaving.discard(worker)
+
+    def _wrote(self, server: str, records: Sequence[Record]) -> None:
+        for record in records:
+            match record:
+                case Started(number, incarnation, dispatch):
+                    self.record(("started", number))
+                    work = self.numbers.get(number)
+                    if work is None:
+                        self.broken("G11", f"generation {number} starts, and is not open")
+                        continue
+                    work.last = incarnation, dispatch
+                    worker = self._incarnations.get(incarnation, "")
+                    self.start((worker, dispatch), work, unsent=True)
+                case Opened():
+                    self.record(("opened", record.number, record.caller))
+                case Joined(number, caller):
+                    self.record(("joined", number, caller))
+                case Completed(number, (header, payload)):
+                    _, status, body = _kept(header, payload)
+                    self.record(("completed", number), told_of(Ticket(b"", ""), status, body))
+                case Closed(number):
+                    self.record(("closed", number))
+                case Commanded(forget, namespace, key, tag):
+                    act = KeyAct.FORGET if forget else KeyAct.CANCEL
+                    self.record(("said", (namespace, key), act, tag))
+                case Cancelled(namespace, key):
+                    self.record(("cancelled", (namespace, key)))
+
+    # -- the disk ---------------------------------------------------------------
+
+    def _synced(self, at_s: float, records: Sequence[Record]) -> None:
+        self.synced(len(records))
+        self._safe += len(records)
+
+    def _reads(self, at_s: float, number: int) -> None:
+        work = self.numbers.get(number)
+        if work is None or work.outcome is None or ("completed", number) in self.unsafe:
+            self.broken("G11", f"generation {number} is read, and its outcome is not safe")
+
+    def _damaged(self, at_s: float, number: int) -> None:
+        self.damaged.add(number)
+
+    def _fell(self, at_s: float, records: Sequence[Record]) -> None:
+        if len(records) < self._safe:
+            self.broken("G11", f"{self._safe} records were safe, and {len(records)} are left")
+        self._left, self._safe = tuple(records), len(records)
+
+    def restore(self) -> None:
+        """What a journal has left is what a new router knows."""
+        records, self._left = self._left, ()
+        known = [each for each in records if isinstance(each, Commanded)][-self.limits.commands :]
+        for record in records:
+            match record:
+                case Opened(number, namespace, key, digest, rerun, allowance, earlier, caller):
+                    label = f"{namespace.decode()}.{key.decode()}"
+                    work = Work(
+                        (namespace, key), number, digest, rerun, allowance, label, earlier,
+                        restored=True, lost=frozenset({caller}), timed="orphan",
+                    )  # fmt: skip
+                    self._open(work)
+                    self.next = max(self.next, number + 1)
+                case Joined(number, caller):
+                    self.numbers[number].lost |= {caller}
+                case Started(number, incarnation, dispatch):
+                    work = self.numbers[number]
+                    work.starts, work.last = work.starts + 1, (incarnation, dispatch)
+                case Completed(number, (header, payload)):
+                    work = self.numbers[number]
+                    work.outcome, work.restored = _kept(header, payload), False
+                case Closed(number):
+                    closed = self.numbers.pop(number, None)
+                    self.next = max(self.next, number + 1)
+                    if closed is not None:
+                        del self.open[closed.name]
+                case Commanded(forget, namespace, key, tag, generation, started, early, finished):
+                    act = KeyAct.FORGET if forget else KeyAct.CANCEL
+                    if record in known:
+                        answer = "said", generation, started, finished
+                        self.said[(namespace, key), act, tag] = answer, ("said",)
+                    if early:
+                        self.early[namespace, key] = tag
+                case Cancelled(namespace, key):
+                    self.early.pop((namespace, key), None)
+        for work in self.open.values():
+            if self._resting and work.outcome is not None:  # so long callers may count for it
+                work.lost, work.timed, work.since_s = frozenset(), "retained", self.limits.orphan_s
+
+
+def _kept(header: Body, payload: Body) -> Told:
+    """The outcome in a journal."""
+    outcome = messages.decode(header, most_bytes=1 << 20)
+    assert isinstance(outcome, messages.Outcome)
+    return "outcome", int(outcome.status), bytes(payload)
+
+
+_OF_CLIENTS: dict[type, str] = {
+    messages.Request: "_request",
+    messages.KeyedRequest: "_request",
+    messages.Finish: "_finish",
+    messages.Sync: "_sync",
+    messages.Cancel: "_cancel",
+    messages.KeyedCancel: "_cancel",
+}
+_OF_ANSWERS: dict[type, str] = {
+    messages.Welcome: "_welcome",
+    messages.Unknown: "_told_unknown",
+    messages.Refused: "_refuse",
+    messages.Outcome: "_outcome",
+    messages.Cancelled: "_cancelled",
+}
+_OF_A_TURN: dict[str, str] = {
+    "heard": "_heard", "reported": "_reported", "passes": "_passes",
+    "back": "_back", "closing": "_closing", "broken": "_broken", "said": "_said",
+    "missed": "_missed", "commanded": "_commanded", "lost": "_lost",
+    "wrote": "_wrote", "kills": "_kills", "reaped": "_reaped", "closed": "_closed",
+}  # fmt: skip
+_INPUTS = frozenset({"heard", "reported", "passes", "back", "closing", "broken", "reaped"})
+_BESIDE = frozenset({"begins", "synced", "reads", "damaged", "fell"})
+SEEN: Final = frozenset({*_OF_A_TURN, *_BESIDE, "turned"})
+"""The kinds of events that the model sees."""
+OF_MODEL: Final = frozenset({
+    "begins", "passes", "turned", "missed", "wrote", "synced", "fell", "reads", "damaged", "closed",
+})  # fmt: skip
+"""Those of them that no other judge sees."""
+
+
+SLACK_S = 1.0
+"""A retention may seem shorter by so much where its beginning is not seen to the tick."""
+
+
+class Clocks(Boundary):
+    """The same of a router in a simulator, whose time is a clock's."""
+
+    def __init__(self, limits: Limits, *, journaled: bool) -> None:
+        super().__init__(limits, journaled=journaled, resting=journaled, prompt=not journaled)
+
+    def _begins(self, at_s: float) -> None:
+        self._at_s = at_s
+        self.now_s = 0.0
+        self._heard_s: dict[bytes, float] = {}
+        self._deadlines: list[tuple[float, RequestId]] = []
+        self._said_s: dict[tuple[Name, int, Tag], float] = {}
+        super()._begins(at_s)
+
+    def _read_clock(self, at_s: float) -> None:
+        self.now_s += min(at_s - self._at_s, self.limits.awake_step_s)
+        self._at_s = at_s
+
+    def _hear(self, session: bytes) -> bool:
+        if session not in self.sessions:
+            return False
+        self._heard_s[session] = self.now_s
+        return True
+
+    def _welcome(self, message: Any, body: Body | None) -> None:
+        super()._welcome(message, body)
+        self._heard_s[message.session] = self.now_s
+
+    def _add_deadline(self, for_s: float, request: RequestId) -> None:
+        heapq.heappush(self._deadlines, (self._at_s + for_s, request))
+
+    def command(
+        self, request: RequestId, ticket: Ticket, name: Name, act: KeyAct, tag: Tag
+    ) -> None:
+        """And when it was said."""
+        was_known = (name, act, tag) in self.said
+        super().command(request, ticket, name, act, tag)
+        if (name, act, tag) in self.said and not was_known:
+            self._said_s[name, act, tag] = self.now_s
+
+    def may_forget(self, work: Work) -> bool:
+        """Whether its retention has passed."""
+        slack_s = SLACK_S if self.journaled else 0.0
+        return self.now_s - work.since_s >= self.limits.retention_s - slack_s
+
+    def _passes(self, server: str, leases: bool) -> None:
+        now_s, limits = self.now_s, self.limits
+        while self._deadlines and self._deadlines[0][0] <= self._at_s:
+            _, request = heapq.heappop(self._deadlines)
+            session = self.sessions.get(request.session)
+            if session is not None and request.sequence in session.tickets:
+                self.out_of_time(request)
+        if leases:
+            for each in [s for s in self.sessions if now_s - self._heard_s[s] > limits.lease_s]:
+                self.lapse(each)
+        for work in [each for each in self.open.values() if each.timed]:
+            if work.timed == "orphan" and now_s - work.since_s >= limits.orphan_s:
+                self.orphaned(work)
+            elif work.timed == "retained" and not self.journaled and self.may_forget(work):
+                self.forgotten(work)
+        for command in list(self.said):
+            if self._said_s.get(command, 0.0) > now_s - limits.command_s:
+                break
+            self._said_s.pop(command, None)
+            self.expire(command)
