@@ -71,8 +71,8 @@ def test_a_mutant_is_gone_after_its_block():
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_mutant_leaves_no_trace(mutant: Mutant, monkeypatch: pytest.MonkeyPatch):
     """Whatever it sets, it sets back to the very same object."""
-    changed = []
-    attribute, item = Patches.attribute, Patches.item
+    changed, sources = [], set()
+    attribute, item, code = Patches.attribute, Patches.item, Patches.code
 
     def note_attribute(self, target, name, value):
         changed.append((lambda: vars(target)[name], vars(target)[name]))
@@ -82,6 +82,13 @@ def test_a_mutant_leaves_no_trace(mutant: Mutant, monkeypatch: pytest.MonkeyPatc
         changed.append((lambda: mapping[key], mapping[key]))
         item(self, mapping, key, value)
 
+    def note_code(self, function, other):
+        if function not in sources:  # else it has been changed already
+            changed.append((lambda: function.__code__, function.__code__))
+        sources.add(function)
+        code(self, function, other)
+
+    monkeypatch.setattr(Patches, "code", note_code)
     monkeypatch.setattr(Patches, "attribute", note_attribute)
     monkeypatch.setattr(Patches, "item", note_item)
     with mutant.applied():

@@ -44,3 +44,15 @@ def test_mutant_that_nobody_sees_is_not_caught():
 def test_name_that_is_wrong_gets_the_near_ones():
     with pytest.raises(KeyError, match="did you mean does-nothing"):
         find_in(FAMILY.mutants, "does-nothin")
+
+
+def test_source_of_a_function_is_other_text_for_as_long_as_a_mutant_is_applied():
+    kept, patches = Server.keep, Patches()
+    before = kept.__code__
+    with pytest.raises(LookupError, match=r"Server.keep has no 'nothing like it' in it"):
+        patches.source(kept, "nothing like it", "")
+    patches.source(kept, "self", "this")
+    assert kept.__code__.co_varnames[0] == "this"
+    assert kept.__code__.co_firstlineno == before.co_firstlineno
+    patches.undo()
+    assert kept.__code__ is before

@@ -1,14 +1,18 @@
 """Mutants: code that is broken on purpose, from outside, for as long as a block lasts.
 
 A check that no mutant fails is not a check.  The code itself has no trace of the mutants:
-each sets attributes of its classes and modules, or cells of its tables, for as long as a
-``with`` block lasts.  Only this process is changed, and all of it: no two mutants at once,
-and no run of what is whole beside one.
+each sets attributes of its classes and modules, or cells of its tables, or exchanges a part of
+the source of a function, for as long as a ``with`` block lasts.  Only this process is changed,
+and all of it: no two mutants at once, and no run of what is whole beside one.
 """
 
 from __future__ import annotations
+import __future__
 
+import ast
 import difflib
+import inspect
+import textwrap
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -23,6 +27,8 @@ class Patches:
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], object]] = []
+        self._sources: dict[Any, str] = {}
+        """Those of the functions that run as if they had other ones."""
 
     def attribute(self, target: Any, name: str, value: Any) -> None:
         """Set an attribute that the class or module itself has."""
@@ -51,6 +57,29 @@ class Patches:
     def around_cell(self, table: MutableMapping[Any, Any], key: Any) -> Callable[[F], F]:
         """The same, and the function is given what was there before its other arguments."""
         return _decorator(partial(self.item, table, key), table[key])
+
+    def source(self, function: Any, before: str, after: str) -> None:
+        """Let a function run as if its source had other text in some place, wherever it is
+        called from.  LookupError if it has no such text."""
+        text = self._sources.get(function) or textwrap.dedent(inspect.getsource(function))
+        if before not in text:
+            raise LookupError(f"{function.__qualname__} has no {before!r} in it")
+        self._sources[function] = text = text.replace(before, after)
+        tree = ast.parse(text)
+        made = tree.body[0]
+        assert isinstance(made, ast.FunctionDef | ast.AsyncFunctionDef)
+        made.decorator_list.clear()
+        ast.increment_lineno(tree, function.__code__.co_firstlineno - 1)
+        names = {**function.__globals__}  # what its defaults are made of
+        flags = __future__.annotations.compiler_flag
+        exec(compile(tree, function.__code__.co_filename, "exec", flags), names)
+        self.code(function, names[made.name])
+
+    def code(self, function: Any, other: Any) -> None:
+        """Let a function run the code of another one."""
+        before = function.__code__
+        function.__code__ = other.__code__
+        self._undo.append(lambda: setattr(function, "__code__", before))
 
     def undo(self) -> None:
         """Everything is as it was."""

@@ -79,26 +79,15 @@ def a_refusal_is_of_all_that_was_sent(patch: Patches) -> None:
 @FAMILY.mutant("G4", "G9", needs=(Fault.TINY_BOUNDS,))
 def what_is_refused_for_now_is_spent(patch: Patches) -> None:
     """A request that is refused for now counts as taken, as those accepted before it do."""
-
-    @patch.around_cell(request_table.TABLE[RequestInput.REQUEST], RequestState.NOT_SEEN)
-    def spend(enter: Any, cache: Any, session: Any, sequence: int, entry: Any, ask: Any) -> Any:
-        effects = enter(cache, session, sequence, entry, ask)
-        if sequence not in session.entries:
-            session.finished.add(sequence)
-        return effects
+    refused = "cache.counters.refused_for_now += 1"
+    patch.source(request_table._enter, refused, "session.finished.add(sequence)")
 
 
 @FAMILY.mutant("G8", "G9")
 def work_half_done_is_done(patch: Patches) -> None:
     """When a worker that has reported something dies, nothing of it counts as lost."""
-
-    @patch.around(Workforce, "_lost")
-    def forget(lost: Any, self: Any, lost_: Any) -> Any:
-        worker = self.workers.get(lost_.worker)
-        ended = lost(self, lost_)
-        if worker is not None and worker.done:
-            return [each for each in ended if each.execution.entry is None]
-        return ended
+    nothing = "for execution in executions if execution.entry is None or not worker.done]"
+    patch.source(Workforce._lost, "for execution in executions]", nothing)
 
 
 @FAMILY.mutant("G2", "G3", "G4", needs=(Fault.KILL_AFTER_OUTCOME,))
@@ -140,12 +129,8 @@ def _unkeep(cache: Any, execution: Any, entry: Any, body: Any) -> None:
 @FAMILY.mutant("G2", "G3", "G5", "G6", "G9")
 def rows_are_shifted_by_one(patch: Patches) -> None:
     """Each row of a batch gets the body of the next one."""
-
-    @patch.around(messages, "_rows")
-    def shifted(rows: Any, *args: Any) -> Any:
-        said = rows(*args)
-        bodies = [body for _, body in said]
-        return list(zip((message for message, _ in said), bodies[1:] + bodies[:1], strict=True))
+    shifted = "bodies = [*bodies]; bodies = bodies[1:] + bodies[:1]; return list("
+    patch.source(messages._rows, "return list(", shifted)
 
 
 @FAMILY.mutant("G9", needs=(Fault.TINY_BOUNDS,))

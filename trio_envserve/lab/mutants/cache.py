@@ -34,28 +34,19 @@ def duplicates_run_again(patch: Patches) -> None:
 @FAMILY.mutant("G2", "G7", "G9")
 def finished_looks_unseen(patch: Patches) -> None:
     """A finished request is forgotten, and then looks like never seen."""
-
-    @patch.replacing(Session, "has_finished")
-    def has_finished(self: Any, sequence: int) -> bool:
-        return False
+    patch.attribute(Session, "has_finished", lambda self, sequence: False)
 
 
 @FAMILY.mutant("G2")
 def reruns_without_consent(patch: Patches) -> None:
     """A dead worker's requests run again, whether or not anybody has consented."""
-
-    @patch.replacing(DedupCache, "may_rerun")
-    def may_rerun(self: Any, entry: Any) -> bool:
-        return bool(entry.executions < entry.allowance)
+    patch.source(DedupCache.may_rerun, "consent and ", "")
 
 
 @FAMILY.mutant("G2", needs=(Fault.POISON,))
 def reruns_for_ever(patch: Patches) -> None:
     """Consent to a rerun is consent to any number: what kills its workers never ends."""
-
-    @patch.replacing(DedupCache, "may_rerun")
-    def may_rerun(self: Any, entry: Any) -> bool:
-        return bool(self.declared_rerun if entry.rerun is None else entry.rerun)
+    patch.source(DedupCache.may_rerun, " and entry.executions < entry.allowance", "")
 
 
 @FAMILY.mutant()
@@ -73,27 +64,19 @@ def spans_one_too_long(patch: Patches) -> None:
 @FAMILY.mutant("G2", "G4", "G7", "G8", "G9")
 def sync_off_by_one(patch: Patches) -> None:
     """A statement finishes all up to its next sequence, that one included."""
-
-    @patch.around(DedupCache, "sync")
-    def too_far(sync: Any, self: Any, session: Any, next_sequence: int, *rest: Any) -> Any:
-        return sync(self, session, next_sequence + 1, *rest)
+    patch.source(DedupCache.sync, "gaps(next_sequence)", "gaps(next_sequence + 1)")
 
 
 @FAMILY.mutant("G9")
 def sync_names_nothing_missing(patch: Patches) -> None:
     """The server never says which requests it has not seen."""
-    sync = DedupCache.sync
-    patch.attribute(DedupCache, "sync", lambda self, *args: (sync(self, *args)[0], Ranges()))
+    patch.source(DedupCache.sync, "missing.add(sequence)", "pass")
 
 
 @FAMILY.mutant("G9")
 def sync_replays_nothing(patch: Patches) -> None:
     """An outcome that was lost on its way is not sent again."""
-
-    @patch.around(DedupCache, "sync")
-    def silent(sync: Any, self: Any, *args: Any) -> Any:
-        effects, missing = sync(self, *args)
-        return [effect for effect in effects if effect[0] is not RequestAction.ANSWER], missing
+    patch.source(DedupCache.sync, "if session.kept_count:", "if False:")
 
 
 @FAMILY.mutant("G7", "G8")
@@ -132,14 +115,9 @@ def cancelled_is_kept(patch: Patches) -> None:
 @FAMILY.mutant("G7", "G8")
 def deadline_stops_nothing(patch: Patches) -> None:
     """A deadline answers the request, and its execution goes on."""
-    expire = request_table._expire_running
-
-    @patch.cell(TABLE[RequestInput.DEADLINE], RequestState.RUNNING)
-    def answer(cache: Any, session: Any, sequence: int, entry: Any, arg: Any) -> Effects:
-        execution = entry.execution
-        effects = expire(cache, session, sequence, entry, arg)
-        execution.entry = execution.body = None
-        return effects[:1]
+    answer = "return ((_ANSWER, entry), (RequestAction.STOP, execution))"
+    alone = "execution.entry = execution.body = None; return ((_ANSWER, entry),)"
+    patch.source(request_table._expire_running, answer, alone)
 
 
 @FAMILY.mutant("G7", "G8", needs=(Fault.SHORT_LEASE, Fault.KILL_CLIENT))
@@ -171,22 +149,14 @@ def kept_outcomes_are_evicted(patch: Patches) -> None:
 @FAMILY.mutant("G3")
 def replay_has_a_new_header(patch: Patches) -> None:
     """An outcome sent a second time is encoded anew, and differs."""
-
-    @patch.cell(TABLE[RequestInput.REQUEST], RequestState.COMPLETED)
-    def replay(cache: Any, session: Any, sequence: int, entry: Any, ask: Any) -> Effects:
-        entry.kept.outcome = entry.kept.outcome._replace(duration_s=1.5)
-        return ((RequestAction.ANSWER, entry),)
+    new = "entry.kept.outcome = entry.kept.outcome._replace(duration_s=1.5)"
+    patch.source(request_table._replay, "cache.counters.replayed += 1", new)
 
 
 @FAMILY.mutant("G6", needs=(Fault.HOSTILE,))
 def digest_is_not_compared(patch: Patches) -> None:
     """A request is known by its id alone: another payload gets the first one's outcome."""
-
-    @patch.replacing(DedupCache, "request")
-    def request(self: Any, session: Any, sequence: int, ask: Any) -> Effects:
-        self.counters.requests += 1
-        effects: Effects = self.step(session, sequence, RequestInput.REQUEST, ask)
-        return effects
+    patch.source(DedupCache.request, "same = entry is None", "same = True")
 
 
 @FAMILY.mutant("G6", "G1", "G2", "CRASH", needs=(Fault.HOSTILE,))
@@ -215,19 +185,15 @@ def kept_outcomes_have_no_bound(patch: Patches) -> None:
 @FAMILY.mutant("G8", needs=(Fault.HOSTILE,))
 def a_connection_opens_any_number_of_sessions(patch: Patches) -> None:
     """Sessions are bounded in all, and not for each connection."""
-    no_session = DedupCache.no_session
-    patch.attribute(
-        DedupCache, "no_session", lambda self, nonce, route: no_session(self, nonce, b"")
-    )
+    patch.source(DedupCache.no_session, "self._opened.get(route, 0)", "0")
 
 
 @FAMILY.mutant("G4", "G3", "G9", "CRASH", needs=(Fault.HOSTILE,))
 def a_session_at_work_makes_room(patch: Patches) -> None:
     """At the bound of sessions whichever was unheard for longest makes room."""
-
-    @patch.replacing(DedupCache, "_longest_idle")
-    def longest(self: Any) -> Any:
-        return next(iter(self.sessions.values()), None)
+    patch.attribute(
+        DedupCache, "_longest_idle", lambda self: next(iter(self.sessions.values()), None)
+    )
 
 
 @FAMILY.mutant("G9", "G1", "G2", needs=(Fault.SHORT_LEASE, Fault.STOP_CLIENT))
@@ -239,24 +205,14 @@ def every_lost_session_was_settled(patch: Patches) -> None:
 @FAMILY.mutant("G8", needs=(Fault.HOSTILE,))
 def an_ended_nonce_is_forgotten(patch: Patches) -> None:
     """A hello that comes after the goodbye to its session opens another one."""
-
-    @patch.replacing(DedupCache, "goodbye")
-    def goodbye(self: Any, identifier: bytes) -> Any:
-        return self.sessions.get(identifier) or self._by_nonce.get(identifier)
+    patch.source(DedupCache.goodbye, "self._ended[nonce] = None", "return session")
 
 
 @FAMILY.mutant("G8", needs=(Fault.TINY_BOUNDS, Fault.CUT_LONG))
 def kept_bytes_are_not_counted(patch: Patches) -> None:
     """Kept outcomes are bounded in number, and not in bytes."""
-
-    @patch.around(DedupCache, "share_left")
-    def uncounted(share_left: Any, self: Any, session: Any) -> Any:
-        bytes_of = self.kept_bytes, session.kept_bytes
-        self.kept_bytes = session.kept_bytes = 0
-        try:
-            return share_left(self, session)
-        finally:
-            self.kept_bytes, session.kept_bytes = bytes_of
+    patch.source(DedupCache.share_left, "self.kept_bytes + ", "")
+    patch.source(DedupCache.share_left, "and kept_bytes + ", "and ")
 
 
 @FAMILY.mutant("G8", needs=(Fault.TINY_BOUNDS,))
@@ -268,30 +224,10 @@ def sessions_have_no_share_of_their_own(patch: Patches) -> None:
 @FAMILY.mutant("G8", needs=(Fault.TINY_BOUNDS, Fault.HOSTILE))
 def window_is_not_kept(patch: Patches) -> None:
     """A session may have any number of unfinished requests."""
-    enter = request_table._enter
-
-    @patch.cell(TABLE[RequestInput.REQUEST], RequestState.NOT_SEEN)
-    def unbounded(cache: Any, session: Any, sequence: int, entry: Any, ask: Any) -> Effects:
-        entries = session.entries
-        session.entries = _Uncounted(entries)
-        try:
-            return enter(cache, session, sequence, entry, ask)
-        finally:
-            entries |= session.entries
-            session.entries = entries
-
-
-class _Uncounted(dict[int, Any]):
-    """Looks empty."""
-
-    def __len__(self) -> int:
-        return 0
+    patch.source(request_table._enter, "len(session.entries)", "0")
 
 
 @FAMILY.mutant("G8")
 def bytes_are_not_given_back(patch: Patches) -> None:
     """The bytes of a request's body count as held after it is dropped."""
-
-    @patch.replacing(request_table, "drop_body")
-    def drop(cache: Any, session: Any, entry: Any) -> None:
-        entry.body = None
+    patch.source(request_table.drop_body, "-= entry.body_bytes", "-= 0")

@@ -21,12 +21,8 @@ FAMILY = Family(ANY)
 @FAMILY.mutant("G2", needs=(Fault.POISON,))
 def a_new_session_resets_the_allowance(patch: Patches) -> None:
     """Executions that a lost session may have started are not taken off a call's allowance."""
-
-    @patch.cell(TABLE[CallInput.SEND], Stage.QUEUED)
-    def forget(calls: Any, call: Any, now_s: float, session: Any) -> Effects:
-        effects = call_table._send(calls, call, now_s, session)
-        call.granted = 0
-        return effects
+    sent = "return ((CallAction.TRANSMIT, call),)"
+    patch.source(call_table._send, sent, f"call.granted = 0; {sent}")
 
 
 @FAMILY.mutant(needs=(Fault.MANGLE,))
@@ -48,12 +44,8 @@ def a_passed_limit_means_it_never_ran(patch: Patches) -> None:
 @FAMILY.mutant("G4", "G9", needs=(Fault.MANGLE,))
 def a_lost_session_is_not_heard(patch: Patches) -> None:
     """An outcome of a session that was lost meanwhile is thrown away."""
-
-    @patch.replacing(Sessions, "call")
-    def current(self: Any, session_id: Any, sequence: int) -> Any:
-        session = self.current
-        known = session is not None and session.id == session_id
-        return session.calls.get(sequence) if known else None
+    current = "self.current if self.current and self.current.id == session_id else None"
+    patch.source(Sessions.call, "self.find(session_id)", current)
 
 
 @FAMILY.mutant("G4")

@@ -15,7 +15,7 @@ from ...core.dispatches import Dispatches
 from ...core.earlier_epochs import EarlierEpochs
 from ...core.host import Host
 from ...core.host_effects import SetDeadline
-from ...core.host_link import Outbox, What
+from ...core.host_link import Outbox
 from ...core.host_pool import Hosts
 from ...core.lease import HostLease, Leases, LeaseTerms, Reception
 from ...core.lives import Life
@@ -56,22 +56,18 @@ def counted_from_receipt(patch: Patches) -> None:
 @FAMILY.mutant()
 def numbers_used_again_after_a_reconnect(patch: Patches) -> None:
     """The beats of each connection are numbered from one."""
-
-    @patch.around(HostLease, "hello")
-    def hello(original: Any, self: Any) -> Any:
-        self.beats = self.answered = 0
-        self._read = {}
-        return original(self)
+    anew = "self.hellos, self.beats, self.answered, self._read = self.hellos + 1, 0, 0, {}"
+    patch.source(HostLease.hello, "self.hellos += 1", anew)
 
 
 @FAMILY.mutant(needs=(Fault.JOURNAL, Fault.MANGLE))
 def any_router_answers_a_beat(patch: Patches) -> None:
     """A router that knows the tenure, if only by a late hello, answers its beats."""
-
-    @patch.around(Leases, "beat")
-    def beat(original: Any, self: Any, host: Any, tenure: Any, beat: Any, now_s: Any) -> Any:
-        return original(self, host, tenure, beat._replace(epoch=self.epoch), now_s)
-
+    patch.source(
+        Leases.beat,
+        "(holding.tenure, self.epoch) != (tenure, beat.epoch)",
+        "holding.tenure != tenure",
+    )
     patch.attribute(EarlierEpochs, "knows", lambda *_: False)
 
 
@@ -99,14 +95,10 @@ def a_host_is_lost_before_its_lease_is_over(patch: Patches) -> None:
 @FAMILY.mutant(needs=(Fault.CUT_HOST_UP,))
 def counted_from_what_was_confirmed(patch: Patches) -> None:
     """The router counts from the last beat whose answer is known to have arrived."""
-
-    @patch.around(Leases, "beat")
-    def beat(original: Any, self: Any, host: Any, *rest: Any) -> Any:
-        answered = original(self, host, *rest)
-        if answered:
-            holding = self.holdings[host]
-            holding.received_s = holding.confirmed_s
-        return answered
+    confirmed = "holding.received[beat.number], holding.received_s = now_s, holding.confirmed_s"
+    patch.source(
+        Leases.beat, "holding.received_s = holding.received[beat.number] = now_s", confirmed
+    )
 
 
 @FAMILY.mutant(needs=(Fault.CUT_HOST_DOWN,))
@@ -126,13 +118,7 @@ def a_host_that_hears_nothing_is_answered_for_ever(patch: Patches) -> None:
 @FAMILY.mutant(needs=(Fault.COPY_HOST,))
 def two_hosts_with_one_id(patch: Patches) -> None:
     """A hello of another tenure proves that the one before has ended."""
-
-    @patch.around(Leases, "hello")
-    def hello(original: Any, self: Any, host: Any, tenure: Any, *rest: Any, **epoch: Any) -> Any:
-        number, _, now_s = rest
-        holding = self.holdings.get(host)
-        ended = [] if holding is None else [holding.tenure]
-        return original(self, host, tenure, number, ended, now_s, **epoch)
+    patch.source(Leases.hello, "holding.tenure not in ended", "False")
 
 
 @FAMILY.mutant("G1", needs=(Fault.NO_LEASE, Fault.CUT_HOST))
@@ -163,11 +149,7 @@ def a_late_hello_says_that_nothing_runs(patch: Patches) -> None:
 @FAMILY.mutant("G9", "G8", "G1", needs=(Fault.CUT_HOST,))
 def what_a_lost_host_ran_is_forgotten(patch: Patches) -> None:
     """Its workers are not said to have ended."""
-
-    @patch.around(Hosts, "_gone")
-    def gone(original: Any, self: Any, *given: Any) -> Any:
-        original(self, *given)
-        return []
+    patch.source(Hosts._gone, "for worker in sorted(host.workers)", "for worker in ()")
 
 
 @FAMILY.mutant("G9", needs=(Fault.NO_LEASE, Fault.CUT_HOST))
@@ -226,12 +208,8 @@ def the_next_tenure_begins_over_living_workers(patch: Patches) -> None:
 @FAMILY.mutant()
 def an_end_is_said_before_it_has_come(patch: Patches) -> None:
     """A host that tells a worker anything says that it has ended."""
-
-    @patch.around(Host, "_item")
-    def item(original: Any, self: Any, item: Any, *given: Any) -> None:
-        if item.what is What.TELL and item.worker in self.workers:
-            self.exited(item.worker, "it ends soon")
-        original(self, item, *given)
+    told = "self.out.append(TellWorker(worker, item.frames))"
+    patch.source(Host._item, told, "self.exited(worker, 'it ends soon')")
 
 
 @FAMILY.mutant("G9", needs=(Fault.RECONNECT_HOST,))
@@ -293,21 +271,13 @@ def a_successor_waits_for_each_epoch_by_its_own_words(patch: Patches) -> None:
 @FAMILY.mutant(needs=(Fault.KILL_SERVER,))
 def a_router_begins_while_the_hosts_of_the_one_before_live(patch: Patches) -> None:
     """It has the lock of its machine, and waits for nobody else."""
-
-    def take_dead(self: Any, now_s: float) -> Any:
-        dead, self.waits = [each.epoch for each in self.waits], ()
-        return dead
-
-    patch.attribute(EarlierEpochs, "take_dead", take_dead)
+    patch.source(EarlierEpochs.take_dead, "now_s < self.until_s and any(", "False and any(")
 
 
 @FAMILY.mutant(needs=(Fault.KILL_SERVER,))
 def a_host_is_welcomed_before_it_is_written_down(patch: Patches) -> None:
     """A successor knows of no host, and so waits for none."""
-
-    @patch.around(Leases, "own")
-    def own(original: Any, self: Any) -> Any:
-        return original(self)._replace(tenures=frozenset())
+    patch.source(Leases.own, "in self.holdings.values()", "in ()")
 
 
 # -- what is taken over -----------------------------------------------------------------
@@ -316,12 +286,8 @@ def a_host_is_welcomed_before_it_is_written_down(patch: Patches) -> None:
 @FAMILY.mutant(needs=(Fault.JOURNAL, Fault.KILL_SERVER))
 def what_goes_on_is_counted_by_the_limits_of_the_new_router_alone(patch: Patches) -> None:
     """A host that was taken over is dead when its new router would have it so."""
-
-    def dead_at_s(self: Any, holding: Any) -> Any:
-        counted_s = holding.begun_s if holding.received_s is None else holding.received_s
-        return counted_s + self.terms.wait_s
-
-    patch.attribute(Leases, "_dead_at_s", dead_at_s)
+    counted = "max(holding.heard_s + wait_s, holding.not_before_s)"
+    patch.source(Leases._dead_at_s, counted, "holding.heard_s + wait_s")
 
 
 @FAMILY.mutant(needs=(Fault.JOURNAL, Fault.KILL_SERVER))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from ...core import client_handlers, messages, outcomes
 from ...core import router as routing
 from ...core.clock import AwakeClock
-from ...core.closing import Closing, ClosingStage
+from ...core.closing import Closing
 from ...core.dedup import DedupCache
 from ...core.dispatcher import Dispatcher
 from ...core.request_table import RequestAction, RequestInput
@@ -17,7 +16,6 @@ from ...core.router import Router
 from ...core.router_effects import ToClient
 from ...core.router_inputs import Tick
 from ...core.slots import Pool
-from ...core.terms import Status, Verdict
 from ...core.workforce import Workforce
 from ...retrylab.mutants import Family, Patches
 from ..simulation.plan import ANY, Fault
@@ -31,13 +29,7 @@ EXPIRE_S = 1.0
 @FAMILY.mutant("G1", needs=(Fault.STOP_CLIENT, Fault.SHORT_LEASE, Fault.IGNORE_CANCEL))
 def every_lost_session_is_gone(patch: Patches) -> None:
     """The server says of each session that it does not know that nothing of it runs."""
-
-    @patch.around(client_handlers, "_session")
-    def session(original: Any, router: Any, route: Any, session_id: Any, epoch: Any = b"") -> Any:
-        found = original(router, route, session_id, epoch)
-        if found is None:
-            router.dispatcher.send(route, messages.Unknown(session_id, True, router.epoch, False))
-        return found
+    patch.source(client_handlers._session, "ours or epoch in router.dead_epochs", "True")
 
 
 @FAMILY.mutant("G9")
@@ -101,13 +93,7 @@ def answers_go_to_the_first_connection(patch: Patches) -> None:
 @FAMILY.mutant("G4", needs=(Fault.SUSPEND, Fault.SHORT_LEASE))
 def leases_run_while_it_is_stopped(patch: Patches) -> None:
     """A server that was stopped takes its clients for silent meanwhile."""
-
-    @patch.replacing(AwakeClock, "read")
-    def read(self: Any, now_s: float) -> float:
-        self.awake_s += max(0.0, now_s - self.last_s)
-        self.last_s = max(now_s, self.last_s)
-        awake_s: float = self.awake_s
-        return awake_s
+    patch.source(AwakeClock.read, "min(passed_s, self.step_s)", "passed_s")
 
 
 @FAMILY.mutant("G3", "G7", "G8")
@@ -145,11 +131,10 @@ def a_stopping_server_starts_workers(patch: Patches) -> None:
 @FAMILY.mutant("G9", needs=(Fault.DRAIN_SERVER, Fault.HANG))
 def a_stage_of_closing_has_no_end(patch: Patches) -> None:
     """A server that drains waits for what runs as long as that takes."""
-
-    @patch.around(Closing, "following")
-    def following(original: Any, self: Any, now_s: float, held: Any) -> Any:
-        patient = self.stage is ClosingStage.DRAINING
-        return original(self, -math.inf if patient else now_s, held)
+    patient = "self.stage is ClosingStage.DRAINING"
+    patch.source(
+        Closing.following, "now_s < self._until_s", f"({patient} or now_s < self._until_s)"
+    )
 
 
 @FAMILY.mutant("G7", needs=(Fault.DRAIN_SERVER,))
@@ -162,9 +147,4 @@ def work_begins_while_closing(patch: Patches) -> None:
 @FAMILY.mutant("G9", needs=(Fault.DRAIN_SERVER, Fault.HANG))
 def what_closing_cancels_did_not_run(patch: Patches) -> None:
     """Requests that still run when a server closes are answered with "did not run"."""
-
-    @patch.replacing(outcomes, "stopped")
-    def stopped(entry: Any) -> Any:
-        return outcomes._error(
-            entry, "stopping", Verdict.DID_NOT_RUN, "the server stops", Status.CANCELLED
-        )
+    patch.source(outcomes.stopped, "Verdict.MAY_HAVE_RUN", "Verdict.DID_NOT_RUN")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from ...core import executions, lives, messages
-from ...core import worker as worker_core
 from ...core.announced import Announcements
 from ...core.dedup import DedupCache
 from ...core.dispatcher import Dispatcher
@@ -16,10 +15,7 @@ from ...core.ranges import Ranges
 from ...core.router_effects import Lost
 from ...core.scheduler import Scheduler
 from ...core.slots import Pool
-from ...core.terms import RequestId
 from ...core.worker import WorkerCore
-from ...core.worker_effects import Run
-from ...core.worker_inputs import OutcomeMade, RouterMessage
 from ...core.workforce import Workforce
 from ...retrylab.mutants import Family, Patches
 from ..simulation.plan import ANY, Fault
@@ -30,35 +26,22 @@ FAMILY = Family(ANY)
 @FAMILY.mutant("G1", "G2")
 def a_number_is_run_twice(patch: Patches) -> None:
     """A worker runs a dispatch as often as it arrives."""
-
-    def dispatch(self: Any, dispatch: Any, body: Any) -> Any:
-        self.seen.add(dispatch.number)
-        request = RequestId(dispatch.session, dispatch.sequence)
-        self.running[dispatch.number] = (request, dispatch.client)
-        return [Run(dispatch.number, request, dispatch.client, body)]
-
-    patch.attribute(WorkerCore, "_dispatch", dispatch)
+    patch.source(
+        WorkerCore._dispatch, "if not self.seen.add(number)", "if self.seen.add(number) is None"
+    )
 
 
 @FAMILY.mutant("G5", "G9")
 def a_worker_takes_any_incarnation(patch: Patches) -> None:
     """A worker runs any dispatch that reaches it, whichever incarnation it was meant for."""
-
-    @patch.around_cell(worker_core._INPUTS, RouterMessage)
-    def anybodys(message: Any, self: Any, given: RouterMessage) -> Any:
-        return message(self, RouterMessage((self.incarnation, *given.frames[1:])))
+    patch.source(WorkerCore._message, "frames[0] != self.incarnation", "False")
 
 
 @FAMILY.mutant(needs=(Fault.MANGLE, Fault.RESTART_FAST))
 def the_router_hears_any_incarnation(patch: Patches) -> None:
     """The router believes an earlier incarnation of a worker as it does the present one."""
-
-    @patch.around(Workforce, "message")
-    def any_incarnation(message: Any, self: Any, frames: Any, now_s: float) -> Any:
-        life = self.pool.lives.get(bytes(frames[0]))
-        if life is not None:
-            frames = (frames[0], life.incarnation, *frames[2:])
-        return message(self, frames, now_s)
+    of_frame = 'frames[1] if len(frames) > 1 else b""'
+    patch.source(Workforce.message, of_frame, 'life.incarnation if life else b""')
 
 
 @FAMILY.mutant("G1")
@@ -102,17 +85,10 @@ def lost_when_killed(patch: Patches) -> None:
 @FAMILY.mutant("G9", needs=(Fault.BLOCK_LOOP,))
 def a_blocked_loop_is_silence(patch: Patches) -> None:
     """Only the heartbeat of an event loop that is on time counts as a sign of life."""
-    heard = TABLE[LifeInput.HEARTBEAT][Phase.READY]
-
-    def on_time(pool: Any, life: Any, now_s: float, heartbeat: Any) -> Any:
-        heard_s = life.heard_s
-        effects = heard(pool, life, now_s, heartbeat)
-        if heartbeat.lag_s >= pool.limits.blocked_report_s:
-            life.heard_s = heard_s
-        return effects
-
-    for phase in Phase:
-        patch.item(TABLE[LifeInput.HEARTBEAT], phase, on_time)
+    late = "life.heard_s if heartbeat.lag_s >= pool.limits.blocked_report_s else now_s,"
+    patch.source(
+        TABLE[LifeInput.HEARTBEAT][Phase.READY], "memory_bytes = now_s,", f"memory_bytes = {late}"
+    )
 
 
 @FAMILY.mutant("G8", "G9", needs=(Fault.SLOW_START,))
@@ -131,21 +107,13 @@ def work_goes_to_who_retires(patch: Patches) -> None:
 @FAMILY.mutant("G8")
 def capacity_is_not_kept(patch: Patches) -> None:
     """A worker gets one execution more than it can take at once."""
-
-    @patch.replacing(executions.Worker, "open")
-    def crowded(self: Any) -> bool:
-        room = self.accepting and len(self.live) <= self.capacity
-        return bool(room and self.duty is executions.Duty.ANY and self.has_numbers())
+    patch.source(executions.Worker.open, "self.capacity)", "self.capacity + 1)")
 
 
 @FAMILY.mutant("G4", needs=(Fault.KILL_AFTER_OUTCOME,))
 def last_words_are_thrown_away(patch: Patches) -> None:
     """The messages that a worker had sent before it died are not taken in."""
-
-    @patch.around(Workforce, "message")
-    def deaf(message: Any, self: Any, frames: Any, now_s: float) -> Any:
-        life = self.pool.lives.get(bytes(frames[0]))
-        return [] if life is None or life.phase is Phase.REAPED else message(self, frames, now_s)
+    patch.source(Workforce.message, "life is None", "life is None or life.phase is Phase.REAPED")
 
 
 @FAMILY.mutant("G7", "G8")
@@ -162,21 +130,13 @@ def cancel_stays_at_the_router(patch: Patches) -> None:
 @FAMILY.mutant("G7", needs=(Fault.MANGLE,))
 def an_early_stop_is_forgotten(patch: Patches) -> None:
     """A stop that overtakes its dispatch leaves nothing behind at the worker."""
-
-    @patch.around(WorkerCore, "_stop")
-    def late_only(stop: Any, self: Any, numbers: Any) -> Any:
-        return stop(self, Ranges(n for n in numbers if n in self.seen))
+    patch.source(WorkerCore._stop, "self._stopped_early.add(number)", "pass")
 
 
 @FAMILY.mutant("G4", "G7", "G8", "G9")
 def an_outcome_is_sent_once(patch: Patches) -> None:
     """A worker forgets an outcome as soon as it was sent."""
-
-    @patch.around_cell(worker_core._INPUTS, OutcomeMade)
-    def once(made: Any, self: Any, given: OutcomeMade) -> Any:
-        effects = made(self, given)
-        self._kept.clear()
-        return effects
+    patch.source(WorkerCore._outcome_made, "kept = self._kept[number] =", "kept =")
 
 
 @FAMILY.mutant("G8", "G9", needs=(Fault.CUT_WORKER,))
@@ -217,51 +177,30 @@ def what_a_worker_says_it_misses_is_lost(patch: Patches) -> None:
 @FAMILY.mutant("G9")
 def a_replacement_is_never_started(patch: Patches) -> None:
     """A slot whose worker has died stays empty."""
-
-    @patch.around(Pool, "vacate")
-    def for_ever(vacate: Any, self: Any, life: Any, now_s: float, *, failed: bool) -> None:
-        vacate(self, life, now_s, failed=failed)
-        self.slots[life.slot].start_at_s = float("inf")
+    patch.source(Pool.vacate, "now_s + pause_s", "float('inf')")
 
 
 @FAMILY.mutant("G9", needs=(Fault.SLOW_DEATH,))
 def a_replacement_waits_for_the_dead(patch: Patches) -> None:
     """A place in the pool stays empty until the old process has ended."""
-
-    @patch.around(Pool, "tick")
-    def wait(tick: Any, self: Any, now_s: float) -> Any:
-        ending = {life.slot for life in self.lives.values()}
-        held = [slot for slot in self.slots if slot.life is None and slot.index in ending]
-        starts_s = [slot.start_at_s for slot in held]
-        for slot in held:
-            slot.start_at_s = float("inf")
-        effects = tick(self, now_s)
-        for slot, start_s in zip(held, starts_s, strict=True):
-            slot.start_at_s = start_s
-        return effects
+    ended = "slot.index not in {life.slot for life in self.lives.values()}"
+    patch.source(Pool.tick, "slot.life is None", f"slot.life is None and {ended}")
 
 
 @FAMILY.mutant("G4", "G7", "G8", "G9")
 def an_announced_outcome_is_dropped(patch: Patches) -> None:
     """A worker announces an outcome, and has it no more when it is asked for."""
-
-    @patch.around_cell(worker_core._INPUTS, OutcomeMade)
-    def drop(made: Any, self: Any, given: OutcomeMade) -> Any:
-        effects = made(self, given)
-        if self._kept[given.number].announcement is not None:
-            del self._kept[given.number]
-        return effects
+    patch.source(
+        WorkerCore._outcome_made, "kept.held_bytes = len(payload)", "del self._kept[number]"
+    )
 
 
 @FAMILY.mutant("G7", "G8", "G9")
 def a_lost_announcement_is_not_repeated(patch: Patches) -> None:
     """A worker takes what it has announced once for known."""
-
-    @patch.around_cell(worker_core._INPUTS, OutcomeMade)
-    def known(made: Any, self: Any, given: OutcomeMade) -> Any:
-        effects = made(self, given)
-        self._kept[given.number].known = True
-        return effects
+    patch.source(
+        WorkerCore._outcome_made, "kept.held_bytes =", "kept.known = True; kept.held_bytes ="
+    )
 
 
 @FAMILY.mutant("G7", "G8", "G9")
@@ -274,11 +213,8 @@ def a_lost_fetch_is_not_repeated(patch: Patches) -> None:
 @FAMILY.mutant("G8")
 def a_fetched_outcome_counts_twice(patch: Patches) -> None:
     """The room for an outcome under way is counted again when it has arrived."""
-
-    @patch.around(Announcements, "remove")
-    def keep(remove: Any, self: Any, execution: Any) -> None:
-        if not execution.fetched:
-            remove(self, execution)
+    arrived = "self._cache.reserve(execution.session, -_size_bytes(execution))"
+    patch.source(Announcements.remove, arrived, "pass")
 
 
 @FAMILY.mutant("G8")
@@ -314,10 +250,7 @@ def a_worker_that_is_not_needed_is_killed(patch: Patches) -> None:
 @FAMILY.mutant("G8", needs=(Fault.ELASTIC,))
 def a_pool_grows_without_need(patch: Patches) -> None:
     """A pool grows, though nobody waits for a worker."""
-
-    @patch.around(Elastic, "tick")
-    def always(tick: Any, self: Any, now_s: float, need: Any, capacity: int) -> Any:
-        return tick(self, now_s, need._replace(waiting=1, oldest_s=1e9), capacity)
+    patch.source(Elastic.tick, "before, need,", "before, need._replace(waiting=1, oldest_s=1e9),")
 
 
 @FAMILY.mutant("G9", needs=(Fault.ELASTIC,))
@@ -334,12 +267,7 @@ def a_pool_shrinks_below_its_least(patch: Patches) -> None:
 @FAMILY.mutant("G2", "G9", needs=(Fault.PAUSES, Fault.KILL_WORKER))
 def a_group_outlives_its_turn(patch: Patches) -> None:
     """What a pause has left of a group of suspects goes where the first of them went."""
-
-    @patch.around(Scheduler, "resume")
-    def keep(resume: Any, self: Any, share_left: Any) -> None:
-        group = self._group
-        resume(self, share_left)
-        self._group = group
+    patch.source(Scheduler.resume, "self._group = None", "pass")
 
 
 @FAMILY.mutant("G8", needs=(Fault.ELASTIC,))
@@ -373,7 +301,4 @@ def the_first_worker_takes_everything(patch: Patches) -> None:
 @FAMILY.mutant("G8", "G9", needs=(Fault.SPREAD,))
 def what_is_left_to_others_waits_for_ever(patch: Patches) -> None:
     """A worker that never gets ready is left its share all the same."""
-
-    @patch.around(Pool, "spreads")
-    def for_ever(spreads: Any, self: Any, now_s: float) -> bool:
-        return self.was_ready and bool(spreads(self, float("-inf")))
+    patch.source(Pool.spreads, "now_s < self.spread_until_s", "self.was_ready")
