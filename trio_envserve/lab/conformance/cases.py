@@ -210,6 +210,10 @@ class Stage:
         """Nothing passes the proxy, from now on."""
         self._through.stall()
 
+    def resume(self) -> None:
+        """Let go on what was stalled."""
+        self._through.resume()
+
     def half_open(self) -> None:
         """What comes over the connections that there are is lost, and nobody is told."""
         self._through.half_open()
@@ -229,9 +233,12 @@ class Stage:
         return self._proxy
 
     async def hello(self, nonce: str = "new", **options: Any) -> None:
-        """Say hello with a new nonce, or with the ``same``, and be welcome."""
+        """Say hello with a new nonce, or with the ``same``, and be welcome: to that session."""
+        before = self.peer.session, self.peer.epoch
         self.bench.end_later(self.peer.session)
         await self.peer.hello(self.peer.nonce if nonce == "same" else b"", **options)
+        same = before == (self.peer.session, self.peer.epoch)
+        check(same or nonce != "same", "the same session, and epoch", self.peer.session.hex())
 
     def say_hello(self) -> None:
         """Say the hello of this connection again."""
@@ -272,6 +279,14 @@ class Stage:
         """Ask for what runs until ``open``, and wait for its start."""
         self._ask(n, self.bench.wait(stubborn=stubborn), **options)
         await self.started(n)
+
+    def wait(self, n: int, *, seconds: float) -> None:
+        """Ask for what takes so long."""
+        self._ask(n, self.bench.wait(seconds=seconds))
+
+    async def pause(self, *, seconds: float) -> None:
+        """Wait for so long, and a moment more."""
+        await trio.sleep(seconds + self.bench.settle_s)
 
     def fail(self, n: int, *, times: int | None = None, **options: Any) -> None:
         """Ask for what fails."""
@@ -522,7 +537,15 @@ A request whose worker died is not run again without consent: worker-lost, MAY_H
     patient; die 0 times=1 rerun=false allowance=5; error 0 worker-lost MAY_HAVE_RUN
     again 0; error 0; ran 0 1
 
+G9 an-outcome-wins-over-a-later-deadline
+A request that is completed before its deadline stays so when the deadline passes.
+    echo 0 deadline_s=0.3; result 0; pause seconds=0.3; again 0; result 0
+
 == A session
+
+G2 the-same-nonce-gets-the-same-session
+A doubled hello, also over another connection, gets the session that is there.
+    echo 0; result 0; hello same; connect; hello same; sync next=1 pending=0; result 0
 
 G2 each-nonce-gets-a-session-of-its-own
 Sessions have the same sequences and nothing to do with each other.
@@ -746,6 +769,13 @@ G1 half-a-request-is-none faults
 A connection cut in the middle of a request leaves nothing: it is missing, then runs once.
     proxy; cut-after 20000; echo 0 size=50000; was-cut; connect; sync next=1 pending=0 missing=0
     again 0; result 0
+
+== A minimal client
+
+G2 a-stall-with-retransmissions-runs-nothing-twice faults
+Transmissions that pile up while the network stands still are taken for duplicates.
+    proxy; wait 0-9 seconds=0.15; barrier; stall; again 0-9 times=20; ended 0-9 1; resume
+    result 0-9; again 0-9; result 0-9
 
 == Sync
 
@@ -1111,24 +1141,6 @@ async def a_hello_gets_a_welcome(bench: Bench) -> None:
         check(welcome.server["status"] in STATUSES, f"one of {STATUSES}", welcome.server)
 
 
-@case("A session", "G2")
-async def the_same_nonce_gets_the_same_session(bench: Bench) -> None:
-    """A doubled hello, also over another connection, gets the session that is there."""
-    async with bench.client() as peer, bench.connection() as other:
-        first = peer.session
-        peer.transmit(0, asked := bench.echo())
-        await peer.result(0)
-        await peer.hello(peer.nonce)
-        check(peer.session == first, "the same session", peer.session.hex())
-        other.connection = 2
-        await other.hello(peer.nonce)
-        check(other.session == first, "the same session over a new connection", other.session.hex())
-        check(other.epoch == peer.epoch, "the same epoch", other.epoch.hex())
-        await other.misses([], 1, [0, 1], "the session's requests are still known")
-        await other.outcome(0, "its outcome, replayed on the new connection")
-        await bench.ran(asked, 1, "it ran once")
-
-
 @case("A session", "wire")
 async def any_name_is_taken(bench: Bench) -> None:
     """A client's name may be long, empty or odd."""
@@ -1205,17 +1217,6 @@ async def a_deadline_holds_while_the_client_is_away(bench: Bench, peer: Peer) ->
         await back.misses([], sequence + 1, [sequence, sequence + 1], "the request is known")
         record = await back.error(sequence)
         check(record["verdict"] != "DID_NOT_RUN", "that it ran", record)
-
-
-@case("Requests", "G9")
-async def an_outcome_wins_over_a_later_deadline(bench: Bench, peer: Peer) -> None:
-    """A request that is completed before its deadline stays so when the deadline passes."""
-    asked = bench.echo()
-    peer.transmit(0, asked, deadline_s=0.3)
-    await peer.outcome(0)
-    await trio.sleep(0.3 + bench.settle_s)
-    peer.again(0)
-    await peer.outcome(0)
 
 
 @case("Requests", "G2", needs=("die",))
@@ -1608,29 +1609,6 @@ async def an_outcome_lost_on_its_way_is_replayed(bench: Bench) -> None:
             back.again(0)
             await back.outcome(0)
         await bench.ran(asked, 1, "it ran once")
-
-
-@case("A minimal client", "G2", faults=True)
-async def a_stall_with_retransmissions_runs_nothing_twice(bench: Bench) -> None:
-    """Transmissions that pile up while the network stands still are taken for duplicates."""
-    async with bench.proxied() as (proxy, peer):
-        asked = [bench.wait(seconds=RUN_S) for _ in range(10)]
-        for n, one in enumerate(asked):
-            peer.transmit(n, one)
-        await bench.counted(asked[-1], "it runs", started=1)
-        proxy.stall()
-        for _ in range(20):
-            for n in range(len(asked)):
-                peer.again(n)
-        for each in asked:
-            await bench.counted(each, "it ends behind the stall", results=1)
-        proxy.resume()
-        for n in range(len(asked)):
-            await peer.outcome(n)
-            peer.again(n)
-            await peer.outcome(n, "the replay for a duplicate")
-        for each in asked:
-            await bench.ran(each, 1, "it ran once")
 
 
 @case("A good client", "G2", faults=True)

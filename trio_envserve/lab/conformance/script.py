@@ -65,6 +65,8 @@ def steps_of(text: str) -> list[Step]:
 
 def _value(text: str) -> Any:
     """An option: a number if it is one."""
+    if re.fullmatch(r"\d+\.\d+", text):
+        return float(text)
     return int(text) if text.isdecimal() else _CONSTANTS.get(text, text)
 
 
