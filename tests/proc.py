@@ -1,8 +1,9 @@
-"""The use of one process, read from ``/proc``."""
+"""Processes, read from ``/proc``: who is there, in which state, and what they use."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,7 +21,7 @@ def cpu_s(pid: int) -> float | None:
         return sum(_task_ns(task) for task in tasks.iterdir()) / 1e9
     except (OSError, ValueError, IndexError):
         try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            fields = stat_of(pid)
             return (int(fields[11]) + int(fields[12])) / _TICKS
         except (OSError, ValueError, IndexError):
             return None
@@ -37,10 +38,47 @@ def _task_ns(task: Path) -> int:
 
 def resident_bytes(pid: int) -> int:
     """Memory of a process that is its own.  OSError where that cannot be known."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) * 1024
-    raise OSError(f"/proc/{pid}/status has no RssAnon")
+    return int(status_of(pid, "RssAnon").split()[0]) * 1024
+
+
+def stat_of(pid: int) -> list[str]:
+    """State, parent, group and so on of a process.  OSError if it is not there."""
+    # Its name stands in brackets before them, and may hold anything.
+    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+
+
+def status_of(pid: int, field: str) -> str:
+    """A field of its status.  OSError if it is not there, or has no such field."""
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
+        if line.startswith(f"{field}:"):
+            return line.partition(":")[2].strip()
+    raise OSError(f"/proc/{pid}/status has no {field}")
+
+
+def stats() -> Iterator[tuple[int, list[str]]]:
+    """Each process that there is, with its state, parent, group and so on."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended meanwhile
+            yield int(entry.name), stat_of(int(entry.name))
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        return stat_of(pid)[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def working_in(folder: Path) -> list[int]:
+    """The processes, this one apart, that work in a folder or below it, the oldest first."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended meanwhile, or it is somebody else's
+            inside = Path(os.readlink(entry / "cwd")).is_relative_to(folder.resolve())
+            if inside and int(entry.name) != os.getpid():
+                found.append(int(entry.name))
+    return sorted(found)
 
 
 def children(pid: int) -> list[int]:

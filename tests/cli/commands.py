@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import pytest
 import trio
 
+from tests.proc import status_of, working_in
 from trio_envserve import logs
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -137,9 +138,8 @@ class Running:
         await until(lambda: self.process.poll() is not None or self._takes_signals())
 
     def _takes_signals(self) -> bool:
-        status = Path(f"/proc/{self.pid}/status").read_text()
-        caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
-        return bool(int(caught.split()[1], 16) & 1 << (signal.SIGTERM - 1))
+        caught = int(status_of(self.pid, "SigCgt"), 16)
+        return bool(caught & 1 << (signal.SIGTERM - 1))
 
     async def wait(self) -> Finished:
         """Until it has ended and its output is read."""
@@ -271,14 +271,9 @@ async def served(
 def processes_in(folder: Path) -> list[str]:
     """The command lines of all processes, this one apart, that work in ``folder``."""
     found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdecimal() or entry.name == str(os.getpid()):
-            continue
-        try:
-            if Path(os.readlink(entry / "cwd")).is_relative_to(folder):
-                found.append(f"{entry.name}: {(entry / 'cmdline').read_bytes()!r}")
-        except OSError:
-            continue  # it has ended meanwhile, or it is somebody else's
+    for pid in working_in(folder):
+        with suppress(OSError):  # it has ended meanwhile
+            found.append(f"{pid}: {Path(f'/proc/{pid}/cmdline').read_bytes()!r}")
     return found
 
 

@@ -10,14 +10,13 @@ import shutil
 import signal
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.commands import ROOT, Running, forked, run
-from tests.proc import children
+from tests.proc import children, stats
 from trio_envserve import ServerLimits, WireLimits
 
 yaml = pytest.importorskip("yaml")
@@ -357,9 +356,4 @@ def copy(source: Path, to: Path, *, into: bool) -> None:
 
 def has_zombies(pid: int) -> bool:
     """Whether a child of this process has ended, and nobody has asked how."""
-    for child in children(pid):
-        with suppress(OSError):  # it is asked meanwhile
-            stat = Path(f"/proc/{child}/stat").read_text()
-            if stat.rpartition(")")[2].split()[0] == "Z":
-                return True
-    return False
+    return any(state == "Z" and parent == str(pid) for _, (state, parent, *_) in stats())

@@ -19,7 +19,7 @@ import pytest
 import trio
 import trio.testing
 
-from tests.proc import children
+from tests.proc import children, status_of
 from tests.real.support import PATIENCE_S, until
 from trio_envserve.host import guard as guard_module
 from trio_envserve.host.guarded import GUARD_DEAD, Guard, GuardedProcess, open_guard
@@ -97,18 +97,13 @@ class Tree(NamedTuple):
 
     def everything(self) -> list[int]:
         """The keeper and all that is below it."""
-        keeper = int(status(self.guard.pid, "PPid"))
+        keeper = int(status_of(self.guard.pid, "PPid"))
         found, below = [keeper], children(keeper)
         while below:
             found.append(below.pop())
             below += children(found[-1])
         assert {self.guard.pid, *self.pids} < set(found)
         return found
-
-
-def status(pid: int, field: str) -> str:
-    with open(f"/proc/{pid}/status") as lines:
-        return next(line.split()[1] for line in lines if line.startswith(f"{field}:"))
 
 
 @asynccontextmanager
@@ -134,7 +129,7 @@ async def has_died_stopped(held_up: str, after_s: float) -> bool:
         with contextlib.suppress(ProcessLookupError, FileNotFoundError):
             for pid in pids:
                 os.kill(pid, signal.SIGSTOP)
-            await until(lambda: all(status(pid, "State") in "TZX" for pid in pids))
+            await until(lambda: all(status_of(pid, "State")[0] in "TZX" for pid in pids))
         all_stopped = boot_s() < deadline_s
         await dead([tree.ended[tree.pids.index(tree.process.pid)]])
         assert boot_s() >= deadline_s
@@ -169,7 +164,7 @@ async def test_a_guard_that_is_killed_takes_all_with_it(held_up):
 async def test_a_keeper_that_is_killed_takes_the_workers_with_it(held_up):
     with trio.fail_after(PATIENCE_S):
         async with open_tree(held_up) as tree:
-            keeper = int(status(tree.guard.pid, "PPid"))
+            keeper = int(status_of(tree.guard.pid, "PPid"))
             own = tree.own_group()
             os.kill(keeper, signal.SIGKILL)
             await dead(own)

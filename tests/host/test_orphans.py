@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from tests.cli.commands import HANG_S, ROOT, until
-from tests.proc import children
+from tests.proc import children, stats
 
 pytestmark = pytest.mark.real
 
@@ -56,16 +56,7 @@ async def leaving(rollout):
 
 def zombies() -> list[int]:
     """Those in the namespace of process 1 that are not reaped, asked from outside."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdecimal():
-                after = (entry / "stat").read_text().rpartition(")")[2].split()
-                if after[0] == "Z":
-                    found.append(int(after[1]))
-        except OSError:
-            continue  # it has ended meanwhile
-    return found
+    return [int(parent) for _, (state, parent, *_) in stats() if state == "Z"]
 
 
 @pytest.mark.slow

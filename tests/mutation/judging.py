@@ -37,12 +37,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
 from tests.mutation.modules import ROOT, SHELLS, full_name, path_of
 from tests.mutation.mutate import Mutation
+from tests.proc import stat_of
 from tests.regressions.run import PATCHES, read_patch
 
 LONG_S = 5.0
@@ -312,7 +312,7 @@ def _child(work: Callable[[Tell], None], ends_asleep: bool = False) -> Iterator[
 
 def _used(pid: int) -> tuple[str, ...]:
     """The clocks of a process that sleeps; one that waits for a processor is in the state R."""
-    stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    stat = stat_of(pid)
     return tuple(stat[11:13]) if stat[0] == "S" else ()
 
 

@@ -17,7 +17,7 @@ import cbor2
 import pytest
 import trio
 
-from tests.real.support import is_alive
+from tests.proc import is_alive
 from trio_envserve import (
     Client,
     ConfigError,

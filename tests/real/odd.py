@@ -6,12 +6,13 @@ import dataclasses
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import trio
 
+from tests.proc import stats
 from tests.real.judge import Judge
 from tests.real.support import ANY_PORT, QUICK, ROOT
 
@@ -73,19 +74,8 @@ async def _address(judge: Judge, process: subprocess.Popen[bytes]) -> str:
 
 def zombies_of(pid: int) -> list[int]:
     """The children of a process that have ended, and that it has not reaped."""
-    return [
-        each for each, (state, parent, _) in _processes() if parent == str(pid) and state == "Z"
-    ]
+    return [each for each, (state, parent, *_) in stats() if parent == str(pid) and state == "Z"]
 
 
 def members(group: int) -> list[int]:
-    return [each for each, (state, _, its) in _processes() if its == str(group) and state != "Z"]
-
-
-def _processes() -> Iterator[tuple[int, list[str]]]:
-    """Each process, with its state, parent and group."""
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            yield int(entry.name), (entry / "stat").read_text().rpartition(")")[2].split()[:3]
-        except OSError:
-            continue  # it has ended meanwhile
+    return [pid for pid, (state, _, its, *_) in stats() if its == str(group) and state != "Z"]

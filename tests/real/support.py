@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import trio
 
 from tests.connections import own_host
+from tests.proc import is_alive, status_of
 from tests.real.environments import POLL_S
 from tests.real.judge import Judge
 from trio_envserve import (
@@ -211,25 +212,14 @@ async def open_client_process(
         yield process
 
 
-def is_alive(pid: int) -> bool:
-    """Whether a process is there and no zombie."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
-
-
 def is_doomed(pid: int) -> bool:
     """Whether a process is not alive, or has been killed and will not execute one more
     instruction: the system may take a moment to end it."""
     try:
-        status = Path(f"/proc/{pid}/status").read_text()
+        pending = int(status_of(pid, "SigPnd"), 16) | int(status_of(pid, "ShdPnd"), 16)
     except OSError:
         return True
-    fields = {name: value for name, _, value in (x.partition(":\t") for x in status.splitlines())}
-    pending = int(fields["SigPnd"], 16) | int(fields["ShdPnd"], 16)
-    return fields["State"][0] in "ZX" or bool(pending & 1 << signal.SIGKILL - 1)
+    return not is_alive(pid) or bool(pending & 1 << signal.SIGKILL - 1)
 
 
 async def wait_gone(*pids: int) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import trio
 
+from tests.proc import status_of
 from tests.real.support import asked, open_raw, open_server_process
 from trio_envserve import open_client
 from trio_envserve.core import messages
@@ -18,8 +17,7 @@ COUNT, SIZE_BYTES, KEPT_BYTES = 40, 6 * MIB, 32 * MIB
 
 
 def most_bytes(pid: int) -> int:
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+    return int(status_of(pid, "VmHWM").split()[0]) * 1024
 
 
 async def test_a13_what_ran_was_kept_beyond_the_bound_of_bytes(judge):

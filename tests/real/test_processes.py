@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
+from tests.proc import is_alive
 from tests.real.judge import Judge
 from tests.real.support import (
     SOON_S,
     assert_gone,
     honest_s,
-    is_alive,
     is_doomed,
     open_server_process,
     serving,

@@ -29,6 +29,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.proc import stat_of, working_in
 from trio_envserve.lab.guarantees import Counting
 from trio_envserve.retrylab import Event, Violation
 
@@ -59,8 +60,7 @@ def has_proc() -> bool:
 def look_at(pid: int) -> Held | None:
     """The resources of a process; None if it is not there (any more)."""
     try:
-        # The name stands in brackets and may hold anything; what counts is behind it.
-        fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        fields = stat_of(pid)
         if fields[0] in "ZX":
             return None  # dead, and not reaped yet
         descriptors = len(os.listdir(PROC / str(pid) / "fd"))
@@ -82,15 +82,9 @@ def rss_kib(pid: int) -> int:
 
 
 def processes_in(folder: Path) -> list[Held]:
-    """All processes that work in a folder, this one apart."""
-    found = []
-    for name in os.listdir(PROC) if has_proc() else ():
-        if name.isdecimal() and int(name) != os.getpid():
-            # It has ended meanwhile, or is somebody else's.
-            with contextlib.suppress(OSError):
-                if os.readlink(PROC / name / "cwd") == os.path.realpath(folder):
-                    found.append(look_at(int(name)))
-    return sorted(held for held in found if held is not None)
+    """All processes that work in a folder or below it, this one apart."""
+    found = map(look_at, working_in(folder)) if has_proc() else ()
+    return [held for held in found if held is not None]
 
 
 class OfHost(NamedTuple):

@@ -26,6 +26,7 @@ import trio
 from tests.doors.verifiers.door import asking as asking_raw
 from tests.endpoint import Ask, Endpoint, Reply, serve
 from tests.envs.test_verifiers import PYTHON, TASKSET, said, taskset
+from tests.proc import children
 from trio_envserve import Server, open_server
 from trio_envserve.doors.verifiers import open_verifiers_door
 from trio_envserve.testing.proxy import FaultProxy, open_fault_proxy
@@ -251,9 +252,8 @@ async def test_the_library_s_own_server_leaves_the_callers_of_a_killed_worker_wa
 
 def workers_of(pid: int) -> list[int]:
     """The worker processes of the library's server."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [
-        int(child)
-        for child in children
+        child
+        for child in children(pid)
         if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()
     ]
