@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pages": set(),
     "retrylab": set(),
     # What is declared once: records of options, for functions, files, the command and the docs.
-    "options": {"core.errors"},
+    "options": {"core.errors", "near"},
     "json_values": {"foreign"},
     "regular_files": WORDS,
     "net": {"core.strict_cbor", "regular_files", *WORDS},
@@ -74,7 +74,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": {
         "core", "core.values", "net", "models", "envs", "worker", "host", "server", "client",
         "doors", "evals", "testing", "lab", "retrylab", "launchers", "logs", "foreign",
-        "json_values", "redaction", "tracing", "otlp", "options", "pages",
+        "json_values", "redaction", "tracing", "near", "otlp", "options", "pages",
     },
 }  # fmt: skip
 

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +44,9 @@ class Bounded:
         ("part = nan", "part is a number above 0 to 1, not nan"),
         ('part = "half"', "part is a number above 0 to 1, not 'half'"),
         ("name = 1", "name is a text, not 1"),
-        ('mode = "slwo"', "one of fast, slow, not 'slwo'; did you mean slow?"),
+        ('mode = "slwo"', "one of fast, slow, not 'slwo'; did you mean 'slow'?"),
         ("flag = 1", "flag is true or false, not 1"),
-        ("flga = true", "no option 'flga'; did you mean flag?"),
+        ("flga = true", "no option 'flga'; did you mean 'flag'?"),
         ("told = 1", "no option 'told'"),
     ],
 )
@@ -99,9 +104,9 @@ def test_file_of_a_server_says_what_is_not_given(tmp_path: Path):
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        ("wrokers = 2", "no option 'wrokers'; did you mean workers?"),
+        ("wrokers = 2", "no option 'wrokers'; did you mean 'workers'?"),
         ('workers = "many"', "a number or a range such as 2..64, not 'many'"),
-        ("[limits]\nretenton_s = 60", r"no limit 'retenton_s'; did you mean retention_s"),
+        ("[limits]\nretenton_s = 60", r"no limit 'retenton_s'; did you mean 'retention_s'"),
         ("[limits]\nxyz = 60", r"no limit 'xyz' (known: announce_bytes, "),
         ("[limits]\nwaiters = 1.5", "waiters is a whole number"),
         ('curve = "nowhere"', "nowhere/server.key: No such file"),
@@ -141,3 +146,50 @@ def test_curve_of_a_server_may_be_a_folder_in_its_file(tmp_path: Path):
     (tmp_path / "server.key").chmod(0o600)
     (tmp_path / "serve.toml").write_text(f'curve = "{tmp_path}"\n')
     assert completed(config=tmp_path / "serve.toml")["curve"].keys == pair
+
+
+ROOT = Path(__file__).parent.parent
+LINE = '    tea_s: float | None = option(None, "Seconds that tea takes.", above=0, common=True)\n'
+LOOK = """
+import importlib.util, inspect, json, sys
+from click.testing import CliRunner
+from trio_envserve import ConfigError, open_server
+from trio_envserve.cli.verbs import group
+
+spec = importlib.util.spec_from_file_location("reference", sys.argv[1])
+reference = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(reference)
+try:
+    open_server(config="serve.toml")
+except ConfigError as error:
+    in_file = str(error)
+helps = [CliRunner().invoke(group, [verb, "--help"]).output for verb in ("serve", "run-with")]
+wrong = CliRunner().invoke(group, ["serve", "--tea-s", "0"]).output
+print(json.dumps([str(inspect.signature(open_server)), in_file, *helps, wrong,
+                  reference.drawn("serve")]))
+"""
+
+
+def test_option_that_is_one_line_is_in_program_file_command_help_and_docs(tmp_path: Path):
+    pytest.importorskip("click")
+    shutil.copytree(
+        ROOT / "trio_envserve", tmp_path / "trio_envserve",
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )  # fmt: skip
+    declared = tmp_path / "trio_envserve" / "server" / "options.py"
+    text, place = declared.read_text(), "    capacity: int | None"
+    assert text.count(place) == 1
+    declared.write_text(text.replace(place, LINE + place))
+    (tmp_path / "serve.toml").write_text("tea_s = -1\n")
+    done = subprocess.run(
+        [sys.executable, "-c", LOOK, ROOT / "docs" / "draw" / "reference.py"], cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)}, stdout=subprocess.PIPE, check=True,
+    )  # fmt: skip
+    signature, in_file, serve, run_with, wrong, drawn = json.loads(done.stdout)
+    assert "tea_s: 'float | None' = None" in signature
+    assert in_file == "serve.toml: tea_s is a number above 0, not -1"
+    for shown in (serve, run_with):
+        assert "--tea-s SECONDS" in shown
+        assert "Seconds that tea takes." in shown
+    assert "--tea-s is a number above 0, not 0.0" in wrong
+    assert "| `tea_s` | `float \\| None` | `None` | Seconds that tea takes. |" in drawn

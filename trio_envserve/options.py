@@ -11,7 +11,6 @@ configuration may say (:func:`read_file`), and the tables of the documentation.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import inspect
 import math
@@ -21,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
 from .core.errors import ConfigError
+from .near import did_you_mean
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -55,7 +55,7 @@ class Option:
     hidden: bool = False
     """Whether no help shows it."""
     in_program: bool = False
-    """Whether only a program can give it: it has no text."""
+    """Whether no file can say it, nor the command where it is one of a server."""
     argument: bool = False
     """Whether the command takes it as a word without a flag."""
     least: float = -math.inf
@@ -81,9 +81,7 @@ class Option:
             return self.make(given)
         wrong = ConfigError(f"{where} is {self.described()}, not {given!r}")
         if self.choices and given not in self.choices:
-            near = difflib.get_close_matches(str(given), self.choices, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise ConfigError(f"{wrong}{hint}")
+            raise ConfigError(f"{wrong}{did_you_mean(str(given), self.choices, most=1)}")
         if self.kind in ("int", "float"):
             number = isinstance(given, int if self.kind == "int" else (int, float))
             if not number or isinstance(given, bool) or not self._is_within(given):
@@ -112,8 +110,17 @@ class Option:
 
 
 def option(default: Any, help: str, **about: Any) -> Any:
-    """A field that is an option; ``about`` has further fields of :class:`Option`."""
-    return dataclasses.field(default=default, metadata={_KEY: {"help": help, **about}})
+    """A field that is an option.
+
+    Args:
+        default: Its default, or ``dict`` for an empty one.
+        help: What it does.
+        **about: Further fields of :class:`Option`.
+    """
+    metadata = {_KEY: {"help": help, **about}}
+    if default is dict:
+        return dataclasses.field(default_factory=dict, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def argument(help: str, default: Any = dataclasses.MISSING, **about: Any) -> Any:
@@ -128,7 +135,8 @@ def options_of(record: Any) -> dict[str, Option]:
     """The options that a record declares, by the names of their fields."""
     return {
         field.name: Option(
-            name=field.name, kind=str(field.type).removesuffix(" | None"), default=field.default,
+            name=field.name, kind=str(field.type).removesuffix(" | None"),
+            default=field.default if field.default_factory is dataclasses.MISSING else None,
             **field.metadata[_KEY],
         )
         for field in dataclasses.fields(record)
@@ -203,5 +211,4 @@ def values_of(record: Any, said: Mapping[str, Any], path: Any) -> dict[str, Any]
 def nearest(name: str, names: Iterable[str]) -> str:
     """Names like this one as the end of a sentence, or all there are."""
     known = sorted(names)
-    near = difflib.get_close_matches(name, known, n=3)
-    return f"; did you mean {' or '.join(near)}?" if near else f" (known: {', '.join(known)})"
+    return did_you_mean(name, known) or f" (known: {', '.join(known)})"

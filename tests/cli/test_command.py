@@ -47,7 +47,7 @@ async def test_own_inputs_errors_and_values_that_json_lacks(tmp_path: Path):
     (tmp_path / "inputs.jsonl").write_text('{"a": 1}\n\n"fail"\n[2]\n')
     done = await run(
         tmp_path, "eval", "odd_envs:Odd", "--inputs", "inputs.jsonl", "--arg", "size=2", "--json",
-        "--sampling-arg", "temperature=0.5", "--state-column", "kept", "--output", "out.jsonl",
+        "--sampling", "temperature=0.5", "--state-column", "kept", "--output", "out.jsonl",
         "--max-retries", "1",
     )  # fmt: skip
     assert done.code == 4, done.err
@@ -215,8 +215,8 @@ async def test_logs_environment_and_limits_of_a_server(tmp_path: Path):
     )
     (tmp_path / "inputs.jsonl").write_text("1\n2\n3\n4\n5\n6\n")
     options = ("--workers", "2", "--worker-env", "1:SLOT=one", "--log-dir", "logs", "--log-json",
-               "--limit", "lease_s=60", "--limit", "worker_capacity=3", "--recycle", "100",
-               "--worker-memory", "4096")  # fmt: skip
+               "--limit", "lease_s=60", "--limit", "worker_capacity=3",
+               "--limit", "recycle_executions=100")  # fmt: skip
     async with served(tmp_path, "shows:show", *options) as (server, address):
         ask = ("--inputs", "inputs.jsonl", "--address", address, "--json", "--output", "out.jsonl")
         done = await run(tmp_path, "eval", "shows:show", *ask)
@@ -292,13 +292,13 @@ async def test_a_broken_environment_may_be_waited_for(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "verb", [("status",), ("keys",), ("attach", "one"), ("cancel", "one"), ("forget", "one")]
+    "words", ["status", "key list", "key attach one", "key cancel one", "key forget one"]
 )
-async def test_no_server_there_is_told_at_once(tmp_path: Path, verb: tuple[str, ...]):
+async def test_no_server_there_is_told_at_once(tmp_path: Path, words: str):
     with held_port() as port:
         address = f"tcp://127.0.0.1:{port}"
-        wait = () if verb == ("status",) else ("--wait-s", "0.5")
-        done = await run(tmp_path, *verb, "--address", address, *wait, "--json")
+        at = ("--address", address, "--wait-s", "0.5", "--json")
+        done = await run(tmp_path, *words.split(), *at)
     assert (done.code, done.last["exit"]) == (3, 3)
     assert f"nothing listens at {address}" in done.err or f"no answer from {address}" in done.err
     assert "--address" in done.err

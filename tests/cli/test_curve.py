@@ -160,14 +160,14 @@ async def test_who_has_a_key_is_let_in_at_server_and_doors_and_a_revoked_one_is_
 async def test_doors_and_commands_of_their_own_come_in_with_their_keys(tmp_path: Path):
     await new_key(tmp_path, "door")
     async with serving(tmp_path) as (_, ready):
-        at = ("--address", ready["address"], "--json")
-        key = ("--curve", "door.key")
-        async with forked(tmp_path, "door", "http", *at, *HTTP, *key) as door:
+        of = ("serve", "--door-only", ready["address"], "--json")
+        key = ("--door-curve", "door.key")
+        async with forked(tmp_path, *of, *HTTP, *key) as door:
             assert await rollout((await door.event("ready"))["http"]) == 1.0
         of_verifiers = ("--verifiers-bind", "tcp://127.0.0.1:0")
-        async with forked(tmp_path, "door", "verifiers", *at, *of_verifiers, *key) as door:
+        async with forked(tmp_path, *of, *of_verifiers, *key) as door:
             await door.event("ready")
-        async with forked(tmp_path, "door", "http", *at, *HTTP) as door:
+        async with forked(tmp_path, *of, *HTTP) as door:
             await door.said("give this side keys (--curve, or curve=)")
     (tmp_path / "ask.py").write_text(ASK)
     asked = ("--", sys.executable, "ask.py", "door.key")

@@ -1,4 +1,4 @@
-"""``door http``: a door in a process of its own, whose server comes, goes and comes back."""
+"""``serve --door-only``: a door apart, whose server comes, goes and comes back."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class Place:
 
     @asynccontextmanager
     async def door(self, *options: str) -> AsyncIterator[tuple[Running, Any]]:
-        arguments = ("--address", self.address, "--http", "127.0.0.1:0", "--json", *options)
-        async with forked(self.folder, "door", "http", *arguments) as door:
+        arguments = ("--door-only", self.address, "--http", "127.0.0.1:0", "--json", *options)
+        async with forked(self.folder, "serve", *arguments) as door:
             url = (await door.event("serving"))["http"]
             async with httpx2.AsyncClient(base_url=url, timeout=None) as client:
                 yield door, client
@@ -175,7 +175,8 @@ async def test_the_end_of_a_door_cancels_its_calls_and_not_its_server(place: Pla
 
 async def test_address_of_a_door_that_is_in_use_is_said(tmp_path: Path):
     with held_port() as port:
-        async with forked(tmp_path, "door", "http", "--http", f"127.0.0.1:{port}") as first:
+        of = ("serve", "--door-only", "tcp://127.0.0.1:5555", "--http", f"127.0.0.1:{port}")
+        async with forked(tmp_path, *of) as first:
             await first.line()
-            second = await run(tmp_path, "door", "http", "--http", f"127.0.0.1:{port}", "--json")
+            second = await run(tmp_path, *of, "--json")
     assert (second.code, "cannot listen" in second.last["error"]["message"]) == (3, True)

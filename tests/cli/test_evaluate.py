@@ -68,7 +68,7 @@ async def test_same_command_goes_on_and_another_evaluation_does_not(tmp_path: Pa
         pytest.importorskip("pyarrow")
     echo(tmp_path)
     file = f"r.{kind}"
-    ask = ("eval", "echo:Echo", "--out", file, *HERE)
+    ask = ("eval", "echo:Echo", "--output", file, *HERE)
     first = await run(tmp_path, *ask, "-n", "5")
     assert first.code == 0, first.err
     assert "inputs(5, 0) gave 50 inputs; the first 5 are used" in first.err
@@ -106,7 +106,7 @@ class Ranks:
 
 async def test_repeats_of_an_input_are_a_group_that_its_environment_scores(tmp_path: Path):
     (tmp_path / "ranks.py").write_text(RANKS)
-    ask = ("eval", "ranks:Ranks", "--seed", "7", "--repeat", "4", "--out", "r.jsonl", *HERE)
+    ask = ("eval", "ranks:Ranks", "--seed", "7", "--repeat", "4", "--output", "r.jsonl", *HERE)
     done = await run(tmp_path, *ask, "-n", "2", "--group")
     assert (done.code, done.last["results"], done.last["mean_reward"]) == (0, 8, 0.375), done.err
     alone = await run(tmp_path, *ask, "-n", "2")
@@ -136,7 +136,7 @@ class Fails:
 
 async def test_errors_reach_no_terminal_as_they_are_and_are_run_again_when_asked(tmp_path: Path):
     (tmp_path / "fails.py").write_text(FAILS)
-    ask = ("eval", "fails:Fails", "-n", "4", "--workers", "0", "--out", "r.jsonl")
+    ask = ("eval", "fails:Fails", "-n", "4", "--workers", "0", "--output", "r.jsonl")
     first = await run(tmp_path, *ask)
     shown = await run(tmp_path, "show", "r.jsonl", "--errors", "--number", "1")
     listed = await run(tmp_path, "show", "r.jsonl", "--errors")
@@ -212,7 +212,7 @@ sys.exit(main())
 
 async def test_a_full_disk_while_results_are_written_still_gives_the_summary(tmp_path: Path):
     (tmp_path / "limited.py").write_text(LIMITED)
-    ask = ("eval", "arithmetic", "-n", "500", "--in-flight", "20", "--out", "r.jsonl", *HERE)
+    ask = ("eval", "arithmetic", "-n", "500", "--in-flight", "20", "--output", "r.jsonl", *HERE)
     async with command(tmp_path, *ask, module="limited") as client:
         done = await client.wait()
     done.check_no_traceback()
@@ -242,7 +242,7 @@ async def test_a_server_that_does_not_close_takes_no_summary_away(tmp_path: Path
     output = tmp_path / "r.jsonl"
     limits = ("cancel_grace_s=0.1", "stop_s=0.2", "reap_s=0.2")
     given = [word for limit in limits for word in ("--limit", limit)]
-    ask = ("eval", "deaf:Deaf", "-n", "2", "--out", str(output), *HERE, *given)
+    ask = ("eval", "deaf:Deaf", "-n", "2", "--output", str(output), *HERE, *given)
     async with forked(tmp_path, *ask) as client:
         await until(lambda: output.exists() and output.read_text().count("\n") == 1)
         await until(lambda: (tmp_path / "started").exists())
@@ -295,7 +295,7 @@ class Terminal:
 async def test_pages_are_turned_by_keys_and_a_signal_is_heard(tmp_path: Path):
     echo(tmp_path)
     assert (
-        await run(tmp_path, "eval", "echo:Echo", "-n", "3", "--out", "r.jsonl", *HERE)
+        await run(tmp_path, "eval", "echo:Echo", "-n", "3", "--output", "r.jsonl", *HERE)
     ).code == 0
     terminal = Terminal(tmp_path, "show", "r.jsonl")
     with trio.fail_after(HANG_S):

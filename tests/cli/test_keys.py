@@ -13,8 +13,8 @@ import trio
 
 from tests.cli.commands import Running, forked, run, until
 from trio_envserve import Client, RolloutFailed, WorkerLost, open_client
-from trio_envserve.cli.attach import _tell
-from trio_envserve.cli.keys import duration
+from trio_envserve.cli.key import _tell
+from trio_envserve.cli.render import duration
 
 pytestmark = pytest.mark.real
 
@@ -64,7 +64,7 @@ async def test_the_keys_of_a_server_are_shown_to_people_and_to_programs(tmp_path
         await client.attach("two")
         await client.run_rollout({"name": "x", "gate": False}, key="else", namespace="other")
         at = ("--address", address)
-        people = await run(tmp_path, "keys", *at)
+        people = await run(tmp_path, "key", "list", *at)
         assert people.code == 0
         title, headings, *rows = people.out.splitlines()
         first, second = sorted(rows)  # they were asked for at once
@@ -72,12 +72,12 @@ async def test_the_keys_of_a_server_are_shown_to_people_and_to_programs(tmp_path
         assert headings.split() == ["key", "state", "waiters", "age", "left", "bytes"]
         assert first.split()[:3] == ["one", "running", "1"]
         assert second.split()[:2] == ["two", "completed"]
-        found = (await run(tmp_path, "keys", "--all", *at, "--json")).last
+        found = (await run(tmp_path, "key", "list", "--all", *at, "--json")).last
         assert {(each["namespace"], each["key"]) for each in found["keys"]} == {
             ("default", "one"), ("default", "two"), ("other", "else"),
         }  # fmt: skip
         assert (found["next"], found["generations"], found["exit"]) == (None, 3, 0)
-        (only,) = (await run(tmp_path, "keys", "tw", *at, "--json")).last["keys"]
+        (only,) = (await run(tmp_path, "key", "list", "tw", *at, "--json")).last["keys"]
         assert (only["key"], only["state"]) == ("two", "completed")
 
 
@@ -87,17 +87,17 @@ async def test_list_of_keys_goes_on_where_the_last_one_ended(tmp_path: Path):
             async for _outcome in outcomes:
                 pass
         at = ("--address", address)
-        part = await run(tmp_path, "keys", *at, "--most", "120", "--json")
+        part = await run(tmp_path, "key", "list", *at, "--most", "120", "--json")
         assert len(part.last["keys"]) == 120
         first = str(part.last["next"])
-        rest = (await run(tmp_path, "keys", *at, "--first", first, "--json")).last
+        rest = (await run(tmp_path, "key", "list", *at, "--first", first, "--json")).last
         found = [each["key"] for each in part.last["keys"] + rest["keys"]]
         assert sorted(found) == sorted(f"step/{number}" for number in range(250))
-        shown = await run(tmp_path, "keys", *at, "--most", "120")
+        shown = await run(tmp_path, "key", "list", *at, "--most", "120")
         assert f"go on with --first {first}" in shown.err
-        none = await run(tmp_path, "keys", "missing", *at)
+        none = await run(tmp_path, "key", "list", "missing", *at)
         assert "no key of the 250 in namespace default begins with missing" in none.out
-        nowhere = await run(tmp_path, "keys", *at, "--namespace", "nobody")
+        nowhere = await run(tmp_path, "key", "list", *at, "--namespace", "nobody")
         assert "no keys are known in namespace nobody" in nowhere.out
         assert "--all" in nowhere.err
 
@@ -105,24 +105,24 @@ async def test_list_of_keys_goes_on_where_the_last_one_ended(tmp_path: Path):
 async def test_key_that_is_unknown_or_failed_says_what_to_do_next_and_none_is_wrong(tmp_path: Path):
     async with served(tmp_path) as (address, _), asked(tmp_path, address, "one", raises=True):
         at = ("--address", address)
-        found = await run(tmp_path, "attach", "missing", *at, "--json")
+        found = await run(tmp_path, "key", "attach", "missing", *at, "--json")
         assert (found.code, found.last["error"]["code"]) == (4, "unknown-key")
-        assert f"`trio-envserve keys --all --address {address}`" in found.err
+        assert f"`trio-envserve key list --all --address {address}`" in found.err
         found.check_no_traceback()
         (tmp_path / "one.open").touch()
-        found = await run(tmp_path, "attach", "one", *at, "--json")
+        found = await run(tmp_path, "key", "attach", "one", *at, "--json")
         assert (found.code, found.last["error"]["exception"]) == (4, "LookupError")
         assert "no such riddle" in found.err
-        assert "`trio-envserve forget`" in found.err
-        assert (await run(tmp_path, "attach", "", *at)).code == 2
-        assert (await run(tmp_path, "keys", "--namespace", "", *at)).code == 2
-        long = await run(tmp_path, "forget", "x" * 300, *at)
+        assert "`trio-envserve key forget`" in found.err
+        assert (await run(tmp_path, "key", "attach", "", *at)).code == 2
+        assert (await run(tmp_path, "key", "list", "--namespace", "", *at)).code == 2
+        long = await run(tmp_path, "key", "forget", "x" * 300, *at)
         assert (long.code, "1 to 256 bytes" in long.err) == (4, True)
 
 
 async def test_attach_waits_for_the_outcome_and_prints_it(tmp_path: Path):
     async with served(tmp_path) as (address, _), asked(tmp_path, address, "one") as client:
-        attach = ("attach", "one", "--address", address)
+        attach = ("key", "attach", "one", "--address", address)
         late = await run(tmp_path, *attach, "--timeout", "0.2", "--json")
         assert (late.code, late.last["error"]["code"]) == (6, "no-answer")
         assert "attach again" in late.err
@@ -149,7 +149,7 @@ async def test_attach_waits_for_the_outcome_and_prints_it(tmp_path: Path):
 async def test_keys_are_cancelled_and_forgotten(tmp_path: Path):
     async with served(tmp_path) as (address, _), asked(tmp_path, address, "one") as client:
         at = ("--address", address)
-        cancelled = await run(tmp_path, "cancel", "one", "two", *at, "--json")
+        cancelled = await run(tmp_path, "key", "cancel", "one", "two", *at, "--json")
         assert (cancelled.code, cancelled.last["keys"]) == (
             0,
             [
@@ -159,12 +159,12 @@ async def test_keys_are_cancelled_and_forgotten(tmp_path: Path):
         )
         assert not (await client.outcome({"name": "two", "gate": False}, key="two")).ok
         await client.run_rollout({"name": "three", "gate": False}, key="three")
-        late = await run(tmp_path, "cancel", "three", *at)
+        late = await run(tmp_path, "key", "cancel", "three", *at)
         assert late.out == "three: had finished before, and keeps its outcome, a result\n"
-        late = await run(tmp_path, "cancel", "three", *at, "--json")
+        late = await run(tmp_path, "key", "cancel", "three", *at, "--json")
         (three,) = late.last["keys"]
         assert (three["finished"], three["outcome"]["executions"]) == (True, 1)
-        forgotten = await run(tmp_path, "forget", "three", "four", *at)
+        forgotten = await run(tmp_path, "key", "forget", "three", "four", *at)
         assert forgotten.out.splitlines() == [
             "three: forgotten; it may have run", "four: nothing was known under it",
         ]  # fmt: skip
@@ -182,4 +182,4 @@ def test_the_next_step_after_a_retained_error_is_told(capsys: pytest.CaptureFixt
     # A rollout whose worker died is retained like one that failed.
     for error in (RolloutFailed("text"), WorkerLost("text")):
         _tell(error, "tcp://127.0.0.1:9", "default")
-        assert "`trio-envserve forget` drops it" in capsys.readouterr().err
+        assert "`trio-envserve key forget` drops it" in capsys.readouterr().err

@@ -13,14 +13,17 @@ import threading
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 
 from tests.cli.commands import ROOT, process_restored
 from tests.evals.report.results import failure, result, written
-from trio_envserve.cli.group import VERBS, group, run
 from trio_envserve.cli.interrupts import Interrupts
+from trio_envserve.cli.options import DEFAULT_ADDRESS
+from trio_envserve.cli.serve import Serve
+from trio_envserve.cli.verbs import VERBS, Command, Verb, group, options_of_verb, run
 
 INCIDENT = ROOT / "tests" / "recorder" / "incident.rec"
 PROTOCOL = ROOT / "examples" / "kv_store.py"
@@ -31,9 +34,11 @@ HANG_S = 60.0
 
 USAGE: dict[str, dict[str, str]] = {
     "": {
-        "evla": "did you mean eval",
-        "run": "no command 'run'; did you mean eval or serve?",
-        "door htp": "did you mean http?",
+        "evla": "did you mean 'eval'",
+        "run": "no command 'run'; did you mean 'eval' or 'serve'?",
+        "stack": "did you mean 'status --stack'?",
+        "keys": "did you mean 'key list'?",
+        "key lits": "did you mean 'list'?",
     },
     "serve": {
         "arithmetc": "did you mean 'arithmetic'",
@@ -45,7 +50,7 @@ USAGE: dict[str, dict[str, str]] = {
         "--workers many": "a number or a range such as 2..64, not 'many'",
         "--bind 127.0.0.1:1": "did you mean tcp://127.0.0.1:1",
         "--arg size": "--arg takes key=value",
-        "--limit leese_s=1": "did you mean lease_s",
+        "--limit leese_s=1": "did you mean 'lease_s",
         "--limit lease_s=-1": "must be a positive number",
         "--limit window=1.5": "whole number",
         "--worker-env 0": "SLOT:KEY=VALUE",
@@ -58,15 +63,14 @@ USAGE: dict[str, dict[str, str]] = {
         "--bind tcp://0.0.0.0:0 --http 127.0.0.1:0": "(--insecure)",
         "--bind tcp://0.0.0.0:0 --http 127.0.0.1:0 --token-file x": "(--insecure)",
         "--fence-s 5": "--fence-s needs --hosts-bind",
-        "--no-lease": "--no-lease needs --hosts-bind",
-        "--hosts-bind tcp://127.0.0.1:0 --fence-s 5 --no-lease": "and --no-lease that there is no",
+        "--hosts-bind tcp://127.0.0.1:0 --fence-s 0": "a number of seconds or none",
         "--hosts-bind tcp://0.0.0.0:0": "own workers for this one (--insecure)",
         f"{ANY} --token-file x": "--token-file needs --http",
         f"{ANY} --http-host x": "--http-host needs --http",
         f"{ANY} --run-model random": "--run-model needs --http",
         f"{ANY} --run-model-name x": "--run-model-name needs --http",
         f"{ANY} --http-limit body_bytes=1": "--http-limit needs --http",
-        f"{ANY} --http 127.0.0.1:0 --http-limit body=1": "did you mean body_",
+        f"{ANY} --http 127.0.0.1:0 --http-limit body=1": "did you mean 'body_",
         f"{ANY} --http 127.0.0.1:0 --http-limit body_bytes=0": "must be a positive",
         f"{ANY} --http 127.0.0.1:0 --insecure --token-file x": "give one",
         f"{ANY} --http 0.0.0.0:0": "may be reached from other machines",
@@ -80,20 +84,23 @@ USAGE: dict[str, dict[str, str]] = {
         f"{ANY} --verifiers-bind memory:x": "tcp://127.0.0.1:5555 or ipc:///path expected",
         f"{ANY} --otlp-ratio 0.5": "--otlp-ratio needs --otlp URL",
         f"{ANY} --otlp 127.0.0.1:4318": "--otlp takes http://HOST:PORT",
-        f"{ANY} --otlp http://127.0.0.1:4318 --otlp-ratio 2": "0<=x<=1",
+        f"{ANY} --otlp http://127.0.0.1:4318 --otlp-ratio 2": "a number from 0 to 1, not 2",
+        f"--door-only {NOWHERE}": "--door-only needs a door: --http",
+        f"--door-only {NOWHERE} --http 127.0.0.1:0 --workers 2": "starts no server, which workers",
+        "--door-only nowhere --http 127.0.0.1:0": "nowhere",
+        f"--door-only {NOWHERE} --http 127.0.0.1:0 --door-curve no.key": "no.key: No such file",
+        f"--door-only {NOWHERE} --http 0.0.0.0:0": "may be reached from other machines",
+        "--config none.toml": "cannot read none.toml: No such file",
+        "--config wrong.toml": "wrong.toml: no option 'wrokers'; did you mean 'workers'?",
+        "--config door.toml": "door.toml, [serve]: no option 'htpt'; did you mean 'http",
+        "--log-level LOUD": "--log-level is one of DEBUG, INFO",
+        "--transport zmpt": "one of zmtp, libzmq, not 'zmpt'; did you mean 'zmtp'?",
     },
     "join": {
         "nowhere": "nowhere",
         f"{NOWHERE} --offers gpu=many": "is no amount, such as gpu=1",
         f"{NOWHERE} no_such:Env": "no_such",
         f"{NOWHERE} --workers 1 --worker-env 1:A=b": "numbered",
-    },
-    "door http": {
-        "--http 0.0.0.0:0": "may be reached from other machines",
-        "--http 8080": "HOST:PORT expected",
-        "--address nowhere": "nowhere",
-        "--insecure --token-file x": "give one",
-        f"--address {NOWHERE} --curve missing.key": "missing.key: No such file",
     },
     "eval": {
         "": "ENV",
@@ -160,8 +167,8 @@ USAGE: dict[str, dict[str, str]] = {
         f"slurm arithmetic --hosts-{ANY[2:]} --hosts=0..2": "begins with 1",
         f"slurm arithmetic --hosts-{ANY[2:]} --hosts=0": "begins with 1",
     },
-    "stack": {"": "KEY"},
-    "cancel": {
+    "key attach": {"one --timeout 0": "--timeout is a number above 0, not 0"},
+    "key cancel": {
         f"{NOWHERE} tcp://127.0.0.1:8": f"two addresses: {NOWHERE} and tcp://127.0.0.1:8",
         NOWHERE: "Missing argument 'KEY...'",
     },
@@ -191,7 +198,7 @@ USAGE: dict[str, dict[str, str]] = {
         "arithmetc -- true": "did you mean 'arithmetic'",
         "arithmetic --bind nonsense -- true": "nonsense",
         "arithmetic --arg size -- true": "--arg takes key=value",
-        "arithmetic --limit leese_s=1 -- true": "did you mean lease_s",
+        "arithmetic --limit leese_s=1 -- true": "did you mean 'lease_s",
         "arithmetic --worker-env 1:A=B -- true": "numbered from 0",
         "arithmetic --log-dir file/logs -- true": "cannot ",
     },
@@ -204,7 +211,7 @@ USAGE: dict[str, dict[str, str]] = {
         '--worker-command "\'" --input 1': "is not a command",
         "--worker-command x --input 1 --case nosuch": "no case matches",
         f"{NOWHERE} --case a-cancle-*": "no case matches",
-        f"{NOWHERE} --limit queu=16": "did you mean queue",
+        f"{NOWHERE} --limit queu=16": "did you mean 'queue",
         "nonsense": "tcp://127.0.0.1:5555 or ipc:///path expected",
     },
     "demo": {"--keep file/logs": "cannot ", "--keep /proc": "cannot "},
@@ -273,6 +280,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, text in {
         "file": "text\n", "object.json": "{}", "bad.parquet": "nonsense", "empty.jsonl": "",
         "mine.py": "mine", "mine.jsonl": "mine", "test_tested.py": "mine",
+        "wrong.toml": "wrokers = 2", "door.toml": "[serve]\nhtpt = 1",
         "endpoints.toml": '[mine]\nurl = "http://127.0.0.1:1/v1"\nkey_env = "NO_SUCH_KEY"\n',
     }.items():  # fmt: skip
         (folder / name).write_text(text)
@@ -289,7 +297,7 @@ def command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """This process is that of a command."""
     monkeypatch.chdir(folder)
     # A process has its title for ever.
-    monkeypatch.setattr("trio_envserve.cli.evaluation.set_title", lambda _: None)
+    monkeypatch.setattr("trio_envserve.cli.evaluate.set_title", lambda _: None)
     # A verb that serves, because its mistake is not found, ends in order.
     guard = threading.Timer(HANG_S, lambda: os.kill(os.getpid(), signal.SIGTERM))
     with process_restored(monkeypatch):
@@ -318,23 +326,31 @@ def test_mistake_is_told_in_words_and_changes_nothing(
     assert seen(folder) == before
 
 
-WITH_EXAMPLES = {"serve", "eval", "status", "demo", "replay", "conform", "fuzz", "run-with"}
+COMMANDS = [name for name, each in VERBS.items() if isinstance(each, Verb)]
+COMMANDS += [f"{name} {each}" for name in VERBS.keys() - set(COMMANDS) for each in VERBS[name]]
+SCREEN = 24
+"""Lines of a small terminal."""
 
 
-def test_help_of_each_verb_has_examples_and_its_own_exit_codes(
-    command: None, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("words", COMMANDS)
+def test_help_of_a_verb_fits_a_screen_and_all_of_it_has_its_own_exit_codes(
+    words: str, command: None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    for verb in VERBS:
-        assert run([verb, "--help"], Interrupts()) == 0
-        text = capfd.readouterr().out
-        if verb == "door":  # has verbs of its own
-            assert "http" in text
-            continue
-        assert "Examples:" in text or verb not in WITH_EXAMPLES, verb
-        codes = text.rpartition("Exit codes")[2]
-        assert "  2 " in codes
-        for other in ("eval:", "attach:", "report:", "status --ready:"):
-            assert other not in codes
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run([*words.split(), "--help"], Interrupts()) == 0
+    text = capfd.readouterr().out
+    assert len(text.splitlines()) <= SCREEN, text
+    assert max(map(len, text.splitlines())) <= 80, text
+    assert "Example" in text
+    assert "--help-all" in text
+    assert run([*words.split(), "--help-all"], Interrupts()) == 0
+    codes = capfd.readouterr().out.rpartition("Exit codes")[2]
+    assert "  2 " in codes
+    for other in ("eval:", "attach:", "report:", "status --ready:"):
+        assert other not in codes
+
+
+def test_help_of_the_command_lists_every_verb(command: None, capfd: pytest.CaptureFixture[str]):
     assert run(["--help"], Interrupts()) == 0
     listed = capfd.readouterr().out
     assert all(f"  {verb} " in listed for verb in VERBS)
@@ -344,8 +360,8 @@ def test_help_of_each_verb_has_examples_and_its_own_exit_codes(
 @pytest.mark.parametrize(
     ("verb", "words"),
     [
-        ("keys", []), ("keys", ["run"]), ("attach", ["one"]), ("cancel", ["one", "two"]),
-        ("forget", ["one"]), ("status", []), ("top", []), ("stack", ["one"]),
+        ("key list", []), ("key list", ["run"]), ("key attach", ["one"]),
+        ("key cancel", ["one", "two"]), ("key forget", ["one"]), ("status", []), ("top", []),
     ],
 )  # fmt: skip
 def test_address_is_taken_with_and_without_its_option(
@@ -353,12 +369,19 @@ def test_address_is_taken_with_and_without_its_option(
 ):
     """And without any it is where `serve` is unless it is told otherwise."""
     for arguments in ([*given, *words], [*words, *given]):
-        assert parsed(verb, arguments)["address"] == NOWHERE
-    assert parsed(verb, words)["address"] == parsed("serve", [])["bind"] == "tcp://127.0.0.1:5555"
+        assert parsed(verb, arguments).address == NOWHERE
+    assert parsed(verb, words).address == DEFAULT_ADDRESS
+    assert options_of_verb(Serve)["bind"].default == DEFAULT_ADDRESS == "tcp://127.0.0.1:5555"
 
 
-def parsed(verb: str, arguments: list[str]) -> dict[str, object]:
-    """The options that a verb is called with."""
-    command = group.get_command(click.Context(group), verb)
-    assert command is not None
-    return command.make_context(verb, [*arguments]).params
+def parsed(verb: str, arguments: list[str]) -> Any:
+    """The record that a verb is called with."""
+    command: click.Command = group
+    for name in verb.split():
+        assert isinstance(command, click.Group)
+        found = command.get_command(click.Context(command), name)
+        assert found is not None
+        command = found
+    assert isinstance(command, Command)
+    context = command.make_context(verb, [*arguments])
+    return command.asked(command.given(context))

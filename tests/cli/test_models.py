@@ -1,15 +1,16 @@
 """The options by which commands name models, where they are wrong."""
 
 import os
+from pathlib import Path
 
-import click
 import pytest
-from click.testing import CliRunner
 
 from tests.cli.commands import run
 from tests.connections import held_port
 from trio_envserve.cli.common import NOT_STARTED
-from trio_envserve.cli.models import check_model, model_options
+from trio_envserve.cli.models import check_model
+from trio_envserve.cli.options import WithEndpoints
+from trio_envserve.core.errors import ConfigError
 from trio_envserve.models.endpoints import FILE_VARIABLE
 
 FILE = '[mine]\nurl = "http://127.0.0.1:1/v1"\nkey_env = "NO_SUCH_KEY"\n'
@@ -31,21 +32,17 @@ async def test_eval_asked_a_model_that_nobody_serves_for_two_minutes(named, tmp_
     ran.check_no_traceback()
 
 
-def test_the_file_is_named_to_workers_for_as_long_as_the_command_runs(tmp_path, monkeypatch):
+def test_file_of_endpoints_is_named_to_workers_and_is_none_of_another_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv(FILE_VARIABLE, "before")
     (tmp_path / "mine.toml").write_text(FILE)
     monkeypatch.chdir(tmp_path)
-    seen = []
-
-    @click.command()
-    @model_options
-    def command(model: str, model_name: str) -> None:
-        seen.append(os.environ[FILE_VARIABLE])
-        check_model(model, "tcp://somewhere:1" if model == "random" else "")
-
-    assert CliRunner().invoke(command, ["--endpoints", "mine.toml"]).exit_code == 0
-    assert seen == [str(tmp_path / "mine.toml")]
+    WithEndpoints().name_endpoints()
     assert os.environ[FILE_VARIABLE] == "before"
-    ran = CliRunner().invoke(command, ["--endpoints", "mine.toml", "--model", "random"])
-    assert "give it to `serve` there" in str(ran.exception)
-    assert CliRunner().invoke(command, ["--model", "random"]).exit_code == 0
+    WithEndpoints(endpoints="mine.toml").name_endpoints()
+    assert os.environ[FILE_VARIABLE] == str(tmp_path / "mine.toml")
+    check_model("random", "", "mine.toml")
+    check_model("random", "tcp://somewhere:1", "")
+    with pytest.raises(ConfigError, match="give it to `serve` there"):
+        check_model("random", "tcp://somewhere:1", "mine.toml")

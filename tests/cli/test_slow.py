@@ -65,7 +65,7 @@ async def test_g9_one_of_500_that_sleeps_is_named_with_its_note_and_its_line(tmp
                 top.signal(signal.SIGINT)
                 assert (await top.wait()).code == 0
             viewed = await trio.to_thread.run_sync(viewed_with_a_line, served["http"])
-            await run(tmp_path, "cancel", row["key"], "--address", address)
+            await run(tmp_path, "key", "cancel", row["key"], "--address", address)
             await until(lambda: len(ended) == 500)
     place = f'File "{tmp_path}/sleeps.py", line 11, in waits_for_ever'
     for each in (row, seen, viewed):
@@ -109,7 +109,7 @@ async def test_g9_where_a_straggler_stands_is_shown_and_cancel_ends_it(tmp_path:
     async with forked(tmp_path, *serve, "--json") as serving:
         address = (await serving.event("serving"))["address"]
         await serving.event("ready")
-        none = await run(tmp_path, "stack", address, "late")
+        none = await run(tmp_path, "status", address, "--stack", "late")
         assert "nothing runs under late" in none.err
         async with open_client(address) as client, trio.open_nursery() as nursery:
             ask = partial(client.outcome, {"index": 0}, key="late one", namespace="nightly")
@@ -118,11 +118,11 @@ async def test_g9_where_a_straggler_stands_is_shown_and_cancel_ends_it(tmp_path:
             slow = await run(tmp_path, "status", address, "--slow", "1")
             assert "'late one' --namespace nightly" in slow.out
             there = ("late one", "--namespace", "nightly")
-            shown = await run(tmp_path, "stack", address, *there)
+            shown = await run(tmp_path, "status", address, "--stack", *there)
             while "the event loop is late" not in shown.out:  # it has only just been taken
-                shown = await run(tmp_path, "stack", address, *there)
-            found = await run(tmp_path, "stack", address, *there, "--json")
-            ended = await run(tmp_path, "cancel", *there, "--address", address)
+                shown = await run(tmp_path, "status", address, "--stack", *there)
+            found = await run(tmp_path, "status", address, "--stack", *there, "--json")
+            ended = await run(tmp_path, "key", "cancel", *there, "--address", address)
             (tmp_path / "open").touch()
     assert "in holds_the_loop" in shown.out
     assert "in environment" in json.loads(found.out)["stack"]
@@ -143,7 +143,7 @@ async def environment(rollout):
 async def test_what_is_broken_uses_up_few_rollouts_and_the_status_says_why(tmp_path: Path):
     (tmp_path / "gone.py").write_text(GONE)
     serve = ("serve", "gone:environment", "--bind", "tcp://127.0.0.1:0", "--workers", "0")
-    async with forked(tmp_path, *serve, "--pause-after-errors", "2", "--json") as serving:
+    async with forked(tmp_path, *serve, "--limit", "pause_after_errors=2", "--json") as serving:
         address = (await serving.event("serving"))["address"]
         await serving.event("ready")
         async with open_client(address) as client:

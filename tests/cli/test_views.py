@@ -14,7 +14,7 @@ from rich.console import Console
 from tests.core.helpers import Pair
 from trio_envserve.cli.live import Seen, view
 from trio_envserve.cli.render import Table, rich_tables, tables_text
-from trio_envserve.cli.slow import slow_table
+from trio_envserve.cli.status import slow_table
 from trio_envserve.cli.top import HISTORY, Watch, top_tables
 from trio_envserve.core.health import ServerStatus
 from trio_envserve.core.status import ServerStats

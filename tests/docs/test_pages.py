@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
@@ -47,14 +46,15 @@ def test_the_exit_codes_are_those_of_the_command():
 
 
 def test_the_options_that_a_page_names_exist():
-    group = pytest.importorskip("trio_envserve.cli.group", exc_type=ImportError)
+    verbs = pytest.importorskip("trio_envserve.cli.verbs", exc_type=ImportError)
     click = pytest.importorskip("click")
-    known: set[str] = set()
-    command: Any = next(value for value in vars(group).values() if isinstance(value, click.Group))
-    context = click.Context(command)
-    for name in command.list_commands(context):
-        verb = command.get_command(context, name)
-        known |= {option for each in verb.get_params(context) for option in each.opts}
+    left, known = [verbs.group], set()
+    while left:
+        each = left.pop()
+        known |= {flag for param in each.params for flag in param.opts}
+        if isinstance(each, click.Group):
+            context = click.Context(each)
+            left += [each.get_command(context, name) for name in each.list_commands(context)]
     for name in ("operations.md", "environments.md", "limits.md"):
         assert set(re.findall(r"`(--[\w-]+)", page(name))) <= known, name
 

@@ -15,8 +15,7 @@ from tests.models.helpers import HANG_S
 from trio_envserve import open_client, open_server
 from trio_envserve.cli.live import _waits
 from trio_envserve.cli.render import tables_text
-from trio_envserve.cli.slow import oldest, slow_table
-from trio_envserve.cli.status import status_tables
+from trio_envserve.cli.status import oldest, slow_table, status_tables
 from trio_envserve.envs import RolloutRequest, load
 from trio_envserve.models import ContextFull, ModelError
 from trio_envserve.models.tokens import token_records

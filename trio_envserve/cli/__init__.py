@@ -3,9 +3,9 @@
 Theory of operation
 -------------------
 :func:`main` takes over the signals before it imports anything large, so that Ctrl-C
-never shows a traceback.  Then it finds the verb by name (:mod:`.group`); a verb does
-not load what the others need.  :mod:`.common` has what all verbs share (options, exit
-codes, JSON, signals).
+never shows a traceback.  Then it finds the verb by name (:mod:`.verbs`); a verb does
+not load what the others need.  :mod:`.common` has what all verbs share (exit codes, JSON,
+signals).
 
 Importing this package needs only the standard library.  Running the command needs the
 extra ``cli``, and says so if it is missing.
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         import rich  # noqa: F401  # the verbs need it; its absence is reported here
 
-        from .group import run
+        from .verbs import run
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXTRA:
             raise

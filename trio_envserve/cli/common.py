@@ -32,7 +32,7 @@ from ..core.errors import (
     ServerStartError,
 )
 from ..evals.plain import plain_text
-from ..logs import LogSetup, configure, finish
+from ..logs import finish
 from ..net import unwrap_single
 from .interrupts import Interrupts
 
@@ -70,22 +70,11 @@ def epilog(
     return "\n".join(["\b", "Exit codes:", *lines, ""])
 
 
-def epilog_of_service(not_started: str) -> str:
-    """The same of a verb that goes on until it is asked to stop."""
-    codes = {
-        OK: "stopped as asked",
-        AT_ONCE: "stopped at once (a second signal, parent gone), or something did not end",
-        NOT_STARTED: not_started,
-    }
-    return epilog(codes, interrupted=None)
-
-
-def exit_codes(ok: str, failed: str, *more: str, usage: str = "", so_far: str = "") -> str:
-    """The epilog of a verb of the laboratory.  ``more``: codes from 3 on; ``usage``: more
-    about 2; ``so_far``: what an interrupted run still shows."""
-    texts = dict(enumerate([ok, failed, "wrong usage" + usage, *more]))
-    shown = f", with the {so_far} so far" if so_far else ""
-    return epilog(texts, interrupted=f"interrupted (Ctrl-C, SIGTERM){shown}")
+SERVICE = {
+    OK: "stopped as asked",
+    AT_ONCE: "stopped at once (a second signal, parent gone), or something did not end",
+}
+"""Exit codes of a verb that goes on until it is asked to stop."""
 
 
 LAST_RESORT_S = 3.0
@@ -118,6 +107,8 @@ class Stop:
         """Set by the first signal (or by the verb itself)."""
         self.number: int | None = None
         """The first signal."""
+        self.parent = os.getppid()
+        """The parent, asked early: one that ends meanwhile would be taken for another."""
         self.at_once = False
         """A second signal came, or the parent has ended."""
         self.on_first: Callable[[], object] = lambda: None
@@ -263,12 +254,3 @@ def put(text: str) -> bool:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return False
     return True
-
-
-def start_logging(setup: LogSetup, who: str) -> None:
-    """Configure this process's logging.  Raises ConfigError if the folder is not
-    writable."""
-    try:
-        configure(setup, who)
-    except OSError as error:
-        raise ConfigError(f"cannot log to {setup.directory}: {error.strerror}") from error

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import click
+import dataclasses
+
 import trio
 
 from ..evals.comparison import Comparison, as_record, compare
@@ -10,20 +11,25 @@ from ..evals.files import overview
 from ..evals.plain import plain_line
 from ..evals.run import check
 from ..evals.statistics import CONFIDENCE, Paired
-from .common import OK, Result, Stop, epilog, put, run_verb, say
-from .options import json_option
+from ..options import argument
+from .common import OK, Result, Stop, put, say
 from .render import Table, show_tables
 from .results import shown
+from .verbs import Asked, verb
 
 
-@click.command(name="compare", epilog=epilog())
-@click.argument("first", metavar="A")
-@click.argument("second", metavar="B")
-@json_option
-def compare_files(first: str, second: str, as_json: bool) -> int:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Compare(Asked):
+    """The options of ``compare``."""
+
+    first: str = argument("A file of results.", metavar="A")
+    second: str = argument("Another one, of the same inputs.", metavar="B")
+
+
+@verb(Compare, name="compare")
+async def compare_files(asked: Compare, stop: Stop) -> Result:
     """Compare two files of results, input by input: the differences are B minus A.
 
-    \b
     Examples:
       trio-envserve compare before.jsonl after.jsonl
       trio-envserve compare before.parquet after.jsonl --json
@@ -31,27 +37,23 @@ def compare_files(first: str, second: str, as_json: bool) -> int:
     Rollouts of one input are taken together by their mean, and only inputs that are the same
     in both files are compared. The interval is that of the mean of the differences; if it has
     no 0 in it, the difference is more than chance would often make.
-    """  # noqa: D301  # click wants the character itself
-
-    async def main(stop: Stop) -> Result:
-        in_thread = trio.to_thread.run_sync
-        with trio.CancelScope() as scope:
-            stop.on_first = scope.cancel
-            a, b = [await in_thread(overview, file, check) for file in (first, second)]
-        if stop.asked.is_set():
-            return Result(stop.interrupted_code, {})
-        found = compare(a.entries, b.entries)
-        if found.other_inputs:
-            say(f"{found.other_inputs} inputs of the same number differ, and are left out")
-        if not as_json:
-            about = (
-                f"{file}: {', '.join(filter(None, one.about.values()))}"
-                for file, one in ((first, a), (second, b))
-            )
-            show_tables(tables(found, tuple(about)), put)
-        return Result(OK, {"files": [first, second], **as_record(found)})
-
-    return run_verb(main, as_json=as_json)
+    """
+    in_thread, files = trio.to_thread.run_sync, (asked.first, asked.second)
+    with trio.CancelScope() as scope:
+        stop.on_first = scope.cancel
+        a, b = [await in_thread(overview, file, check) for file in files]
+    if stop.asked.is_set():
+        return Result(stop.interrupted_code, {})
+    found = compare(a.entries, b.entries)
+    if found.other_inputs:
+        say(f"{found.other_inputs} inputs of the same number differ, and are left out")
+    if not asked.as_json:
+        about = (
+            f"{file}: {', '.join(filter(None, one.about.values()))}"
+            for file, one in zip(files, (a, b), strict=True)
+        )
+        show_tables(tables(found, tuple(about)), put)
+    return Result(OK, {"files": [*files], **as_record(found)})
 
 
 def tables(found: Comparison, names: tuple[str, ...]) -> list[Table]:

@@ -11,74 +11,77 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-import click
 import trio
 
 from ..core.errors import ConfigError
+from ..core.limits import KeyLimits, ServerLimits
 from ..host.workers import parse_command
 from ..lab.conformance.cases import CASES, select
 from ..lab.conformance.findings import Case, Finding, Mark, describe
 from ..lab.conformance.run import NotServed, Options, Report
 from ..lab.conformance.run import conform as judge
 from ..lab.conformance.workers import WORKER_CASES, Subject, WorkerOptions, conform_worker
-from .common import NOT_STARTED, CommandError, Result, Stop, exit_codes, put, run_verb, say
-from .options import json_option, pairs, server_limits
+from ..options import argument, option
+from ..server.options import limits_by_name, pairs
+from .common import AT_ONCE, NOT_STARTED, OK, CommandError, Result, Stop, put, say
 from .render import Table, progress, show_tables
+from .verbs import Asked, verb
 
-FAILED = 1
-"""Exit code when a case failed."""
 
-_EPILOG = exit_codes(
-    "every case that could be judged has passed",
-    "a case failed",
-    "there is no server, or not one that serves the environment of the cases",
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Conform(Asked):
+    """The options of ``conform``."""
+
+    address: str | None = argument("The server to judge.", None, metavar="[ADDRESS]")
+    case: tuple[str, ...] = option(
+        (), "Only cases whose name matches. It is a pattern as for files.", metavar="PATTERN",
+        common=True,
+    )  # fmt: skip
+    only_list: bool = option(
+        False, "Show the cases, and judge nothing.", flag="--list", common=True
+    )
+    no_faults: bool = option(False, "Leave out the cases that use the fault proxy.", common=True)
+    wait_s: float = option(10.0, "How long to wait until the server is ready.", above=0)
+    patience_s: float = option(
+        5.0, "How long a case waits for what it expects of the server, or worker.", above=0
+    )
+    limits: Mapping[str, Any] = option(
+        dict, "A limit of the server, as given to serve, e.g. lease_s=4. Cases "
+        "about a limit are skipped without it.", flag="--limit", metavar="NAME=VALUE",
+        parse=pairs, common=True,
+    )  # fmt: skip
+    restart_command: str = option(
+        "", "Kills the server and starts it anew at ADDRESS. It ends then; cases about a restart "
+        "are skipped without it.", metavar="COMMAND", common=True,
+    )  # fmt: skip
+    worker_command: str | None = option(
+        None, "Judge this worker in the place of a server. It is the command that serve would run.",
+        metavar="COMMAND", common=True,
+    )  # fmt: skip
+    args: Mapping[str, Any] = option(
+        dict, "An argument for the worker's environment, as given to serve.",
+        flag="--arg", metavar="KEY=VALUE", parse=pairs,
+    )  # fmt: skip
+    input: str | None = option(
+        None, "An input that the worker answers in a second.", metavar="JSON", common=True
+    )
+    long_input: str | None = option(
+        None, "An input that runs until it is cancelled.", metavar="JSON"
+    )
+    failing_input: str | None = option(
+        None, "An input with which the rollout fails.", metavar="JSON"
+    )
+
+
+@verb(
+    Conform,
+    {
+        OK: "every case that could be judged has passed",
+        AT_ONCE: "a case failed",
+        NOT_STARTED: "there is no server, or not one that serves the environment of the cases",
+    },
 )
-
-
-@click.command(epilog=_EPILOG)
-@click.argument("address", metavar="ADDRESS", required=False)
-@click.option(
-    "--case", "patterns", multiple=True, metavar="PATTERN",
-    help="Only cases whose name matches, with a pattern as for files. Repeatable.",
-)  # fmt: skip
-@click.option("--list", "only_list", is_flag=True, help="Show the cases, and judge nothing.")
-@click.option("--no-faults", is_flag=True, help="Leave out the cases that use the fault proxy.")
-@click.option(
-    "--wait-s", type=click.FloatRange(min=0, min_open=True), default=10.0, show_default=True,
-    help="How long to wait until the server is ready.",
-)  # fmt: skip
-@click.option(
-    "--patience-s", type=click.FloatRange(min=0, min_open=True), default=5.0, show_default=True,
-    help="How long a case waits for what it expects of the server, or worker.",
-)  # fmt: skip
-@click.option(
-    "--limit", "limits", multiple=True, metavar="NAME=VALUE",
-    help="A limit of the server, as given to serve, e.g. lease_s=4. Repeatable. "
-    "Cases about a limit are skipped without it.",
-)  # fmt: skip
-@click.option(
-    "--restart-command", metavar="COMMAND",
-    help="Kills the server and starts it anew at ADDRESS, and ends then. "
-    "Cases about a restart are skipped without it.",
-)  # fmt: skip
-@click.option(
-    "--worker-command", metavar="COMMAND",
-    help="Judge this worker in the place of a server: the command that serve would run.",
-)  # fmt: skip
-@click.option(
-    "--arg", "args", multiple=True, metavar="NAME=VALUE",
-    help="An argument for the worker's environment, as given to serve. Repeatable.",
-)  # fmt: skip
-@click.option("--input", metavar="JSON", help="An input that the worker answers in a second.")
-@click.option("--long-input", metavar="JSON", help="An input that runs until it is cancelled.")
-@click.option("--failing-input", metavar="JSON", help="An input with which the rollout fails.")
-@json_option
-def conform(
-    address: str | None, patterns: tuple[str, ...], only_list: bool, no_faults: bool,
-    wait_s: float, patience_s: float, limits: tuple[str, ...], restart_command: str | None,
-    worker_command: str | None, args: tuple[str, ...], input: str | None, long_input: str | None,
-    failing_input: str | None, as_json: bool,
-) -> int:  # fmt: skip
+async def conform(asked: Conform, stop: Stop) -> Result:
     """Judge the server at ADDRESS, or a worker, by the protocol, from outside, case by case.
 
     The server may be of any make. The cases send messages right and wrong, late,
@@ -86,15 +89,13 @@ def conform(
     The server must still be alive five seconds after each case. It must serve an
     environment that counts its runs:
 
-    \b
-      trio-envserve serve trio_envserve.lab.conformance.environment:Conformance \\
-        --arg directory=runs
+      trio-envserve serve trio_envserve.lab.conformance.environment:Conformance --arg directory=d
+
     or one that does the same; docs/conformance.md says how.
 
     With --worker-command a worker in any language is judged: each case starts the
     command and plays the server. Cases that need another input are skipped without it.
 
-    \b
     Examples:
       trio-envserve conform tcp://127.0.0.1:5555
       trio-envserve conform tcp://127.0.0.1:5555 --case '*cancel*' --json
@@ -102,32 +103,31 @@ def conform(
       trio-envserve conform tcp://127.0.0.1:5555 --restart-command './restart-server'
       trio-envserve conform --worker-command 'node worker.mjs' --input '{"text": "a b"}'
       trio-envserve conform --list
-    """  # noqa: D301  # click wants the character itself
-    inputs = {"input": input, "long": long_input, "failing": failing_input}
-
-    async def main(stop: Stop) -> Result:
-        among = WORKER_CASES if worker_command is not None else CASES
-        cases = select(patterns, faults=not no_faults, among=among)
-        if only_list:
-            if not as_json:
-                show_tables([_listed(cases)], put)
-            return Result(0, {"cases": [describe(case) for case in cases]})
-        if (address is None) == (worker_command is None):
-            raise ConfigError("give an ADDRESS, or a --worker-command, or --list")
-        run: _Run
-        if worker_command is not None:
-            subject = _subject(worker_command, args, inputs)
-            run = functools.partial(_run_worker, WorkerOptions(subject, cases, patience_s))
-            return await _judge(worker_command, cases, run, stop, as_json=as_json)
-        assert address is not None
-        options = Options(
-            address, cases, wait_s=wait_s, patience_s=patience_s, limits=_limits(limits),
-            restart=_restart(restart_command) if restart_command else None,
-        )  # fmt: skip
-        run = functools.partial(_run_server, options)
-        return await _judge(address, cases, run, stop, as_json=as_json)
-
-    return run_verb(main, as_json=as_json)
+    """
+    worker, as_json = asked.worker_command, asked.as_json
+    among = WORKER_CASES if worker is not None else CASES
+    cases = select(asked.case, faults=not asked.no_faults, among=among)
+    if asked.only_list:
+        if not as_json:
+            show_tables([_listed(cases)], put)
+        return Result(OK, {"cases": [describe(case) for case in cases]})
+    run: _Run
+    if worker is not None and asked.address is None:
+        options = WorkerOptions(_subject(worker, asked), cases, asked.patience_s)
+        run = functools.partial(_run_worker, options)
+        return await _judge(worker, cases, run, stop, as_json=as_json)
+    if worker is not None or asked.address is None:
+        raise ConfigError("give an ADDRESS, or a --worker-command, or --list")
+    limits_by_name(asked.limits, ServerLimits, KeyLimits)  # whether they exist
+    restart = _restart(asked.restart_command) if asked.restart_command else None
+    run = functools.partial(
+        _run_server,
+        Options(
+            asked.address, cases, wait_s=asked.wait_s, patience_s=asked.patience_s,
+            limits=dict(asked.limits), restart=restart,
+        ),
+    )  # fmt: skip
+    return await _judge(asked.address, cases, run, stop, as_json=as_json)
 
 
 _Run: TypeAlias = Callable[[Callable[[Finding], object]], Awaitable[Report]]
@@ -145,25 +145,20 @@ async def _run_worker(options: WorkerOptions, told: Callable[[Finding], object])
     return await conform_worker(dataclasses.replace(options, told=told))
 
 
-def _subject(command: str, args: Sequence[str], inputs: Mapping[str, str | None]) -> Subject:
+def _subject(command: str, asked: Conform) -> Subject:
     """The worker to judge.  Raises ConfigError."""
+    inputs = {"input": asked.input, "long": asked.long_input, "failing": asked.failing_input}
     values: dict[str, Any] = {}
     for name, text in inputs.items():
         if text is not None:
-            option = "--input" if name == "input" else f"--{name}-input"
+            flag = "--input" if name == "input" else f"--{name}-input"
             try:
                 values[name] = json.loads(text)
             except ValueError as error:
-                raise ConfigError(f"{option} is not JSON: {error}") from None
+                raise ConfigError(f"{flag} is not JSON: {error}") from None
     if "input" not in values:
         raise ConfigError("--input is needed: an input that the worker answers in a second")
-    return Subject(parse_command(command), None, pairs("--arg", args), values)
-
-
-def _limits(given: Sequence[str]) -> dict[str, float]:
-    """The server's limits, as given.  Raises ConfigError."""
-    server_limits(given)  # whether they exist
-    return pairs("--limit", given)
+    return Subject(parse_command(command), None, dict(asked.args), values)
 
 
 def _restart(command: str) -> Callable[[], Awaitable[object]]:
@@ -206,7 +201,7 @@ async def _judge(
     if interrupted:
         say(f"interrupted after {len(fallen)} of {len(cases)} cases")
         return Result(stop.interrupted_code, {**report.to_json(), "ok": False})
-    return Result(FAILED if report.failed else 0, report.to_json())
+    return Result(AT_ONCE if report.failed else 0, report.to_json())
 
 
 # -- for people ---------------------------------------------------------------

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import click
+import trio
 
 from ..core.errors import ConfigError
 from ..core.rights import ROLES
 from ..net.keypairs import ClientCurve, KeyPair, read_secret_file, write_whole
+from ..options import argument, option
 from ..server.curve import (
     CLIENTS,
     REVOKED,
@@ -21,51 +23,50 @@ from ..server.curve import (
     read_client,
     read_clients,
 )
-from .common import OK, Result, Stop, epilog, put, run_verb, say
-from .options import json_option
+from .common import OK, Result, Stop, put, say
 from .render import Table, show_tables
+from .verbs import Asked, verb
 
 ACTIONS: Final = ("new", "show", "revoke")
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
-@click.command(epilog=epilog())
-@click.argument("action", type=click.Choice(ACTIONS))
-@click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
-@click.argument("name", metavar="[NAME]", default="")
-@click.option(
-    "--role", "roles", multiple=True, type=click.Choice(ROLES),
-    help="What the key may do; repeatable.  [default: submit and watch]",
-)  # fmt: skip
-@click.option(
-    "--namespace", "namespaces", multiple=True, metavar="NAMESPACE",
-    help="The only namespaces that it may use; repeatable.  [default: any]",
-)  # fmt: skip
-@click.option(
-    "--share", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True,
-    help="The part of the bound on waiting requests that it may have unfinished.",
-)  # fmt: skip
-@click.option(
-    "--host", "hosts", multiple=True, metavar="NAME",
-    help="The only names that its hosts may have, which then no other key's have; repeatable.",
-)  # fmt: skip
-@click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-    help="Where the client's file goes.  [default: NAME.key]",
-)  # fmt: skip
-@click.option(
-    "--public", metavar="KEY",
-    help="A public key that the client has made itself: no file is written for it.",
-)  # fmt: skip
-@json_option
-def curve(
-    action: str, folder: Path, name: str, roles: tuple[str, ...], namespaces: tuple[str, ...],
-    share: float, hosts: tuple[str, ...], out: Path | None, public: str | None, as_json: bool,
-) -> int:  # fmt: skip
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Curve(Asked):
+    """The options of ``curve``."""
+
+    action: str = argument("What to do.", choices=ACTIONS, metavar="new|show|revoke")
+    folder: Path = argument("The folder of keys.", metavar="DIR", make=Path)
+    name: str = argument("The name of a key.", "", metavar="[NAME]")
+    role: tuple[str, ...] = option(
+        (), "What the key may do.", metavar="|".join(ROLES), shown="submit and watch", common=True
+    )
+    namespace: tuple[str, ...] = option(
+        (), "The only namespaces that it may use.", metavar="NAME", shown="any", common=True
+    )
+    share: float = option(
+        1.0, "The part of the bound on waiting requests that it may have unfinished.",
+        metavar="PART", above=0, most=1, common=True,
+    )  # fmt: skip
+    host: tuple[str, ...] = option(
+        (), "The only names that its hosts may have. No other key's have them then.",
+        metavar="NAME", common=True,
+    )  # fmt: skip
+    out: Path | None = option(
+        None, "Where the client's file goes.", metavar="FILE", shown="NAME.key", make=Path,
+        common=True,
+    )  # fmt: skip
+    public: str | None = option(
+        None, "A public key that the client has made itself. No file is written for it.",
+        metavar="KEY", common=True,
+    )  # fmt: skip
+
+
+@verb(Curve)
+async def curve(asked: Curve, stop: Stop) -> Result:
     """Make, show and revoke the keys of a server's clients, which DIR has.
 
-    \b
     Examples:
       trio-envserve curve new keys trainer
       trio-envserve curve new keys dashboard --role watch --out dashboard.key
@@ -78,24 +79,22 @@ def curve(
     and ends the connections of a revoked one, within some seconds. The roles are
     submit, watch, admin, and work, which is for machines that join; eval needs submit
     and watch.
-    """  # noqa: D301  # click wants the character itself
-    if action == "show":
+    """
+    folder, name = asked.folder, asked.name
+    await trio.lowlevel.checkpoint()
+    if asked.action == "show":
         if name:
-            raise click.UsageError("show takes no NAME")
-    elif not _NAME.fullmatch(name):
-        raise click.UsageError("a NAME is letters, digits and _ . - , at most 64")
-
-    async def main(stop: Stop) -> Result:
-        if action == "show":
-            return _show(folder)
-        if action == "revoke":
-            return _revoke(folder, name)
-        pair = None if public is not None else KeyPair.new()
-        key = public or (pair.public if pair else "")
-        right = ClientRight(key, roles or ("submit", "watch"), namespaces, share, hosts)
-        return _new(folder, name, right, pair, out)
-
-    return run_verb(main, as_json=as_json)
+            raise ConfigError("show takes no NAME")
+        return _show(folder)
+    if not _NAME.fullmatch(name):
+        raise ConfigError("a NAME is letters, digits and _ . - , at most 64")
+    if asked.action == "revoke":
+        return _revoke(folder, name)
+    pair = None if asked.public is not None else KeyPair.new()
+    key = asked.public or (pair.public if pair else "")
+    roles = asked.role or ("submit", "watch")
+    right = ClientRight(key, roles, asked.namespace, asked.share, asked.host)
+    return _new(folder, name, right, pair, asked.out)
 
 
 def _new(

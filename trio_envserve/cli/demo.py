@@ -6,16 +6,16 @@ the judge's figures.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import click
 import trio
 
 from ..lab.demo.judge import (
@@ -27,18 +27,16 @@ from ..lab.demo.judge import (
 )
 from ..lab.demo.run import ROLLOUTS_LEAST, WORKERS_MOST, DemoOptions, Progress, run_demo
 from ..lab.processes import TRIO_ENVSERVE
-from .common import Result, Stop, exit_codes, put, run_verb, say
-from .options import json_option
+from ..options import option
+from .common import AT_ONCE, NOT_STARTED, OK, Result, Stop, put, say
 from .render import Table, show_tables
+from .verbs import Asked, verb
 
-FAILED = 1
-"""Exit code when the judge has found a problem."""
-
-_EPILOG = exit_codes(
-    "nothing ran twice, nothing was lost, and every fault did happen",
-    "something ran twice or was lost, or a fault did not happen",
-    "the server could not be started",
-)
+_CODES = {
+    OK: "nothing ran twice, nothing was lost, and every fault did happen",
+    AT_ONCE: "something ran twice or was lost, or a fault did not happen",
+    NOT_STARTED: "the server could not be started",
+}
 
 _ROWS = (
     ("asked", "rollouts the callers asked for, each once"),
@@ -57,45 +55,32 @@ _ROWS = (
 )
 
 
-def _words(_context: click.Context, _option: click.Parameter, value: str | None) -> list[str]:
-    return shlex.split(value or "")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Demo(Asked):
+    """The options of ``demo``."""
+
+    rollouts: int = option(1000, "How many rollouts to ask for.", least=ROLLOUTS_LEAST, common=True)
+    workers: int = option(2, "Worker processes.", least=2, most=WORKERS_MOST, common=True)
+    seconds_limit: float = option(
+        60.0, "End the demo after so many seconds. Calls without an answer are lost.", least=1,
+        common=True,
+    )  # fmt: skip
+    seed: int = option(0, "Decides what goes wrong in which order.", common=True)
+    remote_host: bool = option(
+        False, "Let the workers be those of a host. It has joined, on this machine: see join.",
+        common=True,
+    )  # fmt: skip
+    keep: Path | None = option(
+        None, "Keep the logs, in a folder that has none yet.", metavar="DIR", make=Path, common=True
+    )
+    server_command: str = option(
+        "", "What to start as the server, to see it fail with a broken one.", metavar="COMMAND",
+        hidden=True,
+    )  # fmt: skip
 
 
-@click.command(epilog=_EPILOG)
-@click.option(
-    "--rollouts", type=click.IntRange(min=ROLLOUTS_LEAST), default=1000, show_default=True,
-    help="How many rollouts to ask for.",
-)  # fmt: skip
-@click.option(
-    "--workers", type=click.IntRange(2, WORKERS_MOST), default=2, show_default=True,
-    help="Worker processes.",
-)  # fmt: skip
-@click.option(
-    "--seconds-limit", type=click.FloatRange(min=1), default=60.0, show_default=True,
-    help="End the demo after so long; calls without an answer are lost.",
-)  # fmt: skip
-@click.option(
-    "--seed", type=int, default=0, show_default=True,
-    help="Decides what goes wrong in which order.",
-)  # fmt: skip
-@click.option(
-    "--remote-host",
-    is_flag=True,
-    help="Let the workers be those of a host that has joined, on this machine: see join.",
-)
-@click.option(
-    "--keep", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
-    help="Keep the logs, in a folder that has none yet.",
-)  # fmt: skip
-@click.option(
-    "--server-command", callback=_words, metavar="COMMAND", hidden=True,
-    help="What to start as the server, to see it fail with a broken one.",
-)  # fmt: skip
-@json_option
-def demo(
-    rollouts: int, seed: int, workers: int, remote_host: bool, keep: Path | None,
-    seconds_limit: float, server_command: Sequence[str], as_json: bool,
-) -> int:  # fmt: skip
+@verb(Demo, _CODES)
+async def demo(asked: Demo, stop: Stop) -> Result:
     """Run 1,000 rollouts while connections are cut and processes are killed.
 
     The demo serves an environment in processes of its own and asks for
@@ -103,23 +88,18 @@ def demo(
     receipt. It kills workers with at least 20 live executions, and once the server.
     Then judges read the log that environment, callers and killer have written.
 
-    \b
     Examples:
       trio-envserve demo
       trio-envserve demo --seed 7 --keep logs
       python -m trio_envserve.lab.demo.judge logs
-    """  # noqa: D301  # click wants the character itself
-
-    async def main(stop: Stop) -> Result:
-        with _folder(keep) as directory:
-            options = DemoOptions(
-                directory=directory, rollouts=rollouts, seed=seed, workers=workers,
-                seconds_limit=seconds_limit, remote_host=remote_host,
-                server_command=server_command or TRIO_ENVSERVE,
-            )  # fmt: skip
-            return await _run(options, stop, as_json=as_json, kept=keep)
-
-    return run_verb(main, as_json=as_json)
+    """
+    with _folder(asked.keep) as directory:
+        options = DemoOptions(
+            directory=directory, rollouts=asked.rollouts, seed=asked.seed, workers=asked.workers,
+            seconds_limit=asked.seconds_limit, remote_host=asked.remote_host,
+            server_command=shlex.split(asked.server_command) or TRIO_ENVSERVE,
+        )  # fmt: skip
+        return await _run(options, stop, as_json=asked.as_json, kept=asked.keep)
 
 
 @contextmanager
@@ -153,7 +133,7 @@ async def _run(options: DemoOptions, stop: Stop, *, as_json: bool, kept: Path | 
         show_tables(_tables(options, figures), put)
     for problem in figures["problems"]:
         say(f"FAILED: {problem}")
-    return Result(0 if figures["ok"] else FAILED, figures)
+    return Result(0 if figures["ok"] else AT_ONCE, figures)
 
 
 def _tables(options: DemoOptions, figures: dict[str, Any]) -> list[Table]:

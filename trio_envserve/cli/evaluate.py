@@ -1,185 +1,229 @@
-"""The verb ``eval``: its options, and what it prints at the end.
+"""The verb ``eval``: runs rollouts and sums up their rewards.
 
-:mod:`.evaluation` has what it does.
+Theory of operation
+-------------------
+The environment, loaded here in a thread, makes the inputs while the server gets
+ready.  The server is a running one, or this command's own in this process, whose
+workers end with it.  Each outcome is written before it is counted
+(:mod:`trio_envserve.evals.run`).  The first signal cancels all pending rollouts, on the
+server too; the summary has those that came before.  A file that has results of the same
+evaluation already is continued: its results are counted, and the missing ones are asked for.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+import math
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
 
-import click
+import trio
 
-from ..core.errors import ConfigError
+from ..client import Client, open_client
+from ..core.errors import (
+    ConfigError,
+    EnvironmentBroken,
+    ServerNotClosed,
+    ServerNotReady,
+    short_type,
+)
 from ..core.limits import ClientLimits
-from ..envs.loading import check_spec
-from ..evals.inputs import Slice
-from .authors import with_traceback
+from ..core.status import ClientCounters
+from ..envs.loading import check_spec, load
+from ..evals.inputs import Slice, read_inputs
+from ..evals.run import Evaluation, Plan, RunKeys
+from ..evals.tally import Tally, retries
+from ..logs import set_title
+from ..net import DEFAULT_TRANSPORT, TRANSPORTS, Transport
+from ..net.keypairs import ClientCurve
+from ..options import argument, option
+from ..server import Server, open_server
+from ..server.options import completed, pairs
+from ..worker.failures import describe_exception
+from .authors import authors_traceback, with_traceback
 from .common import (
     AT_ONCE,
     NOT_STARTED,
+    OK,
     ROLLOUT_ERRORS,
     UNWRITTEN,
+    CommandError,
     Result,
     Stop,
-    epilog,
     put,
-    run_verb,
-    start_logging,
+    say,
 )
-from .evaluation import DEFAULT_N, Options, evaluation
-from .models import check_model, model_options
-from .named_runs import check_options, own_key_limits
-from .options import (
-    arg_option,
-    client_options,
-    json_option,
-    log_options,
-    logs_of,
-    pairs,
-    pool_options,
-    python_option,
-    serving_args,
-)
+from .inputs_elsewhere import inputs_under
+from .live import shown
+from .models import check_model, check_reached
+from .named_runs import caller_of, check_options, check_server, conflict_text, wide_limits
+from .options import WithEndpoints, curve_option, level_option
+from .output import Output
 from .render import show_tables
 from .results import summary_tables
+from .verbs import options_of_verb, server_options, verb
+from .waiting import tell_health
+
+DEFAULT_N = 100
 
 
-@click.command(
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Eval(WithEndpoints):
+    """The options of ``eval``."""
+
+    environment: str = argument("What makes the inputs.", metavar="ENV")
+    n: int | None = option(
+        None, "How many inputs.", flag="-n", shown=f"{DEFAULT_N}; with --inputs: all", least=1,
+        common=True,
+    )  # fmt: skip
+    model: str = option(
+        "oracle", "Who answers: oracle, random, a URL, or a name. The oracle is always right, "
+        "random always wrong; a URL is that of an endpoint, http://HOST:PORT/v1, and a name is "
+        "one in the file of endpoints.", metavar="MODEL", common=True,
+    )  # fmt: skip
+    model_name: str = option(
+        "", "The model's name at its endpoint. Default: what the file of endpoints says.",
+        metavar="NAME", common=True,
+    )  # fmt: skip
+    output: str = option(
+        "", "Write results to this file as they come. One JSON object a line; - for standard "
+        "output. FILE.parquet becomes a table at the end (extra table). A file with results of "
+        "the same evaluation is continued. Without this option only the summary is printed.",
+        metavar="FILE", common=True,
+    )  # fmt: skip
+    repeat: int = option(
+        1, "Rollouts of each input. The summary has pass@k then.", metavar="K", least=1,
+        most=10_000, common=True,
+    )  # fmt: skip
+    group: bool = option(
+        False, "The repeats of an input are one group, scored together by the environment."
+    )
+    address: str = option(
+        "", "A running server. Default: eval starts its own.", metavar="ADDRESS", common=True
+    )
+    server: Mapping[str, Any] = server_options(
+        "workers", "args", "capacity", "limits", "worker_python", "worker_environ", "journal"
+    )
+    seed: int = option(0, "Chooses the inputs.")
+    inputs: str = option(
+        "", "A file of inputs instead of the environment's own. JSON lines, a JSON array, CSV "
+        "(cells are text) or Parquet, by its name.", metavar="FILE",
+    )  # fmt: skip
+    slice: Slice = option(
+        Slice(), "Only these of the inputs, from 0, such as 10:20. They keep their numbers.",
+        metavar="START:STOP", make=Slice.parse,
+    )  # fmt: skip
+    in_flight: int = option(1000, "Most rollouts in flight at a time.", least=1)
+    max_retries: int = option(0, "How often the worker repeats a rollout that failed.", least=0)
+    rerun: bool | None = option(
+        None, "Whether a rollout may run again after its worker was proven dead. Default: as the "
+        "environment declares.",
+    )  # fmt: skip
+    max_executions: int | None = option(
+        None, "With --rerun, how many executions at most.", least=1, most=100,
+        shown=f"{ClientLimits().max_executions}",
+    )  # fmt: skip
+    state_column: tuple[str, ...] = option(
+        (), "A column of the state to send back.", metavar="NAME"
+    )
+    sampling: Mapping[str, Any] | None = option(
+        None, "Passed to the model, such as temperature=0.7; VALUE as JSON, or as text.",
+        metavar="KEY=VALUE", parse=pairs,
+    )  # fmt: skip
+    pass_reward: float = option(
+        1.0, "The reward from which on a rollout counts as passed, for pass@k.", metavar="REWARD"
+    )
+    limit_errors: int | None = option(
+        None, "Stop as soon as N rollouts have ended in errors.", least=1
+    )
+    timeout_s: float | None = option(
+        None, "How long one rollout may take, including its waiting.", above=0
+    )
+    execution_s: float | None = option(
+        None, "How long one execution may last, without its waiting for a worker.", above=0
+    )
+    wait_s: float = option(
+        30.0, "How long to wait for a server that is not there yet, or was lost.", above=0
+    )
+    resume: str = option(
+        "", "As --output, but the file must exist. Only what is missing in it is run.",
+        metavar="FILE",
+    )  # fmt: skip
+    retry_errors: bool = option(
+        False, "When a file is continued, run rollouts again that ended in errors. With --run it "
+        "is under another key. By default only missing rollouts run.",
+    )  # fmt: skip
+    run_name: str | None = option(
+        None, "Give each rollout the key NAME/INPUT/REPEAT. Started again after whatever killed "
+        "it, the same command runs what is missing, joins what runs, and takes what is there. "
+        "Needs --journal, or the --address of a server with one.", flag="--run", metavar="NAME",
+    )  # fmt: skip
+    transport: Transport = option(
+        DEFAULT_TRANSPORT, "The implementation of ZMTP: trio's own, or libzmq.", choices=TRANSPORTS
+    )
+    curve: str | None = curve_option()
+    log_level: str = level_option("WARNING")
+
+    @property
+    def args(self) -> dict[str, Any]:
+        """The arguments of the environment."""
+        return dict(self.server.get("args", {}))
+
+    @property
+    def file(self) -> str:
+        """The file of results."""
+        return self.output or self.resume
+
+    def call(self) -> dict[str, Any]:
+        """The options of each call."""
+        return {
+            "model": self.model, "model_name": self.model_name, "max_retries": self.max_retries,
+            "rerun": self.rerun, "max_executions": self.max_executions,
+            "state_columns": self.state_column, "sampling_args": dict(self.sampling or {}),
+            "timeout_s": self.timeout_s, "execution_s": self.execution_s,
+        }  # fmt: skip
+
+    def run(self) -> dict[str, Any]:
+        """The options that decide what the rollouts are asked, besides their inputs."""
+        asked = ("model", "model_name", "sampling_args", "state_columns")
+        about = {name: self.call()[name] for name in asked}
+        size = self.repeat if self.group else None
+        return {**about, "environment": self.environment, "args": self.args, "group": size}
+
+    def check(self) -> None:
+        """Raise ConfigError for options that do not go together."""
+        own = [name for name in self.server if name != "args"]
+        if self.address and own:
+            raise ConfigError(
+                f"{options_of_verb(Eval)[own[0]].flags} is for eval's own server; with --address "
+                "there is another one"
+            )
+        check_options(self.run_name, self.address, self.server.get("journal"))
+        if self.output and self.resume:
+            raise ConfigError("--output and --resume both name the file of results: give one")
+        if self.retry_errors and not self.file:
+            raise ConfigError("--retry-errors is for a file that is continued: give --output")
+
+
+@verb(
+    Eval,
+    {
+        AT_ONCE: "stopped at once by a second signal",
+        NOT_STARTED: "could not start: the environment is broken, or there is no server",
+        ROLLOUT_ERRORS: "finished, but some rollouts ended in errors",
+        UNWRITTEN: "results could not be written",
+    },
     name="eval",
-    epilog=epilog(
-        {
-            AT_ONCE: "stopped at once by a second signal",
-            NOT_STARTED: "could not start: the environment is broken, or there is no server",
-            ROLLOUT_ERRORS: "finished, but some rollouts ended in errors",
-            UNWRITTEN: "results could not be written",
-        },
-        interrupted="interrupted (Ctrl-C, SIGTERM), with the results so far",
-    ),
+    interrupted="interrupted (Ctrl-C, SIGTERM), with the results so far",
 )
-@click.argument("environment", metavar="ENV")
-@click.option(
-    "-n", "n", type=click.IntRange(min=1), metavar="N",
-    help=f"How many inputs (default: {DEFAULT_N}; with --inputs: all of them).",
-)  # fmt: skip
-@click.option(
-    "--repeat", type=click.IntRange(1, 10_000), default=1, show_default=True, metavar="K",
-    help="Rollouts of each input. The summary has pass@k then.",
-)  # fmt: skip
-@click.option(
-    "--group", "grouped", is_flag=True,
-    help="The repeats of an input are one group, scored together by the environment.",
-)  # fmt: skip
-@model_options
-@click.option(
-    "--address", default="", metavar="ADDRESS",
-    help="The address of a running server. Default: eval starts its own server.",
-)  # fmt: skip
-@click.option(
-    "--workers", type=click.IntRange(min=0), metavar="N",
-    help="Worker processes of eval's own server (default: 1).",
-)  # fmt: skip
-@python_option
-@click.option("--seed", type=int, default=0, show_default=True, help="Chooses the inputs.")
-@click.option(
-    "--inputs", default="", metavar="FILE",
-    help="A file of inputs instead of the environment's own: JSON lines, a JSON array, CSV "
-    "(cells are text) or Parquet, by its name.",
-)  # fmt: skip
-@click.option(
-    "--slice", "sliced", default=":", metavar="START:STOP",
-    help="Only these of the inputs, counted from 0, such as 10:20. They keep their numbers.",
-)  # fmt: skip
-@click.option(
-    "--in-flight", type=click.IntRange(min=1), default=1000, show_default=True,
-    help="Most rollouts in flight at a time.",
-)  # fmt: skip
-@click.option(
-    "--max-retries", type=click.IntRange(min=0), default=0, show_default=True,
-    help="How often the worker repeats a rollout that failed.",
-)  # fmt: skip
-@click.option(
-    "--rerun/--no-rerun", default=None,
-    help="Whether a rollout may run again after its worker was proven dead "
-    "(default: as the environment declares).",
-)  # fmt: skip
-@click.option(
-    "--max-executions", type=click.IntRange(1, 100), metavar="N",
-    help=f"With --rerun, how many executions at most (default: {ClientLimits().max_executions}).",
-)  # fmt: skip
-@click.option(
-    "--state-column", "state_columns", multiple=True, metavar="NAME",
-    help="A column of the state to send back. Repeatable.",
-)  # fmt: skip
-@click.option(
-    "--sampling", "--sampling-arg", "sampling_args", multiple=True, metavar="KEY=VALUE",
-    help="Passed to the model, such as temperature=0.7; VALUE as JSON, or as text. Repeatable.",
-)  # fmt: skip
-@click.option(
-    "--pass-reward", "passed_from", type=float, default=1.0, show_default=True, metavar="REWARD",
-    help="The reward from which on a rollout counts as passed, for pass@k.",
-)  # fmt: skip
-@click.option(
-    "--limit-errors", "most_errors", type=click.IntRange(min=1), metavar="N",
-    help="Stop as soon as N rollouts have ended in errors.",
-)  # fmt: skip
-@click.option(
-    "--timeout-s", type=click.FloatRange(min=0, min_open=True),
-    help="How long one rollout may take, including its waiting.",
-)  # fmt: skip
-@click.option(
-    "--execution-s", type=click.FloatRange(min=0, min_open=True),
-    help="How long one execution may last, without its waiting for a worker.",
-)  # fmt: skip
-@click.option(
-    "--wait-s", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True,
-    help="How long to wait for a server that is not there yet, or was lost.",
-)  # fmt: skip
-@click.option(
-    "--output", "--out", default="", metavar="FILE",
-    help="Write results to FILE as they come, one JSON object a line; - for standard "
-    "output. FILE.parquet becomes a table at the end (extra table). A file with results of "
-    "the same evaluation is continued. Without this option only the summary is printed.",
-)  # fmt: skip
-@click.option(
-    "--resume", default="", metavar="FILE",
-    help="As --output, but FILE must exist: run only what is missing in it.",
-)  # fmt: skip
-@click.option(
-    "--retry-errors", is_flag=True,
-    help="When a file is continued, also run rollouts again that ended in errors (with --run, "
-    "under another key). By default only missing rollouts run.",
-)  # fmt: skip
-@click.option(
-    "--run", "run_name", metavar="NAME",
-    help="Give each rollout the key NAME/INPUT/REPEAT. Started again after whatever killed it, "
-    "the same command runs what is missing, joins what runs, and takes what is there. Needs "
-    "--journal, or the --address of a server with one.",
-)  # fmt: skip
-@click.option(
-    "--journal", type=click.Path(file_okay=False), metavar="DIR",
-    help="With --run: where eval's own server keeps what it knows of keys.",
-)  # fmt: skip
-@client_options
-@arg_option
-@pool_options
-@log_options("WARNING")
-@json_option
-def evaluate(
-    environment: str, n: int | None, repeat: int, grouped: bool, model: str, model_name: str,
-    address: str, workers: int | None, seed: int, inputs: str, sliced: str, in_flight: int,
-    max_retries: int, rerun: bool | None, max_executions: int | None,
-    state_columns: tuple[str, ...], sampling_args: tuple[str, ...], passed_from: float,
-    most_errors: int | None, timeout_s: float | None, execution_s: float | None, wait_s: float,
-    output: str, resume: str, retry_errors: bool, run_name: str | None, journal: str | None,
-    as_json: bool, **given: Any,
-) -> int:  # fmt: skip
+async def evaluate(asked: Eval, stop: Stop) -> Result:
     """Run rollouts of ENV, and sum up rewards, errors, latencies and retries.
 
-    \b
     Examples:
       trio-envserve eval arithmetic -n 200 --workers 2
+      trio-envserve eval arithmetic --model http://127.0.0.1:8000/v1
       trio-envserve eval reasoning-gym:countdown -n 200 --model random --output r.jsonl
-      trio-envserve eval arithmetic --model http://127.0.0.1:8000/v1 --model-name qwen3
       trio-envserve eval arithmetic -n 50 --repeat 4 --sampling temperature=0.7 --output r.jsonl
       trio-envserve eval arithmetic --address tcp://127.0.0.1:5555 --rerun
       trio-envserve eval arithmetic -n 500 --run r1 --journal runs --workers 2
@@ -187,14 +231,12 @@ def evaluate(
     ENV is named as for `serve`. With --address ENV only makes the inputs, and must
     be the environment that the server has.
 
-    \b
     A result line has index, repeat, input, value (what the environment returned), reward,
     metrics, usage, error (null, or class, code, verdict, fault, type, message, traceback), worker,
     duration_s, took_s, executions, ended_s (seconds since 1970), environment, model. Values that
     JSON lacks are marked: {"$bytes": base64}, {"$array": {"dtype", "shape", "data": base64}},
     {"$float": "nan"}, {"$time": ...}, {"$text": ...}.
 
-    \b
     With --json, the last line of standard output has at least results (how many
     have a value), mean_reward (null without rewards), errors (how many), seconds.
 
@@ -204,55 +246,301 @@ def evaluate(
     Ctrl-C or SIGTERM cancels all pending rollouts on the server; the summary has those
     that came before, and the exit code is 130 or 143. A second signal kills the workers
     of eval's own server. With --run, `kill -9` cancels nothing at a server elsewhere.
-    """  # noqa: D301  # click wants the character itself
+    """
+    asked.check()
+    asked.name_endpoints()
+    if not (asked.address and asked.inputs) and "worker_python" not in asked.server:
+        with with_traceback(asked.environment):
+            check_spec(asked.environment, asked.args)
+    own: dict[str, Any] = {}
+    if not asked.address:
+        limits = wide_limits(asked.server.get("limits", {}), asked.run_name)
+        own = completed(**{**asked.server, "limits": limits, "transport": asked.transport})
+        own["worker_logging"] = dataclasses.asdict(asked.logs)
+    check_model(asked.model, asked.address, asked.endpoints)
+    asked.start_logging("eval" if asked.address else "server")
+    result = await evaluation(asked, own, stop)
+    if not asked.as_json:
+        title = f"{result.summary['environment']}, model {asked.model_name or asked.model}"
+        show_tables(summary_tables(result.summary, title), put)
+    return result
 
-    async def main(stop: Stop) -> Result:
-        of_own = (
-            "capacity", "worker_memory", "recycle", "pause_after_errors", "worker_env",
-            "worker_python",
-        )  # fmt: skip
-        own = {
-            "--workers": workers,
-            **{f"--{name.replace('_', '-')}": given[name] or None for name in of_own},
-            "--limit": given["limits"] or None,
-            "--journal": journal,
-        }
-        wrong = [option for option, value in own.items() if value is not None]
-        if address and wrong:
-            raise ConfigError(
-                f"{wrong[0]} is for eval's own server; with --address there is another one"
-            )
-        check_options(run_name, address, journal)
-        if output and resume:
-            raise ConfigError("--output and --resume both name the file of results: give one")
-        file = output or resume
-        if retry_errors and not file:
-            raise ConfigError("--retry-errors is for a file that is continued: give --output")
-        count = 1 if workers is None else workers
-        server = {} if address else {
-            **serving_args(given, count), "keys": own_key_limits(given["limits"], run_name),
-            "journal": journal,
-        }  # fmt: skip
-        call = {
-            "model": model, "model_name": model_name, "max_retries": max_retries, "rerun": rerun,
-            "max_executions": max_executions, "state_columns": state_columns,
-            "sampling_args": pairs("--sampling-arg", sampling_args), "timeout_s": timeout_s,
-            "execution_s": execution_s,
-        }  # fmt: skip
-        options = Options(
-            environment, pairs("--arg", given["args"]), n, seed, inputs, Slice.parse(sliced),
-            repeat, grouped, address, server, wait_s, in_flight, call, passed_from, most_errors,
-            file, bool(resume), retry_errors, given["transport"], run_name or "",
-        )  # fmt: skip
-        if not (address and inputs) and given["worker_python"] is None:
-            with with_traceback(environment):
-                check_spec(environment, options.args)
-        check_model(model, address)
-        start_logging(logs_of(given), "eval" if address else "server")
-        result = await evaluation(options, stop)
-        if not as_json:
-            title = f"{result.summary['environment']}, model {model_name or model}"
-            show_tables(summary_tables(result.summary, title), put)
-        return result
 
-    return run_verb(main, as_json=as_json)
+async def evaluation(options: Eval, own: dict[str, Any], stop: Stop) -> Result:
+    """Run an evaluation, and return its summary and exit code."""
+    set_title(f"trio-envserve eval of {options.environment}")
+    state = _State(options)
+    with trio.CancelScope() as work:
+        stop.on_first = work.cancel
+        async with Output.opened(
+            options.file, run=options.run(), must_exist=bool(options.resume)
+        ) as state.output:
+            try:
+                await _with_server(options, own, stop, state)
+            except* ServerNotClosed as problem:
+                # It has closed as far as it can, and the results are here.
+                stop.not_closed = next(_leaves(problem))
+            if not stop.asked.is_set():
+                await state.output.finish()
+    return _result(options, stop, state)
+
+
+@dataclasses.dataclass
+class _State:
+    """The results of an evaluation at its end, however it ends."""
+
+    options: Eval
+    output: Output = dataclasses.field(default_factory=Output)
+    evaluation: Evaluation | None = None
+    asked: int = 0
+    resumed: int = 0
+    served: str = ""
+    """The environment by the server's own word."""
+    counters: ClientCounters = dataclasses.field(default_factory=ClientCounters)
+
+
+def _leaves(group: BaseExceptionGroup[ServerNotClosed]) -> Iterator[ServerNotClosed]:
+    for one in group.exceptions:
+        if isinstance(one, BaseExceptionGroup):
+            yield from _leaves(one)
+        else:
+            yield one
+
+
+async def _with_server(options: Eval, own: dict[str, Any], stop: Stop, state: _State) -> None:
+    if not options.address and not state.output.told():
+        await check_reached(options.model)
+    async with _server(options, own, stop) as server:
+        address = options.address or (server.address if server else "")
+        keys = options.curve if options.address else None
+        curve = None if keys is None else ClientCurve.from_file(keys)
+        limits = ClientLimits(start_s=options.wait_s, recovery_s=options.wait_s)
+        async with open_client(
+            address, name="eval", limits=limits, transport=options.transport,
+            caller=caller_of(options.run_name or "", options.run()),
+            curve=curve,
+        ) as client:  # fmt: skip
+            try:
+                prepared = await _prepare(options, stop, client, server)
+                await _run(options, client, prepared, state)
+            finally:
+                state.counters = client.counters()
+                if stop.asked.is_set():
+                    say(f"{stop.why}: cancelling pending rollouts (again to stop at once)")
+
+
+def _result(options: Eval, stop: Stop, state: _State) -> Result:
+    evaluation = state.evaluation or Evaluation(Plan(()), Tally())
+    tally, progress = evaluation.tally, evaluation.progress
+    figures = tally.summary()
+    problem = evaluation.not_written or state.output.problem
+    summary = {
+        **figures,
+        "seconds": round(progress.seconds, 3),
+        "rate": round(progress.rate, 3),
+        "retries": retries(state.counters, figures["rerun"]),
+        "asked": state.asked,
+        "resumed": state.resumed,
+        "interrupted": stop.asked.is_set(),
+        "gave_up": evaluation.gave_up,
+        "unwritten": evaluation.unwritten,
+        "write_error": None if problem is None else str(problem),
+        "environment": state.served or options.environment,
+        "spec": options.environment,
+        "model": options.model,
+        "model_name": options.model_name,
+        "address": options.address or None,
+        "output": options.file or None,
+        "run_name": options.run_name or None,
+    }
+    _say_what_stands_out(options, stop, state, evaluation, summary)
+    if stop.asked.is_set():
+        return Result(stop.interrupted_code, summary)
+    if stop.not_closed is not None:
+        return Result(AT_ONCE, summary)
+    if problem is not None:
+        return Result(UNWRITTEN, summary)
+    return Result(ROLLOUT_ERRORS if tally.errors else OK, summary)
+
+
+def _say_what_stands_out(
+    options: Eval, stop: Stop, state: _State, evaluation: Evaluation, summary: dict[str, Any]
+) -> None:
+    tally = evaluation.tally
+    if stop.asked.is_set():
+        say(_how_far(stop, state, len(tally.found)))
+    if evaluation.gave_up:
+        say(f"stopped by --limit-errors: {options.limit_errors} rollouts ended in errors")
+    if summary["write_error"]:
+        say(f"{summary['write_error']}: {summary['unwritten']} results that came are not in it")
+    elif summary["unwritten"]:
+        say(f"{summary['unwritten']} large results that came last are not in {options.file}")
+    if (stop.asked.is_set() or summary["write_error"]) and (kept := state.output.kept):
+        say(f"the results are in {kept}; the same command goes on from there")
+    if tally.errors:
+        say(f"{tally.errors} of {state.asked} rollouts ended in errors")
+        for (kind, *_), rollouts in tally.failed().items():
+            failure = rollouts[0].failure
+            assert failure is not None
+            raised = f"{short_type(failure.type)}: " if failure.type else ""
+            say(f"the first {kind}: {raised}{failure.message} ({failure.verdict})")
+            traceback = tally.first_tracebacks.get(failure.kind, "")
+            # Other kinds have this package's.
+            if traceback and kind == "RolloutFailed":
+                say(f"its traceback:\n{traceback.rstrip()}")
+    left_out = summary["rewards_left_out"]
+    if left_out["not_a_number"]:
+        types = ", ".join(left_out["types"])
+        say(f"{left_out['not_a_number']} rewards are no numbers ({types}) and count for no mean")
+    for what in ("nan", "infinite"):
+        if left_out[what]:
+            say(f"{left_out[what]} rewards are {what} and count for no mean")
+    if left_out["missing"] and left_out["missing"] == tally.results:
+        say('no result has a reward: a result is a mapping such as {"reward": 1.0}')
+
+
+def _how_far(stop: Stop, state: _State, found: int) -> str:
+    if not state.asked:
+        return f"interrupted by {stop.why} before anything was asked for: nothing ran"
+    return f"interrupted by {stop.why}: {found} of {state.asked} rollouts came back"
+
+
+@asynccontextmanager
+async def _server(options: Eval, own: dict[str, Any], stop: Stop) -> AsyncIterator[Server | None]:
+    """This command's own server, if no address was given."""
+    if options.address:
+        yield None
+        return
+    async with open_server(options.environment, **own) as server:
+        stop.kill = server.kill
+        yield server
+
+
+class _Prepared(NamedTuple):
+    """The inputs, and the name of the environment that made them."""
+
+    inputs: list[Any]
+    name: str = ""
+
+
+async def _prepare(options: Eval, stop: Stop, client: Client, server: Server | None) -> _Prepared:
+    """Wait for the inputs and until the server is ready."""
+    made: list[_Prepared] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_make_inputs, options, stop, made)
+        async with trio.open_nursery() as waiting:
+            # Our own server has no limit: it says itself if it will never be ready.
+            wait_s = options.wait_s if server is None else math.inf
+            waiting.start_soon(tell_health, client, wait_s)
+            if server is not None:
+                await server.wait_ready()
+            try:
+                await client.wait_ready(wait_s)
+            except EnvironmentBroken:
+                raise
+            except ServerNotReady as error:
+                how = "; nothing was asked for. --wait-s waits for longer"
+                raise ServerNotReady(f"{error}{how}") from error
+            waiting.cancel_scope.cancel()
+    return made[0]
+
+
+async def _make_inputs(options: Eval, stop: Stop, made: list[_Prepared]) -> None:
+    try:
+        # Not waited for after a signal: importing an environment may take long.
+        made.append(await trio.to_thread.run_sync(_load_inputs, options, abandon_on_cancel=True))
+    except trio.Cancelled:
+        stop.left_behind = True
+        raise
+
+
+def _load_inputs(options: Eval) -> _Prepared:
+    """The inputs to ask for.  Runs in a thread.  Raises ConfigError."""
+    start, stop = options.slice
+    if options.inputs:
+        prepared = _Prepared(read_inputs(options.inputs)[: options.n])
+    else:
+        n = options.n or (DEFAULT_N if stop is None else stop)
+        prepared = _ask_inputs(options, n)
+        given = len(prepared.inputs)
+        if given != n:
+            what = f"the first {n} are used" if given > n else "there are no more"
+            say(f"{options.environment}: inputs({n}, {options.seed}) gave {given} inputs; {what}")
+        prepared = prepared._replace(inputs=prepared.inputs[:n])
+    inputs = prepared.inputs[start:stop]
+    if not inputs:
+        raise ConfigError(f"--slice: there are only {len(prepared.inputs)} inputs")
+    return prepared._replace(inputs=inputs)
+
+
+def _ask_inputs(options: Eval, n: int) -> _Prepared:
+    python = options.server.get("worker_python")
+    if python is not None:
+        return _Prepared(*inputs_under(python, options.environment, options.args, n, options.seed))
+    try:
+        environment = load(options.environment, options.args)
+    except ConfigError as error:
+        traceback = authors_traceback(options.environment, error)
+        if not traceback:
+            raise
+        # As the server says it, if that gets so far first.
+        raise CommandError(f"{options.environment}: {error}\n{traceback}", NOT_STARTED) from None
+    try:
+        inputs = environment.inputs(n, options.seed)
+    except ConfigError as error:
+        raise ConfigError(f"{error} (--inputs FILE)") from error
+    except Exception as error:
+        # Environment code may raise anything; the traceback is for its author.
+        about = describe_exception(error)
+        raise CommandError(
+            f"{options.environment}: inputs({n}, {options.seed}) failed\n{about.traceback}",
+            NOT_STARTED,
+        ) from None
+    if not inputs:
+        raise ConfigError(f"{options.environment}: inputs({n}, {options.seed}) returned none")
+    return _Prepared(inputs, environment.name)
+
+
+def _check_served(options: Eval, name: str, served: str) -> None:
+    """CommandError if the server there runs another environment than the one that was named."""
+    if name and name != served:
+        raise CommandError(
+            f"the server at {options.address} runs {served}, not {options.environment} ({name}): "
+            f"nothing was asked for. Name what it runs, give its --address, or give inputs for it "
+            f"(--inputs FILE)", NOT_STARTED,
+        )  # fmt: skip
+    if not name and served not in (options.environment, options.environment.rpartition(":")[2]):
+        say(f"the server at {options.address} runs {served}, and gets the inputs of the file")
+
+
+async def _run(options: Eval, client: Client, prepared: _Prepared, state: _State) -> None:
+    stats = await client.stats()
+    state.served = stats.environment
+    if options.address and state.served:
+        _check_served(options, prepared.name, state.served)
+    plan = Plan(prepared.inputs, options.slice.start, options.repeat, options.group)
+    tally = Tally(passed_from=options.pass_reward)
+    keys = None
+    if options.run_name:
+        keys = RunKeys(options.run_name, state.output.told().__getitem__)
+        check_server(options.run_name, plan, stats)
+    names = state.output.missing(
+        plan, tally, retry_errors=options.retry_errors,
+        ask_again=bool(options.run_name) and stats.durable,
+    )  # fmt: skip
+    state.asked, state.resumed = plan.rollouts, len(tally.found)
+    if state.resumed:
+        say(f"{options.file} has {state.resumed} of {state.asked} results; the rest is run")
+    model = options.model_name or options.model
+    state.evaluation = evaluation = Evaluation(
+        plan, tally, file=state.output.file, environment=state.served, model=model,
+        run=state.output.run, most_errors=options.limit_errors, keys=keys,
+    )  # fmt: skip
+    title = f"{state.served}, model {model}"
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tell_health, client, options.wait_s)
+        async with shown(evaluation, client, title, stats):
+            await evaluation.run(client, names, options.in_flight, **options.call())
+        nursery.cancel_scope.cancel()
+    if evaluation.conflict is not None:
+        raise ConfigError(conflict_text(options.run_name or "", evaluation.conflict))

@@ -8,89 +8,117 @@ output (:mod:`.fuzz_report`).
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import click
 import trio
 
+from ..core.errors import ConfigError
 from ..lab.mutants import MUTANTS, NOT_BY_CHANCE, find
 from ..lab.simulation.plan import is_harsh
 from ..lab.simulation.target import SPEC, Tally, describe, origin
+from ..options import option
 from ..retrylab import campaign
 from ..retrylab.campaign import Campaign, Found, ProcessDied, cores
 from ..retrylab.jobs import JobError
 from ..retrylab.target import MOST_HUNTED, BaseTally, Catch
 from . import fuzz_exhaustive
-from .common import USAGE, CommandError, Result, Stop, exit_codes, put, run_verb, say
+from .common import OK, USAGE, CommandError, Result, Stop, put, say
 from .fuzz_exhaustive import FAILED
 from .fuzz_report import any_tables, catches_table, count, progress_of, run_tables
-from .options import json_option
 from .render import show_tables
+from .verbs import Asked, verb
 
 DEFAULT_S = 30.0
 
 SHOWN = 3
 """Most failures, of different guarantees, that are made small and shown."""
 
-_EPILOG = exit_codes(
-    "no guarantee broke; with --mutant: every mutant was caught",
-    "a guarantee broke; with --mutant: a mutant was not caught",
-    usage="; with --protocol: there is no such protocol, or it is not right",
-    so_far="figures",
-)
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Fuzz(Asked):
+    """The options of ``fuzz``."""
 
-class _Options:
-    """The options, checked where they exclude each other."""
+    seconds: float | None = option(
+        None, "How long.", shown=f"{DEFAULT_S:g}", metavar="SECONDS", least=0.1, common=True
+    )
+    runs: int | None = option(None, "How many runs, whatever they take.", least=1, common=True)
+    seed: int | None = option(
+        None, "Run this seed once. With --seconds or --runs, begin with it.", least=0, most=2**62,
+        common=True,
+    )  # fmt: skip
+    protocol: str = option(
+        "", "Try a protocol of your own instead. It is file.py:NAME or package.module:NAME.",
+        metavar="SPEC", common=True,
+    )  # fmt: skip
+    exhaustive: bool = option(
+        False, "Try every order of events in a small system. With --protocol it is yours; there "
+        "are no seeds.", common=True,
+    )  # fmt: skip
+    config: str = option(
+        "", "With --exhaustive: the small system.", shown="small; for a mutant, the smallest that "
+        "shows it", metavar="NAME",
+    )  # fmt: skip
+    harsh: bool = option(False, "Make all runs harsh, not only the odd seeds.")
+    hosts: bool = option(False, "Have the workers on hosts, which hold leases.", common=True)
+    mutant: str = option(
+        "", "Break the core on purpose, and see that it is caught. all: every mutant in turn.",
+        metavar="NAME|all", common=True,
+    )  # fmt: skip
+    save: Path | None = option(
+        None, "Save shrunk failures as files that a test suite can replay.", metavar="DIR",
+        make=Path, common=True,
+    )  # fmt: skip
+    saved: Path | None = option(
+        None, "Replay a saved failure.", metavar="FILE", make=Path, common=True
+    )
+    trace: bool = option(False, "Print every event of the one run.", common=True)
+    keep_going: bool = option(False, "Do not stop at the first failure.")
+    jobs: int | None = option(None, "Processes.", shown="one for each core", least=1)
 
-    def __init__(self, given: dict[str, Any]) -> None:
-        self.seconds: float | None = given["seconds"]
-        self.runs: int | None = given["runs"]
-        self.seed: int | None = given["seed"]
-        self.harsh: bool = given["harsh"]
-        self.hosts: bool = given["hosts"]
-        self.mutant: str = given["mutant"] or ""
-        self.protocol: str = given["protocol"] or ""
-        self.saved: Path | None = given["saved"]
-        self.save: Path | None = given["save"]
-        alone = self.mutant not in ("", "all")  # so that it is the same seed each time
-        self.jobs: int = given["jobs"] or (1 if alone else cores())
-        self.trace: bool = given["trace"]
-        self.keep_going: bool = given["keep_going"]
-        self.as_json: bool = given["as_json"]
-        self.many = self.seconds is not None or self.runs is not None
-        if self.seconds is not None and self.runs is not None:
-            raise click.UsageError("--seconds and --runs exclude each other")
-        self.exhaustive: bool = given["exhaustive"]
-        if self.protocol and (self.mutant or self.harsh or self.hosts):
-            raise click.UsageError("--protocol has no mutants, no harsh runs and no hosts")
-        self.config: str = given["config"] or ""
-        if self.config and (self.protocol or not self.exhaustive):
-            raise click.UsageError("--config is for --exhaustive, without --protocol")
-        if self.exhaustive and (
-            self.many
-            or self.saved
-            or self.seed is not None
-            or self.trace
-            or self.harsh
-            or self.hosts
-        ):
-            raise click.UsageError("--exhaustive has no seeds: the system's bounds say how far")
-        if self.exhaustive and not self.protocol:
-            if self.save or self.mutant == "all":
-                raise click.UsageError("--exhaustive saves nothing of ours, and takes one mutant")
-            self.configuration = fuzz_exhaustive.chosen(self.config, self.mutant)
-        elif self.mutant and self.mutant != "all":
+    def check(self) -> None:
+        """Raise ConfigError for options that exclude each other."""
+        wrong = {
+            "--seconds and --runs exclude each other":
+                self.seconds is not None and self.runs is not None,
+            "--protocol has no mutants, no harsh runs and no hosts":
+                self.protocol and (self.mutant or self.harsh or self.hosts),
+            "--config is for --exhaustive, without --protocol":
+                self.config and (self.protocol or not self.exhaustive),
+            "--exhaustive has no seeds: the system's bounds say how far":
+                self.exhaustive and (
+                    self.many or self.saved or self.seed is not None or self.trace or self.harsh
+                    or self.hosts
+                ),
+            "--exhaustive saves nothing of ours, and takes one mutant":
+                self.exhaustive and not self.protocol and (self.save or self.mutant == "all"),
+            "--mutant all has its own number of runs and modes, and no file":
+                self.mutant == "all" and (self.many or self.saved or self.harsh or self.hosts),
+            "--trace is for one run: give --seed or --saved":
+                self.trace and (self.many or (self.seed is None and self.saved is None)),
+        }  # fmt: skip
+        for text, is_wrong in wrong.items():
+            if is_wrong:
+                raise ConfigError(text)
+        if self.saved is not None and not self.saved.is_file():
+            raise ConfigError(f"--saved {self.saved}: there is no such file")
+        if self.mutant not in ("", "all") and not self.exhaustive:
             try:
                 find(self.mutant)
             except KeyError as error:
-                raise click.UsageError(error.args[0]) from None
-        if self.mutant == "all" and (self.many or self.saved or self.harsh or self.hosts):
-            raise click.UsageError("--mutant all has its own number of runs and modes, and no file")
-        if self.trace and (self.many or (self.seed is None and self.saved is None)):
-            raise click.UsageError("--trace is for one run: give --seed or --saved")
+                raise ConfigError(error.args[0]) from None
+
+    @property
+    def many(self) -> bool:
+        """Whether it is said how many runs there are."""
+        return self.seconds is not None or self.runs is not None
+
+    @property
+    def processes(self) -> int:
+        """One for a mutant alone, so that it is the same seed each time."""
+        return self.jobs or (1 if self.mutant not in ("", "all") else cores())
 
     @property
     def single(self) -> bool:
@@ -131,45 +159,16 @@ class _Options:
         return FAILED if broke != bool(self.mutant) else 0
 
 
-@click.command(epilog=_EPILOG)
-@click.option("--seconds", type=click.FloatRange(min=0.1), help="How long.  [default: 30]")
-@click.option("--runs", type=click.IntRange(min=1), help="How many runs, whatever they take.")
-@click.option(
-    "--seed", type=click.IntRange(0, 2**62),
-    help="Run this seed once; with --seconds or --runs, begin with it.",
-)  # fmt: skip
-@click.option(
-    "--protocol", metavar="SPEC",
-    help="Try a protocol of your own instead: file.py:NAME or package.module:NAME.",
-)  # fmt: skip
-@click.option(
-    "--exhaustive", is_flag=True,
-    help="Try every order of events in a small system, with --protocol in yours, and no seeds.",
-)  # fmt: skip
-@click.option(
-    "--config", metavar="NAME",
-    help="With --exhaustive: the small system.  [default: small; for a mutant, the smallest that "
-    "shows it]",
-)  # fmt: skip
-@click.option("--harsh", is_flag=True, help="Make all runs harsh, not only the odd seeds.")
-@click.option("--hosts", is_flag=True, help="Have the workers on hosts, which hold leases.")
-@click.option(
-    "--mutant", metavar="NAME|all",
-    help="Break the core on purpose, and see that it is caught; all: every mutant in turn.",
-)  # fmt: skip
-@click.option(
-    "--save", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
-    help="Save shrunk failures as files that a test suite can replay.",
-)  # fmt: skip
-@click.option(
-    "--saved", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
-    help="Replay a saved failure.",
-)  # fmt: skip
-@click.option("--trace", is_flag=True, help="Print every event of the one run.")
-@click.option("--keep-going", is_flag=True, help="Do not stop at the first failure.")
-@click.option("--jobs", type=click.IntRange(min=1), help="Processes.  [default: one for each core]")
-@json_option
-def fuzz(**given: Any) -> int:
+@verb(
+    Fuzz,
+    {
+        OK: "no guarantee broke; with --mutant: every mutant was caught",
+        FAILED: "a guarantee broke; with --mutant: a mutant was not caught",
+        USAGE: "wrong usage; with --protocol: there is no such protocol, or it is not right",
+    },
+    interrupted="interrupted (Ctrl-C, SIGTERM), with the figures so far",
+)
+async def fuzz(asked: Fuzz, stop: Stop) -> Result:
     """Simulate whole systems under random faults and look for a broken guarantee.
 
     Clients, a server with its restarts, workers and environment code run around the
@@ -181,7 +180,6 @@ def fuzz(**given: Any) -> int:
     each kind of fault comes as often as the configuration says. The search is breadth
     first, so it prints a shortest way to break a guarantee.
 
-    \b
     Examples:
       trio-envserve fuzz
       trio-envserve fuzz --runs 1000 --seed 0 --json
@@ -191,24 +189,20 @@ def fuzz(**given: Any) -> int:
       trio-envserve fuzz --exhaustive --config restart
       trio-envserve fuzz --exhaustive --mutant acknowledged-on-arrival
       trio-envserve fuzz --protocol examples/kv_store.py:FORGETFUL
-    """  # noqa: D301  # click wants the character itself
-    options = _Options(given)
+    """
+    asked.check()
     made_by = origin()
-
-    async def main(stop: Stop) -> Result:
-        with trio.CancelScope() as working:
-            stop.on_first = working.cancel
-            try:
-                result = await _chosen(options, made_by, stop)
-            except* ProcessDied as died:
-                raise CommandError(f"{_first(died)}; its last output is above", FAILED) from None
-            except* JobError as error:
-                raise CommandError(str(_first(error)), USAGE) from None
-            return Result(result.exit_code, {**result.summary, **made_by})
-        say("interrupted")  # before there was any result
-        return Result(stop.interrupted_code, {"interrupted": True, **made_by})
-
-    return run_verb(main, as_json=options.as_json)
+    with trio.CancelScope() as working:
+        stop.on_first = working.cancel
+        try:
+            result = await _chosen(asked, made_by, stop)
+        except* ProcessDied as died:
+            raise CommandError(f"{_first(died)}; its last output is above", FAILED) from None
+        except* JobError as error:
+            raise CommandError(str(_first(error)), USAGE) from None
+        return Result(result.exit_code, {**result.summary, **made_by})
+    say("interrupted")  # before there was any result
+    return Result(stop.interrupted_code, {"interrupted": True, **made_by})
 
 
 def _first(group: BaseExceptionGroup) -> BaseException:
@@ -219,13 +213,14 @@ def _first(group: BaseExceptionGroup) -> BaseException:
     return one
 
 
-async def _chosen(options: _Options, made_by: dict[str, Any], stop: Stop) -> Result:
+async def _chosen(options: Fuzz, made_by: dict[str, Any], stop: Stop) -> Result:
     if options.exhaustive:
         search, as_json = fuzz_exhaustive, options.as_json
         if options.protocol:
             save = str(options.save) if options.save else None
             return await search.protocol(options.protocol, stop, as_json=as_json, save=save)
-        return await search.own(options.configuration, options.mutant, stop, as_json=as_json)
+        configuration = search.chosen(options.config, options.mutant)
+        return await search.own(configuration, options.mutant, stop, as_json=as_json)
     if options.mutant == "all":
         return await _mutants(options, stop)
     if options.saved is not None:
@@ -238,24 +233,24 @@ async def _chosen(options: _Options, made_by: dict[str, Any], stop: Stop) -> Res
 # -- many runs ----------------------------------------------------------------
 
 
-async def _many(options: _Options, made_by: dict[str, Any], stop: Stop) -> Result:
+async def _many(options: Fuzz, made_by: dict[str, Any], stop: Stop) -> Result:
     base = options.base()
     runs, seconds = options.runs, options.seconds
     if not options.many:
         runs, seconds = (MOST_HUNTED, None) if options.mutant else (None, DEFAULT_S)
     fuzzing = Campaign(
         options.spec, options.tally(), options=options.of_target(), base=base, runs=runs,
-        seconds=seconds, jobs=options.jobs, keep_going=options.keep_going,
+        seconds=seconds, jobs=options.processes, keep_going=options.keep_going,
     )  # fmt: skip
     mode = "" if options.protocol else ", usual and harsh by turns"
     mode = ", all harsh" if options.harsh else mode
     mode += ", with hosts" * options.hosts
     of = options.protocol + ": " if options.protocol else f"{describe(made_by)}; "
-    say(f"{of}seeds from {base}{mode}, {count(options.jobs, 'process')}")
+    say(f"{of}seeds from {base}{mode}, {count(options.processes, 'process')}")
     if options.mutant:
         say(f"mutant {options.mutant}: {find(options.mutant).prose}")
     searched = await _search(fuzzing, options, made_by, stop, runs=runs, seconds=seconds)
-    figures = searched.figures | {"seed": base, "jobs": options.jobs}
+    figures = searched.figures | {"seed": base, "jobs": options.processes}
     figures |= {"protocol": options.protocol} if options.protocol else {}
     figures["failures"] = searched.failures
     if searched.interrupted:
@@ -281,7 +276,7 @@ class _Searched(NamedTuple):
 
 
 async def _search(
-    fuzzing: Campaign[Any], options: _Options, made_by: dict[str, Any], stop: Stop, *,
+    fuzzing: Campaign[Any], options: Fuzz, made_by: dict[str, Any], stop: Stop, *,
     runs: int | None, seconds: float | None,
 ) -> _Searched:  # fmt: skip
     """Search; make the first failure of each guarantee small, and show it."""
@@ -307,7 +302,7 @@ async def _search(
     return _Searched(figures, failures)
 
 
-async def _examined(options: _Options, found: Found, made_by: dict[str, Any]) -> dict[str, Any]:
+async def _examined(options: Fuzz, found: Found, made_by: dict[str, Any]) -> dict[str, Any]:
     failure = await campaign.examine(
         options.spec, found, options=options.of_target(), made_by=made_by,
         save=str(options.save) if options.save else None,
@@ -325,14 +320,14 @@ def _show(failure: dict[str, Any], *, as_json: bool) -> None:
 # -- one run ------------------------------------------------------------------
 
 
-async def _run(options: _Options, **job: Any) -> dict[str, Any]:
+async def _run(options: Fuzz, **job: Any) -> dict[str, Any]:
     """Figures and log of one run."""
     return await campaign.ask(
         "one", options.spec, trace=options.trace, options=options.of_target(), **job
     )
 
 
-async def _one(options: _Options, made_by: dict[str, Any]) -> Result:
+async def _one(options: Fuzz, made_by: dict[str, Any]) -> Result:
     assert options.seed is not None
     began_s = trio.current_time()
     ran = await _run(options, seed=options.seed)
@@ -345,7 +340,7 @@ async def _one(options: _Options, made_by: dict[str, Any]) -> Result:
     return _told(options, ran, options.seed, failures, took_s)
 
 
-async def _replay(options: _Options, path: Path) -> Result:
+async def _replay(options: Fuzz, path: Path) -> Result:
     began_s = trio.current_time()
     ran = await _run(options, seed=0, path=str(path))
     took_s = trio.current_time() - began_s
@@ -360,13 +355,13 @@ async def _replay(options: _Options, path: Path) -> Result:
     return _told(options, ran, failure["luck"], failures, took_s)
 
 
-def _print_log(ran: dict[str, Any], options: _Options) -> None:
+def _print_log(ran: dict[str, Any], options: Fuzz) -> None:
     if options.trace and not options.as_json:
         put("\n".join(ran["log"]))
 
 
 def _told(
-    options: _Options, ran: dict[str, Any], seed: int, failures: list[dict[str, Any]], took_s: float
+    options: Fuzz, ran: dict[str, Any], seed: int, failures: list[dict[str, Any]], took_s: float
 ) -> Result:
     """The result of one run, printed."""
     tally = options.tally()
@@ -393,7 +388,7 @@ def _data(catch: Catch) -> dict[str, Any]:
     return {**catch._asdict(), "seconds": round(catch.seconds, 3)}
 
 
-async def _mutants(options: _Options, stop: Stop) -> Result:
+async def _mutants(options: Fuzz, stop: Stop) -> Result:
     catches: list[Catch] = []
     began_s = trio.current_time()
     names = [mutant.name for mutant in MUTANTS if mutant.name not in NOT_BY_CHANCE]
@@ -407,7 +402,7 @@ async def _mutants(options: _Options, stop: Stop) -> Result:
     with trio.CancelScope() as hunting:
         stop.on_first = hunting.cancel
         await campaign.hunt_all(
-            SPEC, [{"mutant": name} for name in names], base=options.base(), jobs=options.jobs,
+            SPEC, [{"mutant": name} for name in names], base=options.base(), jobs=options.processes,
             caught=caught,
         )  # fmt: skip
     catches.sort(key=lambda catch: names.index(catch.name))
@@ -419,7 +414,7 @@ async def _mutants(options: _Options, stop: Stop) -> Result:
         "slowest_s": round(max((catch.seconds for catch in catches), default=0.0), 3),
         "seconds": round(trio.current_time() - began_s, 3),
         "seed": options.base(),
-        "jobs": options.jobs,
+        "jobs": options.processes,
     }
     if hunting.cancelled_caught:
         say(f"interrupted after {count(len(catches), 'mutant')}")

@@ -14,9 +14,9 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
-import click
 import trio
 
+from ..core.errors import ConfigError
 from ..core.key_records import GenerationState
 from ..core.key_table import KeyInput
 from ..lab.exploration.configurations import Configuration, configuration, showing
@@ -57,18 +57,18 @@ class _Progress:
 
 def chosen(name: str, mutant: str) -> Configuration:
     """The configuration of this name; without one ``small``, or the smallest that shows the
-    mutant.  UsageError if there is none."""
+    mutant.  ConfigError if there is none."""
     try:
         if mutant:
             find(mutant)
         if name or not mutant:
             return configuration(name or "small")
     except KeyError as error:
-        raise click.UsageError(error.args[0]) from None
+        raise ConfigError(error.args[0]) from None
     shown_in = showing(mutant)
     if not shown_in:
         text = f"no configuration is known to show {mutant}: choose one with --config"
-        raise click.UsageError(text)
+        raise ConfigError(text)
     return shown_in[0]
 
 

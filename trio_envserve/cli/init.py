@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.util
 import keyword
 import os
 import sys
 from pathlib import Path
 
-import click
 import trio
 
 from ..core.errors import ConfigError
-from .common import OK, Result, Stop, epilog, put, run_verb
-from .options import json_option
+from ..options import argument
+from .common import OK, Result, Stop, put
+from .verbs import Asked, verb
 
 _ENVIRONMENT = '''\
 """An environment: reverse a word."""
@@ -86,44 +87,44 @@ def test_inputs_follow_from_their_seed():
 '''
 
 
-@click.command(epilog=epilog())
-@click.argument("name", metavar="NAME")
-@json_option
-def init(name: str, as_json: bool) -> int:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Init(Asked):
+    """The options of ``init``."""
+
+    name: str = argument("The name of the environment's module.")
+
+
+@verb(Init)
+async def init(asked: Init, stop: Stop) -> Result:
     """Write an environment, NAME.py, and its test, test_NAME.py, into this folder.
 
-    \b
     Example:
       trio-envserve init reverse
       trio-envserve eval reverse.py:Reverse -n 20 --model oracle
 
     Both run as they are; change them. What is there already is not overwritten.
 
-    \b
     With --json, the last line of standard output has files (their names) and environment
     (what to give to `eval` and `serve`).
-    """  # noqa: D301  # click wants the character itself
-
-    async def main(stop: Stop) -> Result:
-        await trio.lowlevel.checkpoint()
-        _check_name(name)
-        cls = "".join(part.capitalize() for part in name.split("_")) or "Environment"
-        files = {
-            f"{name}.py": _named(_ENVIRONMENT, name, cls),
-            f"test_{name}.py": _named(_TEST, name, cls),
-        }
-        _write(files)
-        spec = f"{name}.py:{cls}"
-        if not as_json:
-            put(
-                f"wrote {' and '.join(files)}. Try:\n"
-                f"  trio-envserve eval {spec} -n 20 --model oracle\n"
-                f"  trio-envserve validate {spec}\n"
-                "  python -m pytest"
-            )
-        return Result(OK, {"files": list(files), "environment": spec})
-
-    return run_verb(main, as_json=as_json)
+    """
+    await trio.lowlevel.checkpoint()
+    name = asked.name
+    _check_name(name)
+    cls = "".join(part.capitalize() for part in name.split("_")) or "Environment"
+    files = {
+        f"{name}.py": _named(_ENVIRONMENT, name, cls),
+        f"test_{name}.py": _named(_TEST, name, cls),
+    }
+    _write(files)
+    spec = f"{name}.py:{cls}"
+    if not asked.as_json:
+        put(
+            f"wrote {' and '.join(files)}. Try:\n"
+            f"  trio-envserve eval {spec} -n 20 --model oracle\n"
+            f"  trio-envserve validate {spec}\n"
+            "  python -m pytest"
+        )
+    return Result(OK, {"files": list(files), "environment": spec})
 
 
 def _named(template: str, name: str, cls: str) -> str:

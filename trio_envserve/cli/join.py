@@ -10,14 +10,12 @@ them.  What does not pass by waiting (another version, a key that may not come i
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-import click
 import trio
 
 from ..core.worker_range import WorkerRange
@@ -28,102 +26,62 @@ from ..host.opening import open_host
 from ..host.orphans import is_first, reap_orphans
 from ..host.processes import STARTED
 from ..logs import set_title
-from .common import (
-    AT_ONCE,
-    OK,
-    Result,
-    Stop,
-    emit,
-    epilog_of_service,
-    put,
-    run_verb,
-    say,
-    start_logging,
-)
-from .notify import Manager, Seen
-from .options import (
-    arg_option,
-    asked_curve,
-    curve_option,
-    drain_option,
-    environ_option,
-    json_option,
-    log_options,
-    logs_of,
-    pairs,
-    parent_option,
-    python_option,
-    worker_environ,
-    workers_of,
-)
+from ..net.keypairs import ClientCurve
+from ..options import argument, option
+from ..server.options import check_slots, pairs
+from .common import AT_ONCE, NOT_STARTED, OK, SERVICE, Result, Stop, emit, put, say
+from .notify import SAY_EVERY_S, Manager, Seen, keep_told
+from .options import Logged, curve_option
 from .parent import stop_with_parent
+from .verbs import server_options, verb
 
-SAY_EVERY_S = 3.0
-"""The pause between lines about what the command waits for."""
 SAY_FIRST_S = 0.5
 """A router that is there has answered by then."""
 
 
-class _Options(NamedTuple):
-    as_json: bool
-    drain_s: float
-    workers: int | str
-    """A number, or a range as text."""
-    parent: int | None
-    open: dict[str, Any]
-    """Arguments of :func:`~trio_envserve.open_host`."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Join(Logged):
+    """The options of ``join``."""
+
+    address: str = argument("The router's address for hosts.")
+    environment: str | None = argument("In the place of the router's.", None, metavar="[ENV]")
+    workers: int | WorkerRange | None = option(
+        None, "Worker processes of this host. 2..64: as many as the router has work for.",
+        metavar="N|A..B", shown="one for each processor", make=WorkerRange.of, common=True,
+    )  # fmt: skip
+    name: str = option(
+        "", "The id of this host, which no other host has.", shown="the machine's", common=True
+    )
+    offers: Mapping[str, Any] = option(
+        dict, "What this machine has for the needs of workers, e.g. gpu=8.",
+        metavar="NAME=AMOUNT", parse=pairs, common=True,
+    )  # fmt: skip
+    server: Mapping[str, Any] = server_options(
+        "worker_command", "worker_python", "args", "worker_environ"
+    )
+    curve: str | None = curve_option(common=True)
+    drain_s: float = option(30.0, "How long a stop waits for running work.", least=0, common=True)
+    exit_with_parent: bool = option(
+        False, "Stop at once when the process that started this one has ended."
+    )
 
 
-@click.command(
-    epilog=epilog_of_service("cannot join, however long it waits: its key, version or --offers")
+@verb(
+    Join,
+    {**SERVICE, NOT_STARTED: "cannot join, however long it waits: its key, version or --offers"},
+    interrupted=None,
 )
-@click.argument("address")
-@click.argument("environment", metavar="[ENV]", required=False)
-@click.option(
-    "--workers", type=workers_of, metavar="N|A..B",
-    help="Worker processes of this host; 2..64: as many as the router has work for. [default: "
-    "one for each processor]",
-)  # fmt: skip
-@click.option(
-    "--name", default="",
-    help="The id of this host, which no other host of the router has. [default: that of the "
-    "machine]",
-)  # fmt: skip
-@click.option(
-    "--offers", multiple=True, metavar="NAME=AMOUNT",
-    help="What this machine has for the needs of workers, e.g. gpu=8. Repeatable.",
-)  # fmt: skip
-@click.option(
-    "--worker-command", metavar="COMMAND",
-    help="Run COMMAND as each worker, in the place of what the router says.",
-)  # fmt: skip
-@python_option
-@arg_option
-@environ_option
-@curve_option
-@drain_option
-@parent_option
-@log_options("INFO", "host.log and worker-SLOT.log")
-@json_option
-def join(
-    address: str, environment: str | None, workers: int | WorkerRange | None, name: str,
-    offers: tuple[str, ...], worker_command: str | None, worker_python: str | None,
-    args: tuple[str, ...], worker_env: tuple[str, ...], drain_s: float,
-    exit_with_parent: bool, as_json: bool, **given: Any,
-) -> int:  # fmt: skip
+async def join(asked: Join, stop: Stop) -> Result:
     """Own workers on this machine for the router that `serve --hosts-bind` opened at ADDRESS.
 
-    \b
     The router says what they run: its ENV with its --arg, its --worker-python, its
     --worker-env for the slots of each host. What is given here counts more:
       ENV (or --worker-command), with its --arg, takes the place of the router's;
       --arg without ENV, --worker-python and --worker-env are laid over it.
 
-    \b
     Examples:
       trio-envserve join tcp://router:5556 --workers 16 --curve node1.key
-      trio-envserve join tcp://router:5556 --offers gpu=2 \\
-        --worker-env 0:CUDA_VISIBLE_DEVICES=0 --worker-env 1:CUDA_VISIBLE_DEVICES=1
+      trio-envserve join tcp://router:5556 --worker-env 0:CUDA_VISIBLE_DEVICES=0
       trio-envserve join tcp://router:5556 my_envs:Maze --arg level=3
 
     It waits for a router that is not there yet, and comes back to one that was gone. If
@@ -133,67 +91,51 @@ def join(
     Ctrl-C or SIGTERM lets the host leave: it takes no new work, waits for running work
     (--drain-s), and ends the workers. A second signal kills the workers and ends at once.
 
-    \b
     With --json, standard output has one object a line:
       {"event": "joining", "host": ..., "address": ..., "pid": ...}   it asks
       {"event": "joined", "environment": ..., ...}                    it is in: again after
                                                                       each new router
       {"event": "apart", "reason": ...}                               the router is gone
       {"event": "stopped", ..., "exit": 0}                            the last line
-    """  # noqa: D301  # click wants the character itself
-    # At once: a parent that ends meanwhile would be taken for another.
-    parent = os.getppid() if exit_with_parent else None
-
-    async def main(stop: Stop) -> Result:
-        count = len(os.sched_getaffinity(0)) if workers is None else workers
-        logs = logs_of(given)
-        options = _Options(
-            as_json, drain_s, count if isinstance(count, int) else str(count), parent,
-            {
-                "address": address,
-                "environment": environment,
-                "args": pairs("--arg", args),
-                "workers": count,
-                "name": name,
-                "offers": pairs("--offers", offers),
-                "worker_command": worker_command,
-                "worker_python": worker_python,
-                "worker_environ": worker_environ(worker_env, count),
-                "worker_logging": dataclasses.asdict(logs),
-                "curve": asked_curve(),
-            },
-        )  # fmt: skip
-        start_logging(logs, "host")
-        keep_freed_memory()
-        return await _join(options, stop)
-
-    return run_verb(main, as_json=as_json)
+    """
+    count = len(os.sched_getaffinity(0)) if asked.workers is None else asked.workers
+    check_slots(asked.server.get("worker_environ", ()), count)
+    options = {
+        **asked.server, "address": asked.address, "environment": asked.environment,
+        "workers": count, "name": asked.name, "offers": asked.offers,
+        "worker_logging": dataclasses.asdict(asked.logs),
+        "curve": None if asked.curve is None else ClientCurve.from_file(asked.curve),
+    }  # fmt: skip
+    asked.start_logging("host")
+    keep_freed_memory()
+    return await _join(asked, options, stop)
 
 
-async def _join(options: _Options, stop: Stop) -> Result:
+async def _join(asked: Join, opened: dict[str, Any], stop: Stop) -> Result:
     began_s = trio.current_time()
     manager = Manager.of(os.environ)
     drained = False
-    async with open_host(**options.open) as host:
+    async with open_host(**opened) as host:
         stop.kill = host.kill
         set_title(f"trio-envserve host {host.name} of {host.address}")
         async with trio.open_nursery() as background:
             if is_first():
                 background.start_soon(reap_orphans, STARTED)
-            if options.parent is not None:
-                background.start_soon(stop_with_parent, options.parent, stop)
-            tell = partial(_tell_manager, manager, host, options, stop)
+            if asked.exit_with_parent:
+                background.start_soon(stop_with_parent, stop.parent, stop)
+            tell = partial(_tell_manager, manager, host, opened["workers"], stop)
             if manager is not None:
-                background.start_soon(_keep_told, manager, tell)
-            _announce(options, host, "joining")
+                background.start_soon(keep_told, manager, tell)
+            announce = partial(_announce, asked.as_json, opened["workers"], host)
+            announce("joining")
             with stop.hurry:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(collect_seldom)
-                    nursery.start_soon(_follow, options, host, tell)
+                    nursery.start_soon(_follow, announce, host, tell)
                     await stop.asked.wait()
                     nursery.cancel_scope.cancel()
                 tell()
-                drained = await _leave(options, host, stop)
+                drained = await _leave(asked.drain_s, host, stop)
             background.cancel_scope.cancel()
     seconds = round(trio.current_time() - began_s, 3)
     summary = {
@@ -207,18 +149,22 @@ async def _join(options: _Options, stop: Stop) -> Result:
     return Result(OK, summary)
 
 
-def _announce(options: _Options, host: JoinedHost, event: str, **more: str) -> None:
+def _announce(
+    as_json: bool, count: int | WorkerRange, host: JoinedHost, event: str, **more: str
+) -> None:
     about = {"host": host.name, "address": host.address, "pid": os.getpid()}
-    if options.as_json:
-        emit({"event": event, **about, "workers": options.workers, **more})
+    if as_json:
+        workers = count if isinstance(count, int) else str(count)
+        emit({"event": event, **about, "workers": workers, **more})
     elif event == "joining":
-        pid, count = os.getpid(), options.workers
-        put(f"host {host.name} joins {host.address} with {count} workers (pid {pid})")
+        put(f"host {host.name} joins {host.address} with {count} workers (pid {os.getpid()})")
     elif event == "joined":
-        say(f"joined {host.address}: {options.workers} workers run {host.serves}")
+        say(f"joined {host.address}: {count} workers run {host.serves}")
 
 
-async def _follow(options: _Options, host: JoinedHost, tell: Callable[[], None]) -> None:
+async def _follow(
+    announce: Callable[..., None], host: JoinedHost, tell: Callable[[], None]
+) -> None:
     """Say when the router has it and when not, and raise what makes it hopeless."""
     said, said_s, joined = "", trio.current_time() - SAY_EVERY_S + SAY_FIRST_S, False
     while True:
@@ -226,12 +172,12 @@ async def _follow(options: _Options, host: JoinedHost, tell: Callable[[], None])
         now_s = trio.current_time()
         if host.is_joined and host.holds_lease and host.serves:
             if not joined:
-                _announce(options, host, "joined", environment=host.serves)
+                announce("joined", environment=host.serves)
                 tell()
             joined, said = True, ""
         elif trouble := host.trouble:
             if joined:
-                _announce(options, host, "apart", reason=trouble)
+                announce("apart", reason=trouble)
                 joined, said = False, "joined"
             if (said and trouble != said) or now_s >= said_s + SAY_EVERY_S:
                 left = f"; {host.workers} workers go on as long as the lease holds"
@@ -240,20 +186,20 @@ async def _follow(options: _Options, host: JoinedHost, tell: Callable[[], None])
         await host.wait_changed()
 
 
-async def _leave(options: _Options, host: JoinedHost, stop: Stop) -> bool:
+async def _leave(drain_s: float, host: JoinedHost, stop: Stop) -> bool:
     """Let running work end, and say what it waits for; whether all of it has ended."""
     if host.workers:
         say(
             f"{stop.why or 'asked to stop'}: taking no new work; waiting up to "
-            f"{options.drain_s:g} s for {host.workers} workers (again to stop at once)"
+            f"{drain_s:g} s for {host.workers} workers (again to stop at once)"
         )
-    with trio.move_on_after(options.drain_s):
+    with trio.move_on_after(drain_s):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_tell_leaving, host)
             await host.leave()
             nursery.cancel_scope.cancel()
         return True
-    say(f"not drained after {options.drain_s:g} s: {host.workers} workers are killed")
+    say(f"not drained after {drain_s:g} s: {host.workers} workers are killed")
     return False
 
 
@@ -264,18 +210,10 @@ async def _tell_leaving(host: JoinedHost) -> None:
         say(f"waiting: {host.workers} workers have not ended{apart}")
 
 
-async def _keep_told(manager: Manager, tell: Callable[[], None]) -> None:
-    """Until the host has left."""
-    with contextlib.closing(manager):
-        while True:
-            tell()
-            await trio.sleep(manager.beat_s)
-
-
-def _tell_manager(manager: Manager | None, host: JoinedHost, options: _Options, stop: Stop) -> None:
+def _tell_manager(manager: Manager | None, host: JoinedHost, workers: object, stop: Stop) -> None:
     """Tell the service manager how it is."""
     if manager is None:
         return
     ready = host.is_joined and host.holds_lease
-    text = f"joined: {host.workers} of {options.workers} workers" if ready else host.trouble
+    text = f"joined: {host.workers} of {workers} workers" if ready else host.trouble
     manager.tell(Seen(ready, stop.asked.is_set(), text or "joining"))

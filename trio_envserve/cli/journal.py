@@ -2,40 +2,48 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import click
 import trio
 
+from ..client.options import DEFAULT_NAMESPACE
 from ..core import error_records, messages, values
-from ..core.errors import ProtocolError
+from ..core.errors import ConfigError, ProtocolError
 from ..core.limits import KeyLimits, WireLimits
 from ..core.terms import Body, Status
 from ..core.values import DecodingError
 from ..json_values import jsonable
+from ..options import argument, option
 from ..server.journal import tools
 from ..server.journal.reading import Found, told
 from ..server.journal.tools import Kept
-from .at_server import namespace_option
-from .common import AT_ONCE, NOT_STARTED, OK, Result, Stop, epilog, put, run_verb, say
-from .options import json_option
+from .common import AT_ONCE, NOT_STARTED, OK, Result, Stop, put, say
 from .render import Table, show_tables
+from .verbs import Asked, verb
 
 _COLUMNS = "key", "state", "executions", "bytes", "namespace"
 ACTIONS = "ls", "show", "export", "check", "compact", "adopt"
 
 
-class _Asked(NamedTuple):
-    folder: Path
-    what: str
-    """The argument of the action; empty if there is none."""
-    namespace: str
-    everywhere: bool
-    repair: bool
-    as_json: bool
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Journal(Asked):
+    """The options of ``journal``."""
+
+    folder: Path = argument("The journal.", metavar="DIR", make=Path)
+    action: str = argument("What to do.", choices=ACTIONS, metavar="|".join(ACTIONS))
+    what: str = argument("A key, or the beginning of some.", "", metavar="[KEY]")
+    namespace: str = option(
+        DEFAULT_NAMESPACE, "The namespace of the keys.", metavar="NAME", common=True
+    )
+    everywhere: bool = option(False, "Show the keys of all namespaces.", flag="--all", common=True)
+    repair: bool = option(
+        False, "With check: keep what can be proven. The rest is put aside, and what is lost is "
+        "said.", common=True,
+    )  # fmt: skip
 
     def found(self) -> tuple[Found, list[Kept]]:
         """The journal's contents, of the namespace."""
@@ -48,38 +56,22 @@ class _Asked(NamedTuple):
         ]
 
 
-@click.command(
-    epilog=epilog(
-        {
-            AT_ONCE: "show: nothing is known under KEY; check: not all is as it was saved",
-            NOT_STARTED: "the journal is in use, damaged, or from elsewhere; the line says which",
-        }
-    )
+@verb(
+    Journal,
+    {
+        AT_ONCE: "show: nothing is known under KEY; check: not all is as it was saved",
+        NOT_STARTED: "the journal is in use, damaged, or from elsewhere; the line says which",
+    },
 )
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-@click.argument("action", type=click.Choice(ACTIONS))
-@click.argument("what", metavar="[KEY]", default="")
-@namespace_option
-@click.option("--all", "everywhere", is_flag=True, help="Show the keys of all namespaces.")
-@click.option(
-    "--repair", is_flag=True,
-    help="With check: keep what can be proven, put the rest aside, and say what is lost.",
-)  # fmt: skip
-@json_option
-def journal(
-    folder: Path, action: str, what: str, namespace: str, everywhere: bool, repair: bool,
-    as_json: bool,
-) -> int:  # fmt: skip
+async def journal(asked: Journal, stop: Stop) -> Result:
     """Show or repair the journal in DIR (of serve --journal).
 
-    \b
     Examples:
       trio-envserve journal runs ls run-8/
       trio-envserve journal runs show run-8/step-12/7
       trio-envserve journal runs export --all > runs.jsonl
       trio-envserve journal runs check --repair
 
-    \b
     ls [PREFIX]  the keys, or those that begin with PREFIX
     show KEY     one key, with its input and its outcome
     export       the same of all keys, one object a line
@@ -91,25 +83,21 @@ def journal(
 
     ls, show and export may be used beside the server; the others refuse a journal that
     is in use.
-    """  # noqa: D301  # click wants the character itself
-    if repair and action != "check":
-        raise click.UsageError("--repair belongs to check")
-    if what and action not in ("ls", "show"):
-        raise click.UsageError(f"{action} takes no KEY")
-    if action == "show" and not what:
-        raise click.UsageError("show needs a KEY")
-    asked = _Asked(folder, what, namespace, everywhere, repair, as_json)
-
-    async def main(stop: Stop) -> Result:
-        with trio.CancelScope() as scope:
-            stop.on_first = scope.cancel
-            return await trio.to_thread.run_sync(_ACTIONS[action], asked, abandon_on_cancel=True)
-        return Result(stop.interrupted_code, {})
-
-    return run_verb(main, as_json=as_json)
+    """
+    if asked.repair and asked.action != "check":
+        raise ConfigError("--repair belongs to check")
+    if asked.what and asked.action not in ("ls", "show"):
+        raise ConfigError(f"{asked.action} takes no KEY")
+    if asked.action == "show" and not asked.what:
+        raise ConfigError("show needs a KEY")
+    do = _ACTIONS[asked.action]
+    with trio.CancelScope() as scope:
+        stop.on_first = scope.cancel
+        return await trio.to_thread.run_sync(do, asked, abandon_on_cancel=True)
+    return Result(stop.interrupted_code, {})
 
 
-def _list(asked: _Asked) -> Result:
+def _list(asked: Journal) -> Result:
     found, keys = asked.found()
     rows = [each for each in map(_row, keys) if each["key"].startswith(asked.what)]
     if not asked.as_json:
@@ -119,7 +107,7 @@ def _list(asked: _Asked) -> Result:
     return Result(OK, {"folder": str(asked.folder), "keys": rows, "problems": found.problems})
 
 
-def _show(asked: _Asked) -> Result:
+def _show(asked: Journal) -> Result:
     found, keys = asked.found()
     for each in keys:
         if each.opened.key == asked.what.encode():
@@ -131,7 +119,7 @@ def _show(asked: _Asked) -> Result:
     return Result(AT_ONCE, {"key": asked.what, "problems": found.problems})
 
 
-def _export(asked: _Asked) -> Result:
+def _export(asked: Journal) -> Result:
     found, keys = asked.found()
     for each in keys:
         if not put(json.dumps(_row(each) | _bodies(each), allow_nan=False)):
@@ -139,7 +127,7 @@ def _export(asked: _Asked) -> Result:
     return Result(OK, {"exported": len(keys), "problems": found.problems})
 
 
-def _check(asked: _Asked) -> Result:
+def _check(asked: Journal) -> Result:
     problems = tools.check(asked.folder)
     summary: dict[str, Any] = {"folder": str(asked.folder), "problems": problems}
     for problem in problems:
@@ -165,24 +153,24 @@ def _check(asked: _Asked) -> Result:
     return Result(OK, summary)
 
 
-def _compact(asked: _Asked) -> Result:
+def _compact(asked: Journal) -> Result:
     before, after = tools.compact(asked.folder, KeyLimits().command_s)
     _tell(asked, f"{before} bytes before, {after} after")
     return Result(OK, {"folder": str(asked.folder), "before_bytes": before, "after_bytes": after})
 
 
-def _adopt(asked: _Asked) -> Result:
+def _adopt(asked: Journal) -> Result:
     times = tools.adopt(asked.folder)
     _tell(asked, f"{asked.folder} belongs to this machine and folder now")
     return Result(OK, {"folder": str(asked.folder), "adopted": times})
 
 
-_ACTIONS: dict[str, Callable[[_Asked], Result]] = dict(
+_ACTIONS: dict[str, Callable[[Journal], Result]] = dict(
     zip(ACTIONS, (_list, _show, _export, _check, _compact, _adopt), strict=True)
 )
 
 
-def _tell(asked: _Asked, text: str) -> None:
+def _tell(asked: Journal, text: str) -> None:
     if not asked.as_json:
         put(text)
 

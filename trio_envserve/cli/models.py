@@ -1,87 +1,21 @@
-"""The options by which commands name models.
-
-Theory of operation
--------------------
-``--endpoints FILE`` sets an environment variable of this process for as long as the
-command runs: the workers inherit it and read the file themselves.  So the file's content,
-and the keys that it names, go nowhere.
-"""
+"""The model that ``eval`` is given: whether the workers can know it, and it can be reached."""
 
 from __future__ import annotations
 
-import os
-from typing import Any
-
-import click
-
 from ..core.errors import ConfigError
-from ..models.endpoints import FILE_VARIABLE, read_endpoints
+from ..models.endpoints import read_endpoints
 from ..models.registry import check_endpoint, open_models
 from .common import NOT_STARTED, CommandError
 
-_GIVEN = "trio_envserve.endpoints"
 
-
-def _use_file(context: click.Context, option: click.Parameter, path: str | None) -> None:
-    if path is None:
-        return
-    path = os.path.abspath(path)
-    try:
-        read_endpoints(path)
-    except ConfigError as error:
-        raise click.BadParameter(str(error)) from None
-    before = os.environ.get(FILE_VARIABLE)
-    os.environ[FILE_VARIABLE] = path
-    context.meta[_GIVEN] = path
-
-    def restore() -> None:
-        if before is None:
-            os.environ.pop(FILE_VARIABLE, None)
-        else:
-            os.environ[FILE_VARIABLE] = before
-
-    context.call_on_close(restore)
-
-
-endpoints_option = click.option(
-    "--endpoints",
-    metavar="FILE",
-    expose_value=False,
-    callback=_use_file,
-    help="A TOML file of named model endpoints. Default: endpoints.toml in the working "
-    "directory, if it is there.",
-)
-
-
-def model_options(function: Any) -> Any:
-    """``--model``, ``--model-name`` and ``--endpoints``."""
-    for option in (
-        endpoints_option,
-        click.option(
-            "--model-name",
-            default="",
-            help="The model's name at its endpoint. Default: what the file of endpoints says.",
-        ),
-        click.option(
-            "--model",
-            default="oracle",
-            show_default=True,
-            help="The model's endpoint: oracle (always right), random (always wrong), "
-            "http://HOST:PORT/v1, or a name in the file of endpoints.",
-        ),
-    ):
-        function = option(function)
-    return function
-
-
-def check_model(model: str, address: str) -> None:
+def check_model(model: str, address: str, endpoints: str) -> None:
     """Raise :class:`ConfigError` if the workers cannot know the model.
 
     With an address the workers are another server's, which has a file of its own.
     """
     if not address:
         check_endpoint(model)
-    elif _GIVEN in click.get_current_context().meta:
+    elif endpoints:
         raise ConfigError(
             "--endpoints is for eval's own server; with --address give it to `serve` there"
         )

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ..core.errors import ConfigError, KeyConflict
-from ..core.limits import MIB, KeyLimits
+from ..core.limits import MIB
 from ..core.status import ServerStats
 from ..evals.records import run_digest
 from ..evals.run import Plan, check_name
 from .common import say
-from .options import key_limits, pairs
 
 _OWN_LIMITS = {
     # It is time in which servers had the journal; an evaluation may take days.
@@ -37,13 +36,9 @@ def check_options(run_name: str | None, address: str, journal: str | None) -> No
         )
 
 
-def own_key_limits(limits: Sequence[str], run_name: str | None) -> KeyLimits:
-    """Those of eval's own server."""
-    if run_name is None:
-        return key_limits(limits)
-    given = pairs("--limit", limits)
-    wide = [f"{name}={value}" for name, value in _OWN_LIMITS.items() if name not in given]
-    return key_limits([*limits, *wide])
+def wide_limits(given: Mapping[str, Any], run_name: str | None) -> dict[str, Any]:
+    """Limits of eval's own server, by name."""
+    return dict(given) if run_name is None else {**_OWN_LIMITS, **given}
 
 
 def caller_of(run_name: str, asked: Mapping[str, Any]) -> str:

@@ -12,13 +12,19 @@ A send never waits.  What the manager has no room for is sent again with the nex
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import Final, NamedTuple, final
+
+import trio
 
 from ..evals.plain import plain_line
 from .common import say
+
+SAY_EVERY_S: Final = 3.0
+"""The pause between lines about what the command waits for."""
 
 LOOK_S: Final = 2.0
 """The pause between two looks at the server if no watchdog wants a beat earlier."""
@@ -96,6 +102,14 @@ class Manager:
     def close(self) -> None:
         """Give up the socket."""
         self._socket.close()
+
+
+async def keep_told(manager: Manager, tell: Callable[[], None]) -> None:
+    """Tell the manager again and again, until it is cancelled; then give up the socket."""
+    with contextlib.closing(manager):
+        while True:
+            tell()
+            await trio.sleep(manager.beat_s)
 
 
 def _kernel_address(address: str) -> str:

@@ -152,3 +152,10 @@ def _lines(total: int, what: str, stream: TextIO) -> Iterator[Advance]:
         yield advance
     finally:
         say()
+
+
+def duration(seconds: float) -> str:
+    """A time for people: ``7 s``, ``12 min`` or ``3.5 h``."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -9,18 +9,19 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-import click
 import trio
 
+from ..core.errors import ConfigError
 from ..core.key_pages import KeyPages
 from ..core.pages import KeyPage, KnownKey
 from ..core.requests import RequestState, Session
 from ..core.router import Router
 from ..core.terms import short
 from ..lab.recording import Event, Player, RequestName, RequestWatch, sequence_text
-from .common import AT_ONCE, OK, Result, Stop, epilog, put, run_verb, say
-from .options import json_option
+from ..options import argument, option
+from .common import AT_ONCE, OK, Result, Stop, put, say
 from .render import Table, show_tables
+from .verbs import Asked, verb
 
 TURN_INPUTS = 512
 """How many inputs are replayed before signals have a turn."""
@@ -29,30 +30,29 @@ MOST_SHOWN = 20
 """Sessions, and keys, in the tables for people; ``--json`` has all."""
 
 
-@click.command(epilog=epilog({AT_ONCE: "the code does something else than was recorded"}))
-@click.argument("file", metavar="FILE", type=click.Path())
-@click.option(
-    "--at", "until_s", type=click.FloatRange(min=0), metavar="SECONDS",
-    help="Stop SECONDS after the server began.",
-)  # fmt: skip
-@click.option(
-    "--step", "until_step", type=click.IntRange(min=0), metavar="N",
-    help="Stop after the Nth input.",
-)  # fmt: skip
-@click.option(
-    "--request", metavar="SESSION/SEQ",
-    help="Show the way of one request; SESSION is its id as in logs, or the first digits.",
-)  # fmt: skip
-@json_option
-def replay(
-    file: str, until_s: float | None, until_step: int | None, request: str | None, as_json: bool
-) -> int:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Replay(Asked):
+    """The options of ``replay``."""
+
+    file: str = argument("A recording.")
+    at: float | None = option(
+        None, "Stop so many seconds after the server began.", metavar="SECONDS", least=0,
+        common=True,
+    )  # fmt: skip
+    step: int | None = option(None, "Stop after the Nth input.", least=0, common=True)
+    request: str | None = option(
+        None, "Show the way of one request. SESSION is its id as in logs, or the first digits.",
+        metavar="SESSION/SEQ", common=True,
+    )  # fmt: skip
+
+
+@verb(Replay, {AT_ONCE: "the code does something else than was recorded"})
+async def replay(asked: Replay, stop: Stop) -> Result:
     """Replay the recording FILE (of serve --record) through this version's code.
 
     The command says whether this code does what the recorded server did, or at which step
     it differs, and shows the state at the end, or at the chosen moment.
 
-    \b
     Examples:
       trio-envserve replay incident.rec
       trio-envserve replay incident.rec --at 61.5
@@ -60,28 +60,24 @@ def replay(
       trio-envserve replay incident.rec --json | jq .state.per_session
 
     Exit code 1: this code did something else.
-    """  # noqa: D301  # click wants the character itself
-    if until_s is not None and until_step is not None:
-        raise click.UsageError("give --at or --step, not both")
-
-    async def main(stop: Stop) -> Result:
-        watch = None if request is None else RequestWatch(RequestName.parse(request))
-        player = Player(file)
-        with trio.CancelScope() as work:
-            stop.on_first = work.cancel
-            await _play(player, watch, until_step, until_s)
-        events = None if watch is None or work.cancelled_caught else watch.events()
-        summary = _summary(player, events)
-        if not as_json:
-            if watch is not None and events is not None:
-                put(f"{sequence_text(events, watch.name)}\n")
-            show_tables(_tables(player, summary), put)
-            _tell(player)
-        if work.cancelled_caught:
-            return Result(stop.interrupted_code, summary)
-        return Result(AT_ONCE if player.identical is False else OK, summary)
-
-    return run_verb(main, as_json=as_json)
+    """
+    if asked.at is not None and asked.step is not None:
+        raise ConfigError("give --at or --step, not both")
+    watch = None if asked.request is None else RequestWatch(RequestName.parse(asked.request))
+    player = Player(asked.file)
+    with trio.CancelScope() as work:
+        stop.on_first = work.cancel
+        await _play(player, watch, asked.step, asked.at)
+    events = None if watch is None or work.cancelled_caught else watch.events()
+    summary = _summary(player, events)
+    if not asked.as_json:
+        if watch is not None and events is not None:
+            put(f"{sequence_text(events, watch.name)}\n")
+        show_tables(_tables(player, summary), put)
+        _tell(player)
+    if work.cancelled_caught:
+        return Result(stop.interrupted_code, summary)
+    return Result(AT_ONCE if player.identical is False else OK, summary)
 
 
 async def _play(

@@ -16,37 +16,26 @@ COMMAND.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import shutil
 import signal
 import sys
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
-import click
 import trio
 
-from ..core.worker_range import WorkerRange
 from ..envs.loading import check_spec
 from ..logs import set_title
+from ..options import argument
 from ..server import Server, open_server
-from ..server.curve import ServerCurve
+from ..server.options import completed
 from .authors import with_traceback
-from .common import AT_ONCE, CommandError, Result, Stop, run_verb, say, start_logging
-from .options import (
-    arg_option,
-    bind_option,
-    folder_option,
-    json_option,
-    log_options,
-    logs_of,
-    pairs,
-    pool_options,
-    python_option,
-    serving_args,
-    transport_option,
-    workers_option,
-)
-from .serving import SAY_EVERY_S
+from .common import AT_ONCE, NOT_STARTED, OK, CommandError, Result, Stop, say
+from .options import Logged, level_option
+from .serve import tell_not_ready
+from .verbs import server_options, verb
 
 VARIABLE = "TRIO_ENVSERVE_ADDRESS"
 """The variable in which COMMAND finds the address."""
@@ -54,47 +43,32 @@ VARIABLE = "TRIO_ENVSERVE_ADDRESS"
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 """Exit codes if COMMAND could not be run, as in a shell."""
 
-EPILOG = """\b
-Exit codes: COMMAND's own, 128 plus the signal's number if one killed it, and
-  1         stopped at once, by a second signal
-  2         wrong usage: an option, an address, an environment's name
-  3         the server could not start: address in use, environment broken
-  126, 127  COMMAND cannot be run, was not found
-  130, 143  interrupted (Ctrl-C, SIGTERM) before COMMAND was started
-"""
+_CODES = {
+    OK: "COMMAND's own, and 128 plus the signal's number if one killed it",
+    AT_ONCE: "stopped at once, by a second signal",
+    NOT_STARTED: "the server could not start: address in use, environment broken",
+    NOT_EXECUTABLE: "COMMAND cannot be run",
+    NOT_FOUND: "COMMAND was not found",
+}
 
 
-class _Options(NamedTuple):
-    environment: str
-    program: str
-    """The path of COMMAND's program."""
-    command: tuple[str, ...]
-    open: dict[str, Any]
-    """Arguments of :func:`~trio_envserve.open_server`."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunWith(Logged):
+    """The options of ``run-with``."""
+
+    environment: str = argument("What is served.", metavar="ENV")
+    command: tuple[str, ...] = argument("What is run.", metavar="-- COMMAND...")
+    server: Mapping[str, Any] = server_options(bind="tcp://127.0.0.1:0")
+    log_level: str = level_option("WARNING")
 
 
-@click.command(name="run-with", epilog=EPILOG)
-@click.argument("environment", metavar="ENV")
-@click.argument("command", metavar="-- COMMAND...", nargs=-1, required=True)
-@bind_option("tcp://127.0.0.1:0")
-@workers_option
-@python_option
-@transport_option
-@folder_option
-@arg_option
-@pool_options
-@log_options("WARNING")
-@json_option
-def run_with(
-    environment: str, command: tuple[str, ...], bind: str, workers: int | WorkerRange,
-    curve: str | None, as_json: bool, **given: Any,
-) -> int:  # fmt: skip
+@verb(RunWith, _CODES, interrupted="interrupted before COMMAND was started")
+async def run_with(asked: RunWith, stop: Stop) -> Result:
     """Run COMMAND while ENV is served, and end with its exit code.
 
-    \b
     Examples:
       trio-envserve run-with my_envs:Maze -- pytest
-      trio-envserve run-with my_envs:Maze --arg level=3 --workers 2 -- pytest -x tests
+      trio-envserve run-with my_envs:Maze --arg level=3 -- pytest -x tests
       trio-envserve run-with arithmetic -- sh -c 'echo $TRIO_ENVSERVE_ADDRESS'
 
     COMMAND is started when a worker is ready. The variable TRIO_ENVSERVE_ADDRESS has
@@ -104,28 +78,17 @@ def run_with(
     Ctrl-C or SIGTERM is passed on to COMMAND, and the server ends when COMMAND has
     ended. A second signal kills COMMAND and the workers.
 
-    \b
     With --json, the last line of standard output, after COMMAND's own output, has at
     least exit, seconds (how long COMMAND ran), address, stats.
-    """  # noqa: D301  # click wants the character itself
-
-    async def main(stop: Stop) -> Result:
-        program = find_program(command[0])
-        if given["worker_python"] is None:
-            with with_traceback(environment):
-                check_spec(environment, pairs("--arg", given["args"]))
-        options = _Options(
-            environment, program, command,
-            {
-                "bind": bind,
-                "curve": None if curve is None else ServerCurve.from_folder(curve),
-                **serving_args(given, workers),
-            },
-        )  # fmt: skip
-        start_logging(logs_of(given), "server")
-        return await _run_with(options, stop)
-
-    return run_verb(main, as_json=as_json)
+    """
+    program = find_program(asked.command[0])
+    options = completed(**asked.server)
+    if options.get("worker_python") is None:
+        with with_traceback(asked.environment):
+            check_spec(asked.environment, options.get("args"))
+    asked.start_logging("server")
+    options |= {"environment": asked.environment, "worker_logging": dataclasses.asdict(asked.logs)}
+    return await _run_with(asked, program, options, stop)
 
 
 def find_program(name: str) -> str:
@@ -142,19 +105,19 @@ def find_program(name: str) -> str:
     raise CommandError(f"command not found: {name}", NOT_FOUND)
 
 
-async def _run_with(options: _Options, stop: Stop) -> Result:
+async def _run_with(asked: RunWith, program: str, opened: dict[str, Any], stop: Stop) -> Result:
     summary: dict[str, Any] = {
-        "environment": options.environment, "command": list(options.command), "address": None,
+        "environment": asked.environment, "command": list(asked.command), "address": None,
         "seconds": 0.0, "stats": None,
     }  # fmt: skip
     code: int | None = None
-    async with open_server(options.environment, **options.open) as server:
+    async with open_server(**opened) as server:
         summary["address"] = server.address
-        set_title(f"trio-envserve run-with {options.environment} at {server.address}")
+        set_title(f"trio-envserve run-with {asked.environment} at {server.address}")
         stop.kill = server.kill
         if await _ready(server, stop):
             began_s = trio.current_time()
-            code = await _run(options, server, stop)
+            code = await _run([program, *asked.command[1:]], server, stop)
             summary["seconds"] = round(trio.current_time() - began_s, 3)
         stats = server.stats().to_record()
     summary["stats"] = {
@@ -174,27 +137,20 @@ async def _ready(server: Server, stop: Stop) -> bool:
     with stop.hurry, trio.CancelScope() as waiting:
         stop.on_first = waiting.cancel
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_tell_not_ready, server)
+            nursery.start_soon(tell_not_ready, server)
             await server.wait_ready()
             nursery.cancel_scope.cancel()
     return not stop.asked.is_set()
 
 
-async def _tell_not_ready(server: Server) -> None:
-    while True:
-        await trio.sleep(SAY_EVERY_S)
-        say(f"not ready yet: {server.status().reason}")
-
-
-async def _run(options: _Options, server: Server, stop: Stop) -> int:
+async def _run(command: list[str], server: Server, stop: Stop) -> int:
     """Run COMMAND to its end; returns its exit code as a shell does."""
     try:
         process = await trio.lowlevel.open_process(
-            [options.program, *options.command[1:]],
-            env={**os.environ, VARIABLE: server.address},
+            command, env={**os.environ, VARIABLE: server.address}
         )
     except (OSError, ValueError) as error:
-        raise CommandError(f"{options.command[0]}: {error}", NOT_EXECUTABLE) from None
+        raise CommandError(f"{command[0]}: {error}", NOT_EXECUTABLE) from None
 
     def pass_on() -> None:
         if stop.number is not None and not _has_it_already(stop.number):
@@ -236,6 +192,3 @@ def _has_it_already(number: int) -> bool:
         return False  # hung up
     finally:
         os.close(terminal)
-
-
-__all__ = ["find_program", "run_with"]

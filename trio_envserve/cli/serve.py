@@ -1,191 +1,548 @@
 """The verb ``serve``: an environment behind an address, until it is told to stop.
 
-The options, and what the server is made of; :mod:`.serving` does the rest.
+Theory of operation
+-------------------
+The address is printed as soon as it is bound; then the workers get ready.  The first
+signal drains the server: it takes no new work.  A second one kills the workers.
+Standard error always says what the command waits for, and a service manager that has
+started it is told the same (:mod:`.notify`).
+
+Doors are clients of the server.  With ``--door-only`` there is nothing but them: they are open
+before the server elsewhere is there, and stay open while it is gone.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
-import click
 import trio
 
-from ..core.worker_range import WorkerRange
+from ..core.closing import ClosingStage
+from ..core.errors import ConfigError, ServerStartError
+from ..core.health import Health, ServerStatus
+from ..doors.verifiers.limits import VerifiersLimits
 from ..envs.loading import DEFAULT_ENVIRONMENT, check_spec
+from ..host.allocator import keep_freed_memory
+from ..host.collector import collect_seldom
+from ..host.orphans import is_first, reap_orphans
+from ..host.processes import STARTED
+from ..logs import set_title
+from ..net import DEFAULT_TRANSPORT, is_loopback
+from ..net.address import ANY, parse_address
+from ..net.keypairs import ClientCurve
+from ..options import option
 from ..otlp import OtlpSetup, asked_by_variables, finish, is_installed, try_to_configure
-from ..server.curve import ServerCurve
+from ..server import Server, open_server
+from ..server.options import completed, limits_by_name, pairs
 from .authors import with_traceback
-from .common import (
-    Result,
-    Stop,
-    epilog_of_service,
-    run_verb,
-    start_logging,
-)
-from .doors import check_keys, doors_asked, others_reach, serve_options
-from .hosts import hosts_asked, hosts_options
-from .models import endpoints_option
-from .options import (
-    arg_option,
-    bind_option,
-    drain_option,
-    folder_option,
-    json_option,
-    log_options,
-    logs_of,
-    pairs,
-    parent_option,
-    pool_options,
-    python_option,
-    serving_args,
-    transport_option,
-    workers_option,
-)
-from .serving import Serving, serve_until_asked
+from .common import AT_ONCE, NOT_STARTED, OK, SERVICE, Result, Stop, emit, put, say
+from .notify import SAY_EVERY_S, Manager, Seen, keep_told
+from .options import DEFAULT_ADDRESS, WithEndpoints, curve_option
+from .parent import stop_with_parent
+from .verbs import server_options, verb
+from .waiting import LOOK_S, tell_health
 
 
-@click.command(
-    epilog=epilog_of_service("could not start: the address is in use, the environment is broken")
-)
-@click.argument("environment", metavar="[ENV]", required=False)
-@bind_option("tcp://127.0.0.1:5555")
-@workers_option
-@click.option(
-    "--worker-command", metavar="COMMAND",
-    help="Run COMMAND as each worker: your own program that speaks the worker's protocol. "
-    "It gets ENV (or none) and --arg as they are; the server does not look for ENV.",
-)  # fmt: skip
-@python_option
-@transport_option
-@arg_option
-@pool_options
-@endpoints_option
-@serve_options
-@drain_option
-@click.option(
-    "--keep-trying", is_flag=True,
-    help="Do not exit if the environment cannot be set up; try again.",
-)  # fmt: skip
-@click.option(
-    "--record", type=click.Path(dir_okay=False), metavar="FILE",
-    help="Record every input of the router in FILE, FILE.1, ...: see replay.",
-)  # fmt: skip
-@click.option(
-    "--record-bodies", is_flag=True,
-    help="Record the bodies of requests and outcomes, too, not only their length.",
-)  # fmt: skip
-@click.option(
-    "--journal", type=click.Path(file_okay=False), metavar="DIR",
-    help="Keep what is known of keys in DIR, so that it outlives the server: see journal.",
-)  # fmt: skip
-@folder_option
-@hosts_options
-@parent_option
-@click.option(
-    "--otlp", metavar="URL",
-    help="Send spans of rollouts to a receiver of OpenTelemetry (OTLP over HTTP), such as "
-    "http://127.0.0.1:4318. Needs the extra otel.",
-)  # fmt: skip
-@click.option(
-    "--otlp-ratio", type=click.FloatRange(0, 1), metavar="RATIO",
-    help="Keep this part of the traces that begin here. [default: all]",
-)  # fmt: skip
-@log_options("INFO")
-@json_option
-def serve(
-    environment: str | None, bind: str, workers: int | WorkerRange, worker_command: str | None,
-    drain_s: float, keep_trying: bool, record: str | None, record_bodies: bool,
-    journal: str | None, curve: str | None, exit_with_parent: bool, otlp: str | None,
-    otlp_ratio: float | None, as_json: bool, **given: Any,
-) -> int:  # fmt: skip
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Serve(WithEndpoints):
+    """The options of ``serve``."""
+
+    server: Mapping[str, Any] = server_options(bind=DEFAULT_ADDRESS)
+    http: str | None = option(
+        None, "Serve HTTP there, too. Port 0 is any free one. Needs the extra http.",
+        metavar="HOST:PORT", common=True,
+    )  # fmt: skip
+    http_hosts: tuple[str, ...] = option(
+        (), "A further name by which callers of --http know this server.", flag="--http-host",
+        metavar="NAME", needs="http",
+    )  # fmt: skip
+    token_file: str | None = option(
+        None, "Accept only callers of --http that send a token of this file. One a line, chmod "
+        "600.", metavar="FILE", needs="http",
+    )  # fmt: skip
+    run_model: str = option(
+        "oracle", "The model of rollouts that come as POST /run. It is oracle, random, a name of "
+        "an endpoint, or its URL.", metavar="MODEL", needs="http",
+    )  # fmt: skip
+    run_model_name: str = option(
+        "", "The name of that model at its endpoint.", metavar="NAME", needs="http"
+    )
+    run_failures: Literal["problems", "rows"] = option(
+        "problems", "How a POST /run that failed is answered. By a problem, whose status ends the "
+        "collection of NeMo Gym, or by a row with 200, _ng_failure_class and mask_sample.",
+        choices=("problems", "rows"), needs="http",
+    )  # fmt: skip
+    run_rerun: bool | None = option(
+        None, "Consent, for rows that come as POST /run, to a further execution. It comes after a "
+        "worker's proven death; without it, as the environment declares.", needs="http",
+    )  # fmt: skip
+    run_execution_s: float | None = option(
+        None, "How long one execution of such a row may last. By default as long as the server "
+        "lets any.", above=0, needs="http",
+    )  # fmt: skip
+    http_limits: Mapping[str, Any] | None = option(
+        None, "Any limit of the HTTP door, e.g. body_bytes=67108864.", flag="--http-limit",
+        metavar="NAME=VALUE", parse=pairs, needs="http",
+    )  # fmt: skip
+    verifiers_bind: str | None = option(
+        None, "Serve clients of verifiers 0.4 there, too. tcp://HOST:PORT or ipc://PATH.",
+        metavar="ADDRESS",
+    )  # fmt: skip
+    redeliver: bool = option(
+        False, "Offer the outcomes of a lost connection at --verifiers-bind to later ones. They "
+        "are those of the same machine, whoever they are. At a loopback address that is always "
+        "done.", needs="verifiers_bind",
+    )  # fmt: skip
+    verifiers_limits: Mapping[str, Any] | None = option(
+        None, "Any limit of the door for verifiers, e.g. frame_bytes=268435456.",
+        flag="--verifiers-limit", metavar="NAME=VALUE", parse=pairs, needs="verifiers_bind",
+    )  # fmt: skip
+    insecure: bool = option(
+        False, "Accept everybody who reaches it, also from other machines. That is for --bind or "
+        "--hosts-bind without --curve, --verifiers-bind, or --http without tokens.",
+    )  # fmt: skip
+    door_only: str | None = option(
+        None, "Open only doors, to the server at that address. They may be opened before it, and "
+        "stay open while it is gone.", metavar="ADDRESS",
+    )  # fmt: skip
+    door_curve: str | None = curve_option(needs="door_only")
+    drain_s: float = option(30.0, "How long a stop waits for running work.", least=0, common=True)
+    keep_trying: bool = option(False, "Do not exit if the environment cannot be set up; try again.")
+    exit_with_parent: bool = option(
+        False, "Stop at once when the process that started this one has ended."
+    )
+    otlp: str | None = option(
+        None, "Send spans of rollouts to a receiver of OpenTelemetry. It takes OTLP over HTTP, "
+        "e.g. http://127.0.0.1:4318. Needs the extra otel.", metavar="URL",
+    )  # fmt: skip
+    otlp_ratio: float | None = option(
+        None, "Keep this part of the traces that begin here. [default: all]", least=0, most=1,
+        needs="otlp",
+    )  # fmt: skip
+
+    def spans(self) -> OtlpSetup | None:
+        """Where spans are sent, if anybody wants them: by the option, or by the variables of
+        OpenTelemetry where its extra is.  Raises ConfigError."""
+        if self.otlp is None and not (asked_by_variables() and is_installed()):
+            return None
+        if not is_installed():
+            raise ConfigError("--otlp needs the extra otel: pip install 'trio-envserve[otel]'")
+        if self.otlp is not None and not self.otlp.startswith(("http://", "https://")):
+            raise ConfigError(f"--otlp takes http://HOST:PORT, not {self.otlp!r}")
+        return OtlpSetup(endpoint=self.otlp or "", ratio=self.otlp_ratio)
+
+    def check_reach(self, options: Mapping[str, Any]) -> None:
+        """Raise ConfigError if other machines reach an address, and nothing keeps them out."""
+        whom = {"bind": "run the environment", "hosts_bind": "own workers for this one"}
+        for name, what in whom.items():
+            bind = options.get(name)
+            if bind and options.get("curve") is None and _others_reach(bind) and not self.insecure:
+                raise ConfigError(
+                    f"{bind.removeprefix('tcp://')} may be reached from other machines: give a "
+                    f"folder of keys (--curve DIR), bind to 127.0.0.1, or let everybody {what} "
+                    "(--insecure)"
+                )
+
+    def lets_all(self, options: Mapping[str, Any]) -> bool:
+        """Whether the door for HTTP lets everybody in.  ConfigError if it should and should
+        not."""
+        if self.token_file is None:
+            return self.insecure
+        others = _others_reach(options.get("bind", "")) and options.get("curve") is None
+        if self.insecure and not (self.verifiers_bind or others):
+            raise ConfigError("--insecure lets everybody in, --token-file does not: give one")
+        return False
+
+
+def _others_reach(bind: str) -> bool:
+    """Whether other machines reach an address; what is none is told when it is bound."""
+    try:
+        return not is_loopback(bind)
+    except ConfigError:
+        return False
+
+
+@verb(Serve, {**SERVICE, NOT_STARTED: "the address is in use, the environment is broken"},
+      interrupted=None)  # fmt: skip
+async def serve(asked: Serve, stop: Stop) -> Result:
     """Serve ENV (default: arithmetic) at an address.
 
-    \b
     ENV is a built-in name (arithmetic), reasoning-gym:NAME, the name of an entry
     point, or package.module:factory; the current folder is searched, too.
 
-    \b
     Examples:
       trio-envserve serve arithmetic --workers 2
-      trio-envserve serve reasoning-gym:countdown --arg size=1000
       trio-envserve serve my_envs:Maze --arg level=3 --bind tcp://127.0.0.1:0
+      trio-envserve serve reasoning-gym:countdown --arg size=1000
       trio-envserve serve --worker-command "node worker.js" --workers 4
       trio-envserve serve arithmetic --http 127.0.0.1:8080
       trio-envserve serve arithmetic --journal runs
+      trio-envserve serve --config serve.toml
       trio-envserve serve arithmetic --bind tcp://0.0.0.0:5555 --curve keys
-      trio-envserve serve arithmetic --bind tcp://0.0.0.0:5555 --curve keys \\
-        --hosts-bind tcp://0.0.0.0:5556 --workers 0
+      trio-envserve serve arithmetic --workers 0 --curve keys --hosts-bind tcp://0.0.0.0:5556
       trio-envserve serve verifiers:gsm8k --verifiers-bind tcp://127.0.0.1:5000
+      trio-envserve serve --door-only tcp://10.0.0.7:5555 --http 127.0.0.1:8080
 
     The address is printed when it is bound. Ctrl-C or SIGTERM stops the server: it
     takes no new work, waits for running work (--drain-s), cancels the rest, and ends
     the workers. A second signal kills the workers and ends at once.
 
-    \b
     With --json, standard output has one object a line:
       {"event": "serving", "address": ..., "pid": ...}    the address is bound
       {"event": "ready", ...}                             a worker is ready
       {"event": "stopped", ..., "stats": ..., "exit": 0}  the last line
-    """  # noqa: D301  # click wants the character itself
-    parent = os.getppid() if exit_with_parent else None
-    if record_bodies and record is None:
-        raise click.UsageError("--record-bodies needs --record FILE")
-    hosts = hosts_asked(given)
-    here = workers or hosts.bind is None
-    beyond = curve is None and others_reach(bind)
-    doors = doors_asked(given, beyond=beyond)
+    """
+    if asked.door_only is not None:
+        asked.start_logging("door")
+        return await _keep_doors(asked, asked.door_only, stop)
+    options = {"bind": DEFAULT_ADDRESS, **completed(**asked.server)}
+    command = options.get("worker_command")
+    if command is None:
+        options.setdefault("environment", DEFAULT_ENVIRONMENT)
+        here = options.get("workers", 1) or options.get("hosts_bind") is None
+        if options.get("worker_python") is None and here:
+            with with_traceback(options["environment"]):
+                check_spec(options["environment"], options.get("args"))
+    asked.name_endpoints()
+    asked.check_reach(options)
+    spans = asked.spans()
+    asked.start_logging("server")
+    options["worker_logging"] = dataclasses.asdict(asked.logs)
+    options["worker_otlp"] = None if spans is None else dataclasses.asdict(spans)
+    serving = Serving(
+        options.get("environment") or command or "", asked.as_json, asked.drain_s,
+        asked.keep_trying, stop.parent if asked.exit_with_parent else None,
+        doors_of(asked, options), options,
+    )  # fmt: skip
+    if spans is None:
+        return await serve_until_asked(serving, stop)
+    # Before the server is opened: it looks then whether this process keeps traces.
+    await trio.to_thread.run_sync(try_to_configure, spans, "server")
+    try:
+        return await serve_until_asked(serving, stop)
+    finally:
+        finish()
 
-    async def main(stop: Stop) -> Result:
-        named = environment
-        if worker_command is None:
-            named = environment or DEFAULT_ENVIRONMENT
-            if given["worker_python"] is None and here:
-                with with_traceback(named):
-                    check_spec(named, pairs("--arg", given["args"]))
-        check_keys(bind, needed=beyond, insecure=given["insecure"])
-        hosts.check_keys(curve, insecure=given["insecure"])
-        spans = _spans_asked(otlp, otlp_ratio)
-        options = Serving(
-            named or worker_command or "", as_json, drain_s, keep_trying, parent, doors,
-            {
-                "environment": named,
-                "worker_command": worker_command,
-                "bind": bind,
-                **serving_args(given, workers, hosted=hosts.bind is not None),
-                "worker_otlp": None if spans is None else dataclasses.asdict(spans),
-                "record": record,
-                "record_bodies": record_bodies,
-                "journal": journal,
-                "curve": None if curve is None else ServerCurve.from_folder(curve),
-                **hosts.open,
-            },
-        )  # fmt: skip
-        start_logging(logs_of(given), "server")
-        if spans is None:
-            return await serve_until_asked(options, stop)
-        # Before the server is opened: it looks then whether this process keeps traces.
-        await trio.to_thread.run_sync(try_to_configure, spans, "server")
+
+# -- doors ------------------------------------------------------------------------------
+
+
+class Doors(NamedTuple):
+    """Doors that are asked for."""
+
+    binds: tuple[str, ...] = ()
+    """Their addresses, which begin with a scheme."""
+    http: Mapping[str, Any] | None = None
+    """Arguments of :func:`~trio_envserve.doors.http.open_http_door`."""
+    verifiers: Mapping[str, Any] | None = None
+    """Arguments of :func:`~trio_envserve.doors.verifiers.open_verifiers_door`."""
+
+
+def doors_of(asked: Serve, options: Mapping[str, Any]) -> Doors:
+    """The doors that are asked for.  Raises ConfigError for options that contradict each other,
+    and for limits that there are not."""
+    transport = options.get("transport", DEFAULT_TRANSPORT)
+    http = verifiers = None
+    if asked.http is not None:
         try:
-            return await serve_until_asked(options, stop)
-        finally:
-            finish()
+            from ..doors.http import HttpLimits
+        except ImportError as error:
+            raise ConfigError(str(error)) from None
+        [limits] = limits_by_name(asked.http_limits or {}, HttpLimits)
+        http = {
+            "bind": asked.http, "hosts": asked.http_hosts, "token_file": asked.token_file,
+            "insecure": asked.lets_all(options), "limits": limits, "run_model": asked.run_model,
+            "run_model_name": asked.run_model_name, "run_failures": asked.run_failures,
+            "run_rerun": asked.run_rerun, "run_execution_s": asked.run_execution_s,
+            "transport": transport,
+        }  # fmt: skip
+    if asked.verifiers_bind is not None:
+        [limits] = limits_by_name(asked.verifiers_limits or {}, VerifiersLimits)
+        verifiers = {
+            "bind": asked.verifiers_bind, "redeliver": asked.redeliver,
+            "insecure": asked.insecure, "limits": limits, "transport": transport,
+        }  # fmt: skip
+    binds = [f"tcp://{asked.http}"] * bool(http) + [str(asked.verifiers_bind)] * bool(verifiers)
+    return Doors(tuple(binds), http, verifiers)
 
-    return run_verb(main, as_json=as_json)
+
+async def check_doors(doors: Doors) -> None:
+    """Find out what would keep the doors from being opened, before anything is started: an
+    address in use.  Raises ConfigError and ServerStartError."""
+    for bind in doors.binds:
+        if bind.startswith("tcp://"):
+            try:
+                place = parse_address(bind)
+            except ConfigError as error:
+                raise ConfigError(f"HOST:PORT expected: {error}") from None
+            host = None if place.host == ANY else place.host
+            try:
+                listeners = await trio.open_tcp_listeners(place.port, host=host)
+            except OSError as error:
+                where = bind.removeprefix("tcp://")
+                raise ServerStartError(
+                    f"cannot listen at {where}: {error.strerror or error}; nothing was started"
+                ) from error
+            for listener in listeners:
+                await listener.aclose()
 
 
-def _spans_asked(url: str | None, ratio: float | None) -> OtlpSetup | None:
-    """Where spans are sent, if anybody wants them: by the option, or by the variables of
-    OpenTelemetry where its extra is.  Raises UsageError."""
-    if url is None and not asked_by_variables():
-        if ratio is not None:
-            raise click.UsageError("--otlp-ratio needs --otlp URL")
-        return None
-    if not is_installed():
-        if url is None:
-            return None
-        raise click.UsageError("--otlp needs the extra otel: pip install 'trio-envserve[otel]'")
-    if url is not None and not url.startswith(("http://", "https://")):
-        raise click.UsageError(f"--otlp takes http://HOST:PORT, not {url!r}")
-    return OtlpSetup(endpoint=url or "", ratio=ratio)
+@asynccontextmanager
+async def open_doors(
+    doors: Doors, server: Server | str, curve: ClientCurve | None = None
+) -> AsyncIterator[dict[str, tuple[str, Any]]]:
+    """Open the doors of a server, or of the one at an address; yields where each is, and the
+    door."""
+    opened: dict[str, tuple[str, Any]] = {}
+    async with AsyncExitStack() as stack:
+        if doors.http is not None:
+            from ..doors.http import open_http_door
+
+            place = open_http_door(server, **doors.http, curve=curve)
+            http = await stack.enter_async_context(place)
+            opened["http"] = http.url, http
+        if doors.verifiers is not None:
+            from ..doors.verifiers import open_verifiers_door
+
+            other = open_verifiers_door(server, **doors.verifiers, curve=curve)
+            verifiers = await stack.enter_async_context(other)
+            opened["verifiers"] = verifiers.address, verifiers
+        yield opened
+
+
+async def _keep_doors(asked: Serve, address: str, stop: Stop) -> Result:
+    """Keep the doors to a server elsewhere open until the command is asked to stop."""
+    began_s = trio.current_time()
+    doors = doors_of(asked, asked.server)
+    if not doors.binds:
+        raise ConfigError("--door-only needs a door: --http HOST:PORT or --verifiers-bind ADDRESS")
+    if wrong := set(asked.server) - {"transport", "config"}:
+        raise ConfigError(f"--door-only starts no server, which {min(wrong)} is for")
+    curve = None if asked.door_curve is None else ClientCurve.from_file(asked.door_curve)
+    with trio.CancelScope() as everything:
+        stop.kill = everything.cancel
+        async with open_doors(doors, address, curve) as opened, trio.open_nursery() as nursery:
+            places = {name: place for name, (place, _) in opened.items()}
+            set_title(f"trio-envserve doors of {address}")
+            about = {**places, "address": address, "pid": os.getpid()}
+            if asked.as_json:
+                emit({"event": "serving", **about})
+            else:
+                put(f"serving {address} at {' and '.join(places.values())} (pid {os.getpid()})")
+            _, door = next(iter(opened.values()))
+            nursery.start_soon(tell_health, door, float("inf"))
+
+            async def tell_ready() -> None:
+                while door.health().health is not Health.HEALTHY:  # noqa: ASYNC110  # no event
+                    await trio.sleep(LOOK_S)
+                if asked.as_json:
+                    emit({"event": "ready", **about})
+                else:
+                    say(f"ready at {' and '.join(places.values())}")
+
+            nursery.start_soon(tell_ready)
+            if asked.exit_with_parent:
+                nursery.start_soon(stop_with_parent, stop.parent, stop)
+            await stop.asked.wait()
+            say(f"{stop.why or 'asked to stop'}: no new requests; what is under way is answered")
+            nursery.cancel_scope.cancel()
+    summary: dict[str, Any] = {
+        "event": "stopped", "address": address, "pid": os.getpid(),
+        "why": stop.why or "parent ended", "seconds": round(trio.current_time() - began_s, 3),
+    }  # fmt: skip
+    return Result(AT_ONCE if stop.at_once else OK, summary)
+
+
+# -- the server -------------------------------------------------------------------------
+
+
+class Serving(NamedTuple):
+    """The server's options, parsed."""
+
+    served: str
+    """The environment's name, or the worker command."""
+    as_json: bool
+    drain_s: float
+    keep_trying: bool
+    parent: int | None
+    doors: Doors
+    open: dict[str, Any]
+    """Arguments of :func:`~trio_envserve.open_server`."""
+    beside: Callable[[Server], Awaitable[None]] | None = None
+    """A task that runs beside the server, and ends a little later."""
+
+
+async def serve_until_asked(options: Serving, stop: Stop) -> Result:
+    """Serve, drain, and say what came of it."""
+    keep_freed_memory()
+    manager = Manager.of(os.environ)
+    async with trio.open_nursery() as nursery:
+        if options.parent is not None:
+            nursery.start_soon(stop_with_parent, options.parent, stop)
+        result = await _until_asked(options, stop, manager, nursery)
+        nursery.cancel_scope.cancel()
+    return result
+
+
+async def _until_asked(
+    options: Serving, stop: Stop, manager: Manager | None, background: trio.Nursery
+) -> Result:
+    began_s = trio.current_time()
+    await check_doors(options.doors)
+    drained = False
+    broken: list[str] = []
+    async with open_server(**options.open) as server:
+        stop.kill = server.kill
+        address = server.address
+        set_title(f"trio-envserve server of {options.served} at {address}")
+        if is_first() and options.open.get(
+            "workers", 1
+        ):  # without workers, its children are its own
+            background.start_soon(reap_orphans, STARTED)
+        tell = partial(_tell_manager, manager, server)
+        if manager is not None:
+            background.start_soon(keep_told, manager, tell)
+        async with open_doors(options.doors, server) as doors:
+            at = {"hosts": server.hosts_address} if server.hosts_address else {}
+            _announce(
+                options, "serving", server, {n: place for n, (place, _) in doors.items()} | at
+            )
+            if options.beside is not None:
+                background.start_soon(options.beside, server)
+            with stop.hurry:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(collect_seldom)
+                    nursery.start_soon(_tell_ready, options, server, stop, broken, tell)
+                    await stop.asked.wait()
+                    nursery.cancel_scope.cancel()
+                if not broken:
+                    drained = await _drain(options, server, stop, tell)
+        stats = server.stats().to_record()
+    summary: dict[str, Any] = {
+        "event": "stopped",
+        "environment": options.served,
+        "address": address,
+        "pid": os.getpid(),
+        "why": stop.why or ("parent ended" if stop.at_once else "environment broken"),
+        "drained": drained,
+        "seconds": round(trio.current_time() - began_s, 3),
+        "stats": {key: stats[key] for key in ("cache", "worker_restarts", "sessions", "malformed")},
+    }
+    if stop.at_once:
+        say("stopped at once; the workers and their executions were killed")
+        return Result(AT_ONCE, summary)
+    if broken:
+        say(f"error: {broken[0]}")
+        summary["error"] = {"type": "ServerStartError", "message": broken[0]}
+        return Result(NOT_STARTED, summary)
+    cache = stats["cache"]
+    say(
+        f"stopped after {summary['seconds']:.1f} s: {cache['entered']} requests entered, "
+        f"{cache['completed']} completed"
+    )
+    return Result(OK, summary)
+
+
+def _announce(
+    options: Serving, event: str, server: Server, doors: Mapping[str, str] | None = None
+) -> None:
+    if options.as_json:
+        status = server.status()
+        emit(
+            {
+                "event": event, "environment": options.served, "address": server.address,
+                "pid": os.getpid(), "ready": status.ready, "workers": status.workers,
+                **(doors or {}),
+            }
+        )  # fmt: skip
+    elif event == "serving":
+        also = "".join(f" and {address}" for address in (doors or {}).values())
+        put(f"serving {options.served} at {server.address}{also} (pid {os.getpid()})")
+    else:
+        say(f"ready at {server.address}")
+
+
+async def _tell_ready(
+    options: Serving, server: Server, stop: Stop, broken: list[str], tell: Callable[[], None]
+) -> None:
+    """Say when a worker is ready, and until then why none is."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tell_not_ready, server)
+        ready = False
+        while not ready and not broken:
+            try:
+                await server.wait_ready()
+                ready = True
+            except ServerStartError as error:
+                if options.keep_trying:
+                    await trio.sleep(SAY_EVERY_S)
+                else:
+                    broken.append(str(error))
+                    stop.ask()
+        nursery.cancel_scope.cancel()
+    if ready:
+        _announce(options, "ready", server)
+        tell()
+
+
+async def tell_not_ready(server: Server) -> None:
+    """Say why a server is not ready, every few seconds."""
+    while True:
+        await trio.sleep(SAY_EVERY_S)
+        status = server.status()
+        if status.status is not ServerStatus.READY:
+            say(f"not ready yet: {status.reason}")
+
+
+async def _drain(options: Serving, server: Server, stop: Stop, tell: Callable[[], None]) -> bool:
+    """Let running work end, and say what the server waits for."""
+    running = server.stats().running
+    say(
+        f"{stop.why or 'asked to stop'}: taking no new work; waiting up to {options.drain_s:g} s "
+        f"for {running} executions (again to stop at once)"
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_tell_draining, server, tell)
+        drained = await server.drain(options.drain_s)
+        nursery.cancel_scope.cancel()
+    if not drained:
+        say(f"not drained after {options.drain_s:g} s: {_left(server)}; cancelling")
+    return drained
+
+
+async def _tell_draining(server: Server, tell: Callable[[], None]) -> None:
+    tell()
+    while True:
+        await trio.sleep(SAY_EVERY_S)
+        say(f"waiting: {_left(server)}")
+
+
+def _left(server: Server) -> str:
+    stats = server.stats()
+    left = f"{stats.running} executions are running, {stats.kept} outcomes are not fetched yet"
+    if stats.closing is not None and stats.closing.stage is ClosingStage.DRAINING:
+        left += f"; {stats.closing.left_s:.0f} s more at most"
+    return left
+
+
+# -- the service manager ----------------------------------------------------------------
+
+
+def _tell_manager(manager: Manager | None, server: Server) -> None:
+    if manager is None:
+        return
+    stats = server.stats()
+    stopping = stats.closing is not None
+    text = f"{stats.status.value}: {stats.ready} of {stats.workers} workers are ready"
+    if stopping:
+        text = f"{stats.reason}: {_left(server)}"
+    elif stats.reason:
+        text += f"; {stats.reason}"
+    else:
+        text += f", {stats.running} executions run, {stats.waiting} requests wait"
+    manager.tell(Seen(stats.status is ServerStatus.READY, stopping, text))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import dataclasses
 import functools
 import math
 import sys
@@ -19,10 +20,11 @@ from ..evals.files import Entry, Overview, chosen, overview, record_at
 from ..evals.page import Line, page
 from ..evals.plain import headline, plain_line
 from ..evals.run import check
-from .common import OK, Result, Stop, epilog, put, run_verb
-from .options import json_option
+from ..options import argument, option
+from .common import OK, Result, Stop, put
 from .render import Table, show_tables
 from .results import shown
+from .verbs import Asked, verb
 
 STYLES = {
     "title": "bold", "name": "bold cyan", "error": "red", "dim": "dim", "system": "magenta",
@@ -37,30 +39,29 @@ _PREVIOUS = {"p", "b", "\x1b[D", "\x1b[A"}
 _QUIT = {"q", "\x1b", "\x04"}
 
 
-@click.command(epilog=epilog())
-@click.argument("file")
-@click.option("--errors", is_flag=True, help="Only rollouts that ended in errors.")
-@click.option("--worst", is_flag=True, help="The lowest rewards first.")
-@click.option("--best", is_flag=True, help="The highest rewards first.")
-@click.option("--slowest", is_flag=True, help="The longest executions first.")
-@click.option("--input", "index", type=click.IntRange(min=0), metavar="N", help="Only of input N.")
-@click.option("--below", type=float, metavar="REWARD", help="Only rewards below REWARD.")
-@click.option("--above", type=float, metavar="REWARD", help="Only rewards above REWARD.")
-@click.option(
-    "--number", type=click.IntRange(min=1), metavar="N",
-    help="Print the N-th of these rollouts, counted from 1, and end.",
-)  # fmt: skip
-@click.option("--list", "as_list", is_flag=True, help="Print a line for each, and end.")
-@click.option("--full", is_flag=True, help="Shorten nothing.")
-@json_option
-def show(
-    file: str, errors: bool, worst: bool, best: bool, slowest: bool, index: int | None,
-    below: float | None, above: float | None, number: int | None, as_list: bool, full: bool,
-    as_json: bool,
-) -> int:  # fmt: skip
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Show(Asked):
+    """The options of ``show``."""
+
+    file: str = argument("A file of results.")
+    errors: bool = option(False, "Only rollouts that ended in errors.", common=True)
+    worst: bool = option(False, "The lowest rewards first.", common=True)
+    best: bool = option(False, "The highest rewards first.", common=True)
+    slowest: bool = option(False, "The longest executions first.", common=True)
+    index: int | None = option(None, "Only of input N.", flag="--input", least=0, common=True)
+    below: float | None = option(None, "Only rewards below this one.", metavar="REWARD")
+    above: float | None = option(None, "Only rewards above this one.", metavar="REWARD")
+    number: int | None = option(
+        None, "Print the N-th of these rollouts, from 1, and end.", least=1, common=True
+    )
+    as_list: bool = option(False, "Print a line for each, and end.", flag="--list", common=True)
+    full: bool = option(False, "Shorten nothing.", common=True)
+
+
+@verb(Show)
+async def show(asked: Show, stop: Stop) -> Result:
     """Page through the rollouts in FILE, which `eval --output` wrote.
 
-    \b
     Examples:
       trio-envserve show results.jsonl
       trio-envserve show results.jsonl --errors --list
@@ -70,42 +71,41 @@ def show(
     On a terminal n, p and g go to the next, the previous and any page, and q ends. Elsewhere
     there is a list, or with --number one page. With --json the last line has the list as
     `rollouts`, or with --number the whole record as `rollout`.
-    """  # noqa: D301  # click wants the character itself
-    if worst + best + slowest > 1:
-        raise click.UsageError("--worst, --best and --slowest are three orders: give one")
+    """
+    if asked.worst + asked.best + asked.slowest > 1:
+        raise ConfigError("--worst, --best and --slowest are three orders: give one")
+    file, number = asked.file, asked.number
 
     def choose() -> tuple[Overview, list[Entry]]:
         found = overview(file, check)
         return found, chosen(
-            found.entries, errors=errors, worst=worst, best=best, slowest=slowest, index=index,
-            below=below, above=above,
+            found.entries, errors=asked.errors, worst=asked.worst, best=asked.best,
+            slowest=asked.slowest, index=asked.index, below=asked.below, above=asked.above,
         )  # fmt: skip
 
-    async def main(stop: Stop) -> Result:
-        with trio.CancelScope() as scope:
-            stop.on_first = scope.cancel
-            found, entries = await trio.to_thread.run_sync(choose)
-            if number is not None:
-                return await one(number, entries)
-            if as_json:
-                rollouts = [_listed(n, each) for n, each in enumerate(entries, 1)]
-                return Result(OK, {"file": file, "count": len(entries), "rollouts": rollouts})
-            if as_list or not entries or not (sys.stdin.isatty() and sys.stdout.isatty()):
-                show_tables([list_table(file, found, entries)], put)
-            else:
-                await _page_through(file, entries, stop, full=full)
-        return Result(stop.interrupted_code if stop.asked.is_set() else OK, {})
+    with trio.CancelScope() as scope:
+        stop.on_first = scope.cancel
+        found, entries = await trio.to_thread.run_sync(choose)
+        if number is not None:
+            return await _one(asked, number, entries)
+        if asked.as_json:
+            rollouts = [_listed(n, each) for n, each in enumerate(entries, 1)]
+            return Result(OK, {"file": file, "count": len(entries), "rollouts": rollouts})
+        if asked.as_list or not entries or not (sys.stdin.isatty() and sys.stdout.isatty()):
+            show_tables([list_table(file, found, entries)], put)
+        else:
+            await _page_through(file, entries, stop, full=asked.full)
+    return Result(stop.interrupted_code if stop.asked.is_set() else OK, {})
 
-    async def one(number: int, entries: Sequence[Entry]) -> Result:
-        if number > len(entries):
-            raise ConfigError(f"--number {number}: there are {len(entries)} such rollouts")
-        record = await trio.to_thread.run_sync(record_at, file, entries[number - 1], check)
-        if as_json:
-            return Result(OK, {"file": file, "number": number, "rollout": _plain(record)})
-        print_page(page(record, place=f"{number} of {len(entries)}", full=full))
-        return Result(OK, {})
 
-    return run_verb(main, as_json=as_json)
+async def _one(asked: Show, number: int, entries: Sequence[Entry]) -> Result:
+    if number > len(entries):
+        raise ConfigError(f"--number {number}: there are {len(entries)} such rollouts")
+    record = await trio.to_thread.run_sync(record_at, asked.file, entries[number - 1], check)
+    if asked.as_json:
+        return Result(OK, {"file": asked.file, "number": number, "rollout": _plain(record)})
+    print_page(page(record, place=f"{number} of {len(entries)}", full=asked.full))
+    return Result(OK, {})
 
 
 async def _page_through(file: str, entries: Sequence[Entry], stop: Stop, *, full: bool) -> None:

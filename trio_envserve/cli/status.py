@@ -1,80 +1,81 @@
-"""The verb ``status``: shows a server's statistics."""
+"""The verb ``status``: a server's statistics, what is late there, and where its code stands."""
 
 from __future__ import annotations
 
+import dataclasses
+import shlex
 import signal
 import sys
+from collections.abc import Mapping
 from typing import Any
 
-import click
 import trio
 
 from ..client import Client, open_client
+from ..client.options import DEFAULT_NAMESPACE
+from ..client.places import WAITS, places
+from ..core.errors import ConfigError, ServerNotReady
 from ..core.health import ServerStatus
-from ..net import Transport
-from .at_server import AtServer, address_option, leave_out_warnings, no_answer
+from ..core.pages import RunningPage, RunningRollout
+from ..evals.plain import plain_line
+from ..options import option
+from .at_server import leave_out_warnings, no_answer, reached
 from .common import (
     AT_ONCE,
     NO_SERVER,
     NOT_STARTED,
     OK,
+    ROLLOUT_ERRORS,
     CommandError,
     Result,
     Stop,
     emit,
-    epilog,
     put,
-    run_verb,
 )
-from .options import asked_curve, client_options, json_option
-from .render import Table, rich_tables, show_tables
+from .options import OfKeys
+from .render import Table, duration, rich_tables, show_tables
 from .results import calls_words, tokens_words
-from .slow import oldest, slow_table
+from .verbs import verb
+
+STACK_S = 10.0
+"""How long a worker may take to say where its code stands."""
 
 
-@click.command(
-    cls=AtServer,
-    epilog=epilog(
-        {
-            OK: "the server answered; with --ready: a worker is ready, and it takes new work",
-            AT_ONCE: "with --ready: it is starting, silent, broken or stopping; the line says why",
-            NOT_STARTED: NO_SERVER,
-        }
-    ),
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Status(OfKeys):
+    """The options of ``status``."""
+
+    slow: int | None = option(
+        None, "Show the N rollouts that have run longest, too.", least=1, common=True
+    )
+    stack: str | None = option(
+        None, "Show where the code of the rollout under KEY stands. KEY may also be the id of a "
+        "request, as --slow shows it for what has no key.", metavar="KEY", common=True,
+    )  # fmt: skip
+    ready: bool = option(False, "For probes: say whether it is ready, and exit so.", common=True)
+    watch: bool = option(False, "Show the status again and again, until Ctrl-C.", common=True)
+    every_s: float = option(1.0, "With --watch, how often.", least=0.1)
+
+
+@verb(
+    Status,
+    {
+        OK: "the server answered; with --ready: a worker is ready, and it takes new work",
+        AT_ONCE: "with --ready: it is starting, silent, broken or stopping; the line says why",
+        NOT_STARTED: NO_SERVER,
+        ROLLOUT_ERRORS: "with --stack: nothing runs under KEY, or its worker is silent",
+    },
+    takes_address=True,
 )
-@address_option
-@click.option(
-    "--ready", is_flag=True,
-    help="For probes: say in a line whether the server is ready, and end with the exit code.",
-)  # fmt: skip
-@click.option("--watch", is_flag=True, help="Show the status again and again, until Ctrl-C.")
-@click.option(
-    "--every-s", type=click.FloatRange(min=0.1), default=1.0, show_default=True,
-    help="With --watch, how often.",
-)  # fmt: skip
-@click.option(
-    "--wait-s", type=click.FloatRange(min=0, min_open=True), default=3.0, show_default=True,
-    help="How long to wait for an answer.",
-)  # fmt: skip
-@click.option(
-    "--slow", type=click.IntRange(min=1), metavar="N",
-    help="Show the N rollouts that have run longest, too.",
-)  # fmt: skip
-@client_options
-@json_option
-def status(
-    address: str, ready: bool, watch: bool, every_s: float, wait_s: float, slow: int | None,
-    transport: Transport, as_json: bool,
-) -> int:  # fmt: skip
+async def status(asked: Status, stop: Stop) -> Result:
     """Show what the server at ADDRESS is doing: its requests, cache and workers.
 
     Without ADDRESS it is tcp://127.0.0.1:5555, where `serve` is by default.
 
-    \b
     Examples:
-      trio-envserve status
-      trio-envserve status tcp://127.0.0.1:5555 --json | jq .per_worker
       trio-envserve status tcp://127.0.0.1:5555 --slow 20
+      trio-envserve status --stack run-8/step-12/7
+      trio-envserve status tcp://127.0.0.1:5555 --json | jq .per_worker
       trio-envserve status tcp://127.0.0.1:5555 --ready || echo not now
 
     With --json the object has the server's statistics; with --watch there is one
@@ -83,31 +84,33 @@ def status(
     starting, silent, broken or stopping.
 
     With --ready the exit code is the answer, and a line says why.
-    """  # noqa: D301  # click wants the character itself
-    if ready and watch:
-        raise click.UsageError("--ready looks once, --watch again and again: give one")
 
-    async def main(stop: Stop) -> Result:
-        last: dict[str, Any] = {}
-        leave_out_warnings()
-        with trio.CancelScope() as work:
-            stop.on_first = work.cancel
-            async with open_client(
-                address, name="status", transport=transport, curve=asked_curve()
-            ) as client:
-                last = await _stats(client, address, wait_s, slow)
-                if watch:
-                    await _watch(client, address, wait_s, every_s, last, as_json, slow)
-                elif ready:
-                    return _ready(last, as_json)
-                elif not as_json:
-                    show_tables(status_tables(last), put)
-        # Ctrl-C is the normal end of a watch.
-        if stop.asked.is_set() and not (watch and stop.number == signal.SIGINT and last):
-            return Result(stop.interrupted_code, last)
-        return Result(OK, last)
-
-    return run_verb(main, as_json=as_json)
+    With --stack the text has the rollout's tasks of trio, its thread or its tasks of asyncio,
+    and the place where the worker's event loop stands, if that is late. Nothing is disturbed,
+    and the worker answers while its loop is blocked.
+    """
+    if asked.ready + asked.watch + (asked.stack is not None) > 1:
+        raise ConfigError("--ready, --watch and --stack show three things: give one")
+    if asked.stack is not None:
+        return await _show_stack(asked, asked.stack, stop)
+    last: dict[str, Any] = {}
+    leave_out_warnings()
+    with trio.CancelScope() as work:
+        stop.on_first = work.cancel
+        async with open_client(
+            asked.address, name="status", transport=asked.transport, curve=asked.client_keys
+        ) as client:
+            last = await _stats(client, asked)
+            if asked.watch:
+                await _watch(client, asked, last)
+            elif asked.ready:
+                return _ready(last, asked.as_json)
+            elif not asked.as_json:
+                show_tables(status_tables(last), put)
+    # Ctrl-C is the normal end of a watch.
+    if stop.asked.is_set() and not (asked.watch and stop.number == signal.SIGINT and last):
+        return Result(stop.interrupted_code, last)
+    return Result(OK, last)
 
 
 def _ready(stats: dict[str, Any], as_json: bool) -> Result:
@@ -124,31 +127,30 @@ def state_of(stats: dict[str, Any]) -> str:
     return f"{state}: {_first_line(reason)}" if reason else state
 
 
-async def _stats(client: Client, address: str, wait_s: float, slow: int | None) -> dict[str, Any]:
-    with trio.move_on_after(wait_s):
+async def _stats(client: Client, asked: Status) -> dict[str, Any]:
+    with trio.move_on_after(asked.wait_s):
         stats = (await client.stats()).to_record()
-        return stats if slow is None else {**stats, "slow": await oldest(client, slow)}
-    why = client.health().reason
-    raise CommandError(no_answer(address, wait_s, why), NOT_STARTED)
+        return stats if asked.slow is None else {**stats, "slow": await oldest(client, asked.slow)}
+    raise no_answer(asked, client)
 
 
-async def _watch(
-    client: Client, address: str, wait_s: float, every_s: float, last: dict[str, Any],
-    as_json: bool, slow: int | None,
-) -> None:  # fmt: skip
+async def _watch(client: Client, asked: Status, last: dict[str, Any]) -> None:
     """Show ``last``, then go on while it is read; ``last`` is kept up to date."""
-    if as_json or not sys.stdout.isatty():
-        while emit(last) if as_json else show_tables(status_tables(last), put):
-            await trio.sleep(every_s)
-            last.update(await _stats(client, address, wait_s, slow))
+
+    async def look() -> None:
+        await trio.sleep(asked.every_s)
+        last.update(await _stats(client, asked))
+
+    if asked.as_json or not sys.stdout.isatty():
+        while emit(last) if asked.as_json else show_tables(status_tables(last), put):
+            await look()
         return
     from rich.live import Live
 
     with Live(rich_tables(status_tables(last)), auto_refresh=False) as live:
         while True:
             live.update(rich_tables(status_tables(last)), refresh=True)
-            await trio.sleep(every_s)
-            last.update(await _stats(client, address, wait_s, slow))
+            await look()
 
 
 def status_tables(stats: dict[str, Any]) -> list[Table]:
@@ -295,3 +297,114 @@ def _first_line(text: Any) -> str:
 
 def _milliseconds(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds * 1e3:.1f} ms"
+
+
+# -- the slowest rollouts ------------------------------------------------------------
+
+_COLUMNS = "key or request", "age", "p50", "worker", "execution", "note", "where it stands"
+LINES = 5
+"""Of so many of the oldest their workers are asked for the line."""
+LINE_S = 1.0
+
+
+async def oldest(client: Client, most: int) -> dict[str, Any]:
+    """So many that have run longest, as plain data: what ``--json`` adds.  The oldest of them
+    with the line of their code."""
+    found: list[RunningRollout] = []
+    first = 0
+    while True:
+        page: RunningPage = await client.list_running(first=first)
+        found += page.running[: most - len(found)]
+        if page.next is None or len(found) == most:
+            lines = await places(client, found, most=LINES, timeout_s=LINE_S)
+            return {
+                "running": [
+                    {**dataclasses.asdict(each), "line": lines.get(each.number, "")}
+                    for each in found
+                ],
+                "total": page.total,
+                "typical_s": page.typical_s,
+            }
+        first = page.next
+
+
+def name_of(row: Mapping[str, Any]) -> str:
+    """The name that ``key cancel`` and ``status --stack`` take; of a request without a
+    key its id."""
+    if row["key"] is None:
+        return str(row["request"])
+    name = shlex.quote(row["key"])
+    if row["namespace"] == DEFAULT_NAMESPACE:
+        return name
+    return f"{name} --namespace {shlex.quote(row['namespace'])}"
+
+
+def slow_table(slow: dict[str, Any]) -> Table:
+    """The same for people."""
+    typical_s = slow["typical_s"]
+    typical = "-" if typical_s is None else duration(typical_s)
+    rows = [_row(each, typical) for each in slow["running"]]
+    title = f"oldest {len(rows)} of {slow['total']} that run"
+    return Table(title, _COLUMNS, rows, left=(0, 5, 6)) if rows else Table("nothing runs", (), [])
+
+
+def _row(row: dict[str, Any], typical: str) -> tuple[str, ...]:
+    executions = row["state"] if row["executions"] is None else str(row["executions"])
+    note = " ".join(f"{name}={value}" for name, value in row["note"].items() if name != WAITS)
+    frames = [line.strip() for line in row["where"].splitlines() if line.strip()]
+    blocked = [line for line in frames if line.startswith("File ")]
+    where = row.get("line") or (blocked or frames or [""])[-1]
+    return name_of(row), duration(row["age_s"]), typical, row["worker"], executions, note, where
+
+
+# -- where a rollout stands -----------------------------------------------------------
+
+
+async def _show_stack(asked: Status, key: str, stop: Stop) -> Result:
+    with trio.CancelScope() as work:
+        stop.on_first = work.cancel
+        async with reached(asked, "stack") as client:
+            row = await _find(client, key, asked.namespace)
+            text = None if row is None else await _ask(client, row)
+            if row is None or text is None:
+                raise CommandError(
+                    f"nothing runs under {key} in namespace {asked.namespace}; `trio-envserve "
+                    f"status {asked.address} --slow 20` shows what runs",
+                    ROLLOUT_ERRORS,
+                )
+            if not asked.as_json:
+                put(f"{key} has run on worker {row.worker} for {row.age_s:.1f} s")
+                if row.note.get(WAITS):
+                    put(plain_line(f"it waits {row.note[WAITS]}"))
+                put("\n".join(plain_line(line) for line in text.splitlines()))
+            about: dict[str, Any] = {
+                "key": row.key, "namespace": row.namespace, "request": row.request,
+                "worker": row.worker, "age_s": row.age_s, "note": dict(row.note),
+                "stack": text,
+            }  # fmt: skip
+            return Result(OK, about)
+    return Result(stop.interrupted_code, {})
+
+
+async def _find(client: Client, key: str, namespace: str) -> RunningRollout | None:
+    """The rollout that runs under the key, or as this request."""
+    first: int | None = 0
+    while first is not None:
+        page = await client.list_running(first=first)
+        for row in page.running:
+            if (row.namespace, row.key) == (namespace, key):
+                return row
+            if row.key is None and row.request == key:
+                return row
+        first = page.next
+    return None
+
+
+async def _ask(client: Client, row: RunningRollout) -> str | None:
+    try:
+        return await client.stack(row.number, timeout_s=STACK_S)
+    except ServerNotReady as error:
+        raise CommandError(
+            f"worker {row.worker} does not say where it stands: it is stopped, or is no worker "
+            f"of this package ({error})", ROLLOUT_ERRORS,
+        ) from None  # fmt: skip

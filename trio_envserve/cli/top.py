@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-import click
 import trio
 
 from ..client import Client
 from ..core.errors import EnvServeError
 from ..evals.statistics import sparkline
-from ..net import Transport
-from .at_server import AtServer, address_option, reached, wait_option
-from .common import NO_SERVER, NOT_STARTED, OK, Result, Stop, emit, epilog, put, run_verb
-from .keys import duration
-from .options import client_options, json_option
-from .render import Table, rich_tables, tables_text
-from .slow import oldest, slow_table
-from .status import host_tables, pool_rows, state_of, worker_table
+from ..options import option
+from .at_server import reached
+from .common import NO_SERVER, NOT_STARTED, OK, Result, Stop, emit, put
+from .options import AtServer
+from .render import Table, duration, rich_tables, tables_text
+from .status import host_tables, oldest, pool_rows, slow_table, state_of, worker_table
+from .verbs import verb
 
 ANSWER_S = 2.0
 """A server that takes longer to answer is shown as silent."""
@@ -29,22 +28,16 @@ HISTORY = 60
 DEATHS = 5
 
 
-@click.command(cls=AtServer, epilog=epilog({NOT_STARTED: NO_SERVER}))
-@address_option
-@click.option(
-    "--rows", type=click.IntRange(min=1, max=100), default=10, show_default=True, metavar="N",
-    help="Show the N slowest rollouts.",
-)  # fmt: skip
-@click.option(
-    "--every-s", type=click.FloatRange(min=0.1), default=1.0, show_default=True,
-    help="How often to look.",
-)  # fmt: skip
-@wait_option
-@client_options
-@json_option
-def top(
-    address: str, rows: int, every_s: float, wait_s: float, transport: Transport, as_json: bool
-) -> int:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Top(AtServer):
+    """The options of ``top``."""
+
+    rows: int = option(10, "Show the N slowest rollouts.", least=1, most=100, common=True)
+    every_s: float = option(1.0, "How often to look.", least=0.1, common=True)
+
+
+@verb(Top, {NOT_STARTED: NO_SERVER}, takes_address=True)
+async def top(asked: Top, stop: Stop) -> Result:
     """Watch the server at ADDRESS: queue, rates, slowest rollouts, workers, failures.
 
     Without ADDRESS it is tcp://127.0.0.1:5555, where `serve` is by default.
@@ -53,21 +46,16 @@ def top(
     output is no terminal, it prints a block of text each time; with --json an object a
     line, with the statistics of `status`, a field "slow" and a field "rates".
 
-    \b
     Example:
       trio-envserve top
-    """  # noqa: D301  # click wants the character itself
-
-    async def main(stop: Stop) -> Result:
-        watch = Watch()
-        with trio.CancelScope() as work:
-            stop.on_first = work.cancel
-            async with reached(address, transport, wait_s, "top") as client:
-                await _look(client, watch, rows)
-                await _show(client, watch, rows, every_s, as_json=as_json)
-        return Result(OK, watch.last)
-
-    return run_verb(main, as_json=as_json)
+    """
+    watch = Watch()
+    with trio.CancelScope() as work:
+        stop.on_first = work.cancel
+        async with reached(asked, "top") as client:
+            await _look(client, watch, asked.rows)
+            await _show(client, watch, asked.rows, asked.every_s, as_json=asked.as_json)
+    return Result(OK, watch.last)
 
 
 class Watch:

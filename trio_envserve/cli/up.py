@@ -13,113 +13,88 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import click
 import trio
 
 from ..core.errors import ConfigError
 from ..core.lease import FENCE_S
+from ..core.limits import ServerLimits
 from ..core.worker_range import WorkerRange
 from ..envs.loading import DEFAULT_ENVIRONMENT
 from ..launchers import slurm
 from ..launchers.hosts import Start, keep_hosts
 from ..net.keypairs import ClientCurve, KeyPair, write_whole
+from ..options import argument, option
 from ..server import Server
 from ..server.curve import ClientRight, ServerCurve
-from .common import (
-    Result,
-    Stop,
-    epilog_of_service,
-    run_verb,
-    say,
-    start_logging,
-)
-from .doors import ServeDoors
-from .options import (
-    arg_option,
-    drain_option,
-    json_option,
-    key_limits,
-    log_options,
-    logs_of,
-    pairs,
-    server_limits,
-    workers_of,
-)
-from .serving import Serving, serve_until_asked
+from ..server.options import completed, pairs
+from .common import NOT_STARTED, SERVICE, Result, Stop, say
+from .options import DEFAULT_ADDRESS, Logged
+from .serve import Doors, Serving, serve_until_asked
+from .verbs import server_options, verb
 
 LAUNCHERS = ("ray", "slurm")
 
 
-@click.command(
-    epilog=epilog_of_service("could not start: the address is in use, the environment is broken")
-)
-@click.argument("launcher", type=click.Choice(LAUNCHERS))
-@click.argument("environment", metavar="[ENV]", required=False)
-@click.option(
-    "--hosts", type=workers_of, default=1, show_default=True, metavar="N|A..B",
-    help="How many hosts there are; 2..8: as many as there is work for.",
+def _hosts(said: Any) -> WorkerRange:
+    found = WorkerRange.of(str(said))
+    return WorkerRange(found, found) if isinstance(found, int) else found
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Up(Logged):
+    """The options of ``up``."""
+
+    launcher: str = argument("What starts hosts.", choices=LAUNCHERS, metavar="ray|slurm")
+    environment: str = argument("What is served.", DEFAULT_ENVIRONMENT, metavar="[ENV]")
+    hosts: WorkerRange = option(
+        WorkerRange(1, 1), "How many hosts there are. 2..8: as many as there is work for.",
+        metavar="N|A..B", shown="1", make=_hosts, common=True,
+    )  # fmt: skip
+    workers: int = option(1, "Worker processes of each host.", least=1, common=True)
+    resource: Mapping[str, Any] = option(
+        dict, "ray: what a host takes of its node, e.g. CPU=8 or GPU=1.",
+        metavar="NAME=AMOUNT", shown="a CPU for each worker", parse=pairs, common=True,
+    )  # fmt: skip
+    ray_address: str | None = option(
+        None, "ray: the cluster.", metavar="ADDRESS", shown="that of this machine"
+    )
+    sbatch: tuple[str, ...] = option(
+        (), "slurm: an option for each job, e.g. --sbatch=--time=04:00:00.", metavar="OPTION",
+        common=True,
+    )  # fmt: skip
+    leave_s: int = option(
+        120, "slurm: how long before its wall time a host begins to leave.", metavar="SECONDS",
+        least=20,
+    )  # fmt: skip
+    hosts_bind: str | None = option(
+        None, "Where hosts connect to. By default any port of this machine's address in the "
+        "cluster; slurm: must be given.", metavar="ADDRESS", common=True,
+    )  # fmt: skip
+    key_file: Path = option(
+        Path("up.key"), "Write the keys for clients there.",
+        shown="up.key", metavar="FILE", make=Path, common=True,
+    )  # fmt: skip
+    server: Mapping[str, Any] = server_options(
+        "args", "limits", "bind", "fence_s", bind=DEFAULT_ADDRESS, fence_s=FENCE_S
+    )
+    drain_s: float = option(30.0, "How long a stop waits for running work.", least=0)
+
+
+@verb(
+    Up, {**SERVICE, NOT_STARTED: "the address is in use, the environment is broken"},
+    interrupted=None,
 )  # fmt: skip
-@click.option(
-    "--workers", type=click.IntRange(min=1), default=1, show_default=True,
-    help="Worker processes of each host.",
-)  # fmt: skip
-@click.option(
-    "--resource", "resources", multiple=True, metavar="NAME=AMOUNT",
-    help="ray: what a host takes of its node, e.g. CPU=8 or GPU=1. Repeatable. "
-    "[default: a CPU for each worker]",
-)  # fmt: skip
-@click.option(
-    "--ray-address", metavar="ADDRESS", help="ray: the cluster.  [default: that of this machine]"
-)
-@click.option(
-    "--sbatch", "sbatch", multiple=True, metavar="OPTION",
-    help="slurm: an option for each job, e.g. --sbatch=--time=04:00:00. Repeatable.",
-)  # fmt: skip
-@click.option(
-    "--leave-s", type=click.IntRange(min=20), default=120, show_default=True,
-    help="slurm: how long before its wall time a host begins to leave.",
-)  # fmt: skip
-@click.option(
-    "--bind", default="tcp://127.0.0.1:5555", show_default=True, metavar="ADDRESS",
-    help="Where clients connect to.",
-)  # fmt: skip
-@click.option(
-    "--hosts-bind", metavar="ADDRESS",
-    help="Where hosts connect to.  [default: any port of this machine's address in the cluster; "
-    "slurm: must be given]",
-)  # fmt: skip
-@click.option(
-    "--key-file", default="up.key", show_default=True, metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the keys for clients there: --curve FILE of eval and others.",
-)  # fmt: skip
-@click.option(
-    "--fence-s", type=click.FloatRange(min=0, min_open=True), default=FENCE_S, show_default=True,
-    metavar="SECONDS", help="A host that has no answer for this long kills its workers.",
-)  # fmt: skip
-@arg_option
-@click.option("--limit", "limits", multiple=True, metavar="NAME=VALUE", help="A limit. Repeatable.")
-@drain_option
-@log_options("INFO")
-@json_option
-def up(
-    launcher: str, environment: str | None, hosts: int | WorkerRange, workers: int,
-    resources: tuple[str, ...], ray_address: str | None, sbatch: tuple[str, ...], leave_s: int,
-    bind: str, hosts_bind: str | None, key_file: Path, fence_s: float, args: tuple[str, ...],
-    limits: tuple[str, ...], drain_s: float, as_json: bool, **given: Any,
-) -> int:  # fmt: skip
+async def up(asked: Up, stop: Stop) -> Result:
     """Serve ENV on hosts that LAUNCHER (ray, slurm) starts.
 
-    \b
     Examples:
       trio-envserve up ray arithmetic --hosts 2..8 --workers 8
-      trio-envserve up slurm arithmetic --hosts 4 --workers 16 \\
-        --hosts-bind tcp://login1:5556 --sbatch=--time=04:00:00
+      trio-envserve up slurm arithmetic --hosts 4 --hosts-bind tcp://login1:5556
       trio-envserve eval arithmetic -n 1000 --address tcp://127.0.0.1:5555 --curve up.key
 
     The server runs here. Clients and hosts need keys, which are made for this run: those
@@ -127,45 +102,38 @@ def up(
     is replaced by another one; whether what it ran may run again is its caller's decision.
 
     Ctrl-C or SIGTERM stops the server as `serve` does, and then all hosts.
-    """  # noqa: D301  # click wants the character itself
+    """
+    asked.start_logging("server")
+    keys = Keys.new()
+    options = completed(**asked.server)
+    limits = options.setdefault("limits", ServerLimits())
+    with tempfile.TemporaryDirectory(prefix=".envserve-", dir=Path.cwd()) as folder:
+        if asked.launcher == "ray":
+            where, make = await _ray(asked.ray_address, asked.resource, asked.workers, keys)
+            at = asked.hosts_bind or f"tcp://{where}:0"
+        elif asked.hosts_bind is None:
+            raise ConfigError("up slurm needs --hosts-bind: an address that its nodes reach")
+        else:
+            at = asked.hosts_bind
+            make = _slurm(asked.sbatch, asked.leave_s, asked.workers, keys, Path(folder))
 
-    async def main(stop: Stop) -> Result:
-        count = WorkerRange(hosts, hosts) if isinstance(hosts, int) else hosts
-        named = environment or DEFAULT_ENVIRONMENT
-        serves = {"environment": named, "args": pairs("--arg", args)}
-        start_logging(logs_of(given), "server")
-        keys = Keys.new()
-        server_limits_ = server_limits(limits)
-        with tempfile.TemporaryDirectory(prefix=".envserve-", dir=Path.cwd()) as folder:
-            if launcher == "ray":
-                where, make = await _ray(ray_address, resources, workers, keys)
-                at = hosts_bind or f"tcp://{where}:0"
-            elif hosts_bind is None:
-                raise ConfigError("up slurm needs --hosts-bind: an address that its nodes reach")
-            else:
-                at = hosts_bind
-                make = _slurm(sbatch, leave_s, workers, keys, Path(folder))
-
-            async def beside(server: Server) -> None:
-                start = await make(server)
-                await keep_hosts(
-                    server, start, count, workers=workers, limits=server_limits_,
-                    name=f"{launcher}-{secrets.token_hex(4)}",
-                )  # fmt: skip
-
-            options = Serving(
-                named, as_json, drain_s, True, None, ServeDoors(None, None),
-                {
-                    **serves, "bind": bind, "workers": 0, "limits": server_limits_,
-                    "keys": key_limits(limits), "hosts_bind": at, "fence_s": fence_s,
-                    "curve": keys.of_server, "transport": "zmtp",
-                },
-                beside,
+        async def beside(server: Server) -> None:
+            start = await make(server)
+            await keep_hosts(
+                server, start, asked.hosts, workers=asked.workers, limits=limits,
+                name=f"{asked.launcher}-{secrets.token_hex(4)}",
             )  # fmt: skip
-            with _written(key_file, keys.of_client):
-                return await serve_until_asked(options, stop)
 
-    return run_verb(main, as_json=as_json)
+        serving = Serving(
+            asked.environment, asked.as_json, asked.drain_s, True, None, Doors(),
+            {
+                "bind": DEFAULT_ADDRESS, **options, "environment": asked.environment,
+                "workers": 0, "hosts_bind": at, "curve": keys.of_server,
+            },
+            beside,
+        )  # fmt: skip
+        with _written(asked.key_file, keys.of_client):
+            return await serve_until_asked(serving, stop)
 
 
 @contextmanager
@@ -206,13 +174,13 @@ class Keys:
 
 
 async def _ray(
-    address: str | None, given: Sequence[str], workers: int, keys: Keys
+    address: str | None, given: Mapping[str, Any], workers: int, keys: Keys
 ) -> tuple[str, Make]:
     """The address of this machine in the cluster, and how a host is started there."""
     from ..launchers.ray import RayHosts, connect
 
     resources = {"CPU": float(workers)}
-    for name, amount in pairs("--resource", given).items():
+    for name, amount in given.items():
         if isinstance(amount, bool) or not isinstance(amount, int | float) or amount < 0:
             raise ConfigError(f"--resource {name}={amount}: an amount is a number, such as GPU=1")
         resources[name] = amount

@@ -17,20 +17,20 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
-import click
 import trio
 
 from ..core.errors import ConfigError
 from ..envs.loading import check_spec
 from ..evals.inputs import read_inputs
 from ..host.interpreters import check_interpreter, find_interpreter, own_folders
+from ..options import argument, option
 from ..worker.validation import Wanted
-from .common import AT_ONCE, NOT_STARTED, OK, Result, Stop, epilog, put, run_verb, say
-from .options import arg_option, json_option, pairs, python_option
+from .common import AT_ONCE, NOT_STARTED, OK, Result, Stop, put, say
+from .verbs import Asked, server_options, verb
 
 _ROOT = str(Path(__file__).resolve().parent.parent.parent)
 _MAIN = "from trio_envserve.worker.validation import main; main()"
@@ -42,60 +42,44 @@ _STACKS_S = 2.0
 _SHOWN = {"ok": "ok", "warning": "WARNING", "failed": "FAILED", "skipped": "-"}
 
 
-class _Options(NamedTuple):
-    wanted: Wanted
-    python: str | None
-    timeout_s: float
-    strict: bool
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Validate(Asked):
+    """The options of ``validate``."""
+
+    environment: str = argument("The environment.", metavar="ENV")
+    n: int = option(8, "Rollouts.", flag="-n", least=1, common=True)
+    seed: int = option(0, "Seed of the inputs.", common=True)
+    inputs: str = option(
+        "", "A file of inputs, as for `eval`, in the place of ENV's own.", metavar="FILE",
+        common=True,
+    )  # fmt: skip
+    model: str = option(
+        "oracle", "The model: oracle (right), random (wrong), or an endpoint as for `eval`.",
+        metavar="MODEL", common=True,
+    )  # fmt: skip
+    model_name: str = option("", "The model at the endpoint.", metavar="NAME")
+    timeout_s: float = option(120.0, "How long one check may take.", least=0.1, common=True)
+    cancel_s: float = option(5.0, "How long a cancelled rollout may take to end.", least=0.1)
+    strict: bool = option(False, "A warning is a failure.", common=True)
+    server: Mapping[str, Any] = server_options("args", "worker_python")
 
 
-@click.command(
-    epilog=epilog(
-        {
-            OK: "nothing failed, and with --strict nothing was warned of",
-            AT_ONCE: "something failed, or with --strict was warned of",
-            NOT_STARTED: "ENV cannot be loaded or set up",
-        }
-    )
+@verb(
+    Validate,
+    {
+        OK: "nothing failed, and with --strict nothing was warned of",
+        AT_ONCE: "something failed, or with --strict was warned of",
+        NOT_STARTED: "ENV cannot be loaded or set up",
+    },
 )
-@click.argument("environment", metavar="ENV")
-@click.option("-n", type=click.IntRange(min=1), default=8, show_default=True, help="Rollouts.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the inputs.")
-@click.option(
-    "--inputs", metavar="FILE", default="",
-    help="A file of inputs, as for `eval`, in the place of ENV's own.",
-)  # fmt: skip
-@click.option(
-    "--model", default="oracle", show_default=True, metavar="MODEL",
-    help="The model: oracle (right), random (wrong), or an endpoint as for `eval`.",
-)  # fmt: skip
-@click.option("--model-name", default="", metavar="NAME", help="The model at the endpoint.")
-@click.option(
-    "--timeout-s", type=click.FloatRange(min=0.1), default=120.0, show_default=True,
-    help="How long one check may take.",
-)  # fmt: skip
-@click.option(
-    "--cancel-s", type=click.FloatRange(min=0.1), default=5.0, show_default=True,
-    help="How long a cancelled rollout may take to end.",
-)  # fmt: skip
-@click.option("--strict", is_flag=True, help="A warning is a failure.")
-@python_option
-@arg_option
-@json_option
-def validate(
-    environment: str, n: int, seed: int, inputs: str, model: str, model_name: str,
-    timeout_s: float, cancel_s: float, strict: bool, worker_python: str | None,
-    args: tuple[str, ...], as_json: bool,
-) -> int:  # fmt: skip
+async def validate(asked: Validate, stop: Stop) -> Result:
     """Look over ENV: run it, cancel it, and find what it gets wrong silently.
 
-    \b
     Examples:
       trio-envserve validate my_envs.py:Maze
       trio-envserve validate my_envs:Maze --arg level=3 -n 20 --strict
       trio-envserve validate my_envs:Maze --worker-python /opt/framework/bin/python
 
-    \b
     The checks:
       load, setup      it is found, made and set up; your traceback if not
       inputs           inputs(n, seed) gives n, follows from its seed, can be sent
@@ -110,29 +94,26 @@ def validate(
       left behind      rollouts leave no tasks, threads, children or descriptors
       teardown         it raises nothing
 
-    \b
     With --json, the last line of standard output has ok, failed, warnings (how many), and
     checks: a list of check, finding (ok, warning, failed, skipped), text, traceback.
-    """  # noqa: D301  # click wants the character itself
-
-    async def main(stop: Stop) -> Result:
-        python = None if worker_python is None else find_interpreter(worker_python)
-        if python is not None:
-            await check_interpreter(python)
-        else:
-            check_spec(environment, pairs("--arg", args))
-        wanted = Wanted(
-            environment=environment, args=pairs("--arg", args), n=n, seed=seed, model=model,
-            model_name=model_name, inputs=_read(inputs) if inputs else None, cancel_s=cancel_s,
-            path=[entry or os.getcwd() for entry in sys.path] if python is None else own_folders(),
-            keep_path=python is not None,
-        )  # fmt: skip
-        result = await _validate(_Options(wanted, python, timeout_s, strict), stop)
-        if not as_json:
-            _show(environment, result.summary)
-        return result
-
-    return run_verb(main, as_json=as_json)
+    """
+    args, given = asked.server.get("args", {}), asked.server.get("worker_python")
+    python = None if given is None else find_interpreter(given)
+    if python is not None:
+        await check_interpreter(python)
+    else:
+        check_spec(asked.environment, args)
+    wanted = Wanted(
+        environment=asked.environment, args=args, n=asked.n, seed=asked.seed, model=asked.model,
+        model_name=asked.model_name, inputs=_read(asked.inputs) if asked.inputs else None,
+        cancel_s=asked.cancel_s,
+        path=[entry or os.getcwd() for entry in sys.path] if python is None else own_folders(),
+        keep_path=python is not None,
+    )  # fmt: skip
+    result = await _validate(asked, wanted, python, stop)
+    if not asked.as_json:
+        _show(asked.environment, result.summary)
+    return result
 
 
 def _read(file: str) -> list[Any]:
@@ -144,16 +125,16 @@ def _read(file: str) -> list[Any]:
     return inputs
 
 
-async def _validate(options: _Options, stop: Stop) -> Result:
+async def _validate(asked: Validate, wanted: Wanted, python: str | None, stop: Stop) -> Result:
     found = _Found()
     with trio.CancelScope() as work:
         stop.on_first = work.cancel
-        await _run(options, found)
+        await _run(wanted, python, asked.timeout_s, found)
     checks = found.checks
     counts = {finding: sum(each["finding"] == finding for each in checks) for finding in _SHOWN}
-    bad = counts["failed"] + (counts["warning"] if options.strict else 0)
+    bad = counts["failed"] + (counts["warning"] if asked.strict else 0)
     summary = {
-        "environment": options.wanted.environment, "ok": not bad and not stop.asked.is_set(),
+        "environment": asked.environment, "ok": not bad and not stop.asked.is_set(),
         "failed": counts["failed"], "warnings": counts["warning"], "checks": checks,
     }  # fmt: skip
     if stop.asked.is_set():
@@ -165,26 +146,26 @@ async def _validate(options: _Options, stop: Stop) -> Result:
     return Result(NOT_STARTED if broken else AT_ONCE if bad else OK, summary)
 
 
-async def _run(options: _Options, found: _Found) -> None:
+async def _run(wanted: Wanted, python: str | None, timeout_s: float, found: _Found) -> None:
     """Start the process, and read what it says; it is dead at the end."""
     boot = [sys.executable, "-P", "-c", _BOOT, _ROOT]
     process = await trio.lowlevel.open_process(
-        boot if options.python is None else [options.python, "-P", "-c", _MAIN],
+        boot if python is None else [python, "-P", "-c", _MAIN],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0,
     )  # fmt: skip
     try:
         assert process.stdin is not None
         assert process.stdout is not None
         with contextlib.suppress(trio.BrokenResourceError):  # it has ended, which is told below
-            await process.stdin.send_all(json.dumps(dataclasses.asdict(options.wanted)).encode())
+            await process.stdin.send_all(json.dumps(dataclasses.asdict(wanted)).encode())
             await process.stdin.aclose()
         buffer = b""
         while not found.ended:
-            with trio.move_on_after(options.timeout_s) as waiting:
+            with trio.move_on_after(timeout_s) as waiting:
                 data = await process.stdout.receive_some(64 * 1024)
             if waiting.cancelled_caught:
                 await _show_stacks(process)
-                found.fail(f"it did not end in {options.timeout_s:g} s (--timeout-s)")
+                found.fail(f"it did not end in {timeout_s:g} s (--timeout-s)")
                 return
             if not data:
                 await process.wait()

@@ -122,12 +122,12 @@ class ServerOptions:
     _: dataclasses.KW_ONLY
     args: Mapping[str, Any] | None = option(
         None,
-        "Argument of the environment's class or factory, e.g. level=3. VALUE is JSON, or text.",
+        "Argument of the environment, e.g. level=3. VALUE is JSON, or text.",
         flag="--arg", metavar="KEY=VALUE", parse=pairs, common=True,
     )  # fmt: skip
     bind: str = option(
         "tcp://127.0.0.1:0",
-        "Address for clients. tcp://HOST:PORT (port 0: any free one) or ipc:///PATH.",
+        "Address for clients. It is tcp://HOST:PORT (port 0: any free one) or ipc:///PATH.",
         metavar="ADDRESS", common=True,
     )  # fmt: skip
     workers: int | WorkerRange = option(

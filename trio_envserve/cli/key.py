@@ -1,0 +1,319 @@
+"""The verbs ``key list``, ``attach``, ``cancel`` and ``forget``: the keys that a server knows."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import trio
+
+from ..client import Client, KeyEnded, Outcome
+from ..core.errors import CallError, NoAnswer, RanAndFailed, UnknownKey, WorkerLost
+from ..core.pages import KeyPage, KnownKey
+from ..json_values import jsonable
+from ..options import argument, option
+from .at_server import reached
+from .common import (
+    NO_OUTCOME,
+    NO_SERVER,
+    NOT_STARTED,
+    OK,
+    ROLLOUT_ERRORS,
+    CommandError,
+    Result,
+    Stop,
+    put,
+    say,
+)
+from .options import OfKeys
+from .render import Table, duration, show_tables
+from .verbs import verb
+from .waiting import tell_health
+
+ANSWER_S = 30.0
+"""How long the server may take for one key."""
+_COLUMNS = "key", "state", "waiters", "age", "left", "bytes", "namespace"
+_NOT_DONE = {NOT_STARTED: NO_SERVER, ROLLOUT_ERRORS: "the server did not do it; the line says why"}
+
+
+# -- list -------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ListKeys(OfKeys):
+    """The options of ``key list``."""
+
+    prefix: str = argument("The beginning of the keys.", "", metavar="[PREFIX]")
+    everywhere: bool = option(False, "Show the keys of all namespaces.", flag="--all", common=True)
+    most: int = option(1000, "Show at most N keys.", least=1, common=True)
+    first: int = option(
+        0, "Begin with this generation: the `next` of the list before.", metavar="NUMBER", least=0
+    )
+
+
+@verb(ListKeys, {NOT_STARTED: NO_SERVER}, name="list", takes_address=True)
+async def list_keys(asked: ListKeys, stop: Stop) -> Result:
+    """Show the keys that a server knows, or those that begin with PREFIX.
+
+    Examples:
+      trio-envserve key list
+      trio-envserve key list run-8/step-12/ --namespace nightly
+      trio-envserve key list --all --json | jq -r '.keys[] | select(.state == "running").key'
+
+    The state of a key is
+      held       an execution of earlier work under it has not ended
+      waiting    it waits for a worker
+      running    it runs
+      completed  its outcome is there, and retained
+      closed     it was cancelled or forgotten, and its execution has not ended
+
+    The keys come in the order in which they were first asked for. The age counts from
+    then; `left` is the time until the key is given up or forgotten, while nobody
+    waits for it.
+
+    With --json the object has the same fields in full, and `next`, which is null
+    unless there are more keys than --most.
+    """
+    found: dict[str, Any] = {}
+    with trio.CancelScope() as work:
+        stop.on_first = work.cancel
+        async with reached(asked, "keys") as client:
+            shown = None if asked.everywhere else asked.namespace
+            known, page = await _list(client, shown, asked.prefix, asked.first, asked.most)
+            found = {
+                "address": asked.address, "namespace": shown, "prefix": asked.prefix,
+                "keys": [dataclasses.asdict(each) for each in known],
+                "next": page.next, "generations": page.generations,
+                "size_bytes": page.size_bytes,
+            }  # fmt: skip
+            if not asked.as_json:
+                _show_list(known, page, shown, asked.prefix)
+    return Result(stop.interrupted_code if stop.asked.is_set() else OK, found)
+
+
+async def _list(
+    client: Client, namespace: str | None, prefix: str, first: int, most: int
+) -> tuple[list[KnownKey], KeyPage]:
+    """Keys of a server, and the last page with where the next list begins."""
+    known: list[KnownKey] = []
+    while True:
+        page = await client.list_keys(namespace, first=first)
+        fitting = [each for each in page.keys if each.key.startswith(prefix)]
+        known += fitting
+        if len(known) > most:
+            following = known[most].generation
+            return known[:most], dataclasses.replace(page, next=following)
+        if page.next is None:
+            return known, page
+        first = page.next
+
+
+def _show_list(known: list[KnownKey], page: KeyPage, namespace: str | None, prefix: str) -> None:
+    """The keys for people."""
+    where = "all namespaces" if namespace is None else f"namespace {namespace}"
+    if known:
+        width = len(_COLUMNS) - (namespace is not None)
+        columns = _COLUMNS[:width]
+        rows = [_row(each)[:width] for each in known]
+        title = f"{len(known)} of {page.generations} keys in {where}"
+        show_tables([Table(title, columns, rows, left=(0, 1, 6))], put)
+    elif prefix and page.generations:
+        put(f"no key of the {page.generations} in {where} begins with {prefix}")
+    else:
+        put(f"no keys are known in {where}")
+        if namespace is not None:
+            say("--all shows those of other namespaces")
+    if page.next is not None:
+        say(f"there are more: go on with --first {page.next}")
+
+
+def _row(known: KnownKey) -> tuple[str, ...]:
+    waiters = str(known.waiters)
+    if known.lost:
+        waiters = f"{waiters} and {known.lost} lost"
+    left = "-" if known.left_s is None else duration(known.left_s)
+    return (
+        known.key, known.state, waiters, duration(known.age_s), left, str(known.size_bytes),
+        known.namespace,
+    )  # fmt: skip
+
+
+# -- attach -----------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Attach(OfKeys):
+    """The options of ``key attach``."""
+
+    key: str = argument("The key.")
+    timeout: float | None = option(
+        None, "Give up after this long. The work goes on.", metavar="SECONDS", above=0, common=True
+    )
+
+
+@verb(
+    Attach,
+    {
+        NOT_STARTED: NO_SERVER,
+        ROLLOUT_ERRORS: "the outcome is an error, or nothing is known under KEY",
+        NO_OUTCOME: "no outcome within --timeout",
+    },
+    takes_address=True,
+)
+async def attach(asked: Attach, stop: Stop) -> Result:
+    """Wait for the outcome of what was asked under KEY, and print it.
+
+    Examples:
+      trio-envserve key attach run-8/step-12/7
+      trio-envserve key attach run-8/step-12/7 --timeout 60 --json
+
+    It sends no input and starts nothing. Ctrl-C, --timeout and the end of this
+    command leave the work alone: only callers that sent the input count.
+
+    The value is printed as JSON. With --json the object has `ok`, `value` or `error`
+    (with `code` and `verdict`), `worker`, `executions` and `duration_s`.
+    """
+    key, namespace, timeout_s = asked.key, asked.namespace, asked.timeout
+    outcome: Outcome | None = None
+    with trio.CancelScope() as work:
+        stop.on_first = work.cancel
+        async with reached(asked, "attach") as client:
+            outcome = await _wait(client, key, namespace, timeout_s)
+    if outcome is None:
+        say("not waiting any more; the work goes on")
+        return Result(stop.interrupted_code, {"key": key, "namespace": namespace})
+    record = {"key": key, "namespace": namespace, **record_of(outcome)}
+    if outcome.error is not None:
+        _tell(outcome.error, asked.address, namespace)
+        late = isinstance(outcome.error, NoAnswer) and timeout_s is not None
+        return Result(NO_OUTCOME if late else ROLLOUT_ERRORS, record)
+    if not asked.as_json:
+        put(json.dumps(record["value"], indent=2, ensure_ascii=False, allow_nan=False))
+    return Result(OK, record)
+
+
+async def _wait(client: Client, key: str, namespace: str, timeout_s: float | None) -> Outcome:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tell_health, client, math.inf if timeout_s is None else timeout_s)
+        outcome = await client.attach(key, namespace=namespace, timeout_s=timeout_s)
+        nursery.cancel_scope.cancel()
+    return outcome
+
+
+def record_of(outcome: Outcome) -> dict[str, Any]:
+    """The outcome of a key, as it is printed."""
+    known: dict[str, Any] = {"ok": outcome.ok}
+    if outcome.error is None:
+        known["value"] = jsonable(outcome.value)
+    else:
+        error = outcome.error
+        known["error"] = {
+            "type": type(error).__name__,
+            "code": error.code or (error.info.code if error.info else ""),
+            "message": str(error), "verdict": error.verdict.value,
+            "exception": error.info.type if error.info else "",
+            "traceback": error.info.traceback if error.info else "",
+        }  # fmt: skip
+    return known | {
+        "worker": outcome.worker, "executions": outcome.executions,
+        "duration_s": outcome.duration_s,
+    }  # fmt: skip
+
+
+def _tell(error: Exception, address: str, namespace: str) -> None:
+    """Tell the user the error, and the next step."""
+    say(f"error: {error}")
+    if isinstance(error, UnknownKey):
+        say(
+            f"`trio-envserve key list --all --address {address}` shows what is known there. Keys "
+            "end with their server, and outcomes with their retention; asking again runs it anew"
+        )
+    elif isinstance(error, NoAnswer):
+        say("attach again to wait longer; `trio-envserve key list` shows how far it is")
+    elif isinstance(error, (RanAndFailed, WorkerLost)):
+        say(
+            "asking again under the key gives the same error while it is retained; "
+            "`trio-envserve key forget` drops it"
+        )
+
+
+# -- cancel and forget ------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EndKeys(OfKeys):
+    """The options of ``key cancel`` and ``key forget``."""
+
+    keys: tuple[str, ...] = argument("The keys.", metavar="KEY...")
+
+
+@verb(EndKeys, _NOT_DONE, takes_address=True)
+async def cancel(asked: EndKeys, stop: Stop) -> Result:
+    """Cancel the work of each KEY, whoever waits for it.
+
+    Callers that wait are told that it was cancelled. What has its outcome keeps it, which is
+    told; forget drops it. If nothing is known under a key, the next request for it is
+    cancelled, since it may be on its way.
+
+    Example:
+      trio-envserve key cancel run-8/step-12/7
+    """
+
+    async def end(client: Client, key: str) -> KeyEnded:
+        return await client.cancel_key(key, namespace=asked.namespace, timeout_s=ANSWER_S)
+
+    unknown = "nothing is known under it; the next request for it is cancelled"
+    return await _each(end, asked, stop, "cancelled", unknown)
+
+
+@verb(EndKeys, _NOT_DONE, takes_address=True)
+async def forget(asked: EndKeys, stop: Stop) -> Result:
+    """Drop each KEY and its outcome; what runs is cancelled first.
+
+    The next request for the key starts new work.
+
+    Example:
+      trio-envserve key forget run-8/step-12/7 run-8/step-12/8
+    """
+
+    async def end(client: Client, key: str) -> KeyEnded:
+        return await client.forget(key, namespace=asked.namespace, timeout_s=ANSWER_S)
+
+    return await _each(end, asked, stop, "forgotten", "nothing was known under it")
+
+
+async def _each(
+    end: Callable[[Client, str], Awaitable[KeyEnded]], asked: EndKeys, stop: Stop, *words: str
+) -> Result:
+    ended: list[dict[str, Any]] = []
+    with trio.CancelScope() as work:
+        stop.on_first = work.cancel
+        async with reached(asked, "end keys") as client:
+            for key in asked.keys:
+                try:
+                    done = await end(client, key)
+                except CallError as error:
+                    raise CommandError(str(error), ROLLOUT_ERRORS) from None
+                ended.append({"key": key, **dataclasses.asdict(done)})
+                outcome = None
+                if done.finished:
+                    outcome = await client.attach(
+                        key, namespace=asked.namespace, timeout_s=ANSWER_S
+                    )
+                    ended[-1]["outcome"] = record_of(outcome)
+                if not asked.as_json:
+                    put(f"{key}: {_what(done, outcome, *words)}")
+    code = stop.interrupted_code if stop.asked.is_set() else OK
+    return Result(code, {"namespace": asked.namespace, "keys": ended})
+
+
+def _what(ended: KeyEnded, outcome: Outcome | None, done: str, unknown: str) -> str:
+    if outcome is not None:
+        what = "a result" if outcome.error is None else f"an error: {outcome.error}"
+        return f"had finished before, and keeps its outcome, {what}"
+    if not ended.known:
+        return unknown
+    return f"{done}; it may have run" if ended.started else f"{done}; it never ran"

@@ -1,0 +1,500 @@
+"""The command: its verbs by name, each imported when it is used, and made of a record of options.
+
+Theory of operation
+-------------------
+A verb is an async function of a record and a :class:`~.common.Stop`.  The record's fields are its
+options (:mod:`trio_envserve.options`), so nothing else lists them: :class:`Command` draws from it
+what click parses, what help shows, and what a file of configuration may say of the verb.
+
+``--help`` fits a screen: one sentence of each option that people often need.  ``--help-all`` has
+everything.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import os
+import re
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, final
+
+import click
+from click.core import ParameterSource
+
+from ..core.errors import ConfigError
+from ..logs import take_stderr
+from ..near import did_you_mean
+from ..options import Option, option, options_of, read_file, values_of
+from ..server.options import SERVE, ServerOptions
+from .common import EPILOG, Result, Stop, emit, epilog, run_verb, say
+from .interrupts import Interrupts
+from .last_words import relay_standard_error
+
+if TYPE_CHECKING:
+    _ParamType: TypeAlias = click.ParamType[Any]
+else:
+    _ParamType = click.ParamType  # click 8.1 has no parameter for it
+
+R = TypeVar("R", bound="Asked")
+Main: TypeAlias = Callable[[R, Stop], Awaitable[Result]]
+
+SHOWN_EXAMPLES = 2
+"""Most examples in ``--help``."""
+_OF_SERVER = "of server"
+
+
+class Verb(NamedTuple):
+    """The module of a verb, and its line in ``--help``."""
+
+    module: str
+    attribute: str
+    help: str
+
+
+VERBS: dict[str, Verb | dict[str, Verb]] = {
+    "serve": Verb("serve", "serve", "Serve an environment at an address."),
+    "eval": Verb("evaluate", "evaluate", "Run rollouts and sum up their rewards."),
+    "show": Verb("show", "show", "Page through the rollouts in a file of results."),
+    "compare": Verb("compare", "compare_files", "Compare two files of results, input by input."),
+    "report": Verb("report", "report", "Make a page of a file of results, for a browser."),
+    "status": Verb("status", "status", "Show what a server is doing, and where a rollout stands."),
+    "top": Verb("top", "top", "Watch a server: queue, rates, slowest rollouts, workers."),
+    "init": Verb("init", "init", "Write a first environment, with a test."),
+    "validate": Verb("validate", "validate", "Look an environment over before it is used."),
+    "run-with": Verb("run_with", "run_with", "Run a command while an environment is served."),
+    "join": Verb("join", "join", "Own workers on this machine for a server elsewhere."),
+    "up": Verb("up", "up", "Serve on hosts that Ray or Slurm starts."),
+    "key": {
+        "list": Verb("key", "list_keys", "Show which keys a server knows."),
+        "attach": Verb("key", "attach", "Wait for the outcome of a key."),
+        "cancel": Verb("key", "cancel", "Cancel the work of keys."),
+        "forget": Verb("key", "forget", "Drop keys and their outcomes."),
+    },
+    "journal": Verb("journal", "journal", "Show or repair the journal of a server."),
+    "curve": Verb("curve", "curve", "Make, show and revoke the keys of a server's clients."),
+    "replay": Verb("replay", "replay", "Replay a recorded server, step by step."),
+    "conform": Verb("conform", "conform", "Judge any server by the protocol, from outside."),
+    "demo": Verb("demo", "demo", "Run 1,000 rollouts while connections and processes fail."),
+    "fuzz": Verb("fuzz", "fuzz", "Simulate thousands of systems under random faults."),
+}
+GROUPS = {"key": "List, attach to, cancel and forget the keys of a server."}
+
+
+OTHER_WORDS: dict[str, tuple[str, ...]] = {
+    "run": ("eval", "serve"), "start": ("serve",), "server": ("serve",), "test": ("validate",),
+    "check": ("validate",), "ps": ("status", "top"), "list": ("key list", "status"),
+    "keys": ("key list",), "attach": ("key attach",), "cancel": ("key cancel",),
+    "forget": ("key forget",), "stack": ("status --stack",), "door": ("serve --door-only",),
+    "logs": ("top", "status"), "kill": ("key cancel",), "stop": ("key cancel",),
+    "delete": ("key forget",), "rm": ("key forget",), "new": ("init",), "create": ("init",),
+    "diff": ("compare",), "view": ("show", "report"), "html": ("report",),
+    "wait": ("key attach",), "proxy": ("serve --door-only",), "http": ("serve --http",),
+    "evaluate": ("eval",), "ls": ("list",),
+}  # fmt: skip
+"""Verbs that others call so, with ours."""
+
+
+# -- what all verbs are asked -----------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The options of every verb."""
+
+    as_json: bool = option(
+        False, "Print a JSON object as the last line of output.", flag="--json",
+        common=True, in_program=True,
+    )  # fmt: skip
+
+
+def server_options(*names: str, **defaults: Any) -> Any:
+    """A field that holds these options of :class:`ServerOptions`, as far as they are given; with
+    ``defaults`` of this verb."""
+    metadata = {_OF_SERVER: (names, defaults)}
+    return dataclasses.field(default_factory=dict, metadata=metadata)
+
+
+def verb(
+    record: type[R], codes: Mapping[int, str] = MappingProxyType({}), *, name: str = "",
+    interrupted: str | None = "interrupted (Ctrl-C, SIGTERM)", takes_address: bool = False,
+) -> Callable[[Main[R]], Command]:  # fmt: skip
+    """A decorator that makes a verb of a function of this record.
+
+    Args:
+        record: Its options.
+        codes: Its exit codes beside 0 and 2, or other words for these.
+        name: Its name, if that is not the function's.
+        interrupted: When it ends with 130 or 143; None if a signal is its normal end.
+        takes_address: Whether an address may stand in any place, without its option.
+    """
+
+    def decorate(main: Main[R]) -> Command:
+        text = epilog(codes, interrupted=interrupted)
+        return Command(name or main.__name__.replace("_", "-"), record, main, text, takes_address)
+
+    return decorate
+
+
+@final
+class _Value(_ParamType):
+    """The value of an option, of one text."""
+
+    def __init__(self, about: Option) -> None:
+        self.name = about.name
+        self._about = about
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Any:  # fmt: skip
+        """Read it.  UsageError says what may stand there."""
+        about = self._about
+        numbers: dict[str, Callable[[str], Any]] = {"int": int, "float": float}
+        try:
+            given = numbers[about.kind](value) if about.kind in numbers else value
+        except ValueError:
+            given = value
+        where = about.flags if not about.argument else about.name.upper()
+        try:
+            return about.value_of(given, where)
+        except ConfigError as error:
+            raise click.UsageError(str(error), ctx) from None
+
+
+@final
+class Command(click.Command):
+    """A verb that is made of a record."""
+
+    def __init__(
+        self, name: str, record: Any, main: Main[Any], epilog: str, takes_address: bool
+    ) -> None:
+        self._record, self._verb, self._takes_address = record, main, takes_address
+        self.options = options_of_verb(record)
+        params = [_param(each) for each in self.options.values()]
+        doc = _for_click(inspect.cleandoc(main.__doc__ or ""))
+        super().__init__(name, help=doc, epilog=epilog, params=params, add_help_option=False)
+        for flags, whole in ((["-h", "--help"], False), (["--help-all"], True)):
+            shown = partial(self._show_help, whole=whole)
+            self.params.append(
+                click.Option(
+                    flags,
+                    is_flag=True,
+                    is_eager=True,
+                    expose_value=False,
+                    callback=shown,
+                    help="Show everything." if whole else "Show the most important.",
+                )
+            )
+
+    # -- asking -------------------------------------------------------------------
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Move a bare address behind its option."""
+        if not self._takes_address:
+            return super().parse_args(ctx, args)
+        own = args[: args.index("--")] if "--" in args else args
+        if not any(word.partition("=")[0] == "--address" for word in own):
+            places = [n for n, word in enumerate(own) if word.startswith(("tcp://", "ipc://"))]
+            if len(places) > 1:
+                ctx.fail(f"two addresses: {own[places[0]]} and {own[places[1]]}")
+            for place in places:
+                args = ["--address", args[place], *args[:place], *args[place + 1 :]]
+        # What names nothing else takes any word as its address, to say what one looks like.
+        ctx.allow_extra_args = not any(isinstance(each, click.Argument) for each in self.params)
+        left = super().parse_args(ctx, args)
+        if left:
+            ctx.params["address"], *left = left
+            ctx.set_parameter_source("address", ParameterSource.COMMANDLINE)
+            ctx.args[:] = left
+        if left:
+            ctx.fail(f"got unexpected extra argument ({left[0]})")
+        return left
+
+    def invoke(self, ctx: click.Context) -> int:
+        """Run the verb with its record; returns the exit code."""
+        given = self.given(ctx)
+        config = given.get("config")
+
+        async def main(stop: Stop) -> Result:
+            result: Result = await self._verb(self.asked(given), stop)
+            return result
+
+        if config is None:
+            self._check_needs(ctx, given)
+        return run_verb(main, as_json=bool(given.get("as_json")))
+
+    def given(self, ctx: click.Context) -> dict[str, Any]:
+        """What the command line says."""
+        return {
+            name: ctx.params[name]
+            for name in self.options
+            if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        }
+
+    def _check_needs(self, ctx: click.Context, given: Mapping[str, Any]) -> None:
+        for name in given:
+            needed = self.options[name].needs
+            if needed and needed not in given:
+                other = self.options[needed]
+                word = f" {other.metavar}" if other.metavar else ""
+                ctx.fail(f"{self.options[name].flags} needs {other.flags}{word}")
+
+    def asked(self, given: Mapping[str, Any]) -> Any:
+        """The record of what is given.  Raises ConfigError."""
+        values = {
+            name: value if (parse := self.options[name].parse) is None
+            else parse(self.options[name].flags, value)
+            for name, value in given.items()
+        }  # fmt: skip
+        own = set(options_of(self._record))
+        of_server = {name: value for name, value in values.items() if name not in own}
+        made = {name: value for name, value in values.items() if name in own}
+        for field in dataclasses.fields(self._record):
+            if _OF_SERVER in field.metadata:
+                made[field.name] = of_server
+                if (path := of_server.get("config")) is not None and self.name == SERVE:
+                    said = read_file(path).get(SERVE, {})
+                    made = {**values_of(self._record, said, f"{path}, [{SERVE}]"), **made}
+        return self._record(**made)
+
+    # -- help ---------------------------------------------------------------------
+
+    def _show_help(
+        self, ctx: click.Context, param: click.Parameter, value: bool, *, whole: bool
+    ) -> None:
+        if value and not ctx.resilient_parsing:
+            click.echo(self.text(ctx, whole=whole))
+            ctx.exit()
+
+    def text(self, ctx: click.Context, *, whole: bool) -> str:
+        """Its help: all of it, or what fits a screen."""
+        formatter = ctx.make_formatter()
+        self.format_usage(ctx, formatter)
+        if whole:
+            self.format_help_text(ctx, formatter)
+        else:
+            with formatter.indentation():
+                formatter.write_paragraph()
+                formatter.write_text(_sentence(self.help or ""))
+                if examples := _examples(self.help or ""):
+                    formatter.write("\n" + "".join(f"{'':2}{line}\n" for line in examples))
+        rows = [
+            (_left(each), _right(each, whole=whole))
+            for each in self.options.values()
+            if not each.argument and not each.hidden and (whole or each.common)
+        ]
+        rows.append(("--help-all", "Show everything: all options, exit codes."))
+        with formatter.section("Options"):
+            formatter.write_dl(rows if not whole else rows[:-1], col_max=30, col_spacing=2)
+        if whole:
+            self.format_epilog(ctx, formatter)
+        return formatter.getvalue().rstrip("\n")
+
+    def get_help(self, ctx: click.Context) -> str:
+        """All of it."""
+        return self.text(ctx, whole=True)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """The usage, which an address ends where one may stand anywhere."""
+        return [*super().collect_usage_pieces(ctx), *["[ADDRESS]"] * self._takes_address]
+
+
+def options_of_verb(record: Any) -> dict[str, Option]:
+    """All options of a verb, those of a server among them."""
+    return dict(_all_options(record))
+
+
+def _all_options(record: Any) -> Iterator[tuple[str, Option]]:
+    """The options of a record in their order, those of a server where they stand."""
+    own, ours = options_of(record), options_of(ServerOptions)
+    own["as_json"] = own.pop("as_json")  # at the end
+    for field in dataclasses.fields(record):
+        if _OF_SERVER in field.metadata:
+            names, defaults = field.metadata[_OF_SERVER]
+            for name in names or [each for each in ours if not ours[each].in_program]:
+                yield (
+                    name,
+                    dataclasses.replace(
+                        ours[name],
+                        default=defaults.get(name, ours[name].default),
+                        needs="" if name in defaults else ours[name].needs,
+                    ),
+                )
+        elif field.name in own and field.name != "as_json":
+            yield field.name, own[field.name]
+    yield "as_json", own["as_json"]
+
+
+def _param(about: Option) -> click.Parameter:
+    kind, many = about.kind, about.kind.startswith("tuple") or about.parse is not None
+    if about.argument:
+        required = about.default is dataclasses.MISSING
+        return click.Argument(
+            [about.name], metavar=about.metavar or None, nargs=-1 if many else 1,
+            required=required, type=str if many else _Value(about),
+        )  # fmt: skip
+    flags = about.flags
+    if kind == "bool":
+        if about.default is None:
+            flags = f"{flags}/--no-{flags[2:]}"
+        return click.Option([about.name, *filter(None, (about.short,)), flags], is_flag=True)
+    return click.Option(
+        [about.name, *filter(None, (about.short,)), *flags.split()], multiple=many,
+        type=_Value(about),
+    )  # fmt: skip
+
+
+def _left(about: Option) -> str:
+    flags = ", ".join(filter(None, (about.short, about.flags.replace(" ", ", "))))
+    if about.kind == "bool":
+        return f"{flags} / --no-{about.flags[2:]}" if about.default is None else flags
+    kinds = {"int": "N", "float": "SECONDS" if about.name.endswith("_s") else "NUMBER"}
+    return f"{flags} {about.metavar or '|'.join(about.choices) or kinds.get(about.kind, 'TEXT')}"
+
+
+def _right(about: Option, *, whole: bool) -> str:
+    text = about.help.replace("``", "`") if whole else _sentence(about.help)
+    default = about.shown
+    if not default and isinstance(about.default, (str, int, float)):
+        is_said = about.default is not False and about.default != ""
+        default = f"{about.default:g}" if isinstance(about.default, float) else f"{about.default}"
+        default = default if is_said else ""
+    many = about.parse is not None or about.kind.startswith("tuple")
+    more = " Repeatable." if whole and many else ""
+    return f"{text}{more}" + (f" [default: {default}]" if default and about.kind != "bool" else "")
+
+
+def _sentence(text: str) -> str:
+    """The first sentence of a paragraph."""
+    paragraph = " ".join(text.partition("\n\n")[0].split()).replace("``", "`")
+    found = re.search(r"(?<!e\.g)\.(?= [A-Z0-9])", paragraph)
+    return paragraph if found is None else paragraph[: found.end()]
+
+
+def _examples(doc: str) -> list[str]:
+    """The first examples of a docstring, with their heading."""
+    lines = doc.splitlines()
+    heads = [n for n, line in enumerate(lines) if line.strip() in ("Example:", "Examples:")]
+    if not heads:
+        return []
+    found = lines[heads[0] : heads[0] + 1]
+    for line in lines[heads[0] + 1 :]:
+        if len(found) > SHOWN_EXAMPLES or not line.strip():
+            break
+        found.append(line)
+    return found[:-1] if found[-1].endswith("\\") else found
+
+
+def _for_click(doc: str) -> str:
+    """A docstring whose paragraphs with indented lines are kept as they are."""
+    parts = doc.replace("``", "`").split("\n\n")
+    return "\n\n".join(f"\b\n{part}" if "\n  " in part else part for part in parts)
+
+
+# -- the groups -------------------------------------------------------------------
+
+
+@final
+class LazyGroup(click.Group):
+    """Imports a verb's module when the verb is used, and not before."""
+
+    def __init__(self, *args: Any, verbs: Mapping[str, Any], **about: Any) -> None:
+        super().__init__(*args, **about)
+        self.verbs = verbs
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All verbs, in the order of their table."""
+        return list(self.verbs)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The verb.  Raises UsageError, with the near names, if there is none."""
+        found = self.verbs.get(cmd_name)
+        if found is None:
+            meant = [
+                name for name in OTHER_WORDS.get(cmd_name, ()) if name.split()[0] in self.verbs
+            ]
+            hint = f"; did you mean {' or '.join(map(repr, meant))}?"
+            if not meant:
+                hint = did_you_mean(cmd_name, self.verbs, most=2)
+            ctx.fail(f"no command {cmd_name!r}{hint}")
+        if not isinstance(found, Verb):
+            return LazyGroup(cmd_name, verbs=found, help=GROUPS[cmd_name])
+        module = importlib.import_module(f"trio_envserve.cli.{found.module}")
+        command: click.Command = getattr(module, found.attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list in ``--help``, from the table."""
+        rows = [
+            (name, each.help if isinstance(each, Verb) else GROUPS[name])
+            for name, each in self.verbs.items()
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def _show_exit_codes(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        click.echo(EPILOG.removeprefix("\b\n").rstrip())
+        ctx.exit()
+
+
+@click.group(
+    cls=LazyGroup,
+    verbs=VERBS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(package_name="trio-envserve", message="%(prog)s %(version)s")
+@click.option(
+    "--exit-codes", is_flag=True, is_eager=True, expose_value=False, callback=_show_exit_codes,
+    help="Show what all exit codes mean.",
+)  # fmt: skip
+def group() -> None:
+    """An environment server for rollouts in which a retry is never a second run.
+
+    Each verb has --help, and --json for programs: one object on the last line of standard
+    output; progress and logs are on standard error.
+    """
+
+
+def run(arguments: Sequence[str] | None, interrupts: Interrupts) -> int:
+    """Parse and run; returns the exit code."""
+    _search_here()
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    own = given[: given.index("--")] if "--" in given else given
+    log_json = "--log-json" in own
+    if log_json:
+        # Only a process of its own has its standard error to itself.
+        real = relay_standard_error() if arguments is None else None
+        take_stderr(as_json=True, descriptor=real)
+    try:
+        code: Any = group.main(
+            args=None if arguments is None else list(arguments),
+            prog_name="trio-envserve", standalone_mode=False, obj=interrupts,
+        )  # fmt: skip
+    except click.ClickException as error:
+        if log_json:
+            say(f"error: {error.format_message()}")
+        else:
+            error.show()
+        if "--json" in own:
+            about = {"type": type(error).__name__, "message": error.format_message()}
+            emit({"error": about, "exit": error.exit_code})
+        return error.exit_code
+    except click.Abort:
+        return 130
+    return code if isinstance(code, int) else 0
+
+
+def _search_here() -> None:
+    """Find environments in the current folder, as ``python -m`` does."""
+    try:
+        here = os.getcwd()
+    except OSError:
+        return  # the folder was removed: nothing can be in it
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
