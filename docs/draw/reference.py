@@ -53,13 +53,13 @@ SECTIONS: Mapping[str, str] = {
         doors.verifiers.VerifiersLimits""",
     "http": "doors.http.open_http_door doors.http.HttpDoor doors.http.HttpLimits",
     "retrylab": """
-        retrylab.Actor retrylab.Choice retrylab.Disk retrylab.Ask retrylab.System
+        retrylab.Actor retrylab.Choice retrylab.Ask retrylab.System
         retrylab.Bounds retrylab.Rule retrylab.Counted retrylab.Bag
-        retrylab.Fault retrylab.Clock retrylab.Event retrylab.Judge
+        retrylab.Fault retrylab.Event retrylab.Judge
         retrylab.AtMostOnce retrylab.OneTrueAnswer retrylab.OneHolder
         retrylab.NoLostAcknowledgement retrylab.judge_log retrylab.read_log
         retrylab.Violation retrylab.run retrylab.Run retrylab.target.BaseRun
-        retrylab.Plan retrylab.Strike retrylab.sweep retrylab.explore retrylab.Explored
+        retrylab.Plan retrylab.sweep retrylab.explore retrylab.Explored
         retrylab.search retrylab.check retrylab.Failure retrylab.save_failure retrylab.load_failure
         retrylab.replay retrylab.BrokenSystem""",
 }
@@ -82,7 +82,7 @@ INTERNAL = (
     "Run.describe", "BaseRun.describe", "Explored.to_data", "Failure.to_data",
     "AtMostOnce.see", "OneTrueAnswer.see", "OneHolder.see",
     "NoLostAcknowledgement.see", "OneTrueAnswer.rest", "NoLostAcknowledgement.rest",
-    "Strike.survives", "JoinedHost.check_hopeless", "KeyPair.secret_bytes",
+    "JoinedHost.check_hopeless", "KeyPair.secret_bytes",
     "ClientCurve.server_bytes",
 )  # fmt: skip
 """Members that are for other modules of the package only."""

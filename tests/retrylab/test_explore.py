@@ -23,7 +23,6 @@ from trio_envserve.retrylab import (
     Fault,
     Judge,
     OneTrueAnswer,
-    Path,
     Rule,
     System,
     Violation,
@@ -31,7 +30,7 @@ from trio_envserve.retrylab import (
     explore,
     run,
 )
-from trio_envserve.retrylab.explore import Exploration, walk
+from trio_envserve.retrylab.explore import Exploration, Path, walk
 from trio_envserve.retrylab.failure import explored_failure
 from trio_envserve.retrylab.system import SETTLED
 

@@ -24,13 +24,13 @@ from trio_envserve.retrylab import (
     Actor,
     Ask,
     AtMostOnce,
-    Clock,
     Fault,
     NoLostAcknowledgement,
     run,
     sweep,
 )
 from trio_envserve.retrylab.plan import Strike
+from trio_envserve.retrylab.system import Clock
 
 
 def test_without_faults_everybody_is_answered():

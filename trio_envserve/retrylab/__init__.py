@@ -36,7 +36,7 @@ It imports nothing of the rest of trio_envserve, and without ``campaign`` and ``
 nothing but the standard library.
 """
 
-from .explore import Explored, Path, explore
+from .explore import Explored, explore
 from .failure import Failure, check, load_failure, replay, save_failure, search
 from .judges import (
     AtMostOnce,
@@ -49,15 +49,15 @@ from .judges import (
     judge_log,
     read_log,
 )
-from .plan import Plan, Strike
+from .plan import Plan
 from .run import Run, run, sweep
-from .system import USUAL, Actor, Ask, Bounds, BrokenSystem, Choice, Clock, Disk, Fault, System
+from .system import USUAL, Actor, Ask, Bounds, BrokenSystem, Choice, Fault, System
 from .values import Bag, Counted, Rule
 
 __all__ = [
-    "USUAL", "Actor", "Ask", "AtMostOnce", "Bag", "Bounds", "BrokenSystem", "Choice", "Clock",
-    "Counted", "Disk", "Event", "Explored", "Failure", "Fault", "Judge",
-    "NoLostAcknowledgement", "OneHolder", "OneTrueAnswer", "Path", "Plan", "Rule", "Run", "Strike",
+    "USUAL", "Actor", "Ask", "AtMostOnce", "Bag", "Bounds", "BrokenSystem", "Choice",
+    "Counted", "Event", "Explored", "Failure", "Fault", "Judge",
+    "NoLostAcknowledgement", "OneHolder", "OneTrueAnswer", "Plan", "Rule", "Run",
     "System", "Violation", "check", "explore", "judge_log", "load_failure", "read_log", "replay",
     "run", "save_failure", "search", "sweep",
 ]  # fmt: skip

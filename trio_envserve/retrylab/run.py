@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from random import Random
 from typing import Any
 
@@ -167,8 +167,7 @@ class ActorNetwork(BaseNetwork[ActorLink, Envelope]):
         self._sent: Counter[bytes] = Counter()
         """Number of times that each message was sent."""
         self._none_until_s: dict[str, float] = {}
-        self._apart: list[frozenset[str]] = []
-        """Sides of partitions: no message passes between one and the other actors."""
+        """By name of a connection: time until which there can be none."""
 
     def transmit(self, sender: ActorProcess, to: str, message: Any) -> None:
         """Send a message, over a new connection if there is none; lost if there can be none."""
@@ -195,8 +194,6 @@ class ActorNetwork(BaseNetwork[ActorLink, Envelope]):
     def _connect(self, name: str, dialer: ActorProcess, listener: ActorProcess) -> ActorLink | None:
         if not listener.alive or self.events.now_s < self._none_until_s.get(name, 0.0):
             return None
-        if self._are_apart(dialer, listener):
-            return None
         self._links[name] = ActorLink(name, dialer, listener)
         return self._links[name]
 
@@ -210,28 +207,23 @@ class ActorNetwork(BaseNetwork[ActorLink, Envelope]):
         self._none_until_s[link.name] = self.events.now_s + for_s
         self.cut(link)
 
-    def divide(self, side: frozenset[str], for_s: float) -> None:
+    def silence(self, link: ActorLink, for_s: float) -> None:
+        """Let nothing arrive on a connection for ``for_s``; then it is cut."""
+        link.half_open = True
+        self.events.after(for_s, self.cut, link)
+
+    def divide(self, side: Collection[str], for_s: float) -> None:
         """Let nothing pass between these actors and the others for ``for_s``."""
-        self._apart.append(side)
-        for link in self._links.values():
-            if self._are_apart(link.dialer, link.listener):
-                link.half_open = True
-        self.events.after(for_s, self._unite, side)
-
-    def _unite(self, side: frozenset[str]) -> None:
-        if side in self._apart:
-            self._apart.remove(side)
-            for link in list(self._links.values()):
-                if (link.dialer.name in side) != (link.listener.name in side):
-                    self.cut(link)
-
-    def _are_apart(self, one: ActorProcess, other: ActorProcess) -> bool:
-        return any((one.name in side) != (other.name in side) for side in self._apart)
+        for one in sorted(side):
+            for other in sorted(self._world.processes.keys() - side):
+                name, until_s = _pair(one, other), self.events.now_s + for_s
+                self._none_until_s[name] = max(until_s, self._none_until_s.get(name, 0.0))
+                if name in self._links:
+                    self.silence(self._links[name], for_s)
 
     def rejoin(self) -> None:
         """End half-open connections and partitions; all actors can connect again."""
         self._none_until_s.clear()
-        self._apart.clear()
         for link in list(self._links.values()):
             if link.half_open:
                 self.cut(link)
@@ -241,6 +233,7 @@ class ActorNetwork(BaseNetwork[ActorLink, Envelope]):
         if self._links.get(link.name) is not link:
             return  # ended before; there may be another one
         del self._links[link.name]
+        link.half_open = False
         link.dialer.cut_off(link.listener.name)
         link.listener.cut_off(link.dialer.name)
 
@@ -250,7 +243,7 @@ class ActorNetwork(BaseNetwork[ActorLink, Envelope]):
         receiver = link.listener if up else link.dialer
         if stray:
             receiver = self._world.processes[envelope.to]
-        if not receiver.alive or self._are_apart(link.dialer, link.listener):
+        if not receiver.alive or link.half_open:
             self.events.note_message(link.name, LOST[up], envelope)
             return
         self.events.note_message(link.name, way[up], envelope)
@@ -371,7 +364,7 @@ class ActorWorld(BaseWorld[Strike]):
         """Let a fault strike now; False if there is nothing to strike."""
         process, fault = self.processes[strike.actor], strike.fault
         if fault is Fault.PARTITION:
-            side = frozenset({strike.actor, *strike.others})
+            side = {strike.actor, *strike.others}
             self.faults[fault] += 1
             self.events.note(FAULT, f"{fault.value}: {', '.join(sorted(side))}")
             self.network.divide(side, strike.for_s)
@@ -392,8 +385,7 @@ class ActorWorld(BaseWorld[Strike]):
             if fault is Fault.CUT:
                 self.network.part(link, strike.for_s)
             else:
-                link.half_open = True
-                self.events.after(strike.for_s, self.network.cut, link)
+                self.network.silence(link, strike.for_s)
         return True
 
     def _go_on(self, process: ActorProcess) -> None:
