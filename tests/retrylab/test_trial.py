@@ -1,23 +1,21 @@
-"""Trio code as it is, under faults: the same run each time, killed, cut off, and judged."""
+"""Trio code as it is, under faults: the same run each time, killed, cut off, and judged.  The
+programs are those of the page."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from random import Random
+import re
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
-import trio
 
 from tests.retrylab.small import of, plan_of
 from trio_envserve.retrylab import (
     Ask,
-    AtMostOnce,
     BrokenSystem,
     Fault,
-    OneTrueAnswer,
-    System,
     check,
     explore,
     load_failure,
@@ -29,94 +27,23 @@ from trio_envserve.retrylab import (
 from trio_envserve.retrylab.plan import Strike
 from trio_envserve.retrylab.trial import Program, ProgramStream
 
-
-async def read_line(stream: trio.abc.ReceiveStream) -> bytes:
-    """As somebody writes it for a socket."""
-    line = b""
-    while not line.endswith(b"\n"):
-        piece = await stream.receive_some(1)
-        if not piece:
-            raise EOFError
-        line += piece
-    return line[:-1]
-
-
-class Client(Program):
-    """Asks over a stream of its own each time, until it has an answer."""
-
-    async def main(self) -> None:
-        async with trio.open_nursery() as nursery:
-            while True:
-                nursery.start_soon(self.call, *await self.next_ask())
-
-    async def call(self, request: str, what: str) -> None:
-        answer = None
-        while answer is None:
-            with trio.move_on_after(1.0):
-                try:
-                    async with await self.open_stream("server") as stream:
-                        await stream.send_all(f"{request} {what}\n".encode())
-                        answer = await read_line(stream)
-                except (trio.BrokenResourceError, EOFError):
-                    await trio.sleep(0.1)
-        self.tell(request, answer.decode())
-
-
-class Server(Program):
-    """Does what it is asked for, slowly, and once."""
-
-    async def main(self) -> None:
-        self.lock = trio.Lock()
-        async with trio.open_nursery() as nursery:
-            while True:
-                nursery.start_soon(self.serve, await self.next_stream())
-
-    async def serve(self, stream: ProgramStream) -> None:
-        async with stream:
-            try:
-                request, what = (await read_line(stream)).decode().split()
-                await stream.send_all(f"{await self.do(request, what)}\n".encode())
-            except (trio.BrokenResourceError, EOFError):
-                return
-
-    async def do(self, request: str, what: str) -> str:
-        async with self.lock:
-            done: dict[str, str] = self.disk.get("done", {})
-            if request not in done:
-                await trio.sleep(0.3)
-                self.disk["done"] = {**done, request: what}
-                self.did(request, what)
-        return what
-
-
-class Hasty(Server):
-    """Looks first, and works without the lock."""
-
-    async def do(self, request: str, what: str) -> str:
-        if request not in self.disk.get("done", {}):
-            await trio.sleep(0.3)
-            self.disk["done"] = {**self.disk.get("done", {}), request: what}
-            self.did(request, what)
-        return what
-
-
-def asks(random: Random) -> Iterator[Ask]:
-    for _ in range(random.randint(1, 4)):
-        yield Ask(random.uniform(0.0, 2.0), "client", random.choice(["a", "b"]))
-
-
-GOOD = System(
-    actors={"client": Client, "server": Server}, asks=asks, judges=[AtMostOnce, OneTrueAnswer],
-    never_killed=["client"],
+PAGE = Path(__file__).parent.parent.parent / "docs" / "trio-programs.md"
+PROGRAM = re.search(
+    r"^<!-- file: booking.py -->\n```python\n(.*?)^```$",
+    PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL,
 )  # fmt: skip
-HASTY = dataclasses.replace(GOOD, actors={"client": Client, "server": Hasty})
-ONE = (Ask(1.0, "client", "a", "client#1"),)
+assert PROGRAM is not None
+booking: Any = ModuleType("booking")
+exec(compile(PROGRAM[1], PAGE, "exec"), vars(booking))
+
+GOOD, HASTY = booking.BOOKING, booking.HASTY
+ONE = (Ask(1.0, "client", "4a", "client#1"),)
 
 
 def test_programs_talk_over_streams_on_a_virtual_clock():
     ran = run(GOOD, 0, plan=plan_of(asks=ONE), trace=True)
     (told,) = of(ran, "told")
-    assert told.what == "a"
+    assert told.what == "4a"
     assert told.at_s == pytest.approx(1.32)  # two messages of 10 ms, and the work
     assert ran.violations == ()
 
@@ -154,7 +81,7 @@ def test_a_killed_program_can_do_nothing_any_more_and_is_made_anew():
 def test_a_program_is_killed_before_its_next_write():
     plan = plan_of(Strike(1.1, Fault.KILL, "server", 0.2, act=1), asks=ONE)
     ran = run(GOOD, 0, plan=plan, trace=True)
-    assert any("killed before it writes done" in record.what for record in ran.trace)
+    assert any("killed before it writes booked" in record.what for record in ran.trace)
     assert ran.told == {"told": 1, "not told": 0}
 
 
@@ -168,11 +95,11 @@ def test_both_ends_of_a_stream_break_when_the_connection_is_cut():
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("on purpose"), SystemExit(3)])
 def test_a_program_that_raises_is_a_violation_with_its_traceback(error: BaseException):
-    class Raising(Server):
+    class Raising(booking.Server):  # type: ignore[misc]  # of the page
         async def serve(self, stream: ProgramStream) -> None:
             raise error
 
-    ran = run(dataclasses.replace(GOOD, actors={"client": Client, "server": Raising}), 0)
+    ran = run(dataclasses.replace(GOOD, actors={"client": booking.Client, "server": Raising}), 0)
     (violation,) = ran.violations
     assert "server.main() raised" in violation
     assert type(error).__name__ in violation
@@ -197,15 +124,15 @@ def test_messages_and_plain_actors_are_not_left_out():
         dataclasses.replace(GOOD, actors={"client": Asking, "server": Echo}, judges=[]), 0,
         plan=plan_of(asks=ONE),
     )  # fmt: skip
-    assert [event.what for event in of(ran, "told")] == ["a"]
+    assert [event.what for event in of(ran, "told")] == ["4a"]
 
 
 def test_what_programs_cannot_do_is_said():
-    class Timed(Client):
+    class Timed(booking.Client):  # type: ignore[misc]  # of the page
         async def main(self) -> None:
             self.start_timer("x", 1.0)
 
-    ran = run(dataclasses.replace(GOOD, actors={"client": Timed, "server": Server}), 0)
+    ran = run(dataclasses.replace(GOOD, actors={"client": Timed, "server": booking.Server}), 0)
     assert "a program has no timers: it sleeps" in ran.violations[0]
     with pytest.raises(BrokenSystem, match="client is a program: only actors are searched"):
         explore(GOOD)

@@ -61,7 +61,7 @@ def test_nothing_is_found_in_what_ships(reports: list[TrialReport]):
         assert report.ok
         assert sum(report.faults.values()) == 12
         assert report.counts["told"] + report.counts["withdrawn"] == len(INPUTS)
-        for request, outcome in report.told().items():
+        for request, outcome in report.outcomes().items():
             assert not outcome.ok or outcome.value == {"reward": INPUTS[int(request[4:])]}
 
 
@@ -94,7 +94,7 @@ def test_a_workers_death_is_told_or_with_consent_runs_again(consent: bool):
     report = run_trial(Consenting(), [60.0] * 5, faults=[kill], moments=1, over_s=5.0)
     report.check()
     assert (report.counts["reruns"] > 0) == (report.counts["executions"] > 5) == consent
-    assert [outcome.ok for outcome in report.told().values()] == [consent] * 5
+    assert [outcome.ok for outcome in report.outcomes().values()] == [consent] * 5
 
 
 def test_options_groups_attempts_and_errors():
@@ -122,7 +122,7 @@ def test_options_groups_attempts_and_errors():
     ]
     report = run_trial(Choosy, asks, faults=())
     report.check()
-    told = report.told()
+    told = report.outcomes()
     assert isinstance(told["ask 0"].error, RolloutFailed)
     assert told["ask 1"].value == {"state": {"attempt": 2}}
     began = [event for event in report.history if event.kind == "began"]
@@ -148,7 +148,7 @@ def test_groups_that_are_scored_together():
     report = run_trial(Ranking(), [Ask([3, 0, 4], kind="group")] * 9, seed=3)
     report.check()
     values = [
-        {request[-1]: outcome.value for request, outcome in report.told().items()
+        {request[-1]: outcome.value for request, outcome in report.outcomes().items()
          if outcome.ok and request.startswith(f"ask {number}.")} for number in range(9)
     ]  # fmt: skip
     assert {"0": {"reward": False}, "2": {"reward": True}} in values
@@ -162,7 +162,7 @@ def test_code_for_threads_runs_on_the_loop():
 
     report = run_trial(environment, range(10), seed=1, args=None)
     report.check()
-    values = {outcome.value for outcome in report.told().values() if outcome.ok}
+    values = {outcome.value for outcome in report.outcomes().values() if outcome.ok}
     assert values == {"right"}
 
 
@@ -316,7 +316,7 @@ def test_own_faults_and_own_judges():
     good = run_trial(Slow(), [1.0] * 10, **options)
     good.check()
     assert good.faults == {"shake": 3}
-    assert ("shake", "hard") in [(record.who, record.what) for record in good.story]
+    assert ("shake", "hard") in [(record.who, record.what) for record in good.trace]
     bad = run_trial(Slow(), [1.0, 6.0], **options)
     assert [each.text for each in bad.violations] == ["ask 1 took long"]
     assert "ask 0" not in str(bad).partition("what happened")[2]

@@ -1407,7 +1407,7 @@ def walk(system: System, path: Path) -> Run:
     path (any more)."""
     space, walked = Space(system, path.bounds), Walk()
     state, violations = space.first()
-    for walked.count, move in enumerate(path.moves, 1):
+    for number, move in enumerate(path.moves, 1):
         try:
             if move[0] == "clocks":
                 state, violations = space.begun(state, move[1], walked)
@@ -1415,8 +1415,7 @@ def walk(system: System, path: Path) -> Run:
                 state, step = space.move(state, move, walked)
                 violations = step.violations
         except (KeyError, IndexError, StopIteration):
-            text = f"move {walked.count} cannot be made: {in_words(move)}"
-            raise ValueError(text) from None
+            raise ValueError(f"move {number} cannot be made: {in_words(move)}") from None
         if violations:
             break
     else:
@@ -1425,7 +1424,7 @@ def walk(system: System, path: Path) -> Run:
         seed=path.bounds.seed,
         plan=path,
         violations=tuple(violations),
-        events=walked.count,
+        events=len(walked.trace or ()),
         virtual_s=walked.now_s,
         faults=Counter(kind.value for kind in map(path.kind, path.moves) if kind is not None),
         told=told_of(walked.history),

@@ -93,8 +93,9 @@ from ..retrylab import (
     judge_log,
 )
 from ..retrylab.judges import Kind
+from ..retrylab.target import BaseRun
 from ..retrylab.trial import on_virtual_clock
-from ..retrylab.world import Events, Record
+from ..retrylab.world import Events
 from ..server import Server
 from ..server.opening import open_setup
 from ..server.options import ServerOptions
@@ -507,29 +508,21 @@ never by what the server says."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TrialReport:
-    """The finding of the judges, and what they saw.  ``str()`` of it is for people."""
+class TrialReport(BaseRun[Any]):
+    """The finding of the judges, and what they saw.  ``str()`` of it is for people.
 
-    seed: int
-    violations: tuple[Violation, ...]
-    """Violations that the judges found; empty if there are none."""
+    The trace has the events in words; the digest also has the header of every message.  The
+    same seed gives the same on every machine.
+    """
+
     history: tuple[Event, ...]
     """Events, in order."""
-    story: tuple[Record[bytes], ...]
-    """Events in words: time, request or place, and what happened."""
-    digest: str
-    """A hash of every message header and every event, with their times: the same
-    seed gives the same hash on every machine."""
     counts: dict[str, int]
     """Numbers of what happened: ``asked``, ``told``, ``withdrawn``, ``executions``, ``lives`` of
     the server, messages ``sent`` and ``lost``, requests ``retransmitted``, and the server's own
     ``coalesced``, ``replayed``, ``reruns``."""
-    faults: dict[str, int]
-    """Number of times that each fault struck, by its name."""
-    virtual_s: float
-    """The duration on the virtual clock."""
 
-    def told(self) -> dict[str, Outcome]:
+    def outcomes(self) -> dict[str, Outcome]:
         """By request: the outcome that its caller got."""
         return {each.request: each.what.outcome for each in self.history if each.kind == "told"}
 
@@ -554,7 +547,7 @@ class TrialReport:
             return head
         found = "\n".join(f"  - {text}" for text in self.violations)
         keys = {violation.key for violation in self.violations} - {""}
-        shown = [r for r in self.story if not keys or r.who in keys or not r.who.startswith("ask ")]
+        shown = [r for r in self.trace if not keys or r.who in keys or not r.who.startswith("ask ")]
         story = "\n".join(record.text(str) for record in shown)
         return f"{head}\n{found}\nwhat happened to them:\n{story}"
 
@@ -888,16 +881,18 @@ class Trial:
 
     def _report(self, judges: Iterable[Callable[[], Judge]]) -> TrialReport:
         self.counts["retransmitted"] = self._impatient.retransmitted
-        story = [record for record in self.events.trace or () if record.message is None]
         return TrialReport(
             seed=self.seed,
+            plan=None,
             violations=tuple(judge_log(judges, self.history)),
-            history=tuple(self.history),
-            story=tuple(story),
-            digest=self.events.digest(),
-            counts={name: self.counts[name] for name in COUNTED},
-            faults=dict(self.faults),
+            events=len(self.history),
             virtual_s=self.history[-1].at_s,
+            faults=dict(self.faults),
+            told={name: self.counts[name] for name in ("told", "withdrawn")},
+            digest=self.events.digest(),
+            trace=tuple(r for r in self.events.trace or () if r.message is None),
+            history=tuple(self.history),
+            counts={name: self.counts[name] for name in COUNTED},
         )
 
 
