@@ -18,7 +18,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, final
 
 from .. import foreign
@@ -102,9 +102,6 @@ def make(
 class Episode(Game):
     """One episode; see :func:`make`."""
 
-    max_reward = None
-    """The oracle plays at random."""
-
     def __init__(
         self,
         make: Callable[[], Any],
@@ -119,7 +116,6 @@ class Episode(Game):
         self._rewards: list[float] = []
         self._invalid = 0
         self._terminated = self._truncated = False
-        self._script: list[Any] | None = None
 
     def reset(
         self,
@@ -160,13 +156,13 @@ class Episode(Game):
             return "answer" if self._terminated else "truncated"
         return "max_invalid" if self._invalid > self._max_invalid else ""
 
-    def oracle(self) -> Iterator[str]:
-        """The input's actions, or random ones."""
-        if self._script is not None:
-            yield from map(_answer, self._script)
-            return
-        while True:
-            yield _answer(self._env.action_space.sample())
+    def _answer(self, action: Any) -> str:
+        if isinstance(action, str):
+            return action
+        return f"<action>{json.dumps(_plain(action, [_NUMBERS]))}</action>"
+
+    def _at_random(self) -> str:
+        return self._answer(self._env.action_space.sample())
 
     def rollout_state(self) -> Mapping[str, Any]:
         """The additions to the result's state."""
@@ -233,12 +229,6 @@ def _plain(value: Any, left: list[int]) -> Any:
             "what the model is to see of it"
         )
     return value.tolist() if hasattr(value, "tolist") else value
-
-
-def _answer(action: Any) -> str:
-    if isinstance(action, str):
-        return action
-    return f"<action>{json.dumps(_plain(action, [_NUMBERS]))}</action>"
 
 
 def _format_of(env: Any) -> str:

@@ -39,6 +39,8 @@ import trio
 
 from ..core.errors import ConfigError
 from ..core.limits import MIB
+from ..models.chat import ChatProblem
+from ..models.http import read_body
 from ..redaction import hide
 from .conversation import encodable
 from .interface import EnvironmentUnavailable, Rollout
@@ -200,8 +202,11 @@ class HttpService:
         assert self._client is not None  # set up
         response = await self._client.send(request, stream=True)
         try:
-            bound = self._max_answer_bytes
-            content, whole = await _read(response, bound)
+            bound, content, whole = self._max_answer_bytes, bytearray(), True
+            try:
+                await read_body(response, bound, content.extend)
+            except ChatProblem:
+                whole = False
         finally:
             await response.aclose()  # noqa: ASYNC102  # httpx2 shields what it must
         status = response.status_code
@@ -216,8 +221,8 @@ class HttpService:
         if not whole:
             raise ServiceFailed(f"{self._url} answered with more than {bound} bytes")
         if len(content) > _LARGE_BYTES:
-            return await trio.to_thread.run_sync(self._result_of, content)
-        return self._result_of(content)
+            return await trio.to_thread.run_sync(self._result_of, bytes(content))
+        return self._result_of(bytes(content))
 
     def _result_of(self, content: bytes) -> Any:
         try:
@@ -252,25 +257,13 @@ def _body_of(given: Any) -> bytes:
         ) from error
 
 
-async def _read(response: httpx2.Response, most_bytes: int) -> tuple[bytes, bool]:
-    """The body, and whether that is all of it."""
-    content = bytearray()
-    # Ended from inside: a generator of the library's that is left early complains.
-    with trio.CancelScope() as reading:
-        async for part in response.aiter_raw():
-            content += part
-            if len(content) > most_bytes:
-                reading.cancel()
-    return bytes(content), len(content) <= most_bytes
-
-
 def _seconds(retry_after: str | None) -> float | None:
     """The value of Retry-After, if it is a number of seconds."""
     number = (retry_after or "").strip()
     return float(number) if number.isascii() and number.isdigit() and len(number) < 10 else None
 
 
-def _shown(content: bytes) -> str:
+def _shown(content: bytes | bytearray) -> str:
     return content[:_ERROR_BYTES].decode("utf-8", "replace").strip() or "(nothing)"
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import random
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
 from .. import foreign
@@ -93,9 +93,6 @@ def make(
 class Match(Game):
     """One game; see :func:`make`."""
 
-    max_reward = None
-    """The oracle plays at random."""
-
     def __init__(
         self,
         make: Callable[[], Any],
@@ -112,7 +109,6 @@ class Match(Game):
         self._shown: dict[int, str] = {}
         self._new: dict[int, str] = {}
         self._refused: dict[int, set[str]] = {}
-        self._script: list[str] | None = None
         self._scripted: list[str] = []
         self._done = self._stuck = False
         self._rewards: Any = None
@@ -152,14 +148,6 @@ class Match(Game):
 
     def _ended(self) -> str:
         return "answer" if self._done else "max_invalid" if self._stuck else ""
-
-    def oracle(self) -> Iterator[str]:
-        """The input's actions, or random ones."""
-        if self._script is not None:
-            yield from self._script
-            return
-        while True:
-            yield self._at_random(self._player)
 
     def rollout_state(self) -> Mapping[str, Any]:
         """The additions to the result's state."""
@@ -205,7 +193,8 @@ class Match(Game):
             return str(self._opponent(self._shown[player], self._random))
         return self._at_random(player)
 
-    def _at_random(self, player: int) -> str:
+    def _at_random(self, player: int | None = None) -> str:
+        player = self._player if player is None else player
         new = self._new.get(player, "")  # none, if it was over before the player's first move
         refused = self._refused.setdefault(player, set())
         if "invalid move" not in new:

@@ -90,6 +90,25 @@ class LoopOptions:
 class Game:
     """The base of classes that say themselves whether they were played to their end."""
 
+    max_reward = None
+    """The oracle plays at random."""
+    _script: Sequence[Any] | None = None
+    """The answers of the model ``oracle``, as the input says them."""
+
+    def oracle(self) -> Iterator[str]:
+        """The input's answers, or random ones."""
+        if self._script is not None:
+            yield from map(self._answer, self._script)
+        while self._script is None:
+            yield self._at_random()
+
+    def _answer(self, action: Any) -> str:
+        """An action as an answer."""
+        return str(action)
+
+    def _at_random(self) -> str:
+        raise NotImplementedError
+
     def _ended(self) -> str:
         """``answer`` or ``truncated`` at the end of the game; ``max_invalid`` if that many
         answers were no moves; empty while the game goes on."""

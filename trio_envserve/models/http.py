@@ -294,7 +294,7 @@ class HttpModel(RolloutModel):
             if "text/event-stream" in response.headers.get("content-type", ""):
                 return await self._streamed(response, first)
             parts: list[bytes] = []
-            await _read(response, MAX_ANSWER_BYTES, parts.append)
+            await read_body(response, MAX_ANSWER_BYTES, parts.append)
             return chat.read_answer(b"".join(parts), self._endpoint)
         finally:
             await response.aclose()  # noqa: ASYNC102  # httpx2 shields what it must
@@ -306,7 +306,7 @@ class HttpModel(RolloutModel):
             if reader.feed(part):
                 first.deadline = math.inf
 
-        await _read(response, MAX_STREAM_BYTES, take)
+        await read_body(response, MAX_STREAM_BYTES, take)
         return reader.completion()
 
     def _hint(self, status: int, request: chat.Request, url: str) -> str:
@@ -458,7 +458,7 @@ async def _refused(response: httpx2.Response) -> Failure:
     parts: list[bytes] = []
     codes: tuple[str, ...] = ()
     try:
-        await _read(response, MAX_ERROR_BYTES, parts.append)
+        await read_body(response, MAX_ERROR_BYTES, parts.append)
         body = chat.parsed(b"".join(parts))
         text, codes = chat.error_text(body), chat.error_codes(body)
     except chat.ChatProblem:
@@ -468,7 +468,7 @@ async def _refused(response: httpx2.Response) -> Failure:
     return failure_of_status(response.status_code, headers, text, now_s=time.time(), codes=codes)
 
 
-async def _read(
+async def read_body(
     response: httpx2.Response, most_bytes: int, take: Callable[[bytes], object]
 ) -> None:
     """Give all bytes of the body to ``take``.

@@ -21,9 +21,8 @@ _DIGITS = "0123456789"
 _WORDS = ("blue", "seven", "none", "left", "yes", "no", "up", "north")
 
 
-@final
-class OracleModel:
-    """Answers with the environment's own reference."""
+class _Offline:
+    """A model that needs no network."""
 
     async def complete(
         self,
@@ -33,14 +32,14 @@ class OracleModel:
         sampling_args: Mapping[str, Any],
         reference: str | None = None,
     ) -> Completion:
-        """The reference.  Raises :class:`ModelError` if there is none."""
+        """See :meth:`.Model.complete`."""
         await trio.lowlevel.checkpoint()
-        if reference is None:
-            raise ModelError(
-                "the oracle answers with the environment's reference, and this task has none: "
-                "rollout.ask(messages, reference=...)"
-            )
-        return Completion(reference)
+        return Completion(self._answer(messages, name, sampling_args, reference))
+
+    def _answer(
+        self, messages: Messages, name: str, sampling: Mapping[str, Any], reference: str | None
+    ) -> str:
+        raise NotImplementedError
 
     async def aclose(self) -> None:
         """Nothing to give back."""
@@ -48,7 +47,23 @@ class OracleModel:
 
 
 @final
-class RandomModel:
+class OracleModel(_Offline):
+    """Answers with the environment's own reference.  Raises :class:`ModelError` if there is
+    none."""
+
+    def _answer(
+        self, messages: Messages, name: str, sampling: Mapping[str, Any], reference: str | None
+    ) -> str:
+        if reference is None:
+            raise ModelError(
+                "the oracle answers with the environment's reference, and this task has none: "
+                "rollout.ask(messages, reference=...)"
+            )
+        return reference
+
+
+@final
+class RandomModel(_Offline):
     """Answers with garbage of the reference's form, and never with the reference.
 
     The garbage depends on nothing but the conversation, the model's name, the
@@ -56,25 +71,14 @@ class RandomModel:
     same answer, in every process.
     """
 
-    async def complete(
-        self,
-        messages: Messages,
-        *,
-        name: str,
-        sampling_args: Mapping[str, Any],
-        reference: str | None = None,
-    ) -> Completion:
-        """A wrong answer.  Never fails."""
-        await trio.lowlevel.checkpoint()
+    def _answer(
+        self, messages: Messages, name: str, sampling: Mapping[str, Any], reference: str | None
+    ) -> str:
         said = [sorted(message.items()) for message in messages]
-        text = json.dumps([sampling_args.get("seed", 0), name, reference, said], default=repr)
+        text = json.dumps([sampling.get("seed", 0), name, reference, said], default=repr)
         # hash() differs from process to process, sha256 does not.
         rng = random.Random(hashlib.sha256(text.encode("utf-8", "replace")).digest())
-        return Completion(_garbage(rng, reference))
-
-    async def aclose(self) -> None:
-        """Nothing to give back."""
-        await trio.lowlevel.checkpoint()
+        return _garbage(rng, reference)
 
 
 def _garbage(rng: random.Random, reference: str | None) -> str:
