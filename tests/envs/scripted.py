@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Unpack
 
 import trio
 
 from trio_envserve.envs import Rollout, RolloutRequest, load
-from trio_envserve.models.interface import Completion, Messages, ToolCall
+from trio_envserve.models.interface import Asking, Completion, Messages, ToolCall
 from trio_envserve.models.offline import OracleModel
 from trio_envserve.models.registry import open_models
 from trio_envserve.worker.runners import open_runner
@@ -25,17 +25,10 @@ class Scripted:
         self.asked: list[list[Mapping[str, Any]]] = []
         self.tools: list[Any] = []
 
-    async def complete(
-        self,
-        messages: Messages,
-        *,
-        name: str,
-        sampling_args: Mapping[str, Any],
-        reference: str | None = None,
-    ) -> Completion:
+    async def complete(self, messages: Messages, **how: Unpack[Asking]) -> Completion:
         await trio.lowlevel.checkpoint()
         self.asked.append([dict(message) for message in messages])
-        self.tools.append(sampling_args.get("tools"))
+        self.tools.append(how["sampling_args"].get("tools"))
         turn = sum(message["role"] == "assistant" for message in messages)
         said = self.script[min(turn, len(self.script) - 1)]
         if isinstance(said, Callable):  # type: ignore[arg-type]  # it is callable, says Python

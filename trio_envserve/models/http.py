@@ -32,7 +32,7 @@ import ssl
 import time
 import zlib
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Unpack, final
 
 import trio
 
@@ -42,11 +42,11 @@ from ..regular_files import read_regular
 from ..tracing import here
 from . import chat, patience
 from .endpoints import HEADER_FIELDS, Endpoint
-from .interface import Asker, Completion, Messages, Model, ModelError, RolloutModel
+from .interface import Asker, Asking, Completion, Messages, Model, ModelError, RolloutModel
 from .patience import Failure, failure_of_status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     import httpx2
 
@@ -133,22 +133,13 @@ class HttpModel(RolloutModel):
         for wait in self._waits.values():
             wait.tell(now_s)
 
-    async def complete(
-        self,
-        messages: Messages,
-        *,
-        name: str,
-        sampling_args: Mapping[str, Any],
-        reference: str | None = None,
-    ) -> Completion:
+    async def complete(self, messages: Messages, **how: Unpack[Asking]) -> Completion:
         """The endpoint's answer.  Raises :class:`ModelError`, which says what it answered
         and how often it was asked."""
-        return await self._complete(messages, name, sampling_args, None)
+        return await self._complete(messages, how, None)
 
-    async def _complete(
-        self, messages: Messages, name: str, sampling_args: Mapping[str, Any], asker: Asker | None
-    ) -> Completion:
-        request = chat.request_body(self._endpoint, messages, name, sampling_args)
+    async def _complete(self, messages: Messages, how: Asking, asker: Asker | None) -> Completion:
+        request = chat.request_body(self._endpoint, messages, how["name"], how["sampling_args"])
         if not self._pool:
             await self._open()
         wait = _Wait(asker, trio.current_time())
@@ -355,16 +346,9 @@ class _ForRollout:
         self._model = model
         self._asker = asker
 
-    async def complete(
-        self,
-        messages: Messages,
-        *,
-        name: str,
-        sampling_args: Mapping[str, Any],
-        reference: str | None = None,
-    ) -> Completion:
+    async def complete(self, messages: Messages, **how: Unpack[Asking]) -> Completion:
         """As :meth:`HttpModel.complete`."""
-        return await self._model._complete(messages, name, sampling_args, self._asker)
+        return await self._model._complete(messages, how, self._asker)
 
     async def aclose(self) -> None:
         """Nothing: the worker owns the model."""

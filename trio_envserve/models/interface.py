@@ -16,7 +16,15 @@ import base64
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import (
+    Any,
+    NotRequired,
+    Protocol,
+    TypeAlias,
+    TypedDict,
+    Unpack,
+    runtime_checkable,
+)
 
 from ..core.errors import EnvServeError
 
@@ -181,6 +189,14 @@ def image_part(data: bytes, media_type: str = "image/png") -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": url}}
 
 
+class Asking(TypedDict):
+    """The arguments of :meth:`Model.complete` but the messages, for models of this package."""
+
+    name: str
+    sampling_args: Mapping[str, Any]
+    reference: NotRequired[str | None]
+
+
 class Model(Protocol):
     """A client of one model endpoint."""
 
@@ -237,13 +253,6 @@ class RolloutModel:
 class BlockingModel(Protocol):
     """The further methods of the model of a rollout in a thread."""
 
-    def complete_sync(
-        self,
-        messages: Messages,
-        *,
-        name: str,
-        sampling_args: Mapping[str, Any],
-        reference: str | None = None,
-    ) -> Completion:
+    def complete_sync(self, messages: Messages, **how: Unpack[Asking]) -> Completion:
         """As :meth:`Model.complete`, and blocks the calling thread."""
         ...

@@ -10,12 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Mapping
-from typing import Any, final
+from typing import Unpack, final
 
 import trio
 
-from .interface import Completion, Messages, ModelError
+from .interface import Asking, Completion, Messages, ModelError
 
 _DIGITS = "0123456789"
 _WORDS = ("blue", "seven", "none", "left", "yes", "no", "up", "north")
@@ -24,21 +23,12 @@ _WORDS = ("blue", "seven", "none", "left", "yes", "no", "up", "north")
 class _Offline:
     """A model that needs no network."""
 
-    async def complete(
-        self,
-        messages: Messages,
-        *,
-        name: str,
-        sampling_args: Mapping[str, Any],
-        reference: str | None = None,
-    ) -> Completion:
+    async def complete(self, messages: Messages, **how: Unpack[Asking]) -> Completion:
         """See :meth:`.Model.complete`."""
         await trio.lowlevel.checkpoint()
-        return Completion(self._answer(messages, name, sampling_args, reference))
+        return Completion(self._answer(messages, how, how.get("reference")))
 
-    def _answer(
-        self, messages: Messages, name: str, sampling: Mapping[str, Any], reference: str | None
-    ) -> str:
+    def _answer(self, messages: Messages, how: Asking, reference: str | None) -> str:
         raise NotImplementedError
 
     async def aclose(self) -> None:
@@ -51,9 +41,7 @@ class OracleModel(_Offline):
     """Answers with the environment's own reference.  Raises :class:`ModelError` if there is
     none."""
 
-    def _answer(
-        self, messages: Messages, name: str, sampling: Mapping[str, Any], reference: str | None
-    ) -> str:
+    def _answer(self, messages: Messages, how: Asking, reference: str | None) -> str:
         if reference is None:
             raise ModelError(
                 "the oracle answers with the environment's reference, and this task has none: "
@@ -71,11 +59,10 @@ class RandomModel(_Offline):
     same answer, in every process.
     """
 
-    def _answer(
-        self, messages: Messages, name: str, sampling: Mapping[str, Any], reference: str | None
-    ) -> str:
+    def _answer(self, messages: Messages, how: Asking, reference: str | None) -> str:
         said = [sorted(message.items()) for message in messages]
-        text = json.dumps([sampling.get("seed", 0), name, reference, said], default=repr)
+        seed = how["sampling_args"].get("seed", 0)
+        text = json.dumps([seed, how["name"], reference, said], default=repr)
         # hash() differs from process to process, sha256 does not.
         rng = random.Random(hashlib.sha256(text.encode("utf-8", "replace")).digest())
         return _garbage(rng, reference)
