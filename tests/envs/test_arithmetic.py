@@ -68,10 +68,6 @@ def test_wrong_arguments(args):
         load("arithmetic", args)
 
 
-def test_rerun_is_declared_on_request():
-    assert load("arithmetic", {"rerun": True}).rerun
-
-
 async def test_rollout_is_logged_and_lasts_as_long_as_its_input_or_the_server_says(
     tmp_path, autojump_clock
 ):

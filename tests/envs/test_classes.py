@@ -90,29 +90,6 @@ class EchoToolEnv:
         return message
 
 
-async def test_trls_example_runs_as_it_is():
-    random.seed(5)
-    model = Scripted(
-        [lambda messages: calls(("increment", {"step": random.choice((1, 2, 3))})), "."]
-    )
-    rewards = []
-    async with running(IncrementEnv, model) as run:
-        for _ in range(50):
-            result = await run({}, "prompt", "tools", "turns")
-            target = int(result["state"]["prompt"][0]["content"].rstrip(".").split()[-1])
-            wanted = result["completion"][0]["tool_calls"][0]["function"]
-            added = json.loads(wanted["arguments"])["step"]
-            assert result["completion"][1]["content"] == str(added)
-            assert result["completion"][1]["tool_call_id"] == "call-0"
-            assert result["reward"] == float(added == target)
-            assert (result["stop"], result["state"]["turns"]) == ("answer", 2)
-            assert result["usage"]["calls"] == 2
-            rewards.append(result["reward"])
-            encode(result)
-    assert set(rewards) == {0.0, 1.0}
-    assert model.tools[0] == result["state"]["tools"]
-
-
 async def test_trls_rows_have_the_prompt_and_the_arguments_of_reset():
     row = {"prompt": [{"role": "user", "content": "Count to 4."}], "target": 4}
     result, model = await one(RowEnv, [calls(("increment", {"step": 4})), "4"], row)

@@ -17,9 +17,6 @@ import pytest
 from tests.cli.commands import run as run_command
 from tests.endpoint import Endpoint, Reply, prompt_tokens, serve
 from tests.envs.test_classes import PNG, IncrementEnv, Picture
-from tests.envs.test_gymnasium import WAY, walk
-from tests.envs.test_http_service import scored
-from tests.envs.test_http_service import serve as serve_service
 from trio_envserve import open_client, open_server
 from trio_envserve.json_values import restored
 
@@ -159,35 +156,3 @@ async def test_the_tokens_of_a_class_and_the_images_of_its_tool_go_where_they_be
         given = itertools.chain.from_iterable(reply.logprobs or () for reply in replies)
         assert sampled == pytest.approx(list(given))
         assert segment["reward"] is None
-
-
-async def test_gymnasium(results_of):
-    pytest.importorskip("gymnasium")
-    chance = random.Random(5)
-
-    def answer(ask):
-        action = WAY[ask.turn % 6] if chance.random() < 0.9 else chance.randrange(4)
-        return Reply(f"<action>{action}</action>")
-
-    said = Said(answer)
-    inputs = [{"seed": seed} for seed in range(ROLLOUTS)]
-    args = {"is_slippery": False, "max_turns": 12, "reward_unfinished": "ask"}
-    async with results_of("gymnasium:FrozenLake-v1", inputs, said, args, ["steps"]) as results:
-        said.judge(results)
-        for result in results:
-            actions = [
-                int(re.findall(r"\d", message["content"])[0])
-                for message in result["completion"]
-                if message["role"] == "assistant"
-            ]
-            assert (result["reward"], result["state"]["steps"]) == walk(actions)
-        assert {result["reward"] for result in results} == {0.0, 1.0}
-
-
-async def test_a_service_by_http(results_of):
-    inputs = [{"a": number, "b": 0.5} for number in range(ROLLOUTS)]
-    async with serve_service(scored) as (service, url):
-        async with results_of(url, inputs, Said(lambda ask: Reply())) as results:
-            found = sorted((result["input"]["a"], result["reward"]) for result in results)
-    assert found == [(number, number * 0.5) for number in range(ROLLOUTS)]
-    assert len(service.seen) == ROLLOUTS

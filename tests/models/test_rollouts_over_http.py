@@ -254,26 +254,6 @@ async def test_eval_asks_a_named_endpoint_and_writes_its_key_nowhere(tmp_path, l
 
 
 @pytest.mark.real
-async def test_two_hundred_rollouts_cancelled_by_their_client_close_their_requests():
-    endpoint = Endpoint(lambda ask: Reply(hold=True))
-    with trio.fail_after(HANG_S):
-        async with (
-            serve(endpoint) as url,
-            open_server("arithmetic", workers=1) as server,
-            open_client(server.address) as client,
-        ):
-            async with trio.open_nursery() as nursery:
-                for index in range(200):
-                    call = partial(client.run_rollout, {"index": index}, model=url, model_name="m")
-                    nursery.start_soon(call)
-                await until(lambda: endpoint.waiting == 200)
-                nursery.cancel_scope.cancel()
-            await until(lambda: not endpoint.waiting)
-    assert all(seen.closed for seen in endpoint.asks)
-    assert len(endpoint.asks) == 200
-
-
-@pytest.mark.real
 @pytest.mark.parametrize("shape", ["arithmetic", "tests.models.test_rollouts_over_http:InThread"])
 async def test_where_a_rollout_stood_was_a_line_of_the_http_library(shape):
     wait = trio.Event()

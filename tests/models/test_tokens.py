@@ -25,22 +25,6 @@ def turn(prompt, response, logprobs: list[float] | None = None, version=None, **
     )  # fmt: skip
 
 
-def test_turns_that_extend_each_other_are_one_record():
-    turns = [
-        turn([1, 2], [3, 4], [-0.5, -1.0], "7"),
-        turn([1, 2, 3, 4, 9, 9], [5], [-2.0], "8"),
-    ]
-    (record,) = token_records(turns, reward=1.0)
-    assert record.prompt_ids == ids(1, 2)
-    assert record.response_ids == ids(3, 4, 9, 9, 5)
-    assert record.response_mask == array.array("B", [1, 1, 0, 0, 1])
-    assert record.logprobs == array.array("f", [-0.5, -1.0, 0.0, 0.0, -2.0])
-    assert record.reward == 1.0
-    assert record.turns == (0, 2)
-    assert record.weight_versions == ("7", "8")
-    assert record.begins == ""
-
-
 @pytest.mark.parametrize(
     ("prompt", "at"), [([1, 2, 3, 5], 3), ([1, 2, 3], 3), ([], 0), ([9, 2, 3, 4, 5], 0)]
 )
@@ -104,7 +88,9 @@ def test_every_token_is_there_once_with_its_mask(plan):
         assert last.response_ids is not None
         assert record.prompt_ids + record.response_ids == last.prompt_ids + last.response_ids
         assert record.logprobs is not None
-        assert len(record.logprobs) == len(record.response_ids)
+        told = zip(record.response_ids, record.response_mask, strict=True)
+        assert list(record.logprobs) == [-float(token) if mask else 0.0 for token, mask in told]
+    assert (records[0].begins, records[0].turns[0], records[-1].turns[1]) == ("", 0, len(plan))
 
 
 def test_a_record_travels_as_typed_arrays():
