@@ -18,10 +18,11 @@ async def served(
 
     ``mutant`` is what is broken in it, by name; none if empty."""
     options = {
-        "mutant": mutant, "directory": str(folder / "runs"), "limits": limits, "bind": bind,
-        "wire": {"message_bytes": 1 << 20},
+        "environment": "trio_envserve.lab.conformance.environment:Conformance",
+        "args": {"directory": str(folder / "runs")}, "bind": bind, "workers": 1, "limits": limits,
+        "wire": {"message_bytes": 1 << 20}, "mutant": mutant,
     }  # fmt: skip
     # A mutant need not end by itself; its workers end with it.
-    command = program("tests.conformance.mutant_server", options)
+    command = program("tests.rig.server", options)
     async with Process(command, "server", ready="serving", log=folder / "log", end_s=0) as server:
         yield server.address

@@ -31,22 +31,12 @@ from trio_envserve.client import Client, open_client
 from trio_envserve.core import messages, values
 from trio_envserve.core.errors import EnvServeError
 from trio_envserve.core.journal import Completed, Opened, Record, Started
-from trio_envserve.core.limits import ClientLimits, ServerLimits, WireLimits
+from trio_envserve.core.limits import ClientLimits
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.terms import ID_BYTES, Status
-from trio_envserve.host.allocator import keep_freed_memory
-from trio_envserve.host.collector import collect_seldom
 from trio_envserve.lab.conformance.peer import Peer, open_peer, open_raw_peer
-from trio_envserve.lab.processes import (
-    ANY_PORT,
-    Process,
-    given_options,
-    input_ends,
-    program,
-    say,
-)
+from trio_envserve.lab.processes import ANY_PORT, Process, program
 from trio_envserve.net import open_network
-from trio_envserve.server import open_server
 from trio_envserve.server.journal.opening import open_folder, unlock
 from trio_envserve.testing.proxy import open_fault_proxy
 
@@ -233,8 +223,9 @@ async def _many(run: Run, *, capacity: int, hosts: int = 0) -> Figures:
 async def _open_large(
     run: Run, count: int, capacity: int, hosts: int
 ) -> AsyncGenerator[Process, None]:
-    """A server that takes so many requests of one client (:func:`large_server`).  One worker
-    may take a while to cancel all of them; it is not to be killed for that."""
+    """A server that takes so many requests of one client, by limits beyond what options of the
+    command say.  One worker may take a while to cancel all of them; it is not to be killed for
+    that."""
     limits = {
         "window": 2 * count, "queue": 2 * count, "kept_outcomes": 4 * count, "session_share": 1.0,
         "worker_capacity": capacity, "cancel_grace_s": 300.0, "cancel_kill_s": 300.0,
@@ -244,26 +235,11 @@ async def _open_large(
         "limits": limits, "wire": {"header_bytes": 40 * count}, "workers": 0 if hosts else 1,
         "hosts_bind": ANY_PORT if hosts else None,
     }  # fmt: skip
-    command = program("tests.cost.special", options)
+    command = program("tests.rig.server", options)
     async with Process(command, "server", ready="serving") as server:
         if not hosts:
             await server.event("ready")
         yield server
-
-
-async def large_server(options: dict[str, Any]) -> None:
-    """Serve until standard input ends, with limits beyond what options of the command say and
-    the settings of the command."""
-    options["limits"] = ServerLimits(**options["limits"])
-    options["wire"] = WireLimits(**options["wire"])
-    keep_freed_memory()
-    async with open_server(**options) as server, trio.open_nursery() as nursery:
-        nursery.start_soon(collect_seldom)
-        say("serving", address=server.address, hosts=server.hosts_address)
-        await server.wait_ready()
-        say("ready")
-        await input_ends()
-        nursery.cancel_scope.cancel()
 
 
 @final
@@ -475,7 +451,3 @@ async def start(run: Run) -> Figures:
             await server.event("ready")
             found["worker_ready_s"] = time.monotonic() - began_s
     return found
-
-
-if __name__ == "__main__":
-    trio.run(large_server, given_options())

@@ -4,7 +4,7 @@ The argument is one JSON object with the arguments of :func:`~trio_envserve.serv
 (``limits``, ``wire`` and ``keys`` as objects of those that are not the default), and if wanted
 ``descriptors``, the number that it may have open; ``doors``, the limits of each by its name;
 ``log``, that of a run, to which the turns of its loop are written; ``beats``, whether libzmq sends
-heartbeats; ``level``, of its own log.
+heartbeats; ``level``, of its own log; ``mutant``, what is broken in it (its workers are whole).
 
 It says ``serving`` with its ``address``, those of its hosts and doors and its ``pid``, and
 ``ready`` when its workers are.  Its orders: ``hold`` (its loop stands still for some ``seconds``;
@@ -35,6 +35,7 @@ from trio_envserve.core.limits import KeyLimits, ServerLimits, WireLimits
 from trio_envserve.doors.verifiers import VerifiersLimits, open_verifiers_door
 from trio_envserve.host.allocator import keep_freed_memory
 from trio_envserve.host.collector import collect_seldom
+from trio_envserve.lab.mutants import find
 from trio_envserve.lab.processes import ANY_PORT, given_options, obey_orders, say
 from trio_envserve.server import Server, open_server
 
@@ -59,6 +60,8 @@ async def main(options: dict[str, Any]) -> None:
     doors, log = options.pop("doors", {}), options.pop("log", "")
     keep_freed_memory()
     async with AsyncExitStack() as stack:
+        if mutant := options.pop("mutant", ""):
+            stack.enter_context(find(mutant).applied())
         server = await stack.enter_async_context(open_server(**options))
         said = {"address": server.address, "hosts": server.hosts_address}
         common = {name: options[name] for name in ("wire", "transport") if name in options}
