@@ -21,7 +21,7 @@ from typing import Any, TypeVar, final
 import trio
 
 from tests.attack.wires import Attacker, Connection, Ended, Stage, open_stream, seeded
-from tests.rig.client import Ask
+from tests.rig.client import Ask, Asks
 from tests.rig.meter import watch_loop
 from tests.rig.server import send_heartbeats
 from trio_envserve.client import Client, Outcome, open_client
@@ -45,11 +45,11 @@ T = TypeVar("T")
 
 
 @final
-class Mix:
+class Mix(Asks):
     """Short rollouts, each asked once."""
 
     def __init__(self, seed: int, name: str) -> None:
-        self._name = name
+        super().__init__(seed, name)
         self._seconds = HELD_S if name.startswith("held") else 0.0
         # A client that was attacked asks again until it has found the honest server.
         self._limit_s = 20.0 if name.startswith("attacked") else None
@@ -58,13 +58,7 @@ class Mix:
     def draw(self, reach: int) -> Ask:
         if reach == HOSTILE:
             return Ask("", timeout_s=2.0)
-        return Ask(f"{self._name}/{next(self._numbers)}", self._seconds, timeout_s=self._limit_s)
-
-    def nth(self, number: int) -> Ask:
-        return self.draw(0)
-
-    def told(self, ask: Ask) -> None:
-        """Nothing changes."""
+        return Ask(f"{self.name}/{next(self._numbers)}", self._seconds, timeout_s=self._limit_s)
 
 
 # -- at the front ------------------------------------------------------------------------

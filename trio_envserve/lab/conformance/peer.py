@@ -522,14 +522,11 @@ async def open_raw_peer(
     cannot be made."""
     parsed = parse_peer_address(address)
     stream: trio.abc.Stream | None = None
-    with trio.move_on_after(patience_s):
-        try:
-            if parsed.scheme == "tcp":
-                stream = await trio.open_tcp_stream(parsed.host, parsed.port)
-            else:
-                stream = await trio.open_unix_socket(parsed.path)
-        except OSError:
-            pass  # told below
+    with trio.move_on_after(patience_s), suppress(OSError):  # told below
+        if parsed.scheme == "tcp":
+            stream = await trio.open_tcp_stream(parsed.host, parsed.port)
+        else:
+            stream = await trio.open_unix_socket(parsed.path)
     if stream is None:
         raise TimedOut(f"a connection to {address}", f"none after {patience_s:g} s")
     async with stream, trio.open_nursery() as nursery:
