@@ -92,21 +92,17 @@ def test_a_buffer_of_tens_of_megabytes_was_copied_to_grow():
     assert large.frame().obj is memory
 
 
-def test_a_view_is_good_for_what_comes_into_it_once():
+@pytest.mark.parametrize("came", [0, 1])
+def test_a_view_is_good_once(came: int):
     """Whoever still has it would keep the frame's memory from being used again."""
     large = LargeFrame(b"", MIB, FIRST_BYTES)
     view = large.buffer()
-    large.received(1)
+    assert len(view) == FIRST_BYTES
+    if came:
+        large.received(came)
+    assert len(large.buffer()) == FIRST_BYTES - came
     with pytest.raises(ValueError, match="released"):
         len(view)
-
-
-def test_the_next_view_is_the_same_place_if_nothing_came():
-    large = LargeFrame(b"", MIB, FIRST_BYTES)
-    first = large.buffer()
-    assert len(first) == len(large.buffer()) == FIRST_BYTES
-    with pytest.raises(ValueError, match="released"):
-        len(first)
 
 
 # -- memory that is used again ---------------------------------------------------
@@ -163,53 +159,27 @@ def test_the_newest_memory_is_used_first():
     held.release()
 
 
-def test_remembered_memory_is_bounded():
+def test_remembered_memory_is_bounded_and_its_room_used_to_the_last_byte():
     spare = SpareMemory(10 * KIB)
-    first, second = bytearray(6 * KIB), bytearray(5 * KIB)
-    spare.remember(first)
-    spare.remember(second)
-    assert (len(spare), spare.size_bytes) == (1, 5 * KIB)
+    for size_kib, count, total_kib in ((6, 1, 6), (5, 1, 5), (11, 1, 5), (5, 2, 10), (10, 1, 10)):
+        spare.remember(bytearray(size_kib * KIB))
+        assert (len(spare), spare.size_bytes) == (count, total_kib * KIB)
     assert spare.find(6 * KIB) is None
-    spare.remember(bytearray(11 * KIB))
-    assert (len(spare), spare.size_bytes) == (1, 5 * KIB)
     for _ in range(2 * SPARE_MOST):
         spare.remember(bytearray(10))
     assert (len(spare), spare.size_bytes) == (SPARE_MOST, 10 * SPARE_MOST)
-
-
-def test_the_room_is_used_to_its_last_byte():
-    spare = SpareMemory(10 * KIB)
-    spare.remember(bytearray(10 * KIB))
-    assert (len(spare), spare.size_bytes) == (1, 10 * KIB)
-    spare.remember(bytearray(6 * KIB))
-    spare.remember(bytearray(4 * KIB))
-    assert (len(spare), spare.size_bytes) == (2, 10 * KIB)
-
-
-def test_everything_can_be_forgotten():
-    spare = SpareMemory()
-    spare.remember(bytearray(KIB))
     spare.clear()
     assert (len(spare), spare.size_bytes) == (0, 0)
 
 
-def test_unused_memory_is_given_back_together():
+def test_unused_memory_is_given_back_together_and_used_memory_kept():
     spare = SpareMemory()
-    for _ in range(3):
-        spare.remember(bytearray(KIB))
-    for left in (3, 0):
-        spare.sweep()
-        assert len(spare) == left
-
-
-def test_unused_memory_is_given_back_and_used_memory_kept():
-    spare = SpareMemory()
-    held, idle = bytearray(KIB), bytearray(KIB)
+    held = bytearray(KIB)
     view = memoryview(held)
-    spare.remember(held)
-    spare.remember(idle)
+    for memory in (held, bytearray(KIB), bytearray(KIB)):
+        spare.remember(memory)
     for _ in range(SWEPT_AFTER):
-        assert len(spare) == 2
+        assert len(spare) == 3
         spare.sweep()
     assert (len(spare), spare.size_bytes) == (1, KIB)
     spare.sweep()

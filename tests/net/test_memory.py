@@ -58,6 +58,7 @@ async def test_a_cut_loses_what_is_under_way_and_heals(autojump_clock, network, 
         assert word == b"waits"
         assert new != route
         assert trio.current_time() - before == pytest.approx(LIMITS.reconnect_min_s)
+        await events.wait(CONNECTED, 2)
         assert events.seen == [CONNECTED, DISCONNECTED, CONNECTED]
 
 
@@ -220,18 +221,44 @@ async def test_closing_throws_out_who_flushes(autojump_clock, network):
                 dealer.close()
 
 
-async def test_reconnecting_slows_down_to_its_limit(autojump_clock, network):
-    times = []
-    with trio.move_on_after(10):
-        async with network.open_dealer(
-            "memory:nobody",
-            limits=LIMITS,
-            on_event=lambda event: times.append(trio.current_time()),
-        ):
-            await trio.sleep_forever()
+@pytest.mark.parametrize("drops", [False, True])
+async def test_reconnecting_slows_down_to_its_limit(autojump_clock, network, drops):
+    """Nobody is there; or every connection is lost at once, which is no success: a server that
+    drops its clients would have them back in a storm."""
+    times: list[float] = []
+    async with trio.open_nursery() as nursery, network.open_router("memory:r", limits=LIMITS):
+
+        def attempted(event: ConnectionEvent) -> None:
+            if event is not DISCONNECTED:
+                times.append(trio.current_time())
+                nursery.start_soon(hang_up)
+
+        async def hang_up() -> None:
+            network.cut()
+
+        address = "memory:r" if drops else "memory:nobody"
+        with trio.move_on_after(10):
+            async with network.open_dealer(address, limits=LIMITS, on_event=attempted):
+                await trio.sleep_forever()
     pauses = [after - before for before, after in itertools.pairwise(times)]
     assert pauses[:6] == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 1.0])
     assert max(pauses) == pytest.approx(1.0)
+
+
+async def test_reconnecting_is_quick_again_after_a_connection_that_lasted(autojump_clock, network):
+    times: list[float] = []
+
+    def heard(event: ConnectionEvent) -> None:
+        times.append(trio.current_time())
+
+    async with joined(network, on_event=heard):
+        for _ in range(5):
+            network.cut()
+            await trio.sleep(LIMITS.reconnect_max_s)
+        await trio.sleep(2 * LIMITS.reconnect_max_s)
+        network.cut()
+        await trio.sleep(LIMITS.reconnect_max_s)
+    assert times[-1] - times[-2] == pytest.approx(LIMITS.reconnect_min_s)
 
 
 async def test_a_flush_waits_for_a_connection(autojump_clock, network):

@@ -107,48 +107,6 @@ async def test_messages_that_the_peer_would_not_take_are_refused_here(opened, fr
             here.send_nowait([])
 
 
-async def test_a_cancelled_receive_loses_nothing(opened):
-    count = 300
-    async with opened() as (here, there), trio.open_nursery() as nursery:
-        found: list[Any] = []
-
-        async def write():
-            for number in range(count):
-                assert here.send_nowait([number.to_bytes(4, "big")])
-                if number % 3 == 0:
-                    await trio.lowlevel.checkpoint()
-
-        async def cancel_soon(scope: trio.CancelScope) -> None:
-            await trio.lowlevel.checkpoint()
-            scope.cancel()
-
-        nursery.start_soon(write)
-        draw = random.Random(2)
-        while len(found) < count:
-            with trio.CancelScope() as scope:
-                if draw.random() < 0.5:
-                    scope.cancel()
-                else:
-                    nursery.start_soon(cancel_soon, scope)
-                found += [bytes(frame) for [frame] in await there.receive()]
-    assert found == [number.to_bytes(4, "big") for number in range(count)]
-
-
-async def test_two_tasks_cannot_receive_at_once(opened):
-    async with opened() as (_, there), trio.open_nursery() as nursery:
-        nursery.start_soon(there.receive)
-        await trio.testing.wait_all_tasks_blocked()
-        with pytest.raises(trio.BusyResourceError):
-            await there.receive()
-        nursery.cancel_scope.cancel()
-
-
-async def test_flushing_is_a_checkpoint(opened):
-    async with opened() as (here, _):
-        with trio.testing.assert_checkpoints():
-            await here.flush()
-
-
 # -- the end --------------------------------------------------------------------
 
 

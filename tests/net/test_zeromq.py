@@ -8,6 +8,7 @@ import os
 import random
 import select
 import socket
+import struct
 import subprocess
 import sys
 
@@ -16,6 +17,7 @@ import trio
 import trio.testing
 import zmq
 
+from tests.connections import accepted, connected
 from tests.net.conftest import libzmq_socket
 from trio_envserve.core.errors import ConfigError, ServerStartError
 from trio_envserve.core.limits import BATCH_BYTES, WireLimits
@@ -30,6 +32,7 @@ from trio_envserve.net import libzmq as libzmq_module
 from trio_envserve.net.address import parse_address
 from trio_envserve.net.binding import _explained, check_ipc_path
 from trio_envserve.net.interface import Frame
+from trio_envserve.net.libzmq import EventTranslator, Monitor
 
 pytestmark = pytest.mark.real
 
@@ -91,7 +94,7 @@ async def test_a_send_of_the_router_that_swallows_the_signal_wakes_who_receives(
             await trio.testing.wait_all_tasks_blocked(0.05)
             dealer.send_nowait([b"question"])
             # No turn of the loop from here to the send: it has not seen the signal yet.
-            assert select.select([router._fd], [], [], 60.0)[0]
+            assert select.select([router._pump_sleep._fd], [], [], 60.0)[0]
             if many:
                 router.send_many_nowait(to_dealer, [[b"answer"]])
             else:
@@ -255,17 +258,73 @@ async def test_descriptors_are_given_back(folder):
         assert os.listdir(folder) == []
 
 
+def keepalive(sock: socket.socket) -> bool:
+    return bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
+
+
+async def test_both_ends_of_a_connection_have_tcp_keepalive(real_bench):
+    """A peer whose machine vanished is noticed by the system, too, not by libzmq alone."""
+    async with real_bench() as b, b.router() as router, b.dealer(router) as dealer:
+        await b.greet(router, dealer)
+        assert accepted(router.address, keepalive) == [True]
+        assert connected(router.address, keepalive) == [True]
+
+
+# -- libzmq's events in, connection events out
+
+UP = zmq.EVENT_HANDSHAKE_SUCCEEDED
+DOWN = zmq.EVENT_DISCONNECTED
+BAD = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+WRONG = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+CLOSED = zmq.EVENT_CLOSED
+RETRIED = zmq.EVENT_CONNECT_RETRIED
+
+
+@pytest.mark.parametrize(
+    ("listening", "events", "reports"),
+    [
+        (False, [UP, DOWN, RETRIED, UP], ["CONNECTED", "DISCONNECTED", "CONNECTED"]),
+        (False, [CLOSED, RETRIED, CLOSED, RETRIED, UP], ["REFUSED", "REFUSED", "CONNECTED"]),
+        (False, [RETRIED, RETRIED], ["REFUSED", "REFUSED"]),  # a name that is not found
+        (False, [UP, DOWN, RETRIED, RETRIED], ["CONNECTED", "DISCONNECTED", "REFUSED"]),
+        (False, [BAD, DOWN, RETRIED, UP], ["HANDSHAKE_FAILED", "CONNECTED"]),
+        (False, [WRONG, BAD, DOWN], ["HANDSHAKE_FAILED"]),
+        (False, [zmq.EVENT_MONITOR_STOPPED], []),
+        (True, [UP, UP, DOWN], ["CONNECTED", "CONNECTED", "DISCONNECTED"]),
+        (True, [BAD, DOWN, UP, DOWN], ["HANDSHAKE_FAILED", "CONNECTED", "DISCONNECTED"]),
+        (True, [UP, CLOSED, RETRIED], ["CONNECTED"]),
+    ],
+)
+def test_events_are_reported_once_each(listening, events, reports):
+    translator = EventTranslator(listening)
+    translated = [translator.translate(int(event)) for event in events]
+    assert [report.name for report in translated if report is not None] == reports
+
+
+async def test_others_have_their_turns_between_very_many_events(new_events):
+    """And more are kept than libzmq keeps unless it is told: its thread would stand still."""
+    events, many = new_events(), 3 * libzmq_module._EVENTS_AT_ONCE
+    with zmq.Context() as context, context.socket(zmq.DEALER) as watched:
+        monitor = Monitor(context, watched, "m", listening=False)
+        assert monitor._pair.get(zmq.RCVHWM) == 100_000
+        monitor.close()
+        with context.socket(zmq.PAIR) as monitor._pair, context.socket(zmq.PAIR) as libzmqs:
+            monitor._fd = monitor._pair.FD
+            libzmqs.bind("inproc://ours")
+            monitor._pair.connect("inproc://ours")
+            for _ in range(many):
+                libzmqs.send_multipart([struct.pack("=HI", UP, 7), b"tcp://x:1"], zmq.NOBLOCK)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(monitor.run, events)
+                seen: set[int] = set()
+                while len(events.seen) < many:
+                    seen.add(len(events.seen))
+                    await trio.lowlevel.checkpoint()
+                nursery.cancel_scope.cancel()
+    assert seen & {many // 3, 2 * many // 3}  # of two turns of the reader at least one is seen
+
+
 # -- addresses that exist or not
-
-
-async def test_a_port_in_use_by_others(real_bench):
-    async with real_bench() as b:
-        with socket.socket() as other:
-            other.bind(("127.0.0.1", 0))
-            other.listen()
-            address = f"tcp://127.0.0.1:{other.getsockname()[1]}"
-            with pytest.raises(ServerStartError, match=f"{address} is in use.*port 0"):
-                await b.router(address).__aenter__()
 
 
 async def test_an_interface_that_is_not_there(real_bench):
@@ -359,6 +418,7 @@ async def test_somebodys_file_is_not_removed(real_bench, folder):
         ("tcp://127.0.0.1:80", errno.EACCES, ServerStartError, "below 1024"),
         ("ipc:///x", errno.EACCES, ServerStartError, "writable"),
         ("ipc:///x", errno.EADDRINUSE, ServerStartError, "another path"),
+        ("tcp://127.0.0.1:80", errno.EADDRINUSE, ServerStartError, "port 0 picks a free one"),
         ("tcp://127.0.0.1:80", errno.EINVAL, ConfigError, "cannot listen"),
         ("tcp://127.0.0.1:80", errno.EMFILE, ServerStartError, "cannot listen"),
     ],

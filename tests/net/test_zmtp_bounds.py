@@ -853,29 +853,6 @@ async def test_a_process_that_has_forked_still_hangs_up(zmtp_bench):
                     await trio.sleep(0.01)
 
 
-async def test_a_dealer_that_is_dropped_at_once_does_not_come_back_in_a_storm(zmtp_bench):
-    """Each handshake is done, and then the connection is closed: no success."""
-    async with zmtp_bench() as b, trio.open_nursery() as nursery:
-        made: list[float] = []
-
-        async def hang_up(stream: trio.SocketStream) -> None:
-            await stream.send_all(raw_zmtp.GREETING + raw_zmtp.ready(b"ROUTER"))
-            await stream.receive_some()
-            made.append(trio.current_time())
-
-        [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        nursery.start_soon(trio.serve_listeners, hang_up, [listener])
-        port = listener.socket.getsockname()[1]
-        limits = WireLimits(reconnect_min_s=0.02, reconnect_max_s=0.2)
-        async with b.dealer(f"tcp://127.0.0.1:{port}", limits=limits):
-            while len(made) < 8:
-                await trio.sleep(0.01)
-        # Seven pauses, each twice the one before up to the limit, and half of it at least:
-        # 0.45 s.  If a stall makes one connection last, they begin anew, but it lasted 0.2 s.
-        assert made[7] - made[0] > 0.4
-        nursery.cancel_scope.cancel()
-
-
 async def test_too_many_frames_end_their_connection_alone(zmtp_bench):
     async with opened(zmtp_bench, echoes=False) as (b, router, peers), b.dealer(router) as dealer:
         [route] = await b.greet(router, dealer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -183,21 +183,6 @@ async def test_a_peer_that_stops_in_the_middle_of_the_handshake_is_closed(
         assert await trio.to_thread.run_sync(stop_there)  # it was greeted, and closed
         assert "took too long" in router.why_refused
         assert not router._connections
-
-
-async def test_honest_peers_get_in_beside_strangers_that_stay():
-    """The bound on handshakes holds for these, too."""
-    limits = dataclasses.replace(LIMITS, handshakes=4)
-    async with open_sealed(limits=limits) as (network, router):
-        with ExitStack() as closed:
-            for _ in range(20):
-                sock = closed.enter_context(raw_zmtp.connect(router.address))
-                sock.sendall(new_client().replies())
-            async with network.open_dealer(router.address, limits=limits, curve=CURVE) as dealer:
-                dealer.send_nowait([b"hello"])
-                [[_, word]] = await router.receive()
-                assert word == b"hello"
-                assert len(router._shaking) <= 4
 
 
 async def test_a_peer_that_is_closed_reads_its_last_words():

@@ -247,6 +247,7 @@ class Decoder:
 
     def _decode(self, batch: list[list[Frame]], most: int) -> bool:
         """Decode into ``batch``; True if there may be more than ``most``."""
+        left = most
         if self._large is not None:
             if not self._large.is_whole:
                 return False
@@ -260,12 +261,12 @@ class Decoder:
                     self._open(self._frames[0], batch)
                 self._frames = []
                 self.message_bytes = 0
+                left -= 1
         data, at = self._data, self._at
         end = len(data)
         limits = self._limits
         frames = self._frames
         unseal = self._unseal
-        left = most - len(batch)
         try:
             while left > 0:
                 if end - at < 2:

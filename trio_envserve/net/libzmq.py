@@ -74,7 +74,7 @@ from .interface import (
 )
 from .keypairs import ClientCurve
 from .outbox import Outbox
-from .pump import DealerPump, RouterPump, SocketPump, open_socket
+from .pump import DealerPump, RouterPump, Sleep, SocketPump, open_socket
 
 logger = logging.getLogger("trio_envserve.net")
 
@@ -121,17 +121,14 @@ class LibzmqSocket(SocketPump):
         super().__init__(address, limits)
         self._socket = socket
         self._monitor = monitor
-        self._fd = int(socket.get(zmq.FD))
+        self._pump_sleep = Sleep(int(socket.get(zmq.FD)))
         self._drained = False
         """Whether nothing was readable when the pump last looked; only then may it
         sleep."""
-        self._parked = False
-        """Whether the pump sleeps, and nobody has woken it yet."""
         self._backlog: dict[bytes, Outbox] = {}
         """The outboxes of peers with waiting messages; the longest untried first."""
         self._backlogged = trio.Event()
         """Set while there is a backlog."""
-        self._flush_lot = trio.lowlevel.ParkingLot()
         self._frames = 0
         """Frames that were read since the last EAGAIN."""
 
@@ -146,14 +143,6 @@ class LibzmqSocket(SocketPump):
             self._flush_outboxes()
         self._event_sender.send_nowait(event)
 
-    async def flush(self) -> None:
-        """See :meth:`RouterSocket.flush`."""
-        self._check_open()
-        await trio.lowlevel.checkpoint()
-        while self._backlog:
-            await self._flush_lot.park()
-            self._check_open()
-
     async def _retry(self) -> None:
         """Try the outboxes again, for ever: a socket sends without a pump, too."""
         pause_s = RETRY_MIN_S
@@ -165,11 +154,12 @@ class LibzmqSocket(SocketPump):
 
     def close(self) -> None:
         """See the base."""
-        self._closed = True
         self._undelivered += sum(outbox.clear() for outbox in self._backlog.values())
         self._backlog.clear()
-        self._flush_lot.unpark_all()
-        trio.lowlevel.notify_closing(self._fd)
+        super().close()
+
+    def _wake(self) -> None:
+        self._pump_sleep.end()
 
     # -- receiving
 
@@ -189,13 +179,10 @@ class LibzmqSocket(SocketPump):
         if not self._drained:
             await trio.lowlevel.checkpoint()
             return
-        self._parked = True
         try:
-            await trio.lowlevel.wait_readable(self._fd)
-        except trio.ClosedResourceError:
-            pass  # closed, which the caller checks, or woken: see _wake_if_readable
+            await self._pump_sleep.until_readable()
         finally:
-            self._parked = self._drained = False
+            self._drained = False
 
     def _read_batch(self) -> list[list[Frame]]:
         # One loop, frame by frame: twice as quick as recv_multipart.
@@ -304,15 +291,14 @@ class LibzmqSocket(SocketPump):
                     self._undelivered += outbox.clear()
         if not self._backlog:
             self._backlogged = trio.Event()
-            self._flush_lot.unpark_all()
+            self._flushed()
         self._wake_if_readable()
         return self._sent != before
 
     def _wake_if_readable(self) -> None:
         """Rule 2: after a call on the socket by another task than the pump's."""
-        if self._parked and self._is_readable():
-            self._parked = False
-            trio.lowlevel.notify_closing(self._fd)
+        if self._pump_sleep.is_on and self._is_readable():
+            self._wake()
 
     def _outboxes(self) -> Collection[Outbox]:
         return self._backlog.values()

@@ -268,19 +268,6 @@ class _MemorySocket(SocketPump):
         self._pipes: deque[Pipe] = deque()
         """The pipes to read from, including ended ones until the next is adopted."""
         self._arrival = trio.Event()
-        self._flush_lot = trio.lowlevel.ParkingLot()
-
-    async def flush(self) -> None:
-        self._check_open()
-        await trio.lowlevel.checkpoint()
-        while any(self._outboxes()):
-            await self._flush_lot.park()
-            self._check_open()
-
-    def close(self) -> None:
-        self._closed = True
-        self._wake()
-        self._flushed()
 
     def _adopt(self, pipe: Pipe) -> None:
         """Read from this pipe too, and no longer from ended and empty ones."""
@@ -289,9 +276,6 @@ class _MemorySocket(SocketPump):
 
     def _wake(self) -> None:
         self._arrival.set()
-
-    def _flushed(self) -> None:
-        self._flush_lot.unpark_all()
 
     def _turn(self) -> list[list[Frame]]:
         batch: list[list[Frame]] = []
@@ -454,10 +438,8 @@ class MemoryStream(Pump):
         sent = [self.send_nowait(frames) for frames in messages]
         return all(sent)
 
-    async def flush(self) -> None:
-        """Nothing to wait for: the other end has everything."""
-        self._check_open()
-        await trio.lowlevel.checkpoint()
+    def _is_unsent(self) -> bool:
+        return False  # the other end has everything
 
     def close(self) -> None:
         """Close this end: the other one receives what was sent, and then the end."""

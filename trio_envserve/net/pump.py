@@ -43,6 +43,7 @@ class Pump(ABC):
     def __init__(self) -> None:
         self._receiving = False
         self._closed = False
+        self._flush_lot = trio.lowlevel.ParkingLot()
 
     async def receive(self) -> list[list[Frame]]:
         """See the interface: sleep until there is a message, return a batch."""
@@ -67,6 +68,23 @@ class Pump(ABC):
         self._check_usable()
         return self._turn()
 
+    async def flush(self) -> None:
+        """See the interface: sleep until nothing waits to be sent."""
+        self._check_open()
+        await trio.lowlevel.checkpoint()
+        while self._is_unsent():
+            await self._flush_lot.park()
+            self._check_open()
+
+    def _flushed(self) -> None:
+        """Perhaps nothing waits any more, or for ever."""
+        if self._flush_lot:
+            self._flush_lot.unpark_all()
+
+    @abstractmethod
+    def _is_unsent(self) -> bool:
+        """Whether a flush has something to wait for."""
+
     def _check_usable(self) -> None:
         self._check_open()
         if self._receiving:
@@ -89,6 +107,31 @@ class Pump(ABC):
 
         Always a checkpoint.  Raises ClosedResourceError when closed.
         """
+
+
+class Sleep:
+    """A descriptor on which one task sleeps, and from which others can wake it."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self.is_on = False
+        """Whether the task sleeps, and nobody has woken it yet."""
+
+    async def until_readable(self) -> None:
+        """Sleep until the descriptor is readable, or :meth:`end`."""
+        self.is_on = True
+        try:
+            await trio.lowlevel.wait_readable(self._fd)
+        except trio.ClosedResourceError:
+            pass  # closed, which the caller checks, or woken
+        finally:
+            self.is_on = False
+
+    def end(self) -> None:
+        """Wake the sleeping task, as if the descriptor were closed."""
+        if self.is_on:
+            self.is_on = False
+            trio.lowlevel.notify_closing(self._fd)
 
 
 class SocketPump(Pump):
@@ -134,9 +177,15 @@ class SocketPump(Pump):
             if on_event is not None:
                 on_event(event)
 
-    @abstractmethod
     def close(self) -> None:
         """Stop receiving and sending; tasks that wait here get ClosedResourceError."""
+        self._closed = True
+        self._wake()
+        self._flushed()
+
+    @abstractmethod
+    def _wake(self) -> None:
+        """Wake the task that sleeps in :meth:`_sleep`."""
 
     async def end(self) -> None:  # a socket in memory has nothing left to end
         """Give everything back, after :meth:`close` and the end of the tasks."""
@@ -165,6 +214,9 @@ class SocketPump(Pump):
     @abstractmethod
     def _outboxes(self) -> Collection[Outbox]:
         """The outboxes of all peers; empty ones may be left out."""
+
+    def _is_unsent(self) -> bool:
+        return any(self._outboxes())
 
     def _new_outbox(self) -> Outbox:
         return Outbox(self._limits.peer_queue_messages, self._limits.peer_queue_bytes)

@@ -130,7 +130,6 @@ class Stream(Pump):
         """Whether the other end is closed, and everything that it sent was read."""
         self._blocked = trio.Event()
         """Set while there are bytes that the system did not take."""
-        self._flushed = trio.lowlevel.ParkingLot()
         forget_in_children(self)
 
     # -- receiving
@@ -215,13 +214,8 @@ class Stream(Pump):
             return False
         return taken == many or end.send(messages[taken:]) == many - taken
 
-    async def flush(self) -> None:
-        """See :class:`MessageStream`."""
-        self._check_open()
-        await trio.lowlevel.checkpoint()
-        while self._end.outgoing:
-            await self._flushed.park()
-            self._check_open()
+    def _is_unsent(self) -> bool:
+        return bool(self._end.outgoing)
 
     def _send_first(self, frames: Message) -> None:
         memory, outgoing = self._memory, self._end.outgoing
@@ -245,7 +239,7 @@ class Stream(Pump):
         """Write until nothing is left, or the system takes no more."""
         try:
             if self._end.write():
-                self._flushed.unpark_all()
+                self._flushed()
             else:
                 self._blocked.set()
         except ConnectionEnded:  # receive() tells, after the last messages
@@ -255,7 +249,7 @@ class Stream(Pump):
         """Drop everything to be sent: nobody will read it."""
         self._end.outgoing.clear()
         self._end.outbox.clear()
-        self._flushed.unpark_all()
+        self._flushed()
 
     async def _write_rest(self) -> None:
         """Write what the system did not take at once, as soon as it takes more."""

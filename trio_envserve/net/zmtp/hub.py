@@ -115,7 +115,6 @@ class Hub(SocketPump):
         the router had paused before it came.  A dealer has none."""
         self._arriving_bytes = 0
         """Sum of ``held_bytes``."""
-        self._flush_lot = trio.lowlevel.ParkingLot()
         self._numbers = itertools.count(1)
         self.why_refused = ""
         """Why the last handshake that failed did so."""
@@ -170,7 +169,7 @@ class Hub(SocketPump):
         self._opened(connection)
         self._event_sender.send_nowait(ConnectionEvent.CONNECTED)
         self._traffic.enqueue(connection)  # bytes may have come after the handshake
-        self._traffic.wake()
+        self._wake()
         self._write(connection)
 
     def _fail_handshake(self, connection: Connection, why: str) -> None:
@@ -319,7 +318,10 @@ class Hub(SocketPump):
             self._write(connection)
 
     async def _sleep(self) -> None:
-        await self._traffic.sleep()
+        if self._traffic.light or self._traffic.heavy:
+            await trio.lowlevel.checkpoint()
+        else:
+            await self._traffic.sleep.until_readable()
 
     # -- writing ----------------------------------------------------------------
 
@@ -337,14 +339,6 @@ class Hub(SocketPump):
         if connection.outgoing and not connection.is_blocked:
             self._write(connection)
         return accepted == len(messages)
-
-    async def flush(self) -> None:
-        """See the interface."""
-        self._check_open()
-        await trio.lowlevel.checkpoint()
-        while self._is_unsent():
-            await self._flush_lot.park()
-            self._check_open()
 
     def _write(self, connection: Connection) -> None:
         """Write waiting bytes, as far as the system takes them now."""
@@ -378,11 +372,7 @@ class Hub(SocketPump):
         if connection.state is ConnectionState.OPEN:
             self._hang_up(connection)
             self._traffic.enqueue(connection)
-            self._traffic.wake()
-
-    def _flushed(self) -> None:
-        if self._flush_lot:
-            self._flush_lot.unpark_all()
+            self._wake()
 
     # -- the service --------------------------------------------------------------
 
@@ -435,7 +425,7 @@ class Hub(SocketPump):
             # A blocked loop counts for no longer: its peers' messages are still to come.
             slept_s = min(trio.current_time() - asked_s, 2 * SWEEP_S)
             self._awake_s += slept_s
-            if self._traffic.is_parked or self._turns != self._turns_swept:
+            if self._traffic.sleep.is_on or self._turns != self._turns_swept:
                 self._pumped_s += slept_s
             self._turns_swept = self._turns
             await self._sweep()
@@ -491,11 +481,8 @@ class Hub(SocketPump):
 
     # -- closing ----------------------------------------------------------------
 
-    def close(self) -> None:
-        """Stop receiving and sending; tasks that wait here get ClosedResourceError."""
-        self._closed = True
-        self._traffic.wake()
-        self._flushed()
+    def _wake(self) -> None:
+        self._traffic.sleep.end()
 
     def forget(self) -> None:
         """In a forked child: close the inherited sockets, which belong to the parent."""
@@ -542,8 +529,7 @@ class Hub(SocketPump):
             self._discard(connection)
 
     def _is_unsent(self) -> bool:
-        """Whether a flush has something to wait for."""
-        return any(self._outboxes()) or any(
+        return super()._is_unsent() or any(
             each.outgoing
             for each in self._connections.values()
             if each.state is ConnectionState.OPEN

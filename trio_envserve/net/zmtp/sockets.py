@@ -191,7 +191,7 @@ class ZmtpRouter(Hub, RouterPump):
     async def _accept_later(self) -> None:
         turns = self._turns
         await trio.sleep(ACCEPT_PAUSE_S)
-        if self._traffic.is_parked or self._turns != turns:
+        if self._traffic.sleep.is_on or self._turns != turns:
             self._pauses += 1
         if not self._closed:
             self._service.register(self._listener.fileno(), EPOLLIN)

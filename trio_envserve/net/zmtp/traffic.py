@@ -21,9 +21,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final, final
 
-import trio
-
 from ...core.limits import KIB, MIB
+from ..pump import Sleep
 from .connection import Connection
 
 QUANTUM_BYTES: Final = 64 * KIB
@@ -45,11 +44,10 @@ class Traffic:
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
-        self._fd = self._epoll.fileno()
+        self.sleep = Sleep(self._epoll.fileno())
+        """The sleep of the task that reads, while nothing has arrived."""
         self.light: deque[Connection] = deque()
         self.heavy: deque[Connection] = deque()
-        self.is_parked = False
-        """Whether a task sleeps in :meth:`sleep`."""
 
     def register(self, connection: Connection) -> None:
         """Notice from now on what arrives on a connection."""
@@ -79,25 +77,6 @@ class Traffic:
         """Count the bytes of a connection's turn; it is not in a queue."""
         debt = connection.debt_bytes + size - QUANTUM_BYTES
         connection.debt_bytes = min(max(debt, 0), DEBT_MOST_BYTES)
-
-    async def sleep(self) -> None:
-        """Sleep until a turn may be worth it.  Always a checkpoint."""
-        if self.light or self.heavy:
-            await trio.lowlevel.checkpoint()
-            return
-        self.is_parked = True
-        try:
-            await trio.lowlevel.wait_readable(self._fd)
-        except trio.ClosedResourceError:
-            pass  # closed, which the caller checks, or woken: see wake
-        finally:
-            self.is_parked = False
-
-    def wake(self) -> None:
-        """Wake the sleeping task: end its wait as if the descriptor were closed."""
-        if self.is_parked:
-            self.is_parked = False
-            trio.lowlevel.notify_closing(self._fd)
 
     def close(self) -> None:
         """Close the epoll."""
