@@ -16,16 +16,29 @@ the end of its lease end the execution at once, because its code has ended.
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import Any, Protocol
 
-from .dedup import DedupCache
 from .executions import Execution
 from .terms import SessionId
+
+
+class Room(Protocol):
+    """The bounds of outcomes."""
+
+    def may_keep(self, session: Any, size_bytes: int, /) -> bool:
+        """Whether there is room for an outcome that its worker has announced."""
+
+    def announce(self, session: Any, change_bytes: int, /) -> None:
+        """Count bytes of outcomes that wait at workers."""
+
+    def reserve(self, session: Any, change_bytes: int, /) -> None:
+        """Count bytes of outcomes that workers send."""
 
 
 class Announcements:
     """The outcomes that were announced and have not arrived."""
 
-    def __init__(self, cache: DedupCache) -> None:
+    def __init__(self, cache: Room) -> None:
         self._cache = cache
         self.lines: OrderedDict[SessionId, OrderedDict[tuple[bytes, int], Execution]]
         """The lines of the sessions; empty if nothing waits."""

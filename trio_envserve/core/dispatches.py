@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from typing import Any
 
 from . import messages
 from .announced import Announcements
 from .executions import Execution, Worker
 from .journal import Journal
 from .ranges import Ranges
-from .requests import Entry, Session
+from .requests import Session
 from .router_effects import RouterEffect, ToWorker
 
 
@@ -40,7 +41,7 @@ class Dispatches:
         """Executions that were ever started."""
 
     def dispatch(
-        self, session: Session, entry: Entry, worker: Worker, now_s: float, after: int = 0
+        self, session: Any, entry: Any, worker: Worker, now_s: float, after: int = 0
     ) -> Execution:
         """Number an execution, and send it once so many records of the journal are safe."""
         execution = worker.start(session, entry, now_s)
@@ -102,7 +103,7 @@ class Dispatches:
     # -- what an earlier epoch has left -----------------------------------------
 
     def go_on(
-        self, worker: Worker, number: int, session: Session, entry: Entry, now_s: float
+        self, worker: Worker, number: int, session: Any, entry: Any, now_s: float
     ) -> Execution:
         """An execution of an earlier epoch that the journal knows."""
         execution = worker.take_back(number, session, entry, now_s)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from typing import Any
 
 from .messages import Dispatch, Fetch, Statement
 from .ranges import Ranges
@@ -61,6 +62,8 @@ class Execution:
     """When it was told to stop, on the awake clock."""
     taken_back: bool = False
     """Whether an earlier epoch has dispatched it, for a session of its own."""
+    work: Any = None
+    """What it runs, wanted or not.  Opaque here."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -135,8 +138,9 @@ class Worker:
     def start(self, session: Session, entry: Entry, now_s: float) -> Execution:
         """Number a new execution of ``entry``; the caller encodes and sends it."""
         execution = Execution(
-            self, self.next_number, session, entry, entry.id.sequence, now_s, None, entry.body
-        )
+            self, self.next_number, session, entry, entry.id.sequence, now_s, None, entry.body,
+            work=entry,
+        )  # fmt: skip
         self.next_number += 1
         self.live[execution.number] = execution
         self.running += 1
@@ -151,7 +155,7 @@ class Worker:
         to stop.  They come in the order of their numbers, before any other."""
         sequence, body = (0, None) if entry is None else (entry.id.sequence, entry.body)
         execution = Execution(
-            self, number, session, entry, sequence, now_s, None, body, taken_back=True
+            self, number, session, entry, sequence, now_s, None, body, taken_back=True, work=entry
         )
         self.live[number] = execution
         self.running += 1

@@ -7,13 +7,13 @@ of the three is true: it did not run, it ran and failed, it may have run (G9).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from . import error_records, messages
 from .errors import ErrorInfo
 from .executions import Worker
-from .requests import OUTCOME_BYTES, Entry, RequestState, RetainedOutcome
-from .terms import ID_BYTES, Status, Verdict, gist, quick
+from .requests import OUTCOME_BYTES, RetainedOutcome
+from .terms import ID_BYTES, RequestId, Status, Verdict, gist, quick
 
 REASON_CHARS = 600
 """Most characters of the reason why an environment is broken, in a message; the traceback
@@ -22,30 +22,46 @@ beside it has more."""
 _outcome = quick(messages.Outcome)
 
 
-def _kept(entry: Entry, info: ErrorInfo, status: Status) -> RetainedOutcome:
+class Asker(Protocol):
+    """Whatever is given an outcome: a work, or a ticket, which has no execution of its own."""
+
+    @property
+    def id(self) -> RequestId:
+        """The id under which it is told."""
+
+    @property
+    def execution(self) -> Any:
+        """The execution that would have brought its outcome."""
+
+    @property
+    def executions(self) -> int:
+        """Number of executions that were dispatched for it."""
+
+
+def _kept(entry: Asker, info: ErrorInfo, status: Status) -> RetainedOutcome:
     outcome = messages.Outcome(
         entry.id.session, entry.id.sequence, status, info.worker, None, info.executions
     )
     return RetainedOutcome.made(outcome, error_records.encode(info))
 
 
-def _worker_of(entry: Entry) -> str:
-    return entry.execution.worker.name if entry.state is RequestState.RUNNING else ""
+def _worker_of(entry: Asker) -> str:
+    return "" if entry.execution is None else entry.execution.worker.name
 
 
-def _is_held(entry: Entry) -> bool:
+def _is_held(entry: Asker) -> bool:
     """Whether it has run, and its worker waits for room for the outcome."""
-    return entry.state is RequestState.RUNNING and entry.execution.size_bytes is not None
+    return entry.execution is not None and entry.execution.size_bytes is not None
 
 
-def _doing(entry: Entry) -> str:
+def _doing(entry: Asker) -> str:
     """The worker's work on the request, in words."""
     if _is_held(entry):
         return "with the outcome of the request, which had run"
     return "while it ran the request"
 
 
-def deadline(entry: Entry) -> RetainedOutcome:
+def deadline(entry: Asker) -> RetainedOutcome:
     """The request's deadline has passed."""
     if _is_held(entry):
         text = (
@@ -53,10 +69,10 @@ def deadline(entry: Entry) -> RetainedOutcome:
             f"{entry.execution.size_bytes} bytes"
         )
         code, verdict = "deadline", Verdict.RAN_AND_FAILED
-    elif entry.state is RequestState.RUNNING and entry.execution.body is None:
+    elif entry.execution is not None and entry.execution.body is None:
         text = "the deadline passed while it ran; it is being stopped"
         code, verdict = "deadline", Verdict.RAN_AND_FAILED
-    elif entry.state is RequestState.RUNNING:  # the worker has not said yet that it arrived
+    elif entry.execution is not None:  # the worker has not said yet that it arrived
         text = "the deadline passed after the request was dispatched; it is being stopped"
         code, verdict = "no-answer", Verdict.MAY_HAVE_RUN
     elif entry.executions:
@@ -68,10 +84,10 @@ def deadline(entry: Entry) -> RetainedOutcome:
     return _error(entry, code, verdict, text, Status.ERROR)
 
 
-def too_old(server_s: float | None) -> Callable[[Entry], RetainedOutcome]:
+def too_old(server_s: float | None) -> Callable[[Any], RetainedOutcome]:
     """Its execution has lasted for longer than the call, or the server, lets it."""
 
-    def outcome(entry: Entry) -> RetainedOutcome:
+    def outcome(entry: Any) -> RetainedOutcome:
         most_s, whose = server_s, "this server lets an execution last (execution_s)"
         if entry.execution_s is not None and (most_s is None or entry.execution_s < most_s):
             most_s, whose = entry.execution_s, "the call lets an execution last (its execution_s)"
@@ -85,7 +101,7 @@ def too_old(server_s: float | None) -> Callable[[Entry], RetainedOutcome]:
     return outcome
 
 
-def stopping(entry: Entry) -> RetainedOutcome:
+def stopping(entry: Asker) -> RetainedOutcome:
     """The server stops, and the request is not running."""
     if entry.executions:
         text = "its worker died, and the server stops before it could run again"
@@ -94,12 +110,12 @@ def stopping(entry: Entry) -> RetainedOutcome:
     return _error(entry, "stopping", Verdict.DID_NOT_RUN, text, Status.ERROR)
 
 
-def broken(why: str, traceback: str) -> Callable[[Entry], RetainedOutcome]:
+def broken(why: str, traceback: str) -> Callable[[Any], RetainedOutcome]:
     """The environment is broken, and the request is not running.  ``why``: the exception's
     type and message, which may have several lines."""
     reason = gist(why, REASON_CHARS)
 
-    def outcome(entry: Entry) -> RetainedOutcome:
+    def outcome(entry: Asker) -> RetainedOutcome:
         code, verdict = "environment-broken", Verdict.DID_NOT_RUN
         text = f"the environment cannot be set up: {reason}"
         if entry.executions:
@@ -114,7 +130,7 @@ def broken(why: str, traceback: str) -> Callable[[Entry], RetainedOutcome]:
     return outcome
 
 
-def stopped(entry: Entry) -> RetainedOutcome:
+def stopped(entry: Asker) -> RetainedOutcome:
     """The server stops, and the request is still running."""
     text = "the server stopped while it ran"
     if _is_held(entry):
@@ -122,7 +138,7 @@ def stopped(entry: Entry) -> RetainedOutcome:
     return _error(entry, "cancelled", Verdict.MAY_HAVE_RUN, text, Status.CANCELLED)
 
 
-def for_key(work: RetainedOutcome, entry: Entry, most_bytes: int) -> RetainedOutcome:
+def for_key(work: RetainedOutcome, entry: Asker, most_bytes: int) -> RetainedOutcome:
     """The outcome of the work of a key, for one that waits for it and whose client takes
     so many bytes."""
     payload, shared = work.payload, work.shared
@@ -134,13 +150,13 @@ def for_key(work: RetainedOutcome, entry: Entry, most_bytes: int) -> RetainedOut
     return RetainedOutcome(mine, payload, OUTCOME_BYTES, shared)
 
 
-def said(entry: Entry, record: dict[str, Any]) -> RetainedOutcome:
+def said(entry: Asker, record: dict[str, Any]) -> RetainedOutcome:
     """The answer to a command by key."""
     outcome = messages.Outcome(entry.id.session, entry.id.sequence, Status.RESULT, "", None, 0)
     return RetainedOutcome.made(outcome, messages.encode_record(record))
 
 
-def key_cancelled(entry: Entry, *, started: bool) -> RetainedOutcome:
+def key_cancelled(entry: Asker, *, started: bool) -> RetainedOutcome:
     """The work of its key was cancelled, or forgotten, by name."""
     text = "the work of its key was cancelled by name"
     verdict = Verdict.MAY_HAVE_RUN if started else Verdict.DID_NOT_RUN
@@ -148,10 +164,10 @@ def key_cancelled(entry: Entry, *, started: bool) -> RetainedOutcome:
     return _error(entry, code, verdict, text, Status.CANCELLED)
 
 
-def key_deadline(*, started: bool) -> Callable[[Entry], RetainedOutcome]:
+def key_deadline(*, started: bool) -> Callable[[Any], RetainedOutcome]:
     """The deadline of a request passes while it waits for the work of its key."""
 
-    def outcome(entry: Entry) -> RetainedOutcome:
+    def outcome(entry: Asker) -> RetainedOutcome:
         text = "the deadline passed while it waited for the work of its key"
         if started:
             return _error(entry, "no-answer", Verdict.MAY_HAVE_RUN, text, Status.ERROR)
@@ -162,12 +178,12 @@ def key_deadline(*, started: bool) -> Callable[[Entry], RetainedOutcome]:
 
 def lost(
     worker: Worker, why: str, *, declared_rerun: bool, of_key: bool = False
-) -> Callable[[Entry], RetainedOutcome]:
+) -> Callable[[Any], RetainedOutcome]:
     """The worker is proven dead and no further execution is allowed.  ``of_key``: it is the work
     of a key, whose executions are those of all servers with its journal."""
     of = "of its key" if of_key else "in this session"
 
-    def outcome(entry: Entry) -> RetainedOutcome:
+    def outcome(entry: Any) -> RetainedOutcome:
         info = ErrorInfo(
             code="worker-lost",
             verdict=Verdict.MAY_HAVE_RUN,
@@ -189,20 +205,20 @@ def lost(
     return outcome
 
 
-def not_durable(why: str) -> Callable[[Entry], RetainedOutcome]:
+def not_durable(why: str) -> Callable[[Any], RetainedOutcome]:
     """The outcome where that of a key could not be saved, and never will be."""
 
-    def outcome(entry: Entry) -> RetainedOutcome:
+    def outcome(entry: Asker) -> RetainedOutcome:
         text = f"the journal has failed, and what became of it is not safe: {why}"
         return _error(entry, "not-durable", Verdict.MAY_HAVE_RUN, text, Status.ERROR)
 
     return outcome
 
 
-def unreadable(why: str, executions: int) -> Callable[[Entry], RetainedOutcome]:
+def unreadable(why: str, executions: int) -> Callable[[Any], RetainedOutcome]:
     """The outcome of a key that has run is in the journal, and could not be read."""
 
-    def outcome(entry: Entry) -> RetainedOutcome:
+    def outcome(entry: Asker) -> RetainedOutcome:
         text = f"it has run, and its outcome cannot be read from the journal: {why}"
         verdict = Verdict.MAY_HAVE_RUN
         return _error(entry, "not-durable", verdict, text, Status.ERROR, executions)
@@ -220,19 +236,19 @@ def lost_before(executions: int) -> RetainedOutcome:
     return RetainedOutcome.made(outcome, error_records.encode(info))
 
 
-def lost_with_server(entry: Entry) -> RetainedOutcome:
+def lost_with_server(entry: Asker) -> RetainedOutcome:
     """It has run on a worker that lives, and what came of it was lost with the server before."""
     return lost_before(entry.executions)
 
 
-def fitting(kept: RetainedOutcome, entry: Entry, most_bytes: int) -> RetainedOutcome:
+def fitting(kept: RetainedOutcome, entry: Asker, most_bytes: int) -> RetainedOutcome:
     """The outcome, or, if its client could not receive it, an error that says so."""
     size_bytes = len(kept.payload)
     return kept if size_bytes <= most_bytes else too_large(entry, size_bytes, most_bytes)
 
 
 def too_large(
-    entry: Entry, size_bytes: int, most_bytes: int, executions: int = 0
+    entry: Asker, size_bytes: int, most_bytes: int, executions: int = 0
 ) -> RetainedOutcome:
     """The request has run, and its client could not receive the outcome.  ``executions``: those
     of the work of its key."""
@@ -245,7 +261,7 @@ def too_large(
 
 
 def _error(
-    entry: Entry, code: str, verdict: Verdict, text: str, status: Status, of_key: int = 0
+    entry: Asker, code: str, verdict: Verdict, text: str, status: Status, of_key: int = 0
 ) -> RetainedOutcome:
     """``of_key``: executions of the work of the request's key, as none is the request's own."""
     info = ErrorInfo(

@@ -56,7 +56,7 @@ class Scheduler:
         lines = (*self._lines.values(), *self._paused.values(), *self._suspects.values())
         return sum(map(len, lines))
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: Any) -> None:
         """Append to its session's line, or to the suspects'."""
         if entry.suspicion is not None:
             self._suspects.setdefault(_likes(entry), OrderedDict())[entry.id] = entry
@@ -67,7 +67,7 @@ class Scheduler:
             line = self._lines.setdefault(session, OrderedDict())
         line[entry.id] = entry
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: Any) -> None:
         """Take an entry out, wherever it waits."""
         if entry.suspicion is not None:
             _take(self._suspects, _likes(entry), entry.id)
@@ -79,6 +79,11 @@ class Scheduler:
     def may_pick(self) -> bool:
         """Whether there is anybody to pick, or a worker to be given back."""
         return bool(self._lines or self._suspects or self.reserving)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether lines are skipped whose sessions have used up their share."""
+        return bool(self._paused)
 
     def resume(self, share_left: Callable[[SessionId], bool]) -> None:
         """Before picks: lines whose session has room in its share again take turns again.  A
@@ -92,7 +97,7 @@ class Scheduler:
     def pick(
         self, workers: Collection[Worker], share_left: Callable[[SessionId], bool],
         most: float = math.inf,
-    ) -> tuple[Entry, Worker] | None:  # fmt: skip
+    ) -> tuple[Any, Worker] | None:  # fmt: skip
         """The next dispatch, taken out of the queue, or None if nothing can go.
         Call it until then: so a group of suspects is dispatched at once.  ``most``: a worker
         with as many executions gets none but suspects."""

@@ -1,0 +1,1681 @@
+"""Work: what requests ask for, who waits for it, and the one table that decides about both.
+
+Theory of operation
+-------------------
+Every request names a :class:`Work`.  A request without a key names one of its own: its
+session and sequence, which nobody else can say, since the key of a caller is bytes.  A
+request with a key joins the work that is open under the name, or opens a *generation* of it.
+
+A :class:`Ticket` is one request of one session: it waits for a work, and then holds its
+outcome until its client has it.  A work goes ``(HELD ->) WAITING -> RUNNING -> COMPLETED ->
+CLOSED`` and may leave out steps.  It goes back once, after proof of death and with consent:
+RUNNING -> WAITING.  HELD: an execution of an earlier generation lives, so nothing of this one
+may start (G1).  ARCHIVED: its outcome is in the journal only.  CLOSED: nobody asks for it any
+more; it is held only while its execution lives.
+
+Who counts: a ticket whose caller sent the input.  When the last one leaves, the work is
+cancelled.  One that is lost with its session goes on counting for the account's ``orphan_s``,
+until its caller is back; an outcome is retained for ``retention_s`` after the last one has
+left.  Both are 0 for the works of a session: so a lost ticket cancels at once, an outcome is
+held by its ticket alone, and there is no second table.
+
+Each input goes through :meth:`Works.step`, which looks up :attr:`Works.TABLE`.  A cell is one
+short method: it changes the work, and what follows is done at once on the parts of the router
+that are pure as well: queue, dispatches, journal, gate.  What must leave the router is
+collected in :attr:`Works.out`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, ClassVar, NamedTuple, TypeAlias, final
+
+from . import error_records, messages, outcomes
+from .account import Account, Accounts
+from .calls import grant
+from .clock import AwakeClock
+from .dispatches import Dispatches
+from .endings import ENDINGS, OTHER_CODE
+from .errors import ProtocolError
+from .executions import Execution
+from .gate import Budget, Gate
+from .journal import Closed, Commanded, Completed, Joined, Journal, Opened, Record, Started
+from .key_records import CallerToken, KeyAct, Keyed, KeyName, Payload, Tag
+from .limits import KeyLimits, ServerLimits
+from .messages import Outcome
+from .ranges import Ranges
+from .requests import Ask, Counters, RetainedOutcome, Suspicion
+from .rested import Rested, RestedFields, pack
+from .resting import Resting
+from .restored import Left, Remains, remains_of
+from .router_effects import Load, Report, RouterEffect, ToClient
+from .scheduler import Scheduler
+from .sessions import Session, Sessions
+from .terms import ID_BYTES, TAG_BYTES, Body, Incarnation, RequestId, Route, Status
+
+
+class WorkState(enum.Enum):
+    """Where a work stands."""
+
+    ABSENT = "absent"
+    HELD = "held"
+    WAITING = "waiting"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    ARCHIVED = "archived"
+    CLOSED = "closed"
+
+    __hash__ = object.__hash__  # they are looked up with each step, and Enum's own is slow
+
+
+class WorkInput(enum.Enum):
+    """An input of a work, or of a name without an open one."""
+
+    ASK = "request"
+    CLASH = "request, other input"
+    ATTACH = "attached without input"
+    LEAVE = "a ticket leaves"
+    LOSE = "a ticket's session is lost"
+    WITHDRAW = "a caller is back and wants none"
+    CANCEL = "cancel by name"
+    FORGET = "forget by name"
+    RELEASE = "nothing earlier of its name lives"
+    DISPATCH = "dispatched to a worker"
+    REPORT = "outcome from its execution"
+    DEAD = "its worker is proven dead"
+    ANSWER = "outcome of the router"
+    ORPHANED = "orphan deadline"
+    OUTDATED = "retention ended"
+    READ = "its outcome was read from the disk"
+    UNREAD = "its outcome could not be read"
+
+    __hash__ = object.__hash__  # they are looked up with each step, and Enum's own is slow
+
+
+class Refusal(enum.Enum):
+    """Why a request is not taken: code, text, and whether it is for now."""
+
+    CONFLICT = "conflict", "this id was used for a request with another payload", False
+    SPENT = "finished", "this id is finished; its outcome is forgotten", False
+    WINDOW = "window", "the session's window is full", True
+    FULL = "queue-full", "the server's queue is full", True
+    KEY_CONFLICT = "key-conflict", "the key was used for another input", False
+    UNKNOWN_KEY = (
+        "unknown-key",
+        "nothing is known under this key: no request came, or its outcome is forgotten",
+        False,
+    )
+    REPEATED = "unknown-key", "it has no id of its own, and may have been carried out before", False
+    KEYS_FULL = "keys-full", "for now: there is no room for new keys", True
+    ARCHIVE_FULL = "keys-full", "for now: there is no room for another key", True
+    KEY_QUEUE_FULL = (
+        "key-queue-full",
+        "for now: there is no room for the work of another key",
+        True,
+    )
+    KEYS_EARLY = (
+        "keys-early",
+        "no worker has said yet whether what may have run may run again",
+        True,
+    )
+    COMMANDS_FULL = (
+        "commands-full",
+        "for now: too many commands with ids of their own are remembered",
+        True,
+    )
+    UNSAVED = "journal", "for now: the journal cannot save it", True
+    CROWDED = "key-crowded", "for now: too many requests wait for this key", True
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Ticket:
+    """A request of a session that is not finished: it waits for a work, or holds an outcome."""
+
+    session: Session
+    sequence: int
+    digest: bytes
+    body_bytes: int
+    key: Keyed | None
+    """What it asks of a key; None: it names a work of its own."""
+    caller: CallerToken
+    counts: bool
+    """Whether the work is cancelled when it is the last one that counts, and leaves."""
+    work: Work | None = None
+    """The work that it waits for, or still counts for."""
+    kept: RetainedOutcome | None = None
+    """Its outcome, for as long as its client may ask for it (G3, G4)."""
+    ran: bool = False
+    """Whether that ran for its own session."""
+    sent_probe: int = 0
+    """The last probe of its session that was answered before the outcome was last sent; -1 if
+    that was over an older connection."""
+
+    @property
+    def id(self) -> RequestId:
+        """Its request's id."""
+        return RequestId(self.session.account.id, self.sequence)
+
+    @property
+    def execution(self) -> None:
+        """No execution is a ticket's own; see :mod:`.outcomes`."""
+        return None
+
+    @property
+    def executions(self) -> int:
+        """No execution is a ticket's own."""
+        return 0
+
+    @property
+    def state(self) -> WorkState:
+        """Where it stands, for people and pages."""
+        if self.kept is not None:
+            return WorkState.COMPLETED
+        return WorkState.WAITING if self.work is None else self.work.state
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Work:
+    """One piece of work, which runs at most once, or again with consent (G2)."""
+
+    id: RequestId
+    """Under it workers know the work: its account, and its sequence or number there."""
+    account: Account
+    name: KeyName | None
+    """The name under which callers know it; None: its id, which nobody else can say."""
+    digest: bytes
+    rerun: bool | None
+    """Consent to a further execution; None: as the environment declares."""
+    allowance: int
+    """Most executions that may be started for it here."""
+    body: Body | None
+    """Held until no further execution is possible."""
+    body_bytes: int
+    traceparent: str | None
+    execution_s: float | None
+    """How long each execution may last, by its caller; None: as long as any."""
+    state: WorkState = WorkState.WAITING
+    execution: Execution | None = None
+    """The execution that will bring its outcome, while RUNNING."""
+    executions: int = 0
+    """Number of dispatches, whether or not a worker got to them: here, and in earlier epochs as
+    far as a journal has them."""
+    earlier: int = 0
+    """Executions that epochs may have started of which nothing is recorded here."""
+    live: bool = False
+    """Whether an execution of it has not ended, wanted or not."""
+    queued_s: float = 0.0
+    """When it was last put into the queue, on the awake clock."""
+    suspicion: Suspicion | None = None
+    """A worker died of, or beside, its last execution (:mod:`.scheduler`)."""
+    tickets: tuple[Ticket, ...] = ()
+    lost: frozenset[CallerToken] = frozenset()
+    """Callers whose tickets were lost with their sessions.  They go on counting."""
+    outcome: RetainedOutcome | None = None
+    """The outcome, while it is retained."""
+    own_bytes: int = 0
+    """Bytes that it takes of ``retained_bytes``, besides its outcome."""
+    opened_s: float = 0.0
+    timed: OrderedDict[int, Work] | None = None
+    """The works with it whose time runs, orphans or retained, while nobody waits."""
+    since_s: float = 0.0
+    """When that began."""
+
+    @property
+    def number(self) -> int:
+        """The number of a generation: no two of a journal have the same."""
+        return self.id.sequence
+
+    @property
+    def started(self) -> bool:
+        """Whether an execution of it was ever dispatched, as far as anybody knows."""
+        return self.executions > 0 or self.earlier > 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Its part of the bound in bytes."""
+        return self.own_bytes + (0 if self.outcome is None else self.outcome.size_bytes)
+
+    def wait_in(self, timed: OrderedDict[int, Work], now_s: float) -> None:
+        """Nobody waits for it: from now on, if it was not so before, this time runs."""
+        if self.timed is not timed:
+            self.wait_no_more()
+            self.since_s, self.timed = now_s, timed
+            timed[self.number] = self
+
+    def wait_no_more(self) -> None:
+        """Somebody waits for it, or nothing is left to wait for."""
+        if self.timed is not None:
+            del self.timed[self.number]
+            self.timed = None
+
+
+class Told(NamedTuple):
+    """A ticket is told the outcome of its work."""
+
+    ticket: Ticket
+    outcome: RetainedOutcome
+
+
+class Ended(NamedTuple):
+    """A ticket is told that its work was cancelled by name."""
+
+    ticket: Ticket
+    started: bool
+    """False: it did not run.  True: it may have run."""
+
+
+class Said(NamedTuple):
+    """A ticket is told an outcome of its own: of a command, or at a deadline."""
+
+    ticket: Ticket
+    outcome: RetainedOutcome
+
+
+class Confirm(NamedTuple):
+    """The answer to the cancel of a request."""
+
+    request: RequestId
+    started: bool
+
+
+class Page(NamedTuple):
+    """The answer to the question which keys there are."""
+
+    route: Route
+    message: messages.KnownKeys
+    body: Body
+
+
+Answer: TypeAlias = Told | Ended | Said | Confirm | Page
+
+
+class Command(NamedTuple):
+    """A cancel or a forget by name, with an id of its own."""
+
+    input: WorkInput
+    name: KeyName
+    tag: Tag
+
+
+class CommandAnswer(NamedTuple):
+    """The answer to a cancel or a forget by name, the same to each copy of it."""
+
+    generation: int | None = None
+    """The generation that it has closed."""
+    started: bool = True
+    """False: it ended a generation that had never started, and now never will."""
+    finished: bool = False
+    """Whether it was to cancel a generation that has its outcome, which stays."""
+
+
+PAGES = 64
+"""Pages of keys that wait for the journal.  Who asked for others asks again."""
+COMMANDS_PART = 2.0
+"""Commands may leave so much for the disk, in parts of what requests may: they end work."""
+ENDS_PART = 0.5
+"""The ends of retentions may leave so much for the disk."""
+FOLLOWERS = 16
+"""Tickets of one key that are sent its deltas."""
+READS_AT_ONCE = 64
+"""Outcomes that are read from the journal at one time."""
+
+_W, _I = WorkState, WorkInput
+_Cell: TypeAlias = Callable[["Works", Any, Any], Any]
+Outcomes: TypeAlias = Callable[[Any], RetainedOutcome]
+"""The outcome that the router gives to a work, or a ticket."""
+
+
+@final
+class Works:
+    """All works and tickets of one epoch.  All its methods are synchronous."""
+
+    def __init__(
+        self, limits: ServerLimits, keys: KeyLimits, accounts: Accounts, journal: Journal,
+        queue: Scheduler, dispatches: Dispatches, clock: AwakeClock,
+        account_id: Callable[[bytes], bytes], never: Callable[[], Outcomes | None],
+    ) -> None:  # fmt: skip
+        """``account_id``: the id of a namespace's account.  ``never``: the outcome of what will
+        never start, now that it is asked for; None if it may."""
+        self.limits = limits
+        self.keys = keys
+        self.accounts = accounts
+        self.journal = journal
+        self.queue = queue
+        self.dispatches = dispatches
+        self.clock = clock
+        self.counters = Counters()
+        self.failures: Counter[str] = Counter()
+        """Number of works that have ended without a result, by the code of their ending."""
+        self.sessions = Sessions(limits, accounts, self.counters)
+        self.budget = Budget()
+        self.gate: Gate[Answer] = Gate(journal, keys, self.budget)
+        self.out: list[RouterEffect] = []
+        """Effects, in order; the router takes them."""
+        self.declared_rerun = False
+        """The environment's declaration; known before anything is dispatched."""
+        self.knows_environment = False
+        """Whether a worker has said it."""
+        self.is_starting = True
+        """Whether earlier epochs may still live."""
+        self.earlier_lives = False
+        """Whether hosts may still run something for an earlier epoch: then no work of keys
+        begins, since it may be for one whose last generation was not known to end."""
+        self.is_closing = False
+        """Whether nothing is started any more."""
+        self.is_flushing = False
+        """Whether the last answers leave: what is not decided by now is told to nobody."""
+        self.generations: dict[int, Work] = {}
+        """The works with keys: open, or closed while an execution lives; by number."""
+        self.open: dict[KeyName, Work] = {}
+        self.ending: dict[KeyName, Work] = {}
+        """Closed works with keys whose execution lives: one of a name at most."""
+        self.orphans: OrderedDict[int, Work] = OrderedDict()
+        """Works that go on for lost tickets only, the longest ago first."""
+        self.retained: OrderedDict[int, Work] = OrderedDict()
+        """Works with outcomes for which nobody waits, the longest ago first."""
+        self.next_number = 0
+        self.started_as: dict[Incarnation, dict[int, Work]] = {}
+        """The works that an earlier epoch has dispatched to each life of a worker, by the number
+        there, and of which the journal has no outcome."""
+        self.archive: Resting | None = Resting(keys) if journal.reads else None
+        """Works whose outcomes are in the journal only."""
+        self._wanted: dict[int, None] = {}
+        """Archived works whose outcomes are to be read, and for which there was no room yet."""
+        self._reading: set[int] = set()
+        self._restored: deque[Work] = deque()
+        """Works of an earlier epoch that were not decided about yet, the oldest first."""
+        self._leaving: deque[tuple[Ticket, WorkInput]] = deque()
+        """Tickets that leave, or are lost, and for which there was no budget yet."""
+        self._due: deque[tuple[Work, Callable[[Work], bool], Any]] = deque()
+        """Works that end together, whether each is still to end, and with which outcome."""
+        self._late = False
+        """More was due by time at the last tick than the budget had."""
+        self._stopping: list[Execution] = []
+        """Executions that nobody needs any more."""
+        self._pages = 0
+        self.commands: OrderedDict[Command, tuple[CommandAnswer, float]] = OrderedDict()
+        """The answer to each command with an id of its own, and its time; the oldest first."""
+        self.commands_of: Counter[bytes] = Counter()
+        self._account_id = account_id
+        self._never_starts = never
+
+    def step(self, work: Work | None, input: WorkInput, arg: Any = None) -> Any:
+        """One input to a work, or to a name without an open one: look up the cell and do it."""
+        return self.TABLE[input][_W.ABSENT if work is None else work.state](self, work, arg)
+
+    # -- requests of clients ------------------------------------------------------------
+
+    def request(self, session: Session, sequence: int, ask: Ask, asker: Route) -> Ticket | None:
+        """A transmission of a request.  Returns the ticket if this one has entered it."""
+        self.counters.requests += 1
+        ticket = session.tickets.get(sequence)
+        if ticket is not None:
+            # The digest of a request with a key is that of the input only.
+            same = ticket.digest == ask.digest and ticket.body_bytes == len(ask.body)
+            if not (same and ticket.key == ask.key):
+                self.counters.conflicts += 1
+                self.refuse(session, sequence, Refusal.CONFLICT, asker)
+            elif ticket.kept is None:
+                self.counters.coalesced += 1
+            else:
+                self.counters.replayed += 1
+                self.send(ticket)
+            return None
+        if session.has_finished(sequence):
+            self.counters.spent += 1
+            self.refuse(session, sequence, Refusal.SPENT, asker)
+            return None
+        size_bytes = len(ask.body)
+        if len(session.tickets) >= self.limits.window:
+            self.counters.refused_for_now += 1
+            self.refuse(session, sequence, Refusal.WINDOW, asker)
+            return None
+        if not self.accounts.may_wait(session.account, size_bytes):
+            self.counters.refused_for_now += 1
+            self.refuse(session, sequence, Refusal.FULL, asker)
+            return None
+        asked: Keyed | None = ask.key
+        caller = b"" if asked is None else asked.caller
+        ticket = Ticket(session, sequence, ask.digest, size_bytes, asked, caller, counts=True)
+        if asked is None:
+            self._admit(ticket)
+            work = Work(
+                RequestId(session.account.id, sequence), session.account, None, ask.digest,
+                ask.rerun, ask.allowance, ask.body, size_bytes, ask.traceparent, ask.execution_s,
+                tickets=(ticket,),
+            )  # fmt: skip
+            ticket.work = work
+            self.enter(work)
+            return ticket
+        return self._ask_key(ticket, asked, ask)
+
+    def _admit(self, ticket: Ticket) -> None:
+        """A request that was never seen is unfinished now."""
+        session = ticket.session
+        if not session.tickets:
+            self.sessions.busy(session)
+        session.tickets[ticket.sequence] = ticket
+        self.counters.entered += 1
+        if session.owner is not None:
+            session.owner.unfinished += 1
+        if ticket.key is not None:  # what runs for it, runs for another account
+            self.accounts.place(session.account, +1)
+
+    def refuse(
+        self, session: Session, sequence: int, why: Refusal, asker: Route | None = None
+    ) -> None:
+        """Refuse a transmission, as if it had not come; who sent it is told."""
+        code, text, for_now = why.value
+        self._refuse(session, sequence, code, text, for_now=for_now, asker=asker)
+
+    def _refuse(
+        self, session: Session, sequence: int, code: str, text: str, *, for_now: bool,
+        asker: Route | None = None,
+    ) -> None:  # fmt: skip
+        delay_s = self.limits.retry_delay_s if for_now else None
+        refused = messages.Refused(session.id, sequence, code, text, delay_s)
+        self.out.append(ToClient(asker or session.route, refused))
+
+    # -- requests with keys ------------------------------------------------------------
+
+    def _ask_key(self, ticket: Ticket, asked: Keyed, ask: Ask) -> Ticket | None:
+        """A request that names a key: a ticket of its work, or a command by name."""
+        session, sequence = ticket.session, ticket.sequence
+        work: Work | None = None
+        try:
+            self._check(asked.name)
+            work, refusal = self._find(asked)
+            if refusal is None:
+                refusal = self._ask_work(ticket, asked, ask, work)
+        except ProtocolError as error:  # what cannot be a key
+            self._refuse(session, sequence, "refused", str(error), for_now=False)
+            return None
+        if work is not None and work.state is _W.ARCHIVED:
+            self._read_or_rest(work)
+        if refusal is None:
+            return ticket
+        if refusal is Refusal.UNSAVED:
+            self._refuse_unsaved(ticket)
+        else:
+            self.refuse(session, sequence, refusal)
+        return None
+
+    def _ask_work(
+        self, ticket: Ticket, asked: Keyed, ask: Ask, work: Work | None
+    ) -> Refusal | None:
+        """Why the ticket was not admitted; None if it was."""
+        if self.journal.on and not self._may_be_saved(asked, work):
+            return Refusal.UNSAVED
+        refusal: Refusal | None
+        if asked.act is KeyAct.ASK:
+            if work is None:
+                refusal = self._may_open(asked, ask) or self.step(None, _I.ASK, (ticket, ask))
+                return refusal
+            same = (work.digest, work.body_bytes, work.rerun) == (
+                ask.digest, len(ask.body), ask.rerun,
+            )  # fmt: skip
+            refusal = self.step(work, _I.ASK if same else _I.CLASH, (ticket, ask))
+            return refusal
+        if asked.act is KeyAct.ATTACH:
+            ticket.counts = False
+            refusal = self.step(work, _I.ATTACH, (ticket, ask))
+            return refusal
+        return self._command(ticket, asked, work)
+
+    def _check(self, name: KeyName) -> None:
+        """ProtocolError if this cannot be a key; nothing has changed."""
+        for what, part, most in (
+            ("namespace", name.namespace, self.keys.namespace_bytes),
+            ("key", name.key, self.keys.key_bytes),
+        ):
+            if not 0 < len(part) <= most:
+                raise ProtocolError(f"a {what} has 1 to {most} bytes, this one {len(part)}")
+
+    def _find(self, asked: Keyed) -> tuple[Work | None, Refusal | None]:
+        """The open work of this name, taken from the archive if it is there; or why not."""
+        work, archive = self.open.get(asked.name), self.archive
+        if work is not None or archive is None or not archive.all.keys:
+            return work, None
+        name = asked.name
+        if archive.find(name) is None:
+            full = asked.act is KeyAct.ASK and not archive.may_open(name.namespace)
+            return None, Refusal.ARCHIVE_FULL if full else None
+        waits = asked.act in (KeyAct.ASK, KeyAct.ATTACH)
+        if waits and not self.accounts.may_open(name.namespace, name.size_bytes):
+            return None, Refusal.ARCHIVE_FULL
+        fields = archive.take(name)
+        assert fields is not None
+        return self._wake(fields), None
+
+    def _may_open(self, asked: Keyed, ask: Ask) -> Refusal | None:
+        """Why a work of this name may not begin; None if it may."""
+        if self.journal.failed:
+            return Refusal.UNSAVED
+        if not self.accounts.may_work(asked.name.namespace, len(ask.body)):
+            return Refusal.KEY_QUEUE_FULL
+        if asked.reissue is not None and not self.knows_environment:
+            return Refusal.KEYS_EARLY
+        return None
+
+    def _may_be_saved(self, asked: Keyed, work: Work | None) -> bool:
+        """Whether the disk is not too far behind for what this leaves in the journal, or lets
+        wait for it.  While the last answers leave the disk is waited for no more."""
+        if not self.is_flushing and self.gate.has_room():
+            return True
+        if asked.act not in (KeyAct.ASK, KeyAct.ATTACH):
+            return not self.is_flushing and self.gate.has_room(COMMANDS_PART)
+        if work is None or work.outcome is None:
+            return asked.act is KeyAct.ATTACH
+        return self.journal.is_safe(work.outcome.shared.after)
+
+    def _refuse_unsaved(self, ticket: Ticket) -> None:
+        behind = (
+            "the server ends" if self.is_flushing else "what came before is not on the disk yet"
+        )
+        why = self.journal.failed or behind
+        text = f"for now: the journal cannot save it: {why}"
+        self._refuse(ticket.session, ticket.sequence, "journal", text, for_now=True)
+
+    # -- cells: tickets ---------------------------------------------------------------
+
+    def _open(self, work: None, arg: tuple[Ticket, Ask]) -> Refusal | None:
+        ticket, ask = arg
+        asked = ticket.key
+        assert asked is not None
+        name, earlier = asked.name, 0
+        if asked.reissue is not None:
+            earlier = asked.reissue.earlier
+            consent = self.declared_rerun if ask.rerun is None else ask.rerun
+            if not (asked.reissue.gone and consent and earlier < ask.allowance):
+                return Refusal.UNKNOWN_KEY
+        held = name in self.ending
+        own_bytes = name.size_bytes + (len(ask.body) if held else 0)
+        if not self.accounts.may_open(name.namespace, own_bytes):
+            return Refusal.KEYS_FULL
+        account = self._account(name.namespace)
+        number, allowance = self.next_number, ask.allowance - earlier
+        opened = Work(
+            RequestId(account.id, number), account, name, ask.digest, ask.rerun, allowance,
+            ask.body, len(ask.body), ask.traceparent, ask.execution_s, _W.HELD,
+            earlier=earlier, own_bytes=own_bytes, opened_s=self.clock.awake_s,
+        )  # fmt: skip
+        self.journal.append(
+            Opened, number, *name, ask.digest, ask.rerun, allowance, earlier, ticket.caller,
+            ask.body, execution_s=ask.execution_s,
+        )  # fmt: skip
+        self.next_number = number + 1
+        self.generations[number] = self.open[name] = opened
+        self.accounts.retain(account, 1, own_bytes, 0)
+        self._admit(ticket)
+        self._seat(opened, ticket)
+        if not held:
+            self.step(opened, _I.RELEASE)
+        return None
+
+    def _join(self, work: Work, arg: tuple[Ticket, Ask]) -> Refusal | None:
+        ticket = arg[0]
+        if self._crowded(work, ticket.caller):
+            return Refusal.CROWDED
+        if work.outcome is None:
+            self.journal.append(Joined, work.number, ticket.caller)
+        self._admit(ticket)
+        work.lost -= {ticket.caller}
+        self._replace(work, ticket)
+        self._seat(work, ticket)
+        work.wait_no_more()
+        return None
+
+    def _replay(self, work: Work, arg: tuple[Ticket, Ask]) -> Refusal | None:
+        refusal = self._join(work, arg)
+        if refusal is None:
+            assert work.outcome is not None
+            self._tell(work, Told(arg[0], work.outcome))
+        return refusal
+
+    def _clash(self, work: Work, arg: tuple[Ticket, Ask]) -> Refusal:
+        return Refusal.KEY_CONFLICT
+
+    def _unknown(self, work: None, arg: tuple[Ticket, Ask]) -> Refusal:
+        return Refusal.UNKNOWN_KEY
+
+    def _watch(self, work: Work, arg: tuple[Ticket, Ask]) -> Refusal | None:
+        if self._crowded(work):
+            return Refusal.CROWDED
+        self._admit(arg[0])
+        self._seat(work, arg[0])
+        return None
+
+    def _show(self, work: Work, arg: tuple[Ticket, Ask]) -> None:
+        assert work.outcome is not None
+        self._admit(arg[0])
+        self._tell(work, Told(arg[0], work.outcome))
+
+    def _leave(self, work: Work, ticket: Ticket) -> None:
+        self._unseat(work, ticket)
+        if ticket.counts:
+            self._who_waits(work)
+
+    def _lose(self, work: Work, ticket: Ticket) -> None:
+        if ticket.counts and work.account.orphan_s:
+            work.lost |= {ticket.caller}
+        self._leave(work, ticket)
+
+    def _waive(self, work: Work, ticket: Ticket) -> None:
+        """A caller that is back, now in this session, wants nothing of what it asked for in
+        others."""
+        before = len(work.lost) + sum(each.counts for each in work.tickets)
+        work.lost -= {ticket.caller}
+        self._replace(work, ticket)
+        if len(work.lost) + sum(each.counts for each in work.tickets) != before:
+            self._who_waits(work)
+
+    # -- cells: commands ----------------------------------------------------------------
+
+    def _close(self, work: Work, arg: object = None) -> None:
+        """It is over: the next ask opens another.  Who still waits hears "cancelled"."""
+        work.wait_no_more()
+        tickets, started = self._by_weight(work), work.started
+        unanswered = work.outcome is None
+        for ticket in tickets:
+            ticket.work = None
+        work.tickets = ()
+        self._shut(work)
+        if unanswered:
+            for ticket in tickets:
+                self._tell(work, Ended(ticket, started))
+
+    def _disown(self, work: Work, arg: object = None) -> None:
+        """Its outcome was never read: who waits for that hears that it may have run."""
+        tickets = self._by_weight(work)
+        self._close(work)
+        for ticket in tickets:
+            self._tell(work, Ended(ticket, started=True))
+
+    # -- cells: executions --------------------------------------------------------------
+
+    def _release(self, work: Work, counted: bool = False) -> None:
+        """Nothing of its name lives any more that it had to wait for.
+
+        Where one session may start all that is left, the next could start nothing: so this
+        epoch starts as many as :func:`~.calls.grant` says, which callers count.  Of what a
+        journal has left all executions are counted, and all that is left may be started."""
+        self._need_no_input(work)
+        if not counted:
+            work.allowance = grant(work.allowance)
+        self.enter(work)
+
+    def enter(self, work: Work) -> None:
+        """It waits for a worker from now on, unless none will ever take it."""
+        account = work.account
+        work.state = _W.WAITING
+        self.accounts.place(account, +1)
+        self.accounts.hold(account, work.body_bytes)
+        if account.namespace:
+            self.accounts.at_work.add(account.namespace)
+        self._queue(work)
+        outcome = self._never_starts()
+        if outcome is not None:
+            self.step(work, _I.ANSWER, outcome)
+
+    def _queue(self, work: Work) -> None:
+        work.queued_s = self.clock.awake_s
+        self.queue.add(work)
+
+    def _run(self, work: Work, execution: Execution) -> None:
+        self.accounts.place(work.account, -1)
+        self.accounts.run(work.account, +1)
+        self.counters.dispatched += 1
+        self.counters.reruns += work.executions > 0
+        work.state = _W.RUNNING
+        work.execution = execution
+        work.executions += 1
+        work.live = True
+        if not self.may_rerun(work):
+            self._drop_body(work)
+
+    def may_rerun(self, work: Work) -> bool:
+        """Whether consent and allowance are left for a further execution (G2)."""
+        consent = self.declared_rerun if work.rerun is None else work.rerun
+        return consent and work.executions < work.allowance
+
+    def _complete(self, work: Work, brought: RetainedOutcome) -> None:
+        self.counters.completed += 1
+        self.accounts.run(work.account, -1)
+        if not work.account.namespace:
+            brought = outcomes.fitting(brought, work, work.account.message_bytes)
+        work.execution = None
+        work.live = False
+        self._conclude(work, brought)
+
+    def _retry(self, work: Work, outcome: Callable[[Work], RetainedOutcome]) -> None:
+        self.accounts.run(work.account, -1)
+        work.live = False
+        # Without its body it was dispatched for the last time, whatever is declared since.
+        if work.body is not None and self.may_rerun(work):
+            work.state = _W.WAITING
+            work.execution = None
+            self.accounts.place(work.account, +1)
+            self._queue(work)
+            if self.is_closing:  # it waits again, but nothing will be started any more
+                self.step(work, _I.ANSWER, outcomes.stopping)
+            return
+        self.counters.lost += 1
+        lost = outcome(work)
+        work.execution = None
+        self._conclude(work, lost)
+
+    def _expire(self, work: Work, outcome: Callable[[Work], RetainedOutcome]) -> None:
+        self.counters.deadlines += 1
+        given = outcome(work)
+        self.queue.remove(work)
+        self.accounts.place(work.account, -1)
+        self._conclude(work, given)
+
+    def _abort(self, work: Work, outcome: Callable[[Work], RetainedOutcome]) -> None:
+        self.counters.deadlines += 1
+        given, execution = outcome(work), work.execution
+        assert execution is not None
+        self.accounts.run(work.account, -1)
+        work.execution = None
+        self._conclude(work, given)
+        self._stopping.append(execution)
+
+    def _free(self, work: Work, arg: object) -> None:
+        """An execution that nobody wanted any more has ended."""
+        work.live = False
+
+    def _remove(self, work: Work, arg: object) -> None:
+        work.live = False
+        if work.name is None:
+            return
+        self.accounts.retain(work.account, -1, -work.own_bytes, 0)
+        self.accounts.leave(work.account)
+        del self.ending[work.name], self.generations[work.number]
+        following = self.open.get(work.name)
+        if following is not None and following.state is _W.HELD:
+            self.step(following, _I.RELEASE)
+
+    # -- cells: time and disk -------------------------------------------------------------
+
+    def _abandon(self, work: Work, arg: object) -> None:
+        work.lost = frozenset()
+        self._who_waits(work)
+
+    def _reveal(self, work: Work, read: RetainedOutcome) -> None:
+        outcome = work.outcome
+        assert outcome is not None
+        work.state = _W.COMPLETED
+        outcome.outcome, outcome.payload = read.outcome, read.payload
+        self._tell_all(work, outcome)
+
+    def _puzzle(self, work: Work, why: str) -> None:
+        """Those who wait are told why.  It is not lost: the next ask reads again."""
+        outcome = work.outcome
+        assert outcome is not None
+        self._let_go(outcome.shared)
+        outcome.shared = Payload(work.account.namespace, 0, 1)
+        text = f"the outcome of generation {work.number} cannot be read: {why}"
+        self.out.append(Report("warning", text))
+        tickets = self._by_weight(work)
+        for ticket in tickets:
+            said = outcomes.unreadable(why, work.executions)(ticket)
+            self._tell(work, Said(ticket, said))
+            ticket.work = None
+        work.tickets = ()
+        self._who_waits(work)
+
+    def _ignore(self, work: object, arg: object) -> None:
+        return None
+
+    def _never(self, work: object, arg: object) -> None:
+        raise AssertionError("this input cannot reach a work in this state")
+
+    # fmt: off
+    TABLE: ClassVar[dict[WorkInput, dict[WorkState, _Cell]]] = {
+        row[0]: dict(zip(WorkState, row[1:], strict=True))
+        for row in (
+            # input       absent    held      waiting   running    completed archived  closed
+            (_I.ASK,      _open,    _join,    _join,    _join,     _replay,  _join,    _never),
+            (_I.CLASH,    _never,   _clash,   _clash,   _clash,    _clash,   _clash,   _never),
+            (_I.ATTACH,   _unknown, _watch,   _watch,   _watch,    _show,    _watch,   _never),
+            (_I.LEAVE,    _never,   _leave,   _leave,   _leave,    _leave,   _leave,   _never),
+            (_I.LOSE,     _never,   _lose,    _lose,    _lose,     _lose,    _lose,    _never),
+            (_I.WITHDRAW, _ignore,  _waive,   _waive,   _waive,    _waive,   _waive,   _never),
+            (_I.CANCEL,   _ignore,  _close,   _close,   _close,    _ignore,  _ignore,  _never),
+            (_I.FORGET,   _ignore,  _close,   _close,   _close,    _close,   _disown,  _never),
+            (_I.RELEASE,  _never,   _release, _never,   _never,    _never,   _never,   _never),
+            (_I.DISPATCH, _never,   _never,   _run,     _never,    _never,   _never,   _never),
+            (_I.REPORT,   _never,   _never,   _never,   _complete, _free,    _never,   _remove),
+            (_I.DEAD,     _never,   _never,   _never,   _retry,    _free,    _never,   _remove),
+            (_I.ANSWER,   _never,   _never,   _expire,  _abort,    _ignore,  _never,   _never),
+            (_I.ORPHANED, _never,   _abandon, _abandon, _abandon,  _abandon, _abandon, _never),
+            (_I.OUTDATED, _never,   _never,   _never,   _never,    _close,   _disown,  _never),
+            (_I.READ,     _never,   _never,   _never,   _never,    _never,   _reveal,  _never),
+            (_I.UNREAD,   _never,   _never,   _never,   _never,    _never,   _puzzle,  _never),
+        )
+    }
+    """The cell of each input in each state."""
+    # fmt: on
+
+    # -- what cells share ------------------------------------------------------------
+
+    def _account(self, namespace: bytes) -> Account:
+        return self.accounts.of_namespace(
+            namespace, self._account_id(namespace), is_durable=self.journal.on
+        )
+
+    def _by_weight(self, work: Work) -> Sequence[Ticket]:
+        """Its tickets, those that count first."""
+        tickets = work.tickets
+        if len(tickets) < 2:
+            return tickets
+        return sorted(tickets, key=lambda ticket: not ticket.counts)
+
+    def _crowded(self, work: Work, caller: CallerToken = b"") -> bool:
+        """Whether nobody may wait besides (G8); a caller that is back takes its old place."""
+        places = len(work.tickets) + len(work.lost)
+        return places - (caller in work.lost) >= self.keys.waiters
+
+    def _seat(self, work: Work, ticket: Ticket) -> None:
+        work.tickets += (ticket,)
+        ticket.work = work
+
+    def _unseat(self, work: Work, ticket: Ticket) -> None:
+        at = work.tickets.index(ticket)
+        work.tickets = work.tickets[:at] + work.tickets[at + 1 :]
+        ticket.work = None
+
+    def _replace(self, work: Work, ticket: Ticket) -> None:
+        """A caller is in this session now: its tickets of others are answered, and count no
+        more."""
+        for old in work.tickets:
+            if old.counts and old.caller == ticket.caller and old.session is not ticket.session:
+                old.counts = False
+                if work.state is _W.COMPLETED:
+                    self._unseat(work, old)
+
+    def _who_waits(self, work: Work) -> None:
+        """Take a change of those that count.  Nobody is there: the orphan deadline runs.  Nobody
+        counts: without an outcome that is the end, with one its retention begins."""
+        if any(ticket.counts for ticket in work.tickets):
+            work.wait_no_more()
+        elif work.lost:
+            work.wait_in(self.orphans, self.clock.awake_s)
+        elif work.outcome is not None:
+            work.wait_in(self.retained, self.clock.awake_s)
+        else:
+            self._close(work)
+
+    def _conclude(self, work: Work, outcome: RetainedOutcome) -> None:
+        """The outcome is final (G3), and the work waits and runs no more.  One that never ran is
+        not retained: the next ask may start anew."""
+        if work.earlier and not work.executions:
+            outcome = outcomes.lost_before(0)  # "did not run" is true of this epoch only
+        self._drop_body(work)
+        work.state = _W.COMPLETED
+        if outcome.outcome[2]:  # no result
+            code = error_records.decode(outcome.payload).code
+            self.failures[code if code in ENDINGS else OTHER_CODE] += 1
+        if work.account.retention_s and work.started:
+            self._retain(work, outcome)
+            self._tell_all(work, outcome)
+            return
+        tickets = self._by_weight(work)
+        for ticket in tickets:
+            ticket.work = None
+        work.tickets = ()
+        ran = work.executions > 0
+        self._shut(work)
+        for ticket in tickets:
+            ticket.ran = ran and not work.account.namespace
+            self._tell(work, Told(ticket, outcome))
+
+    def _retain(self, work: Work, outcome: RetainedOutcome) -> None:
+        if work.account.is_durable:
+            self.journal.append(Completed, work.number, outcome.frames)
+        account, size_bytes = work.account, outcome.size_bytes
+        outcome.shared = Payload(account.namespace, size_bytes, 1, self.journal.appended)
+        self.accounts.retain(account, 0, 0, size_bytes)
+        work.outcome = outcome
+
+    def _let_go(self, payload: Payload) -> None:
+        """One that held an outcome holds it no more."""
+        payload.holders -= 1
+        if not payload.holders:
+            account = self._account(payload.namespace)
+            self.accounts.retain(account, 0, 0, -payload.size_bytes)
+            self.accounts.leave(account)
+
+    def _hold(self, payload: Payload) -> None:
+        if not payload.holders:  # it may have been forgotten, and is to be answered all the same
+            self.accounts.retain(self._account(payload.namespace), 0, 0, payload.size_bytes)
+        payload.holders += 1
+
+    def _need_no_input(self, work: Work) -> None:
+        """A work with a key is charged for its body only while it is held."""
+        name = work.name
+        assert name is not None
+        self.accounts.retain(work.account, 0, name.size_bytes - work.own_bytes, 0)
+        work.own_bytes = name.size_bytes
+
+    def _drop_body(self, work: Work) -> None:
+        if work.body is not None:
+            if work.state is not _W.HELD:
+                self.accounts.hold(work.account, -work.body_bytes)
+            work.body = None
+
+    def _shut(self, work: Work) -> None:
+        """It is open no more: unqueue it, stop its execution; it is held only while one lives."""
+        account, before = work.account, work.state
+        if before is _W.WAITING:
+            self.counters.cancelled += 1
+            self.queue.remove(work)
+            self.accounts.place(account, -1)
+        elif before is _W.RUNNING:
+            assert work.execution is not None
+            self.counters.cancelled += 1
+            self.accounts.run(account, -1)
+            self._stopping.append(work.execution)
+            work.execution = None
+        self._drop_body(work)
+        work.state = _W.CLOSED
+        if work.name is None:
+            return
+        if account.is_durable:
+            self.journal.append(Closed, work.number)
+        self.accounts.retain(account, -1, -work.own_bytes, 0)
+        if work.outcome is not None:
+            payload, work.outcome = work.outcome.shared, None
+            self._let_go(payload)
+        del self.open[work.name]
+        if work.live:
+            work.own_bytes = work.name.size_bytes
+            self.ending[work.name] = work
+            self.accounts.retain(account, +1, work.own_bytes, 0)
+        else:
+            del self.generations[work.number]
+            self.accounts.leave(account)
+
+    # -- answers ------------------------------------------------------------
+
+    def _tell_all(self, work: Work, outcome: RetainedOutcome) -> None:
+        """Everybody hears it.  Who counts goes on counting until it has left."""
+        tickets = self._by_weight(work)
+        for ticket in tickets:
+            self._tell(work, Told(ticket, outcome))
+            if not ticket.counts:
+                ticket.work = None
+        work.tickets = tuple(ticket for ticket in work.tickets if ticket.counts)
+
+    def _tell(self, work: Work, answer: Told | Ended | Said) -> None:
+        """Give a ticket its answer: at once, if it is safe and this turn may."""
+        if not work.account.namespace:
+            self._give(answer, is_safe=True)
+        else:
+            self.tell(answer)
+
+    def tell(self, answer: Told | Ended | Said) -> None:
+        """The same of a ticket of a key."""
+        gate = self.gate
+        if self.journal.on and not gate.is_safe() and not self._was_safe(answer):
+            gate.hold(answer.ticket.id, answer)
+        elif gate.passes():
+            self._give(answer, is_safe=True)
+        else:
+            gate.delay(answer)
+
+    def _was_safe(self, answer: Answer) -> bool:
+        """Whether it is an outcome that was safe before what is not."""
+        if not isinstance(answer, Told) or answer.outcome.shared is None:
+            return False
+        return self.journal.is_safe(answer.outcome.shared.after)
+
+    def confirm(self, confirm: Confirm, *, waits: bool) -> None:
+        """Answer the cancel of a request."""
+        if waits and not self.gate.is_safe():
+            self.gate.hold(confirm.request, confirm)
+        else:
+            self._confirm(confirm, is_safe=True)
+
+    def page(self, page: Page) -> None:
+        """Answer which keys there are, once all that was recorded of them is safe."""
+        if self.journal.failed or self.gate.is_safe():  # the status says that it is not safe
+            self.out.append(ToClient(*page))
+        elif self._pages < PAGES and not self.gate.is_decided(page.route):
+            self._pages += 1
+            self.gate.hold(page.route, page)
+
+    def _give_due(self) -> None:
+        for answer, is_safe in self.gate.take_due():
+            if isinstance(answer, Page):
+                self._pages -= 1
+                self.out.append(ToClient(*answer))
+            elif isinstance(answer, Confirm):
+                self._confirm(answer, is_safe)
+            else:
+                self._give(answer, is_safe)
+
+    def _confirm(self, confirm: Confirm, is_safe: bool) -> None:
+        session = self.sessions.known.get(confirm.request.session)
+        if session is not None:
+            started = confirm.started or not is_safe
+            self.out.append(ToClient(session.route, messages.Cancelled(*confirm.request, started)))
+
+    def _give(self, answer: Told | Ended | Said, is_safe: bool) -> None:
+        ticket = answer.ticket
+        session = ticket.session
+        if ticket.kept is not None or session.tickets.get(ticket.sequence) is not ticket:
+            return  # it is finished, or its deadline passed while nothing could be saved
+        if not is_safe:  # what never will be safe: the work may have run
+            kept = outcomes.not_durable(self.journal.failed)(ticket)
+        elif isinstance(answer, Ended):
+            kept = outcomes.key_cancelled(ticket, started=answer.started)
+        elif isinstance(answer, Said) or ticket.key is None:
+            kept = answer.outcome
+        else:
+            kept = outcomes.for_key(answer.outcome, ticket, session.account.message_bytes)
+            if kept.shared is not None:
+                self._hold(kept.shared)
+        self.keep(ticket, kept)
+
+    def keep(self, ticket: Ticket, kept: RetainedOutcome) -> None:
+        """A ticket has its outcome: keep it until its client has it, and send it."""
+        ticket.kept = kept
+        account = ticket.session.account
+        if ticket.key is not None:  # its place in the queue goes on, as that of what never ran
+            self.accounts.place(account, -1)
+        self.accounts.keep(account, +1, kept.size_bytes, ran=ticket.ran)
+        self.send(ticket)
+
+    def send(self, ticket: Ticket) -> None:
+        """Its outcome goes to the session's newest connection."""
+        session, kept = ticket.session, ticket.kept
+        assert kept is not None
+        ticket.sent_probe = session.probe
+        self.out.append(ToClient(session.route, kept.outcome, kept.payload))
+
+    # -- tickets end ------------------------------------------------------------
+
+    def finish(self, session: Session, spans: Ranges) -> None:
+        """The client is done with these sequences.  Ignored whole if it would leave more gaps
+        than a window can, as only a hostile client does."""
+        if spans == session.finished or self.too_many_gaps(session, spans):
+            return  # most statements repeat the one before
+        leaving = [session.tickets[each] for each in _members(session.tickets, spans)]
+        session.finished.update(spans)
+        self._drop(leaving, _I.LEAVE)
+        self.stop()
+
+    def too_many_gaps(self, session: Session, spans: Ranges) -> bool:
+        """Whether finishing these would cost more memory than a window can (G8)."""
+        most = self.limits.window + 1
+        if session.finished.span_count() + spans.span_count() <= most:
+            return False
+        if spans.span_count() > most:
+            return True
+        merged = session.finished.copy()
+        merged.update(spans)
+        return merged.span_count() > most
+
+    def end_session(self, session: Session, *, lost: bool) -> None:
+        """A session ends, by its lease (lost) or by a goodbye."""
+        self.sessions.end(session)
+        # Watchers first: else they would hear of what the last one that counts ends.
+        leaving = sorted(session.tickets.values(), key=lambda ticket: ticket.counts)
+        self._drop(leaving, _I.LOSE if lost else _I.LEAVE)
+        self.stop()
+        self.sessions.forget(session)
+
+    def _drop(self, tickets: Iterable[Ticket], input: WorkInput) -> None:
+        """These tickets are finished.  Those of sessions leave at once, those of keys as many as
+        the budget has."""
+        for ticket in tickets:
+            self._forget(ticket)
+            if ticket.work is None:
+                continue
+            if ticket.key is None:
+                self.step(ticket.work, input, ticket)
+            else:
+                self._leaving.append((ticket, input))
+        self._leave_on()
+
+    def _forget(self, ticket: Ticket) -> None:
+        """Only the sequence of a ticket is remembered."""
+        session, kept = ticket.session, ticket.kept
+        self.counters.finished += 1
+        del session.tickets[ticket.sequence]
+        if session.owner is not None:
+            session.owner.unfinished -= 1
+        if not session.tickets:
+            self.sessions.idle(session)
+        if kept is not None:
+            self.accounts.keep(session.account, -1, -kept.size_bytes, ran=ticket.ran)
+            if kept.shared is not None:
+                self._let_go(kept.shared)
+        elif ticket.key is not None:
+            self.accounts.place(session.account, -1)
+
+    def _leave_on(self) -> None:
+        while self._leaving and self.budget.spend():
+            ticket, input = self._leaving.popleft()
+            if ticket.work is not None:  # else it has heard meanwhile that it is over
+                self.step(ticket.work, input, ticket)
+
+    def leave(self, ticket: Ticket) -> bool:
+        """A ticket waits no more.  Whether an execution may have been started: False only if
+        this ended a work that never was, and never will be."""
+        work = ticket.work
+        if work is None:
+            return True
+        started = work.started
+        self.step(work, _I.LEAVE, ticket)
+        return started or work.state is not _W.CLOSED
+
+    def answer(self, work: Work, outcome: Outcomes) -> None:
+        """The router ends a work."""
+        self.step(work, _I.ANSWER, outcome)
+
+    def expire(self, ticket: Ticket) -> bool:
+        """The deadline of a ticket has passed.  False: ask again later, since its answer waits
+        for the journal."""
+        work = ticket.work
+        if ticket.kept is not None:
+            return True
+        if ticket.key is None:
+            assert work is not None
+            self.step(work, _I.ANSWER, outcomes.deadline)
+            return True
+        waits = self.gate.is_decided(ticket.id) and not self.journal.failed
+        if not waits:
+            before = self.journal.appended
+            started = self.leave(ticket) or bool(self.journal.failed)
+            kept = outcomes.key_deadline(started=started)(ticket)
+            if self.journal.appended == before or self.journal.failed:
+                self.counters.deadlines += 1
+                self.keep(ticket, kept)
+                return True
+            self.tell(Said(ticket, kept))
+        return False
+
+    def cancel(self, session: Session, sequence: int, *, keyed: bool) -> None:
+        """The client is done with a sequence, and asks whether an execution was ever dispatched:
+        True also where that is not known any more."""
+        request, before = RequestId(session.id, sequence), self.journal.appended
+        ticket, is_decided = session.tickets.get(sequence), self.gate.is_decided(request)
+        if is_decided and ticket is None:
+            return  # it comes again, and its answer waits for the journal
+        if self.too_many_gaps(session, Ranges((sequence,))):
+            started = True
+        elif ticket is None:
+            # Of a key for which this session has not asked, others may have started the work.
+            started = keyed or session.has_finished(sequence)
+            session.finished.add(sequence)
+        else:
+            session.finished.add(sequence)
+            started = self._cancel(ticket) or keyed
+        self.stop()
+        self.confirm(Confirm(request, started), waits=is_decided or self.journal.appended > before)
+
+    def _cancel(self, ticket: Ticket) -> bool:
+        work = ticket.work
+        if ticket.key is not None:
+            started = self.leave(ticket)
+            self._forget(ticket)
+            return started
+        started = ticket.ran if work is None else work.started
+        self._forget(ticket)
+        if work is not None:
+            self.step(work, _I.LEAVE, ticket)
+        return started
+
+    def sync(
+        self, session: Session, next_sequence: int, pending: Ranges, sent_before: float
+    ) -> Ranges:
+        """The client states what it holds.  Everything below ``next`` and not pending is
+        finished; what is pending and answered, and was last sent before the answer to probe
+        ``sent_before``, is replayed; what is pending and was never seen is returned.
+
+        A statement of more than a window of pending requests is ignored.
+        """
+        missing = Ranges()
+        if len(pending) > self.limits.window:
+            return missing
+        self.finish(session, pending.gaps(next_sequence))
+        for sequence in pending:
+            ticket = session.tickets.get(sequence)
+            if ticket is None:
+                if sequence < next_sequence and sequence not in session.finished:
+                    missing.add(sequence)
+            elif ticket.kept is not None and ticket.sent_probe < sent_before:
+                self.counters.replayed += 1
+                self.send(ticket)
+        return missing
+
+    # -- commands by name ------------------------------------------------------------
+
+    def _command(self, ticket: Ticket, asked: Keyed, work: Work | None) -> Refusal | None:
+        tag, name, started = asked.tag, asked.name, True
+        if isinstance(tag, bytes) and len(tag) > TAG_BYTES:
+            size = f"{len(tag)} bytes, {TAG_BYTES} at most"
+            raise ProtocolError(f"the id of a command has {size}")
+        if asked.act is KeyAct.WITHDRAW:
+            ends = None if work is None else work.started
+            self.step(work, _I.WITHDRAW, ticket)
+            if work is not None and work.state is _W.CLOSED:
+                started = bool(ends)
+            answer = CommandAnswer(started=started)
+        else:
+            if tag == b"" and asked.reissue is not None:
+                return Refusal.REPEATED
+            input = _I.CANCEL if asked.act is KeyAct.CANCEL else _I.FORGET
+            command = Command(input, name, tag)
+            if (isinstance(tag, int) and (work is None or work.number != tag)) or (
+                tag == b"" and work is None
+            ):
+                answer = CommandAnswer()
+            elif command in self.commands:
+                answer = self.commands[command][0]
+            elif tag and isinstance(tag, bytes) and not self._remembers(name.namespace):
+                return Refusal.COMMANDS_FULL
+            else:
+                answer = self._end_by(command, work)
+        self._admit(ticket)
+        record: dict[str, Any] = {"generation": answer.generation, "started": answer.started}
+        if answer.finished:
+            record["finished"] = True
+        self.tell(Said(ticket, outcomes.said(ticket, record)))
+        return None
+
+    def _end_by(self, command: Command, work: Work | None) -> CommandAnswer:
+        started = True if work is None else work.started
+        self.step(work, command.input)
+        is_closed = work is not None and work.state is _W.CLOSED
+        answer = CommandAnswer(
+            work.number if work is not None and is_closed else None,
+            started if is_closed else True,
+            finished=work is not None and not is_closed,
+        )
+        if isinstance(command.tag, bytes) and command.tag:
+            self._remember(command, answer, self.clock.awake_s)
+            self.journal.append(
+                Commanded, command.input is _I.FORGET, *command.name, command.tag,
+                answer.generation, answer.started, False, answer.finished,
+            )  # fmt: skip
+        return answer
+
+    def _remembers(self, namespace: bytes) -> bool:
+        mine = self.commands_of[namespace]
+        return self.accounts.of_commands(mine, len(self.commands) - mine)
+
+    def _remember(self, command: Command, answer: CommandAnswer, now_s: float) -> None:
+        self.commands_of[command.name.namespace] += command not in self.commands
+        self.commands[command] = answer, now_s
+
+    def _forget_commands(self, now_s: float) -> None:
+        """Forget those of which nothing can be under way any more."""
+        while self.commands:
+            command, (_, at_s) = next(iter(self.commands.items()))
+            if at_s > now_s - self.keys.command_s:
+                return
+            del self.commands[command]
+            self.commands_of[command.name.namespace] -= 1
+            if not self.commands_of[command.name.namespace]:
+                del self.commands_of[command.name.namespace]
+
+    # -- executions ------------------------------------------------------------
+
+    def starts(self, work: Work, where: tuple[Incarnation, int]) -> int:
+        """Record a start; the position of the journal that must be safe before it is sent."""
+        if not work.account.namespace:
+            return 0
+        if work.account.is_durable:
+            self.journal.append(Started, work.number, *where)
+        return self.journal.appended
+
+    def dispatched(self, work: Work, execution: Execution) -> None:
+        """An execution of it was numbered, and is sent once its start is safe."""
+        self.step(work, _I.DISPATCH, execution)
+
+    def go_on_as_before(self, work: Work, execution: Execution) -> None:
+        """An execution of an earlier epoch lives on; that has counted and recorded it."""
+        before = self.counters.dispatched, self.counters.reruns
+        self.step(work, _I.DISPATCH, execution)
+        self.counters.dispatched, self.counters.reruns = before
+
+    def ended(self, execution: Execution, brought: RetainedOutcome | None, lost: Outcomes) -> None:
+        """An execution has ended: reported, with its outcome if that is wanted, or its worker is
+        proven dead, for which ``lost`` is the outcome."""
+        work: Work | None = execution.work
+        if work is None:
+            return  # of an earlier epoch, and unknown
+        if brought is not None:
+            self.step(work, _I.REPORT, brought)
+        else:
+            self.step(work, _I.DEAD, lost)
+        session = self.sessions.known.get(work.id.session)
+        if session is not None:
+            self.sessions.forget(session)
+
+    def stop(self) -> None:
+        """Stop the executions that nobody needs any more: one message to each worker.  Some are
+        over at once: not sent yet, or nothing but their outcome was left."""
+        while self._stopping:
+            stopping, self._stopping = self._stopping, []
+            for execution in self.dispatches.stop(stopping, self.clock.awake_s):
+                self.step(execution.work, _I.DEAD)
+            self.out += self.dispatches.out
+            self.dispatches.out.clear()
+
+    # -- time and turns ------------------------------------------------------------
+
+    def answer_all(self, choose: Callable[[Work], bool], outcome: Any) -> None:
+        """Answer all of these works, as many now as the budget has."""
+        of_sessions = (
+            ticket.work
+            for session in self.sessions.known.values()
+            for ticket in session.tickets.values()
+            if ticket.key is None and ticket.work is not None
+        )
+        for work in (*of_sessions, *self.generations.values()):
+            if work.state in (_W.WAITING, _W.RUNNING) and choose(work):
+                self._due.append((work, choose, outcome))
+        self._answer_due()
+
+    def _answer_due(self) -> None:
+        """Whoever was answered since is left out.  Each may be the work of a key for which many
+        wait: they come first."""
+        while self._due and not self.gate.is_due and self.budget.spend():
+            work, still, outcome = self._due.popleft()
+            if work.state in (_W.WAITING, _W.RUNNING) and still(work):
+                self.step(work, _I.ANSWER, outcome)
+
+    @property
+    def has_due(self) -> bool:
+        """Whether works of :meth:`answer_all` still wait for their answers."""
+        return bool(self._due)
+
+    def go_on(self) -> None:
+        """Go on with what earlier turns have left."""
+        self._give_due()
+        self._go_on_restored()
+        self._answer_due()
+
+    def tick(self) -> None:
+        """Do what is due by time, as much as the budget has."""
+        if self.journal.lost:
+            self.give_up()
+        self._leave_on()
+        self._end_due()
+        now_s = self.clock.awake_s
+        self._forget_commands(now_s)
+        if self.archive is not None:
+            self._end_archived(self.archive)
+            self._archive_some(self.archive)
+            self._read_on()
+
+    def _end_due(self) -> None:
+        self._late = False
+        for work, input in self._timed():
+            if not self.budget.spend():
+                self._late = True
+                return
+            self.step(work, input)
+
+    def _timed(self) -> Iterator[tuple[Work, WorkInput]]:
+        now_s = self.clock.awake_s
+        for timed, most_s, input in (
+            (self.orphans, self.keys.orphan_s, _I.ORPHANED),
+            (self.retained, self.keys.retention_s, _I.OUTDATED),
+        ):
+            for work in list(islice(timed.values(), self.budget.left + 1)):
+                if now_s - work.since_s < most_s:
+                    break
+                yield work, input
+
+    @property
+    def behind(self) -> bool:
+        """Whether more is due than this turn could do."""
+        return bool(
+            self.gate.is_due or self._late or self._leaving or self._due or self.may_go_on
+            or (self.archive is not None and self._is_archive_behind(self.archive))
+        )  # fmt: skip
+
+    @property
+    def answers_due(self) -> bool:
+        """Whether requests that end together still wait for their answers, or what a journal has
+        left."""
+        return bool(self._due or self.gate.is_due or self.may_go_on)
+
+    def give_up(self) -> None:
+        """The journal has failed for good: what has not been started never will be, here, and
+        whether a later server starts it depends on what is on the disk.  It is told so, as much
+        as the budget has; the next tick goes on."""
+        outcome = outcomes.not_durable(self.journal.failed)
+        for work in list(self.generations.values()):
+            unsent = work.execution is None or not self.journal.is_safe(work.execution.after)
+            if work.state in (_W.WAITING, _W.RUNNING) and unsent:
+                if not self.budget.spend():
+                    break
+                self.step(work, _I.ANSWER, outcome)
+        self._give_due()
+
+    # -- who follows ------------------------------------------------------------
+
+    def followers(self, work: Work) -> Iterator[Ticket]:
+        """The tickets that are sent its deltas: some of those that count, since others have them
+        with the outcome, and one turn must not serve a thousand (G10)."""
+        counting = (ticket for ticket in work.tickets if ticket.counts)
+        for ticket in islice(counting, FOLLOWERS):
+            if ticket.session.tickets.get(ticket.sequence) is ticket:
+                yield ticket
+
+    # -- after a crash ------------------------------------------------------------
+
+    def restore(self, records: Iterable[Record]) -> None:
+        """Take over what a journal has left, before anything else comes.  All that are open count
+        for those who had asked, until these are back or the orphan deadline has passed."""
+        remains: Remains = remains_of(records)
+        self.next_number = remains.next_number
+        now_s = self.clock.awake_s
+        for left in remains.generations.values():
+            work = self._restore(left, now_s)
+            if left.frames is None:
+                self._restored.append(work)
+                incarnation, dispatch = left.last
+                self.started_as.setdefault(incarnation, {})[dispatch] = work
+            else:
+                work.body = None
+                outcome = RetainedOutcome.of_frames(left.frames)
+                size_bytes = outcome.size_bytes
+                outcome.shared = Payload(
+                    work.account.namespace, size_bytes, 1, self.journal.appended
+                )
+                self._need_no_input(work)
+                self.accounts.retain(work.account, 0, 0, size_bytes)
+                work.outcome, work.state = outcome, _W.COMPLETED
+            work.wait_in(self.orphans, now_s)
+        for said in remains.commands[-self.keys.commands :]:
+            input = _I.FORGET if said.forget else _I.CANCEL
+            command = Command(input, KeyName(said.namespace, said.key), said.tag)
+            answer = CommandAnswer(said.generation, said.started, finished=said.finished)
+            self._remember(command, answer, now_s)
+
+    def _restore(self, left: Left, now_s: float) -> Work:
+        number, namespace, key, digest, rerun, allowance, earlier, _, body, *_ = left.opened
+        account, name = self._account(namespace), KeyName(namespace, key)
+        work = Work(
+            RequestId(account.id, number), account, name, digest, rerun, allowance, body,
+            len(body), None, left.opened.execution_s, _W.HELD, executions=left.executions,
+            earlier=earlier, lost=frozenset(left.callers),
+            own_bytes=name.size_bytes + len(body), opened_s=now_s,
+        )  # fmt: skip
+        self.generations[number] = self.open[name] = work
+        self.accounts.retain(account, 1, work.own_bytes, 0)
+        return work
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether something that a journal has left can be entered, or answered, now."""
+        if not self._restored or self.is_closing:
+            return bool(self._restored)
+        if self.is_starting or self.earlier_lives:
+            return False
+        return not self._restored[0].started or self.knows_environment
+
+    def _go_on_restored(self) -> None:
+        """Enter what a journal has left.  What may have been started waits for a worker to say
+        what its environment consents to."""
+        while self.may_go_on and self.budget.spend():
+            work = self._restored.popleft()
+            if work.state is not _W.HELD:
+                continue  # it was closed meanwhile, or taken back
+            if not work.started or (not self.is_closing and self.may_rerun(work)):
+                self.step(work, _I.RELEASE, True)
+            else:
+                self._need_no_input(work)
+                self.counters.lost += 1
+                work.body = None
+                self._conclude(work, outcomes.lost_before(work.executions))
+
+    def take_back(self, work: Work) -> None:
+        """The last start of an earlier epoch lives on: it waits to be dispatched, and is counted
+        then, in the place of before."""
+        self._need_no_input(work)
+        work.state = _W.WAITING
+        self.accounts.place(work.account, +1)
+        self.accounts.hold(work.account, work.body_bytes)
+        self.accounts.at_work.add(work.account.namespace)
+        work.executions -= 1
+
+    # -- the archive ------------------------------------------------------------
+
+    def restore_archive(self, packed: Iterable[Rested]) -> None:
+        """Restore the works that a journal has with their outcomes.  Their callers count until
+        the orphan deadline: so long the retention has not begun."""
+        assert self.archive is not None
+        self.archive.restore(packed, self.clock.awake_s + self.keys.orphan_s)
+
+    def _wake(self, fields: RestedFields) -> Work:
+        """A work of the archive whose outcome is to be read.  It has one, so it was started
+        somewhere."""
+        name, executions = fields.name, fields.executions
+        account = self._account(name.namespace)
+        unread = Outcome(bytes(ID_BYTES), 0, Status.ERROR, "", None, 0)
+        outcome = RetainedOutcome(unread, b"", fields.size_bytes, Payload(name.namespace, 0, 1))
+        work = Work(
+            RequestId(account.id, fields.number), account, name, fields.digest, fields.rerun, 0,
+            None, fields.body_bytes, None, None, _W.ARCHIVED, executions=executions,
+            earlier=int(not executions), outcome=outcome, own_bytes=name.size_bytes,
+            opened_s=fields.opened_s,
+        )  # fmt: skip
+        self.generations[work.number] = self.open[name] = work
+        self.accounts.retain(account, 1, work.own_bytes, 0)
+        work.wait_in(self.retained, fields.since_s)
+        return work
+
+    def _may_rest(self, work: Work) -> bool:
+        outcome = work.outcome
+        assert outcome is not None
+        number = work.number
+        return (
+            not work.live and not work.tickets
+            and number not in self._reading and number not in self._wanted
+            and self.journal.is_safe(outcome.shared.after)
+        )  # fmt: skip
+
+    def _rest(self, work: Work, archive: Resting) -> None:
+        name, outcome = work.name, work.outcome
+        assert name is not None
+        assert outcome is not None
+        rested = pack(RestedFields(
+            work.number, work.since_s, work.opened_s,
+            outcome.shared.size_bytes or outcome.size_bytes, work.body_bytes, work.executions,
+            work.rerun, work.digest, name,
+        ))  # fmt: skip
+        if rested is None:
+            return
+        work.wait_no_more()
+        del self.open[name], self.generations[work.number]
+        self.accounts.retain(work.account, -1, -work.own_bytes, 0)
+        self._let_go(outcome.shared)
+        self.accounts.leave(work.account)
+        archive.add(rested)
+
+    def _archive_some(self, archive: Resting) -> None:
+        for work in list(islice(self.retained.values(), self.budget.left)):
+            if self._may_rest(work):
+                self._rest(work, archive)
+
+    def _end_archived(self, archive: Resting) -> None:
+        """End the retention of some works of the archive."""
+        if not self.gate.has_room(ENDS_PART):
+            return
+        for fields in archive.due(self.clock.awake_s):
+            archive.take(fields.name)
+            self.step(self._wake(fields), _I.OUTDATED)
+
+    def _is_archive_behind(self, archive: Resting) -> bool:
+        retained, budget = self.retained, 1024
+        return (archive.has_due(self.clock.awake_s) and self.gate.has_room(ENDS_PART)) or (
+            len(retained) > budget and self._may_rest(next(iter(retained.values())))
+        )
+
+    def _read_or_rest(self, work: Work) -> None:
+        """A work of the archive was asked for: read its outcome if anybody waits."""
+        if work.state is not _W.ARCHIVED:
+            return
+        if work.tickets:
+            if work.number not in self._reading:
+                self._wanted[work.number] = None
+                self._read_on()
+        elif work.timed is self.retained and self._may_rest(work):
+            assert self.archive is not None
+            self._rest(work, self.archive)
+
+    def _read_on(self) -> None:
+        """Read what is wanted, as much as there is room for."""
+        for number in list(islice(self._wanted, 1024)):
+            if len(self._reading) >= READS_AT_ONCE:
+                return
+            del self._wanted[number]
+            work = self.generations.get(number)
+            if work is None or work.state is not _W.ARCHIVED:
+                continue  # it was closed meanwhile
+            if not work.tickets:
+                self._read_or_rest(work)
+            elif self.accounts.may_retain(work.account):
+                outcome = work.outcome
+                assert outcome is not None
+                outcome.shared = Payload(work.account.namespace, outcome.size_bytes, 1)
+                self.accounts.retain(work.account, 0, 0, outcome.size_bytes)
+                self._reading.add(number)
+                self.out.append(Load(number))
+            else:
+                self._wanted[number] = None  # others come first
+
+    def loaded(self, number: int, frames: Sequence[Body], why: str) -> None:
+        """The outcome of an archived work was read, or cannot be."""
+        self._reading.discard(number)
+        work = self.generations.get(number)
+        if work is not None and work.state is _W.ARCHIVED:
+            read = None
+            try:
+                read = RetainedOutcome.of_frames(frames) if frames else None
+            except ProtocolError as error:
+                why = str(error)
+            if read is not None:
+                self.step(work, _I.READ, read)
+            else:
+                self.step(work, _I.UNREAD, why)
+        self._read_on()
+
+
+def _members(tickets: dict[int, Ticket], spans: Ranges) -> list[int]:
+    """The keys of tickets inside the spans; cost by the smaller of the two."""
+    if len(spans) < len(tickets):
+        return [sequence for sequence in spans if sequence in tickets]
+    return [sequence for sequence in tickets if sequence in spans]
