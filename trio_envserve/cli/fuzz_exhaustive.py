@@ -17,14 +17,12 @@ from typing import Any, final
 import trio
 
 from ..core.errors import ConfigError
-from ..core.key_records import GenerationState
-from ..core.key_table import KeyInput
 from ..lab.exploration.configurations import Configuration, configuration, showing
 from ..lab.exploration.search import Search
 from ..lab.mutants import find
-from ..lab.simulation.coverage import name_of
 from ..retrylab import campaign
 from .common import Result, Stop, put, say
+from .fuzz_report import table_of_pairs
 from .render import PLAIN_EVERY_S, Table, show_tables
 
 FAILED = 1
@@ -90,7 +88,7 @@ async def own(configuration: Configuration, mutant: str, stop: Stop, *, as_json:
         return _interrupted(name, record, stop, as_json=as_json)
     if path:
         record["failures"] = [{"guarantees": record["violated"], "path": path}]
-    _show(name, record, "\n".join(path), as_json=as_json, more=_pairs(record["key_pairs"]))
+    _show(name, record, "\n".join(path), as_json=as_json, more=[table_of_pairs(record["pairs"])])
     if mutant:
         caught = f"caught by {', '.join(record['violated'])}" if path else "NOT CAUGHT"
         say(f"{mutant}: {caught}, after {record['states']:,} states")
@@ -137,15 +135,3 @@ def _show(
     rows = [(text, str(record[key])) for key, text in _ROWS.items() if key in record]
     how = "found a violation" if failure else "passed" if record.get("exhausted") else "stopped"
     show_tables([Table(f"every order {how} ({name})", (), rows), *more], put)
-
-
-def _pairs(times: Mapping[str, int]) -> list[Table]:
-    """Where there are keys: inputs down, states across; ``-`` is what cannot occur."""
-    if not times:
-        return []
-    rows = [
-        (input.value, *(str(times.get(name_of((state, input)), "-")) for state in GenerationState))
-        for input in KeyInput
-    ]
-    title = "in how many states each input came to a generation of the key"
-    return [Table(title, ("input", *(state.value for state in GenerationState)), rows)]

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import trio
 
-from ..core.key_records import GenerationState
-from ..core.key_table import KeyInput
-from ..core.request_table import RequestInput
-from ..core.requests import RequestState
+from ..core.work import WorkInput, WorkState
 from ..lab.simulation.target import Tally
 from ..retrylab.target import BaseTally, Catch
 from .common import say
@@ -85,7 +82,7 @@ def run_tables(tally: Tally, figures: dict[str, Any]) -> list[Table]:
         ("of the runs harsh", f"{tally.harsh:,}"),
         ("executions", f"{tally.executions:,}"),
     ]
-    return [*any_tables(tally, figures, rows), *pair_tables(tally)]
+    return [*any_tables(tally, figures, rows), table_of_pairs(tally.every_pair())]
 
 
 def any_tables(
@@ -114,21 +111,15 @@ def any_tables(
     ]
 
 
-def pair_tables(tally: Tally) -> list[Table]:
-    """Inputs down, states across; ``-`` is what cannot occur."""
-    return [
-        _pairs("to a request", RequestInput, RequestState, tally.every_pair()),
-        _pairs("to a generation of a key", KeyInput, GenerationState, tally.every_key_pair()),
-    ]
-
-
-def _pairs(whom: str, inputs: Iterable[Any], states: Iterable[Any], times: dict[str, int]) -> Table:
-    names = [state.value for state in states]
+def table_of_pairs(times: Mapping[str, int]) -> Table:
+    """How often each input came to a work in each state: inputs down, states across; ``-`` is
+    what cannot occur."""
+    names = [state.value for state in WorkState]
     rows = [
         (input.value, *(_times(times.get(f"{name}: {input.value}")) for name in names))
-        for input in inputs
+        for input in WorkInput
     ]
-    return Table(f"how often each input came {whom} in each state", ("input", *names), rows)
+    return Table("how often each input came to a work in each state", ("input", *names), rows)
 
 
 def _times(count: int | None) -> str:

@@ -14,9 +14,10 @@ import trio
 from ..core.errors import ConfigError
 from ..core.key_pages import KeyPages
 from ..core.pages import KeyPage, KnownKey
-from ..core.requests import RequestState, Session
 from ..core.router import Router
+from ..core.sessions import Session
 from ..core.terms import short
+from ..core.work import WorkState
 from ..lab.recording import Event, Player, RequestName, RequestWatch, sequence_text
 from ..options import argument, option
 from .common import AT_ONCE, OK, Result, Stop, put, say
@@ -137,16 +138,16 @@ def _summary(player: Player, events: list[Event] | None) -> dict[str, Any]:
 
 def state_of(router: Router) -> dict[str, Any]:
     """The statistics of a router, and each of its sessions and keys."""
-    sessions = [_session(router, each) for each in router.cache.sessions.values()]
+    sessions = [_session(router, each) for each in router.sessions.known.values()]
     keys = [dataclasses.asdict(each) for each in _keys(router)]
     return {**router.stats(), "per_session": sessions, "per_key": keys}
 
 
 def _keys(router: Router) -> Iterator[KnownKey]:
     """All that it knows, as its clients would be told, page by page."""
-    pages, first, turn_s = KeyPages(router.keys), 0, 0.0
+    pages, first, turn_s = KeyPages(router.works), 0, 0.0
     while True:
-        page = KeyPage.of(pages.page(b"", first, router._clock.awake_s, turn_s))
+        page = KeyPage.of(pages.page(b"", first, router.awake_s, turn_s))
         yield from page.keys
         if page.next is None:
             return
@@ -154,17 +155,17 @@ def _keys(router: Router) -> Iterator[KnownKey]:
 
 
 def _session(router: Router, session: Session) -> dict[str, Any]:
-    states = Counter(entry.state for entry in session.entries.values())
+    states = Counter(ticket.state for ticket in session.tickets.values())
     return {
         "session": short(session.id),
         "name": session.name,
         "ended": session.ended,
-        "waiting": states[RequestState.WAITING],
-        "running": states[RequestState.RUNNING],
-        "completed": states[RequestState.COMPLETED],
+        "waiting": states[WorkState.WAITING],
+        "running": states[WorkState.RUNNING],
+        "completed": states[WorkState.COMPLETED],
         "finished": len(session.finished),
-        "kept_bytes": session.kept_bytes,
-        "unheard_s": round(router._clock.awake_s - session.heard_s, 3),
+        "kept_bytes": session.account.kept_bytes,
+        "unheard_s": round(router.awake_s - session.heard_s, 3),
     }
 
 

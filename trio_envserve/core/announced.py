@@ -4,9 +4,9 @@ Theory of operation
 -------------------
 A worker announces the size of a large outcome.  The outcome waits in the line of
 its session; lines take turns, and the first of a line gets room as
-:meth:`~.dedup.DedupCache.may_keep` allows.  From then on its size counts as
+:meth:`~.account.Accounts.may_keep` allows.  From then on its size counts as
 kept, so all that is kept or under way is within the bound.  An outcome that waits
-also counts when the router dispatches (:meth:`~.dedup.DedupCache.share_left`), so
+also counts when the router dispatches (:meth:`~.account.Accounts.may_run`), so
 workers hold at most what was running when the bound was reached.
 
 The request is RUNNING until the outcome has arrived.  Its cancel, its deadline and
@@ -16,30 +16,17 @@ the end of its lease end the execution at once, because its code has ended.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any, Protocol
 
+from .account import Accounts
 from .executions import Execution
 from .terms import SessionId
-
-
-class Room(Protocol):
-    """The bounds of outcomes."""
-
-    def may_keep(self, session: Any, size_bytes: int, /) -> bool:
-        """Whether there is room for an outcome that its worker has announced."""
-
-    def announce(self, session: Any, change_bytes: int, /) -> None:
-        """Count bytes of outcomes that wait at workers."""
-
-    def reserve(self, session: Any, change_bytes: int, /) -> None:
-        """Count bytes of outcomes that workers send."""
 
 
 class Announcements:
     """The outcomes that were announced and have not arrived."""
 
-    def __init__(self, cache: Room) -> None:
-        self._cache = cache
+    def __init__(self, accounts: Accounts) -> None:
+        self._accounts = accounts
         self.lines: OrderedDict[SessionId, OrderedDict[tuple[bytes, int], Execution]]
         """The lines of the sessions; empty if nothing waits."""
         self.lines = OrderedDict()
@@ -52,12 +39,12 @@ class Announcements:
         """The outcome of this execution waits for room."""
         line = self.lines.setdefault(execution.session.id, OrderedDict())
         line[_key(execution)] = execution
-        self._cache.announce(execution.session, _size_bytes(execution))
+        self._accounts.announce(execution.session, _size_bytes(execution))
 
     def remove(self, execution: Execution) -> None:
         """Its outcome has arrived, or is not wanted, or its worker is dead."""
         if execution.fetched:
-            self._cache.reserve(execution.session, -_size_bytes(execution))
+            self._accounts.reserve(execution.session, -_size_bytes(execution))
         else:
             self._take(execution)
 
@@ -70,9 +57,9 @@ class Announcements:
             execution = next(iter(line.values()))
             size_bytes = _size_bytes(execution)
             self.lines.move_to_end(session_id)
-            if self._cache.may_keep(execution.session, size_bytes):
+            if self._accounts.may_keep(execution.session, size_bytes):
                 self._take(execution)
-                self._cache.reserve(execution.session, size_bytes)
+                self._accounts.reserve(execution.session, size_bytes)
                 execution.fetched = True
                 granted.append(execution)
                 refused = 0
@@ -86,7 +73,7 @@ class Announcements:
         del line[_key(execution)]
         if not line:
             del self.lines[session.id]
-        self._cache.announce(session, -_size_bytes(execution))
+        self._accounts.announce(session, -_size_bytes(execution))
 
 
 def _key(execution: Execution) -> tuple[bytes, int]:

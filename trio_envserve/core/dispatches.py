@@ -14,14 +14,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Any
 
 from . import messages
+from .account import Account
 from .announced import Announcements
-from .executions import Execution, Worker
+from .executions import Execution, Job, Worker
 from .journal import Journal
 from .ranges import Ranges
-from .requests import Session
 from .router_effects import RouterEffect, ToWorker
 
 
@@ -32,8 +31,8 @@ class Dispatches:
         self.announced = announced
         self.out: list[RouterEffect] = []
         """Effects, in order; the dispatcher takes them."""
-        self.unknown = Session(b"", b"", "an earlier server", b"", 0, 0.0)
-        """The session of those executions of an earlier epoch that are to stop."""
+        self.unknown = Account(name="an earlier server")
+        """The account of those executions of an earlier epoch that are to stop."""
         self._journal = journal
         self._held: deque[Execution] = deque()
         """Those that were not sent yet, since the record of their start is not safe."""
@@ -41,7 +40,7 @@ class Dispatches:
         """Executions that were ever started."""
 
     def dispatch(
-        self, session: Any, entry: Any, worker: Worker, now_s: float, after: int = 0
+        self, session: Account, entry: Job, worker: Worker, now_s: float, after: int = 0
     ) -> Execution:
         """Number an execution, and send it once so many records of the journal are safe."""
         execution = worker.start(session, entry, now_s)
@@ -103,7 +102,7 @@ class Dispatches:
     # -- what an earlier epoch has left -----------------------------------------
 
     def go_on(
-        self, worker: Worker, number: int, session: Any, entry: Any, now_s: float
+        self, worker: Worker, number: int, session: Account, entry: Job, now_s: float
     ) -> Execution:
         """An execution of an earlier epoch that the journal knows."""
         execution = worker.take_back(number, session, entry, now_s)

@@ -16,13 +16,30 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from typing import Any
+from typing import Any, Protocol
 
+from .account import Account
 from .messages import Dispatch, Fetch, Statement
 from .ranges import Ranges
-from .requests import Entry, Session
+from .requests import Suspicion
 from .spoilt import Results
-from .terms import Incarnation, worker_name
+from .terms import Body, Incarnation, RequestId, worker_name
+
+
+class Job(Protocol):
+    """What an execution runs (:class:`~.work.Work`)."""
+
+    body: Body | None
+    execution: Any
+    executions: int
+    allowance: int
+    traceparent: str | None
+    queued_s: float
+    suspicion: Suspicion | None
+
+    @property
+    def id(self) -> RequestId:
+        """The id under which workers know it."""
 
 
 class Duty(enum.Enum):
@@ -39,9 +56,9 @@ class Execution:
 
     worker: Worker
     number: int
-    session: Session
-    entry: Entry | None
-    """Its request, or None once that is answered or finished without it."""
+    session: Account
+    entry: Job | None
+    """What it runs, or None once that is answered or closed without it."""
     sequence: int
     dispatched_s: float
     dispatch: Dispatch | None
@@ -135,7 +152,7 @@ class Worker:
         """Whether it may start another execution before it is recycled."""
         return self.most is None or self.next_number < self.most
 
-    def start(self, session: Session, entry: Entry, now_s: float) -> Execution:
+    def start(self, session: Account, entry: Job, now_s: float) -> Execution:
         """Number a new execution of ``entry``; the caller encodes and sends it."""
         execution = Execution(
             self, self.next_number, session, entry, entry.id.sequence, now_s, None, entry.body,
@@ -149,7 +166,7 @@ class Worker:
         return execution
 
     def take_back(
-        self, number: int, session: Session, entry: Entry | None, now_s: float
+        self, number: int, session: Account, entry: Job | None, now_s: float
     ) -> Execution:
         """An execution that an earlier epoch has dispatched here.  Without a request it is
         to stop.  They come in the order of their numbers, before any other."""

@@ -17,10 +17,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Any, final
 
-from .key_records import Generation, GenerationState, KeyName
-from .keys import Keys
 from .rested import RestedFields
-from .resting import Resting
+from .work import Work, Works, WorkState
 
 PAGE_KEYS = 100
 PAGE_NAMES_BYTES = 8 * 1024
@@ -37,9 +35,9 @@ QUESTION_LOOKED_AT = 128
 class KeyPages:
     """Answers what keys there are.  It changes no key."""
 
-    def __init__(self, keys: Keys, resting: Resting | None = None) -> None:
-        self._keys = keys
-        self._resting = resting
+    def __init__(self, works: Works) -> None:
+        self._works = works
+        self._resting = works.archive
         self._numbers: list[int] = []
         """Of generations, in order; those that are gone are left out now and then."""
         self._next_number = 0
@@ -62,18 +60,19 @@ class KeyPages:
         end = min(most, len(numbers))
         for at in range(end):
             number = numbers[at]
-            generation = self._keys.generations.get(number, rested.get(number))
-            if generation is None or namespace not in (b"", generation.name.namespace):
+            generation = self._works.generations.get(number, rested.get(number))
+            name = None if generation is None else generation.name
+            if generation is None or name is None or namespace not in (b"", name.namespace):
                 continue
-            names_bytes += generation.name.size_bytes
+            names_bytes += name.size_bytes
             if rows and (len(rows) == PAGE_KEYS or names_bytes > PAGE_NAMES_BYTES):
                 break
             rows.append(self._describe(generation, now_s))
         else:
             at = end
         self._left = max(0, self._left - max(at, QUESTION_LOOKED_AT))
-        usage = self._keys.room.of(namespace)
-        keys, size_bytes = usage.generations, usage.size_bytes
+        usage = self._works.accounts.usage(namespace)
+        keys, size_bytes = usage.works, usage.size_bytes
         if self._resting is not None:
             resting = self._resting.usage(namespace)
             keys, size_bytes = keys + resting.keys, size_bytes + resting.disk_bytes
@@ -96,7 +95,7 @@ class KeyPages:
     def _catch_up(self) -> None:
         """The list is made anew only where as much has changed as is in it: so a question
         costs little, however often it is asked."""
-        known, opened = self._keys.generations, self._keys.next_number
+        known, opened = self._works.generations, self._works.next_number
         if self._resting is not None:  # few are awake, and what wakes may have any number
             self._numbers = sorted(known)
         elif opened - self._next_number > len(known) or len(self._numbers) > 2 * len(known) + 64:
@@ -105,17 +104,19 @@ class KeyPages:
             self._numbers += (n for n in range(self._next_number, opened) if n in known)
         self._next_number = opened
 
-    def _describe(self, generation: Generation | RestedFields, now_s: float) -> dict[str, Any]:
+    def _describe(self, generation: Work | RestedFields, now_s: float) -> dict[str, Any]:
         if isinstance(generation, RestedFields):
             return self._describe_rested(generation, now_s)
-        name: KeyName = generation.name
+        name = generation.name
+        assert name is not None
+        counting = sum(ticket.counts for ticket in generation.tickets)
         return {
             "namespace": name.namespace,
             "key": name.key,
             "generation": generation.number,
             "state": generation.state.value,
-            "waiters": len(generation.waiters),
-            "watchers": len(generation.watchers),
+            "waiters": counting,
+            "watchers": len(generation.tickets) - counting,
             "lost": len(generation.lost),
             "executions": generation.executions,
             "age_s": round(now_s - generation.opened_s, 3),
@@ -124,12 +125,12 @@ class KeyPages:
         }
 
     def _describe_rested(self, rested: RestedFields, now_s: float) -> dict[str, Any]:
-        left_s = rested.since_s + self._keys.limits.retention_s - now_s
+        left_s = rested.since_s + self._works.keys.retention_s - now_s
         return {
             "namespace": rested.name.namespace,
             "key": rested.name.key,
             "generation": rested.number,
-            "state": GenerationState.COMPLETED.value,
+            "state": WorkState.COMPLETED.value,
             "waiters": 0,
             "watchers": 0,
             "lost": 0,
@@ -139,11 +140,11 @@ class KeyPages:
             "size_bytes": rested.size_bytes + rested.name.size_bytes,
         }
 
-    def _left_s(self, generation: Generation, now_s: float) -> float | None:
+    def _left_s(self, generation: Work, now_s: float) -> float | None:
         """Until its orphan deadline, or the end of its retention, whichever runs."""
         for timed, most_s in (
-            (self._keys.orphans, self._keys.limits.orphan_s),
-            (self._keys.retained, self._keys.limits.retention_s),
+            (self._works.orphans, self._works.keys.orphan_s),
+            (self._works.retained, self._works.keys.retention_s),
         ):
             if generation.number in timed:
                 return max(0.0, round(generation.since_s + most_s - now_s, 3))

@@ -1,33 +1,18 @@
-"""Requests and sessions: the records that the dedup cache decides about.
+"""Records of requests: what one asks for, and what it comes to.
 
-Plain state, no decisions: those are the cells of the table in :mod:`.request_table`.
+Plain state, no decisions: those are the cells of the table in :mod:`.work`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import enum
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from . import messages
 from .errors import ProtocolError
 from .messages import Outcome
-from .ranges import Ranges
-from .terms import Body, RequestId, Route, SessionId
-
-
-class RequestState(enum.Enum):
-    """Where a request stands."""
-
-    NOT_SEEN = "not seen"
-    WAITING = "waiting"
-    RUNNING = "running"
-    COMPLETED = "completed"
-    FINISHED = "finished"
-
-    __hash__ = object.__hash__  # they are looked up with each step, and Enum's own is slow
-
+from .terms import Body
 
 Suspicion: TypeAlias = "tuple[bytes, int]"
 """A worker that died, and how many executions it had then: any of them may be why."""
@@ -41,7 +26,7 @@ class Ask:
     body: Body
     rerun: bool | None
     """Consent to a further execution after proof of death; None: as the
-    environment declares (:attr:`DedupCache.declared_rerun`)."""
+    environment declares (:attr:`.Works.declared_rerun`)."""
     allowance: int
     """Most executions that may be started for it here."""
     key: Any = None
@@ -90,36 +75,6 @@ class RetainedOutcome:
 
 
 @dataclasses.dataclass(slots=True, eq=False)
-class Entry:
-    """A request that was seen and is not finished."""
-
-    id: RequestId
-    digest: bytes
-    rerun: bool | None
-    allowance: int
-    body: Body | None
-    """Held until no further execution is possible."""
-    body_bytes: int
-    state: RequestState = RequestState.WAITING
-    key: Any = None
-    """Its request about a key.  It waits for the work of that, and none is its own."""
-    traceparent: str | None = None
-    """The span below which its executions are."""
-    execution: Any = None
-    """The execution that will bring its outcome, while RUNNING.  Opaque here."""
-    executions: int = 0
-    """How many were ever dispatched, whether or not a worker got to them."""
-    queued_s: float = 0.0
-    """When it was last put into the queue, on the awake clock."""
-    suspicion: Suspicion | None = None
-    """A worker died of, or beside, its last execution: the next one is in a smaller
-    group of those that it was with (:mod:`.scheduler`)."""
-    kept: RetainedOutcome | None = None
-    execution_s: float | None = None
-    """How long each of its executions may last, by its caller; None: as long as any."""
-
-
-@dataclasses.dataclass(slots=True, eq=False)
 class Owner:
     """The key to which sessions belong (:mod:`.rights`)."""
 
@@ -128,60 +83,9 @@ class Owner:
     """Requests of all of these sessions."""
 
 
-@dataclasses.dataclass(slots=True, eq=False)
-class Session:
-    """The server's memory of one client."""
-
-    id: SessionId
-    nonce: bytes
-    name: str
-    route: Route
-    connection: int
-    heard_s: float
-    """The awake time at which the client was last heard."""
-    own: bytes = b""
-    """The namespace, if it is the server's own, for the work of the keys of that
-    (:mod:`.keyed`): it has no client, and what it has finished is not asked for again."""
-    opener: Route = b""
-    """The connection on which it was opened, and among whose sessions it counts."""
-    owner: Owner | None = None
-    """The key to which it belongs, where clients have keys."""
-    entries: dict[int, Entry] = dataclasses.field(default_factory=dict)
-    finished: Ranges = dataclasses.field(default_factory=Ranges)
-    ended: bool = False
-    """Its lease has ended or it said goodbye; it is forgotten when nothing of it runs."""
-    message_bytes: int = 2**63
-    """The largest frame that the client takes; its connection ends at a larger one."""
-    probe: int = 0
-    """The newest probe that was answered."""
-    live_executions: int = 0
-    """Executions on workers, those without a request included."""
-    running_count: int = 0
-    queued_count: int = 0
-    held_bytes: int = 0
-    kept_bytes: int = 0
-    """Bytes of kept outcomes, and of those under way from a worker."""
-    announced_bytes: int = 0
-    """Bytes of outcomes that wait at their workers for room."""
-    kept_count: int = 0
-    kept_unrun: int = 0
-    """Kept outcomes of requests that never ran."""
-
-    def state(self, sequence: int) -> RequestState:
-        """Where a sequence of this session stands."""
-        entry = self.entries.get(sequence)
-        if entry is not None:
-            return entry.state
-        return RequestState.FINISHED if self.has_finished(sequence) else RequestState.NOT_SEEN
-
-    def has_finished(self, sequence: int) -> bool:
-        """Whether a sequence without an entry had one."""
-        return self.ended or sequence in self.finished
-
-
 @dataclasses.dataclass(slots=True)
 class Counters:
-    """The counters of the cache since it was made."""
+    """What happened to requests, counted since the server began."""
 
     requests: int = 0
     entered: int = 0

@@ -9,11 +9,10 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple, TypeAlias
 
-from .key_records import NOBODY, Generation, GenerationState, KeyName, Payload
-from .messages import Outcome
-from .requests import OUTCOME_BYTES, RetainedOutcome
+from .key_records import KeyName
+from .requests import OUTCOME_BYTES
 from .restored import Left
-from .terms import DIGEST_BYTES, ID_BYTES, Status
+from .terms import DIGEST_BYTES
 
 PACKED = struct.Struct("<QddQIHb32sB")
 WHAT_COUNTS = struct.Struct("<Qd8xQI35xB")
@@ -86,32 +85,6 @@ def unpack(rested: Rested) -> RestedFields:
     end = PACKED.size + length
     name = KeyName(rested[PACKED.size : end], rested[end:])
     return RestedFields._make((*numbers, _RERUN[rerun], digest, name))
-
-
-def pack_generation(generation: Generation) -> Rested | None:
-    """The fields that rest of a generation with an outcome for which nobody waits; None if
-    they do not fit."""
-    assert generation.outcome is not None
-    shared: Payload = generation.outcome.shared
-    return _packed(
-        generation.number, generation.since_s, generation.opened_s,
-        shared.size_bytes or generation.outcome.size_bytes, generation.body_bytes,
-        generation.executions, generation.rerun, generation.digest,
-        *generation.name,
-    )  # fmt: skip
-
-
-def generation_of(fields: RestedFields) -> Generation:
-    """A generation whose outcome is to be read.  It has one, so it was started somewhere."""
-    name = fields.name
-    executions, earlier = fields.executions, int(not fields.executions)
-    unread = Outcome(bytes(ID_BYTES), 0, Status.ERROR, "", None, 0)
-    outcome = RetainedOutcome(unread, b"", fields.size_bytes, Payload(name.namespace, 0, 1))
-    return Generation(
-        fields.number, name, fields.digest, fields.body_bytes, fields.rerun, earlier,
-        GenerationState.READING, None, name.size_bytes, {}, NOBODY, fields.opened_s, executions,
-        outcome=outcome, since_s=fields.since_s,
-    )  # fmt: skip
 
 
 def left_at_rest(left: Left) -> Rested | None:

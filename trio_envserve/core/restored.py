@@ -11,8 +11,7 @@ import dataclasses
 from collections.abc import Iterable
 
 from .journal import Cancelled, Closed, Commanded, Completed, Joined, Opened, Record, Started
-from .key_records import NOBODY, Generation, GenerationState, KeyName
-from .requests import Ask
+from .key_records import KeyName
 from .terms import Body, Incarnation
 
 
@@ -82,16 +81,3 @@ def _opened(record: Opened) -> Left:
         return Left(record, {record.caller}, last=last)
     before = record._replace(allowance=record.allowance + 1, earlier=record.earlier - 1)
     return Left(before, {record.caller}, executions=1, last=last)
-
-
-def generation_of(left: Left, now_s: float) -> tuple[Generation, Ask]:
-    """The generation as it goes on, and what is to be run of it.  It is held until somebody
-    knows whether that may be."""
-    number, namespace, key, digest, rerun, allowance, earlier, _, body, *_ = left.opened
-    ask = Ask(digest, body, rerun, allowance, execution_s=left.opened.execution_s)
-    generation = Generation(
-        number, KeyName(namespace, key), digest, len(body), rerun, earlier,
-        GenerationState.HELD, ask, len(namespace) + len(key) + len(body),
-        {}, NOBODY, now_s, executions=left.executions, lost=frozenset(left.callers),
-    )  # fmt: skip
-    return generation, ask

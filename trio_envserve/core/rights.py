@@ -21,17 +21,14 @@ to the key that opened it.  What is refused is refused in words.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
 from . import messages
 from .key_records import KeyAct
 from .limits import PROTOCOL_VERSION
-from .requests import Owner, RequestState
+from .requests import Owner
+from .sessions import Session, Sessions
 from .terms import Route
-
-if TYPE_CHECKING:
-    from .dedup import DedupCache
-    from .requests import Session
 
 ROLES: Final = ("submit", "work", "watch", "admin")
 
@@ -117,42 +114,42 @@ class Rights:
         return self._owners.setdefault(name, Owner(name))
 
     def refusal(
-        self, route: Route, message: messages.Message, cache: DedupCache
+        self, route: Route, message: messages.Message, sessions: Sessions
     ) -> messages.Message | None:
         """The answer to a message that is refused; None if it is not."""
         right = self._by_route.get(route)
         if right is None:
             return _forbidden("no key is known for this peer")
-        known = _session(message, cache)
+        known = _session(message, sessions)
         if known is not None and (known.owner is None or known.owner.name != right.name):
             return _forbidden("this session belongs to another key")
         why = right.may_not(message)
         if not isinstance(message, messages.Request | messages.KeyedRequest):
             return _forbidden(why) if why else None
-        if known is not None and known.state(message.sequence) is not RequestState.NOT_SEEN:
+        if known is not None and known.has_seen(message.sequence):
             return None  # it was let in before: a refusal says that it never ran
         if why:
             return messages.Refused(message.session, message.sequence, "refused", why, None)
         if known is None or right.share >= 1:
             return None
-        most = max(1, int(right.share * cache.limits.queue))
+        most = max(1, int(right.share * sessions.limits.queue))
         assert known.owner is not None  # else it would be another key's
         if known.owner.unfinished < most:
             return None
         text = f"the key {right.name} has its share, {most} unfinished requests"
         return messages.Refused(
-            message.session, message.sequence, "busy", text, cache.limits.retry_delay_s
+            message.session, message.sequence, "busy", text, sessions.limits.retry_delay_s
         )
 
 
-def _session(message: messages.Message, cache: DedupCache) -> Session | None:
+def _session(message: messages.Message, sessions: Sessions) -> Session | None:
     """The session that a message is about."""
     if isinstance(message, messages.Hello):
-        return cache.of_nonce(message.nonce)
+        return sessions.of_nonce(message.nonce)
     named = getattr(message, "session", None)
     if named is None:
         return None
-    return cache.sessions.get(named) or cache.of_nonce(named)
+    return sessions.known.get(named) or sessions.of_nonce(named)
 
 
 def _forbidden(why: str) -> messages.Error:

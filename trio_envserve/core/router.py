@@ -7,36 +7,45 @@ Theory of operation
 router.  Nothing here awaits, reads a clock or draws a random number, so what the
 simulator runs is what ships.
 
-Each input ends with :meth:`.Dispatcher.schedule`, so nothing that could run ever waits
-for a tick.  Two clocks: deadlines are on the monotonic clock (``now_s``);
-leases and suspicion on awake time, which stands still while this process does.
+What is asked and answered is decided by :class:`~.work.Works`, what runs where by
+:class:`~.workforce.Workforce`; the router reads messages, keeps deadlines, closes, and ends
+each input with :meth:`Router._schedule`, so nothing that could run ever waits for a tick.
+Two clocks: deadlines are on the monotonic clock (``now_s``); leases and suspicion on awake
+time, which stands still while this process does.
 
-A router that is :attr:`Router.behind` with its answers (:mod:`.deadlines`) is given
-:class:`~.router_inputs.Resume` until it is not.
+A router that is :attr:`Router.behind` is given :class:`~.router_inputs.Resume` until it is not.
 """
 
 from __future__ import annotations
 
+import hashlib
+import heapq
+import math
 from collections.abc import Callable, Collection
 from typing import Any
 
-from . import client_handlers
+from . import messages, outcomes
+from .account import Account, Accounts
+from .announced import Announcements
 from .clock import AwakeClock
-from .closing import Closing
-from .deadlines import ANSWERS_AT_ONCE
-from .dedup import DedupCache
-from .dispatcher import Dispatcher
+from .closing import Closing, ClosingStage, Held
+from .dispatches import Dispatches
+from .durations import Durations
+from .elastic import Elastic, Need
 from .errors import ProtocolError
+from .executions import Execution
 from .heard import ExecutionEnded, Noted, Said, Stray
 from .heartbeat import Heartbeat
 from .journal import Journal
 from .key_pages import KeyPages
-from .keyed_at_rest import RestingRequests
-from .limits import KeyLimits, ServerLimits, WireLimits
+from .key_records import KeyAct, Keyed, KeyName, Reissue
+from .limits import PROTOCOL_VERSION, KeyLimits, ServerLimits, WireLimits
 from .lives import LifeInput
-from .requests import Session
+from .messages import ForeignVersion
+from .ranges import Ranges
+from .requests import Ask
 from .rights import Rights
-from .router_effects import RouterEffect, Save
+from .router_effects import Closed, Flush, Report, RouterEffect, Save, TellStats, ToClient
 from .router_inputs import (
     AtRest,
     ClientMessage,
@@ -62,12 +71,22 @@ from .router_inputs import (
     WorkerMessage,
 )
 from .running import RunningPages
+from .scheduler import Scheduler
+from .sessions import Session
 from .slots import Pool
 from .stacks import Stacks
-from .stages import Stages
 from .stats import describe, status
-from .terms import Epoch, short
+from .terms import ID_BYTES, Body, Epoch, Route, SessionId, one_line, quick, short
+from .work import Outcomes, Page, Ticket, Work, Works, WorkState
 from .worker_range import WorkerRange
+from .workforce import Workforce
+
+AGAIN_S = 1.0
+"""How long until a request is looked at again whose answer waits for the journal when its
+deadline passes."""
+
+_ACTS = tuple(KeyAct)
+_keyed, _key_name = quick(Keyed), quick(KeyName)
 
 
 class Router:
@@ -82,243 +101,612 @@ class Router:
         self.epoch = epoch
         self.limits = limits = limits or ServerLimits()
         self.wire = wire or WireLimits()
+        keys = keys or KeyLimits()
+        self.clock = AwakeClock(limits.awake_step_s, now_s)
         self.pool = Pool(slots, limits, new_id, heartbeats=heartbeats)
-        self.cache = DedupCache(epoch, limits)
         self.closing = Closing(limits, self.wire.flush_s)
-        self._clock = AwakeClock(limits.awake_step_s, now_s)
-        self.dispatcher = Dispatcher(
-            self.cache, self.pool, self.closing, self._clock, limits, self.wire,
-            keys or KeyLimits(), new_id, Journal(on=journaled, reads=resting),
+        self.journal = Journal(on=journaled, reads=resting)
+        self.accounts = Accounts(limits, keys)
+        self.queue: Scheduler[Work] = Scheduler()
+        self.announced = Announcements(self.accounts)
+        self.dispatches = Dispatches(self.announced, self.journal)
+        self.workforce = Workforce(self.pool, limits, self.wire.header_bytes, self.dispatches)
+        self.elastic = Elastic(self.pool, self.workforce.workers, limits)
+        self.works = Works(
+            limits, keys, self.accounts, self.journal, self.queue, self.dispatches, self.clock,
+            self._account_id, self._never_starts,
         )  # fmt: skip
-        self.stages = Stages(self.closing, self.dispatcher, limits.client_gone_s)
-        self.keys = self.dispatcher.keyed.keys
-        keyed = self.dispatcher.keyed
-        self.resting = keyed.resting if isinstance(keyed, RestingRequests) else None
-        """Keys whose outcomes are in the journal only, if its shell reads them from there."""
-        self._key_pages = KeyPages(self.keys, self.resting)
-        self._running = RunningPages(self.dispatcher.workforce, self.keys)
-        self._stacks = Stacks()
-        self.queue = self.dispatcher.queue
-        self.workforce = self.dispatcher.workforce
-        self.announced = self.dispatcher.announced
+        self.sessions = self.works.sessions
+        self.waits = Durations()
+        """From entering the queue to the dispatch."""
         self.dead_epochs: Collection[Epoch] = ()
         self.starting = "waiting for the workers of an earlier server to end"
         """Why no worker is started yet; empty once they are."""
         self.malformed = 0
         self.rights = Rights()
+        self._key_pages = KeyPages(self.works)
+        self._running = RunningPages(self.workforce)
+        self._stacks = Stacks()
         self._new_id = new_id
         self._told: tuple[float, dict[str, Any]] = (-1.0, {})
         """When statistics were last made for somebody who asked, and what they were."""
+        self._deadlines: list[tuple[float, SessionId, int]] = []
+        """A heap: when each request ends.  Those that were answered before are dropped now and
+        then."""
+        self._limited: list[tuple[float, int, Execution]] = []
+        """A heap: until when, in time awake, each execution may last, with its serial number."""
+        self._is_late = False
+        """Whether deadlines have passed whose requests were not answered yet."""
+        self._most = 1024
+        self._log_second = -1.0
+        self._log_lines = 0
+
+    def _account_id(self, namespace: bytes) -> SessionId:
+        """The id of a namespace's account: no client is told it, and no session has it."""
+        return hashlib.blake2b(self.epoch + namespace, digest_size=ID_BYTES).digest()
 
     @property
     def behind(self) -> bool:
         """Whether it has more to do than it may in one turn: then give it a Resume."""
-        return self.dispatcher.behind
+        return self._is_late or self.works.behind
 
     @property
     def awake_s(self) -> float:
         """The time in which it was awake."""
-        return self._clock.awake_s
+        return self.clock.awake_s
 
     # -- inputs ---------------------------------------------------------------
 
     def take(self, given: RouterInput) -> list[RouterEffect]:
         """Take one input in; what must be done, in order."""
+        self.works.budget.renew()
         _INPUTS[type(given)](self, given)
-        out = self.dispatcher.out
-        self.dispatcher.out = []
-        journal = self.dispatcher.journal
-        if journal.unsaved:
-            out.append(Save(journal.take(), journal.appended))
+        out, self.works.out = self.works.out, []
+        if self.journal.unsaved:
+            out.append(Save(self.journal.take(), self.journal.appended))
         return out
 
     def _saved(self, given: Saved) -> None:
         upto, now_s = given
-        self._clock.read(now_s)
-        journal = self.dispatcher.journal
-        failed = journal.failed
-        journal.saved(upto)
-        if failed and not journal.failed:
-            self.dispatcher.report("info", "the journal saves again")
-        self.dispatcher.saved()
-        self.dispatcher.schedule()
+        self.clock.read(now_s)
+        failed = self.journal.failed
+        self.journal.saved(upto)
+        if failed and not self.journal.failed:
+            self.report("info", "the journal saves again")
+        self.works.go_on()  # first: what was decided earlier is told earlier
+        self.dispatches.release()
+        self._take_from_workforce()
+        self._schedule()
 
     def _save_failed(self, given: SaveFailed) -> None:
         why, final, now_s = given
-        self._clock.read(now_s)
-        journal = self.dispatcher.journal
+        self.clock.read(now_s)
+        journal = self.journal
         was = journal.failed, journal.lost
         journal.fail(why, final=final)
         if (journal.failed, journal.lost) != was:
             then = "for good; start the server anew" if final else "it tries again"
-            self.dispatcher.report("error", f"the journal cannot save: {why} ({then})")
+            self.report("error", f"the journal cannot save: {why} ({then})")
         if final:
-            self.dispatcher.begin_turn()
-            self.dispatcher.keyed.give_up()
-        self.dispatcher.schedule()
+            self.works.go_on()
+            self.works.give_up()
+        self._schedule()
 
     def _restored(self, given: Restored) -> None:
         records, now_s = given
-        self._clock.read(now_s)
-        self.dispatcher.keyed.restore(records)
+        self.clock.read(now_s)
+        self.works.restore(records)
 
     def _at_rest(self, given: AtRest) -> None:
         keys, now_s = given
-        self._clock.read(now_s)
-        self._resting().restore_at_rest(keys)
+        self.clock.read(now_s)
+        self.works.restore_archive(keys)
 
     def _loaded(self, given: Loaded) -> None:
         number, frames, why, now_s = given
-        self._clock.read(now_s)
-        self.dispatcher.begin_turn()
-        self._resting().loaded(number, frames, why)
-        self.dispatcher.schedule()
-
-    def _resting(self) -> RestingRequests:
-        keyed = self.dispatcher.keyed
-        assert isinstance(keyed, RestingRequests)
-        return keyed
+        self.clock.read(now_s)
+        self.works.go_on()
+        self.works.loaded(number, frames, why)
+        self._schedule()
 
     def _pool_waits(self, given: PoolWaits) -> None:
         self.starting = given.why
 
     def _pool_opened(self, given: PoolOpened) -> None:
         self.dead_epochs, now_s = given
-        if not self.dispatcher.earlier_lives:
-            self.keys.started_as.clear()
+        if not self.works.earlier_lives:
+            self.works.started_as.clear()
         self.starting = ""
-        self.dispatcher.is_starting = False
+        self.works.is_starting = False
         self._time(now_s)
 
-    def _worker_back(self, given: WorkerBack) -> None:
-        awake_s = self._clock.read(given.now_s)
-        life = self.pool.take_back(given, awake_s)
-        self.dispatcher.take_back(life, given)
-        self.dispatcher.schedule()
-
     def _hosts_live(self, given: HostsLive) -> None:
-        self._clock.read(given.now_s)
-        self.dispatcher.earlier_lives = True
+        self.clock.read(given.now_s)
+        self.works.earlier_lives = True
 
     def _hosts_dead(self, given: HostsDead) -> None:
         dead_epochs, now_s = given
         self.dead_epochs = {*self.dead_epochs, *dead_epochs}
-        self.dispatcher.earlier_lives = False
-        self.keys.started_as.clear()
+        self.works.earlier_lives = False
+        self.works.started_as.clear()
         self._time(now_s)
+
+    def _worker_back(self, given: WorkerBack) -> None:
+        """A worker of an earlier epoch lives on.  What the journal knows of its work goes on as it
+        was; the rest is stopped.  Only then anything is said to it."""
+        works, workforce, awake_s = self.works, self.workforce, self.clock.read(given.now_s)
+        life = self.pool.take_back(given, awake_s)
+        started = works.started_as.pop(life.incarnation, {})
+        worker = workforce.take_back(life, given, awake_s)
+        if worker is None:
+            self._schedule()
+            return
+        # What was sent last may not have reached the host: it may be sent again.
+        worker.next_number = max([given.next, *(number + 1 for number in started)])
+        self._know_environment()
+        running = Ranges.from_flat(given.running)
+        for number in sorted({*started, *running}):
+            work = started.get(number)
+            if work is None or work.state is not WorkState.HELD or self.closing.begun:
+                if number in running:
+                    self.dispatches.stop_unknown(worker, number, awake_s)
+                continue
+            works.take_back(work)
+            execution = self.dispatches.go_on(worker, number, work.account, work, awake_s)
+            works.go_on_as_before(work, execution)
+            self._limit(execution, work)
+        workforce.state(worker)
+        self._take_from_workforce()
+        self._schedule()
+
+    def _know_environment(self) -> None:
+        self.works.declared_rerun = self.workforce.rerun
+        self.works.knows_environment = bool(self.workforce.environment)
 
     def _worker_message(self, given: WorkerMessage) -> None:
         frames, now_s = given
-        if now_s > self._clock.last_s:
-            self._clock.read(now_s)
+        if now_s > self.clock.last_s:
+            self.clock.read(now_s)
         try:
-            heard = self.workforce.message(frames, self._clock.awake_s)
+            heard = self.workforce.message(frames, self.clock.awake_s)
         except ProtocolError as error:
             self.count_malformed(f"worker {bytes(frames[0][:16])!r}: {error}")
-            self.dispatcher.take_from_workforce()
+            self._take_from_workforce()
             return
-        self.cache.declared_rerun = self.keys.declared_rerun = self.workforce.rerun
+        self._know_environment()
         for each in heard:
             if isinstance(each, ExecutionEnded):
-                self.dispatcher.ended(each)
+                self._ended(each)
             elif isinstance(each, Stray):
-                self.dispatcher.stray(each)
+                self._stray(each)
             elif isinstance(each, Said):
-                self.dispatcher.said(each)
+                self._said(each)
             elif isinstance(each, Noted):
-                self.dispatcher.noted(each)
+                self._noted(each)
             else:
                 self.count_malformed(f"worker {bytes(frames[0][:16])!r}: {each.text}")
-        self.dispatcher.schedule()
+        self._schedule()
+
+    def _stray(self, stray: Stray) -> None:
+        """An outcome of an execution that had ended is counted, and changes nothing."""
+        self.works.counters.stray_outcomes += stray.session in self.sessions.known
+
+    def _ended(self, ended: ExecutionEnded) -> None:
+        execution, kept, why, suspicion = ended
+        work: Work | None = execution.work
+        wanted = work is not None and work.execution is execution
+        lost: Outcomes = outcomes.lost_with_server
+        if wanted and suspicion is not None:
+            assert work is not None
+            work.suspicion = suspicion
+            lost = outcomes.lost(
+                execution.worker, why, declared_rerun=self.works.declared_rerun,
+                of_key=bool(work.account.namespace),
+            )  # fmt: skip
+        self.works.ended(execution, kept if wanted else None, lost)
+
+    def _said(self, said: Said) -> None:
+        """One piece of an outcome goes to who waits for that, and is kept by nobody."""
+        for ticket in self.works.followers(said.execution.work):
+            delta = messages.Delta(*ticket.id, said.delta)
+            self.works.out.append(ToClient(ticket.session.route, delta, said.body))
+
+    def _noted(self, noted: Noted) -> None:
+        """The notes of one message of a worker go to who waits, in one for each session."""
+        told: dict[Session, dict[int, bytes]] = {}
+        for execution in noted.executions:
+            for ticket in self.works.followers(execution.work):
+                told.setdefault(ticket.session, {})[ticket.sequence] = execution.note
+        for session, notes in told.items():
+            sequences = sorted(notes)
+            self.send(
+                session.route,
+                messages.Notes(
+                    session.id, Ranges(sequences).flat(), [notes[each] for each in sequences]
+                ),
+            )
 
     def _heartbeat_felt(self, given: HeartbeatFelt) -> None:
         life = self.pool.lives.get(given.worker)
         if life is not None:
-            awake_s = self._clock.read(given.now_s)
+            awake_s = self.clock.read(given.now_s)
             heartbeat = Heartbeat(given.lag_s, given.memory_bytes, given.where)
-            self.dispatcher.out += self.pool.step(life, LifeInput.HEARTBEAT, awake_s, heartbeat)
+            self.works.out += self.pool.step(life, LifeInput.HEARTBEAT, awake_s, heartbeat)
 
     def _stack_taken(self, given: StackTaken) -> None:
-        self.dispatcher.out += self._stacks.taken(given.worker, given.number, given.text)
+        self.works.out += self._stacks.taken(given.worker, given.number, given.text)
 
     def _spawned(self, given: Spawned) -> None:
         self.pool.lives[given.worker].pid = given.pid
 
     def _exited(self, given: Exited) -> None:
         worker, now_s, how = given
-        awake_s = self._clock.read(now_s)
-        self.dispatcher.out += self.pool.step(
-            self.pool.lives[worker], LifeInput.EXITED, awake_s, how
-        )
+        awake_s = self.clock.read(now_s)
+        self.works.out += self.pool.step(self.pool.lives[worker], LifeInput.EXITED, awake_s, how)
         self.workforce.refresh(awake_s)
-        self.dispatcher.schedule()  # what was left for it while it started
+        self._schedule()  # what was left for it while it started
+
+    def _peer_known(self, given: PeerKnown) -> None:
+        self.rights.know(*given)
+
+    # -- time -----------------------------------------------------------------
 
     def _tick(self, given: Tick) -> None:
         self._time(given.now_s)
 
     def _time(self, now_s: float) -> None:
         """Do all that is due by now."""
-        awake_s = self._clock.read(now_s)
-        self.dispatcher.begin_turn()
-        self.dispatcher.deadlines.go_on(now_s)
-        self.dispatcher.deadlines.drop()
-        self._lapse_some(awake_s)
-        self.dispatcher.keyed.tick()
+        awake_s = self.clock.read(now_s)
+        self.works.go_on()
+        self._pass_deadlines(now_s)
+        self._drop_deadlines()
+        self._lapse(awake_s)
+        self.works.tick()
         if not self.starting:
-            self.dispatcher.resize()
+            self._resize()
             for ended in self.workforce.tick(awake_s):
-                self.dispatcher.ended(ended)
-        self.stages.go_on(now_s)
-        self.dispatcher.schedule()
+                self._ended(ended)
+        self._go_on_closing(now_s)
+        self._schedule()
 
     def _resume(self, given: Resume) -> None:
-        self._clock.read(given.now_s)
-        self.dispatcher.begin_turn()
-        self.dispatcher.deadlines.go_on(given.now_s)
-        self.dispatcher.keyed.tick()
-        self.stages.go_on(given.now_s)
-        self.dispatcher.schedule()
+        self.clock.read(given.now_s)
+        self.works.go_on()
+        self._pass_deadlines(given.now_s)
+        self.works.tick()
+        self._go_on_closing(given.now_s)
+        self._schedule()
 
-    def _lapse_some(self, awake_s: float) -> None:
-        """End the sessions whose leases have ended.  Of those that hold much the next tick
-        ends some more: many end at once where a network is cut (G10)."""
-        left = ANSWERS_AT_ONCE
-        for session in self.cache.lapsed(awake_s):
-            left -= 0 if session.own else len(session.entries)
-            self._lapse(session, awake_s)
-            if left <= 0:
+    def _lapse(self, awake_s: float) -> None:
+        """End the sessions whose leases have ended.  Of those that hold much the next tick ends
+        some more: many end at once where a network is cut (G10)."""
+        for session in self.sessions.lapsed(awake_s):
+            self.works.budget.left -= min(self.works.budget.left, len(session.tickets))
+            self.report("info", f"session {short(session.id)} ({session.name}): lease ended")
+            self.works.end_session(session, lost=True)
+            if not self.works.budget.left:
                 return
 
-    def _lapse(self, session: Session, awake_s: float) -> None:
-        """A session's lease has ended; one of the server's own has none while it works."""
-        if session.own and (session.entries or session.live_executions):
-            self.cache.heard(session, awake_s)
+    def _pass_deadlines(self, now_s: float) -> None:
+        """Answer the requests whose deadlines have passed, and those whose executions have lasted
+        for longer than they may, as many as the budget has."""
+        works, heap, limited, awake_s = self.works, self._deadlines, self._limited, self.awake_s
+        self._is_late = False
+        while heap and heap[0][0] <= now_s:
+            if works.gate.is_due or not works.budget.spend():
+                self._is_late = True
+                return
+            _, session_id, sequence = heapq.heappop(heap)
+            ticket = self._ticket(session_id, sequence)
+            if ticket is not None and not works.expire(ticket):
+                self._expire_at(now_s + AGAIN_S, ticket)
+        outcome = outcomes.too_old(self.limits.execution_s)
+        while limited and limited[0][0] <= awake_s:
+            if works.gate.is_due or not works.budget.spend():
+                self._is_late = True
+                return
+            execution = heapq.heappop(limited)[2]
+            if _may_run(execution):
+                works.answer(execution.work, outcome)
+        works.stop()
+
+    def _ticket(self, session_id: SessionId, sequence: int) -> Ticket | None:
+        session = self.sessions.known.get(session_id)
+        return None if session is None else session.tickets.get(sequence)
+
+    def _expire_at(self, at_s: float, ticket: Ticket) -> None:
+        heapq.heappush(self._deadlines, (at_s, *ticket.id))
+
+    def _limit(self, execution: Execution, work: Work) -> None:
+        """This execution may last for as long as its caller and this server let it."""
+        most_s: float | None = self.limits.execution_s
+        if work.execution_s is not None:
+            most_s = work.execution_s if most_s is None else min(most_s, work.execution_s)
+        if most_s is not None:
+            until_s = execution.dispatched_s + most_s
+            heapq.heappush(self._limited, (until_s, execution.serial, execution))
+
+    def _drop_deadlines(self) -> None:
+        """Drop those of finished requests, and of executions that have ended, once they are most
+        of all (G8)."""
+        if len(self._deadlines) + len(self._limited) < self._most:
             return
-        text = f"session {short(session.id)} ({session.name}): lease ended"
-        self.dispatcher.report("info", text)
-        self.dispatcher.end(session, lost=True)
+        self._deadlines = [each for each in self._deadlines if self._ticket(*each[1:]) is not None]
+        self._limited = [each for each in self._limited if _may_run(each[2])]
+        heapq.heapify(self._deadlines)
+        heapq.heapify(self._limited)
+        self._most = max(1024, 2 * (len(self._deadlines) + len(self._limited)))
+
+    # -- messages of clients ----------------------------------------------------
+
+    def _client_message(self, given: ClientMessage) -> None:
+        """Read a message of a client, and do what it asks."""
+        route, frames, now_s = given
+        if now_s > self.clock.last_s:  # of those that come together the first one reads it
+            self.clock.read(now_s)
+        try:
+            rows = messages.read(frames, most_bytes=self.wire.header_bytes)
+            kind = type(rows[0][0])
+            handler = _HANDLERS.get(kind)
+            if handler is None:
+                raise ProtocolError(f"{kind.__name__} from a client")
+        except ProtocolError as error:
+            code = "foreign-version" if isinstance(error, ForeignVersion) else "malformed"
+            self.count_malformed(f"client {short(route)}: {error}")
+            self.send(route, messages.Error(PROTOCOL_VERSION, code, str(error)))
+            return
+        for message, body in rows:
+            if self.rights.on and (answer := self.rights.refusal(route, message, self.sessions)):
+                self.send(route, answer)
+            elif body is None:
+                handler(self, route, message)
+            else:
+                self._request(route, message, body, now_s)
+        self._schedule()
+
+    def _hello(self, route: Route, hello: messages.Hello) -> None:
+        name = one_line(hello.name, self.wire.name_bytes)
+        session = self.sessions.open(
+            self._new_id(), hello.nonce, name, route, hello.connection, self.awake_s
+        )
+        if session is None:
+            text = self.sessions.refusal(hello.nonce, route)
+            self.warn(f"client {short(route)} ({name}) gets no session: {text}")
+            self.send(route, messages.Error(PROTOCOL_VERSION, "no-session", text))
+            return
+        session.account.message_bytes = hello.message_bytes
+        if self.rights.on:
+            session.owner = self.rights.owner(route)
+        welcome = messages.Welcome(
+            PROTOCOL_VERSION, hello.nonce, session.id, self.epoch, self.limits.window,
+            self.wire.message_bytes, self.status(),
+        )  # fmt: skip
+        self.send(route, welcome)
+
+    def _session(self, route: Route, session_id: SessionId, epoch: Epoch = b"") -> Session | None:
+        """The session of a message, heard just now; or None, and the sender is told."""
+        session = self.sessions.known.get(session_id)
+        if session is not None and not session.ended:
+            self.sessions.heard(session, self.awake_s)
+            return session
+        ours = epoch == self.epoch and session is None
+        gone = ours or epoch in self.dead_epochs
+        settled = ours and self.sessions.settled(session_id)
+        self.send(route, messages.Unknown(session_id, gone, self.epoch, settled))
+        return None
+
+    def _request(self, route: Route, request: Any, body: Body, now_s: float) -> None:
+        session = self._session(route, request.session)
+        if session is None:
+            return
+        sequence = request.sequence
+        if len(body) > self.wire.message_bytes or not request.allowance:
+            text = f"a body of {len(body)} bytes, an allowance of {request.allowance}"
+            refusal = messages.Refused(session.id, sequence, "refused", text, None)
+            self.send(route, refusal)
+            return
+        allowance = min(request.allowance, self.limits.max_executions)
+        key = _key_of(request, session) if isinstance(request, messages.KeyedRequest) else None
+        ask = Ask(
+            request.digest, body, request.rerun, allowance, key, request.traceparent,
+            request.execution_s,
+        )  # fmt: skip
+        ticket = self.works.request(session, sequence, ask, route)
+        if ticket is None or request.deadline_s is None:
+            return
+        if ticket.kept is None or key is not None:
+            self._expire_at(now_s + request.deadline_s, ticket)
+
+    def _finish(self, route: Route, finish: messages.Finish) -> None:
+        session = self._session(route, finish.session)
+        if session is not None:
+            self.works.finish(session, Ranges.from_flat(finish.finished))
+
+    def _sync(self, route: Route, sync: messages.Sync) -> None:
+        session = self._session(route, sync.session, sync.epoch)
+        if session is None:
+            return
+        self.sessions.moved(session, route, sync.connection)
+        # A newer probe says that the answer to the one before has arrived: what was
+        # sent before that, and is still asked for, is lost.
+        sent_before = session.probe if sync.probe > session.probe else 0
+        pending = Ranges.from_flat(sync.pending)
+        missing = self.works.sync(session, sync.next, pending, sent_before)
+        session.probe = max(session.probe, sync.probe)
+        answer = messages.Synced(session.id, sync.probe, missing.flat(), self.status())
+        self.send(session.route, answer)
+
+    def _cancel(self, route: Route, cancel: messages.Cancel | messages.KeyedCancel) -> None:
+        session = self._session(route, cancel.session)
+        if session is not None:
+            keyed = isinstance(cancel, messages.KeyedCancel)
+            self.works.cancel(session, cancel.sequence, keyed=keyed)
+
+    def _ask_stats(self, route: Route, ask: messages.AskStats) -> None:
+        # One record for all who ask in one turn: making it costs far more than asking.
+        made_s, stats = self._told
+        if made_s != self.clock.last_s:
+            stats = self.stats()
+            self._told = self.clock.last_s, stats
+        self.works.out.append(TellStats(route, ask.probe, stats))
+
+    def _ask_keys(self, route: Route, ask: messages.AskKeys) -> None:
+        if self.works.gate.is_decided(route):
+            return  # it comes again, and an answer to it waits for the journal
+        page = self._key_pages.page(ask.namespace, ask.first, self.awake_s, self.clock.last_s)
+        known = messages.KnownKeys(ask.probe)
+        self.works.page(Page(route, known, messages.encode_record(page)))
+
+    def _ask_running(self, route: Route, ask: messages.AskRunning) -> None:
+        page = self._running.page(ask.first, self.awake_s, self.clock.last_s)
+        said = messages.Running(ask.probe)
+        self.works.out.append(ToClient(route, said, messages.encode_record(page)))
+
+    def _ask_stack(self, route: Route, ask: messages.AskStack) -> None:
+        execution = self._running.find(ask.number, self.clock.last_s)
+        self.works.out += self._stacks.ask(execution, route, ask.probe, self.awake_s)
+
+    def _goodbye(self, route: Route, goodbye: messages.Goodbye) -> None:
+        session = self.sessions.goodbye(goodbye.session)
+        if session is not None and not session.ended:
+            self.works.end_session(session, lost=False)
+
+    # -- what runs ----------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        """Dispatch whatever can go now."""
+        queue, works, workforce = self.queue, self.works, self.workforce
+        works.stop()
+        if self.pool.broken and self.accounts.all.places and self._is_hopeless():
+            works.answer_all(lambda work: work.state is WorkState.WAITING, self._broken())
+        if self.announced.lines:
+            self.dispatches.fetch()
+        if queue.may_pick or queue.is_paused:
+            queue.resume(self._share_left)
+            pausing, awake_s = workforce.pausing, self.awake_s
+            most = self._most_at_once()
+            while (
+                queue.may_pick and not pausing.holds(awake_s)
+                and (chosen := queue.pick(workforce.workers.values(), self._share_left, most))
+            ):  # fmt: skip
+                work, worker = chosen
+                after = works.starts(work, (worker.incarnation, worker.next_number))
+                execution = self.dispatches.dispatch(work.account, work, worker, awake_s, after)
+                self.waits.add(awake_s - work.queued_s)
+                pausing.dispatched(awake_s)
+                works.dispatched(work, execution)
+                self._limit(execution, work)
+        self._take_from_workforce()
+
+    def _most_at_once(self) -> float:
+        """Number of executions that a worker may have now, so that those that still start find
+        their share of what is there."""
+        if not self.pool.spreads(self.awake_s):
+            return math.inf
+        return -(-(self.workforce.live_count() + len(self.queue)) // max(1, self.pool.wanted))
+
+    def _share_left(self, account_id: SessionId) -> bool:
+        """Whether this account has room for the outcome of one more execution."""
+        session = self.sessions.known.get(account_id)
+        if session is not None:
+            return self.accounts.may_run(session.account)
+        account: Account = self.accounts.of_id[account_id]
+        if self.works.earlier_lives or self.journal.failed:
+            return False
+        return self.accounts.may_retain(account) and self.accounts.may_run(account)
+
+    def _resize(self) -> None:
+        """Decide how many workers there are to be, where that may change."""
+        if self.pool.parts:
+            is_held = bool(self.workforce.pausing.why) or self.pool.spreads(self.awake_s)
+            need = Need(
+                sum(worker.running for worker in self.workforce.workers.values()),
+                len(self.queue),
+                0.0 if is_held else self.oldest_wait_s(),
+            )
+            self.works.out += self.elastic.tick(self.awake_s, need, self.workforce.capacity)
+
+    def oldest_wait_s(self) -> float:
+        """Wait of the oldest request that a worker could take."""
+        since_s = self.queue.oldest_s(self._share_left)
+        return 0.0 if since_s is None else self.awake_s - since_s
+
+    def _is_hopeless(self) -> bool:
+        """Whether no worker will ever take what waits, and that is not answered yet."""
+        return not self.works.has_due and self.pool.is_broken_for_good()
+
+    def _never_starts(self) -> Outcomes | None:
+        """The outcome of what is asked for now, if nothing will ever run it."""
+        if self.closing.begun:
+            return outcomes.stopping
+        if self.pool.broken and self.pool.is_broken_for_good():
+            return self._broken()
+        return None
+
+    def _broken(self) -> Outcomes:
+        return outcomes.broken(self.pool.broken_because or self.pool.broken, self.pool.broken)
+
+    # -- closing --------------------------------------------------------------------
 
     def _close_asked(self, given: CloseAsked) -> None:
         now_s, stage, drain_s = given
-        self._clock.read(now_s)
-        self.dispatcher.begin_turn()
+        self.clock.read(now_s)
+        self.works.go_on()
         for each in self.closing.until(stage):
-            self.stages.enter(each, now_s)
+            self._enter(each, now_s)
         if drain_s is not None:
             self.closing.limit_drain(now_s + drain_s)
-        self.stages.go_on(now_s)
-        self.dispatcher.schedule()
+        self._go_on_closing(now_s)
+        self._schedule()
 
     def _flushed(self, given: Flushed) -> None:
-        self._clock.read(given.now_s)
-        self.dispatcher.begin_turn()
+        self.clock.read(given.now_s)
+        self.works.go_on()
         self.closing.flushed = True
-        self.stages.go_on(given.now_s)
+        self._go_on_closing(given.now_s)
 
-    def _peer_known(self, given: PeerKnown) -> None:
-        self.rights.know(*given)
+    def _go_on_closing(self, now_s: float) -> None:
+        """Enter the stages that are due, once nobody waits for an answer of the last."""
+        while self.closing.begun and not self.works.answers_due:
+            stage = self.closing.following(now_s, self.held())
+            if stage is None:
+                return
+            self._enter(stage, now_s)
 
-    # -- what it says of itself -----------------------------------------------
+    def _enter(self, stage: ClosingStage, now_s: float) -> None:
+        """Do what a stage of closing begins with."""
+        works = self.works
+        self.closing.enter(stage, now_s)
+        works.is_closing = True
+        match stage:
+            case ClosingStage.DRAINING:
+                self.workforce.retire_all(self.awake_s)
+                works.answer_all(lambda work: work.execution is None, outcomes.stopping)
+            case ClosingStage.CANCELLING:
+                works.answer_all(lambda work: work.execution is not None, outcomes.stopped)
+            case ClosingStage.KILLING:
+                self.workforce.kill_all(self.awake_s)
+            case ClosingStage.FLUSHING:
+                works.is_flushing = True
+                works.out.append(Flush())
+            case ClosingStage.CLOSED:
+                works.is_flushing = False
+                works.out.append(Closed(tuple(self.pool.lives)))
+            case _:
+                pass  # workers without work are told to exit by the tick
+        works.stop()
+        self._take_from_workforce()
+
+    def held(self) -> Held:
+        """The things that closing waits for."""
+        kept = (
+            session.account.kept_count for session in self.sessions.known.values()
+            if self.awake_s - session.heard_s < self.limits.client_gone_s
+        )  # fmt: skip
+        unsafe = self.works.gate.waiting
+        return Held(self.workforce.live_count(), sum(kept) + unsafe, len(self.pool.lives), unsafe)
+
+    # -- what it says of itself -------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
         """The status record of welcomes and syncs."""
@@ -328,14 +716,72 @@ class Router:
         """Everything countable, aggregated here and nowhere else."""
         return describe(self)
 
+    # -- what leaves ------------------------------------------------------------------
+
+    def _take_from_workforce(self) -> None:
+        """Pass on the effects of the workforce, in order."""
+        if self.workforce.out:
+            self.works.out += self.workforce.out
+            self.workforce.out.clear()
+
+    def send(self, route: Route, message: messages.Message) -> None:
+        """A message without a body goes to a client."""
+        self.works.out.append(ToClient(route, message))
+
     def count_malformed(self, text: str) -> None:
         """A message that is ignored, and said in the log."""
         self.malformed += 1
-        self.dispatcher.warn(text)
+        self.warn(text)
 
+    def warn(self, text: str) -> None:
+        """Log what a peer can cause, but no more than some lines a second; all of it is
+        counted."""
+        second = self.awake_s // 1.0
+        if second != self._log_second:
+            self._log_second, self._log_lines = second, 0
+        self._log_lines += 1
+        if self._log_lines <= self.limits.log_rate:
+            self.report("warning", text)
+
+    def report(self, level: str, text: str) -> None:
+        """Log a line."""
+        self.works.out.append(Report(level, text))
+
+
+def _may_run(execution: Execution) -> bool:
+    """Whether its code may still run, and its work wants its outcome."""
+    work: Work | None = execution.work
+    return work is not None and work.execution is execution and execution.size_bytes is None
+
+
+def _key_of(request: messages.KeyedRequest, session: Session) -> Keyed:
+    """Read a request about its key.  A caller is one of its owner's: nobody acts for a caller
+    of another one by giving that one's token (G7)."""
+    caller, act, namespace, key, tag, earlier, gone = request[6:13]
+    if session.owner is not None:
+        named = session.owner.name.encode() + caller
+        caller = hashlib.blake2b(named, digest_size=ID_BYTES).digest()
+    reissue = None if earlier is None else Reissue(gone, earlier)
+    return _keyed((_ACTS[act], _key_name((namespace, key)), caller, tag, reissue))
+
+
+_HANDLERS: dict[type, Callable[..., None]] = {
+    messages.Hello: Router._hello,
+    messages.Request: Router._request,
+    messages.KeyedRequest: Router._request,
+    messages.Finish: Router._finish,
+    messages.Sync: Router._sync,
+    messages.Cancel: Router._cancel,
+    messages.KeyedCancel: Router._cancel,
+    messages.AskStats: Router._ask_stats,
+    messages.AskKeys: Router._ask_keys,
+    messages.AskRunning: Router._ask_running,
+    messages.AskStack: Router._ask_stack,
+    messages.Goodbye: Router._goodbye,
+}
 
 _INPUTS: dict[type, Callable[..., None]] = {
-    ClientMessage: client_handlers.take,
+    ClientMessage: Router._client_message,
     WorkerMessage: Router._worker_message,
     HeartbeatFelt: Router._heartbeat_felt,
     Spawned: Router._spawned,

@@ -15,8 +15,8 @@ from collections import deque
 from typing import Any, final
 
 from .executions import Execution
-from .keys import Keys
 from .terms import RequestId
+from .work import Work
 from .workforce import Workforce
 
 PAGE_ROWS = 100
@@ -32,9 +32,8 @@ WHERE_CHARACTERS = 400
 class RunningPages:
     """Answers what runs.  It changes nothing."""
 
-    def __init__(self, workforce: Workforce, keys: Keys) -> None:
+    def __init__(self, workforce: Workforce) -> None:
         self._workforce = workforce
-        self._keys = keys
         self._turn_s = -1.0
         self._left = 0
         """How many pages there may still be in this turn."""
@@ -90,12 +89,12 @@ class RunningPages:
     def _describe(self, execution: Execution, now_s: float) -> dict[str, Any]:
         worker, session, entry = execution.worker, execution.session, execution.entry
         life = self._workforce.pool.lives.get(worker.id)
-        generation = self._keys.generations.get(execution.sequence) if session.own else None
-        name = None if generation is None else generation.name
+        work: Work | None = execution.work
+        name = None if work is None else work.name
         return {
             "number": execution.serial,
             "request": str(RequestId(session.id, execution.sequence)),
-            "client": "" if session.own else session.name,
+            "client": session.name if name is None else "",
             "namespace": None if name is None else name.namespace,
             "key": None if name is None else name.key,
             "environment": self._workforce.environment,

@@ -29,24 +29,24 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Collection
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
-from .executions import Duty, Worker
-from .requests import Entry, Suspicion
+from .executions import Duty, Job, Worker
+from .requests import Suspicion
 from .terms import RequestId, SessionId
 
-_Line: TypeAlias = "OrderedDict[RequestId, Entry]"
+_Job = TypeVar("_Job", bound=Job)
 _Likes: TypeAlias = "tuple[Suspicion, int]"
 """The common mark of a group's members: a death, and how many executions are left."""
 
 
-class Scheduler:
+class Scheduler(Generic[_Job]):
     """The queue.  ``pick`` decides one dispatch at a time, synchronously."""
 
     def __init__(self) -> None:
-        self._lines: OrderedDict[SessionId, _Line] = OrderedDict()
-        self._paused: dict[SessionId, _Line] = {}
-        self._suspects: OrderedDict[_Likes, _Line] = OrderedDict()
+        self._lines: OrderedDict[SessionId, OrderedDict[RequestId, _Job]] = OrderedDict()
+        self._paused: dict[SessionId, OrderedDict[RequestId, _Job]] = {}
+        self._suspects: OrderedDict[_Likes, OrderedDict[RequestId, _Job]] = OrderedDict()
         self._group: tuple[Worker, _Likes, int] | None = None
         """The group that is being dispatched: where, of whom, and how many more."""
         self.reserving = False
@@ -56,7 +56,7 @@ class Scheduler:
         lines = (*self._lines.values(), *self._paused.values(), *self._suspects.values())
         return sum(map(len, lines))
 
-    def add(self, entry: Any) -> None:
+    def add(self, entry: _Job) -> None:
         """Append to its session's line, or to the suspects'."""
         if entry.suspicion is not None:
             self._suspects.setdefault(_likes(entry), OrderedDict())[entry.id] = entry
@@ -67,7 +67,7 @@ class Scheduler:
             line = self._lines.setdefault(session, OrderedDict())
         line[entry.id] = entry
 
-    def remove(self, entry: Any) -> None:
+    def remove(self, entry: _Job) -> None:
         """Take an entry out, wherever it waits."""
         if entry.suspicion is not None:
             _take(self._suspects, _likes(entry), entry.id)
@@ -97,7 +97,7 @@ class Scheduler:
     def pick(
         self, workers: Collection[Worker], share_left: Callable[[SessionId], bool],
         most: float = math.inf,
-    ) -> tuple[Any, Worker] | None:  # fmt: skip
+    ) -> tuple[_Job, Worker] | None:  # fmt: skip
         """The next dispatch, taken out of the queue, or None if nothing can go.
         Call it until then: so a group of suspects is dispatched at once.  ``most``: a worker
         with as many executions gets none but suspects."""
@@ -132,7 +132,7 @@ class Scheduler:
 
     def _pick_suspect(
         self, workers: Collection[Worker], share_left: Callable[[SessionId], bool]
-    ) -> tuple[Entry, Worker] | None:
+    ) -> tuple[_Job, Worker] | None:
         if self._group is None:
             self._group = self._next_group(workers, share_left)
         if self._group is None:
@@ -186,7 +186,7 @@ class Scheduler:
             first = first or (likes if count else None)
         return first, min(groups, most)
 
-    def _next_entry(self, share_left: Callable[[SessionId], bool]) -> Entry | None:
+    def _next_entry(self, share_left: Callable[[SessionId], bool]) -> _Job | None:
         while self._lines:
             session, line = next(iter(self._lines.items()))
             if not share_left(session):
@@ -215,12 +215,12 @@ def group_most(suspicion: Suspicion, left: int) -> int:
     return most
 
 
-def _likes(entry: Entry) -> _Likes:
+def _likes(entry: Job) -> _Likes:
     assert entry.suspicion is not None
     return entry.suspicion, entry.allowance - entry.executions
 
 
-def _take(lines: dict[Any, _Line], key: Any, request: RequestId) -> None:
+def _take(lines: dict[Any, OrderedDict[RequestId, _Job]], key: Any, request: RequestId) -> None:
     line = lines.get(key)
     if line is not None:
         line.pop(request, None)

@@ -134,7 +134,7 @@ class ServerHosts:
 
     def tick(self, now_s: float) -> list[RouterInput]:
         """Inputs that the router is to get before a tick.  Ask for the :meth:`record` first."""
-        unknown = self._router.dispatcher.dispatches.unknown.live_executions
+        unknown = self._router.dispatches.unknown.live_executions
         return self.hosts.tick(now_s, unknown=unknown)
 
     def effects(self) -> list[ToHost | RouterEffect]:

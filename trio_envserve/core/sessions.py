@@ -57,6 +57,17 @@ class Session:
         """The client's name, for people."""
         return self.account.name
 
+    def standing(self, sequence: int) -> str:
+        """Where a request of this session stands, in a word or two."""
+        ticket = self.tickets.get(sequence)
+        if ticket is not None:
+            return ticket.state.value
+        return "finished" if self.has_finished(sequence) else "not seen"
+
+    def has_seen(self, sequence: int) -> bool:
+        """Whether a request with this sequence was let in."""
+        return sequence in self.tickets or self.has_finished(sequence)
+
     def has_finished(self, sequence: int) -> bool:
         """Whether a sequence without a ticket had one."""
         return self.ended or sequence in self.finished

@@ -46,7 +46,7 @@ def checked(said: dict[str, Any]) -> tuple[dict[str, float], int]:
 def status(router: Router) -> dict[str, Any]:
     """The status record of welcomes and syncs."""
     pool, workforce, reason = router.pool, router.workforce, router.starting
-    journal = router.dispatcher.journal
+    journal = router.journal
     ready = pool.ready_count()
     if router.closing.begun:
         stage = router.closing.stage.value
@@ -68,8 +68,18 @@ def status(router: Router) -> dict[str, Any]:
     if journal.failed:
         record["journal"] = journal.failed
     if router.closing.begun:
-        record["closing"] = router.stages.record()
+        record["closing"] = _closing(router)
     return record
+
+
+def _closing(router: Router) -> dict[str, Any]:
+    """The stage of closing, what it waits for, and the seconds until the next."""
+    left_s = router.closing.left_s(router.clock.last_s)
+    running, kept, workers, _ = router.held()
+    return {
+        "stage": router.closing.stage.value, "running": running, "outcomes": kept,
+        "workers": workers, "left_s": round(left_s, 1),
+    }  # fmt: skip
 
 
 def _waits_for(router: Router) -> str:
@@ -80,8 +90,10 @@ def _waits_for(router: Router) -> str:
 
 def describe(router: Router) -> dict[str, Any]:
     """Everything countable of a server."""
-    cache, workforce, pool = router.cache, router.workforce, router.pool
-    resting = router.resting
+    works, taken, workforce, pool = (
+        router.works, router.accounts.all, router.workforce, router.pool,
+    )  # fmt: skip
+    archive = works.archive
     workers = []
     for life in pool.lives.values():
         worker = workforce.workers.get(life.id)
@@ -112,18 +124,18 @@ def describe(router: Router) -> dict[str, Any]:
     return {
         "epoch": router.epoch.hex(),
         **router.status(),
-        "sessions": len(cache.sessions),
+        "sessions": len(router.sessions.known),
         "waiting": len(router.queue),
         "running": workforce.live_count(),
-        "kept": cache.kept_count,
-        "kept_bytes": cache.kept_bytes,
+        "kept": taken.kept_count,
+        "kept_bytes": taken.kept_bytes,
         "announced": len(router.announced),
-        "announced_bytes": cache.announced_bytes,
-        "held_bytes": cache.held_bytes,
-        "keys": router.keys.usage.generations,
-        "keys_bytes": router.keys.usage.size_bytes,
-        "journal_keys": 0 if resting is None else resting.all.keys,
-        "journal_bytes": 0 if resting is None else resting.all.disk_bytes,
+        "announced_bytes": taken.announced_bytes,
+        "held_bytes": taken.held_bytes,
+        "keys": taken.works,
+        "keys_bytes": taken.size_bytes,
+        "journal_keys": 0 if archive is None else archive.all.keys,
+        "journal_bytes": 0 if archive is None else archive.all.disk_bytes,
         **_size(router),
         "worker_restarts": pool.restarts,
         "malformed": router.malformed,
@@ -131,12 +143,12 @@ def describe(router: Router) -> dict[str, Any]:
         "strays": workforce.strays,
         "bad_statistics": workforce.history.bad_statistics,
         "bounds": bounds(router),
-        "waits": router.dispatcher.waits.to_record(),
+        "waits": router.waits.to_record(),
         "runs": workforce.runs.to_record(),
         "model_calls": models.took(),
         "model_usage": models.usage(),
-        "failures": dict(cache.failures),
-        "cache": {name: getattr(cache.counters, name) for name in Counters.__slots__},
+        "failures": dict(works.failures),
+        "cache": {name: getattr(works.counters, name) for name in Counters.__slots__},
         "per_worker": workers,
         "deaths": [
             {
@@ -153,19 +165,19 @@ def describe(router: Router) -> dict[str, Any]:
 
 def _size(router: Router) -> dict[str, Any]:
     """Where the number of workers may change: how far, and what was done last."""
-    pool, dispatcher = router.pool, router.dispatcher
+    pool = router.pool
     fixed = pool.wanted - sum(len(part.open()) for part in pool.parts)
     return {
-        "oldest_wait_s": round(dispatcher.oldest_wait_s(), 3),
+        "oldest_wait_s": round(router.oldest_wait_s(), 3),
         "workers_least": fixed + sum(part.bounds.least for part in pool.parts),
         "workers_most": fixed + sum(part.bounds.most for part in pool.parts),
-        "resized": dispatcher.elastic.why,
+        "resized": router.elastic.why,
     }
 
 
 def bounds(router: Router) -> dict[str, int]:
     """The bounds of what is counted, by its name."""
-    limits, keys = router.limits, router.keys.limits
+    limits, keys = router.limits, router.accounts.keys
     return {
         "sessions": limits.sessions,
         "waiting": limits.queue,

@@ -44,7 +44,7 @@ from .errors import ProtocolError
 from .executions import Execution
 from .gate import Budget, Gate
 from .journal import Closed, Commanded, Completed, Joined, Journal, Opened, Record, Started
-from .key_records import CallerToken, KeyAct, Keyed, KeyName, Payload, Tag
+from .key_records import CallerToken, KeyAct, Keyed, KeyName, Payload, Reissue, Tag
 from .limits import KeyLimits, ServerLimits
 from .messages import Outcome
 from .ranges import Ranges
@@ -335,7 +335,7 @@ class Works:
 
     def __init__(
         self, limits: ServerLimits, keys: KeyLimits, accounts: Accounts, journal: Journal,
-        queue: Scheduler, dispatches: Dispatches, clock: AwakeClock,
+        queue: Scheduler[Work], dispatches: Dispatches, clock: AwakeClock,
         account_id: Callable[[bytes], bytes], never: Callable[[], Outcomes | None],
     ) -> None:  # fmt: skip
         """``account_id``: the id of a namespace's account.  ``never``: the outcome of what will
@@ -589,8 +589,7 @@ class Works:
         name, earlier = asked.name, 0
         if asked.reissue is not None:
             earlier = asked.reissue.earlier
-            consent = self.declared_rerun if ask.rerun is None else ask.rerun
-            if not (asked.reissue.gone and consent and earlier < ask.allowance):
+            if not self.may_start(ask, asked.reissue):
                 return Refusal.UNKNOWN_KEY
         held = name in self.ending
         own_bytes = name.size_bytes + (len(ask.body) if held else 0)
@@ -615,6 +614,12 @@ class Works:
         if not held:
             self.step(opened, _I.RELEASE)
         return None
+
+    def may_start(self, ask: Ask, reissue: Reissue) -> bool:
+        """Whether a request that is issued again may open a generation: it needs proof, consent
+        and allowance, since it may have run."""
+        consent = self.declared_rerun if ask.rerun is None else ask.rerun
+        return reissue.gone and consent and reissue.earlier < ask.allowance
 
     def _join(self, work: Work, arg: tuple[Ticket, Ask]) -> Refusal | None:
         ticket = arg[0]
@@ -987,18 +992,17 @@ class Works:
             return
         if account.is_durable:
             self.journal.append(Closed, work.number)
-        self.accounts.retain(account, -1, -work.own_bytes, 0)
+        del self.open[work.name]
+        if work.live:
+            self._need_no_input(work)
+            self.ending[work.name] = work
+        else:
+            self.accounts.retain(account, -1, -work.own_bytes, 0)
+            del self.generations[work.number]
         if work.outcome is not None:
             payload, work.outcome = work.outcome.shared, None
             self._let_go(payload)
-        del self.open[work.name]
-        if work.live:
-            work.own_bytes = work.name.size_bytes
-            self.ending[work.name] = work
-            self.accounts.retain(account, +1, work.own_bytes, 0)
-        else:
-            del self.generations[work.number]
-            self.accounts.leave(account)
+        self.accounts.leave(account)
 
     # -- answers ------------------------------------------------------------
 
@@ -1045,7 +1049,7 @@ class Works:
         """Answer which keys there are, once all that was recorded of them is safe."""
         if self.journal.failed or self.gate.is_safe():  # the status says that it is not safe
             self.out.append(ToClient(*page))
-        elif self._pages < PAGES and not self.gate.is_decided(page.route):
+        elif self._pages < PAGES:
             self._pages += 1
             self.gate.hold(page.route, page)
 
@@ -1648,14 +1652,18 @@ class Works:
             if not work.tickets:
                 self._read_or_rest(work)
             elif self.accounts.may_retain(work.account):
-                outcome = work.outcome
-                assert outcome is not None
-                outcome.shared = Payload(work.account.namespace, outcome.size_bytes, 1)
-                self.accounts.retain(work.account, 0, 0, outcome.size_bytes)
-                self._reading.add(number)
-                self.out.append(Load(number))
+                self._read(work)
             else:
                 self._wanted[number] = None  # others come first
+
+    def _read(self, work: Work) -> None:
+        """Its outcome counts in memory from now on."""
+        outcome = work.outcome
+        assert outcome is not None
+        outcome.shared = Payload(work.account.namespace, outcome.size_bytes, 1)
+        self.accounts.retain(work.account, 0, 0, outcome.size_bytes)
+        self._reading.add(work.number)
+        self.out.append(Load(work.number))
 
     def loaded(self, number: int, frames: Sequence[Body], why: str) -> None:
         """The outcome of an archived work was read, or cannot be."""

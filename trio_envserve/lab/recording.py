@@ -43,12 +43,12 @@ from ..core.errors import ConfigError, ProtocolError
 from ..core.key_records import KeyAct, KeyName
 from ..core.limits import KeyLimits, ServerLimits, WireLimits
 from ..core.ranges import Ranges
-from ..core.requests import RequestState
 from ..core.router import Router
 from ..core.router_effects import Kill, Lost, RouterEffect, ToClient, ToWorker
 from ..core.router_inputs import ClientMessage, Exited, RouterInput, WorkerMessage
 from ..core.strict_cbor import NO_TAGS
 from ..core.terms import ID_BYTES, Status, short
+from ..core.work import WorkState
 from ..server.recording import records
 
 MAX_DEPTH = 8
@@ -454,10 +454,12 @@ class RequestWatch:
         return self._stories[sessions[0]].events
 
     def _state(self, moment: Moment, session: bytes) -> str:
-        known, sequence = moment.router.cache.sessions.get(session), self.name.sequence
-        if known is None or (known.own and sequence not in known.entries):
-            return RequestState.FINISHED.value
-        return known.state(sequence).value
+        router, sequence = moment.router, self.name.sequence
+        known = router.sessions.known.get(session)
+        if known is not None:
+            return known.standing(sequence)
+        work = router.works.generations.get(sequence)
+        return "finished" if work is None or work.account.id != session else work.state.value
 
     # -- inputs ---------------------------------------------------------------
 
@@ -505,11 +507,10 @@ class RequestWatch:
             asks = isinstance(message, messages.KeyedRequest) and message.act in _WAITING_ACTS
             if not asks or message.sequence != self.name.sequence:
                 continue
-            generation = router.keys.open.get(KeyName(message.namespace, message.key))
-            for session in router.cache.sessions.values():
-                if generation is not None and session.own and generation.number in session.entries:
-                    work = f"{short(session.id)}/{generation.number}"
-                    yield message.session, ROUTER, KEY, f"its work is request {work}"
+            work = router.works.open.get(KeyName(message.namespace, message.key))
+            if work is not None and work.state in (WorkState.WAITING, WorkState.RUNNING):
+                name = f"{short(work.account.id)}/{work.number}"
+                yield message.session, ROUTER, KEY, f"its work is request {name}"
 
     def _of_worker(self, frames: Any) -> Iterator[tuple[bytes, str, str, str]]:
         worker = frames[0]

@@ -287,7 +287,7 @@ class Server:
 
         def heard(batch: list[list[Frame]]) -> None:
             now_s = _now_s()
-            for portion in portions(batch, len(self._router.cache.sessions), of_worker):
+            for portion in portions(batch, len(self._router.sessions.known), of_worker):
                 effects: list[RouterEffect] = []
                 for message in portion:
                     effects += take(WorkerMessage(message, now_s))

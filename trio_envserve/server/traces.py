@@ -32,7 +32,6 @@ from .. import tracing
 from ..core import messages
 from ..core.errors import ProtocolError
 from ..core.key_records import KeyAct
-from ..core.requests import RequestState
 from ..core.router import Router
 from ..core.router_effects import Closed, Lost, RouterEffect, ToClient, ToWorker
 from ..core.router_inputs import ClientMessage, RouterInput, Tick, WorkerMessage
@@ -80,7 +79,7 @@ class Traces:
         for each in more:
             effects += self._take(each)
         for request, span in entering:
-            if self._state(request) is not RequestState.NOT_SEEN:
+            if self._has_seen(request):
                 self._rollouts[request] = span  # else it was refused, and no span has been
                 self._in_turn.append(request)
                 self._look_at(2, 2)
@@ -147,9 +146,9 @@ class Traces:
         parent = message.traceparent
         if parent is not None and not tracing.is_sampled(parent):
             return message
-        if request in entering or self._state(request) is not RequestState.NOT_SEEN:
+        if request in entering or self._has_seen(request):
             return message
-        client = self._router.cache.sessions[message.session].name
+        client = self._router.sessions.known[message.session].name
         span = tracing.begin(
             "rollout", parent, "SERVER",
             {
@@ -162,10 +161,14 @@ class Traces:
         entering[request] = span
         return message._replace(traceparent=span.traceparent)
 
-    def _state(self, request: RequestId) -> RequestState:
-        """Where a request stands; FINISHED, too, in a session that is not known."""
-        session = self._router.cache.sessions.get(request.session)
-        return RequestState.FINISHED if session is None else session.state(request.sequence)
+    def _has_seen(self, request: RequestId) -> bool:
+        """Whether a request was let in before; so, too, in a session that is not known."""
+        session = self._router.sessions.known.get(request.session)
+        return session is None or session.has_seen(request.sequence)
+
+    def _is_unfinished(self, request: RequestId) -> bool:
+        session = self._router.sessions.known.get(request.session)
+        return session is not None and request.sequence in session.tickets
 
     def _answered(self, outcome: Any) -> None:
         if not self._rollouts or not isinstance(outcome, messages.Outcome):
@@ -227,7 +230,7 @@ class Traces:
             request = self._in_turn.popleft()
             if request not in self._rollouts:
                 continue  # it was answered
-            if self._state(request) in (RequestState.FINISHED, RequestState.NOT_SEEN):
+            if not self._is_unfinished(request):
                 self._rollouts.pop(request).end({"envserve.cancelled": True})
                 ended += 1
                 if ended == most_ended:

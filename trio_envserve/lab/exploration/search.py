@@ -9,7 +9,7 @@ from typing import Any
 
 from ...retrylab.explore import Exploration, Explored, walk
 from ...retrylab.failure import explored_failure
-from ..simulation.coverage import IMPOSSIBLE_OF_KEYS, POSSIBLE_OF_KEYS, name_of
+from ..simulation.coverage import IMPOSSIBLE, POSSIBLE, name_of
 from .configurations import Configuration
 from .systems import system_of
 from .world import PAIRS
@@ -40,11 +40,9 @@ class Search:
         return sorted({text.partition(":")[0] for text in self.violations})
 
     @property
-    def key_pairs(self) -> dict[str, int]:
-        """How often each input came to a generation of a key in each state."""
-        if not self.configuration.instant:
-            return {}
-        return {name_of(pair): PAIRS[pair] for pair in POSSIBLE_OF_KEYS}
+    def pairs(self) -> dict[str, int]:
+        """How often each input came to a work in each state."""
+        return {name_of(pair): PAIRS[pair] for pair in POSSIBLE}
 
     def run(self) -> Iterator[Explored]:
         """Explore; yields the figures now and then, and at the end."""
@@ -56,8 +54,7 @@ class Search:
 
     def record(self) -> dict[str, Any]:
         """Figures for programs."""
-        figures, key_pairs = self.figures, self.key_pairs
-        impossible = {name_of(pair): why for pair, why in IMPOSSIBLE_OF_KEYS.items()}
+        figures = self.figures
         return {
             "config": self.configuration.name,
             "bounds": self.configuration.record(),
@@ -66,8 +63,8 @@ class Search:
             "depth": figures.depth,
             "exhausted": figures.exhausted,
             "local_states": figures.locals,
-            "key_pairs": key_pairs,
-            "key_pairs_that_cannot_occur": impossible if key_pairs else {},
+            "pairs": self.pairs,
+            "pairs_that_cannot_occur": {name_of(pair): why for pair, why in IMPOSSIBLE.items()},
             "transitions_per_second": round(figures.transitions / max(figures.seconds, 1e-9)),
             "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
             "seconds": round(figures.seconds, 2),

@@ -2,10 +2,10 @@
 
 A check that no mutant fails is not a check.  Each mutant is applied from outside
 (:mod:`.retrylab.mutants`) and names the guarantees by which it may be found.  They stand
-by what is broken: the dedup cache (:mod:`.cache`), the router and what it says
+by what is broken: works and who waits for them (:mod:`.work`), the router and what it says
 (:mod:`.router`), workers and their processes (:mod:`.workers`), the client's side
-(:mod:`.client`), keys (:mod:`.keys`), their journal (:mod:`.journal`), hosts and their leases
-(:mod:`.leases`), and what is done to many at once (:mod:`.batches`).
+(:mod:`.client`), the journal (:mod:`.journal`), hosts and their leases (:mod:`.leases`), and
+what is done to many at once (:mod:`.batches`).
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...retrylab.mutants import Mutant, Patches, find_in
-from . import batches, cache, client, journal, keys, leases, router, workers
+from . import batches, client, journal, leases, router, work, workers
 
 __all__ = ["MUTANTS", "NOT_BY_CHANCE", "Mutant", "Patches", "find", "find_in"]
 
 MUTANTS: tuple[Mutant, ...] = (
-    *cache.FAMILY.mutants,
+    *work.FAMILY.mutants,
     *router.FAMILY.mutants,
     *workers.FAMILY.mutants,
     *client.FAMILY.mutants,
     *batches.FAMILY.mutants,
-    *keys.FAMILY.mutants,
+    *work.KEYS.mutants,
     *journal.FAMILY.mutants,
     *leases.FAMILY.mutants,
 )

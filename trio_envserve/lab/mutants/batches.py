@@ -10,17 +10,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...core import call_table, client, client_handlers, messages, request_table
+from ...core import call_table, client, messages
 from ...core import router as routing
 from ...core.call_steps import CallInput
 from ...core.calls import Stage
 from ...core.client_inputs import CallsCancelled
-from ...core.dedup import DedupCache
 from ...core.heard import ExecutionEnded
 from ...core.ranges import Ranges
-from ...core.request_table import Effects, RequestAction, RequestInput
-from ...core.requests import RequestState
+from ...core.router import Router
 from ...core.router_inputs import ClientMessage
+from ...core.work import Works, WorkState
 from ...core.workforce import Workforce
 from ...retrylab.mutants import Family, Patches
 from ..simulation.plan import ANY, Fault
@@ -32,18 +31,20 @@ FAMILY = Family(ANY)
 def a_span_ends_as_its_first(patch: Patches) -> None:
     """If the first request of a finished span does not run, nothing of the span is stopped."""
 
-    @patch.around(DedupCache, "finish_spans")
-    def as_the_first(finish_spans: Any, self: Any, session: Any, spans: Ranges) -> Effects:
-        effects: list[tuple[RequestAction, Any]] = []
+    @patch.around(Works, "finish")
+    def as_the_first(finish: Any, self: Any, session: Any, spans: Ranges) -> None:
+        self.stop = lambda: None
         for start, stop in spans.spans():
-            one, entries = Ranges(), session.entries
+            one, before = Ranges(), len(self._stopping)
             one.add_span(start, stop)
-            first = min((n for n in entries if start <= n < stop), default=None)
-            runs = first is not None and entries[first].state is RequestState.RUNNING
-            for each in finish_spans(self, session, one):
-                if runs or each[0] is not RequestAction.STOP:
-                    effects.append(each)
-        return effects
+            first = min((n for n in session.tickets if start <= n < stop), default=None)
+            work = None if first is None else session.tickets[first].work
+            runs = work is not None and work.state is WorkState.RUNNING
+            finish(self, session, one)
+            if not runs:
+                del self._stopping[before:]
+        del self.stop
+        self.stop()
 
 
 @FAMILY.mutant("G7", "G8", "G9", needs=(Fault.CANCEL_STORM,))
@@ -79,15 +80,26 @@ def a_refusal_is_of_all_that_was_sent(patch: Patches) -> None:
 @FAMILY.mutant("G4", "G9", needs=(Fault.TINY_BOUNDS,))
 def what_is_refused_for_now_is_spent(patch: Patches) -> None:
     """A request that is refused for now counts as taken, as those accepted before it do."""
-    refused = "cache.counters.refused_for_now += 1"
-    patch.source(request_table._enter, refused, "session.finished.add(sequence)")
+
+    @patch.around(Works, "request")
+    def spend(request: Any, self: Any, session: Any, sequence: int, ask: Any, asker: Any) -> Any:
+        ticket = request(self, session, sequence, ask, asker)
+        if ask.key is None and sequence not in session.tickets:
+            session.finished.add(sequence)
+        return ticket
 
 
 @FAMILY.mutant("G8", "G9")
 def work_half_done_is_done(patch: Patches) -> None:
     """When a worker that has reported something dies, nothing of it counts as lost."""
-    nothing = "for execution in executions if execution.entry is None or not worker.done]"
-    patch.source(Workforce._lost, "for execution in executions]", nothing)
+
+    @patch.around(Workforce, "_lost")
+    def forget(lost: Any, self: Any, lost_: Any) -> Any:
+        worker = self.workers.get(lost_.worker)
+        ended = lost(self, lost_)
+        if worker is not None and worker.done:
+            return [each for each in ended if each.execution.entry is None]
+        return ended
 
 
 @FAMILY.mutant("G2", "G3", "G4", needs=(Fault.KILL_AFTER_OUTCOME,))
@@ -99,7 +111,8 @@ def work_half_done_is_lost(patch: Patches) -> None:
         execution = worker.live.get(message.number)
         if execution is not None and execution.entry is not None:
             reported = self.__dict__.setdefault("reported", {}).setdefault(worker.id, [])
-            reported.append((execution, execution.entry, execution.entry.body))
+            work = execution.entry
+            reported.append((execution, work, work.body, work.tickets))
         return outcome(self, worker, message, payload, now_s)
 
     @patch.around(Workforce, "_lost")
@@ -107,44 +120,54 @@ def work_half_done_is_lost(patch: Patches) -> None:
         ended = lost(self, lost_)
         if not ended:
             return ended
-        for execution, entry, body in self.__dict__.get("reported", {}).pop(lost_.worker, ()):
-            if entry.state is RequestState.COMPLETED:
-                _unkeep(self.announced._cache, execution, entry, body)
+        for execution, work, body, tickets in self.__dict__.get("reported", {}).pop(
+            lost_.worker, ()
+        ):
+            if work.name is None and any(_is_kept(ticket) for ticket in tickets):
+                _unkeep(self.announced._accounts, execution, work, body, tickets[0])
                 ended.append(ExecutionEnded(execution, None, lost_.why, ended[0].suspicion))
         return ended
 
 
-def _unkeep(cache: Any, execution: Any, entry: Any, body: Any) -> None:
+def _is_kept(ticket: Any) -> bool:
+    known = ticket.session.tickets.get(ticket.sequence)
+    return known is ticket and ticket.kept is not None
+
+
+def _unkeep(accounts: Any, execution: Any, work: Any, body: Any, ticket: Any) -> None:
     """As if its outcome had never come."""
-    session = execution.session
-    request_table._run_count(cache, session, +1)
-    for counted in (cache, session):
-        counted.kept_count -= 1
-        counted.kept_bytes -= entry.kept.size_bytes
-        counted.held_bytes += 0 if body is None else entry.body_bytes
-    entry.state, entry.execution = RequestState.RUNNING, execution
-    entry.kept, entry.body = None, body
+    accounts.keep(work.account, -1, -ticket.kept.size_bytes, ran=True)
+    accounts.run(work.account, +1)
+    if body is not None:
+        accounts.hold(work.account, work.body_bytes)
+    work.state, work.execution, work.body = WorkState.RUNNING, execution, body
+    work.tickets, ticket.work = (ticket,), work
+    ticket.kept, ticket.ran = None, False
 
 
 @FAMILY.mutant("G2", "G3", "G5", "G6", "G9")
 def rows_are_shifted_by_one(patch: Patches) -> None:
     """Each row of a batch gets the body of the next one."""
-    shifted = "bodies = [*bodies]; bodies = bodies[1:] + bodies[:1]; return list("
-    patch.source(messages._rows, "return list(", shifted)
+
+    @patch.around(messages, "_rows")
+    def shifted(rows: Any, *args: Any) -> Any:
+        said = rows(*args)
+        bodies = [body for _, body in said]
+        return list(zip((message for message, _ in said), bodies[1:] + bodies[:1], strict=True))
 
 
 @FAMILY.mutant("G9", needs=(Fault.TINY_BOUNDS,))
 def a_refused_row_drops_the_rest(patch: Patches) -> None:
     """Behind a request that is refused, the rest of its batch counts as finished."""
 
-    @patch.around(client_handlers, "_request")
+    @patch.around(Router, "_request")
     def taken(request: Any, router: Any, route: Any, asked: Any, body: Any, now_s: float) -> None:
-        session = router.cache.sessions.get(asked.session)
+        session = router.sessions.known.get(asked.session)
         if session is not None and session in router.__dict__.get("refused", ()):
             session.finished.add(asked.sequence)
             return
         request(router, route, asked, body, now_s)
-        if session is not None and asked.sequence not in session.entries:
+        if session is not None and asked.sequence not in session.tickets:
             router.__dict__.setdefault("refused", []).append(session)
 
     @patch.around_cell(routing._INPUTS, ClientMessage)
@@ -170,13 +193,13 @@ def a_batch_is_freed_with_its_first(patch: Patches) -> None:
             at += size
         return list(zip((message for message, _ in said), views, strict=True))
 
-    @patch.around_cell(request_table.TABLE[RequestInput.FINISH], RequestState.COMPLETED)
-    def freed(finish: Any, cache: Any, session: Any, sequence: int, entry: Any, arg: Any) -> Any:
-        payload = entry.kept.payload
+    @patch.around(Works, "_forget")
+    def freed(forget: Any, self: Any, ticket: Any) -> None:
+        payload = None if ticket.kept is None else ticket.kept.payload
         if isinstance(payload, memoryview) and any(payload.obj is whole for whole in arena):
             for whole in arena:
                 whole[:] = bytes(len(whole))
-        return finish(cache, session, sequence, entry, arg)
+        forget(self, ticket)
 
 
 @FAMILY.mutant("G2")

@@ -10,7 +10,6 @@ import time
 from typing import Any
 
 from ...core import lease, router
-from ...core.dispatcher import Dispatcher
 from ...core.dispatches import Dispatches
 from ...core.earlier_epochs import EarlierEpochs
 from ...core.host import Host
@@ -19,7 +18,7 @@ from ...core.host_link import Outbox
 from ...core.host_pool import Hosts
 from ...core.lease import HostLease, Leases, LeaseTerms, Reception
 from ...core.lives import Life
-from ...core.router_inputs import HostsLive
+from ...core.router_inputs import HostsLive, WorkerBack
 from ...host import guard
 from ...retrylab.mutants import Family, Patches
 from ..simulation.plan import Fault
@@ -294,9 +293,9 @@ def what_goes_on_is_counted_by_the_limits_of_the_new_router_alone(patch: Patches
 def unknown_work_is_not_stopped(patch: Patches) -> None:
     """Work that a host has brought, and the journal does not know, is not heard of."""
 
-    @patch.around(Dispatcher, "take_back")
-    def take_back(original: Any, self: Any, life: Any, back: Any) -> None:
-        original(self, life, back._replace(running=[]))
+    @patch.around_cell(router._INPUTS, WorkerBack)
+    def take_back(original: Any, self: Any, back: Any) -> None:
+        original(self, back._replace(running=[]))
 
 
 @FAMILY.mutant(needs=(Fault.JOURNAL, Fault.KILL_SERVER))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from ...core import executions, lives, messages
+from ...core.account import Accounts
 from ...core.announced import Announcements
-from ...core.dedup import DedupCache
-from ...core.dispatcher import Dispatcher
 from ...core.dispatches import Dispatches
 from ...core.elastic import Elastic
 from ...core.lives import TABLE, LifeInput, Phase
 from ...core.ranges import Ranges
+from ...core.router import Router
 from ...core.router_effects import Lost
 from ...core.scheduler import Scheduler
 from ...core.slots import Pool
@@ -213,7 +213,7 @@ def a_lost_fetch_is_not_repeated(patch: Patches) -> None:
 @FAMILY.mutant("G8")
 def a_fetched_outcome_counts_twice(patch: Patches) -> None:
     """The room for an outcome under way is counted again when it has arrived."""
-    arrived = "self._cache.reserve(execution.session, -_size_bytes(execution))"
+    arrived = "self._accounts.reserve(execution.session, -_size_bytes(execution))"
     patch.source(Announcements.remove, arrived, "pass")
 
 
@@ -226,14 +226,14 @@ def room_dies_with_a_worker(patch: Patches) -> None:
         worker = self.workers.get(lost_.worker)
         for execution in worker.live.values() if worker is not None else ():
             if execution.fetched:
-                self.announced._cache.reserve(execution.session, execution.size_bytes)
+                self.announced._accounts.reserve(execution.session, execution.size_bytes)
         return lost(self, lost_)
 
 
 @FAMILY.mutant("G8", needs=(Fault.TINY_BOUNDS,))
 def announced_outcomes_need_no_room(patch: Patches) -> None:
     """Every announced outcome is asked for at once."""
-    patch.attribute(DedupCache, "may_keep", lambda self, session, size_bytes: True)
+    patch.attribute(Accounts, "may_keep", lambda self, session, size_bytes: True)
 
 
 @FAMILY.mutant("G9", needs=(Fault.ELASTIC,))
@@ -295,7 +295,7 @@ def a_mute_worker_is_kept(patch: Patches) -> None:
 @FAMILY.mutant("G8", needs=(Fault.SPREAD,))
 def the_first_worker_takes_everything(patch: Patches) -> None:
     """Workers that still start are left nothing."""
-    patch.attribute(Dispatcher, "_most_at_once", lambda self: float("inf"))
+    patch.attribute(Router, "_most_at_once", lambda self: float("inf"))
 
 
 @FAMILY.mutant("G8", "G9", needs=(Fault.SPREAD,))

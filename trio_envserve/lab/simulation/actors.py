@@ -140,10 +140,7 @@ from ..parts import GuardTimer, wanted
 from .bounds import at_a_bound, audit, crowded, greedy, unanswered, unfinished
 from .coverage import (
     IMPOSSIBLE,
-    IMPOSSIBLE_OF_KEYS,
-    KeyPair,
     Pair,
-    count_key_pairs,
     count_pairs,
     name_of,
 )
@@ -939,8 +936,7 @@ class SimServer(SimProcess):
             CLIENT: self._from_client, WORKER: self._from_worker, HOST: self._from_host,
         }  # fmt: skip
         world.happened("begins", self.name)
-        count_pairs(self.router.cache, world.pairs)
-        count_key_pairs(self.router.keys, world.key_pairs)
+        count_pairs(self.router.works, world.pairs)
         self.events.note(self.name, "starts")
         if world.disk is not None:
             records, at_rest = given(world.disk.records)
@@ -1071,12 +1067,12 @@ class SimServer(SimProcess):
 
     def _count_bounds(self) -> None:
         """Count the waits that tiny bounds, or workers that still start, have caused."""
-        cache, plan = self.router.cache, self.world.plan
-        if self.router.pool.spreads(self.router.awake_s):
-            self.world.faults[Fault.SPREAD] += bool(cache.queued_count)
-        refused = cache.counters.refused_for_now
+        router, plan = self.router, self.world.plan
+        if router.pool.spreads(router.awake_s):
+            self.world.faults[Fault.SPREAD] += bool(len(router.queue))
+        refused = router.works.counters.refused_for_now
         if plan.has(Fault.TINY_BOUNDS):
-            paused = cache.queued_count and not cache.may_dispatch()
+            paused = len(router.queue) and at_a_bound(router)
             self.world.faults[Fault.TINY_BOUNDS] += refused - self._refused + bool(paused)
         if plan.has(Fault.SHORT_LEASE):
             self.world.faults[Fault.SHORT_LEASE] += self._lapsed
@@ -1148,7 +1144,7 @@ class SimServer(SimProcess):
                     world.end_server(self, "closed", self.rng.uniform(0.0, 2.0))
                 case Report():
                     self._lapsed += effect.text.endswith("lease ended")
-                    if effect.text == self.router.dispatcher.elastic.why:
+                    if effect.text == self.router.elastic.why:
                         world.faults[Fault.ELASTIC] += 1
                     if effect.text.startswith("dispatching is paused"):
                         world.faults[Fault.PAUSES] += 1
@@ -1917,7 +1913,6 @@ class World(BaseWorld[Fault]):
         self.wire = WireLimits(message_bytes=self.plan.message_bytes)
         self.faults: Counter[Fault] = Counter()
         self.pairs: Counter[Pair] = Counter()
-        self.key_pairs: Counter[KeyPair] = Counter()
         self._judges = Judges(self.plan)
         self.judge = self._judges.guarantees
         self.violations: list[Violation] = []
@@ -2236,9 +2231,6 @@ class World(BaseWorld[Fault]):
             self.breaks("G9" if holdup in away else "G8", holdup)
         for pair in IMPOSSIBLE.keys() & self.pairs.keys():
             self.breaks("CRASH", f"{name_of(pair)}: {IMPOSSIBLE[pair]}, and it was")
-        for key_pair in IMPOSSIBLE_OF_KEYS.keys() & self.key_pairs.keys():
-            why = IMPOSSIBLE_OF_KEYS[key_pair]
-            self.breaks("CRASH", f"of a key, {name_of(key_pair)}: {why}, and it was")
 
     def times(self) -> dict[str, int]:
         """How often each kind of fault struck, by what people call it."""

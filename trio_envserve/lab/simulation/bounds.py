@@ -5,18 +5,21 @@ The only part of the judge that looks into a core, and only at sizes.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from ...core.account import Account, Usage
 from ...core.client import ClientCore
 from ...core.executions import Duty, Execution
 from ...core.key_records import Payload
 from ...core.limits import ServerLimits
-from ...core.requests import RequestState, RetainedOutcome
+from ...core.requests import RetainedOutcome
 from ...core.router import Router
 from ...core.terms import Status
+from ...core.work import Work, WorkState
 
 
 def audit(router: Router, peak_live: int) -> list[str]:
@@ -27,48 +30,55 @@ def audit(router: Router, peak_live: int) -> list[str]:
     bytes also by what was running: at most ``peak_live`` outcomes too small to be
     announced, or errors; and by one that is announced.
     """
-    cache, limits, wrong = router.cache, router.limits, starved(router)
-    kept = kept_bytes = held = running = by_workers = 0
+    taken, limits, wrong = router.accounts.all, router.limits, starved(router)
+    kept = kept_bytes = by_workers = 0
     held_by_workers = announced(router)
     large_bytes = [each.size_bytes or 0 for each in held_by_workers if each.fetched]
     coming_bytes = sum(large_bytes)
     waiting_bytes = sum(each.size_bytes or 0 for each in held_by_workers if not each.fetched)
     small_bytes: list[int] = []
-    for_keys = 0
-    for session in cache.sessions.values():
-        for entry in session.entries.values():
-            held += entry.body_bytes if entry.body is not None else 0
-            running += entry.state is RequestState.RUNNING
-            for_keys += entry.key is not None and entry.state is RequestState.WAITING
-            if entry.state is RequestState.COMPLETED:
-                assert entry.kept is not None
+    places = len(router.queue)
+    sessions = router.sessions.known.values()
+    for session in sessions:
+        for ticket in session.tickets.values():
+            places += ticket.key is not None or (ticket.kept is not None and not ticket.ran)
+            if ticket.kept is not None:
                 kept += 1
-                kept_bytes += entry.kept.size_bytes
-                by_workers += entry.executions > 0
-                if entry.key is not None:
+                kept_bytes += ticket.kept.size_bytes
+                by_workers += ticket.ran
+                if ticket.key is not None:
                     continue  # its payload is that of the work of its key
-                if _is_large(entry.kept, limits.announce_bytes):
-                    large_bytes.append(len(entry.kept.payload))
-                elif entry.executions:
-                    small_bytes.append(entry.kept.size_bytes)
-        if len(session.entries) > limits.window and not session.own:
-            wrong.append(f"a session of {len(session.entries)} entries")
+                if _is_large(ticket.kept, limits.announce_bytes):
+                    large_bytes.append(len(ticket.kept.payload))
+                elif ticket.ran:
+                    small_bytes.append(ticket.kept.size_bytes)
+        if len(session.tickets) > limits.window:
+            wrong.append(f"a session of {len(session.tickets)} tickets")
         if session.finished.span_count() > 2 * limits.window + 2:
             wrong.append(f"a session of {session.finished.span_count()} spans")
-    opened = Counter(session.opener for session in cache.sessions.values() if not session.own)
+    opened = Counter(session.opener for session in sessions)
     if any(count > limits.connection_sessions for count in opened.values()):
         wrong.append(f"{max(opened.values())} sessions were opened on one connection")
+    works = works_of(router)
+    running = sum(work.state is WorkState.RUNNING for work in works)
+    held = sum(
+        work.body_bytes
+        for work in works
+        if work.body is not None and work.state is not WorkState.HELD
+    )
     counts: dict[str, tuple[Any, Any]] = {
-        "kept": (kept, cache.kept_count),
-        "kept bytes": (kept_bytes + coming_bytes, cache.kept_bytes),
-        "announced bytes": (waiting_bytes, cache.announced_bytes),
-        "held bytes": (held, cache.held_bytes),
-        "running": (running, cache.running_count),
-        "queued": (len(router.queue) + for_keys, cache.queued_count),
+        "kept": (kept, taken.kept_count),
+        "kept bytes": (kept_bytes + coming_bytes, taken.kept_bytes),
+        "announced bytes": (waiting_bytes, taken.announced_bytes),
+        "held bytes": (held, taken.held_bytes),
+        "running": (running, taken.running_count),
+        "places": (places, taken.places),
         **_usage_of_keys(router),
+        **_sums(router),
     }
     wrong += [f"{name}: {a} counted as {b}" for name, (a, b) in counts.items() if a != b]
-    over = sum(len(session.entries) > 0 for session in cache.sessions.values())
+    accounts = accounts_of(router)
+    over = sum(bool(each.places or each.running_count or each.kept_count) for each in accounts)
     if by_workers + running > limits.kept_outcomes + over * _own(limits.kept_outcomes, limits):
         wrong.append(f"{by_workers} outcomes kept, {running} under way")
     own_bytes = over * (limits.kept_bytes // limits.sessions)
@@ -80,18 +90,42 @@ def audit(router: Router, peak_live: int) -> list[str]:
     return wrong
 
 
+def works_of(router: Router) -> list[Work]:
+    """All works of a router: those of sessions, and those with keys."""
+    tickets = (t for s in router.sessions.known.values() for t in s.tickets.values())
+    of_sessions = (t.work for t in tickets if t.key is None and t.work is not None)
+    return [*of_sessions, *router.works.generations.values()]
+
+
+def accounts_of(router: Router) -> list[Account]:
+    """The accounts of all sessions and namespaces."""
+    of_sessions = (session.account for session in router.sessions.known.values())
+    return [*of_sessions, *router.accounts.namespaces.values()]
+
+
+def _sums(router: Router) -> dict[str, tuple[int, int]]:
+    """The usage of all accounts together, and what it is counted as."""
+    return {
+        f"{field.name} of all accounts": (
+            sum(getattr(each, field.name) for each in accounts_of(router)),
+            getattr(router.accounts.all, field.name),
+        )
+        for field in dataclasses.fields(Usage)
+    }
+
+
 def _usage_of_keys(router: Router) -> dict[str, tuple[int, int]]:
-    """The bytes of generations, and what they are counted as.  What a
-    generation has brought counts once, while that or a request that was answered holds it."""
-    here, usage = router.keys.generations.values(), router.keys.usage
-    entries = [e for session in router.cache.sessions.values() for e in session.entries.values()]
-    outcomes = [each.outcome for each in here] + [each.kept for each in entries]
+    """The bytes of works with keys, and what they are counted as.  What a work has brought counts
+    once, while that or a request that was answered holds it."""
+    here, usage = router.works.generations.values(), router.accounts.all
+    tickets = (t for s in router.sessions.known.values() for t in s.tickets.values())
+    outcomes = [each.outcome for each in here] + [each.kept for each in tickets]
     held = Counter[Payload](each.shared for each in outcomes if each is not None and each.shared)
     outcome_bytes = sum(payload.size_bytes for payload in held)
     own_bytes = sum(each.own_bytes for each in here)
     return {
-        "generations": (len(here), usage.generations),
-        "bytes of generations": (own_bytes + outcome_bytes, usage.size_bytes),
+        "works with keys": (len(here), usage.works),
+        "bytes of works": (own_bytes + outcome_bytes, usage.size_bytes),
         "bytes of retained outcomes": (outcome_bytes, usage.outcome_bytes),
         "holders of outcomes": (held.total(), sum(payload.holders for payload in held)),
     }
@@ -114,7 +148,7 @@ def announced(router: Router) -> list[Execution]:
 
 
 def starved(router: Router) -> list[str]:
-    """Sessions that wait for a worker, though one is free and they hold less than what
+    """Accounts that wait for a worker, though one is free and they hold less than what
     is theirs at any bound: their share of what the others leave, their own part, and one
     at least."""
     if router.workforce.pausing.holds(router.awake_s):
@@ -125,37 +159,30 @@ def starved(router: Router) -> list[str]:
     if not any(worker.open() and worker.running < most for worker in workers):
         return []
     wrong, limits = [], router.limits
-    holds: dict[bytes, tuple[int, int]] = {}
     here = announced(router)
-    for session in router.cache.sessions.values():
-        held = [
-            e for e in session.entries.values() if e.executions or e.state is RequestState.RUNNING
-        ]
-        held = [e for e in held if e.state in (RequestState.RUNNING, RequestState.COMPLETED)]
-        bytes_ = sum(e.kept.size_bytes for e in session.entries.values() if e.kept is not None)
-        bytes_ += sum(e.size_bytes or 0 for e in here if e.fetched and e.session is session)
-        holds[session.id] = len(held), bytes_
-    for session in router.cache.sessions.values():
+    for account in accounts_of(router):
         waits = any(
-            e.state is RequestState.WAITING and e.suspicion is None and e.key is None
-            for e in session.entries.values()
+            work.account is account and work.state is WorkState.WAITING and work.suspicion is None
+            for work in works_of(router)
         )
-        mine, mine_bytes = holds[session.id]
-        others = sum(n for n, _ in holds.values()) - mine
-        others_bytes = sum(n for _, n in holds.values()) - mine_bytes
-        mine_bytes += sum(e.size_bytes or 0 for e in here if not e.fetched and e.session is session)
+        mine = account.running_count + account.kept_count - account.kept_unrun
+        others = router.accounts.all.running_count + router.accounts.all.kept_count
+        others -= router.accounts.all.kept_unrun + mine
+        mine_bytes = account.kept_bytes
+        others_bytes = router.accounts.all.kept_bytes - mine_bytes
+        mine_bytes += sum(e.size_bytes or 0 for e in here if not e.fetched and e.session is account)
         share = limits.session_share
         most = max(share * (limits.kept_outcomes - others), _own(limits.kept_outcomes, limits))
         most_bytes = max(
             share * (limits.kept_bytes - others_bytes), limits.kept_bytes // limits.sessions
         )
-        if session.own and not router.keys.room.may_retain(session.own):
+        if account.namespace and not router.accounts.may_retain(account):
             continue
-        if session.own and router.dispatcher.earlier_lives:
+        if account.namespace and router.works.earlier_lives:
             continue  # hosts of an earlier server may run what waits
         left = mine < most and mine_bytes < most_bytes
         if waits and (not mine or left):
-            wrong.append(f"a session that holds {mine} waits, and a worker is free")
+            wrong.append(f"an account that holds {mine} waits, and a worker is free")
     return wrong
 
 
@@ -179,11 +206,11 @@ def crowded(router: Router, started: Iterable[Execution]) -> list[str]:
 
 
 def greedy(router: Router, started: Iterable[Execution]) -> list[str]:
-    """Sessions that were given another execution just now, though their outcomes had
+    """Accounts that were given another execution just now, though their outcomes had
     used up what is theirs of the bytes."""
-    cache, limits, wrong = router.cache, router.limits, []
+    taken, limits, wrong = router.accounts.all, router.limits, []
     for session in {execution.session.id: execution.session for execution in started}.values():
-        others_bytes = cache.kept_bytes - session.kept_bytes
+        others_bytes = taken.kept_bytes - session.kept_bytes
         most_bytes = max(
             limits.session_share * (limits.kept_bytes - others_bytes),
             limits.kept_bytes // limits.sessions,
@@ -191,27 +218,27 @@ def greedy(router: Router, started: Iterable[Execution]) -> list[str]:
         mine = session.running_count + session.kept_count - session.kept_unrun
         mine_bytes = session.kept_bytes + session.announced_bytes
         if mine > 1 and mine_bytes >= most_bytes:
-            wrong.append(f"one more execution for a session that holds {mine_bytes} bytes")
+            wrong.append(f"one more execution for an account that holds {mine_bytes} bytes")
     return wrong
 
 
 def at_a_bound(router: Router) -> bool:
     """Whether as much is kept as may be."""
-    cache, limits = router.cache, router.limits
-    return cache.kept_count >= limits.kept_outcomes or cache.kept_bytes >= limits.kept_bytes
+    taken, limits = router.accounts.all, router.limits
+    return taken.kept_count >= limits.kept_outcomes or taken.kept_bytes >= limits.kept_bytes
 
 
 def unfinished(router: Router) -> list[str]:
     """The contents that a router at rest should not have."""
     left = {
-        "entries": sum(len(s.entries) for s in router.cache.sessions.values()),
+        "tickets": sum(len(s.tickets) for s in router.sessions.known.values()),
         "executions": router.workforce.live_count(),
         "queued": len(router.queue),
-        "kept": router.cache.kept_count,
-        "held bytes": router.cache.held_bytes,
+        "kept": router.accounts.all.kept_count,
+        "held bytes": router.accounts.all.held_bytes,
         "announced": len(router.announced),
         # What is retained may stay; nobody is to wait for it, and nothing of it to live.
-        "generations at work": len(router.keys.generations) - len(router.keys.retained),
+        "works with keys": len(router.works.generations) - len(router.works.retained),
     }
     return [f"the router still has {name}: {n}" for name, n in left.items() if n]
 

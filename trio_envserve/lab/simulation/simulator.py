@@ -33,9 +33,7 @@ class Run(BaseRun[Plan]):
 
     harsh: bool
     pairs: dict[str, int]
-    """How often each (state, input) of the dedup cache occurred."""
-    key_pairs: dict[str, int]
-    """The same of the generations of keys."""
+    """How often each (state, input) of the table of work occurred."""
     writes: int
     """How many groups were written to the journal."""
     asked: int
@@ -75,7 +73,6 @@ def run(
         virtual_s=world.events.now_s,
         faults=world.times(),
         pairs={name_of(pair): n for pair, n in world.pairs.items()},
-        key_pairs={name_of(pair): n for pair, n in world.key_pairs.items()},
         writes=0 if world.disk is None else world.disk.writes,
         asked=len(calls),
         told=dict(Counter(c.told or ("cancelled" if c.cancelled_s else "-") for c in calls)),

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 from ...retrylab.judges import Violation
 from ...retrylab.target import BaseShrinker, BaseTally, Target, ddmin
 from ..mutants import find
-from .coverage import IMPOSSIBLE, IMPOSSIBLE_OF_KEYS, POSSIBLE, POSSIBLE_OF_KEYS, name_of
+from .coverage import IMPOSSIBLE, POSSIBLE, name_of
 from .diagram import sequence
 from .plan import (
     GUARANTEES,
@@ -136,7 +136,6 @@ class Tally(BaseTally[Run]):
     harsh: int = 0
     executions: int = 0
     pairs: Counter[str] = dataclasses.field(default_factory=Counter)
-    key_pairs: Counter[str] = dataclasses.field(default_factory=Counter)
 
     def sizes(self, run: Run) -> tuple[int, ...]:
         """By the names of :data:`SIZES`."""
@@ -148,7 +147,6 @@ class Tally(BaseTally[Run]):
         self.harsh += run.harsh
         self.executions += run.executions
         self.pairs.update(run.pairs)
-        self.key_pairs.update(run.key_pairs)
 
     # -- what to tell ---------------------------------------------------------
 
@@ -159,10 +157,6 @@ class Tally(BaseTally[Run]):
     def every_pair(self) -> dict[str, int]:
         """All pairs that can occur, those that never did with 0."""
         return {name: self.pairs[name] for name in map(name_of, POSSIBLE)}
-
-    def every_key_pair(self) -> dict[str, int]:
-        """The same of the generations of keys."""
-        return {name: self.key_pairs[name] for name in map(name_of, POSSIBLE_OF_KEYS)}
 
     def average(self) -> dict[str, float]:
         """The sizes of an average run."""
@@ -177,10 +171,6 @@ class Tally(BaseTally[Run]):
             "faults": self.every_fault(),
             "pairs": self.every_pair(),
             "pairs_that_cannot_occur": {name_of(pair): why for pair, why in IMPOSSIBLE.items()},
-            "key_pairs": self.every_key_pair(),
-            "key_pairs_that_cannot_occur": {
-                name_of(pair): why for pair, why in IMPOSSIBLE_OF_KEYS.items()
-            },
         }
 
 

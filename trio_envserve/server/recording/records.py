@@ -29,11 +29,11 @@ from typing import Any, get_args
 from ...core import journal, messages
 from ...core.closing import ClosingStage
 from ...core.errors import ConfigError, ProtocolError
-from ...core.keys import Keys
 from ...core.router import Router
 from ...core.router_effects import RouterEffect, Save, ToClient, ToWorker
 from ...core.router_inputs import ClientMessage, Loaded, Restored, RouterInput, WorkerMessage
 from ...core.terms import ID_BYTES, Body, Status
+from ...core.work import Works
 from ...core.worker_range import WorkerRange, most_of
 
 NAME = "trio-envserve recording"
@@ -238,17 +238,17 @@ def state_digest(router: Router) -> bytes:
     """A hash of what a router counts, and of what each session and each key holds."""
     sessions = [
         (
-            each.id, each.route, each.connection, each.probe, each.ended, each.queued_count,
-            each.running_count, each.kept_count, each.kept_bytes, each.held_bytes,
-            len(each.entries), len(each.finished),
+            each.id, each.route, each.connection, each.probe, each.ended, each.account.places,
+            each.account.running_count, each.account.kept_count, each.account.kept_bytes,
+            each.account.held_bytes, len(each.tickets), len(each.finished),
         )
-        for each in router.cache.sessions.values()
+        for each in router.sessions.known.values()
     ]  # fmt: skip
     text = repr((_counted(router), sessions))
-    if router.keys.next_number or router.keys.commands.early:
-        text += _of_keys(router.keys)  # recordings without keys have no such part
-    if router.resting is not None:
-        text += repr(list(router.resting))
+    if router.works.next_number:
+        text += _of_keys(router.works)  # recordings without keys have no such part
+    if router.works.archive is not None:
+        text += repr(list(router.works.archive))
     return blake2b(text.encode("utf-8", "backslashreplace"), digest_size=8).digest()
 
 
@@ -268,14 +268,14 @@ def _counted(router: Router) -> dict[str, Any]:
     return stats
 
 
-def _of_keys(keys: Keys) -> str:
+def _of_keys(works: Works) -> str:
     generations = [
         (
             each.number, each.name, each.digest, each.state.value, each.executions, each.live,
-            list(each.waiters), list(each.watchers), sorted(each.lost), each.since_s,
-            each.size_bytes,
+            [(ticket.id, ticket.counts) for ticket in each.tickets], sorted(each.lost),
+            each.since_s, each.size_bytes,
         )
-        for each in keys.generations.values()
+        for each in works.generations.values()
     ]  # fmt: skip
-    timed = [list(numbers) for numbers in (keys.orphans, keys.retained)]
-    return repr((keys.next_number, generations, timed, list(keys.commands.early)))
+    timed = [list(numbers) for numbers in (works.orphans, works.retained)]
+    return repr((works.next_number, generations, timed))

@@ -69,9 +69,9 @@ class Tape:
                 **about, "epoch": router.epoch, "heartbeats": heartbeats,
                 "slots": slots if isinstance(slots, int) else str(slots),
                 "bodies": bodies, "began_s": now_s, "limits": _as_dict(router.limits),
-                "wire": _as_dict(router.wire), "keys": _as_dict(router.keys.limits),
-                "journaled": router.dispatcher.journal.on,
-                "resting": router.dispatcher.journal.reads,
+                "wire": _as_dict(router.wire), "keys": _as_dict(router.accounts.keys),
+                "journaled": router.journal.on,
+                "resting": router.journal.reads,
             },
         )  # fmt: skip
 
