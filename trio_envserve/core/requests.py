@@ -51,9 +51,6 @@ class RetainedOutcome:
     """The bytes it counts for: all of it, but for those that are counted in ``shared``."""
     shared: Any = dataclasses.field(default=None, compare=False)
     """The payload that others hold, too.  Opaque here (:class:`~.key_records.Payload`)."""
-    sent_probe: int = 0
-    """The last probe of its session that was answered before it was last sent; -1 if
-    that was over an older connection."""
 
     @property
     def frames(self) -> tuple[Body, ...]:

@@ -375,7 +375,7 @@ SHOWS: dict[str, tuple[str, ...]] = {
     ),
     "keys-command": (
         "a-command-hits-any-generation", "a-doubled-command-hits-the-next-generation",
-        "a-generation-starts-beside-the-last", "an-early-cancel-by-key-is-forgotten",
+        "a-generation-starts-beside-the-last",
         "who-is-cancelled-by-key-is-told-that-it-never-ran",
     ),
     "keys-back": (

@@ -18,7 +18,6 @@ from ...core import messages
 from ...core.calls import grant
 from ...core.journal import (
     KINDS,
-    Cancelled,
     Closed,
     Commanded,
     Completed,
@@ -81,8 +80,6 @@ class KeyPast(NamedTuple):
     open: Open | None = None
     ending: int | None = None
     """A closed generation whose execution lives."""
-    early: Tag | None = None
-    """The cancel that hits the next request."""
     said: tuple[tuple[tuple[int, Tag], Told], ...] = ()
     """The answers to commands with ids of their own."""
     closing: bool = False
@@ -106,7 +103,7 @@ class KeyJudge(Judge):
         """The contents that a router has at rest."""
 
     def _become(self, past: KeyPast) -> None:
-        self.opened, self.open, self.ending, self.early, self.said, self.closing = past
+        self.opened, self.open, self.ending, self.said, self.closing = past
 
     def _forget_step(self) -> None:
         self._in_vain = False
@@ -144,7 +141,7 @@ class KeyJudge(Judge):
 
     def past(self) -> KeyPast:
         """Its past, as a journal has it."""
-        return KeyPast(self.opened, self.open, self.ending, self.early, self.said, self.closing)
+        return KeyPast(self.opened, self.open, self.ending, self.said, self.closing)
 
     # -- the worker -----------------------------------------------------------------
 
@@ -188,10 +185,6 @@ class KeyJudge(Judge):
             may = not earlier or (gone and self._consent and earlier < self._allowance)
             if not may:
                 self._due[request] = ("refused", "unknown-key")
-                return
-            if self.early is not None:
-                self.early = None
-                self._due[request] = ("cancelled", earlier > 0)
                 return
             self.open = Open(self.opened, input, earlier, self.ending is not None)
             self.opened += 1
@@ -270,8 +263,6 @@ class KeyJudge(Judge):
             else:
                 answer = ("said", here.number, here.started, False)
                 self._close()
-        elif here is None and isinstance(tag, bytes) and not forget and self.ending is None:
-            self.early = tag
         if isinstance(tag, bytes):
             self.said = (*self.said, ((act, tag), answer))
         self._due[request] = answer
@@ -346,9 +337,7 @@ class KeyJudge(Judge):
 
     def expired(self) -> None:
         """The oldest command need not be known any more."""
-        ((_, tag), _), self.said = self.said[0], self.said[1:]
-        if self.early == tag:
-            self.early = None
+        self.said = self.said[1:]
 
     def closed(self, cancelling: bool) -> None:
         """The server begins no work any more, and ends what runs."""
@@ -485,15 +474,10 @@ def past_of(rows: Iterable[Row]) -> KeyPast:
                 here = here._replace(outcome=told_of(outcome, bytes(payload)), left=False)
             case Closed():
                 here = None
-            case Cancelled():
-                past = past._replace(early=None)
             case Commanded():
                 act = int(KeyAct.FORGET if record.forget else KeyAct.CANCEL)
                 answer = "said", record.generation, record.started, record.finished
-                past = past._replace(
-                    said=(*past.said, ((act, record.tag), answer)),
-                    early=record.tag if record.early else past.early,
-                )
+                past = past._replace(said=(*past.said, ((act, record.tag), answer)))
     if here is not None:
         here = here._replace(lost=tuple(sorted(here.callers)))
     return past._replace(open=here)
@@ -695,11 +679,11 @@ def _request_of(to: Any) -> Request:
     return request
 
 
-def _known(past: KeyPast) -> tuple[int, Tag | None, tuple[Any, ...]]:
+def _known(past: KeyPast) -> tuple[int, tuple[Any, ...]]:
     """The facts that a journal must have."""
     here = past.open
     if here is None:
-        return past.opened, past.early, ()
+        return past.opened, ()
     executions = here.earlier + here.starts
     open_ = here.number, here.input, executions, here.outcome, here.callers
-    return past.opened, past.early, open_
+    return past.opened, open_

@@ -18,23 +18,20 @@ from ...core.calls import Call, ClientSession, Stage
 from ...core.client import ClientCore
 from ...core.client_pings import Pings
 from ...core.client_sessions import Sessions
-from ...core.deadlines import Deadlines
-from ...core.dedup import DedupCache
-from ...core.dispatcher import Dispatcher
 from ...core.dispatches import Dispatches
 from ...core.executions import Execution, Worker
+from ...core.gate import Gate
 from ...core.health import Link
-from ...core.key_answers import KeyAnswers
-from ...core.key_commands import KeyCommands
-from ...core.key_records import NOBODY, Generation, Payload
-from ...core.keyed import KeyedRequests
-from ...core.keys import Keys
+from ...core.key_records import Payload
 from ...core.lives import Life
 from ...core.ranges import Ranges
-from ...core.requests import Entry, RetainedOutcome, Session
+from ...core.requests import RetainedOutcome
 from ...core.router import Router
 from ...core.scheduler import Scheduler
+from ...core.sessions import Session
+from ...core.sessions import Sessions as ServerSessions
 from ...core.slots import Pool, Slot
+from ...core.work import Answer, Ended, Said, Ticket, Told, Work, Works
 from ...core.worker import WorkerCore, _Kept
 from ...core.workforce import Workforce
 from ...retrylab.values import Bag, Counted, Forms, Rule
@@ -56,48 +53,57 @@ def _is_set(owner: Any, value: Any) -> bool:
     return value is not None
 
 
-def _where(entry: Entry, execution: Execution | None) -> Any:
+def _where(work: Work, execution: Execution | None) -> Any:
     return None if execution is None else (execution.worker.id, execution.number)
 
 
-def _entries(session: Session, entries: dict[int, Entry]) -> Any:
+def _tickets(session: Session, tickets: dict[int, Ticket]) -> Any:
     """In the order of their arrival, and whether a sync that answers the newest probe,
     and one that repeats it, would have their outcome sent again."""
     return tuple(
-        (entry, _is_sent_before(entry, session.probe), _is_sent_before(entry, 0))
-        for entry in entries.values()
+        (ticket, _is_sent_before(ticket, session.probe), _is_sent_before(ticket, 0))
+        for ticket in tickets.values()
     )
 
 
-def _is_sent_before(entry: Entry, probe: int) -> bool:
-    return entry.kept is not None and entry.kept.sent_probe < probe
+def _is_sent_before(ticket: Ticket, probe: int) -> bool:
+    return ticket.kept is not None and ticket.sent_probe < probe
 
 
-def _live_deadlines(deadlines: Deadlines, heap: Any) -> Any:
-    sessions = deadlines._dispatcher.cache.sessions
+def _work_of(ticket: Ticket, work: Work | None) -> Any:
+    """A work that only this ticket can name has its form here."""
+    return work if work is None or work.name is None else work.id
+
+
+def _live_deadlines(router: Router, heap: Any) -> Any:
     return Bag(
         tuple(
             (session, sequence)
             for _, session, sequence in heap
-            if session in sessions
-            and sequence in sessions[session].entries
-            and sessions[session].entries[sequence].kept is None
+            if (ticket := router._ticket(session, sequence)) is not None and ticket.kept is None
         )
     )
 
 
-def _lines(scheduler: Scheduler, lines: dict[bytes, dict[Any, Entry]]) -> Any:
+def _lines(scheduler: Scheduler[Work], lines: dict[bytes, dict[Any, Work]]) -> Any:
     return tuple((session, tuple(line)) for session, line in lines.items())
 
 
-def _numbers(keys: Keys, generations: dict[Any, Generation]) -> Any:
-    return tuple(generation.number for generation in generations.values())
+def _numbers(owner: Works, works: dict[Any, Work]) -> Any:
+    return tuple(work.number for work in works.values())
 
 
-def _unsafe(answers: KeyAnswers, unsafe: deque[tuple[int, Any]]) -> Any:
+def _answer(answer: Answer) -> Any:
+    """Who waits, and what for."""
+    if isinstance(answer, Told | Ended | Said):
+        return type(answer).__name__, answer.ticket.id, answer[1]
+    return answer
+
+
+def _unsafe(gate: Gate[Answer], unsafe: deque[tuple[int, Any, Answer]]) -> Any:
     """How much is to be written before each."""
-    safe = answers._journal.safe
-    return tuple((after - safe, given) for after, given in unsafe)
+    safe = gate._journal.safe
+    return tuple((after - safe, _answer(answer)) for after, _, answer in unsafe)
 
 
 def _unsent(dispatches: Dispatches, held: deque[Execution]) -> Any:
@@ -110,47 +116,69 @@ def _unsent(dispatches: Dispatches, held: deque[Execution]) -> Any:
     )
 
 
-_JOURNAL = "in the form of the dispatcher"
+_JOURNAL = "in the form of the router"
 
 RULES: dict[type, dict[str, Rule]] = {
     Router: {
-        **_out("in the form of the dispatcher", "keys"),
+        **_out("in the form of the works", "sessions"),
+        **_out("in the form of the workforce", "dispatches"),
+        **_out("follows from works and tickets; bounds are far", "accounts"),
         **_out("look at what is in the form, between steps", "_key_pages", "_running"),
-        **_out(_PEOPLE, "_stacks"),
-        **_out("in the form of closing and of the dispatcher", "stages"),
+        **_out(_PEOPLE, "_stacks", "_log_second", "_log_lines", "waits"),
         **_out(_CONSTANT, "limits", "wire", "_new_id"),
         **_out(_PEOPLE, "malformed"),
-        **_out(_CLOCK, "_clock"),
+        **_out(_CLOCK, "clock"),
+        **_out("empty between steps", "_is_late"),
+        **_out("a bound of memory: when to sweep the deadlines of what is gone", "_most"),
         "closing": Rule("its times are clock readings", lambda owner, it: it.stage),
         "starting": Rule("the text is for people", lambda owner, text: bool(text)),
-    },
-    Dispatcher: {
-        **_out("the router's", "cache", "pool", "queue", "workforce", "announced"),
-        **_out(_CONSTANT, "limits"),
-        **_out(_PEOPLE, "_log_second", "_log_lines", "waits"),
-        **_out(_CLOCK, "clock"),
-        **_out("empty between steps", "out"),
-        **_out("the router's", "_closing", "is_starting"),
-        **_out("in the form of the workforce", "dispatches"),
         "journal": Rule(
             "how much of it is not safe; records only count on",
             lambda owner, journal: journal.appended - journal.safe,
         ),
+        "_deadlines": Rule("those of what is answered or gone do nothing", _live_deadlines),
+        "_limited": Rule(
+            "until when is a clock reading",
+            lambda owner, limited: Bag(tuple((e.worker.id, e.number) for _, _, e in limited)),
+        ),
     },
-    Deadlines: {
-        **_out("the router's", "_dispatcher"),
-        **_out("empty between steps", "behind", "_due", "_late", "_left"),
-        **_out("a bound of memory: when to sweep the deadlines of what is gone", "_most"),
-        "heap": Rule("those of what is answered or gone do nothing", _live_deadlines),
-    },
-    DedupCache: {
-        **_out(_CONSTANT, "limits"),
-        **_out(_DERIVED, "epoch", "_by_nonce", "_opened"),
+    Works: {
+        **_out(_CONSTANT, "limits", "keys", "_account_id", "_never_starts"),
         **_out(_PEOPLE, "counters", "failures"),
+        **_out("the router's", "accounts", "queue", "dispatches"),
+        **_out(_CLOCK, "clock"),
+        **_out(_JOURNAL, "journal"),
+        **_out("as much as there may be, between steps", "budget"),
+        **_out("empty between steps", "out", "_leaving", "_due", "_stopping", "_pages"),
+        **_out("what is due ends in the step in which time passes", "_late"),
+        **_out(_DERIVED, "commands_of"),
+        **dict.fromkeys(
+            ("open", "ending", "orphans", "retained"),
+            Rule("in the form of the generations", _numbers),
+        ),
+        "_restored": Rule("in their order", lambda owner, left: tuple(w.number for w in left)),
+        "commands": Rule(
+            "when they were said is a clock reading; the explorer ends the oldest",
+            lambda owner, commands: tuple(
+                (command, answer) for command, (answer, _) in commands.items()
+            ),
+        ),
+    },
+    Gate: {
+        **_out("the router's", "_journal", "_keys", "_budget"),
+        **_out("empty between steps: few wait", "_late"),
+        **_out("in the form of what waits", "_decided"),
+        "_unsafe": Rule("after how much more of the journal", _unsafe),
+    },
+    ServerSessions: {
+        **_out(_CONSTANT, "limits"),
+        **_out(_DERIVED, "_by_nonce", "_opened"),
+        **_out(_PEOPLE, "counters"),
+        **_out("the router's", "_accounts"),
         **_out("says who makes room for whom; there is room for all", "_idle"),
         "_ended": Rule("a set", lambda owner, ended: Bag(tuple(ended))),
         "_unsettled": Rule("a set", lambda owner, ids: Bag(tuple(ids))),
-        "sessions": Rule(
+        "known": Rule(
             "in the order in which they were heard, which only says whose lease ends first; "
             "the explorer ends any of them",
             lambda owner, sessions: Bag(tuple(sessions.values())),
@@ -158,103 +186,65 @@ RULES: dict[type, dict[str, Rule]] = {
     },
     Session: {
         **_out(_CLOCK, "heard_s"),
-        **_out(_CONSTANT, "message_bytes", "opener"),
-        **_out(_DERIVED, "name", "nonce"),
+        **_out(_CONSTANT, "opener"),
+        **_out(_DERIVED, "nonce"),
+        "account": Rule("follows from works and tickets", lambda session, account: account.id),
         "route": Rule(
             "each connection has a route of its own",
-            lambda session, route: route
-            and Counted("connection", names.client_of(route), names.connection_of(route)),
+            lambda session, route: Counted(
+                "connection", names.client_of(route), names.connection_of(route)
+            ),
         ),
         "connection": Rule(
             "compared with each other only",
-            lambda session, number: number
-            and Counted("connection", names.client_of(session.id), number),
+            lambda session, number: Counted("connection", names.client_of(session.id), number),
         ),
         "probe": Rule(
             "compared with each other only; 0 is before all",
             lambda session, number: number
             and Counted("probe", names.client_of(session.id), number),
         ),
-        "entries": Rule("with what their outcomes are compared by", _entries),
+        "tickets": Rule("with what their outcomes are compared by", _tickets),
     },
-    Entry: {
+    Ticket: {
+        **_out("it is listed under its session", "session"),
+        **_out("only compared with its session's; see there", "sent_probe"),
+        "work": Rule("that of a key is in the form of the works", _work_of),
+    },
+    Work: {
         **_out(_PEOPLE, "queued_s"),
+        **_out(_CLOCK, "since_s", "opened_s"),
+        **_out("in the form of these", "timed"),
+        "account": Rule("follows from works and tickets", lambda work, account: account.id),
+        "tickets": Rule(
+            "in the form of their sessions",
+            lambda work, tickets: tuple((each.id, each.counts) for each in tickets),
+        ),
         "execution": Rule("in the form of its worker", _where),
     },
     RetainedOutcome: {
-        **_out("only compared with its session's; see there", "sent_probe"),
         **_out(_DERIVED, "size_bytes"),
         **_out("in the form of the outcome", "payload"),
         "outcome": Rule(
             "texts are for people", lambda kept, outcome: frames_form(kept.frames)
         ),
     },
-    KeyedRequests: {
-        **_out("the router's", "_cache", "_dispatcher"),
-        **_out(_CONSTANT, "_new_id"),
-        **_out(_JOURNAL, "_journal"),
-        "_restored": Rule(
-            "in their order",
-            lambda owner, left: tuple(left),
-        ),
-        **_out(_CLOCK, "_clock"),
-        "_sessions": Rule(
-            "in the form of the cache, unless they have ended",
-            lambda owner, sessions: tuple(
-                (namespace, session.id) for namespace, session in sessions.items()
-            ),
-        ),
-    },
-    KeyAnswers: {
-        **_out("the router's", "_cache", "_dispatcher"),
-        **_out("as many as there may be, between steps", "_left"),
-        **_out("empty between steps: few wait", "_late"),
-        **_out("in the form of what waits", "_decided"),
-        **_out(_DERIVED, "_room"),
-        **_out(_JOURNAL, "_journal"),
-        "_unsafe": Rule("after how much more of the journal", _unsafe),
-    },
-    Keys: {
-        **_out(_CONSTANT, "limits"),
-        **_out(_DERIVED, "usage", "room", "waiting"),
-        **_out(_JOURNAL, "journal"),
-        **_out("empty between steps", "_leaving"),
-        **_out("what is due ends in the step in which time passes", "_late"),
-        **dict.fromkeys(
-            ("open", "ending", "orphans", "retained"),
-            Rule("in the form of the generations", _numbers),
-        ),
-    },
-    KeyCommands: {
-        **_out(_DERIVED, "of", "_room"),
-        **_out(_JOURNAL, "_journal"),
-        "said": Rule(
-            "when they were said is a clock reading; the explorer ends the oldest",
-            lambda owner, commands: tuple(
-                (command, answer) for command, (answer, _) in commands.items()
-            ),
-        ),
-    },
-    Generation: {
-        **_out(_CLOCK, "since_s"),
-        **_out("in the form of these", "timed"),
-    },
     Payload: {
         **_out("in the form of the answers, and of the disk", "after"),
     },
     Scheduler: {
-        "_lines": Rule("their entries are in the form of the cache", _lines),
+        "_lines": Rule("their works are in the form of these", _lines),
         "_paused": Rule(
             "no order among them", lambda owner, lines: Bag(_lines(owner, lines))
         ),
         "_suspects": Rule(
-            "their entries are in the form of the cache",
+            "their works are in the form of these",
             lambda owner, lines: tuple((key, tuple(lines[key]))
                                              for key in lines),
         ),
     },
     Announcements: {
-        **_out("the router's", "_cache"),
+        **_out("the router's", "_accounts"),
         "lines": Rule(
             "their executions are in the form of their workers",
             lambda owner, lines: tuple((session, tuple(lines[session])) for session in lines),
@@ -311,8 +301,9 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out("in the form of the dispatches that are held", "after"),
         **_out("a function of its number and its request", "dispatch"),
         **_out(_PEOPLE, "note", "serial"),
-        "session": Rule("in the form of the cache", lambda owner, session: session.id),
-        "entry": Rule("in the form of the cache", _is_set),
+        "session": Rule("follows from works and tickets", lambda owner, account: account.id),
+        "entry": Rule("in the form of the works", _is_set),
+        "work": Rule("in the form of the works", lambda owner, work: work and work.id),
         "stop_s": Rule(_CLOCK, _is_set),
     },
     ClientCore: {
@@ -413,7 +404,6 @@ RULES: dict[type, dict[str, Rule]] = {
 
 FORMS: Forms = {
     **RULES,
-    type(NOBODY): lambda nobody: {},
     Ranges: lambda ranges: tuple(ranges.flat()),
     Frames: frames_form,
     Mail: mail_form,

@@ -125,7 +125,7 @@ from ...retrylab import (
 from ...retrylab.values import form
 from ..parts import GuardTimer, wanted
 from ..simulation.bounds import audit, unfinished
-from ..simulation.coverage import KeyPair, counted_keys
+from ..simulation.coverage import Pair, counted_pairs
 from . import names
 from .configurations import Configuration
 from .rules import FORMS
@@ -153,8 +153,8 @@ INPUT, OTHER = b"x", b"y"
 """The input that is asked under the key, and another one."""
 MOST_BYTES = 1 << 20
 
-PAIRS: Counter[KeyPair] = Counter()
-"""How often each input came to a generation of a key in each state, in all searches of this
+PAIRS: Counter[Pair] = Counter()
+"""How often each input came to a work in each state, in all searches of this
 process since it was cleared; no part of any state."""
 
 Told: TypeAlias = tuple[Any, ...]
@@ -506,14 +506,14 @@ class Server(Part):
         for slot in router.pool.slots:
             if slot.start_at_s < math.inf:  # else it is never to start
                 slot.start_at_s = NOT_YET_S
-        for session in router.cache.sessions.values():
+        for session in router.sessions.known.values():
             session.heard_s = NOW_S
         for life in router.pool.lives.values():
             life.heard_s = life.left_s = NOW_S
         for worker in router.workforce.workers.values():
             for execution in worker.live.values():
                 execution.stop_s = None if execution.stop_s is None else NOW_S
-        for generation in router.keys.generations.values():
+        for generation in router.works.generations.values():
             generation.since_s = NOW_S
 
     # -- inputs ---------------------------------------------------------------------
@@ -524,7 +524,7 @@ class Server(Part):
         if isinstance(message, WorkerMail):
             self._of_worker(message, header)
             return
-        sessions = [each.id for each in self.router.cache.sessions.values() if not each.ended]
+        sessions = [each.id for each in self.router.sessions.known.values() if not each.ended]
         if getattr(header, "session", None) in sessions:
             self.say("heard", *_finishes(header, self.configuration))
         self.hear(message, header)
@@ -566,10 +566,10 @@ class Server(Part):
         """Timers, the journal, and what somebody may do to the server."""
         yield from self._of_workers()
         yield from self._of_requests()
-        keys = self.router.keys
-        if keys.orphans or keys.retained:
+        works = self.router.works
+        if works.orphans or works.retained:
             yield Choice("unwanted")
-        if keys.commands.said:
+        if works.commands:
             yield Choice("expire")
         if self.life and self.router.starting and not self.not_free:
             yield Choice("open")
@@ -599,15 +599,15 @@ class Server(Part):
             yield Choice("tick")
 
     def _of_requests(self) -> Iterator[Choice]:
-        sessions = self.router.cache.sessions
+        sessions = self.router.sessions.known
         for session in sessions.values() if not self.configuration.instant else ():
             if not session.ended:
                 yield Choice("lease", (session.id,), bound="leases")
-            for sequence in session.entries:
+            for sequence in session.tickets:
                 yield Choice("forge", (session.id, sequence), bound="forgeries")
-        for _, id, sequence in self.router.dispatcher.deadlines.heap:
-            entry = id in sessions and sessions[id].entries.get(sequence)
-            if entry and entry.kept is None:
+        for _, id, sequence in self.router._deadlines:
+            ticket = self.router._ticket(id, sequence)
+            if ticket is not None and ticket.kept is None:
                 yield Choice("deadline", (id, sequence), bound="limits")
 
     def _ticks(self) -> bool:
@@ -650,7 +650,7 @@ class Server(Part):
         self._end_lease(session)
 
     def _end_lease(self, session: bytes) -> None:
-        sessions = self.router.cache.sessions
+        sessions = self.router.sessions.known
         if session in sessions:
             sessions[session].heard_s = LONG_AGO_S
             sessions.move_to_end(session, last=False)
@@ -659,12 +659,11 @@ class Server(Part):
     def _deadline(self, session: bytes, sequence: int) -> None:
         """Let a deadline be due."""
         self.did("", ("out_of_time", (session, sequence)))
-        deadlines = self.router.dispatcher.deadlines
-        deadlines.heap = [
+        self.router._deadlines = [
             (LONG_AGO_S if each[1:] == (session, sequence) else each[0], *each[1:])
-            for each in deadlines.heap
+            for each in self.router._deadlines
         ]
-        heapq.heapify(deadlines.heap)
+        heapq.heapify(self.router._deadlines)
         self._tick()
 
     def _forge(self, session: bytes, sequence: int) -> None:
@@ -678,15 +677,15 @@ class Server(Part):
     def _unwanted(self) -> None:
         """Nobody has waited for so long that the deadline for orphans, or the retention, ends."""
         self.did("", ("unwanted",))
-        keys = self.router.keys
-        for generation in (*keys.orphans.values(), *keys.retained.values()):
+        works = self.router.works
+        for generation in (*works.orphans.values(), *works.retained.values()):
             generation.since_s = LONG_AGO_S
         self._tick()
 
     def _expire(self) -> None:
         """The oldest command need not be known any more."""
         self.did("", ("expired",))
-        said = self.router.keys.commands.said
+        said = self.router.works.commands
         command, (answer, _) = next(iter(said.items()))
         said[command] = answer, LONG_AGO_S
         self._tick()
@@ -699,7 +698,7 @@ class Server(Part):
         rows = [row for group in self.written[:groups] for row in group]
         self.safe, self.written = compacted((*self.safe, *rows)), self.written[groups:]
         self.say_of_key("synced", groups)
-        self.take(Saved(self.router.dispatcher.journal.safe + len(rows), NOW_S))
+        self.take(Saved(self.router.journal.safe + len(rows), NOW_S))
 
     def _fall(self, kept: int) -> None:
         rows = [row for group in self.written[:kept] for row in group]
@@ -726,7 +725,7 @@ class Server(Part):
         are told.  ``repairs``: whether a dispatch may be the repetition of a lost one."""
         router = self.router
         self.new_id.attach(router.pool)
-        with counted_keys(router.keys, PAIRS):
+        with counted_pairs(router.works, PAIRS):
             effects = router.take(given)
             while router.behind:
                 effects += router.take(Resume(NOW_S))
@@ -756,7 +755,7 @@ class Server(Part):
         return said
 
     def _say_ready(self) -> None:
-        ready = bool(self.router.workforce.environment) or bool(self.router.keys.open)
+        ready = bool(self.router.workforce.environment) or bool(self.router.works.open)
         if ready != self.ready:
             self.ready = ready
             for name in self.callers():
@@ -1754,7 +1753,7 @@ class HostServer(Server):
 
     def _is_due(self) -> bool:
         now_s, leases = self.clock_s(), self.hosts.hosts.leases
-        unknown = self.router.dispatcher.dispatches.unknown.live_executions
+        unknown = self.router.dispatches.unknown.live_executions
         if not unknown and copy.copy(self.hosts.earlier).take_dead(now_s):
             return True
         if any(s.is_open and not s.life and s.start_at_s <= NOW_S for s in self.router.pool.slots):
@@ -1810,7 +1809,7 @@ class HostServer(Server):
     def _taken(self, back: WorkerBack) -> None:
         """What a worker that is back runs, and the journal knows, is this router's now."""
         worker = self.router.workforce.workers.get(back.worker)
-        unknown = self.router.dispatcher.dispatches.unknown
+        unknown = self.router.dispatches.unknown
         for number, execution in worker.live.items() if worker is not None else ():
             if execution.session is not unknown:
                 self.did("", ("taken", (named(back.incarnation), number), self.life))
@@ -1872,7 +1871,7 @@ class HostServer(Server):
         while self.group:
             rows, self.group = self.group, ()
             self.safe = compacted((*self.safe, *rows))
-            said += super().take(Saved(self.router.dispatcher.journal.safe + len(rows), NOW_S))
+            said += super().take(Saved(self.router.journal.safe + len(rows), NOW_S))
         del self.incarnations
         return said
 
