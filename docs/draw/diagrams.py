@@ -1,8 +1,8 @@
-"""The pictures of the states of a request and of the layers, as SVG.
+"""The pictures of the states of a work and of the layers, as SVG.
 
 Theory of operation
 -------------------
-No arrow is written down here.  Arrows of the states are found: the dedup cache is brought
+No arrow is written down here.  Arrows of the states are found: a work with a key is brought
 into each state, given each input, and asked where it is.  Arrows of the layers are the rule
 that ``tests/test_layers.py`` checks.
 """
@@ -15,13 +15,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trio_envserve.core import messages, request_table
-from trio_envserve.core.dedup import DedupCache
-from trio_envserve.core.limits import ServerLimits
-from trio_envserve.core.request_table import TABLE, RequestInput
-from trio_envserve.core.requests import Ask, RequestState, RetainedOutcome, Session
+from trio_envserve.core import messages
+from trio_envserve.core.key_records import KeyAct, Keyed, KeyName
+from trio_envserve.core.requests import Ask, RetainedOutcome
+from trio_envserve.core.router import Router
+from trio_envserve.core.work import Ticket, Work, WorkInput, Works, WorkState
 
-from .tables import COLUMNS, DOCS
+from .tables import DOCS
 
 # Column of each layer in the picture from left to right, so that no line crosses a box.
 # Its height follows from the rule.
@@ -31,54 +31,93 @@ COLUMN_OF_LAYER: Mapping[str, int] = {
 }  # fmt: skip
 
 
-def _prepared(state: RequestState, *, rerun: bool) -> tuple[DedupCache, Session]:
-    """A cache whose request 0 is in this state."""
-    cache = DedupCache(b"e" * 16, ServerLimits())
-    session = cache.open(b"s" * 16, b"n" * 16, "drawn", b"route", 1, 0.0)
+NAME = KeyName(b"drawn", b"key")
+
+
+def _prepared(state: WorkState, *, rerun: bool) -> tuple[Works, Work | None]:
+    """A router's works, and its work under one name, which is in this state."""
+    router = Router(epoch=b"e" * 16, slots=1, now_s=0.0, new_id=lambda: b"i" * 16)
+    works = router.works
+    if state is WorkState.ABSENT:
+        return works, None
+    work = _opened(works, 0, rerun=rerun)
+    if state in (WorkState.RUNNING, WorkState.COMPLETED, WorkState.HELD):
+        _give(works, work, WorkInput.DISPATCH)
+    if state is WorkState.COMPLETED:
+        _give(works, work, WorkInput.REPORT)
+    if state is WorkState.HELD:
+        _give(works, work, WorkInput.CANCEL)
+        work = _opened(works, 1, rerun=rerun)
+    if state is WorkState.CLOSED:
+        _give(works, work, WorkInput.DISPATCH)
+        _give(works, work, WorkInput.CANCEL)
+    if state is WorkState.ARCHIVED:
+        work.state = state  # only a journal brings one there
+    assert work.state is state
+    return works, work
+
+
+def _opened(works: Works, sequence: int, *, rerun: bool) -> Work:
+    session = works.sessions.open(b"s" * 16, b"n" * 16, "drawn", b"route", 1, 0.0)
     assert session is not None
-    ask = Ask(b"d" * 16, b"body", rerun, 2)
-    for each, arg in (
-        (RequestInput.REQUEST, ask),
-        (RequestInput.DISPATCH, object()),
-        (RequestInput.OUTCOME, _kept()),
-    ):
-        if session.state(0) is state:
-            break
-        cache.step(session, 0, each, arg)
-    assert session.state(0) is state
-    return cache, session
+    asked = Keyed(KeyAct.ASK, NAME, b"caller")
+    ask = Ask(b"d" * 32, b"body", rerun, 4, asked)
+    assert works.request(session, sequence, ask, b"route") is not None
+    return works.open[NAME]
 
 
-def arrows() -> dict[tuple[RequestState, RequestState], list[str]]:
+def _give(works: Works, work: Work | None, given: WorkInput) -> None:
+    """One input, with what it comes with."""
+    ticket = next(iter(work.tickets), None) if work is not None else None
+    session = works.sessions.open(b"s" * 16, b"n" * 16, "drawn", b"route", 1, 0.0)
+    assert session is not None
+    another = Ticket(session, 9, b"d" * 32, 4, Keyed(KeyAct.ASK, NAME, b"other"), b"other", True)
+    ask = Ask(b"d" * 32, b"body", None, 4, another.key)
+    if given in (WorkInput.ASK, WorkInput.CLASH, WorkInput.ATTACH):
+        arg: Any = (another, ask)
+    elif given in (WorkInput.LEAVE, WorkInput.LOSE):
+        arg = ticket
+    elif given is WorkInput.WITHDRAW:
+        arg = another
+    elif given is WorkInput.DISPATCH:
+        arg = object()
+    elif given in (WorkInput.REPORT, WorkInput.READ):
+        arg = _kept()
+    elif given in (WorkInput.DEAD, WorkInput.ANSWER):
+        arg = _no_outcome
+    else:
+        arg = ""
+    works.step(work, given, arg)
+
+
+def arrows() -> dict[tuple[WorkState, WorkState], list[str]]:
     """Inputs that lead from one state to another, found by trying."""
-    ask = Ask(b"d" * 16, b"body", None, 2)
-    found: dict[tuple[RequestState, RequestState], list[str]] = {}
-    for row, cells in TABLE.items():
-        arg: Any = {
-            RequestInput.REQUEST: ask,
-            RequestInput.OTHER_DIGEST: ask,
-            RequestInput.DISPATCH: object(),
-        }.get(row)
-        if row in (RequestInput.OUTCOME, RequestInput.ANSWERED):
-            arg = _kept()
-        elif row in (RequestInput.WORKER_DEAD, RequestInput.DEADLINE):
-            arg = _no_outcome
-        for state in COLUMNS:
-            if cells[state] is request_table._never:
+    found: dict[tuple[WorkState, WorkState], list[str]] = {}
+    never = Works.TABLE[WorkInput.DISPATCH][WorkState.ABSENT]
+    for row, cells in Works.TABLE.items():
+        for state in WorkState:
+            if cells[state] is never or state is WorkState.ARCHIVED:
                 continue
             for rerun in (False, True):
-                cache, session = _prepared(state, rerun=rerun)
-                cache.step(session, 0, row, arg)
-                after = session.state(0)
+                works, work = _prepared(state, rerun=rerun)
+                _give(works, work, row)
+                after = _after(works, work)
                 label = row.value
-                if row is RequestInput.WORKER_DEAD:
+                if row is WorkInput.DEAD and state is WorkState.RUNNING:
                     label += ", consent left" if rerun else ", no consent"
                 if after is not state and label not in found.setdefault((state, after), []):
                     found[state, after].append(label)
-    return found
+    return {pair: labels for pair, labels in found.items() if labels}
 
 
-def _no_outcome(entry: Any) -> RetainedOutcome:
+def _after(works: Works, work: Work | None) -> WorkState:
+    if work is None:
+        opened = works.open.get(NAME)
+        return WorkState.ABSENT if opened is None else opened.state
+    return work.state
+
+
+def _no_outcome(work: Any) -> RetainedOutcome:
     return _kept()
 
 
@@ -116,9 +155,12 @@ def _text(x: float, y: float, lines: Sequence[str], small: bool = True) -> str:
 
 
 def states_svg() -> str:
-    """States of a request, and the inputs that lead from one to another."""
+    """States of a work, and the inputs that lead from one to another."""
     step, box, middle = 190, 96, 300
-    order = (*COLUMNS, RequestState.FINISHED)
+    order = (
+        WorkState.ABSENT, WorkState.HELD, WorkState.WAITING, WorkState.RUNNING,
+        WorkState.COMPLETED, WorkState.CLOSED,
+    )  # fmt: skip
     x = {state: 70 + step * index for index, state in enumerate(order)}
     parts = []
     for (start, stop), labels in arrows().items():
@@ -148,8 +190,8 @@ def states_svg() -> str:
             f'height="40" rx="8"/>'
         )
         parts.append(_text(x[state], middle + 5, [state.value], small=False))
-    title = "The states of a request"
-    return _svg(x[RequestState.FINISHED] + 70, middle + 125, title, parts)
+    title = "The states of a work"
+    return _svg(x[WorkState.CLOSED] + 70, middle + 125, title, parts)
 
 
 def may_import() -> dict[str, set[str]]:

@@ -17,17 +17,13 @@ from tests.oracles.digests import STORED as SIZES
 from trio_envserve.core import (
     call_table,
     errors,
-    key_table,
-    keyed,
     limits,
     lives,
     messages,
-    request_table,
 )  # fmt: skip
 from trio_envserve.core.calls import Stage
 from trio_envserve.core.endings import ENDINGS, RAISED
 from trio_envserve.core.fields import Field
-from trio_envserve.core.key_records import GenerationState
 from trio_envserve.core.limit_rules import RULES
 from trio_envserve.core.limits import (
     ClientLimits,
@@ -36,9 +32,8 @@ from trio_envserve.core.limits import (
     WireLimits,
     WorkerLimits,
 )
-from trio_envserve.core.request_table import TABLE, RequestInput
-from trio_envserve.core.requests import RequestState
 from trio_envserve.core.terms import Verdict
+from trio_envserve.core.work import Refusal, Works, WorkState
 from trio_envserve.lab.conformance.findings import Case
 from trio_envserve.lab.exploration.configurations import Configuration
 from trio_envserve.lab.mutants import MUTANTS
@@ -47,61 +42,33 @@ from trio_envserve.models.endpoints import Endpoint
 from trio_envserve.options import options_of
 
 DOCS = Path(__file__).resolve().parent.parent
-COLUMNS = (
-    RequestState.NOT_SEEN,
-    RequestState.WAITING,
-    RequestState.RUNNING,
-    RequestState.COMPLETED,
-)
-
-# Action of a cell of the dedup cache's table in words, by the name of its function.
-CELL_WORDS: Mapping[str, str] = {
-    "_enter": "enter, or refuse for now",
-    "_coalesce": "coalesce",
-    "_replay": "replay",
-    "_conflict": "conflict",
-    "_run": "run",
-    "_complete": "complete and answer",
-    "_stray": "ignore",
-    "_ignore": "ignore",
-    "_never": "–",  # noqa: RUF001  # a dash: cannot be
-    "_finish_new": "finish",
-    "_finish_waiting": "unqueue, finish",
-    "_finish_running": "finish; stop the execution",
-    "_finish_kept": "finish, free the outcome",
-    "_lose": 'consent and allowance left: waiting; else completed, "worker lost"',
-    "_expire_waiting": "completed",
-    "_expire_running": "completed; stop the execution",
-    "_answer": "completed; answer",
-    "_turn_away": "forget: not seen",
-}
-
-# Action of a cell of the table of a key's generation, in words.
-GENERATION_WORDS: Mapping[str, str] = {
+# Action of a cell of the table of work, in words.
+WORK_WORDS: Mapping[str, str] = {
     "_never": "–",  # noqa: RUF001  # a dash: cannot be
     "_ignore": "ignore",
-    "_open": "open a generation, or refuse; after a cancel that overtook it: cancelled",
-    "_join": "one more waiter",
+    "_open": "open a work, or refuse",
+    "_join": "one more ticket that counts",
     "_replay": "replay",
-    "_conflict": "refuse: conflict",
+    "_clash": "refuse: conflict",
     "_unknown": "refuse: unknown key",
-    "_watch": "wait, and do not count",
+    "_watch": "a ticket that does not count",
     "_show": "replay",
     "_leave": "counts no more; the last one: close, or retention begins",
-    "_lose": "its caller counts on; the last one: the orphan deadline begins",
-    "_withdraw": "its caller counts no more; the last one: close, or retention begins",
-    "_remember": "remember it for the next ask",
+    "_lose": "its caller counts on for `orphan_s`, if that is not 0",
+    "_waive": "its caller counts no more; the last one: close, or retention begins",
     "_close": "close",
+    "_release": "waiting",
     "_run": "running",
-    "_end": "its outcome is there: completed; answer all. None: waiting",
-    "_end_late": "nothing of it runs any more",
-    "_release": "forget; what is held may start",
+    "_retry": 'consent and allowance left: waiting; else completed, "worker lost"',
+    "_free": "nothing of it runs any more",
+    "_remove": "gone; what is held may start",
     "_complete": "completed; answer all",
-    "_fail": "answer all; close: nothing is retained",
+    "_expire": "completed, or closed if it never ran; answer all",
+    "_abort": "completed; answer all; stop the execution",
     "_abandon": "lost callers count no more: close, or retention begins",
-    "_end_unread": "close; who waits: cancelled",
-    "_show_read": "completed; answer all",
-    "_send_away": "answer all that it could not be read; retention begins",
+    "_disown": "close; who waits: cancelled",
+    "_reveal": "completed; answer all",
+    "_puzzle": "answer all that it could not be read; retention begins",
 }
 
 # Action of a cell of the table of a client's call, in words.
@@ -291,27 +258,14 @@ def messages_table() -> str:
     return "\n".join(lines[1:])
 
 
-def state_table() -> str:
-    """The table of the dedup cache, in words."""
-    check_words(TABLE, CELL_WORDS)
-    lines = ["| input | " + " | ".join(state.value for state in COLUMNS) + " | finished |"]
-    lines.append("|---" * (len(COLUMNS) + 2) + "|")
-    for row, cells in TABLE.items():
-        words = [CELL_WORDS[cells[state].__name__] for state in COLUMNS]
-        asks = row in (RequestInput.REQUEST, RequestInput.OTHER_DIGEST)
-        last = "refuse: finished" if asks else "ignore"
-        lines.append(f"| {row.value} | " + " | ".join(words) + f" | {last} |")
-    return "\n".join(lines)
+def work_table() -> str:
+    """The table of work, in words."""
+    return table_in_words(Works.TABLE, WorkState, WORK_WORDS)
 
 
 def calls_table() -> str:
     """The table of a client's call, in words."""
     return table_in_words(call_table.TABLE, Stage, CALL_WORDS)
-
-
-def generations_table() -> str:
-    """The table of a key's generation, in words."""
-    return table_in_words(key_table.TABLE, GenerationState, GENERATION_WORDS)
 
 
 def lives_table() -> str:
@@ -423,12 +377,7 @@ def limit_rules_table() -> str:
 
 def refusals_table() -> str:
     """Every code of ``Refused`` and ``Error``."""
-    for_now = {code for code, _, later in request_table.REFUSALS.values() if later}
-    for_now |= {code for code, later in keyed.REFUSALS.values() if later} | {
-        "key-queue-full",
-        "keys-early",
-        "journal",
-    }
+    for_now = {code for code, _, later in (each.value for each in Refusal) if later}
     lines = ["| message | code | `delay_s` | what it means |", "|---|---|---|---|"]
     for code, words in REFUSAL_WORDS.items():
         delay = "a number: for now" if code in for_now else "null: for good"

@@ -682,7 +682,6 @@ class Works:
 
     def _close(self, work: Work, arg: object = None) -> None:
         """It is over: the next ask opens another.  Who still waits hears "cancelled"."""
-        work.wait_no_more()
         tickets, started = self._by_weight(work), work.started
         unanswered = work.outcome is None
         for ticket in tickets:
@@ -976,6 +975,7 @@ class Works:
     def _shut(self, work: Work) -> None:
         """It is open no more: unqueue it, stop its execution; it is held only while one lives."""
         account, before = work.account, work.state
+        work.wait_no_more()
         if before is _W.WAITING:
             self.counters.cancelled += 1
             self.queue.remove(work)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from ...core.account import Account, Usage
+from ...core.account import WHOLE, Account, Usage
 from ...core.client import ClientCore
 from ...core.executions import Duty, Execution
 from ...core.key_records import Payload
@@ -172,10 +172,11 @@ def starved(router: Router) -> list[str]:
         others_bytes = router.accounts.all.kept_bytes - mine_bytes
         mine_bytes += sum(e.size_bytes or 0 for e in here if not e.fetched and e.session is account)
         share = limits.session_share
-        most = max(share * (limits.kept_outcomes - others), _own(limits.kept_outcomes, limits))
-        most_bytes = max(
-            share * (limits.kept_bytes - others_bytes), limits.kept_bytes // limits.sessions
+        own, own_bytes = (
+            bound * account.part // WHOLE for bound in (limits.kept_outcomes, limits.kept_bytes)
         )
+        most = max(share * (limits.kept_outcomes - others), own)
+        most_bytes = max(share * (limits.kept_bytes - others_bytes), own_bytes)
         if account.namespace and not router.accounts.may_retain(account):
             continue
         if account.namespace and router.works.earlier_lives:
@@ -213,7 +214,7 @@ def greedy(router: Router, started: Iterable[Execution]) -> list[str]:
         others_bytes = taken.kept_bytes - session.kept_bytes
         most_bytes = max(
             limits.session_share * (limits.kept_bytes - others_bytes),
-            limits.kept_bytes // limits.sessions,
+            limits.kept_bytes * session.part // WHOLE,
         )
         mine = session.running_count + session.kept_count - session.kept_unrun
         mine_bytes = session.kept_bytes + session.announced_bytes
