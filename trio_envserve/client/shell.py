@@ -299,8 +299,8 @@ class Client:
         self, key: str, *, namespace: str = DEFAULT_NAMESPACE, timeout_s: float | None = None
     ) -> KeyEnded:
         """Cancel the work of a key, whoever waits for it.  What has its outcome keeps it, and
-        the answer says so (``finished``).  If nothing is known under the key, the next ask of
-        it, which may be on its way, is cancelled.
+        the answer says so (``finished``).  If nothing is known under the key, nothing is
+        cancelled: an ask that is on its way is ended by cancelling its call.
 
         Args:
             key: The key.

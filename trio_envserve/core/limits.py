@@ -317,7 +317,7 @@ class KeyLimits(_Checked):
         "those with new ids are refused for now"
     )  # fmt: skip
     command_s: float = limit(
-        600.0, "how late a second copy of a command, or the request that it overtook, may come"
+        600.0, "how late a second copy of a command may come"
     )
     orphan_s: float = limit(
         600.0, "how long work goes on for waiters that were lost, while nobody waits"
