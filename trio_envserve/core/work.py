@@ -1220,7 +1220,7 @@ class Works:
             session.finished.add(sequence)
         else:
             session.finished.add(sequence)
-            started = self._cancel(ticket) or keyed
+            started = self._cancel(ticket) or (keyed and ticket.key is None)
         self.stop()
         self.confirm(Confirm(request, started), waits=is_decided or self.journal.appended > before)
 
