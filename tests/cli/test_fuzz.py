@@ -13,7 +13,7 @@ import pytest
 
 from tests.cli.commands import ROOT, Finished, check_nothing_left, command, run
 from trio_envserve.lab.mutants import MUTANTS, NOT_BY_CHANCE
-from trio_envserve.lab.simulation.coverage import POSSIBLE, POSSIBLE_OF_KEYS
+from trio_envserve.lab.simulation.coverage import POSSIBLE
 from trio_envserve.lab.simulation.plan import Fault
 from trio_envserve.retrylab import USUAL
 from trio_envserve.retrylab import Fault as FaultOfOthers
@@ -78,7 +78,6 @@ async def test_many_runs_have_figures(tmp_path: Path):
     assert (last["harsh_runs"], last["failures"]) == (6, [])
     assert len(last["faults"]) == len(Fault)
     assert len(last["pairs"]) == len(POSSIBLE)
-    assert len(last["key_pairs"]) == len(POSSIBLE_OF_KEYS)
     least = {"clients": 2, "workers": 2, "requests": 50, "faults": 5}
     assert all(last["least"][name] >= count for name, count in least.items())
     assert last["runs_per_minute"] > 0

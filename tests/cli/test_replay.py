@@ -18,7 +18,7 @@ def step_with_completed(path: Path, count: int) -> int:
     """The first step of a recording after which so many rollouts have completed."""
     player = Player(path)
     for _ in player.moments():
-        if player.router.cache.counters.completed >= count:
+        if player.router.works.counters.completed >= count:
             return player.step
     raise AssertionError(f"fewer than {count} rollouts have completed")
 

@@ -87,7 +87,7 @@ def test_machines_answer_and_receive_all_that_is_asked(keyed):
     joined.keep_in_flight(64)
     for _ in range(80):  # more than may be answered while no time passes
         joined.turn()
-    stats, keys = joined.router.stats(), joined.router.keys
+    stats, keys = joined.router.stats(), joined.router.works
     assert stats["running"] == 64
     assert (stats["malformed"], stats["cache"]["refused_for_now"]) == (0, 0)
     assert stats["cache"]["finished"] >= 78 * BATCH  # the last are told with the next requests

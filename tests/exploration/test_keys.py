@@ -6,36 +6,35 @@ from collections import Counter
 
 import pytest
 
-from trio_envserve.core.key_records import GenerationState
+from trio_envserve.core.work import WorkInput, WorkState
 from trio_envserve.lab.exploration.configurations import KEY_TABLE
 from trio_envserve.lab.exploration.keyed import KeyJudge
 from trio_envserve.lab.exploration.search import Search, explore
 from trio_envserve.lab.exploration.systems import system_of
 from trio_envserve.lab.mutants import find
-from trio_envserve.lab.simulation.coverage import (
-    POSSIBLE_OF_KEYS,
-    KeyPair,
-    name_of,
-)
+from trio_envserve.lab.simulation.coverage import POSSIBLE, Pair, name_of
 from trio_envserve.retrylab.explore import Space
 
 AT_NIGHT = {"keys-nightly", "keys-disk-nightly"}
-READ = {pair for pair in POSSIBLE_OF_KEYS if pair[0] is GenerationState.READING}
-"""The pairs of servers that read outcomes from their journals; none does here."""
+NOT_HERE = {pair for pair in POSSIBLE if pair[0] is WorkState.ARCHIVED} | {
+    (WorkState.COMPLETED, WorkInput.ANSWER)
+}
+"""The pairs of servers that read outcomes from their journals, or end many works at once; none
+does here."""
 OF = {each.name: each for each in KEY_TABLE}
 
 
-def pairs_of(search: Search) -> Counter[KeyPair]:
-    counts = search.key_pairs
-    return +Counter({pair: counts[name_of(pair)] for pair in POSSIBLE_OF_KEYS})
+def pairs_of(search: Search) -> Counter[Pair]:
+    counts = search.pairs
+    return +Counter({pair: counts[name_of(pair)] for pair in POSSIBLE})
 
 
 @pytest.mark.slow
 def test_every_pair_of_state_and_input_is_reached_or_has_a_reason():
-    reached = Counter[KeyPair]()
+    reached = Counter[Pair]()
     for name in OF.keys() - AT_NIGHT:
         reached.update(pairs_of(explore(OF[name])))
-    assert set(reached) == set(POSSIBLE_OF_KEYS) - READ
+    assert set(reached) == set(POSSIBLE) - NOT_HERE
 
 
 def test_callers_that_are_exchanged_are_the_same():

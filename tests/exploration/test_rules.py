@@ -29,9 +29,8 @@ def attributes(kind: type) -> set[str]:
     client, router = client.core, server.router
     worker = slot.processes[b"w0-1"].core
     machines = [
-        router, router.cache, router.dispatcher, router.dispatcher.deadlines, router.queue,
-        router.announced, router.pool, router.workforce, router.dispatcher.dispatches, router.keys,
-        router.keys.commands, router.dispatcher.keyed, router.dispatcher.keyed.answers, client,
+        router, router.works, router.works.gate, router.sessions, router.queue, router.announced,
+        router.pool, router.workforce, router.dispatches, client,
         client.calls, client.calls._retries, client.sessions, client.pings, worker,
     ]  # fmt: skip
     return set(vars(next(each for each in machines if type(each) is kind)))

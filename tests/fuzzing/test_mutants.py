@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from trio_envserve.core.request_table import TABLE, RequestInput
-from trio_envserve.core.requests import RequestState
+from trio_envserve.core.work import WorkInput, Works, WorkState
 from trio_envserve.lab.mutants import MUTANTS, NOT_BY_CHANCE, Mutant, Patches, find
 from trio_envserve.lab.simulation.plan import ANY, is_harsh
 from trio_envserve.lab.simulation.simulator import run
@@ -58,13 +57,13 @@ def test_there_are_enough_with_names_and_words():
 
 
 def test_a_mutant_is_gone_after_its_block():
-    cell = TABLE[RequestInput.REQUEST][RequestState.RUNNING]
+    cell = Works.TABLE[WorkInput.LEAVE][WorkState.RUNNING]
     before = run(1, harsh=True)
     with find("duplicates-run-again").applied():
-        assert TABLE[RequestInput.REQUEST][RequestState.RUNNING] is not cell
+        assert Works.TABLE[WorkInput.LEAVE][WorkState.RUNNING] is not cell
         with pytest.raises(ZeroDivisionError), find("silence-is-death").applied():
             raise ZeroDivisionError
-    assert TABLE[RequestInput.REQUEST][RequestState.RUNNING] is cell
+    assert Works.TABLE[WorkInput.LEAVE][WorkState.RUNNING] is cell
     assert run(1, harsh=True).digest == before.digest
 
 

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import json
 
-from trio_envserve.lab.simulation.coverage import (
-    IMPOSSIBLE_OF_KEYS,
-    POSSIBLE,
-    POSSIBLE_OF_KEYS,
-    name_of,
-)
+from trio_envserve.lab.simulation.coverage import IMPOSSIBLE, POSSIBLE, name_of
 from trio_envserve.lab.simulation.plan import Fault
 from trio_envserve.lab.simulation.simulator import run
 from trio_envserve.lab.simulation.target import Tally
@@ -34,10 +29,9 @@ def test_the_figures_have_every_name():
     figures = json.loads(json.dumps(tally_of(5).figures(2.0)))
     assert list(figures["faults"]) == [fault.value for fault in Fault]
     assert list(figures["pairs"]) == [name_of(pair) for pair in POSSIBLE]
-    assert list(figures["key_pairs"]) == [name_of(pair) for pair in POSSIBLE_OF_KEYS]
-    assert sum(figures["key_pairs"].values()) > 20
-    beyond = figures["key_pairs_that_cannot_occur"]
-    assert beyond == {name_of(pair): why for pair, why in IMPOSSIBLE_OF_KEYS.items()}
+    assert sum(figures["pairs"].values()) > 20
+    beyond = figures["pairs_that_cannot_occur"]
+    assert beyond == {name_of(pair): why for pair, why in IMPOSSIBLE.items()}
     assert figures["runs_per_minute"] == 30.0
     assert (figures["runs"], figures["violations"], figures["harsh_runs"]) == (1, 0, 1)
     assert figures["least"]["requests"] >= 50

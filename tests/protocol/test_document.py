@@ -14,13 +14,11 @@ import pytest
 
 from docs.draw import diagrams, tables
 from trio_envserve.core import (
-    dispatcher,
     errors,
-    keyed,
     messages,
-    request_table,
     router,
     values,
+    work,
 )
 from trio_envserve.core.key_records import KeyAct, input_digest
 from trio_envserve.core.limits import (
@@ -28,11 +26,10 @@ from trio_envserve.core.limits import (
     ServerLimits,
     WireLimits,
 )
-from trio_envserve.core.request_table import RequestAction
-from trio_envserve.core.requests import RequestState
 from trio_envserve.core.router import Router
 from trio_envserve.core.router_effects import ToClient
 from trio_envserve.core.router_inputs import ClientMessage, SaveFailed
+from trio_envserve.core.work import Refusal, WorkState
 from trio_envserve.envs.request import RolloutRequest
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
@@ -44,19 +41,19 @@ NONCE, SESSION, DIGEST = b"n" * 16, (1).to_bytes(16, "big"), b"d" * 16
 def test_the_picture_of_the_states_has_the_way_of_every_request():
     arrows = diagrams.arrows()
     way = (
-        RequestState.NOT_SEEN,
-        RequestState.WAITING,
-        RequestState.RUNNING,
-        RequestState.COMPLETED,
-        RequestState.FINISHED,
+        WorkState.ABSENT,
+        WorkState.WAITING,
+        WorkState.RUNNING,
+        WorkState.COMPLETED,
+        WorkState.CLOSED,
     )
     for start, stop in itertools.pairwise(way):
         assert (start, stop) in arrows
     # Back to waiting only after a proven death, and with consent.
-    back = {(a, b): why for (a, b), why in arrows.items() if way.index(b) < way.index(a)}
+    order = list(WorkState)
+    back = {(a, b): why for (a, b), why in arrows.items() if order.index(b) < order.index(a)}
     assert back == {
-        (RequestState.RUNNING, RequestState.WAITING): ["its worker is proven dead, consent left"],
-        (RequestState.WAITING, RequestState.NOT_SEEN): ["refused for its key"],
+        (WorkState.RUNNING, WorkState.WAITING): ["its worker is proven dead, consent left"],
     }
     ElementTree.fromstring(diagrams.states_svg())
     for why in arrows.values():
@@ -171,14 +168,9 @@ def test_an_impossible_request_is_refused_for_good(told: tuple[Any, bytes]):
 def test_every_refusal_is_documented():
     documented = {*tables.REFUSAL_WORDS, *tables.ERROR_WORDS}
     assert documented == set(PROVOKED)
-    assert {code for code, _, _ in request_table.REFUSALS.values()} <= documented
-    assert {code for code, _ in keyed.REFUSALS.values()} <= documented
-    assert {do for do in RequestAction if do.value.startswith("refuse")} == set(
-        request_table.REFUSALS
-    )
+    assert {refusal.value[0] for refusal in Refusal} <= documented
     # What the sources say where they refuse:
-    sources = inspect.getsource(router) + inspect.getsource(dispatcher)
-    sources += inspect.getsource(keyed)
+    sources = inspect.getsource(router) + inspect.getsource(work)
     for node in ast.walk(ast.parse(sources.replace("from __future__ import annotations", ""))):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in (
             "messages.Refused",

@@ -377,7 +377,7 @@ async def test_a_raw_worker_repairs_what_is_lost_on_its_link():
         shell.lose = [messages.WorkerHello, messages.Statement]
         await shell.until(shell.router.pool.ready_count)
         shell.say(messages.Hello(1, b"n" * 16, 1, "test", MOST))
-        session = next(iter(shell.router.cache.sessions))
+        session = next(iter(shell.router.sessions.known))
 
         shell.lose = [messages.Dispatch, messages.WorkerOutcome]
         shell.say(messages.Request(session, 0, b"d" * 16, None, 1, None), body)

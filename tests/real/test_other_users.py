@@ -112,7 +112,7 @@ async def test_another_user_finds_the_front_only_and_forges_nothing(judge, schem
                 "pids": [os.getpid(), *pids], "paths": [str(path)], "address": server.address,
                 "workers": [life.id.decode() for life in lives],
                 "incarnations": [life.incarnation.hex() for life in lives],
-                "session": next(iter(server._router.cache.sessions)).hex(),
+                "session": next(iter(server._router.sessions.known)).hex(),
             }  # fmt: skip
             async with trio.open_nursery() as nursery:
                 told = await nursery.start(be_a_stranger, asked)

@@ -10,9 +10,9 @@ import trio
 
 from trio_envserve import KeyConflict, Rollout, UnknownKey, open_client, open_server
 from trio_envserve.cli.replay import state_of
-from trio_envserve.core.key_records import GenerationState
 from trio_envserve.core.messages import KeyedRequest, decode
 from trio_envserve.core.router_inputs import ClientMessage
+from trio_envserve.core.work import WorkState
 from trio_envserve.lab.recording import Player, RequestName, RequestWatch, load, replay
 from trio_envserve.net import MemoryNetwork
 from trio_envserve.server.recording.records import state_digest
@@ -74,11 +74,11 @@ def story(path: Path, session: str, sequence: int) -> list[tuple[str, str]]:
 async def test_keys_are_replayed(path: Path):
     played = replay(path)
     assert played.identical, played.difference
-    keys = played.router.keys
-    (kept,) = keys.generations.values()
-    assert (kept.name.key, kept.state) == (b"a", GenerationState.COMPLETED)
-    assert keys.next_number == 2
-    assert [name.key for name in keys.commands.early] == [b"c"]
+    works = played.router.works
+    (kept,) = works.generations.values()
+    assert kept.name is not None
+    assert (kept.name.key, kept.state) == (b"a", WorkState.COMPLETED)
+    assert works.next_number == 2
 
 
 async def test_the_state_that_is_shown_has_every_key(path: Path):
@@ -90,7 +90,7 @@ async def test_the_state_that_is_shown_has_every_key(path: Path):
 async def test_what_differs_in_keys_alone_is_found_out(path: Path):
     router = replay(path).router
     before = state_digest(router)
-    (kept,) = router.keys.generations.values()
+    (kept,) = router.works.generations.values()
     kept.lost |= {b"a caller of keys"}
     assert state_digest(router) != before
 

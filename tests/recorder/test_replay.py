@@ -34,8 +34,8 @@ MEANT = "if the router is meant to do something else now: python tests/recorder/
 def story(path: Path, sequence: int) -> list[tuple[str, str, str]]:
     player, session = Player(path), ""
     for moment in player.moments():
-        if moment.router.cache.sessions:
-            session = next(iter(moment.router.cache.sessions)).hex()
+        if moment.router.sessions.known:
+            session = next(iter(moment.router.sessions.known)).hex()
             break
     watch = RequestWatch(RequestName(session[:8], sequence))
     for moment in Player(path).moments():
@@ -52,7 +52,7 @@ def test_an_incident_is_replayed():
     assert played.difference is None, (played.difference, MEANT)
     assert played.identical
     assert played.raised is None
-    counters = played.router.cache.counters
+    counters = played.router.works.counters
     assert (counters.entered, counters.reruns, counters.lost) == (3, 1, 1)
     assert counters.finished == 3
     assert played.router.pool.restarts == 1
@@ -101,7 +101,7 @@ def test_other_code_is_found_out_where_it_goes_apart(monkeypatch: pytest.MonkeyP
     assert lost < played.difference.step
     assert "effects differ" in str(played.difference)
     # It goes on: what the other code comes to can be looked at.
-    assert played.router.cache.counters.lost == 2
+    assert played.router.works.counters.lost == 2
     assert replay(INCIDENT, until_step=lost - 1).identical is not False
 
 

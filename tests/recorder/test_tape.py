@@ -219,7 +219,7 @@ def test_a_recording_stops_at_its_bound_and_says_so(tmp_path: Path):
     for _ in range(20):
         bench.rollout()
     assert bench.tape.stopped == "it has its 3000 bytes (the limit record_bytes)"
-    assert bench.tape.router.cache.counters.finished == 20  # the server goes on
+    assert bench.tape.router.works.counters.finished == 20  # the server goes on
     player = played(bench, tmp_path)
     assert 3000 <= (tmp_path / "a.rec").stat().st_size < 3500
     assert player.identical
@@ -232,7 +232,7 @@ def test_a_recording_stops_at_its_bound_and_says_so(tmp_path: Path):
 def test_the_limits_of_keys_are_those_of_the_recorded_server(keys: KeyLimits, tmp_path: Path):
     tape = tape_of(new_id=lambda: os.urandom(16), keys=keys)
     player = Player(written(tape, tmp_path / "server.rec"))
-    assert player.router.keys.limits == keys
+    assert player.router.accounts.keys == keys
 
 
 def test_a_disk_that_does_not_keep_up_ends_the_recording(tmp_path: Path):
@@ -252,7 +252,7 @@ def test_what_cannot_be_noted_ends_the_tape_and_not_the_server(tmp_path: Path):
     assert "cannot be noted" in (bench.tape.stopped or "")
     step = bench.tape.step
     bench.rollout()
-    assert bench.tape.router.cache.counters.finished == 1
+    assert bench.tape.router.works.counters.finished == 1
     player = played(bench, tmp_path)
     assert player.identical
     assert player.step == step

@@ -18,10 +18,7 @@ import trio
 
 from tests.rig import server
 from trio_envserve.cli import main as command
-from trio_envserve.core import request_table
-from trio_envserve.core.dedup import DedupCache
-from trio_envserve.core.request_table import TABLE, RequestInput
-from trio_envserve.core.requests import RequestState
+from trio_envserve.core.work import Works
 from trio_envserve.lab.environment import Logged
 from trio_envserve.lab.processes import given_options, input_ends, say
 
@@ -30,7 +27,7 @@ from trio_envserve.lab.processes import given_options, input_ends, say
 
 def consent() -> None:
     """Whatever a worker ran when it died is run again."""
-    DedupCache.may_rerun = lambda self, entry: True  # type: ignore[method-assign]
+    Works.may_rerun = lambda self, work: True  # type: ignore[method-assign]
 
 
 def journal() -> None:
@@ -41,23 +38,23 @@ def journal() -> None:
 def duplicate() -> None:
     """A request that is there already is taken for one that was never seen: it is entered and run
     again."""
-    TABLE[RequestInput.REQUEST][RequestState.RUNNING] = never_seen
-    TABLE[RequestInput.REQUEST][RequestState.COMPLETED] = never_seen
+    setattr(Works, "request", never_seen)  # noqa: B010  # its own class, to break it
 
 
-def never_seen(cache: Any, session: Any, sequence: int, entry: Any, ask: Any) -> Any:
-    """Forget the entry, and whatever runs or is kept for it, and enter it anew."""
-    if entry.execution is not None:
-        entry.execution.entry = None  # it goes on; nobody waits for it any more
-    if entry.kept is not None:
-        cache.kept_count -= 1
-        cache.kept_bytes -= entry.kept.size_bytes
-        session.kept_count -= 1
-        session.kept_bytes -= entry.kept.size_bytes
-    request_table.drop_body(cache, session, entry)
-    del session.entries[sequence]
-    return request_table._enter(cache, session, sequence, None, ask)
+def never_seen(works: Any, session: Any, sequence: int, ask: Any, asker: Any) -> Any:
+    """Forget the ticket, and whatever runs or is kept for it, and enter it anew."""
+    ticket = session.tickets.get(sequence)
+    work = None if ticket is None else ticket.work
+    if ticket is not None and (ticket.kept is not None or (work and work.execution is not None)):
+        if work is not None:
+            work.execution.entry = None  # it goes on; nobody waits for it any more
+            works.accounts.run(work.account, -1)
+            works._drop_body(work)
+        works._forget(ticket)
+    return ENTER(works, session, sequence, ask, asker)
 
+
+ENTER: Final = Works.request
 
 OF_THE_COMMAND: Final[Mapping[str, Callable[[], None]]] = {
     "consent": consent, "journal": journal, "duplicate": duplicate

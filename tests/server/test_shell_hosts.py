@@ -303,4 +303,4 @@ async def test_a_server_without_earlier_hosts_begins_work_of_keys_at_once(
         ):
             assert await client.run_rollout(["key", 0], key="one") == {"did": 0}
             assert "hosts of an earlier server" not in caplog.text
-            assert not server._router.dispatcher.earlier_lives
+            assert not server._router.works.earlier_lives

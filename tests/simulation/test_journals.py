@@ -13,8 +13,7 @@ from trio_envserve.core.journal import (
     Record,
     Started,
 )
-from trio_envserve.core.key_records import GenerationState
-from trio_envserve.core.key_table import TABLE, KeyInput
+from trio_envserve.core.work import WorkInput, Works, WorkState
 from trio_envserve.lab.model import Boundary
 from trio_envserve.lab.simulation import __main__ as every_write
 from trio_envserve.lab.simulation import actors
@@ -89,14 +88,14 @@ def test_who_asks_for_an_outcome_that_cannot_be_read_is_told_so(monkeypatch: pyt
 def test_g4_what_cannot_be_read_and_runs_again_for_that_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    send_away = TABLE[KeyInput.UNREADABLE][GenerationState.READING]
-    end = TABLE[KeyInput.RETENTION_ENDED][GenerationState.COMPLETED]
+    send_away = Works.TABLE[WorkInput.UNREAD][WorkState.ARCHIVED]
 
-    def drop(*how: Any) -> Any:
-        return *send_away(*how), *end(*how)
+    def drop(works: Any, work: Any, why: str) -> None:
+        send_away(works, work, why)
+        works._close(work)
 
     monkeypatch.setattr(actors, "DAMAGED", 1.0)
-    monkeypatch.setitem(TABLE[KeyInput.UNREADABLE], GenerationState.READING, drop)
+    monkeypatch.setitem(Works.TABLE[WorkInput.UNREAD], WorkState.ARCHIVED, drop)
     assert [each.guarantee for each in run(1090, harsh=True).violations] == ["G4"]
 
 

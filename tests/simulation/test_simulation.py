@@ -15,23 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_envserve.core import deadlines, messages
+from trio_envserve.core import gate, messages
 from trio_envserve.core.errors import ProtocolError
-from trio_envserve.core.key_records import GenerationState, KeyAct
-from trio_envserve.core.key_table import TABLE as KEY_TABLE
-from trio_envserve.core.key_table import KeyInput, _never
+from trio_envserve.core.key_records import KeyAct
 from trio_envserve.core.limits import ServerLimits
-from trio_envserve.core.request_table import RequestInput
-from trio_envserve.core.requests import RequestState
+from trio_envserve.core.work import WorkInput, WorkState
 from trio_envserve.lab.simulation.actors import SimServer, World, workers_of
-from trio_envserve.lab.simulation.coverage import (
-    IMPOSSIBLE,
-    IMPOSSIBLE_OF_KEYS,
-    POSSIBLE,
-    POSSIBLE_OF_KEYS,
-    RARE_OF_KEYS,
-    name_of,
-)
+from trio_envserve.lab.simulation.coverage import IMPOSSIBLE, POSSIBLE, RARE, name_of
 from trio_envserve.lab.simulation.junk import KINDS, spoilt
 from trio_envserve.lab.simulation.network import Frames, Link, Network
 from trio_envserve.lab.simulation.plan import (
@@ -81,12 +71,6 @@ def test_a_call_that_a_lost_server_ran_is_told_so_by_one_whose_environment_is_br
 def test_a_goodbye_to_a_forgotten_session_is_not_one_of_its_nonce():
     """The judge took it for one, and the hello that came late for a broken promise."""
     assert run(296001693, harsh=True).violations == ()
-
-
-def test_a_cancel_of_a_key_whose_dispatch_is_lost_on_the_way_is_not_an_early_one():
-    """The judge saw no execution, and took the cancel for one that ends the next request;
-    for the server the one that it had sent lived until its worker declined it."""
-    assert run(205956, harsh=True).violations == ()
 
 
 @pytest.mark.parametrize("seed", [305, 774])
@@ -197,28 +181,10 @@ def test_the_first_dispatches_are_spread_and_nobody_starves_because_of_that():
 
 
 def test_every_pair_of_state_and_input_is_possible_or_has_a_reason():
-    assert set(POSSIBLE) | IMPOSSIBLE.keys() == {(s, i) for s in RequestState for i in RequestInput}
+    assert set(POSSIBLE) | IMPOSSIBLE.keys() == {(s, i) for s in WorkState for i in WorkInput}
     assert not set(POSSIBLE) & IMPOSSIBLE.keys()
-    assert len(POSSIBLE) == 29
-
-
-def test_every_pair_of_a_key_is_possible_or_has_a_reason():
-    possible, impossible = set(POSSIBLE_OF_KEYS), set(IMPOSSIBLE_OF_KEYS)
-    assert possible | impossible == {(s, i) for s in GenerationState for i in KeyInput}
-    assert not possible & impossible
-    assert len(possible) == 61
-    assert RARE_OF_KEYS.keys() <= possible
-    raising = {
-        (state, input)
-        for input, row in KEY_TABLE.items()
-        for state, cell in row.items()
-        if cell is _never
-    }
-    assert impossible - raising == {
-        (GenerationState.HELD, KeyInput.OUTCOME),
-        (GenerationState.HELD, KeyInput.NEVER_RAN),
-    }
-    assert raising <= impossible
+    assert len(POSSIBLE) == 62
+    assert RARE.keys() <= set(POSSIBLE)
 
 
 STAYING = 173
@@ -226,10 +192,10 @@ STAYING = 173
 
 
 def test_a_client_is_away_for_longer_than_its_orphan_deadline_while_its_key_is_held():
-    reached = run(STAYING).key_pairs
-    for state in (GenerationState.HELD, GenerationState.WAITING):
-        assert reached[name_of((state, KeyInput.ORPHANED))]
-    assert reached[name_of((GenerationState.HELD, KeyInput.LOSE))]
+    reached = run(STAYING).pairs
+    for state in (WorkState.HELD, WorkState.WAITING):
+        assert reached[name_of((state, WorkInput.ORPHANED))]
+    assert reached[name_of((WorkState.HELD, WorkInput.LOSE))]
 
 
 @pytest.mark.slow
@@ -237,8 +203,8 @@ def test_every_pair_that_can_occur_does():
     """`trio-envserve fuzz --seed 0 --runs 1500` in short: seeds without keys add nothing."""
     reached = set[str]()
     for seed in filter(have_keys, range(1500)):
-        reached.update(run(seed, harsh=is_harsh(seed)).key_pairs)
-    rare, possible = (set(map(name_of, each)) for each in (RARE_OF_KEYS, POSSIBLE_OF_KEYS))
+        reached.update(run(seed, harsh=is_harsh(seed)).pairs)
+    rare, possible = (set(map(name_of, each)) for each in (RARE, POSSIBLE))
     assert reached | rare == possible
 
 
@@ -274,13 +240,9 @@ def test_callers_meet_at_keys():
     assert again > 1
 
 
-@pytest.mark.parametrize("of_a_key", [False, True], ids=["request", "key"])
-def test_what_cannot_occur_is_a_violation(of_a_key: bool):
+def test_what_cannot_occur_is_a_violation():
     world = World(0, plan=few_calls())
-    if of_a_key:
-        world.key_pairs[GenerationState.HELD, KeyInput.OUTCOME] += 1
-    else:
-        world.pairs[RequestState.FINISHED, RequestInput.OUTCOME] += 1
+    world.pairs[WorkState.HELD, WorkInput.REPORT] += 1
     world.run()
     (violation,) = world.violations
     assert violation.guarantee == "CRASH"
@@ -359,7 +321,7 @@ def test_any_single_lost_message_is_repaired_within_seconds(monkeypatch: pytest.
 
 @pytest.mark.parametrize("seed", range(4))
 def test_answers_in_portions_of_one_break_nothing(seed: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(deadlines, "ANSWERS_AT_ONCE", 1)
+    monkeypatch.setattr(gate, "BUDGET", 1)
     for harsh in (False, True):
         assert run(seed, harsh=harsh).violations == ()
 

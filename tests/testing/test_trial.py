@@ -16,7 +16,7 @@ import trio
 from trio_envserve import ConfigError, Rollout, RolloutFailed, ServerStartError
 from trio_envserve.client import Outcome
 from trio_envserve.core.errors import MayHaveRun, NeverStarted
-from trio_envserve.core.requests import Session
+from trio_envserve.core.sessions import Session
 from trio_envserve.retrylab import Event, Judge, Violation, judge_log
 from trio_envserve.testing.trial import (
     FAULTS,

@@ -255,8 +255,7 @@ async def cancel(asked: EndKeys, stop: Stop) -> Result:
     """Cancel the work of each KEY, whoever waits for it.
 
     Callers that wait are told that it was cancelled. What has its outcome keeps it, which is
-    told; forget drops it. If nothing is known under a key, the next request for it is
-    cancelled, since it may be on its way.
+    told; forget drops it. If nothing is known under a key, nothing is cancelled.
 
     Example:
       trio-envserve key cancel run-8/step-12/7
@@ -265,7 +264,7 @@ async def cancel(asked: EndKeys, stop: Stop) -> Result:
     async def end(client: Client, key: str) -> KeyEnded:
         return await client.cancel_key(key, namespace=asked.namespace, timeout_s=ANSWER_S)
 
-    unknown = "nothing is known under it; the next request for it is cancelled"
+    unknown = "nothing is known under it"
     return await _each(end, asked, stop, "cancelled", unknown)
 
 

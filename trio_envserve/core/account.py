@@ -17,10 +17,13 @@ import dataclasses
 from typing import final
 
 from .limits import KeyLimits, ServerLimits
-from .terms import SessionId
+from .terms import SessionId, one_line
 
 WHOLE = 1 << 48
 """All parts of a bound: they are whole numbers, so what is given back is what was taken."""
+
+NAME_BYTES = 128
+"""Longest name of a namespace's account, which stands in logs."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -100,19 +103,16 @@ class Accounts:
         """The account of a new session."""
         return Account(id=id, name=name, share=self.limits.session_share, part=self._of_session)
 
-    def of_namespace(self, namespace: bytes, id: SessionId, *, is_durable: bool) -> Account:
-        """The account of a namespace, which is opened if there is none."""
-        known = self.namespaces.get(namespace)
-        if known is None:
-            known = self.namespaces[namespace] = Account(
-                id=id, name=f"keys of {namespace.decode('utf-8', 'replace')}",
-                namespace=namespace, share=self.keys.namespace_share, part=self._next_part(),
-                orphan_s=self.keys.orphan_s, retention_s=self.keys.retention_s,
-                is_durable=is_durable,
-            )  # fmt: skip
-            self.of_id[id] = known
-            self._parts_left -= known.part
-        return known
+    def open(self, namespace: bytes, id: SessionId, *, is_durable: bool) -> Account:
+        """The account of a namespace that has none."""
+        opened = self.namespaces[namespace] = self.of_id[id] = Account(
+            id=id, name=one_line(f"keys of {namespace.decode('utf-8', 'replace')}", NAME_BYTES),
+            namespace=namespace,
+            share=self.keys.namespace_share, part=self._next_part(),
+            orphan_s=self.keys.orphan_s, retention_s=self.keys.retention_s, is_durable=is_durable,
+        )  # fmt: skip
+        self._parts_left -= opened.part
+        return opened
 
     def usage(self, namespace: bytes) -> Usage:
         """The usage of a namespace; empty: that of all."""

@@ -316,9 +316,7 @@ class KeyLimits(_Checked):
         65_536, "cancels and forgets that are remembered by their ids, for command_s; past it "
         "those with new ids are refused for now"
     )  # fmt: skip
-    command_s: float = limit(
-        600.0, "how late a second copy of a command may come"
-    )
+    command_s: float = limit(600.0, "how late a second copy of a command may come")
     orphan_s: float = limit(
         600.0, "how long work goes on for waiters that were lost, while nobody waits"
     )

@@ -114,7 +114,7 @@ class Router:
         self.elastic = Elastic(self.pool, self.workforce.workers, limits)
         self.works = Works(
             limits, keys, self.accounts, self.journal, self.queue, self.dispatches, self.clock,
-            self._account_id, self._never_starts,
+            new_id, self._never_starts,
         )  # fmt: skip
         self.sessions = self.works.sessions
         self.waits = Durations()
@@ -140,10 +140,6 @@ class Router:
         self._most = 1024
         self._log_second = -1.0
         self._log_lines = 0
-
-    def _account_id(self, namespace: bytes) -> SessionId:
-        """The id of a namespace's account: no client is told it, and no session has it."""
-        return hashlib.blake2b(self.epoch + namespace, digest_size=ID_BYTES).digest()
 
     @property
     def behind(self) -> bool:

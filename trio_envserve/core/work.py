@@ -336,9 +336,9 @@ class Works:
     def __init__(
         self, limits: ServerLimits, keys: KeyLimits, accounts: Accounts, journal: Journal,
         queue: Scheduler[Work], dispatches: Dispatches, clock: AwakeClock,
-        account_id: Callable[[bytes], bytes], never: Callable[[], Outcomes | None],
+        new_id: Callable[[], bytes], never: Callable[[], Outcomes | None],
     ) -> None:  # fmt: skip
-        """``account_id``: the id of a namespace's account.  ``never``: the outcome of what will
+        """``never``: the outcome of what will
         never start, now that it is asked for; None if it may."""
         self.limits = limits
         self.keys = keys
@@ -400,7 +400,7 @@ class Works:
         self.commands: OrderedDict[Command, tuple[CommandAnswer, float]] = OrderedDict()
         """The answer to each command with an id of its own, and its time; the oldest first."""
         self.commands_of: Counter[bytes] = Counter()
-        self._account_id = account_id
+        self._new_id = new_id
         self._never_starts = never
 
     def step(self, work: Work | None, input: WorkInput, arg: Any = None) -> Any:
@@ -868,9 +868,10 @@ class Works:
     # -- what cells share ------------------------------------------------------------
 
     def _account(self, namespace: bytes) -> Account:
-        return self.accounts.of_namespace(
-            namespace, self._account_id(namespace), is_durable=self.journal.on
-        )
+        known = self.accounts.namespaces.get(namespace)
+        if known is not None:
+            return known
+        return self.accounts.open(namespace, self._new_id(), is_durable=self.journal.on)
 
     def _by_weight(self, work: Work) -> Sequence[Ticket]:
         """Its tickets, those that count first."""

@@ -268,7 +268,7 @@ async def test_a_few_deletes_left_no_room_for_more():
                 await opened.http.post("/v1/rollouts", json={"input": 1}, headers=KEY)
             answer = await opened.http.delete(AT)
             assert (answer.status_code, answer.json()["known"]) == (200, known)
-        assert not opened.server._router.keys.commands.said
+        assert not opened.server._router.works.commands
 
 
 async def test_delete_ends_what_the_server_has_no_room_for():

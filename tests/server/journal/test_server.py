@@ -159,11 +159,11 @@ async def test_what_rests_is_answered_from_the_disk_and_a_lost_body_is_told(tmp_
     async with served(tmp_path, probe) as (server, client):
         await client.run_rollout("one", key="one")
         await client.run_rollout(large, key="large")
-        resting = server._router.resting
+        resting = server._router.works.archive
         assert resting is not None
         while resting.all.keys < 2:  # at a tick, when its acknowledgement has come
             await server._changed.park()
-        assert not server._router.keys.generations
+        assert not server._router.works.generations
         assert await client.run_rollout("one", key="one") == {"said": "one"}
         for file in (tmp_path / "journal" / "bodies").iterdir():
             file.write_bytes(b"")
