@@ -40,7 +40,6 @@ import cbor2
 
 from ..core import error_records, messages
 from ..core.journal import (
-    Cancelled,
     Closed,
     Commanded,
     Completed,
@@ -245,8 +244,6 @@ class Model(Judge):
         self.ending: dict[Name, Work] = {}
         """The closed work of each key of which an execution lives."""
         self.runs: dict[tuple[str, int], Run] = {}
-        self.early: dict[Name, Tag] = {}
-        """The cancel that hits the next request of each key."""
         self.said: dict[tuple[Name, int, Tag], tuple[Told, Fact]] = {}
         """Answers to the commands with ids of their own, the oldest first, and their records."""
         self.confirms: dict[RequestId, tuple[bool, bool, tuple[Fact, ...]]] = {}
@@ -323,11 +320,6 @@ class Model(Judge):
                 elif may and consent:
                     self.broken("G4", f"{label} may run again, and is said to be unknown", label)
                 return
-            if name in self.early:
-                self._hit(name)
-                self._enter(request, ticket, None)
-                self._due(request, ticket, ("cancelled", again > 0), ("cancelled", name))
-                return
             here = Work(
                 name, self.next, ticket.input, consent, granted(allowance - again), label, again
             )
@@ -387,11 +379,6 @@ class Model(Judge):
             else:
                 answer = ("said", here.number, here.started, False)
                 self._close(here)
-        elif (
-            here is None and tag and isinstance(tag, bytes) and act is KeyAct.CANCEL
-            and name not in self.ending
-        ):  # fmt: skip
-            self.early[name] = tag
         if isinstance(tag, bytes) and tag:
             self.said[name, act, tag] = answer, fact
             self._record(*fact)
@@ -554,13 +541,6 @@ class Model(Judge):
     def expire(self, command: tuple[Name, int, Tag]) -> None:
         """A command need not be known any more."""
         del self.said[command]
-        name, act, tag = command
-        if act == KeyAct.CANCEL and self.early.get(name) == tag:
-            self._hit(name)
-
-    def _hit(self, name: Name) -> None:
-        del self.early[name]
-        self._record("cancelled", name)
 
     # -- executions -----------------------------------------------------------
 
@@ -1282,8 +1262,6 @@ class Boundary(Model):
                 case Commanded(forget, namespace, key, tag):
                     act = KeyAct.FORGET if forget else KeyAct.CANCEL
                     self.record(("said", (namespace, key), act, tag))
-                case Cancelled(namespace, key):
-                    self.record(("cancelled", (namespace, key)))
 
     # -- the disk ---------------------------------------------------------------
 
@@ -1331,15 +1309,11 @@ class Boundary(Model):
                     self.next = max(self.next, number + 1)
                     if closed is not None:
                         del self.open[closed.name]
-                case Commanded(forget, namespace, key, tag, generation, started, early, finished):
+                case Commanded(forget, namespace, key, tag, generation, started, _, finished):
                     act = KeyAct.FORGET if forget else KeyAct.CANCEL
                     if record in known:
                         answer = "said", generation, started, finished
                         self.said[(namespace, key), act, tag] = answer, ("said",)
-                    if early:
-                        self.early[namespace, key] = tag
-                case Cancelled(namespace, key):
-                    self.early.pop((namespace, key), None)
         for work in self.open.values():
             if self._resting and work.outcome is not None:  # so long callers may count for it
                 work.lost, work.timed, work.since_s = frozenset(), "retained", self.limits.orphan_s
