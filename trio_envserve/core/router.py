@@ -114,7 +114,7 @@ class Router:
         self.elastic = Elastic(self.pool, self.workforce.workers, limits)
         self.works = Works(
             limits, keys, self.accounts, self.journal, self.queue, self.dispatches, self.clock,
-            new_id, self._never_starts,
+            new_id, self._never_starts, self.warn,
         )  # fmt: skip
         self.sessions = self.works.sessions
         self.waits = Durations()

@@ -52,7 +52,7 @@ from .requests import Ask, Counters, RetainedOutcome, Suspicion
 from .rested import Rested, RestedFields, pack
 from .resting import Resting
 from .restored import Left, Remains, remains_of
-from .router_effects import Load, Report, RouterEffect, ToClient
+from .router_effects import Load, RouterEffect, ToClient
 from .scheduler import Scheduler
 from .sessions import Session, Sessions
 from .terms import ID_BYTES, TAG_BYTES, Body, Incarnation, RequestId, Route, Status
@@ -337,6 +337,7 @@ class Works:
         self, limits: ServerLimits, keys: KeyLimits, accounts: Accounts, journal: Journal,
         queue: Scheduler[Work], dispatches: Dispatches, clock: AwakeClock,
         new_id: Callable[[], bytes], never: Callable[[], Outcomes | None],
+        warn: Callable[[str], None],
     ) -> None:  # fmt: skip
         """``never``: the outcome of what will
         never start, now that it is asked for; None if it may."""
@@ -402,6 +403,7 @@ class Works:
         self.commands_of: Counter[bytes] = Counter()
         self._new_id = new_id
         self._never_starts = never
+        self._warn = warn
 
     def step(self, work: Work | None, input: WorkInput, arg: Any = None) -> Any:
         """One input to a work, or to a name without an open one: look up the cell and do it."""
@@ -822,8 +824,7 @@ class Works:
         assert outcome is not None
         self._let_go(outcome.shared)
         outcome.shared = Payload(work.account.namespace, 0, 1)
-        text = f"the outcome of generation {work.number} cannot be read: {why}"
-        self.out.append(Report("warning", text))
+        self._warn(f"the outcome of generation {work.number} cannot be read: {why}")
         tickets = self._by_weight(work)
         for ticket in tickets:
             said = outcomes.unreadable(why, work.executions)(ticket)

@@ -143,7 +143,7 @@ RULES: dict[type, dict[str, Rule]] = {
         ),
     },
     Works: {
-        **_out(_CONSTANT, "limits", "keys", "_new_id", "_never_starts"),
+        **_out(_CONSTANT, "limits", "keys", "_new_id", "_never_starts", "_warn"),
         **_out(_PEOPLE, "counters", "failures"),
         **_out("the router's", "accounts", "queue", "dispatches"),
         **_out(_CLOCK, "clock"),
