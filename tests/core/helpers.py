@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from trio_envserve.core import error_records, messages
+from trio_envserve.core.account import Account
 from trio_envserve.core.client import ClientCore
 from trio_envserve.core.client_effects import Answer, ClientEffect, Fail, Say, SayNote, ToServer
 from trio_envserve.core.client_inputs import (
@@ -27,13 +28,11 @@ from trio_envserve.core.client_inputs import (
     ServerMessage,
 )
 from trio_envserve.core.closing import ClosingStage
-from trio_envserve.core.dedup import DedupCache
 from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.executions import Duty, Execution, Worker
 from trio_envserve.core.limits import CAPACITY, ClientLimits, KeyLimits, ServerLimits, WireLimits
 from trio_envserve.core.ranges import Ranges
-from trio_envserve.core.request_table import Effects, RequestAction
-from trio_envserve.core.requests import Ask, Entry, RetainedOutcome, Session
+from trio_envserve.core.requests import Ask, RetainedOutcome
 from trio_envserve.core.router import Router
 from trio_envserve.core.router_effects import (
     AskWorker,
@@ -60,7 +59,9 @@ from trio_envserve.core.router_inputs import (
     Tick,
     WorkerMessage,
 )
+from trio_envserve.core.sessions import Session
 from trio_envserve.core.terms import Body, RequestId, SentBody, Status, Verdict, whole
+from trio_envserve.core.work import Work
 from trio_envserve.core.worker import WorkerCore
 from trio_envserve.core.worker_effects import CancelRun, Exit, Run, ToRouter, WorkerEffect
 from trio_envserve.core.worker_inputs import (
@@ -124,23 +125,19 @@ def kept(payload: bytes = b"outcome") -> RetainedOutcome:
     return RetainedOutcome(outcome, payload, len(payload))
 
 
-def cache_with(**limits: Any) -> DedupCache:
-    """A cache with some limits changed."""
-    return DedupCache(identifier(99), ServerLimits(**limits))
+def account_of(number: int = 1) -> Account:
+    """The account of a session that no router knows."""
+    return Account(id=identifier(number), name=f"client {number}")
 
 
-def session_of(cache: DedupCache, number: int = 1, now_s: float = 0.0) -> Session:
-    """A new session, its id and nonce made of ``number``."""
-    session = cache.open(
-        identifier(number), identifier(number + 1000), f"client {number}", b"route", 1, now_s
-    )
-    assert session is not None
-    return session
-
-
-def entry_of(session: int = 1, sequence: int = 0, **fields: Any) -> Entry:
-    """A waiting entry that no cache knows."""
-    return Entry(RequestId(identifier(session), sequence), b"d" * 16, None, 1, b"x", 1, **fields)
+def work_of(session: int = 1, sequence: int = 0, **fields: Any) -> Work:
+    """A waiting work that no router knows."""
+    account = account_of(session)
+    fields = {"rerun": None, "allowance": 1, "body": b"x", **fields}
+    return Work(
+        RequestId(account.id, sequence), account, None, b"d" * 16, body_bytes=1,
+        traceparent=None, execution_s=None, **fields,
+    )  # fmt: skip
 
 
 def worker_of(name: bytes = b"w0-1", capacity: int = 2) -> Worker:
@@ -153,45 +150,25 @@ def duty_of(worker: Worker) -> Duty:
     return worker.duty
 
 
-def execution_on(worker: Worker, session: Session, sequence: int = 0) -> Execution:
-    """A live execution that no cache knows."""
-    entry = Entry(RequestId(session.id, sequence), b"d" * 16, None, 1, b"x", 1)
-    return worker.start(session, entry, 0.0)
-
-
-def dos(effects: Effects) -> list[RequestAction]:
-    """What must be done, without to what."""
-    return [do for do, _ in effects]
-
-
-def picture(cache: DedupCache) -> Any:
-    """Everything that an input could change, but the counters."""
-    return (
-        cache.kept_count, cache.kept_bytes, cache.kept_unrun, cache.queued_count,
-        cache.running_count, cache.held_bytes,
-        [
-            (
-                s.id, s.route, s.connection, s.heard_s, s.ended, s.finished.flat(), s.kept_count,
-                s.kept_bytes, s.kept_unrun, s.queued_count, s.held_bytes, s.running_count,
-                [
-                    (n, e.state, e.execution, e.executions, e.kept, e.body, e.digest)
-                    for n, e in s.entries.items()
-                ],
-            )
-            for s in cache.sessions.values()
-        ],
-    )  # fmt: skip
+def execution_on(worker: Worker, account: Account, sequence: int = 0) -> Execution:
+    """A live execution that no router knows."""
+    work = work_of(sequence=sequence)
+    work.id = RequestId(account.id, sequence)
+    return worker.start(account, work, 0.0)
 
 
 def limit_keys(pair: Pair, **limits: Any) -> None:
     """The keys of its server have these limits from now on."""
-    keys = pair.router.keys
-    keys.limits = keys.room.limits = KeyLimits(**limits)
+    works = pair.router.works
+    works.keys = works.accounts.keys = works.gate._keys = KeyLimits(**limits)
 
 
 class Joined:
     """A router, its workers and one client, joined without a network; who derives from it
     says what becomes of their effects."""
+
+    options: ClassVar[dict[str, Any]] = {}
+    """Options of its routers, besides those of each pair."""
 
     def __init__(
         self, *, workers: int | WorkerRange, rerun: bool, heartbeats: bool,
@@ -226,7 +203,7 @@ class Joined:
         """A router of a new epoch."""
         return Router(
             epoch=self.ids(), slots=self.slots, now_s=self.now_s, new_id=self.ids,
-            limits=self.server_limits, wire=self.wire, heartbeats=self.heartbeats,
+            limits=self.server_limits, wire=self.wire, heartbeats=self.heartbeats, **self.options,
         )  # fmt: skip
 
     def restart(self, *, proven: bool) -> None:
@@ -637,7 +614,7 @@ class Pair(Joined):
     def session(self) -> Session:
         """The server's side of the client's session."""
         assert self.client.sessions.current is not None
-        return self.router.cache.sessions[self.client.sessions.current.id]
+        return self.router.sessions.known[self.client.sessions.current.id]
 
     def last(self) -> Answer | Fail:
         """How the newest call that ended did end."""

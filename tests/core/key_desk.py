@@ -11,13 +11,13 @@ from trio_envserve.core.key_records import (
     AnswerCancelled,
     Enter,
     Finish,
-    GenerationState,
     KeyAct,
     Keyed,
     KeyEffects,
     KeyName,
     Refuse,
     Reissue,
+    WorkState,
     input_digest,
 )
 from trio_envserve.core.keys import Keys
@@ -100,9 +100,9 @@ class Desk:
         self.now_s += seconds
         return said(self.keys.tick(self.now_s))
 
-    def state(self, number: int = 0) -> GenerationState:
+    def state(self, number: int = 0) -> WorkState:
         generation = self.keys.generations.get(number)
-        return GenerationState.CLOSED if generation is None else generation.state
+        return WorkState.CLOSED if generation is None else generation.state
 
 
 def said(effects: KeyEffects) -> list[Any]:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import cbor2
 
 from trio_envserve.core import error_records, messages
 from trio_envserve.core.client_inputs import CallKey
 from trio_envserve.core.journal import Completed, Record
-from trio_envserve.core.key_records import GenerationState, KeyAct, KeyName, input_digest
+from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
 from trio_envserve.core.limits import KeyLimits
 from trio_envserve.core.resting import Resting
 from trio_envserve.core.router import Router
 from trio_envserve.core.router_effects import Load, Save, ToWorker
 from trio_envserve.core.router_inputs import Loaded, PoolOpened, Restored, Saved, SaveFailed
 from trio_envserve.core.terms import Verdict
+from trio_envserve.core.work import WorkState
 
 from .helpers import STRANGER, Pair, decoded, identifier
 
@@ -41,10 +42,8 @@ class Keyed(Pair):
         return pair
 
     def new_router(self) -> Router:
-        return Router(
-            epoch=self.ids(), slots=self.slots, now_s=self.now_s, new_id=self.ids,
-            limits=self.server_limits, wire=self.wire, heartbeats=self.heartbeats, keys=self.keys,
-        )  # fmt: skip
+        self.options = {**self.options, "keys": self.keys}  # type: ignore[misc]  # of this one
+        return super().new_router()
 
     def call(self, body: bytes = b"body", name: KeyName = NAME, **how: Any) -> int:
         digest = input_digest(body, how.get("rerun"))
@@ -68,7 +67,7 @@ class Keyed(Pair):
 
     def payload(self, session: bytes, sequence: int = 0) -> bytes:
         """Of the outcome of a stranger's request."""
-        kept = self.router.cache.sessions[session].entries[sequence].kept
+        kept = self.router.sessions.known[session].tickets[sequence].kept
         assert kept is not None
         return bytes(kept.payload)
 
@@ -81,26 +80,21 @@ class Keyed(Pair):
         return error_records.decode(self.payload(session, sequence)).verdict
 
 
-def generation(pair: Keyed, number: int = 0) -> GenerationState:
-    found = pair.router.keys.generations.get(number)
-    return GenerationState.CLOSED if found is None else found.state
+def generation(pair: Keyed, number: int = 0) -> WorkState:
+    found = pair.router.works.generations.get(number)
+    return WorkState.CLOSED if found is None else found.state
 
 
 class Journaled(Keyed):
     """A pair whose server has a journal."""
+
+    options: ClassVar[dict[str, Any]] = {"journaled": True}
 
     def __init__(self, **how: Any) -> None:
         self.records: list[Record] = []
         """All that were given to the disk."""
         self.to_workers: list[messages.Message] = []
         super().__init__(**how)
-
-    def new_router(self) -> Router:
-        return Router(
-            epoch=self.ids(), slots=self.slots, now_s=self.now_s, new_id=self.ids,
-            limits=self.server_limits, wire=self.wire, heartbeats=self.heartbeats,
-            keys=self.keys, journaled=True,
-        )  # fmt: skip
 
     def _carry_out(self, effect: Any) -> None:
         if isinstance(effect, Save):
@@ -131,18 +125,12 @@ class AtDisk(Journaled):
     """A pair whose server reads outcomes from its journal."""
 
     keys = KeyLimits(retention_s=64.0, orphan_s=20.0)
+    options: ClassVar[dict[str, Any]] = {"journaled": True, "resting": True}
 
     def __init__(self, **how: Any) -> None:
         self.loads: list[int] = []
         """What was asked of the disk, and was not read yet."""
         super().__init__(**how)
-
-    def new_router(self) -> Router:
-        return Router(
-            epoch=self.ids(), slots=self.slots, now_s=self.now_s, new_id=self.ids,
-            limits=self.server_limits, wire=self.wire, heartbeats=self.heartbeats,
-            keys=self.keys, journaled=True, resting=True,
-        )  # fmt: skip
 
     def _carry_out(self, effect: Any) -> None:
         if isinstance(effect, Load):
@@ -152,8 +140,8 @@ class AtDisk(Journaled):
 
     @property
     def resting(self) -> Resting:
-        assert self.router.resting is not None
-        return self.router.resting
+        assert self.router.works.archive is not None
+        return self.router.works.archive
 
     def run_one(self, body: bytes = b"body", name: KeyName = NAME, payload: bytes = b"out") -> None:
         """A call, from its submission to the acknowledgement."""
@@ -200,7 +188,7 @@ def told(pair: Journaled) -> tuple[messages.Outcome, bytes]:
     """What the attached one was told."""
     outcome = pair.heard()
     assert isinstance(outcome, messages.Outcome)
-    (kept,) = [e.kept for s in pair.router.cache.sessions.values() for e in s.entries.values()]
+    (kept,) = [e.kept for s in pair.router.sessions.known.values() for e in s.tickets.values()]
     assert kept is not None
     return outcome, bytes(kept.frames[1])
 

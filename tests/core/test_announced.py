@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 
 from trio_envserve.core import messages, outcomes
+from trio_envserve.core.account import Accounts
 from trio_envserve.core.announced import Announcements
-from trio_envserve.core.limits import KIB
-from trio_envserve.core.requests import RequestState
+from trio_envserve.core.limits import KIB, KeyLimits, ServerLimits
 from trio_envserve.core.router_inputs import Tick, WorkerMessage
 from trio_envserve.core.terms import Status, Verdict
+from trio_envserve.core.work import WorkState
 from trio_envserve.core.worker_inputs import OutcomeMade
 
-from .helpers import Pair, cache_with, execution_on, identifier, session_of, worker_of
+from .helpers import Pair, account_of, execution_on, identifier, worker_of
 
 SIZE = 100 * KIB
 BOUND = 4 * SIZE + 2 * KIB
@@ -38,7 +39,7 @@ def end_all(pair: Pair) -> None:
 
 def held(pair: Pair) -> tuple[int, int]:
     """What the router has of outcomes or has asked for, and what waits at workers."""
-    return pair.router.cache.kept_bytes, pair.router.cache.announced_bytes
+    return pair.router.accounts.all.kept_bytes, pair.router.accounts.all.announced_bytes
 
 
 def nothing_left(pair: Pair) -> bool:
@@ -101,7 +102,7 @@ def test_g3_what_is_announced_or_sent_twice_is_counted_and_answered_once():
     pair.settle()
     pair.work(worker, [announced])
     pair.settle()
-    kept = pair.session.entries[0].kept
+    kept = pair.session.tickets[0].kept
     assert kept is not None
     assert held(pair) == (kept.size_bytes, 0)
     assert len(pair.answers) == 1
@@ -145,8 +146,9 @@ def waiting(**how: Any) -> Pair:
     """Two outcomes are here, the third waits at its worker."""
     pair = pair_of(3, **how)
     end_all(pair)
-    assert pair.session.state(2) is RequestState.RUNNING
-    assert pair.session.entries[2].executions == 1
+    work = pair.session.tickets[2].work
+    assert work is not None
+    assert (work.state, work.executions) == (WorkState.RUNNING, 1)
     return pair
 
 
@@ -209,8 +211,8 @@ def test_g2_with_consent_it_runs_again_after_its_workers_death():
 
 def test_a_server_that_stops_says_that_it_has_run():
     pair = waiting()
-    deadlines = pair.router.dispatcher.deadlines
-    deadlines.answer_all(lambda entry: entry.execution is not None, outcomes.stopped)
+    works = pair.router.works
+    works.answer_all(lambda work: work.execution is not None, outcomes.stopped)
     pair.router_takes(Tick(pair.now_s))
     info = pair.failure()
     assert (info.code, info.verdict) == ("cancelled", Verdict.MAY_HAVE_RUN)
@@ -254,9 +256,11 @@ def test_an_outcome_that_comes_before_it_was_asked_for_is_taken():
 
 
 def test_turns_go_on_where_they_ended():
-    cache = cache_with(kept_bytes=100, session_share=1.0)
-    announced, worker = Announcements(cache), worker_of(capacity=9)
-    sessions = [session_of(cache, n) for n in (1, 2)]
+    limits = ServerLimits(kept_bytes=100, session_share=1.0)
+    announced, worker = Announcements(Accounts(limits, KeyLimits())), worker_of(capacity=9)
+    sessions = [account_of(number) for number in (1, 2)]
+    for session in sessions:
+        session.share = 1.0
     for sequence in range(2):
         for session in sessions:
             execution = execution_on(worker, session, sequence)

@@ -31,7 +31,7 @@ def lose_session(pair: Pair) -> None:
     """The client is cut off for longer than its lease, and its work goes on."""
     pair.disconnect()
     pair.advance(LEASE_S + 2.0)
-    assert len(pair.router.keys.open) == len(pair.router.keys.orphans)
+    assert len(pair.router.works.open) == len(pair.router.works.orphans)
 
 
 def cut_off(**how: Any) -> Pair:
@@ -52,8 +52,8 @@ def is_over(pair: Pair) -> bool:
     """Nothing is left of the call, at the client and at the server."""
     pair.advance(2.0)
     assert not pair.client.calls.live
-    assert not pair.session.entries
-    return not pair.router.keys.open and len(pair.cancels) == 1
+    assert not pair.session.tickets
+    return not pair.router.works.open and len(pair.cancels) == 1
 
 
 def given_up_while_cut_off(pair: Pair) -> None:
@@ -135,7 +135,7 @@ def test_who_is_answered_has_taken_the_place_that_was_left_behind(given_up: bool
         pair.receive(answer.call)
     pair.advance(1.0)
     assert withdrawn(pair) == []
-    assert not pair.router.keys.generations[0].lost
+    assert not pair.router.works.generations[0].lost
 
 
 def test_a_forget_without_an_id_of_its_own_that_is_lost_with_its_session_may_have_been_done():
@@ -148,7 +148,7 @@ def test_a_forget_without_an_id_of_its_own_that_is_lost_with_its_session_may_hav
     pair.connect()
     pair.advance(2.0)
     assert pair.failure().code == "unknown-key"
-    assert len(pair.router.keys.open) == 1
+    assert len(pair.router.works.open) == 1
 
 
 def test_a_client_that_is_closed_withdraws_before_it_says_goodbye():
@@ -159,7 +159,7 @@ def test_a_client_that_is_closed_withdraws_before_it_says_goodbye():
     assert isinstance(pair.sent[-1], messages.Goodbye)
     assert withdrawn(pair) == [b"key"]
     assert not pair.client.calls.live
-    assert not pair.router.keys.open
+    assert not pair.router.works.open
 
 
 def test_a_withdrawal_that_no_server_takes_ends_in_silence():

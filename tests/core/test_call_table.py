@@ -236,7 +236,7 @@ def at_a_full_server() -> Pair:
         pair.give_client(CallSubmitted(pair.new_call(), b"body", pair.now_s))
     pair.settle()
     assert transmissions(pair) == CALLS
-    assert len(pair.session.entries) == ROOM
+    assert len(pair.session.tickets) == ROOM
     return pair
 
 

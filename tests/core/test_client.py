@@ -302,7 +302,7 @@ def test_g7_a_cancel_is_told_at_once_in_every_stage():
         pair.give_client(CallsCancelled((number,), pair.now_s))
     pair.settle()
     assert pair.client.calls.live == {}
-    assert not pair.session.entries
+    assert not pair.session.tickets
     assert pair.cancels == [(b"w0-1", 1)]
 
 
@@ -357,7 +357,7 @@ def test_g9_a_limit_that_passes_says_what_is_known(when, unknown_s, verdict):
     if when == "before the dispatch":
         pair.submit()
     pair.submit(limit_s=2.0)
-    pair.router.dispatcher.deadlines.heap.clear()  # the server's own deadline
+    pair.router._deadlines.clear()  # the server's own deadline
     if when == "without an answer":
         pair.lose = lambda message: True
     pair.advance(unknown_s)
@@ -416,7 +416,7 @@ def test_a_refusal_for_now_that_comes_after_the_limit_holds_up_nothing():
     pair = Pair()
     pair.submit(limit_s=2.0)
     pair.lose = lambda message: isinstance(message, messages.Cancel)
-    pair.router.dispatcher.deadlines.heap.clear()
+    pair.router._deadlines.clear()
     pair.advance(2.5)
     assert pair.client.calls.live[0].stage is Stage.EXPIRED
     pair.hear(messages.Refused(pair.session.id, 0, "queue-full", "", 0.1))

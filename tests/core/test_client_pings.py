@@ -47,7 +47,7 @@ def test_hello_is_repeated_with_the_same_nonce_until_the_welcome():
         assert len({m.nonce for m in hellos}) == 1
     pair.advance(1.0)
     assert pair.client.sessions.opened == 1
-    assert len(pair.router.cache.sessions) == 1
+    assert len(pair.router.sessions.known) == 1
 
 
 def test_a_client_that_closes_ends_the_session_that_it_has_asked_for():
@@ -57,7 +57,7 @@ def test_a_client_that_closes_ends_the_session_that_it_has_asked_for():
     pair.close_client()
     hello = next(each for each in pair.sent if isinstance(each, messages.Hello))
     assert pair.sent[-1] == messages.Goodbye(hello.nonce)
-    assert not pair.router.cache.sessions
+    assert not pair.router.sessions.known
 
 
 def asks_later(pair: Pair) -> None:
@@ -135,9 +135,9 @@ def test_g9_a_lost_acknowledgement_is_repaired_within_a_ping_after_the_last_call
     with pair.losing(messages.Finish, messages.Sync):
         pair.receive(0)
         pair.advance(2.5, step_s=STEP_S)  # its first statements are lost as well
-        assert pair.session.entries
+        assert pair.session.tickets
     pair.advance(1.0, step_s=STEP_S)
-    assert not pair.session.entries
+    assert not pair.session.tickets
 
 
 def test_g9_a_lost_cancel_is_repaired_within_a_ping():
@@ -145,16 +145,16 @@ def test_g9_a_lost_cancel_is_repaired_within_a_ping():
     pair.lose = lambda message: isinstance(message, messages.Finish)
     pair.submit()
     pair.cancel(0)
-    assert pair.session.entries
+    assert pair.session.tickets
     pair.advance(1.0, step_s=STEP_S)
-    assert not pair.session.entries
+    assert not pair.session.tickets
     assert pair.cancels == [(b"w0-1", 0)]
 
 
 def test_a_server_with_a_short_lease_forgot_an_idle_client_all_the_time():
     pair = Pair(server={"lease_s": 4.0})
     pair.advance(60.0, step_s=STEP_S)
-    assert pair.router.cache.counters.sessions_opened == 2, "it is forgotten once, and learns"
+    assert pair.router.works.counters.sessions_opened == 2, "it is forgotten once, and learns"
     assert syncs_at(pair, 20.0) == [2.5 * n for n in range(1, 9)]
 
 

@@ -145,7 +145,7 @@ def test_a_request_to_run_again_was_never_answered_by_a_server_that_stops():
     pair.give(CloseAsked(pair.now_s))
     pair.die()
     assert pair.failure().verdict is Verdict.MAY_HAVE_RUN
-    assert pair.router.cache.queued_count == 0
+    assert len(pair.router.queue) == 0
 
 
 def test_a_server_that_closes_says_how_far_it_is_and_what_it_waits_for():
@@ -195,7 +195,7 @@ def test_client_with_an_outcome_to_fetch_is_waited_for_while_it_is_heard(silent:
     assert pair.draining()
     pair.advance(0.6, step_s=0.1)
     assert not pair.draining()
-    assert pair.session.kept_count == 1  # not waited for is not forgotten: it may come back
+    assert pair.session.account.kept_count == 1  # not waited for is not forgotten: it may come back
 
 
 # -- the router that stops -------------------------------------------------------

@@ -18,7 +18,7 @@ from trio_envserve.core.request_table import TABLE, RequestInput
 from trio_envserve.core.request_table import RequestAction as Do
 from trio_envserve.core.request_table import RequestInput as Input
 from trio_envserve.core.requests import Entry, Session
-from trio_envserve.core.requests import RequestState as State
+from trio_envserve.core.requests import WorkState as State
 from trio_envserve.core.router_inputs import ClientMessage, Tick
 from trio_envserve.core.scheduler import Scheduler
 from trio_envserve.core.terms import RequestId, Status, Verdict
@@ -128,7 +128,7 @@ CELLS = [
 @pytest.mark.parametrize(("state", "input", "expected"), CELLS)
 def test_every_input_in_every_state(state, input, expected):
     cache, session = made(state)
-    entry, before = session.entries.get(0), picture(cache)
+    entry, before = session.tickets.get(0), picture(cache)
     if expected is None:
         with pytest.raises(AssertionError, match="cannot reach"):
             cache.step(session, 0, input, ARGUMENTS.get(input))
@@ -182,13 +182,13 @@ def test_g2_the_allowance_is_a_cap_over_all_executions():
         cache.step(session, 0, Input.DISPATCH, EXECUTION)
         cache.step(session, 0, Input.WORKER_DEAD, lambda entry: kept(b"lost"))
     assert session.state(0) is State.COMPLETED
-    assert session.entries[0].executions == 3
+    assert session.tickets[0].executions == 3
     assert (cache.counters.dispatched, cache.counters.reruns, cache.counters.lost) == (3, 2, 1)
 
 
 def test_g3_every_replay_is_the_same_object():
     cache, session = made(State.COMPLETED)
-    first = session.entries[0].kept
+    first = session.tickets[0].kept
     for _ in range(3):
         ((do, entry),) = cache.request(session, 0, ask())
         assert do is Do.ANSWER
@@ -233,7 +233,7 @@ def test_g8_a_body_is_held_no_longer_than_it_can_be_needed():
     cache.step(session, 0, Input.WORKER_DEAD, None)
     cache.step(session, 0, Input.DISPATCH, EXECUTION)  # the last one allowed
     assert cache.held_bytes == session.held_bytes == 0
-    assert session.entries[0].body is None
+    assert session.tickets[0].body is None
 
 
 # -- what is counted ----------------------------------------------------------
@@ -449,7 +449,7 @@ def test_a_hostile_peer_grew_the_finished_spans_by_single_cancels():
         cache.request(session, sequence, ask())
         cache.cancel(session, sequence)
     assert session.finished.span_count() <= 3
-    assert len(session.entries) <= 2
+    assert len(session.tickets) <= 2
 
 
 def test_deadlines_of_waiting_requests_grew_the_kept_outcomes_past_all_bounds():
@@ -467,9 +467,9 @@ def test_one_session_filled_the_queue_for_all_with_large_bodies():
     """Only the kept outcomes had a share for each session (G8)."""
     pair = Pair(ready=False, server={"queue_bytes": 1000})
     pair.submit_many(5, b"x" * 200)
-    assert pair.router.cache.held_bytes == 400
+    assert pair.router.accounts.all.held_bytes == 400
     pair.ask(pair.stranger(), body=b"y" * 400)
-    assert pair.router.cache.held_bytes == 800
+    assert pair.router.accounts.all.held_bytes == 800
 
 
 # -- deadlines of what never ran -------------------------------------------------
@@ -499,7 +499,7 @@ def with_deadlines_passed(count: int) -> Pair:
 
 def test_another_client_runs_as_much_as_before():
     pair = with_deadlines_passed(KEPT + 1)
-    assert pair.router.cache.kept_count == KEPT + 1
+    assert pair.router.accounts.all.kept_count == KEPT + 1
     for run in pair.runs[:]:
         pair.end(run)
     pair.submit()
@@ -509,10 +509,10 @@ def test_another_client_runs_as_much_as_before():
 
 def test_they_are_bounded_as_the_queue_is_and_leave_room_in_it_for_others():
     pair = with_deadlines_passed(3 * QUEUE)
-    assert pair.router.cache.kept_count == QUEUE / 2
+    assert pair.router.accounts.all.kept_count == QUEUE / 2
     assert isinstance(pair.heard(), Refused)
     pair.submit()
-    assert pair.router.cache.queued_count == 1
+    assert len(pair.router.queue) == 1
 
 
 # -- failures that servers of this kind are known for ----------------------------
@@ -650,8 +650,8 @@ def test_a_flood_of_hellos_on_many_connections_took_the_sessions_of_all_others()
         pair.tell(hello(number), route=b"route %d" % number)
     pair.connect()
     assert pair.client.sessions.current is not None
-    assert len(pair.router.cache.sessions) == 5
-    assert pair.router.cache.counters.sessions_refused == 0
+    assert len(pair.router.sessions.known) == 5
+    assert pair.router.works.counters.sessions_refused == 0
 
 
 def test_of_the_idle_sessions_the_one_unheard_for_longest_makes_room():
@@ -727,9 +727,9 @@ def test_a_client_that_was_closed_before_its_welcome_left_a_session():
     pair = Pair(welcomed=False)
     pair.lose = lambda message: isinstance(message, messages.Welcome)
     pair.connect()
-    assert len(pair.router.cache.sessions) == 1
+    assert len(pair.router.sessions.known) == 1
     pair.close_client()
-    assert len(pair.router.cache.sessions) == 0
+    assert len(pair.router.sessions.known) == 0
 
 
 def test_a_hello_that_came_after_the_goodbye_opened_another_session():
@@ -737,7 +737,7 @@ def test_a_hello_that_came_after_the_goodbye_opened_another_session():
     said = next(m for m in pair.sent if isinstance(m, Hello))
     pair.close_client()
     pair.tell(said, route=b"late")
-    assert len(pair.router.cache.sessions) == 0
+    assert len(pair.router.sessions.known) == 0
     error = pair.heard()
     assert isinstance(error, messages.Error)
     assert "fresh nonce" in error.text
@@ -755,7 +755,7 @@ def test_a_goodbye_said_again_was_forgotten_as_if_it_had_been_said_once():
 
 def test_g4_what_an_older_connection_carried_is_replayed_on_the_new_one():
     cache, session = made(State.COMPLETED)
-    outcome = session.entries[0].kept
+    outcome = session.tickets[0].kept
     assert outcome is not None
     outcome.sent_probe = 0  # as the router marks it when it sends
     cache.moved(session, b"new", 2)
@@ -770,7 +770,7 @@ def test_a_session_was_forgotten_twice_when_one_worker_died_with_two_of_its_exec
     session = pair.session
     pair.close_client()
     pair.die(b"w0-1")
-    assert session.id not in pair.router.cache.sessions
+    assert session.id not in pair.router.sessions.known
 
 
 # -- Bounds are shared: those who never give back leave enough for the others (G8)
@@ -875,7 +875,7 @@ def at_the_bound(capacity: int = BOUND, **limits: float) -> Pair:
         pair.ask(session, sequence)
     for run in pair.runs[:]:
         pair.end(run)
-    assert pair.router.cache.kept_count == BOUND
+    assert pair.router.accounts.all.kept_count == BOUND
     return pair
 
 
@@ -1029,7 +1029,7 @@ def test_it_is_refused_by_its_number_of_spans(count: int, monkeypatch: Any):
     monkeypatch.setattr(Ranges, "update", update)
     pair.tell(messages.Finish(session, edges(count)), route=b"stranger")
     assert merged == []
-    assert pair.router.cache.sessions[session].finished == Ranges()
+    assert pair.router.sessions.known[session].finished == Ranges()
 
 
 # -- a huge span that is finished ------------------------------------------------
@@ -1046,5 +1046,5 @@ def test_neither_does_the_server_walk_through_what_a_client_finishes(name: str, 
     finish = messages.Finish(session, ALL)
     sync = messages.Sync(session, pair.router.epoch, 1, 1, 2**62, [])
     pair.tell(finish if name == "finish" else sync, route=b"stranger")
-    assert not pair.router.cache.sessions[session].entries
+    assert not pair.router.sessions.known[session].entries
     assert len(pair.cancels) == 3

@@ -25,7 +25,7 @@ from trio_envserve.core.dedup import DedupCache
 from trio_envserve.core.limits import ServerLimits
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.request_table import Effects, RequestAction, RequestInput
-from trio_envserve.core.requests import Ask, Entry, RequestState, Session
+from trio_envserve.core.requests import Ask, Entry, Session, WorkState
 
 from . import dedup_model as model
 from .dedup_model import Effect, Model, Run
@@ -41,7 +41,7 @@ LIMITS = ServerLimits(
 NONCE = 1 << 20
 """The first of the nonces; sessions are numbered from 0."""
 
-ALL_STATES = [*RequestState]
+ALL_STATES = [*WorkState]
 AHEAD = st.integers(0, 7)
 """Sequences, counted from the first that is not finished: histories have no end."""
 PAYLOADS = st.sampled_from([b"a", b"b", b"c" * 8, b"d" * 8, b"e" * 40])
@@ -65,7 +65,7 @@ IMPOSSIBLE: dict[str, list[RequestInput]] = {
 class Watched(DedupCache):
     """A cache that remembers which cells were reached."""
 
-    reached: set[tuple[RequestInput, RequestState]]
+    reached: set[tuple[RequestInput, WorkState]]
 
     def step(
         self, session: Session, sequence: int, input: RequestInput, arg: Any = None
@@ -77,7 +77,7 @@ class Watched(DedupCache):
 class DedupMachine(RuleBasedStateMachine):
     """One cache, its model, and the world around them."""
 
-    reached: ClassVar[set[tuple[RequestInput, RequestState]]]
+    reached: ClassVar[set[tuple[RequestInput, WorkState]]]
     """Over all histories; a subclass has its own."""
 
     def __init__(self) -> None:
@@ -328,7 +328,7 @@ class DedupMachine(RuleBasedStateMachine):
             return
         request = client.requests[sequence]
         assert request.starts < request.allowance, "G2: over the allowance"
-        assert session.entries[sequence].body == request.payload
+        assert session.tickets[sequence].body == request.payload
         self.queue.remove((number, sequence))
         run = self.model.dispatch(number, sequence, worker)
         session.live_executions += 1
@@ -459,7 +459,7 @@ class DedupMachine(RuleBasedStateMachine):
             assert cache.sessions[identifier(number)] is session
             assert (session.route, session.connection) == (client.route, client.connection)
             assert (session.ended, session.heard_s) == (client.ended, client.heard_s)
-            states = {n: e.state.value for n, e in session.entries.items()}
+            states = {n: e.state.value for n, e in session.tickets.items()}
             assert states == {n: r.state for n, r in client.requests.items()}
             assert {*session.finished} == client.finished
             assert all(session.state(n).value == client.state(n) for n in range(12))
@@ -469,7 +469,7 @@ class DedupMachine(RuleBasedStateMachine):
             assert session.queued_count == client.count("waiting")
             assert session.held_bytes == client.held_bytes()
             for sequence, request in client.requests.items():
-                entry = session.entries[sequence]
+                entry = session.tickets[sequence]
                 assert (entry.executions, entry.execution) == (request.starts, request.run)
                 assert (entry.body is not None) is request.holds_body
         assert cache.kept_count == self.model.count("completed")
@@ -491,6 +491,6 @@ class DedupMachine(RuleBasedStateMachine):
 
 def test_the_cache_does_what_its_model_does():
     class Machine(DedupMachine):
-        reached: ClassVar[set[tuple[RequestInput, RequestState]]] = set()
+        reached: ClassVar[set[tuple[RequestInput, WorkState]]] = set()
 
     run_state_machine_as_test(Machine)

@@ -13,7 +13,7 @@ from trio_envserve.core import dedup, request_table
 from trio_envserve.core.dedup import DedupCache
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.request_table import TABLE, RequestAction, RequestInput
-from trio_envserve.core.requests import RequestState
+from trio_envserve.core.requests import WorkState
 
 from .test_dedup_machine import ALL_STATES, DedupMachine
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.mutants
 Patch = pytest.MonkeyPatch
 
 
-def cell(input: RequestInput, state: RequestState, mutant: Any) -> Callable[[Patch], None]:
+def cell(input: RequestInput, state: WorkState, mutant: Any) -> Callable[[Patch], None]:
     """Replaces one cell of the table."""
     return lambda patch: patch.setitem(TABLE[input], state, mutant)
 
@@ -48,7 +48,7 @@ def forgets_the_stop(cache, session, sequence, entry, arg):
 
 
 def loses_with_consent_of_nobody(cache, session, sequence, entry, outcome):
-    entry.state, entry.execution = RequestState.WAITING, None
+    entry.state, entry.execution = WorkState.WAITING, None
     request_table._queue(cache, session, +1)
     return ((RequestAction.QUEUE, entry),)
 
@@ -63,7 +63,7 @@ def a_span_ends_as_its_first(patch: Patch) -> None:
     def as_the_first(self, session, spans):
         states = [session.state(n) for n in spans if n in session.entries]
         effects = finish_spans(self, session, spans)
-        if states[:1] == [RequestState.RUNNING]:
+        if states[:1] == [WorkState.RUNNING]:
             return effects
         return [each for each in effects if each[0] is not RequestAction.STOP]
 
@@ -75,7 +75,7 @@ def replays_all_or_nothing(patch: Patch) -> None:
 
     def all_or_nothing(self, session, next_sequence, pending, *rest):
         effects, missing = sync(self, session, next_sequence, pending, *rest)
-        if all(session.state(n) is RequestState.COMPLETED for n in pending):
+        if all(session.standing(n) == "completed" for n in pending):
             return effects, missing
         return [each for each in effects if each[0] is not RequestAction.ANSWER], missing
 
@@ -84,41 +84,41 @@ def replays_all_or_nothing(patch: Patch) -> None:
 
 def spends_what_is_refused_for_now(cache, session, sequence, entry, ask):
     effects = request_table._enter(cache, session, sequence, entry, ask)
-    if sequence not in session.entries:
+    if sequence not in session.tickets:
         session.finished.add(sequence)
     return effects
 
 
 MUTANTS: dict[str, Callable[[Patch], None]] = {
     "a duplicate of a waiting request is queued again": cell(
-        RequestInput.REQUEST, RequestState.WAITING, runs_a_duplicate_again
+        RequestInput.REQUEST, WorkState.WAITING, runs_a_duplicate_again
     ),
     "a duplicate of a running request is queued again": cell(
-        RequestInput.REQUEST, RequestState.RUNNING, runs_a_duplicate_again
+        RequestInput.REQUEST, WorkState.RUNNING, runs_a_duplicate_again
     ),
     "a completed request is not replayed": cell(
-        RequestInput.REQUEST, RequestState.COMPLETED, request_table._coalesce
+        RequestInput.REQUEST, WorkState.COMPLETED, request_table._coalesce
     ),
     "another payload coalesces": cell(
-        RequestInput.OTHER_DIGEST, RequestState.RUNNING, request_table._coalesce
+        RequestInput.OTHER_DIGEST, WorkState.RUNNING, request_table._coalesce
     ),
     "a cancel does not reach the execution": cell(
-        RequestInput.FINISH, RequestState.RUNNING, forgets_the_stop
+        RequestInput.FINISH, WorkState.RUNNING, forgets_the_stop
     ),
     "a finished request is not remembered": cell(
-        RequestInput.FINISH, RequestState.WAITING, finishes_without_remembering
+        RequestInput.FINISH, WorkState.WAITING, finishes_without_remembering
     ),
     "a cancel that overtakes its request is not remembered": cell(
-        RequestInput.FINISH, RequestState.NOT_SEEN, request_table._ignore
+        RequestInput.FINISH, WorkState.NOT_SEEN, request_table._ignore
     ),
     "a lost request runs again without consent": cell(
-        RequestInput.WORKER_DEAD, RequestState.RUNNING, loses_with_consent_of_nobody
+        RequestInput.WORKER_DEAD, WorkState.RUNNING, loses_with_consent_of_nobody
     ),
     "a stray outcome is forwarded": cell(
-        RequestInput.STRAY_OUTCOME, RequestState.COMPLETED, takes_a_second_outcome
+        RequestInput.STRAY_OUTCOME, WorkState.COMPLETED, takes_a_second_outcome
     ),
     "a deadline of a running request is ignored": cell(
-        RequestInput.DEADLINE, RequestState.RUNNING, request_table._ignore
+        RequestInput.DEADLINE, WorkState.RUNNING, request_table._ignore
     ),
     "the allowance is one too many": attribute(
         DedupCache, "may_rerun", lambda cache, entry: entry.executions <= entry.allowance
@@ -138,7 +138,7 @@ MUTANTS: dict[str, Callable[[Patch], None]] = {
     "a span ends as its first": a_span_ends_as_its_first,
     "a statement replays all or nothing": replays_all_or_nothing,
     "what is refused for now is spent": cell(
-        RequestInput.REQUEST, RequestState.NOT_SEEN, spends_what_is_refused_for_now
+        RequestInput.REQUEST, WorkState.NOT_SEEN, spends_what_is_refused_for_now
     ),
     "a lease never ends": attribute(DedupCache, "lapsed", lambda cache, now_s: iter(())),
 }
@@ -147,7 +147,7 @@ MUTANTS: dict[str, Callable[[Patch], None]] = {
 @pytest.mark.parametrize("name", MUTANTS)
 def test_the_machine_catches(name, monkeypatch):
     class Machine(DedupMachine):
-        reached: ClassVar[set[tuple[RequestInput, RequestState]]] = set()
+        reached: ClassVar[set[tuple[RequestInput, WorkState]]] = set()
 
     MUTANTS[name](monkeypatch)
     generate = settings(
@@ -160,7 +160,7 @@ def test_the_machine_catches(name, monkeypatch):
 
 def test_the_machine_reaches_every_input_in_every_state():
     class Machine(DedupMachine):
-        reached: ClassVar[set[tuple[RequestInput, RequestState]]] = set()
+        reached: ClassVar[set[tuple[RequestInput, WorkState]]] = set()
 
     every = {(input, state) for input in RequestInput for state in ALL_STATES}
     histories = settings(max_examples=50, stateful_step_count=50, database=None)

@@ -6,11 +6,11 @@ import pytest
 
 from trio_envserve.core.executions import Duty, Execution
 
-from .helpers import cache_with, duty_of, execution_on, session_of, worker_of
+from .helpers import account_of, duty_of, execution_on, worker_of
 
 
 def test_dispatches_are_numbered_and_counted_for_their_session():
-    worker, session = worker_of(), session_of(cache_with())
+    worker, session = worker_of(), account_of()
     first, second = execution_on(worker, session, 5), execution_on(worker, session, 6)
     assert (first.number, second.number, worker.next_number) == (0, 1, 2)
     assert session.live_executions == 2
@@ -23,7 +23,7 @@ def test_dispatches_are_numbered_and_counted_for_their_session():
 
 
 def test_g1_an_abandoned_execution_holds_its_place_until_it_has_ended():
-    worker, session = worker_of(capacity=1), session_of(cache_with())
+    worker, session = worker_of(capacity=1), account_of()
     execution = execution_on(worker, session)
     worker.abandon(execution, 3.0)
     assert (execution.entry, execution.body) == (None, None)
@@ -34,7 +34,7 @@ def test_g1_an_abandoned_execution_holds_its_place_until_it_has_ended():
 
 
 def test_the_end_of_all_suspects_of_a_group_gives_the_worker_back():
-    worker, session = worker_of(), session_of(cache_with())
+    worker, session = worker_of(), account_of()
     worker.duty = Duty.SUSPECTS
     one, other = execution_on(worker, session), execution_on(worker, session)
     worker.end(one)
@@ -45,7 +45,7 @@ def test_the_end_of_all_suspects_of_a_group_gives_the_worker_back():
 
 def test_the_oldest_stop_is_known_without_a_look_at_all_that_lives():
     """It is asked with every tick: cancelling 100,000 that run was quadratic."""
-    worker, session = worker_of(), session_of(cache_with())
+    worker, session = worker_of(), account_of()
     executions = [execution_on(worker, session) for _ in range(1000)]
     for now_s, execution in enumerate(reversed(executions)):
         worker.abandon(execution, float(now_s))

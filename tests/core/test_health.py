@@ -80,7 +80,7 @@ def test_the_health_says_that_there_is_no_session_and_a_call_without_a_limit_end
     pair.ask(other, 0)
     pair.end()  # something of it is kept, so it makes no room
     pair.advance(2.0)
-    assert list(pair.router.cache.sessions) == [other]
+    assert list(pair.router.sessions.known) == [other]
     assert pair.client.link.health(pair.now_s) == (Health.STARTING, "it grants no session yet")
     pair.submit()
     pair.advance(6.0)

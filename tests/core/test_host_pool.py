@@ -779,7 +779,7 @@ class Followed(Journaled):
 
     @property
     def unknown(self) -> int:
-        return self.router.dispatcher.dispatches.unknown.live_executions
+        return self.router.dispatches.unknown.live_executions
 
 
 def test_g2_what_runs_goes_on_and_is_answered_by_the_next_router():
@@ -802,7 +802,7 @@ def test_g2_what_runs_goes_on_and_is_answered_by_the_next_router():
 def test_what_was_dispatched_before_is_not_counted_as_dispatched_again():
     other = Followed(Journaled.running())
     other.back(0)
-    counters = other.router.cache.counters
+    counters = other.router.works.counters
     assert (counters.dispatched, counters.reruns) == (0, 0)
 
 
@@ -902,7 +902,7 @@ def test_what_is_lost_after_all_runs_again_by_consent():
     other.advance(5.0)
     other.disk()
     assert [run.body for _, run in other.runs] == [b"body"]
-    assert other.router.keys.generations[0].executions == 2
+    assert other.router.works.generations[0].executions == 2
 
 
 @pytest.mark.parametrize("arrived", [True, False])
@@ -955,7 +955,7 @@ def test_an_announced_outcome_is_announced_to_the_next_router_too(
     monkeypatch: pytest.MonkeyPatch,
 ):
     first = Journaled.running()
-    monkeypatch.setattr(first.router.dispatcher.announced, "grant", list)  # it has no room
+    monkeypatch.setattr(first.router.announced, "grant", list)  # it has no room
     large = bytes(first.workers[WORKER].announce_bytes + 1)
     first.end(payload=large)
     first.beat()

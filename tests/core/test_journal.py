@@ -10,6 +10,7 @@ import pytest
 from trio_envserve.core import error_records, messages
 from trio_envserve.core.client_effects import Answer
 from trio_envserve.core.closing import ClosingStage
+from trio_envserve.core.gate import BUDGET, RECORDS_OF_EACH
 from trio_envserve.core.journal import (
     Cancelled,
     Closed,
@@ -22,9 +23,7 @@ from trio_envserve.core.journal import (
     plain_of,
     record_of,
 )
-from trio_envserve.core.key_answers import PAGES, RECORDS_OF_EACH
-from trio_envserve.core.key_records import GenerationState, KeyAct, KeyName, input_digest
-from trio_envserve.core.keys import ENDED_AT_ONCE
+from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
 from trio_envserve.core.limits import KeyLimits
 from trio_envserve.core.restored import remains_of
 from trio_envserve.core.router_effects import Flush, ToWorker
@@ -37,6 +36,7 @@ from trio_envserve.core.router_inputs import (
     WorkerMessage,
 )
 from trio_envserve.core.terms import ID_BYTES, Status, Verdict
+from trio_envserve.core.work import PAGES, WorkState
 
 from .helpers import STRANGER, identifier
 from .keyed import NAME, AtDisk, Journaled, Keyed, crashed, crashed_with, fail, told
@@ -276,12 +276,12 @@ def test_g9_what_runs_while_the_journal_is_lost_ends_as_what_may_have_run():
 
 def test_g10_the_end_of_the_journal_answers_no_more_in_one_turn_than_others():
     pair, session = Journaled.with_stranger(server={"queue": 5000, "window": 5000})
-    for number in range(ENDED_AT_ONCE + 10):
+    for number in range(BUDGET + 10):
         pair.request(session, number, name=KeyName(b"default", b"%d" % number))
     pair.give(SaveFailed("the disk is full", True, pair.now_s))
-    assert pair.router.cache.queued_count
+    assert len(pair.router.queue)
     pair.advance(2.0)
-    assert not pair.router.cache.queued_count
+    assert not len(pair.router.queue)
 
 
 # -- after a crash -----------------------------------------------------------------
@@ -346,19 +346,8 @@ def test_g7_what_was_forgotten_is_not_there_again():
     first.about(KeyAct.FORGET)
     other = crashed(first)
     assert other.heard().code == "unknown-key"
-    assert not other.router.keys.generations
-    assert other.router.keys.next_number == 1
-
-
-def test_g7_a_cancel_that_came_first_is_remembered_and_used_up_once():
-    first = Journaled()
-    first.about(KeyAct.CANCEL)
-    first.call()
-    for safe, hit in ((1, True), (2, False)):
-        other = crashed(first, safe)
-        other.call()
-        other.disk()
-        assert len(other.runs) == (not hit)
+    assert not other.router.works.generations
+    assert other.router.works.next_number == 1
 
 
 def test_who_had_asked_counts_until_the_orphan_deadline():
@@ -381,21 +370,21 @@ def test_what_is_forgotten_before_it_could_go_on_is_not_entered():
     other.give(PoolOpened((), other.now_s))
     other.disk()
     assert not other.runs
-    assert not other.router.keys.generations
+    assert not other.router.works.generations
 
 
 def test_much_that_waited_goes_on_in_portions():
     caller = identifier(1)
     records: list[Record] = [
         Opened(n, b"default", b"%d" % n, bytes(32), None, 1, 0, caller, b"")
-        for n in range(ENDED_AT_ONCE + 1)
+        for n in range(BUDGET + 1)
     ]
     other = Journaled(ready=False)
     other.give(Restored(records, other.now_s), PoolOpened((), other.now_s))
-    generations = other.router.keys.generations.values()
-    assert [g.number for g in generations if g.state is GenerationState.HELD] == [ENDED_AT_ONCE]
+    generations = other.router.works.generations.values()
+    assert [g.number for g in generations if g.state is WorkState.HELD] == [BUDGET]
     other.settle()
-    assert all(g.state is GenerationState.WAITING for g in generations)
+    assert all(g.state is WorkState.WAITING for g in generations)
 
 
 @pytest.mark.parametrize(
@@ -459,10 +448,8 @@ StuckAtRest = functools.partial(AtDisk, keys=LIMITS)
 
 def owed(pair: Journaled) -> tuple[int, int, int]:
     """Records and bytes that are not safe, and who waits for that."""
-    dispatcher = pair.router.dispatcher
-    journal = dispatcher.journal
-    waiting = dispatcher.keyed.answers.waiting
-    return journal.appended - journal.safe, journal.waiting_bytes, waiting
+    journal, gate = pair.router.journal, pair.router.works.gate
+    return journal.appended - journal.safe, journal.waiting_bytes, gate.waiting
 
 
 def key(number: int) -> KeyName:
@@ -493,7 +480,7 @@ def test_g8_who_asked_and_cancelled_under_ever_new_keys_filled_memory_while_a_di
     pair.disk()
     assert owed(pair) == (0, 0, 0)
     pair.request(session, 200, name=key(200))
-    assert pair.router.keys.open
+    assert pair.router.works.open
 
 
 def test_g8_the_inputs_of_what_was_cancelled_filled_memory_while_a_disk_was_stuck():
@@ -527,9 +514,9 @@ def test_commands_end_work_where_requests_are_refused():
     session = pair.stranger()
     pair.request(session, 0)
     flood(pair, session, 1)
-    assert NAME in pair.router.keys.open
+    assert NAME in pair.router.works.open
     pair.request(session, 300, b"", act=KeyAct.CANCEL, tag=0)
-    assert NAME not in pair.router.keys.open
+    assert NAME not in pair.router.works.open
     pair.disk()
     assert pair.heard().status == Status.RESULT
 
@@ -709,33 +696,21 @@ def test_what_was_decided_first_is_told_before_what_follows_is_sent():
     assert kinds.index(ToWorker) == len(kinds) - 1
 
 
-def test_a_cancel_that_came_first_and_was_forgotten_hit_a_request_after_a_crash():
-    keys = KeyLimits(command_s=10.0)
-    first = Journaled(keys=keys)
-    first.about(KeyAct.CANCEL)
-    first.disk()
-    first.advance(11.0)
-    other = crashed_with(first.records)
-    other.call()
-    other.disk()
-    assert len(other.runs) == 1
-
-
 # -- a journal that is lost --------------------------------------------------------------
 
 
 def test_g9_what_waited_behind_much_that_ran_heard_nothing_of_the_end_of_the_journal():
     """Those that had been sent used up what one turn may end, at each tick again."""
-    limits = {"queue": 5000, "window": 5000, "worker_capacity": ENDED_AT_ONCE}
+    limits = {"queue": 5000, "window": 5000, "worker_capacity": BUDGET}
     pair, session = Journaled.with_stranger(server=limits)
-    for number in range(ENDED_AT_ONCE + 10):
+    for number in range(BUDGET + 10):
         pair.request(session, number, name=KeyName(b"default", b"%d" % number))
     pair.disk()
-    assert len(pair.runs) == ENDED_AT_ONCE
+    assert len(pair.runs) == BUDGET
     fail(pair, final=True)
-    assert pair.verdict_of(session, ENDED_AT_ONCE) is Verdict.MAY_HAVE_RUN
-    assert pair.verdict_of(session, ENDED_AT_ONCE + 9) is Verdict.MAY_HAVE_RUN
-    assert pair.router.workforce.live_count() == ENDED_AT_ONCE  # what runs goes on
+    assert pair.verdict_of(session, BUDGET) is Verdict.MAY_HAVE_RUN
+    assert pair.verdict_of(session, BUDGET + 9) is Verdict.MAY_HAVE_RUN
+    assert pair.router.workforce.live_count() == BUDGET  # what runs goes on
 
 
 # -- what a journal has left ------------------------------------------------------------
@@ -744,8 +719,8 @@ def test_g9_what_waited_behind_much_that_ran_heard_nothing_of_the_end_of_the_jou
 def test_of_what_a_journal_had_counted_a_quarter_was_never_started():
     """It was held back for the next session, for which nobody could have counted."""
     pair = Journaled.asked(rerun=True)
-    own = next(session for session in pair.router.cache.sessions.values() if session.own)
-    assert own.entries[0].allowance == 3  # who asked counts so many for this session
+    (work,) = pair.router.works.generations.values()
+    assert work.allowance == 3  # who asked counts so many for this session
     other = crashed_with(pair.records, rerun=True)
     for most in (1, 2, 3):
         other.disk()
@@ -761,10 +736,10 @@ def test_who_joined_counts_and_what_was_said_is_said_again_after_a_crash():
     opened, tag = left(started=False)[0], identifier(8)
     said = Commanded(True, *NAME, tag, None, True, False)
     other = crashed_with([opened, Joined(0, identifier(6)), said])
-    assert other.router.keys.generations[0].lost == {identifier(5), identifier(6)}
+    assert other.router.works.generations[0].lost == {identifier(5), identifier(6)}
     other.request(other.stranger(902), act=KeyAct.FORGET, tag=tag, body=b"")
     other.disk()
-    assert 0 in other.router.keys.generations  # it hits nothing else
+    assert 0 in other.router.works.generations  # it hits nothing else
     assert other.heard().status == Status.RESULT
 
 
@@ -830,8 +805,7 @@ def test_g9_who_waited_for_what_a_journal_had_left_heard_nothing_of_a_server_tha
 def test_g9_what_may_have_run_before_did_not_run_said_a_server_without_a_worker():
     """The same without a journal: who is back says that it may have run."""
     pair = Keyed(ready=False, rerun=True)
-    pair.router.keys.declared_rerun = True
-    pair.router.workforce.environment = "environment"
+    pair.router.works.declared_rerun = pair.router.works.knows_environment = True
     back, other = pair.stranger(), pair.stranger(901)
     pair.request(back, earlier=1, gone=True, rerun=True)
     pair.request(other, rerun=True)

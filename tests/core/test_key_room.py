@@ -2,7 +2,7 @@
 
 import pytest
 
-from trio_envserve.core.key_records import NOBODY, Generation, GenerationState, KeyName, Usage
+from trio_envserve.core.key_records import NOBODY, Generation, KeyName, Usage, WorkState
 from trio_envserve.core.key_room import KeyRoom
 from trio_envserve.core.limits import KeyLimits
 from trio_envserve.core.terms import RequestId
@@ -11,7 +11,7 @@ NAME = KeyName(b"default", b"key")
 
 
 def generation_of(name: KeyName) -> Generation:
-    return Generation(0, name, b"", 0, None, 0, GenerationState.RUNNING, None, 10, {}, NOBODY, 0.0)
+    return Generation(0, name, b"", 0, None, 0, WorkState.RUNNING, None, 10, {}, NOBODY, 0.0)
 
 
 def test_who_is_answered_after_the_key_was_forgotten_has_the_outcome_counted_again():

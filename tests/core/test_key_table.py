@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from trio_envserve.core.key_records import GenerationState, Payload
+from trio_envserve.core.key_records import Payload, WorkState
 from trio_envserve.core.key_table import TABLE, KeyInput, _never
 from trio_envserve.core.requests import RetainedOutcome
 
 from .helpers import kept
 from .key_desk import A_BACK, OUTCOME, A, B, C, Desk, said
 
-S = GenerationState
+S = WorkState
 
 
-def desk_in(state: GenerationState) -> tuple[Desk, int]:
+def desk_in(state: WorkState) -> tuple[Desk, int]:
     """A desk whose key's newest generation is in this state, and its number.  Of an open
     one A waits, and C watches."""
     desk = Desk()
@@ -91,7 +91,7 @@ GONE = [("cancelled", A, True), ("cancelled", C, True)]
 
 # What is done, the states, what follows, and the state then.  A number: of the generation;
 # "started": whether it was.
-CELLS: list[tuple[KeyInput, tuple[GenerationState, ...], Any, list[Any], Any]] = [
+CELLS: list[tuple[KeyInput, tuple[WorkState, ...], Any, list[Any], Any]] = [
     (KeyInput.ASK, (S.ABSENT,), lambda d, n: d.ask(B), [("enter", 0)], S.ABSENT),
     (KeyInput.ASK, (*OPEN, UNREAD), lambda d, n: d.ask(B), [], None),
     (KeyInput.ASK, (DONE,), lambda d, n: d.ask(B), [("answer", B, OUTCOME)], None),
@@ -188,7 +188,7 @@ def test_every_cell_is_in_that_list_or_cannot_be():
     possible = {(i, s) for i, row in TABLE.items() for s, cell in row.items() if cell != _never}
     assert listed == possible
     assert {*TABLE} == {*KeyInput}
-    assert all({*row} == {*GenerationState} for row in TABLE.values())
+    assert all({*row} == {*WorkState} for row in TABLE.values())
 
 
 @pytest.mark.parametrize(

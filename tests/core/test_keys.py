@@ -10,7 +10,7 @@ import pytest
 from trio_envserve.core.errors import ProtocolError
 from trio_envserve.core.journal import Commanded
 from trio_envserve.core.key_records import CommandAnswer, KeyName, input_digest
-from trio_envserve.core.keys import ENDED_AT_ONCE
+from trio_envserve.core.keys import BUDGET
 from trio_envserve.core.limits import KeyLimits
 from trio_envserve.core.requests import Ask
 from trio_envserve.core.restored import Remains
@@ -59,7 +59,7 @@ def test_a_cancel_is_not_remembered_for_a_key_whose_execution_still_ends():
 
 def test_one_turn_ends_so_many_by_time_and_no_more():
     desk = Desk(KeyLimits(retention_s=1.0, namespace_share=1.0))
-    for number in range(ENDED_AT_ONCE + 1):
+    for number in range(BUDGET + 1):
         desk.ask(A._replace(sequence=number), KeyName(b"default", b"%d" % number))
         desk.run(number)
     desk.keys.leave_all([*desk.keys.waiting], 0.0, lost=False)

@@ -27,11 +27,11 @@ from trio_envserve.core.key_records import (
     Enter,
     Finish,
     Generation,
-    GenerationState,
     KeyEffects,
     KeyName,
     Refuse,
     Reissue,
+    WorkState,
     input_digest,
 )
 from trio_envserve.core.key_table import TABLE, KeyInput, _never
@@ -66,10 +66,10 @@ OUTCOMES = st.sampled_from([b"1", b"1", b"2" * 10, b"3" * 90])
 CONSENT = st.none() | st.booleans()
 IDS = st.sampled_from([b"1", b"2", b"3", b"4", b"5"])
 
-Cell = tuple[KeyInput, GenerationState]
+Cell = tuple[KeyInput, WorkState]
 POSSIBLE: set[Cell] = {
     (input, state) for input, row in TABLE.items() for state, cell in row.items()
-    if cell != _never and state is not GenerationState.READING
+    if cell != _never and state is not WorkState.READING
 }  # fmt: skip
 """None of its outcomes is on a disk."""
 
@@ -82,7 +82,7 @@ class Watched(Keys):
     def step(
         self, generation: Generation | None, input: KeyInput, arg: Any, now_s: float
     ) -> KeyEffects:
-        state = GenerationState.ABSENT if generation is None else generation.state
+        state = WorkState.ABSENT if generation is None else generation.state
         self.reached.add((input, state))
         return super().step(generation, input, arg, now_s)
 
@@ -468,7 +468,7 @@ class KeysMachine(RuleBasedStateMachine):
         chosen = data.draw(st.sampled_from(those), label="generation")
         before = picture(self.keys)
         for input in KeyInput:
-            state = GenerationState.ABSENT if chosen is None else chosen.state
+            state = WorkState.ABSENT if chosen is None else chosen.state
             if (input, state) not in POSSIBLE:
                 with pytest.raises(AssertionError, match="cannot reach"):
                     TABLE[input][state](self.keys, chosen, None, 0.0)

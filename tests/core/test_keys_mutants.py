@@ -12,7 +12,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from trio_envserve.core import key_table
 from trio_envserve.core.key_commands import KeyCommands
-from trio_envserve.core.key_records import Answer, Generation, GenerationState, Refusal, Refuse
+from trio_envserve.core.key_records import Answer, Generation, Refusal, Refuse, WorkState
 from trio_envserve.core.key_room import KeyRoom
 from trio_envserve.core.key_table import TABLE, KeyInput
 from trio_envserve.core.keys import Keys
@@ -25,14 +25,14 @@ pytestmark = pytest.mark.mutants
 Patch = pytest.MonkeyPatch
 Mutant = Callable[[Patch], None]
 OPEN = (
-    GenerationState.HELD,
-    GenerationState.WAITING,
-    GenerationState.RUNNING,
-    GenerationState.COMPLETED,
+    WorkState.HELD,
+    WorkState.WAITING,
+    WorkState.RUNNING,
+    WorkState.COMPLETED,
 )
 
 
-def cells(input: KeyInput, mutant: Any, *states: GenerationState) -> Mutant:
+def cells(input: KeyInput, mutant: Any, *states: WorkState) -> Mutant:
     """Replaces cells of the table: of these states, or of all open ones."""
 
     def apply(patch: Patch) -> None:
@@ -205,7 +205,7 @@ def forgets_what_still_runs(patch: Patch) -> None:
         return who_waits(keys, generation, now_s)
 
     patch.setattr(key_table, "_who_waits", early)
-    patch.setitem(TABLE[KeyInput.RETENTION_ENDED], GenerationState.RUNNING, key_table._close)
+    patch.setitem(TABLE[KeyInput.RETENTION_ENDED], WorkState.RUNNING, key_table._close)
 
 
 def retention_begins_with_the_outcome(patch: Patch) -> None:
@@ -216,7 +216,7 @@ def retention_begins_with_the_outcome(patch: Patch) -> None:
         generation.wait_in(keys.retained, now_s)
         return effects
 
-    for state in (GenerationState.HELD, GenerationState.WAITING, GenerationState.RUNNING):
+    for state in (WorkState.HELD, WorkState.WAITING, WorkState.RUNNING):
         patch.setitem(TABLE[KeyInput.OUTCOME], state, at_once)
 
 
@@ -231,7 +231,7 @@ def makes_room(patch: Patch) -> None:
             return original(keys, generation, asked, now_s)
         return effects
 
-    patch.setitem(TABLE[KeyInput.ASK], GenerationState.ABSENT, open_after)
+    patch.setitem(TABLE[KeyInput.ASK], WorkState.ABSENT, open_after)
 
 
 def forgets_to_give_back(patch: Patch) -> None:
@@ -255,11 +255,11 @@ def splits_the_allowance(patch: Patch) -> None:
             asked = dataclasses.replace(asked, allowance=more)
         return original(keys, generation, asked, now_s)
 
-    patch.setitem(TABLE[KeyInput.ASK], GenerationState.ABSENT, whole)
+    patch.setitem(TABLE[KeyInput.ASK], WorkState.ABSENT, whole)
 
 
 def retains_what_never_ran(patch: Patch) -> None:
-    for state in (GenerationState.HELD, GenerationState.WAITING):
+    for state in (WorkState.HELD, WorkState.WAITING):
         patch.setitem(TABLE[KeyInput.NEVER_RAN], state, key_table._complete)
 
 
@@ -275,7 +275,7 @@ MUTANTS: dict[str, Mutant] = {
     "a key joins another's consent": ignores_the_consent,
     "a key is one in all namespaces": shares_keys_of_all_namespaces,
     "a known key is opened again": cells(
-        KeyInput.ASK, key_table._open, GenerationState.WAITING, GenerationState.RUNNING
+        KeyInput.ASK, key_table._open, WorkState.WAITING, WorkState.RUNNING
     ),
     "a waiter is counted twice": counts_a_waiter_twice,
     "a caller that is back is counted beside its live waiter": counts_who_is_back_twice,
@@ -290,7 +290,7 @@ MUTANTS: dict[str, Mutant] = {
         KeyInput.ORPHANED, lambda keys, generation, arg, now_s: generation.wait_no_more() or ()
     ),
     "who attaches counts": cells(
-        KeyInput.ATTACH, attaches_as_a_waiter, GenerationState.WAITING, GenerationState.RUNNING
+        KeyInput.ATTACH, attaches_as_a_waiter, WorkState.WAITING, WorkState.RUNNING
     ),
     "who attaches is not answered": attribute(key_table, "_answers", loses_watchers),
     "a withdrawal is ignored": cells(KeyInput.WITHDRAW, key_table._ignore),
@@ -300,7 +300,7 @@ MUTANTS: dict[str, Mutant] = {
     "a command hits whatever is open": hits_any_generation,
     "a second copy of a command hits again": forgets_ids,
     "a cancel of what was never seen is not remembered": cells(
-        KeyInput.CANCEL, key_table._ignore, GenerationState.ABSENT
+        KeyInput.CANCEL, key_table._ignore, WorkState.ABSENT
     ),
     "a cancel of what was never seen is remembered for ever": attribute(
         KeyLimits, "command_s", 1e9
@@ -308,7 +308,7 @@ MUTANTS: dict[str, Mutant] = {
     "an early cancel hits all that follows": cancels_all_that_follows,
     "the next generation starts beside an execution": starts_beside_an_earlier_execution,
     "a held generation is never let in": cells(
-        KeyInput.EXECUTION_ENDED, never_lets_the_next_one_in, GenerationState.CLOSED
+        KeyInput.EXECUTION_ENDED, never_lets_the_next_one_in, WorkState.CLOSED
     ),
     "started is false for what others wait for": says_it_never_started,
     "retention forgets what still runs": forgets_what_still_runs,

@@ -8,18 +8,17 @@ import pytest
 
 from trio_envserve.core import error_records, outcomes
 from trio_envserve.core.client_effects import Answer
-from trio_envserve.core.requests import OUTCOME_BYTES, Entry, RequestState, RetainedOutcome
+from trio_envserve.core.requests import OUTCOME_BYTES, RetainedOutcome
 from trio_envserve.core.terms import Status, Verdict
+from trio_envserve.core.work import Work, WorkState
 
-from .helpers import Pair, cache_with, decoded, entry_of, execution_on, session_of, worker_of
+from .helpers import Pair, account_of, decoded, execution_on, work_of, worker_of
 
 
-def entry(
-    state: RequestState, *, executions: int = 0, arrived: bool = True, **fields: Any
-) -> Entry:
-    made = entry_of(executions=executions, state=state, **fields)
-    if state is RequestState.RUNNING:
-        made.execution = execution_on(worker_of(), session_of(cache_with()))
+def entry(state: WorkState, *, executions: int = 0, arrived: bool = True, **fields: Any) -> Work:
+    made = work_of(executions=executions, state=state, **fields)
+    if state is WorkState.RUNNING:
+        made.execution = execution_on(worker_of(), account_of())
         if arrived:
             made.execution.body = None
     return made
@@ -31,7 +30,7 @@ def read(kept: RetainedOutcome) -> tuple[Any, Any]:
     return decoded((header,)), error_records.decode(payload)
 
 
-RUNNING, WAITING = RequestState.RUNNING, RequestState.WAITING
+RUNNING, WAITING = WorkState.RUNNING, WorkState.WAITING
 LOST = outcomes.lost(worker_of(), "signal 9", declared_rerun=False)
 
 
@@ -84,7 +83,7 @@ def test_g9_a_broken_environment_did_not_run_unless_a_worker_had_it(executions, 
 @pytest.mark.parametrize(("size_bytes", "fits"), [(1000, True), (1001, False)])
 def test_an_outcome_larger_than_its_client_takes_is_an_error(size_bytes: int, fits: bool):
     pair = Pair()
-    pair.session.message_bytes = 1000
+    pair.session.account.message_bytes = 1000
     pair.submit()
     pair.end(payload=bytes(size_bytes))
     answer = pair.last()

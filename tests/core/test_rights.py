@@ -83,7 +83,7 @@ def test_a_peer_that_nobody_has_named_may_do_nothing():
     assert refused_for(desk.say(messages.AskStats(1))) == "no key is known for this peer"
     [error] = desk.say(messages.Hello(1, ID, 0, "client", 1 << 20))
     assert error.text == "no key is known for this peer"
-    assert not desk.router.cache.sessions
+    assert not desk.router.sessions.known
 
 
 def test_a_peer_that_has_gone_has_no_right_any_more():
@@ -123,7 +123,7 @@ def test_who_may_submit(roles, may):
         why = refused_for(answers)
         assert bool(why) != may
         assert may or why == f"the key it (role {roles}) may not submit: that needs the role submit"
-    assert desk.router.cache.counters.entered == 0 or may
+    assert desk.router.works.counters.entered == 0 or may
 
 
 @pytest.mark.parametrize("act", [CANCEL, FORGET])
@@ -184,8 +184,8 @@ def test_a_session_belongs_to_the_key_that_opened_it():
     ):
         [error] = desk.say(message, OTHER, body)
         assert error.text == "this session belongs to another key"
-    assert 0 in desk.router.cache.sessions[session].entries
-    assert desk.router.cache.sessions[session].route == ROUTE
+    assert 0 in desk.router.sessions.known[session].tickets
+    assert desk.router.sessions.known[session].route == ROUTE
 
 
 @pytest.mark.parametrize("act", [WITHDRAW, ASK, ATTACH])
@@ -197,8 +197,8 @@ def test_work_was_ended_by_whoever_named_its_caller(act):
     desk.ask_key(session, ASK)
     desk.ask_key(other, act, route=OTHER)
     desk.say(messages.Cancel(other, 0), OTHER)
-    (work,) = desk.router.keys.open.values()
-    assert [waiter.session for waiter in work.waiters] == [session]
+    (work,) = desk.router.works.open.values()
+    assert [ticket.session.id for ticket in work.tickets if ticket.counts] == [session]
 
 
 def test_g8_ids_of_commands_of_any_length_were_remembered():
@@ -239,7 +239,7 @@ def test_a_share_bounds_what_a_key_has_unfinished_in_all_of_its_sessions():
 def test_what_a_key_had_unfinished_was_counted_over_all_sessions_at_each_request(monkeypatch):
     desk = Desk(queue=10, queue_bytes=1 << 20)
     desk.know("submit", share=0.5)
-    session, sessions = desk.session(), desk.router.cache.sessions
+    session, sessions = desk.session(), desk.router.sessions.known
     looked: list[str] = []
 
     class Watched(OrderedDict[Any, Any]):
@@ -247,7 +247,7 @@ def test_what_a_key_had_unfinished_was_counted_over_all_sessions_at_each_request
             looked.append("at all of them")
             return super().values()
 
-    monkeypatch.setattr(desk.router.cache, "sessions", Watched(sessions))
+    monkeypatch.setattr(desk.router.sessions, "known", Watched(sessions))
     assert not desk.ask(session)
     assert not looked
 
@@ -257,10 +257,10 @@ def test_what_a_key_has_unfinished_is_what_all_of_its_sessions_hold():
     desk.know("submit", share=0.9)
 
     def unfinished() -> int:
-        sessions = [each for each in desk.router.cache.sessions.values() if not each.own]
+        sessions = [*desk.router.sessions.known.values()]
         owner = desk.router.rights.owner(ROUTE)
         assert {each.owner for each in sessions} <= {owner}
-        assert owner.unfinished == sum(len(each.entries) for each in sessions)
+        assert owner.unfinished == sum(len(each.tickets) for each in sessions)
         return owner.unfinished
 
     one, two = desk.session(), desk.session(nonce=bytes(16))

@@ -155,7 +155,7 @@ class Town:
         live = self.live()
         ending = [live[i] for i in dict.fromkeys(n % len(live) for n in end.which)] if live else []
         rest = [each for each in live if each not in ending]
-        waits = self.pair.router.cache.queued_count > 0
+        waits = len(self.pair.router.queue) > 0
         for worker, run in ending:
             core = self.pair.workers[worker]
             payload = b"result of %s" % run.body
@@ -223,13 +223,13 @@ class Town:
 
     def picture(self) -> Any:
         """Everything that must not depend on what was done together."""
-        cache, session = self.pair.router.cache, self.pair.session
+        taken, session = self.pair.router.accounts.all, self.pair.session
         return (
             self.outcomes(), self.starts(), [run.body for _, run in self.live()],
-            {sequence: entry.state for sequence, entry in session.entries.items()},
+            {sequence: ticket.state for sequence, ticket in session.tickets.items()},
             session.finished, sorted(self.pair.client.calls.live),
-            (cache.kept_count, cache.kept_bytes, cache.queued_count, cache.running_count),
-            cache.held_bytes,
+            (taken.kept_count, taken.kept_bytes, taken.places, taken.running_count),
+            taken.held_bytes,
         )  # fmt: skip
 
     def judge(self) -> None:

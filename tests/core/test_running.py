@@ -121,7 +121,7 @@ def test_g10_a_page_has_no_more_than_it_may_and_the_next_goes_on():
 
 def test_g10_all_questions_of_a_turn_get_so_many_pages():
     pair = Pair.asked()
-    asked = RunningPages(pair.router.workforce, pair.router.keys)
+    asked = RunningPages(pair.router.workforce)
     for _ in range(running.TURN_PAGES):
         assert asked.page(0, pair.now_s, 1.0)["running"]
     empty = asked.page(0, pair.now_s, 1.0)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from trio_envserve.core.executions import Duty, Site, Worker
-from trio_envserve.core.requests import Entry
 from trio_envserve.core.scheduler import Scheduler, group_most
 from trio_envserve.core.terms import SessionId
+from trio_envserve.core.work import Work
 
-from .helpers import cache_with, duty_of, entry_of, execution_on, identifier, session_of, worker_of
+from .helpers import account_of, duty_of, execution_on, identifier, work_of, worker_of
 
 
 def all_have_room(session: SessionId) -> bool:
@@ -20,27 +20,27 @@ def nobody_has_room(session: SessionId) -> bool:
     return False
 
 
-def filled(*entries: Entry) -> Scheduler:
-    queue = Scheduler()
+def filled(*entries: Work) -> Scheduler[Work]:
+    queue: Scheduler[Work] = Scheduler()
     for entry in entries:
         queue.add(entry)
     return queue
 
 
-def order(queue: Scheduler, workers: list[Worker]) -> list[tuple[int, int]]:
+def order(queue: Scheduler[Work], workers: list[Worker]) -> list[tuple[int, int]]:
     """(session, sequence) in the order of dispatch, nothing ever ending."""
     picked = []
     while (chosen := queue.pick(workers, all_have_room)) is not None:
         entry, worker = chosen
-        worker.start(session_of(cache_with()), entry, 0.0)
+        worker.start(account_of(), entry, 0.0)
         picked.append((int.from_bytes(entry.id.session, "big"), entry.id.sequence))
     return picked
 
 
 def suspect(
     session: int = 1, sequence: int = 0, *, of: tuple[bytes, int] = (b"dead", 1), left: int = 1
-) -> Entry:
-    entry = entry_of(session, sequence, suspicion=of)
+) -> Work:
+    entry = work_of(session, sequence, suspicion=of)
     entry.allowance = entry.executions + left
     return entry
 
@@ -48,12 +48,12 @@ def suspect(
 def busy(name: bytes, load: int, capacity: int = 9) -> Worker:
     worker = worker_of(name, capacity)
     for sequence in range(load):
-        execution_on(worker, session_of(cache_with()), sequence)
+        execution_on(worker, account_of(), sequence)
     return worker
 
 
 def test_sessions_take_turns_and_are_each_first_in_first_out():
-    queue = filled(*(entry_of(1, n) for n in range(3)), entry_of(2, 0), entry_of(2, 1))
+    queue = filled(*(work_of(1, n) for n in range(3)), work_of(2, 0), work_of(2, 1))
     assert len(queue) == 5
     assert order(queue, [worker_of(capacity=9)]) == [(1, 0), (2, 0), (1, 1), (2, 1), (1, 2)]
     assert len(queue) == 0
@@ -69,13 +69,13 @@ def test_a_dispatch_goes_to_the_host_with_least_to_do_for_each_worker_and_then_t
             worker.site = site
             site.workers += 1
             for sequence in range(load):
-                execution_on(worker, session_of(cache_with()), sequence)
+                execution_on(worker, account_of(), sequence)
             workers.append(worker)
-    queue = filled(*(entry_of(1, n) for n in range(4)))
+    queue = filled(*(work_of(1, n) for n in range(4)))
     went = []
     while (chosen := queue.pick(workers, all_have_room)) is not None:
         entry, worker = chosen
-        execution_on(worker, session_of(cache_with()), entry.id.sequence)
+        execution_on(worker, account_of(), entry.id.sequence)
         went.append(workers.index(worker))
     # 3 of 5, 4 of 5, then 5 of 5 is no less than 2 of 2, where a worker is idle.
     assert went[:2] == [5, 6]
@@ -87,12 +87,12 @@ def test_a_dispatch_goes_to_the_host_with_least_to_do_for_each_worker_and_then_t
 
 
 def test_g8_a_session_without_room_in_its_share_waits_and_does_not_hold_up_others():
-    queue = filled(entry_of(1, 0), entry_of(2, 0))
+    queue = filled(work_of(1, 0), work_of(2, 0))
     room = {identifier(2)}
     chosen = queue.pick([worker_of()], room.__contains__)
     assert chosen is not None
     assert chosen[0].id.session == identifier(2)
-    queue.add(entry_of(1, 1))  # joins the paused line
+    queue.add(work_of(1, 1))  # joins the paused line
     assert queue.pick([worker_of()], all_have_room) is None
     assert len(queue) == 2
     queue.resume(nobody_has_room)
@@ -158,10 +158,10 @@ def test_a_worker_reserved_for_suspects_that_are_gone_is_given_back():
 
 
 def test_the_oldest_is_the_first_of_a_line_or_of_suspects_and_has_room_in_its_share():
-    queue = Scheduler()
+    queue: Scheduler[Work] = Scheduler()
     assert queue.oldest_s(all_have_room) is None
     for session, at_s in ((1, 5.0), (1, 1.0), (2, 4.0)):  # the first of a line has waited longest
-        queue.add(entry_of(session, int(at_s), queued_s=at_s))
+        queue.add(work_of(session, int(at_s), queued_s=at_s))
     assert queue.oldest_s(all_have_room) == 4.0
     for sequence, at_s in ((7, 3.0), (8, 2.0)):
         poison = suspect(3, sequence)

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from trio_envserve.core import error_records, scheduler
 from trio_envserve.core.executions import Duty, Execution, Worker
-from trio_envserve.core.requests import Entry
 from trio_envserve.core.router_inputs import Exited
 from trio_envserve.core.scheduler import Scheduler
+from trio_envserve.core.work import Work
 
-from .helpers import Pair, cache_with, duty_of, entry_of, session_of, worker_of
+from .helpers import Pair, account_of, duty_of, work_of, worker_of
 
 CAPACITY = 9
 
@@ -30,16 +30,16 @@ class Pool:
 
     def __init__(self, draw: Callable[[int], int], workers: int, allowances: list[int]) -> None:
         self.draw = draw
-        self.queue = Scheduler()
-        self.session = session_of(cache_with())
+        self.queue: Scheduler[Work] = Scheduler()
+        self.session = account_of()
         self.born = 0
         self.workers = [self.worker() for _ in range(workers)]
-        self.waiting: dict[int, Entry] = {}
+        self.waiting: dict[int, Work] = {}
         self.ended: dict[int, str] = {}
         self.group: dict[int, tuple[Worker, int]] = {}
         """Of each that has run: with whom it was when its worker died, how many of them."""
         for sequence, allowance in enumerate(allowances):
-            entry = entry_of(1, sequence)
+            entry = work_of(1, sequence)
             entry.allowance = allowance
             self.wait(entry)
 
@@ -47,7 +47,7 @@ class Pool:
         self.born += 1
         return worker_of(b"w%d" % self.born, CAPACITY)
 
-    def wait(self, entry: Entry) -> None:
+    def wait(self, entry: Work) -> None:
         self.waiting[entry.id.sequence] = entry
         self.queue.add(entry)
 
@@ -67,7 +67,7 @@ class Pool:
         idle = [worker for worker in self.workers if not worker.live]
         assert not (idle and len(suspects) < len(self.waiting)), "somebody waits for nothing"
 
-    def judge(self, entry: Entry, worker: Worker, before: int) -> None:
+    def judge(self, entry: Work, worker: Worker, before: int) -> None:
         beside: list[Any] = [each.entry for each in worker.live.values()]
         if entry.id.sequence not in self.group:
             assert all(each.id.sequence not in self.group for each in beside), "beside suspects"
@@ -139,7 +139,7 @@ def test_g2_every_suspect_ends_and_one_killer_costs_no_innocent(data, game):
     play(data, game)
 
 
-def merged(entry: Entry) -> Any:
+def merged(entry: Work) -> Any:
     assert entry.suspicion is not None
     return (b"any", entry.suspicion[1]), entry.allowance - entry.executions
 
@@ -269,7 +269,8 @@ def test_g9_a_group_that_a_pause_cut_short_went_on_at_a_worker_that_was_dead():
     pair.die(tried)
     pair.advance(10.5)
     workers = pair.router.workforce.workers
-    running = [entry.execution for entry in pair.session.entries.values() if entry.execution]
+    works = [ticket.work for ticket in pair.session.tickets.values()]
+    running = [work.execution for work in works if work is not None and work.execution]
     assert len(running) == 5, "one more is tried"
     assert all(each.worker is workers.get(each.worker.id) for each in running)
 

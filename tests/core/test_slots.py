@@ -66,7 +66,7 @@ def test_a_call_that_waits_ends_as_soon_as_every_worker_says_so():
     assert (info.code, info.verdict) == ("environment-broken", Verdict.DID_NOT_RUN)
     assert TEXT in info.message
     assert info.traceback.startswith("Traceback")
-    assert pair.router.cache.queued_count == 0
+    assert len(pair.router.queue) == 0
     later = pair.submit()
     assert errors(pair)[later].code == "environment-broken"
 
@@ -117,7 +117,7 @@ def test_calls_are_served_again_once_the_environment_is_mended():
     call = pair.submit()
     pair.settle()
     assert call not in errors(pair)
-    assert pair.router.cache.running_count == 1
+    assert pair.router.accounts.all.running_count == 1
 
 
 def test_what_was_ready_once_is_broken_for_good_only_after_the_longest_pause():

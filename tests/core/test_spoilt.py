@@ -254,4 +254,4 @@ def test_some_worker_that_others_do_not_outdo_goes_on(ends: list[tuple[int, bool
             pair.end(run, payload, status)
         workers = pair.router.workforce.workers.values()
         assert any(worker.accepting and not worker.suspect for worker in workers)
-    assert pair.router.cache.queued_count == 0
+    assert len(pair.router.queue) == 0

@@ -189,7 +189,7 @@ def test_the_work_of_a_key_was_counted_with_each_request_that_waited_for_it():
     for call in range(4):
         pair.receive(call)
     pair.advance(2.0)
-    counts = pair.router.cache.counters
+    counts = pair.router.works.counters
     assert (counts.entered, counts.finished) == (4, 4)
     assert (counts.dispatched, counts.completed) == (2, 2)
     other = CallKey(KeyAct.ASK, name._replace(key=b"other"), input_digest(b"body", None))

@@ -34,7 +34,7 @@ def test_a_record_has_what_a_server_says_of_itself():
         return record
 
     assert (read().status, read().closing) == (ServerStatus.READY, None)
-    pair.router.dispatcher.journal.fail("the disk is full", final=False)
+    pair.router.journal.fail("the disk is full", final=False)
     assert (read().durable, read().journal) == (False, "the disk is full")
     pair.close()
     pair.advance(1.0)

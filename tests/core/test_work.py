@@ -1,8 +1,4 @@
-"""Keyed requests: the keys, joined with the dedup cache, the queue and the workers.
-
-What becomes of a generation in each state is in ``test_key_table`` and its neighbours;
-here it is that callers get what is theirs, through a whole server.
-"""
+"""Work: who shares it and who leaves, commands by name, generations, and outcomes on the disk."""
 
 from __future__ import annotations
 
@@ -12,23 +8,25 @@ from typing import Any
 import cbor2
 import pytest
 
-from trio_envserve.core import messages
+from trio_envserve.core import error_records, messages, work
 from trio_envserve.core.call_steps import CallInput
 from trio_envserve.core.call_table import Calls
 from trio_envserve.core.calls import ClientSession
 from trio_envserve.core.client_effects import Answer
 from trio_envserve.core.client_inputs import CallKey, CallSubmitted, ServerMessage
 from trio_envserve.core.closing import ClosingStage
-from trio_envserve.core.key_records import GenerationState, KeyAct, KeyName, input_digest
-from trio_envserve.core.limits import KIB, ClientLimits
-from trio_envserve.core.request_table import RequestInput
-from trio_envserve.core.requests import RequestState, Session
-from trio_envserve.core.router_inputs import CloseAsked
+from trio_envserve.core.journal import Closed, Completed, Opened, Record, Started
+from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
+from trio_envserve.core.limits import KIB, ClientLimits, KeyLimits
+from trio_envserve.core.rested import left_at_rest
+from trio_envserve.core.restored import remains_of
+from trio_envserve.core.router_inputs import AtRest, CloseAsked, Loaded, Restored
 from trio_envserve.core.terms import Status, Verdict
+from trio_envserve.core.work import READS_AT_ONCE, WorkState
 from trio_envserve.core.worker_inputs import EnvironmentReady
 
 from .helpers import STRANGER, Pair, identifier, limit_keys
-from .keyed import Keyed, generation
+from .keyed import AtDisk, Keyed, generation, told
 
 
 def test_g2_two_that_ask_under_one_key_start_it_once():
@@ -133,8 +131,8 @@ def test_a_goodbye_leaves_and_a_lost_lease_goes_on_counting():
             pair.tell(messages.Goodbye(session), route=STRANGER)
         else:
             pair.advance(21.0)
-        assert session not in pair.router.cache.sessions or not goodbye
-        assert generation(pair) is (GenerationState.CLOSED if goodbye else GenerationState.RUNNING)
+        assert session not in pair.router.sessions.known or not goodbye
+        assert generation(pair) is (WorkState.CLOSED if goodbye else WorkState.RUNNING)
 
 
 def test_g8_retention_ends_and_the_next_ask_is_new_work():
@@ -142,7 +140,7 @@ def test_g8_retention_ends_and_the_next_ask_is_new_work():
     pair.end()
     pair.receive(0)
     pair.advance(pair.keys.retention_s + 2.0)
-    assert generation(pair) is GenerationState.CLOSED
+    assert generation(pair) is WorkState.CLOSED
     pair.call()
     assert len(pair.runs) == 2
 
@@ -163,7 +161,7 @@ def test_g4_a_cancel_of_what_has_its_outcome_drops_nothing_and_says_so(tag: int 
         assert pair.answered(session, sequence) == said
         if sequence == 0:
             pair.receive(0)
-    assert generation(pair) is GenerationState.COMPLETED
+    assert generation(pair) is WorkState.COMPLETED
     pair.request(session, 2)
     assert pair.heard().status == Status.RESULT
 
@@ -179,9 +177,9 @@ def test_a_command_without_an_id_hits_nothing_when_its_request_is_sent_again(act
         pair.call(body=b"other")
     pair.tell(messages.Finish(session, [0, 1]), route=STRANGER)
     pair.request(session, 0, b"", act=act, tag=b"")
-    assert generation(pair, 0) is GenerationState.CLOSED
-    assert generation(pair, 1) is GenerationState.RUNNING
-    assert not pair.router.keys.commands.said
+    assert generation(pair, 0) is WorkState.CLOSED
+    assert generation(pair, 1) is WorkState.RUNNING
+    assert not pair.router.works.commands
 
 
 @pytest.mark.parametrize("act", [KeyAct.CANCEL, KeyAct.FORGET])
@@ -192,9 +190,9 @@ def test_a_command_without_an_id_that_is_issued_again_hits_nothing(act: KeyAct):
     pair.call()
     pair.request(session, 0, b"", act=act, tag=b"", earlier=0, gone=True)
     assert (pair.heard().code, pair.heard().delay_s) == ("unknown-key", None)
-    assert generation(pair) is GenerationState.RUNNING
+    assert generation(pair) is WorkState.RUNNING
     pair.request(session, 1, b"", act=act, tag=b"id", earlier=0, gone=True)
-    assert generation(pair) is GenerationState.CLOSED
+    assert generation(pair) is WorkState.CLOSED
 
 
 def test_g8_commands_are_refused_for_now_at_their_bound():
@@ -210,7 +208,7 @@ def test_what_cannot_be_a_key_is_refused():
     pair, session = Keyed.with_stranger()
     pair.request(session, name=KeyName(b"", b"key"))
     assert (pair.heard().code, pair.heard().delay_s) == ("refused", None)
-    assert pair.router.cache.sessions[session].state(0) is RequestState.NOT_SEEN
+    assert pair.router.sessions.known[session].standing(0) == "not seen"
 
 
 # -- generations --------------------------------------------------------------
@@ -222,10 +220,10 @@ def test_g1_the_next_generation_waits_for_the_end_of_the_last():
     pair.about(KeyAct.FORGET)
     pair.call()
     assert len(pair.runs) == 1
-    assert generation(pair, 1) is GenerationState.HELD
+    assert generation(pair, 1) is WorkState.HELD
     pair.end(first, status=Status.CANCELLED)
     assert len(pair.runs) == 2
-    assert generation(pair, 1) is GenerationState.RUNNING
+    assert generation(pair, 1) is WorkState.RUNNING
 
 
 def test_g7_what_is_held_and_cancelled_never_starts():
@@ -294,21 +292,21 @@ def test_it_is_issued_again_once_a_worker_has_said_what_it_consents_to():
 def test_g2_each_epoch_starts_its_part_of_the_allowance():
     pair, session = Keyed.with_stranger(rerun=True)
     pair.request(session, allowance=4)
-    own = next(s for s in pair.router.cache.sessions.values() if s.own)
-    assert own.entries[0].allowance == 3
+    works = pair.router.works.generations
+    assert works[0].allowance == 3
     pair.request(session, 1, name=KeyName(b"default", b"b"), allowance=4, earlier=3, gone=True)
-    assert own.entries[1].allowance == 1
+    assert works[1].allowance == 1
 
 
 def test_a_session_that_was_forgotten_joins_what_still_runs():
     """The client slept for longer than its lease; its work went on."""
     pair = Keyed.asked(server={"lease_s": 20.0}, client={"late_s": 1.0})
-    pair.router.dispatcher.end(pair.session, lost=True)
+    pair.router.works.end_session(pair.session, lost=True)
     pair.advance(3.0)
     pair.end()
     assert len(pair.runs) == 1
     assert isinstance(pair.last(), Answer)
-    assert not pair.router.keys.generations[0].lost
+    assert not pair.router.works.generations[0].lost
 
 
 # -- Keyed requests at the bounds of a server, and when it closes --------------
@@ -322,7 +320,7 @@ def test_g8_at_the_bound_of_keys_new_ones_wait_and_known_ones_do_not():
     pair.request(session, 1, name=KeyName(b"default", b"other"))
     assert (pair.heard().code, pair.heard().delay_s is None) == ("keys-full", False)
     pair.request(session, 2, caller=identifier(3))
-    assert len(pair.router.keys.generations[0].waiters) == 2
+    assert len(pair.router.works.generations[0].tickets) == 2
 
 
 def test_g8_work_of_keys_has_its_share_of_the_queue():
@@ -332,43 +330,49 @@ def test_g8_work_of_keys_has_its_share_of_the_queue():
     assert pair.heard().code == "key-queue-full"
 
 
-def test_g8_without_room_for_a_session_of_work_new_namespaces_wait():
+def test_work_of_a_namespace_takes_no_sessions_place():
     pair = Keyed(server={"sessions": 2})
     pair.submit(b"plain")
     session = pair.stranger()
     pair.ask(session, 5)
     pair.request(session)
-    assert (pair.heard().code, pair.heard().delay_s is None) == ("key-queue-full", False)
-    assert len(pair.runs) == 2
+    assert len(pair.runs) == 3
 
 
-def test_g10_one_client_took_all_sessions_with_work_in_as_many_namespaces():
+def test_g7_a_cancel_of_a_key_that_was_never_seen_hits_nothing_that_comes_later():
+    pair, session = Keyed.with_stranger()
+    pair.request(session, 0, act=KeyAct.CANCEL, tag=b"id")
+    assert pair.answered(session, 0) == {"generation": None, "started": True}
+    pair.call()
+    pair.request(session, 1, act=KeyAct.CANCEL, tag=b"id")  # nor does a copy of it
+    assert generation(pair) is WorkState.RUNNING
+
+
+def test_g10_one_client_took_all_places_with_work_in_as_many_namespaces():
     pair = Keyed(server={"sessions": 20, "worker_capacity": 1})
     limit_keys(pair, namespaces=4)
     session, idle = pair.stranger(), pair.stranger(901)
     for number in range(30):
         pair.request(session, number, name=KeyName(b"%d" % number, b"key"))
     assert (pair.heard().code, pair.heard().delay_s is None) == ("key-queue-full", False)
-    own = [each for each in pair.router.cache.sessions.values() if each.own]
-    assert len(own) == 4
-    assert idle in pair.router.cache.sessions
-    assert pair.stranger(902) in pair.router.cache.sessions
+    assert len(pair.router.accounts.at_work) == 4
+    assert idle in pair.router.sessions.known
+    assert pair.stranger(902) in pair.router.sessions.known
     pair.end()  # of the first: so there is room for another one
     pair.request(session, 30, name=KeyName(b"another", b"key"))
-    assert len(pair.router.keys.open) == 5
-    assert sum(bool(each.own) for each in pair.router.cache.sessions.values()) == 4
+    assert len(pair.router.works.open) == 5
+    assert len(pair.router.accounts.at_work) == 4
 
 
 def test_g8_namespaces_of_long_ago_are_forgotten():
-    pair = Keyed(server={"sessions": 4, "lease_s": 20.0})
-    limit_keys(pair, namespaces=8)
+    pair = Keyed(keys=KeyLimits(namespaces=8, retention_s=20.0))
     for number in range(12):
         pair.call(name=KeyName(b"%d" % number, b"key"))
         pair.end()
         pair.receive(number)
         pair.advance(21.0, step_s=1.0)
-    assert len(pair.router.dispatcher.keyed._sessions) <= 8
-    assert len(pair.router.cache.sessions) <= 4
+    accounts = pair.router.accounts
+    assert not (accounts.at_work or accounts.of_id or accounts.namespaces)
 
 
 def test_g8_outcomes_have_room_before_work_is_dispatched():
@@ -394,9 +398,9 @@ def test_g10_an_outcome_that_many_are_answered_with_is_counted_once():
     session = pair.stranger()
     for number in range(50):
         pair.request(session, number, act=KeyAct.ATTACH)
-    cache, usage = pair.router.cache, pair.router.keys.usage
-    assert sum(each.kept_count for each in cache.sessions.values()) == 51
-    assert cache.kept_bytes < 100_000 < usage.outcome_bytes < 101_000
+    usage = pair.router.accounts.all
+    assert usage.kept_count == 51
+    assert usage.kept_bytes < 100_000 < usage.outcome_bytes < 101_000
     pair.about(KeyAct.FORGET)
     pair.receive(0)
     assert usage.outcome_bytes > 100_000  # others have not received it
@@ -418,7 +422,7 @@ def test_g9_a_server_that_closes_answers_all_that_wait(running: bool):
 def test_an_outcome_too_large_for_one_reaches_the_other():
     pair = Keyed.asked()
     session = pair.stranger()
-    pair.router.cache.sessions[session].message_bytes = 10
+    pair.router.sessions.known[session].account.message_bytes = 10
     pair.request(session)
     pair.end(payload=b"x" * 100)
     mine = pair.last()
@@ -460,16 +464,15 @@ def test_the_next_work_of_a_key_waited_for_ever_when_an_announced_outcome_was_no
     pair.receive(fills)
     submit(pair, b"key")
     assert len(pair.runs) == 3
-    assert not pair.router.keys.ending
+    assert not pair.router.works.ending
 
 
 def test_work_was_answered_again_that_its_key_had_finished_as_the_server_closed():
     pair = Pair(workers=1)
     submit(pair, b"key")
-    steps = watched(pair)
     pair.give(CloseAsked(pair.now_s, ClosingStage.DRAINING))
     pair.die()
-    assert (RequestInput.DEADLINE, RequestState.NOT_SEEN) not in steps
+    assert len(pair.answers) == 1
 
 
 def test_a_waiter_and_who_had_attached_crashed_the_server_when_they_left_together():
@@ -478,20 +481,8 @@ def test_a_waiter_and_who_had_attached_crashed_the_server_when_they_left_togethe
     with pair.losing(messages.Finish):
         pair.cancel(*both)
     pair.advance(1.5)  # the next sync says it of both
-    assert not pair.session.entries
+    assert not pair.session.tickets
     assert len(pair.cancels) == 1
-
-
-def watched(pair: Pair) -> list[tuple[RequestInput, RequestState]]:
-    """What the requests of the router will be given, and in which states."""
-    step, steps = pair.router.cache.step, []
-
-    def watching(session: Session, sequence: int, input: RequestInput, arg: Any = None) -> Any:
-        steps.append((input, session.state(sequence)))
-        return step(session, sequence, input, arg)
-
-    pair.router.cache.step = watching  # type: ignore[method-assign]  # to look on
-    return steps
 
 
 # -- calls that are refused for their keys, and the others of their client ----------------
@@ -605,3 +596,329 @@ def test_calls_that_may_wait_took_the_room_that_others_had_been_refused():
     calls.step(last, CallInput.DUE, 1.0)
     assert {call.number for call in calls.due(1.0)} <= set(range(59))
     assert calls.due(1.0)
+
+
+def left(records: list[Record], **how: Any) -> AtDisk:
+    """Another server with what a journal has."""
+    other = AtDisk(ready=False, **how)
+    other.auto_hello = True
+    remains = remains_of(records)
+    done = [each for each in remains.generations.values() if each.frames is not None]
+    open_ = [
+        each for each in records
+        if getattr(each, "number", None) not in {one.opened.number for one in done}
+    ]  # fmt: skip
+    other.records += records
+    journal = other.router.journal
+    journal.appended = journal.safe = len(records)
+    other.give(Restored((Closed(remains.next_number - 1), *open_), other.now_s))
+    other.give(AtRest([packed for one in done if (packed := left_at_rest(one))], other.now_s))
+    other.open_pool()
+    return other
+
+
+def test_what_nobody_waits_for_rests_and_takes_no_room():
+    pair = AtDisk.rested()
+    assert pair.resting.all.keys == 1
+    assert not pair.router.works.generations
+    assert not pair.router.works.open
+    assert vars_of(pair.router.accounts.all) == (0, 0, 0)
+
+
+def vars_of(usage: Any) -> tuple[int, int, int]:
+    return usage.works, usage.own_bytes, usage.outcome_bytes
+
+
+def test_g11_nothing_rests_before_its_outcome_is_safe():
+    pair, session = AtDisk.with_stranger()
+    pair.request(session)
+    pair.disk()
+    pair.end()
+    pair.tell(messages.Finish(session, [0, 1]), route=STRANGER)  # it wants none
+    pair.advance(1.0)
+    assert pair.router.works.retained
+    pair.disk()
+    pair.advance(1.0)
+    assert pair.resting.all.keys == 1
+
+
+@pytest.mark.parametrize("act", [KeyAct.ASK, KeyAct.ATTACH])
+def test_g3_who_asks_again_gets_the_same_bytes_when_they_are_read(act):
+    pair = AtDisk()
+    pair.run_one(payload=b"the outcome")
+    session = pair.stranger()
+    pair.request(session, act=act)
+    assert pair.loads == [0]
+    pair.advance(2.0)
+    assert pair.loads == [0]  # it is asked for once
+    assert not isinstance(pair.heard(), messages.Outcome)
+    pair.read()
+    assert isinstance(pair.heard(), messages.Outcome)
+    assert told(pair)[1] == b"the outcome"
+    assert len(pair.runs) == 1
+
+
+def test_all_who_wait_for_one_reading_are_answered_by_it():
+    pair = AtDisk.rested()
+    session = pair.stranger()
+    for sequence in range(3):
+        pair.request(session, sequence, act=KeyAct.ATTACH)
+    assert pair.loads == [0]
+    pair.read()
+    told = pair.mailed(messages.Outcome)
+    assert [each.sequence for each in told] == [0, 1, 2]
+
+
+def test_g6_another_input_is_a_conflict_before_anything_is_read():
+    pair = AtDisk.rested()
+    pair.request(pair.stranger(), body=b"another")
+    assert pair.heard().code == "key-conflict"
+    assert not pair.loads
+    assert pair.resting.all.keys == 1
+
+
+def test_g9_an_outcome_that_cannot_be_read_is_told_so_and_never_runs_again():
+    pair = AtDisk.rested()
+    session = pair.stranger()
+    pair.request(session)
+    pair.read("bodies/3 is missing")
+    outcome = pair.heard()
+    assert isinstance(outcome, messages.Outcome)
+    error = error_records.decode(told(pair)[1])
+    assert (outcome.status, error.code) == (Status.ERROR, "not-durable")
+    assert error.verdict is Verdict.MAY_HAVE_RUN
+    assert "bodies/3 is missing" in error.message
+    assert "generation 0 cannot be read" in pair.reports[-1].text
+    pair.advance(1.0)
+    assert pair.resting.all.keys == 1
+    pair.request(session, 1)  # it may go better now
+    pair.read()
+    assert pair.heard().status == Status.RESULT
+    assert len(pair.runs) == 1
+
+
+@pytest.mark.parametrize(
+    ("frames", "why"),
+    [
+        ((b"\xff", b"out"), "header is not CBOR"),
+        ((messages.encode(messages.Stats(1)), b"out"), "Stats in the place of an outcome"),
+        ((messages.encode(messages.AskStats(1)),), "AskStats in the place of an outcome"),
+    ],
+)
+def test_what_was_read_and_is_no_outcome_cannot_be_read(frames, why):
+    pair = AtDisk.rested()
+    session = pair.stranger()
+    pair.request(session)
+    (number,) = pair.loads
+    pair.router_takes(Loaded(number, frames, "", pair.now_s))
+    error = error_records.decode(told(pair)[1])
+    assert (error.code, error.verdict) == ("not-durable", Verdict.MAY_HAVE_RUN)
+    assert why in error.message
+
+
+def test_g4_what_rests_has_its_outcome_and_a_cancel_by_name_drops_nothing():
+    pair = AtDisk.rested()
+    session = pair.stranger()
+    for sequence in range(2):  # the second one is told what the first was
+        pair.request(session, sequence, act=KeyAct.CANCEL, tag=b"id")
+        pair.disk()
+        assert pair.answered(session, sequence)["finished"] is True
+        assert pair.resting.all.keys == 1
+    pair.request(session, 2, act=KeyAct.ATTACH)
+    pair.request(session, 3, act=KeyAct.CANCEL, tag=b"while it is read")
+    pair.read()
+    pair.disk()
+    assert pair.answered(session, 3)["finished"] is True
+    outcomes = pair.mailed(messages.Outcome)
+    assert {each.sequence: each.status for each in outcomes}[2] == Status.RESULT
+
+
+def test_g7_what_rests_is_forgotten_by_name():
+    pair = AtDisk.rested()
+    session = pair.stranger()
+    pair.request(session, act=KeyAct.FORGET, tag=pair.ids())
+    assert pair.records[-2] == Closed(0)
+    assert not isinstance(pair.heard(), messages.Outcome)  # nothing is said before it is safe
+    pair.disk()
+    assert isinstance(pair.heard(), messages.Outcome)
+    assert not pair.resting.all.keys
+    pair.request(session, 1, act=KeyAct.ATTACH)
+    assert pair.heard().code == "unknown-key"
+
+
+def test_a_caller_is_lost_while_its_outcome_is_read_and_stays_away():
+    pair = AtDisk.rested()
+    pair.request(pair.stranger())
+    assert pair.loads == [0]
+    pair.advance(pair.server_limits.lease_s + pair.keys.orphan_s + 10.0)
+    assert generation(pair) is WorkState.ARCHIVED
+    pair.read()
+    pair.advance(1.0)
+    assert pair.resting.all.keys == 1
+    assert vars_of(pair.router.accounts.all) == (0, 0, 0)
+
+
+def test_a_command_that_names_another_generation_leaves_one_that_is_read():
+    pair = AtDisk.rested()
+    session = pair.stranger()
+    pair.request(session, act=KeyAct.ATTACH)
+    pair.tell(messages.Finish(session, [0, 1]), route=STRANGER)
+    pair.request(session, 1, act=KeyAct.FORGET, tag=7)
+    assert pair.router.works.generations
+    pair.read()
+    pair.advance(1.0)
+    assert pair.resting.all.keys == 1
+
+
+def test_a_key_that_cannot_be_packed_stays_awake(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(work, "pack", lambda fields: None)
+    pair = AtDisk.rested()
+    assert not pair.resting.all.keys
+    assert pair.router.works.generations
+
+
+def test_g7_who_waits_for_what_is_forgotten_hears_that():
+    pair = AtDisk.rested()
+    session = pair.stranger()
+    pair.request(session)
+    pair.request(session, 1, act=KeyAct.FORGET, tag=pair.ids())
+    pair.disk()
+    told = {each.sequence: each for _, each in pair.mail if isinstance(each, messages.Outcome)}
+    assert told[0].status == Status.CANCELLED
+    assert told[1].status == Status.RESULT
+    pair.read()  # it is too late
+    assert not pair.router.works.generations
+    assert vars_of(pair.router.accounts.all) == (0, 0, 0)
+
+
+def test_what_rests_is_on_the_page_of_keys_in_its_place():
+    pair, session, names = many_at_rest(3)
+    pair.call(name=KeyName(b"default", b"3"))
+    pair.request(session, name=names[1])  # it is awake, and was opened in between
+    pages = pair.router._key_pages
+    page = pages.page(b"", 0, pair.router.awake_s, 1.0)
+    assert [row["key"] for row in page["keys"]] == [b"0", b"1", b"2", b"3"]
+    assert [row["state"] for row in page["keys"]] == [
+        "completed", "archived", "completed", "running",
+    ]  # fmt: skip
+    assert [row["executions"] for row in page["keys"]] == [1, 1, 1, 1]
+    assert (page["generations"], page["next"]) == (4, None)
+    later = pages.page(b"default", 2, pair.router.awake_s, 2.0)
+    assert [row["generation"] for row in later["keys"]] == [2, 3]
+    assert later["keys"][0]["left_s"] > 50
+
+
+def many_at_rest(
+    count: int, payload: bytes = b"out", **limits: Any
+) -> tuple[AtDisk, bytes, list[KeyName]]:
+    """As many keys at rest, a stranger's session, and the names of the keys."""
+    pair = AtDisk(keys=KeyLimits(retention_s=64.0, **limits))
+    names = [KeyName(b"default", b"%d" % number) for number in range(count)]
+    for name in names:
+        pair.run_one(name=name, payload=payload)
+    return pair, pair.stranger(), names
+
+
+def attach(pair: AtDisk, session: bytes, names: list[KeyName], first: int = 0) -> None:
+    for sequence, name in enumerate(names, first):
+        pair.request(session, sequence, act=KeyAct.ATTACH, name=name)
+
+
+def test_g8_no_more_is_read_at_once_than_there_is_room_for():
+    pair, session, names = many_at_rest(6, bytes(900), retained_bytes=4000, namespace_share=0.5)
+    attach(pair, session, names)
+    assert len(pair.loads) == 3  # up to the share, and one that goes past it
+    assert pair.heard().code == "keys-full"
+    pair.read()
+    pair.tell(messages.Finish(session, [0, 3]), route=STRANGER)
+    pair.advance(1.0)
+    attach(pair, session, names[3:], 3)
+    assert pair.loads == [3, 4, 5]
+
+
+def test_g8_what_is_wanted_waits_for_room_and_is_read_then():
+    pair, session, names = many_at_rest(2, bytes(100), retained_bytes=4000, namespace_share=1.0)
+    accounts, works = pair.router.accounts, pair.router.works
+    attach(pair, session, names[:1])
+    account = accounts.namespaces[b"default"]
+    accounts.retain(account, 0, 0, 4000)  # others have taken it meanwhile
+    works._wanted[pair.loads.pop()] = None
+    works._reading.clear()
+    pair.advance(1.0)
+    assert not pair.loads
+    accounts.retain(account, 0, 0, -4000)
+    pair.advance(1.0)
+    assert pair.loads == [0]
+
+
+def test_g8_no_more_wake_than_there_may_be():
+    pair, session, names = many_at_rest(3, generations=2, namespace_share=1.0)
+    attach(pair, session, names)
+    assert pair.heard().code == "keys-full"
+    assert pair.heard().delay_s is not None
+    assert pair.loads == [0, 1]
+
+
+@pytest.mark.parametrize("act", [KeyAct.ASK, KeyAct.ATTACH])
+def test_g8_new_keys_wait_when_the_journal_is_full_and_known_ones_are_answered(act):
+    pair, session, names = many_at_rest(2, journal_keys=2, namespace_share=1.0)
+    pair.request(session, 0, name=KeyName(b"default", b"new"))
+    assert pair.heard().code == "keys-full"
+    pair.request(session, 1, act=act, name=names[0])
+    pair.read()
+    assert pair.heard().status == Status.RESULT
+
+
+def test_g11_what_a_journal_has_left_rests_and_is_answered_byte_for_byte():
+    first = AtDisk()
+    first.run_one(payload=b"the outcome")
+    first.call(name=KeyName(b"default", b"open"))
+    other = left(first.records[:5])
+    assert other.resting.all.keys == 1
+    assert [*other.router.works.generations] == [1]
+    other.request(other.stranger(), act=KeyAct.ATTACH)
+    assert other.loads == [0]
+    other.read()
+    assert told(other)[1] == b"the outcome"
+
+
+def test_what_a_journal_has_left_is_retained_after_the_orphan_deadline():
+    first = AtDisk.rested()
+    other = left(first.records)
+    other.advance(64.0 + 19.0)
+    assert other.resting.all.keys == 1
+    other.advance(3.0)
+    assert not other.resting.all.keys
+    assert other.records[-1] == Closed(0)
+
+
+def test_no_more_are_read_at_once_than_a_disk_needs():
+    (done,) = [each for each in AtDisk.rested().records if type(each) is Completed]
+    names = [KeyName(b"n", b"%d" % number) for number in range(READS_AT_ONCE + 5)]
+    records: list[Record] = []
+    for number, name in enumerate(names):
+        records.append(Opened(number, *name, bytes(32), None, 1, 0, identifier(1), b""))
+        records.append(Started(number))
+        records.append(Completed(number, (done.frames[0], b"x")))
+    other = left(records)
+    session = other.stranger()
+    attach(other, session, names)
+    assert len(other.loads) == READS_AT_ONCE
+    # Of those that wait, one caller leaves, and one key is forgotten.
+    other.tell(messages.Finish(session, [READS_AT_ONCE, READS_AT_ONCE + 1]), route=STRANGER)
+    forgotten, tag = names[READS_AT_ONCE + 1], other.ids()
+    other.request(session, 2 * READS_AT_ONCE, act=KeyAct.FORGET, name=forgotten, tag=tag)
+    other.read()
+    assert len(other.loads) == 3
+
+
+def test_how_many_keys_rest_was_nowhere_to_be_seen():
+    pair = AtDisk()
+    assert pair.router.stats()["journal_keys"] == 0
+    pair.run_one(payload=b"outcome")
+    pair.advance(1.0)
+    (one,) = pair.resting
+    stats = pair.router.stats()
+    assert (stats["journal_keys"], stats["journal_bytes"]) == (1, one.disk_bytes)
+    assert stats["bounds"]["journal_keys"] == pair.keys.journal_keys
+    assert stats["bounds"]["journal_bytes"] == pair.keys.journal_bytes
