@@ -15,6 +15,7 @@ from trio_envserve.core.calls import ClientSession
 from trio_envserve.core.client_effects import Answer
 from trio_envserve.core.client_inputs import CallKey, CallSubmitted, ServerMessage
 from trio_envserve.core.closing import ClosingStage
+from trio_envserve.core.executions import Execution
 from trio_envserve.core.journal import Closed, Completed, Opened, Record, Started
 from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
 from trio_envserve.core.limits import KIB, ClientLimits, KeyLimits
@@ -22,11 +23,249 @@ from trio_envserve.core.rested import left_at_rest
 from trio_envserve.core.restored import remains_of
 from trio_envserve.core.router_inputs import AtRest, CloseAsked, Loaded, Restored
 from trio_envserve.core.terms import Status, Verdict
-from trio_envserve.core.work import READS_AT_ONCE, WorkState
+from trio_envserve.core.work import READS_AT_ONCE, Work, WorkInput, Works, WorkState
 from trio_envserve.core.worker_inputs import EnvironmentReady
 
+from .bench import NAME, Bench, Told, made
 from .helpers import STRANGER, Pair, identifier, limit_keys
 from .keyed import AtDisk, Keyed, generation, told
+
+# -- cells of the table ------------------------------------------------------------
+
+S, Input = WorkState, WorkInput
+OUT = b"outcome"
+
+# Of an open work client 1 waits and client 3 watches; client 2 comes to it, and client 11 is
+# the caller of client 1 in a later session.
+
+
+def bench_in(state: WorkState) -> tuple[Bench, Work | None]:
+    """A bench whose newest work of the key is in this state."""
+    bench = Bench(reads=state is S.ARCHIVED)
+    if state is S.ABSENT:
+        return bench, None
+    if state is S.HELD:
+        bench.ask(4, body=b"earlier", name=NAME)
+        bench.dispatch(bench.work())
+        bench.command(4, KeyAct.CANCEL, 0, sequence=1)
+    if state is S.ARCHIVED:
+        bench.ask(4, name=NAME)
+        bench.run(bench.work())
+        bench.finish(4)
+        bench.wait(1.0)
+        assert not bench.works.generations
+    bench.ask(1, name=NAME)
+    bench.attach(3)
+    work = bench.works.open[NAME]
+    if state in (S.RUNNING, S.COMPLETED, S.CLOSED):
+        execution = bench.dispatch(work)
+        if state is S.COMPLETED:
+            bench.report(execution)
+        if state is S.CLOSED:
+            bench.command(4, KeyAct.CANCEL, work.number)
+    assert work.state is state
+    return bench, work
+
+
+def of(bench: Bench) -> Execution:
+    """The execution of the only work that has, or had, one."""
+    (execution,) = bench.worker.live.values()
+    return execution
+
+
+def dies_with_consent(bench: Bench, work: Work) -> list[Told]:
+    work.rerun, work.body = True, b"input"
+    bench.accounts.hold(work.account, work.body_bytes)
+    return bench.dies(of(bench))
+
+
+def orphaned(bench: Bench, work: Work) -> list[Told]:
+    assert bench.end(1, lost=True) == []
+    return bench.wait(10.0)
+
+
+def outdated(bench: Bench, work: Work) -> list[Told]:
+    assert bench.finish(1) == []
+    return bench.wait(100.0)
+
+
+def ended_late(bench: Bench, work: Work, *, dead: bool) -> list[Told]:
+    """The router answered it while it ran."""
+    told = bench.answer(work)
+    assert told == [(1, 0, "worker-lost"), (3, 0, "worker-lost")]
+    assert work.live
+    return bench.dies(of(bench)) if dead else bench.report(of(bench))
+
+
+def read(bench: Bench, why: str = "") -> list[Told]:
+    outcome = made()
+    bench.works.loaded(0, () if why else outcome.frames, why)
+    return bench.turn()
+
+
+def answer_after_a_death(bench: Bench, work: Work) -> list[Told]:
+    assert dies_with_consent(bench, work) == []
+    return bench.answer(work)
+
+
+OPEN = (S.HELD, S.WAITING, S.RUNNING)
+DONE = (S.COMPLETED, S.ARCHIVED)
+BOTH = [(1, 0, OUT), (3, 0, OUT)]
+LOST = [(1, 0, "worker-lost"), (3, 0, "worker-lost")]
+CLOSED = [(1, 0, "x"), (3, 0, "x")]
+"""x: whether it was started, as a code."""
+HIT: dict[str, Any] = {"generation": "n", "started": "x"}
+NOTHING: dict[str, Any] = {"generation": None, "started": True}
+FINISHED = {**NOTHING, "finished": True}
+
+# Input, states, what is done, what is told, and the state then.
+CELLS: list[tuple[WorkInput, tuple[WorkState, ...], Any, list[Any], WorkState | None]] = [
+    (Input.ASK, (S.ABSENT, *OPEN, S.ARCHIVED), lambda b, w: b.ask(2, name=NAME), [], None),
+    (Input.ASK, (S.COMPLETED,), lambda b, w: b.ask(2, name=NAME), [(2, 0, OUT)], None),
+    (
+        Input.CLASH, (*OPEN, *DONE), lambda b, w: b.ask(2, name=NAME, body=b"other"),
+        [(2, 0, "key-conflict")], None,
+    ),
+    (Input.ATTACH, (S.ABSENT,), lambda b, w: b.attach(2), [(2, 0, "unknown-key")], None),
+    (Input.ATTACH, (*OPEN, S.ARCHIVED), lambda b, w: b.attach(2), [], None),
+    (Input.ATTACH, (S.COMPLETED,), lambda b, w: b.attach(2), [(2, 0, OUT)], None),
+    (Input.LEAVE, OPEN, lambda b, w: b.finish(1), [(3, 0, "x")], S.CLOSED),
+    (Input.LEAVE, (*OPEN, S.ARCHIVED), lambda b, w: b.finish(3), [], None),
+    (Input.LEAVE, DONE, lambda b, w: b.finish(1), [], None),
+    (Input.LOSE, (*OPEN, *DONE), lambda b, w: b.end(1, lost=True), [], None),
+    (Input.LOSE, (*OPEN, S.ARCHIVED), lambda b, w: b.end(3, lost=True), [], None),
+    (
+        Input.WITHDRAW, (S.ABSENT,), lambda b, w: b.command(11, KeyAct.WITHDRAW, b""),
+        [(11, 0, NOTHING)], None,
+    ),
+    (
+        Input.WITHDRAW, OPEN, lambda b, w: b.command(11, KeyAct.WITHDRAW, b""),
+        [(1, 0, "x"), (3, 0, "x"), (11, 0, {"generation": None, "started": "x"})], S.CLOSED,
+    ),
+    (
+        Input.WITHDRAW, DONE, lambda b, w: b.command(11, KeyAct.WITHDRAW, b""),
+        [(11, 0, NOTHING)], None,
+    ),
+    (
+        Input.CANCEL, (S.ABSENT,), lambda b, w: b.command(2, KeyAct.CANCEL, b"id"),
+        [(2, 0, NOTHING)], None,
+    ),
+    (
+        Input.CANCEL, OPEN, lambda b, w: b.command(2, KeyAct.CANCEL, w.number),
+        [*CLOSED, (2, 0, HIT)], S.CLOSED,
+    ),
+    (
+        Input.CANCEL, DONE, lambda b, w: b.command(2, KeyAct.CANCEL, w.number),
+        [(2, 0, FINISHED)], None,
+    ),
+    (
+        Input.FORGET, (S.ABSENT,), lambda b, w: b.command(2, KeyAct.FORGET, b"id"),
+        [(2, 0, NOTHING)], None,
+    ),
+    (
+        Input.FORGET, OPEN, lambda b, w: b.command(2, KeyAct.FORGET, w.number),
+        [*CLOSED, (2, 0, HIT)], S.CLOSED,
+    ),
+    (
+        Input.FORGET, (S.COMPLETED,), lambda b, w: b.command(2, KeyAct.FORGET, w.number),
+        [(2, 0, HIT)], S.CLOSED,
+    ),
+    (
+        Input.FORGET, (S.ARCHIVED,), lambda b, w: b.command(2, KeyAct.FORGET, w.number),
+        [*CLOSED, (2, 0, HIT)], S.CLOSED,
+    ),
+    (Input.RELEASE, (S.HELD,), lambda b, w: b.report(of(b)), [], S.WAITING),
+    (Input.DISPATCH, (S.WAITING,), lambda b, w: b.dispatch(w) and [], [], S.RUNNING),
+    (Input.REPORT, (S.RUNNING,), lambda b, w: b.report(of(b)), BOTH, S.COMPLETED),
+    (Input.REPORT, (S.CLOSED,), lambda b, w: b.report(of(b)), [], None),
+    (Input.DEAD, (S.RUNNING,), lambda b, w: b.dies(of(b)), LOST, S.COMPLETED),
+    (Input.DEAD, (S.RUNNING,), dies_with_consent, [], S.WAITING),
+    (Input.DEAD, (S.CLOSED,), lambda b, w: b.dies(of(b)), [], None),
+    (Input.ANSWER, (S.WAITING,), lambda b, w: b.answer(w), LOST, S.CLOSED),
+    (Input.ANSWER, (S.RUNNING,), lambda b, w: b.answer(w), LOST, S.COMPLETED),
+    (Input.ORPHANED, OPEN, orphaned, [(3, 0, "x")], S.CLOSED),
+    (Input.ORPHANED, DONE, orphaned, [], None),
+    (Input.OUTDATED, (S.COMPLETED,), outdated, [], S.CLOSED),
+    (Input.OUTDATED, (S.ARCHIVED,), outdated, [(3, 0, "x")], S.CLOSED),
+    (Input.READ, (S.ARCHIVED,), lambda b, w: read(b), BOTH, S.COMPLETED),
+    (
+        Input.UNREAD, (S.ARCHIVED,), lambda b, w: read(b, "it is not there"),
+        [(1, 0, "not-durable"), (3, 0, "not-durable")], None,
+    ),
+]  # fmt: skip
+LATE = {(Input.REPORT, S.COMPLETED), (Input.DEAD, S.COMPLETED)}
+"""Its execution is still being stopped."""
+POSSIBLE = {
+    (i, s) for i, row in Works.TABLE.items() for s, cell in row.items() if cell != Works._never
+}
+
+
+def filled(expected: Any, work: Work | None, code: str) -> Any:
+    """What is expected to be told, of this work."""
+    started = code == "cancelled"
+    if isinstance(expected, dict):
+        values = {"n": work.number if work else None, "x": started}
+        return {key: values.get(str(each), each) for key, each in expected.items()}
+    if isinstance(expected, (list, tuple)):
+        return type(expected)(filled(each, work, code) for each in expected)
+    return code if expected == "x" else expected
+
+
+@pytest.mark.parametrize(
+    ("input", "state", "do", "told", "then"),
+    [
+        pytest.param(input, state, do, told, then, id=f"{input.value} while {state.value}")
+        for input, states, do, told, then in CELLS
+        for state in states
+    ],
+)
+def test_an_input_in_a_state(input, state, do, told, then):
+    bench, work = bench_in(state)
+    code = "cancelled" if work is not None and work.started else "never-started"
+    bench.reached.clear()
+    assert do(bench, work) == filled(told, work, code)
+    assert (input, state) in bench.reached
+    if work is not None:
+        assert work.state is (then or state)
+
+
+@pytest.mark.parametrize("dead", [False, True])
+def test_an_execution_that_ends_after_the_router_has_answered_changes_no_outcome(dead: bool):
+    bench, work = bench_in(S.RUNNING)
+    assert work is not None
+    assert ended_late(bench, work, dead=dead) == []
+    assert bench.reached >= {(Input.DEAD if dead else Input.REPORT, S.COMPLETED)}
+    assert (work.state, work.live) == (S.COMPLETED, False)
+    assert bench.ask(2, name=NAME) == [(2, 0, "worker-lost")]
+
+
+def test_a_work_that_waits_to_run_again_has_its_outcome_retained_when_the_router_ends_it():
+    bench, work = bench_in(S.RUNNING)
+    assert work is not None
+    assert answer_after_a_death(bench, work) == LOST
+    assert work.state is S.COMPLETED
+
+
+def test_every_cell_of_the_table_is_in_that_list_or_cannot_be():
+    listed = {(input, state) for input, states, *_ in CELLS for state in states}
+    assert listed | LATE == POSSIBLE
+    assert {*Works.TABLE} == {*Input}
+    assert all({*row} == {*S} for row in Works.TABLE.values())
+
+
+@pytest.mark.parametrize(
+    ("input", "state"),
+    [(i, s) for i in Input for s in S if (i, s) not in POSSIBLE], ids=lambda value: value.value
+)  # fmt: skip
+def test_an_input_that_cannot_be_changes_nothing(input, state):
+    bench, work = bench_in(state)
+    before = repr(vars(bench.works))
+    with pytest.raises(AssertionError, match="cannot reach"):
+        bench.works.step(work, input, None)
+    assert repr(vars(bench.works)) == before
+
+
+# -- who asks for one key ----------------------------------------------------------
 
 
 def test_g2_two_that_ask_under_one_key_start_it_once():
@@ -372,7 +611,8 @@ def test_g8_namespaces_of_long_ago_are_forgotten():
         pair.receive(number)
         pair.advance(21.0, step_s=1.0)
     accounts = pair.router.accounts
-    assert not (accounts.at_work or accounts.of_id or accounts.namespaces)
+    assert not accounts.at_work
+    assert accounts.of_id == accounts.namespaces == {}
 
 
 def test_g8_outcomes_have_room_before_work_is_dispatched():

@@ -299,7 +299,7 @@ class Router:
                 execution.worker, why, declared_rerun=self.works.declared_rerun,
                 of_key=bool(work.account.namespace),
             )  # fmt: skip
-        self.works.ended(execution, kept if wanted else None, lost)
+        self.works.ended(execution, kept, lost)
 
     def _said(self, said: Said) -> None:
         """One piece of an outcome goes to who waits for that, and is kept by nobody."""

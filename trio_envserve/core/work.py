@@ -856,7 +856,7 @@ class Works:
             (_I.DISPATCH, _never,   _never,   _run,     _never,    _never,   _never,   _never),
             (_I.REPORT,   _never,   _never,   _never,   _complete, _free,    _never,   _remove),
             (_I.DEAD,     _never,   _never,   _never,   _retry,    _free,    _never,   _remove),
-            (_I.ANSWER,   _never,   _never,   _expire,  _abort,    _ignore,  _never,   _never),
+            (_I.ANSWER,   _never,   _never,   _expire,  _abort,    _never,   _never,   _never),
             (_I.ORPHANED, _never,   _abandon, _abandon, _abandon,  _abandon, _abandon, _never),
             (_I.OUTDATED, _never,   _never,   _never,   _never,    _close,   _disown,  _never),
             (_I.READ,     _never,   _never,   _never,   _never,    _never,   _reveal,  _never),

@@ -1,0 +1,206 @@
+"""Works with a clock and a worker, a disk that saves at once, and clients that are numbers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import cbor2
+
+from trio_envserve.core import error_records, messages
+from trio_envserve.core.account import Accounts
+from trio_envserve.core.announced import Announcements
+from trio_envserve.core.clock import AwakeClock
+from trio_envserve.core.dispatches import Dispatches
+from trio_envserve.core.executions import Execution
+from trio_envserve.core.journal import Journal
+from trio_envserve.core.key_records import KeyAct, Keyed, KeyName, Reissue, input_digest
+from trio_envserve.core.limits import KeyLimits, ServerLimits
+from trio_envserve.core.ranges import Ranges
+from trio_envserve.core.requests import Ask, RetainedOutcome
+from trio_envserve.core.router_effects import ToClient
+from trio_envserve.core.scheduler import Scheduler
+from trio_envserve.core.sessions import Session
+from trio_envserve.core.terms import ID_BYTES, Status
+from trio_envserve.core.work import Outcomes, Work, WorkInput, Works, WorkState
+
+from .helpers import error_body, identifier, worker_of
+
+NAME = KeyName(b"default", b"key")
+LIMITS = KeyLimits(orphan_s=10.0, retention_s=100.0, command_s=20.0)
+NONCE = 1000
+
+Told = tuple[Any, ...]
+"""Who was told (session and sequence), and what: a payload, an answer, or a code."""
+
+
+def made(payload: bytes = b"outcome") -> RetainedOutcome:
+    """The outcome that a worker brings."""
+    outcome = messages.Outcome(identifier(1), 0, Status.RESULT, "w0-1", 1.0, 1)
+    return RetainedOutcome.made(outcome, payload)
+
+
+def lost(work: Any) -> RetainedOutcome:
+    """The outcome of a work whose worker is dead."""
+    outcome = messages.Outcome(*work.id, Status.ERROR, "w0-1", None, work.executions)
+    return RetainedOutcome.made(outcome, error_body("worker-lost"))
+
+
+class Bench:
+    """One :class:`Works`; each input is a turn of its own, and what is due is done then."""
+
+    def __init__(
+        self, keys: KeyLimits = LIMITS, *, reads: bool = False, **limits: Any
+    ) -> None:  # fmt: skip
+        self.limits = ServerLimits(**limits)
+        self.accounts = Accounts(self.limits, keys)
+        journal = Journal(on=reads, reads=reads)
+        self.never: Outcomes | None = None
+        """The outcome of what will never start."""
+        self.works = Works(
+            self.limits, keys, self.accounts, journal, Scheduler(),
+            Dispatches(Announcements(self.accounts), journal), AwakeClock(math.inf, 0.0),
+            lambda namespace: namespace.ljust(ID_BYTES, b"."), lambda: self.never,
+        )  # fmt: skip
+        self.works.knows_environment = True
+        self.worker = worker_of(capacity=1 << 20)
+        self.reached: set[tuple[WorkInput, WorkState]] = set()
+        """The cells of the table that were reached."""
+        self._watch()
+
+    def _watch(self) -> None:
+        step = self.works.step
+
+        def watched(work: Work | None, input: WorkInput, arg: Any = None) -> Any:
+            self.reached.add((input, WorkState.ABSENT if work is None else work.state))
+            return step(work, input, arg)
+
+        self.works.step = watched  # type: ignore[method-assign]  # to look on
+
+    @property
+    def now_s(self) -> float:
+        return self.works.clock.awake_s
+
+    # -- turns ------------------------------------------------------------------
+
+    def turn(self) -> list[Told]:
+        """Go on until nothing is due; what was told."""
+        works, journal, found = self.works, self.works.journal, []
+        while True:
+            works.stop()
+            journal.take()
+            journal.saved(journal.appended)
+            works.go_on()
+            found += [self._short(each) for each in works.out if isinstance(each, ToClient)]
+            works.out.clear()
+            works.budget.renew()
+            if not works.behind and not journal.unsaved:
+                return found
+            works.tick()
+
+    def _short(self, effect: ToClient) -> Told:
+        message: Any = effect.message
+        who = int.from_bytes(message.session, "big"), message.sequence
+        match message:
+            case messages.Refused():
+                return (*who, message.code)
+            case messages.Cancelled():
+                return (*who, message.started)
+        assert effect.body is not None
+        if message.status != Status.RESULT:
+            return (*who, error_records.decode(effect.body).code)
+        is_said = message.worker == "" and message.executions == 0
+        return (*who, cbor2.loads(effect.body) if is_said else bytes(effect.body))
+
+    def wait(self, seconds: float) -> list[Told]:
+        """Time passes."""
+        self.works.clock.read(self.works.clock.last_s + seconds)
+        self.works.tick()
+        return self.turn()
+
+    # -- clients ----------------------------------------------------------------
+
+    def session(self, number: int, **how: Any) -> Session:
+        """The session of a client, opened if there is none."""
+        route = how.get("route", b"route %d" % number)
+        session = self.works.sessions.known.get(identifier(number)) or self.works.sessions.open(
+            identifier(number), identifier(NONCE + number), f"client {number}", route, 1, self.now_s
+        )
+        assert session is not None
+        return session
+
+    def ask(
+        self, number: int, sequence: int = 0, *, body: bytes = b"input",
+        name: KeyName | None = None, act: KeyAct = KeyAct.ASK, caller: int | None = None,
+        tag: int | bytes = b"", reissue: Reissue | None = None, rerun: bool | None = None,
+        allowance: int = 4, digest: bytes | None = None,
+    ) -> list[Told]:  # fmt: skip
+        """A request: of a key if it names one."""
+        if digest is None:
+            digest = input_digest(body, rerun)
+        token = identifier(number % 10 if caller is None else caller)
+        key = None if name is None else Keyed(act, name, token, tag, reissue)
+        ask = Ask(digest, body, rerun, allowance, key)
+        self.works.request(self.session(number), sequence, ask, self.session(number).route)
+        return self.turn()
+
+    def attach(self, number: int, name: KeyName = NAME, sequence: int = 0) -> list[Told]:
+        return self.ask(number, sequence, body=b"", name=name, act=KeyAct.ATTACH)
+
+    def command(
+        self, number: int, act: KeyAct, tag: int | bytes, name: KeyName = NAME, sequence: int = 0
+    ) -> list[Told]:
+        return self.ask(number, sequence, body=b"", name=name, act=act, tag=tag)
+
+    def finish(self, number: int, *sequences: int) -> list[Told]:
+        self.works.finish(self.session(number), Ranges(sequences or (0,)))
+        return self.turn()
+
+    def end(self, number: int, *, lost: bool) -> list[Told]:
+        """A session ends."""
+        self.works.end_session(self.session(number), lost=lost)
+        return self.turn()
+
+    # -- executions -------------------------------------------------------------
+
+    def work(self, number: int = 0) -> Work:
+        """A work with a key, by its number."""
+        return self.works.generations[number]
+
+    def own(self, number: int = 1, sequence: int = 0) -> Work:
+        """The work of a request without a key."""
+        work = self.session(number).tickets[sequence].work
+        assert work is not None
+        return work
+
+    def dispatch(self, work: Work) -> Execution:
+        works, worker = self.works, self.worker
+        works.queue.remove(work)
+        after = works.starts(work, (worker.incarnation, worker.next_number))
+        execution = works.dispatches.dispatch(work.account, work, worker, self.now_s, after)
+        works.dispatched(work, execution)
+        assert self.turn() == []
+        return execution
+
+    def report(self, execution: Execution, brought: RetainedOutcome | None = None) -> list[Told]:
+        """It has ended, with its outcome."""
+        return self._ended(execution, made() if brought is None else brought)
+
+    def dies(self, execution: Execution) -> list[Told]:
+        """Its worker is proven dead."""
+        return self._ended(execution, None)
+
+    def _ended(self, execution: Execution, brought: RetainedOutcome | None) -> list[Told]:
+        if execution.number in self.worker.live:
+            self.worker.end(execution)
+        self.works.ended(execution, brought, lost)
+        return self.turn()
+
+    def run(self, work: Work, payload: bytes = b"outcome") -> list[Told]:
+        """From its dispatch to its outcome."""
+        return self.report(self.dispatch(work), made(payload))
+
+    def answer(self, work: Work) -> list[Told]:
+        """The router ends it."""
+        self.works.answer(work, lost)
+        return self.turn()
