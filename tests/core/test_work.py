@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,21 +15,23 @@ from trio_envserve.core.call_steps import CallInput
 from trio_envserve.core.call_table import Calls
 from trio_envserve.core.calls import ClientSession
 from trio_envserve.core.client_effects import Answer
-from trio_envserve.core.client_inputs import CallKey, CallSubmitted, ServerMessage
+from trio_envserve.core.client_inputs import CallKey, CallSubmitted, Disconnected, ServerMessage
 from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.executions import Execution
-from trio_envserve.core.journal import Closed, Completed, Opened, Record, Started
+from trio_envserve.core.journal import Closed, Commanded, Completed, Opened, Record, Started
 from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
 from trio_envserve.core.limits import KIB, ClientLimits, KeyLimits
+from trio_envserve.core.messages import Outcome, Refused, Sync, Synced
+from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.rested import left_at_rest
 from trio_envserve.core.restored import remains_of
-from trio_envserve.core.router_inputs import AtRest, CloseAsked, Loaded, Restored
+from trio_envserve.core.router_inputs import AtRest, ClientMessage, CloseAsked, Loaded, Restored
 from trio_envserve.core.terms import Status, Verdict
 from trio_envserve.core.work import READS_AT_ONCE, Work, WorkInput, Works, WorkState
 from trio_envserve.core.worker_inputs import EnvironmentReady
 
 from .bench import NAME, Bench, Told, made
-from .helpers import STRANGER, Pair, identifier, limit_keys
+from .helpers import CLIENT, STRANGER, Pair, identifier, kinds, limit_keys
 from .keyed import AtDisk, Keyed, generation, told
 
 # -- cells of the table ------------------------------------------------------------
@@ -1162,3 +1166,444 @@ def test_how_many_keys_rest_was_nowhere_to_be_seen():
     assert (stats["journal_keys"], stats["journal_bytes"]) == (1, one.disk_bytes)
     assert stats["bounds"]["journal_keys"] == pair.keys.journal_keys
     assert stats["bounds"]["journal_bytes"] == pair.keys.journal_bytes
+
+
+# -- a request again: coalesced, replayed, refused (G3, G4, G6) ------------------------
+
+
+def test_g3_every_replay_is_the_same_object():
+    bench = Bench()
+    bench.ask(1)
+    bench.run(bench.own())
+    kept = bench.session(1).tickets[0].kept
+    for _ in range(3):
+        assert bench.ask(1) == [(1, 0, OUT)]
+        assert bench.session(1).tickets[0].kept is kept
+
+
+def test_g6_a_longer_body_under_the_same_digest_is_a_conflict():
+    bench = Bench()
+    digest = input_digest(b"body", None)
+    bench.ask(1, body=b"body")
+    assert bench.ask(1, body=b"longer body", digest=digest) == [(1, 0, "conflict")]
+    assert bench.works.counters.conflicts == 1
+    bench.ask(1, 1, body=b"body", name=NAME)
+    told = bench.ask(2, body=b"longer body", name=NAME, digest=digest)
+    assert told == [(2, 0, "key-conflict")]
+
+
+@pytest.mark.parametrize(
+    ("fate", "started"),
+    [("not seen", False), ("waits", False), ("runs", True), ("completed", True),
+     ("finished", True), ("waits to run again", True)],
+)  # fmt: skip
+def test_g9_a_cancel_is_told_whether_it_ever_started(fate: str, started: bool):
+    bench = Bench()
+    if fate != "not seen":
+        bench.ask(1, rerun=True)
+    if fate in ("runs", "completed", "waits to run again"):
+        execution = bench.dispatch(bench.own())
+        if fate == "completed":
+            bench.report(execution)
+        if fate == "waits to run again":
+            bench.dies(execution)
+    if fate == "finished":
+        bench.finish(1)
+    bench.works.cancel(bench.session(1), 0, keyed=False)
+    assert bench.turn() == [(1, 0, started)]
+    assert bench.session(1).standing(0) == "finished"
+    assert not bench.works.queue
+
+
+def test_each_transmission_is_counted_once_and_by_what_became_of_it():
+    bench = Bench()
+    bench.ask(1)
+    execution = bench.dispatch(bench.own())
+    bench.ask(1)
+    bench.ask(1, body=b"other")
+    bench.report(execution)
+    bench.ask(1)
+    bench.works.sync(bench.session(1), 1, Ranges((0,)), math.inf)
+    assert bench.turn() == [(1, 0, OUT)]
+    bench.finish(1)
+    assert bench.ask(1) == [(1, 0, "finished")]
+    counters = bench.works.counters
+    assert counters.requests == 5
+    assert (counters.entered, counters.coalesced, counters.conflicts) == (1, 1, 1)
+    assert (counters.replayed, counters.spent) == (2, 1)
+    assert (counters.dispatched, counters.completed, counters.finished) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("runs", [False, True])
+@pytest.mark.parametrize("counter", ["cancelled", "deadlines"])
+def test_requests_that_end_without_their_outcome_are_counted(runs: bool, counter: str):
+    bench = Bench()
+    bench.ask(1)
+    if runs:
+        bench.dispatch(bench.own())
+    bench.finish(1) if counter == "cancelled" else bench.answer(bench.own())
+    assert getattr(bench.works.counters, counter) == 1
+
+
+# -- executions again (G2) -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rerun", "at_dispatch", "at_death", "allowance", "again"),
+    [
+        (None, False, False, 2, False), (None, True, True, 2, True), (None, True, False, 2, False),
+        (None, False, True, 2, False),  # it waited without its body, which was dropped
+        (False, True, True, 2, False), (True, False, False, 2, True), (True, True, True, 1, False),
+    ],
+)  # fmt: skip
+def test_g2_a_lost_request_runs_again_only_with_consent_and_allowance_left(
+    rerun, at_dispatch, at_death, allowance, again
+):
+    """The environment's declaration counts if it was made before the dispatch and still is."""
+    bench = Bench()
+    bench.works.declared_rerun = at_dispatch
+    bench.ask(1, rerun=rerun, allowance=allowance)
+    work = bench.own()
+    execution = bench.dispatch(work)
+    bench.works.declared_rerun = at_death
+    assert bench.dies(execution) == ([] if again else [(1, 0, "worker-lost")])
+    assert len(bench.works.queue) == again
+    assert bench.works.counters.lost == (not again)
+
+
+def test_g2_the_allowance_is_a_cap_over_all_executions():
+    bench = Bench()
+    bench.ask(1, rerun=True, allowance=3)
+    work, told = bench.own(), []
+    for _ in range(3):
+        assert told == []
+        told = bench.dies(bench.dispatch(work))
+    assert told == [(1, 0, "worker-lost")]
+    assert work.executions == 3
+    counters = bench.works.counters
+    assert (counters.dispatched, counters.reruns, counters.lost) == (3, 2, 1)
+
+
+# -- failures that servers of this kind are known for ----------------------------------
+
+
+def test_failure_04_request_that_kills_its_worker_is_dispatched_for_ever():
+    """A request that kills its worker is given to the next one, and the next, until
+    the pool is dead.
+
+    Here executions are capped over the whole life of the call (G2), so it ends as an
+    error that says so, and the pool is there for others.
+    """
+    pair = Pair(workers=2)
+    call = pair.submit(b"killer", rerun=True, max_executions=3)
+    for _ in range(10):
+        if call in pair.endings:
+            break
+        pair.die()
+        pair.advance(60.0)
+
+    assert 2 <= len(pair.runs) <= 3
+    error = pair.failure(call)
+    assert (error.code, error.verdict) == ("worker-lost", Verdict.MAY_HAVE_RUN)
+    other = pair.submit(b"harmless")
+    pair.end()
+    assert pair.result(other) == b"outcome"
+
+
+def test_failure_05_kept_outcome_expires_sooner_than_the_retry():
+    """The outcome is kept for 300 s and the client retries for 600 s: a client that is
+    back after 400 s has the request run again.
+
+    Here an outcome is kept until the client has it (G4); only the lease ends that, it
+    is not shorter than the client's patience, and no client that is back outlives it.
+    """
+    pair = Pair(rerun=True)
+    call = pair.submit()
+    pair.lose = lambda message: isinstance(message, messages.Outcome)
+    pair.give_client(Disconnected(pair.now_s, "cut"))
+    pair.end()
+    limits = pair.server_limits, pair.client.limits
+    assert limits[0].lease_s >= limits[1].recovery_s
+    pair.advance(400.0)
+    assert pair.endings == {}
+
+    pair.lose = lambda message: False
+    pair.reconnect(b"route 2")
+    pair.advance(2.0)
+    assert len(pair.runs) == 1, "it ran again"
+    assert pair.result(call) == b"outcome"
+
+
+def test_failure_06_late_duplicate_of_an_acknowledged_request_runs_again():
+    """The client acknowledges, the server forgets, and a late duplicate of the request
+    looks like a new one: it runs again.
+
+    Here finished sequences are remembered, as ranges, so "finished" and "never seen"
+    are different things, and the duplicate is refused.
+    """
+    pair = Pair(rerun=True)
+    call = pair.submit()
+    pair.end()
+    pair.receive(call)
+    assert pair.sent_of(messages.Finish)
+
+    answers = pair.answers_to(pair.sent_of(messages.Request)[0], b"body")
+    assert len(pair.runs) == 1, "it ran again"
+    assert [answer.code for answer in answers if isinstance(answer, Refused)] == ["finished"]
+    assert len(answers) == 1
+
+
+@pytest.mark.parametrize("state", ["waiting", "running", "completed"])
+def test_failure_09_first_result_is_replayed_for_another_payload(state):
+    """The same id comes with another payload, and gets the result of the first.
+
+    Here the id is tied to a digest of body and options: another one is refused as a
+    conflict, and the first is not disturbed (G6).
+    """
+    pair = Pair(server={"worker_capacity": 1})
+    if state == "waiting":
+        pair.submit(b"in the way")
+    call = pair.submit(b"first")
+    if state == "completed":
+        pair.lose = lambda message: isinstance(message, messages.Outcome)
+        pair.end()
+    pair.lose = lambda message: True  # what follows is about somebody else's message
+    request = pair.sent_of(messages.Request)[-1]
+
+    answers = pair.answers_to(request._replace(digest=b"another digest !"), b"other")
+    assert [type(answer) for answer in answers] == [Refused], "it was answered, or coalesced"
+    assert isinstance(answers[0], Refused)
+    assert (answers[0].code, answers[0].delay_s) == ("conflict", None)
+    assert all(run.body != b"other" for _, run in pair.runs)
+
+    pair.lose = lambda message: False
+    pair.end_what_runs()
+    pair.advance(2.0)
+    assert pair.result(call) in (b"outcome of first", b"outcome"), "the first is not disturbed"
+
+
+def test_failure_10_cached_cancelled_is_replayed_as_the_result_of_a_retry():
+    """A request is cancelled; "cancelled" is kept like an outcome; the caller asks
+    again and is told "cancelled".
+
+    Here a cancel finishes the request: nothing is kept and nothing replayed, another
+    transmission of it is refused, and asking again is another request (G7).
+    """
+    pair = Pair()
+    first = pair.submit(b"asked twice")
+    pair.cancel(first)
+    assert pair.cancels, "the environment code is told"
+
+    request = pair.sent_of(messages.Request)[0]
+    assert kinds(pair.answers_to(request, b"asked twice")) == ["Refused"]
+    pair.end(status=Status.CANCELLED, payload=b"cancelled")
+    assert kinds(pair.answers_to(request, b"asked twice")) == ["Refused"]
+    assert pair.router.stats()["kept"] == 0
+
+    second = pair.submit(b"asked twice")
+    pair.end()
+    assert pair.result(second) == b"outcome"
+    assert first not in pair.endings
+
+
+# -- an outcome that is under way ------------------------------------------------------
+# A large outcome took longer to arrive than a second.  Every ping meanwhile asked for
+# it and got it once more, and the link that was slow already carried it again and
+# again: 250 MB of outcomes became several times as much, and the last arrived never.
+#
+# A replay needs proof now: the answer to a probe was received, and what had been sent
+# before that answer was not.
+
+
+def outcomes_told(pair: Pair) -> int:
+    """How often the server has sent one."""
+    return sum(isinstance(message, Outcome) for message in pair.told)
+
+
+def with_an_outcome_lost(*lost: type) -> Pair:
+    pair = Pair()
+    pair.advance(3.0)  # some probes have been answered
+    pair.submit()
+    pair.sent.clear()
+    pair.lose = lambda message: isinstance(message, (Outcome, *lost))
+    pair.end()
+    assert outcomes_told(pair) == 1
+    return pair
+
+
+def test_while_no_answer_to_a_probe_arrives_nothing_is_replayed():
+    pair = with_an_outcome_lost(Synced)
+    pair.advance(10.0)
+    assert outcomes_told(pair) == 1
+    probes = [message.probe for message in pair.sent if isinstance(message, Sync)]
+    assert len(probes) > 8
+    assert len(set(probes)) == 1  # a repeated one asks for nothing
+
+
+def test_after_the_answer_to_a_later_probe_it_is_replayed_once():
+    pair = with_an_outcome_lost(Synced)
+    pair.advance(10.0)
+    pair.lose = lambda message: False
+    pair.advance(1.0)
+    assert pair.answers == []
+    pair.advance(1.0)
+    assert [type(answer) for answer in pair.answers] == [Answer]
+    pair.receive(0)
+    pair.advance(5.0)
+    assert outcomes_told(pair) == 2
+
+
+def test_what_was_sent_between_two_answers_is_replayed_after_the_second():
+    pair = with_an_outcome_lost()
+    pair.advance(1.0)
+    assert outcomes_told(pair) == 1  # it was sent since the answer to the last one
+    pair.advance(1.0)
+    assert outcomes_told(pair) == 2
+
+
+def test_a_statement_that_comes_twice_or_late_replays_nothing():
+    pair = with_an_outcome_lost()
+    pair.advance(3.0)
+    before = outcomes_told(pair)
+    assert before > 1
+    syncs = pair.sent_of(Sync)
+    for sync in (syncs[-1], syncs[-2], syncs[-1]):
+        pair.tell(sync, route=CLIENT)
+    assert outcomes_told(pair) == before
+
+
+def test_on_a_new_connection_it_is_replayed_at_once_and_only_once():
+    pair = with_an_outcome_lost()
+    pair.give_client(Disconnected(pair.now_s, "cut"))
+    pair.connect()
+    assert outcomes_told(pair) == 2
+    sync = next(message for message in reversed(pair.sent) if isinstance(message, Sync))
+    pair.router_takes(ClientMessage(CLIENT, (messages.encode(sync),), pair.now_s))
+    assert outcomes_told(pair) == 2
+
+
+# -- names, turns and commands of keys -------------------------------------------------
+
+
+def test_the_digest_is_of_the_input_and_the_consent():
+    digests = {
+        input_digest(body, rerun) for body in (b"", b"1", b"11") for rerun in (None, True, False)
+    }
+    assert len(digests) == 9
+    assert {*map(len, digests)} == {32}
+    assert input_digest(memoryview(b"11"), True) == input_digest(b"11", True)
+
+
+@pytest.mark.parametrize("part", ["namespace", "key"])
+def test_a_name_has_a_bounded_length(part: str):
+    bench = Bench()
+    most = getattr(bench.works.keys, f"{part}_bytes")
+    for length in (0, most + 1):
+        name = NAME._replace(**{part: b"k" * length})
+        for act in KeyAct:
+            assert bench.ask(1, name=name, act=act) == [(1, 0, "refused")]
+    assert not bench.works.generations
+    assert bench.ask(1, name=NAME._replace(**{part: b"k" * most})) == []
+
+
+def named(number: int) -> KeyName:
+    return KeyName(b"default", b"%d" % number)
+
+
+def test_g10_one_turn_ends_so_many_by_time_and_no_more():
+    bench = Bench(KeyLimits(retention_s=1.0, namespace_share=1.0))
+    works, most = bench.works, 1024
+    for number in range(most + 1):
+        bench.ask(1, number, name=named(number))
+        bench.run(works.generations[number])
+    works.finish(bench.session(1), Ranges(range(most + 1)))
+    assert works.behind  # one of them leaves in the next turn
+    bench.turn()
+    works.clock.read(1.0)
+    works.tick()
+    assert len(works.generations) == 1
+    assert works.behind
+    works.budget.renew()
+    works.tick()
+    assert not works.behind
+    assert works.generations == {}
+
+
+def test_each_end_of_a_retention_had_a_turn_of_its_own():
+    """Where much was retained, something was due at any time, and a server went round and
+    round between its ticks."""
+    bench = Bench(KeyLimits(retention_s=1.0))
+    bench.ask(1, name=NAME)
+    bench.run(bench.work())
+    bench.finish(1)
+    bench.works.clock.read(2.0)
+    assert not bench.works.behind
+    bench.works.tick()
+    assert not bench.works.behind
+    assert bench.works.generations == {}
+
+
+def test_g10_one_turn_answers_so_many_and_no_more():
+    bench = Bench(KeyLimits(orphan_s=1.0, namespace_share=1.0))
+    for number in range(3):
+        bench.ask(1, number, name=named(number))
+        for sequence in range(600):
+            bench.attach(2, named(number), 1000 * number + sequence)
+    bench.end(1, lost=True)
+    works = bench.works
+    works.clock.read(1.0)
+    works.tick()
+    assert len(works.out) <= 1024
+    assert works.behind
+    assert len(bench.turn()) == 3 * 600
+
+
+def test_what_a_door_had_forgotten_filled_the_memory_of_commands():
+    """A door forgets the key of each run.  The server remembered all of these commands for
+    minutes; then it refused them, and what nobody wanted stayed retained."""
+    bench = Bench(KeyLimits(commands=100))
+    for number in range(200):
+        bench.ask(1, 2 * number, name=NAME)
+        bench.run(bench.work(number))
+        bench.finish(1, 2 * number)
+        said = {"generation": number, "started": True}
+        told = bench.command(1, KeyAct.FORGET, b"", sequence=2 * number + 1)
+        assert told == [(1, 2 * number + 1, said)]
+        bench.finish(1, 2 * number + 1)
+    assert not bench.works.commands
+    assert not bench.works.commands_of
+    assert not bench.accounts.all.works
+
+
+def test_commands_of_one_namespace_left_no_room_for_those_of_others():
+    bench = Bench(KeyLimits(commands=8, command_s=20.0))
+    sequences = itertools.count()
+
+    def forget(namespace: bytes, key: bytes) -> bool:
+        """Whether it was not refused."""
+        sequence = next(sequences)
+        name = KeyName(namespace, key)
+        ((*_, said),) = bench.command(1, KeyAct.FORGET, b"id", name, sequence)
+        return said != "commands-full"
+
+    for number in range(8):
+        forget(b"busy", b"%d" % number)
+    assert len(bench.works.commands) == 4
+    assert forget(b"other", b"key")
+    assert not forget(b"busy", b"7")
+    assert forget(b"busy", b"0"), "it is known"
+    bench.wait(20.0)
+    assert not bench.works.commands_of
+    assert forget(b"busy", b"7")
+
+
+def test_a_command_that_a_journal_has_twice_counted_twice_for_ever():
+    """A copy of it had come after the first was forgotten, and a crash before the disk forgot
+    that, too."""
+    bench = Bench(KeyLimits(command_s=1.0))
+    record = Commanded(False, *NAME, b"t" * 16, None, False, False)
+    bench.works.restore([record, record])
+    assert len(bench.works.commands) == 1
+    bench.wait(1.0)
+    assert not bench.works.commands
+    assert not bench.works.commands_of
