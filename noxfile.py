@@ -367,7 +367,7 @@ def trainers(session: nox.Session) -> None:
 
 @nox.session
 def mutation(session: nox.Session) -> None:
-    """Every small change of the dedup cache is caught.  Not by default: it takes minutes.
+    """Every small change of the table of work is caught.  Not by default: it takes minutes.
 
     ``nox -s mutation -- client.driver`` does that for the modules that are named, and
     ``shells`` names those of the shells whose survivors were read.  ``matrix MODULE ...`` says
@@ -517,7 +517,7 @@ AT_NIGHT: dict[str, tuple[str, ...]] = {
     "browser": (),
     "mutants": ("-m", "mutants"),
     "regressions": ("--since", ""),
-    "mutation": ("dedup", "request_table", "shells"),
+    "mutation": ("work", "account", "shells"),
     "repeat": (),
     "first_hour": (),
     "siege": ("--minutes", "120"),

@@ -87,8 +87,8 @@ async def test_bodies_are_recorded_when_asked_for(tmp_path: Path):
 async def test_other_code_than_was_recorded_is_told(tmp_path: Path):
     # The recorded version, as far as this recording tells, did one step less.
     (tmp_path / "other.py").write_text(
-        "from trio_envserve.core.dedup import DedupCache\n"
-        "DedupCache.may_rerun = lambda self, entry: False\n"
+        "from trio_envserve.core.work import Works\n"
+        "Works.may_rerun = lambda self, work: False\n"
         "from trio_envserve.cli import main\n"
         "raise SystemExit(main())\n"
     )

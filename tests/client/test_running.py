@@ -11,7 +11,7 @@ import trio
 
 from tests.memory import pair, virtual
 from trio_envserve import Client, Rollout, ServerNotReady
-from trio_envserve.core import client_handlers, messages
+from trio_envserve.core import messages, router
 
 
 class Waiting:
@@ -86,7 +86,7 @@ async def test_a_question_that_the_server_does_not_know_was_asked_again_without_
 ) -> None:
     kinds = [messages.AskRunning, messages.AskKeys, messages.AskStats, messages.AskStack]
     for kind in kinds:
-        monkeypatch.delitem(client_handlers._HANDLERS, kind)
+        monkeypatch.delitem(router._HANDLERS, kind)
     async with pair(Waiting()) as (server, client):
         await client.wait_ready()
         arguments = (1,) if question == "stack" else ()

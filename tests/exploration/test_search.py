@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trio_envserve.core.dedup import DedupCache
+from trio_envserve.core.sessions import Sessions
+from trio_envserve.core.work import Works
 from trio_envserve.lab.exploration.configurations import Configuration, configuration
 from trio_envserve.lab.exploration.search import Search, explore
 from trio_envserve.lab.mutants import find
@@ -59,7 +60,7 @@ def test_exception_of_a_core_is_a_violation(monkeypatch: pytest.MonkeyPatch):
     def broken(self, *args):
         raise RuntimeError("no such thing")
 
-    monkeypatch.setattr(DedupCache, "finish_spans", broken)
+    monkeypatch.setattr(Works, "finish", broken)
     violation = explore(PLAIN).violations[0]
     assert "CRASH: " in violation
     assert "no such thing" in violation
@@ -69,7 +70,7 @@ def test_violation_before_the_first_state_is_told_too(monkeypatch: pytest.Monkey
     def broken(self, *args):
         raise RuntimeError("nobody is welcome")
 
-    monkeypatch.setattr(DedupCache, "open", broken)
+    monkeypatch.setattr(Sessions, "open", broken)
     search = explore(PLAIN)
     assert search.violations
     assert "nobody is welcome" in "\n".join(search.tell())

@@ -3,7 +3,7 @@
     python -m tests.mutation [MODULE ...] [--list] [--only TEXT] [--share N]
     python -m tests.mutation matrix [MODULE ...] [--tests PATH ...] [--share N]
 
-For each module (by default those of the dedup cache) every mutation of :mod:`mutate` is tried
+For each module (by default those of the table of work) every mutation of :mod:`mutate` is tried
 with the tests that :mod:`modules` names for it, until one sees it (:mod:`judging`).  Exit status
 0 only if each mutation that survives is listed in ``survivors.toml`` with the reason why a
 reader agrees that it changes nothing that matters, and each of those does survive.  With
@@ -149,14 +149,14 @@ def length(name: str) -> int:
 def main() -> int:
     words = (__doc__ or "").splitlines()[0]
     parser = argparse.ArgumentParser(description=words)
-    parser.add_argument("modules", nargs="*", default=["dedup", "request_table"], metavar="MODULE")
+    parser.add_argument("modules", nargs="*", default=["work", "account"], metavar="MODULE")
     parser.add_argument("--only", default="", help="mutations whose name contains this")
     parser.add_argument("--share", type=int, default=0, metavar="N", help="each N-th mutation")
     parser.add_argument("--tests", nargs="+", metavar="PATH", help="those of a matrix")
     parser.add_argument("--list", action="store_true", help="name the mutations, try none")
     options = parser.parse_args()
     is_matrix = options.modules[:1] == ["matrix"]
-    given = options.modules[is_matrix:] or ["dedup", "request_table"]
+    given = options.modules[is_matrix:] or ["work", "account"]
     named = [each for name in given for each in (READ if name == "shells" else [name])]
     unknown = [module for module in named if not path_of(module).is_file()]
     if unknown:

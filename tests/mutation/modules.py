@@ -1,6 +1,6 @@
 """The modules that may be mutated, and the tests that judge each.
 
-A module of the core has its name alone (``dedup``), one of a shell that of its layer, too
+A module of the core has its name alone (``work``), one of a shell that of its layer, too
 (``client.driver``).
 
 The tests of shells that judge here are those that start no processes and wait for nobody:
@@ -22,17 +22,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
-CACHE = (
-    "tests/core/test_dedup.py",
-    "tests/core/test_dedup_machine.py",
-    "tests/core/test_dispatcher.py",
+WORK = (
+    "tests/core/test_work.py",
+    "tests/core/test_work_machine.py",
+    "tests/core/test_router.py",
     "tests/core/test_announced.py",
     "tests/core/test_rights.py",
     "tests/core/test_client_pings.py",
 )
 TESTS = {
-    "dedup": CACHE,
-    "request_table": CACHE,
+    "account": ("tests/core/test_account.py", *WORK),
+    "work": WORK,
     "ranges": ("tests/core/test_ranges.py",),
     "executions": (
         "tests/core/test_executions.py",

@@ -98,14 +98,12 @@ SHARE = 20
 """Of the generated mutations of a module each so many-th is a row."""
 
 GENERATED = (
-    "announced", "call_keys", "call_queue", "call_table", "calls", "client", "client_handlers",
-    "client_pings", "client_sessions", "closing", "deadlines", "dedup", "dispatcher",
-    "dispatches", "earlier_epochs", "elastic", "executions", "health", "host", "host_link",
-    "host_lives", "host_pool", "host_said", "journal", "key_answers", "key_commands",
-    "key_pages", "key_records", "key_room", "key_table", "keyed", "keyed_at_rest", "keys",
-    "lease", "lives", "outcomes", "pausing", "ranges", "remote_hosts", "request_table",
-    "requests", "rested", "resting", "restored", "rights", "router", "running", "scheduler",
-    "slots", "spoilt", "stages", "turnover", "worker", "workforce",
+    "account", "announced", "call_keys", "call_queue", "call_table", "calls", "client",
+    "client_pings", "client_sessions", "closing", "dispatches", "earlier_epochs", "elastic", "executions", "health", "host", "host_link",
+    "host_lives", "host_pool", "host_said", "gate", "journal", "key_pages", "key_records",
+    "lease", "lives", "outcomes", "pausing", "ranges", "remote_hosts", "requests", "rested",
+    "resting", "restored", "rights", "router", "running", "scheduler", "sessions", "slots",
+    "spoilt", "turnover", "work", "worker", "workforce",
 )  # fmt: skip
 """The modules of the core whose machines are to change."""
 

@@ -13,7 +13,6 @@ import pytest
 import trio
 
 from trio_envserve import ConfigError, Rollout, ServerLimits, open_client, open_server
-from trio_envserve.core import client_handlers
 from trio_envserve.core.router import Router
 from trio_envserve.core.router_inputs import ClientMessage
 from trio_envserve.lab.recording import load, replay
@@ -152,14 +151,14 @@ async def test_a_flaw_that_ends_the_server_is_on_its_recording(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     path = tmp_path / "a.rec"
-    shipped = client_handlers._request
+    shipped = Router._request
 
     def flawed(router: Router, route: bytes, request: Any, body: Any, now_s: float) -> None:
         if request.sequence == 3:
             raise RuntimeError("a flaw")
         shipped(router, route, request, body, now_s)
 
-    monkeypatch.setattr(client_handlers, "_request", flawed)
+    monkeypatch.setattr(Router, "_request", flawed)
     with pytest.raises(RuntimeError, match="a flaw"):
         await serve_some(path)
     played = replay(path)

@@ -93,7 +93,7 @@ def test_inputs_are_loaded_without_playing(monkeypatch: pytest.MonkeyPatch):
 
 def test_other_code_is_found_out_where_it_goes_apart(monkeypatch: pytest.MonkeyPatch):
     (lost,) = [each.step for each in load(INCIDENT) if isinstance(each.given, Exited)][:1]
-    monkeypatch.setattr("trio_envserve.core.dedup.DedupCache.may_rerun", lambda cache, entry: False)
+    monkeypatch.setattr("trio_envserve.core.work.Works.may_rerun", lambda works, work: False)
     played = replay(INCIDENT)
     assert played.identical is False
     assert played.difference is not None

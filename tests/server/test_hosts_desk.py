@@ -305,9 +305,7 @@ class Rig:
         self.router = SimpleNamespace(
             pool=Pool(0, ServerLimits(), lambda: next(numbers).to_bytes(16, "big")),
             epoch=EPOCH,
-            dispatcher=SimpleNamespace(
-                dispatches=SimpleNamespace(unknown=SimpleNamespace(live_executions=0))
-            ),
+            dispatches=SimpleNamespace(unknown=SimpleNamespace(live_executions=0)),
         )
         self.socket = Socket()
         self.records = Records(self.socket)
@@ -408,9 +406,9 @@ async def test_hosts_of_earlier_servers_are_written_down_until_they_are_dead() -
     rig.desk.closed()  # and by a server that closes before
     assert rig.records.written[1:] == [[wait]]
     # While one of their executions may live the router that has started it is not dead.
-    rig.router.dispatcher.dispatches.unknown.live_executions = 1
+    rig.router.dispatches.unknown.live_executions = 1
     assert rig.desk.tick(now_s + 50) == ([], [])
-    rig.router.dispatcher.dispatches.unknown.live_executions = 0
+    rig.router.dispatches.unknown.live_executions = 0
     assert rig.desk.tick(now_s + 51) == ([], [HostsDead([BEFORE], now_s + 51)])
     assert rig.records.written[2:] == [[own()]]
     assert rig.records.cleared == 0

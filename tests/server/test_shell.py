@@ -29,7 +29,7 @@ from trio_envserve import (
     open_server,
 )
 from trio_envserve.cli.status import status_tables
-from trio_envserve.core import deadlines, messages
+from trio_envserve.core import gate, messages
 from trio_envserve.core.messages import ROW_BYTES
 from trio_envserve.core.router import Router
 from trio_envserve.core.router_effects import RouterEffect
@@ -291,7 +291,7 @@ async def test_a_server_that_is_behind_has_turns_until_all_are_answered() -> Non
         await trio.sleep(2)
         assert server.stats().waiting == 19
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(deadlines, "ANSWERS_AT_ONCE", 1)
+            patch.setattr(gate, "BUDGET", 1)
             nursery.start_soon(server.drain, 30)
             await trio.sleep(0.5)
             assert server.stats().waiting == 0

@@ -183,7 +183,7 @@ def test_the_first_dispatches_are_spread_and_nobody_starves_because_of_that():
 def test_every_pair_of_state_and_input_is_possible_or_has_a_reason():
     assert set(POSSIBLE) | IMPOSSIBLE.keys() == {(s, i) for s in WorkState for i in WorkInput}
     assert not set(POSSIBLE) & IMPOSSIBLE.keys()
-    assert len(POSSIBLE) == 62
+    assert len(POSSIBLE) == 64
     assert RARE.keys() <= set(POSSIBLE)
 
 
