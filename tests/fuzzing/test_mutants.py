@@ -59,7 +59,7 @@ def test_there_are_enough_with_names_and_words():
 def test_a_mutant_is_gone_after_its_block():
     cell = Works.TABLE[WorkInput.LEAVE][WorkState.RUNNING]
     before = run(1, harsh=True)
-    with find("duplicates-run-again").applied():
+    with find("finish-frees-a-running-request").applied():
         assert Works.TABLE[WorkInput.LEAVE][WorkState.RUNNING] is not cell
         with pytest.raises(ZeroDivisionError), find("silence-is-death").applied():
             raise ZeroDivisionError

@@ -1,7 +1,7 @@
 """The table of everything broken on purpose, and which check finds it by which guarantee.
 
 A *row* is one thing that is broken: a registered mutant (its name alone), one that stands beside
-tests (``dedup: ...``, ``keys: ...``, ``memory: ...``), a patch
+tests (``memory: ...``), a patch
 that puts a known failure back (``patch: ...``) or a generated mutation of a module of the core
 (``generated: MODULE: ...``).  A *cell* is one check of a row: ``by`` is the guarantee that it
 broke, ``test`` if an assertion of a test saw it, ``clock`` if the check did not end, or empty if
@@ -85,8 +85,6 @@ class Row:
 
 
 BESIDE_TESTS = {
-    "dedup": "tests.core.test_dedup_mutants",
-    "keys": "tests.core.test_keys_mutants",
     "memory": "tests.net.test_shared",
 }
 """By family: the module whose ``MUTANTS`` are applied by a ``MonkeyPatch``."""
@@ -99,11 +97,11 @@ SHARE = 20
 
 GENERATED = (
     "account", "announced", "call_keys", "call_queue", "call_table", "calls", "client",
-    "client_pings", "client_sessions", "closing", "dispatches", "earlier_epochs", "elastic", "executions", "health", "host", "host_link",
-    "host_lives", "host_pool", "host_said", "gate", "journal", "key_pages", "key_records",
-    "lease", "lives", "outcomes", "pausing", "ranges", "remote_hosts", "requests", "rested",
-    "resting", "restored", "rights", "router", "running", "scheduler", "sessions", "slots",
-    "spoilt", "turnover", "work", "worker", "workforce",
+    "client_pings", "client_sessions", "closing", "dispatches", "earlier_epochs", "elastic",
+    "executions", "gate", "health", "host", "host_link", "host_lives", "host_pool", "host_said",
+    "journal", "key_pages", "key_records", "lease", "lives", "outcomes", "pausing", "ranges",
+    "remote_hosts", "requests", "rested", "resting", "restored", "rights", "router", "running",
+    "scheduler", "sessions", "slots", "spoilt", "turnover", "work", "worker", "workforce",
 )  # fmt: skip
 """The modules of the core whose machines are to change."""
 
@@ -356,7 +354,7 @@ def untried(row: Row, check: str) -> str:
             return "no host is simulated there"
         case "hosts" if row.family == "leases":
             return "fuzz has hosts for it"
-        case "hosts" if row.family in ("simulator", "dedup", "keys"):
+        case "hosts" if row.family == "simulator":
             return "no host is broken"
         case "hosts" if row.family == "generated":
             module = row.name.split(": ")[1]

@@ -53,12 +53,12 @@ def test_a_row_is_tried_in_a_process_of_its_own(tmp_path):
 
 
 def test_a_generated_mutation_is_what_is_imported(tmp_path):
-    name = "generated: dedup: DedupCache.may_enter: return None"
+    name = "generated: work: Works.may_rerun: return None at all"
     with pytest.raises(StopIteration):
         mutation_of(name)
-    source = path_of("dedup").read_text("utf-8")
-    chosen = next(m for m in mutations(source) if m.function.endswith(".may_dispatch"))
-    cells = tried(Row(f"generated: dedup: {chosen.name}", "generated"), ["fuzz"], tmp_path)
+    source = path_of("account").read_text("utf-8")
+    chosen = next(m for m in mutations(source) if m.function.endswith(".may_run"))
+    cells = tried(Row(f"generated: account: {chosen.name}", "generated"), ["fuzz"], tmp_path)
     assert cells["fuzz"]["by"] in {"G8", "G9", "CRASH"}
 
 

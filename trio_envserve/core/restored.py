@@ -79,5 +79,7 @@ def _opened(record: Opened) -> Left:
     last = record.incarnation, record.dispatch
     if not record.incarnation:
         return Left(record, {record.caller}, last=last)
-    before = record._replace(allowance=record.allowance + 1, earlier=record.earlier - 1)
+    before = record._replace(
+        allowance=record.allowance + 1, earlier=record.earlier - 1, incarnation=b"", dispatch=0
+    )
     return Left(before, {record.caller}, executions=1, last=last)

@@ -1153,7 +1153,7 @@ class SimServer(SimProcess):
         self._outgoing.leave(up=False)
         if self.hosts is not None:
             self.hosts.leave()
-        if not self._turns:
+        if not self._turns and not self.router.behind:
             world.happened("turned", self.name)
         self.peak_live = max(self.peak_live, self.router.workforce.live_count())
         if self.router.behind and not self._catching_up:

@@ -56,7 +56,6 @@ RARE: dict[Pair, str] = {
     (_S.ARCHIVED, _I.LOSE): "a lease ends seldom while a disk reads",
     (_S.ARCHIVED, _I.ORPHANED): "nor does a caller stay away for so long",
     (_S.ARCHIVED, _I.UNREAD): "a read fails seldom",
-    (_S.COMPLETED, _I.ANSWER): "a deadline looks for what waits or runs",
 }
 """Those that may occur and that not every 1,500 seeds come to; tests of the core do."""
 
