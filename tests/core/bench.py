@@ -1,30 +1,24 @@
-"""Works with a clock and a worker, a disk that saves at once, and clients that are numbers."""
+"""Works with a clock and a worker of their own, a disk that saves at once, and clients that are numbers."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import cbor2
 
 from trio_envserve.core import error_records, messages
-from trio_envserve.core.account import Accounts
-from trio_envserve.core.announced import Announcements
-from trio_envserve.core.clock import AwakeClock
-from trio_envserve.core.dispatches import Dispatches
 from trio_envserve.core.executions import Execution
-from trio_envserve.core.journal import Journal
 from trio_envserve.core.key_records import KeyAct, Keyed, KeyName, Reissue, input_digest
 from trio_envserve.core.limits import KeyLimits, ServerLimits
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.requests import Ask, RetainedOutcome
+from trio_envserve.core.router import Router
 from trio_envserve.core.router_effects import ToClient
-from trio_envserve.core.scheduler import Scheduler
 from trio_envserve.core.sessions import Session
 from trio_envserve.core.terms import ID_BYTES, Status
-from trio_envserve.core.work import Outcomes, Work, WorkInput, Works, WorkState
+from trio_envserve.core.work import Work, WorkInput, WorkState
 
-from .helpers import error_body, identifier, worker_of
+from .helpers import Ids, error_body, identifier, worker_of
 
 NAME = KeyName(b"default", b"key")
 LIMITS = KeyLimits(orphan_s=10.0, retention_s=100.0, command_s=20.0)
@@ -47,21 +41,15 @@ def lost(work: Any) -> RetainedOutcome:
 
 
 class Bench:
-    """One :class:`Works`; each input is a turn of its own, and what is due is done then."""
+    """The works of a router that has no worker: each input is a turn of its own, and what is
+    due is done then."""
 
-    def __init__(
-        self, keys: KeyLimits = LIMITS, *, reads: bool = False, **limits: Any
-    ) -> None:  # fmt: skip
-        self.limits = ServerLimits(**limits)
-        self.accounts = Accounts(self.limits, keys)
-        journal = Journal(on=reads, reads=reads)
-        self.never: Outcomes | None = None
-        """The outcome of what will never start."""
-        self.works = Works(
-            self.limits, keys, self.accounts, journal, Scheduler(),
-            Dispatches(Announcements(self.accounts), journal), AwakeClock(math.inf, 0.0),
-            lambda namespace: namespace.ljust(ID_BYTES, b"."), lambda: self.never,
+    def __init__(self, keys: KeyLimits = LIMITS, *, reads: bool = False, **limits: Any) -> None:
+        self.router = Router(
+            epoch=bytes(ID_BYTES), slots=1, now_s=0.0, new_id=Ids(), limits=ServerLimits(**limits),
+            keys=keys, journaled=reads, resting=reads,
         )  # fmt: skip
+        self.works, self.accounts = self.router.works, self.router.accounts
         self.works.knows_environment = True
         self.worker = worker_of(capacity=1 << 20)
         self.reached: set[tuple[WorkInput, WorkState]] = set()
@@ -114,15 +102,15 @@ class Bench:
 
     def wait(self, seconds: float) -> list[Told]:
         """Time passes."""
-        self.works.clock.read(self.works.clock.last_s + seconds)
+        self.works.clock.awake_s += seconds
         self.works.tick()
         return self.turn()
 
     # -- clients ----------------------------------------------------------------
 
-    def session(self, number: int, **how: Any) -> Session:
+    def session(self, number: int) -> Session:
         """The session of a client, opened if there is none."""
-        route = how.get("route", b"route %d" % number)
+        route = b"route %d" % number
         session = self.works.sessions.known.get(identifier(number)) or self.works.sessions.open(
             identifier(number), identifier(NONCE + number), f"client {number}", route, 1, self.now_s
         )

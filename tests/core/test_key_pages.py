@@ -8,30 +8,30 @@ import cbor2
 
 from trio_envserve.core import key_pages, messages
 from trio_envserve.core.key_pages import KeyPages
-from trio_envserve.core.key_records import KeyName
+from trio_envserve.core.key_records import KeyAct, KeyName
 from trio_envserve.core.limits import KeyLimits
 from trio_envserve.core.router_effects import ToClient
-from trio_envserve.core.terms import RequestId
 
-from .helpers import STRANGER, Pair, identifier
-from .key_desk import NAME, OUTCOME, A, B, C, Desk
+from .bench import NAME, Bench, made
+from .helpers import STRANGER, Pair
 
-MANY = KeyLimits(generations=100_000, namespace_share=1.0)
+MANY = KeyLimits(generations=100_000, namespace_share=1.0, namespaces=10)
+QUEUE: dict[str, Any] = {"queue": 100_000, "window": 100_000, "session_share": 1.0}
 
 
 class Pages:
-    """Pages of the keys of a desk, each question in a turn of its own."""
+    """Pages of the keys of a bench, each question in a turn of its own."""
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
-        self.pages = KeyPages(desk.keys)
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.pages = KeyPages(bench.works)
         self.turn_s = 0.0
 
     def page(
         self, namespace: bytes = b"default", first: int = 0, *, new_turn: bool = True
     ) -> dict[str, Any]:
         self.turn_s += new_turn
-        return self.pages.page(namespace, first, self.desk.now_s, self.turn_s)
+        return self.pages.page(namespace, first, self.bench.now_s, self.turn_s)
 
     def all(self, namespace: bytes = b"default") -> list[bytes]:
         first: int | None = 0
@@ -44,21 +44,21 @@ class Pages:
         return found
 
 
-def many(count: int, namespaces: tuple[bytes, ...] = (b"default",), size: int = 5) -> Desk:
-    desk = Desk(MANY)
+def many(count: int, namespaces: tuple[bytes, ...] = (b"default",), size: int = 5) -> Bench:
+    bench = Bench(MANY, **QUEUE)
     for number in range(count):
         name = KeyName(namespaces[number % len(namespaces)], b"%0*d" % (size, number))
-        desk.ask(RequestId(identifier(1), number), name)
-    return desk
+        bench.ask(1, number, name=name)
+    return bench
 
 
 def test_a_key_is_described_as_it_is():
-    desk = Desk()
-    pages = Pages(desk)
-    desk.ask(A)
-    desk.ask(B)
-    desk.attach(C)
-    desk.now_s = 7.5
+    bench = Bench()
+    pages = Pages(bench)
+    bench.ask(1, name=NAME)
+    bench.ask(2, name=NAME)
+    bench.attach(3)
+    bench.wait(7.5)
     assert pages.page() == {
         "keys": [
             {
@@ -72,31 +72,29 @@ def test_a_key_is_described_as_it_is():
 
 
 def test_what_nobody_waits_for_says_how_long_it_is_kept():
-    desk = Desk()
-    pages = Pages(desk)
-    desk.ask(A)
-    desk.keys.dispatched(0)
-    desk.lose(A)
-    desk.now_s = 4.0
+    bench = Bench()
+    pages = Pages(bench)
+    bench.ask(1, name=NAME)
+    execution = bench.dispatch(bench.work())
+    bench.end(1, lost=True)
+    bench.wait(4.0)
     (orphan,) = pages.page()["keys"]
     assert (orphan["state"], orphan["lost"], orphan["left_s"]) == ("running", 1, 6.0)
-    desk.keys.execution_ended(0)
-    desk.outcome()
-    desk.now_s = 11.0
-    desk.keys.tick(desk.now_s)
-    desk.now_s = 12.0
+    bench.report(execution)
+    bench.wait(7.0)
+    bench.works.clock.awake_s = 12.0
     (retained,) = pages.page()["keys"]
     assert (retained["state"], retained["left_s"]) == ("completed", 99.0)
-    assert retained["size_bytes"] == NAME.size_bytes + OUTCOME.size_bytes
+    assert retained["size_bytes"] == NAME.size_bytes + made().size_bytes
 
 
 def test_what_is_cancelled_and_still_ends_is_shown():
-    desk = Desk()
-    pages = Pages(desk)
-    desk.ask(A)
-    desk.keys.dispatched(0)
-    desk.cancel()
-    desk.ask(B)
+    bench = Bench()
+    pages = Pages(bench)
+    bench.ask(1, name=NAME)
+    bench.dispatch(bench.work())
+    bench.command(3, KeyAct.CANCEL, 0)
+    bench.ask(2, name=NAME)
     states = [(each["generation"], each["state"]) for each in pages.page()["keys"]]
     assert states == [(0, "closed"), (1, "held")]
 
@@ -121,10 +119,10 @@ def test_a_page_ends_after_so_many_keys_and_so_many_bytes():
 
 
 def test_a_name_larger_than_a_page_is_alone_on_one():
-    desk = Desk(KeyLimits(key_bytes=20_000))
+    bench = Bench(KeyLimits(key_bytes=20_000))
     for number in range(2):
-        desk.ask(RequestId(identifier(1), number), KeyName(b"a", b"%d" % number * 10_000))
-    assert [len(name) for name in Pages(desk).all(b"a")] == [10_000, 10_000]
+        bench.ask(1, number, name=KeyName(b"a", b"%d" % number * 10_000))
+    assert [len(name) for name in Pages(bench).all(b"a")] == [10_000, 10_000]
 
 
 def test_a_page_looks_at_so_many_generations_of_other_namespaces():
@@ -144,17 +142,17 @@ def test_the_questions_of_one_turn_look_at_so_many_together():
 
 
 def test_what_was_opened_and_dropped_since_the_last_page_is_known():
-    desk = many(300)
-    pages = Pages(desk)
+    bench = many(300)
+    pages = Pages(bench)
     pages.all()
     for number in range(1, 300):
-        desk.leave(RequestId(identifier(1), number))
+        bench.finish(1, number)
     assert pages.all() == [b"00000"]
     assert len(pages.pages._numbers) == 1, "a list mostly of keys that are gone is made anew"
-    desk.ask(A)
+    bench.ask(4, name=NAME)
     assert pages.all() == [b"00000", b"key"]
-    desk.leave(A)
-    desk.ask(B)
+    bench.finish(4)
+    bench.ask(2, name=NAME)
     assert pages.all() == [b"00000", b"key"]
 
 

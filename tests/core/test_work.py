@@ -1519,7 +1519,7 @@ def test_g10_one_turn_ends_so_many_by_time_and_no_more():
     works.finish(bench.session(1), Ranges(range(most + 1)))
     assert works.behind  # one of them leaves in the next turn
     bench.turn()
-    works.clock.read(1.0)
+    works.clock.awake_s = 1.0
     works.tick()
     assert len(works.generations) == 1
     assert works.behind
@@ -1536,7 +1536,7 @@ def test_each_end_of_a_retention_had_a_turn_of_its_own():
     bench.ask(1, name=NAME)
     bench.run(bench.work())
     bench.finish(1)
-    bench.works.clock.read(2.0)
+    bench.works.clock.awake_s = 2.0
     assert not bench.works.behind
     bench.works.tick()
     assert not bench.works.behind
@@ -1551,7 +1551,7 @@ def test_g10_one_turn_answers_so_many_and_no_more():
             bench.attach(2, named(number), 1000 * number + sequence)
     bench.end(1, lost=True)
     works = bench.works
-    works.clock.read(1.0)
+    works.clock.awake_s = 1.0
     works.tick()
     assert len(works.out) <= 1024
     assert works.behind

@@ -1,0 +1,122 @@
+"""The gate: which answers wait for the journal, and for how long; and what one turn may do."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trio_envserve.core.gate import BUDGET, RECORDS_OF_EACH, Budget, Gate
+from trio_envserve.core.journal import Closed, Journal
+from trio_envserve.core.limits import KeyLimits
+
+KEYS = KeyLimits(generations=10, retained_bytes=1000)
+
+
+def gate_of(*, on: bool = True, left: int = BUDGET) -> tuple[Gate[str], Journal, Budget]:
+    journal, budget = Journal(on=on), Budget()
+    budget.left = left
+    return Gate(journal, KEYS, budget), journal, budget
+
+
+def append(journal: Journal, count: int = 1) -> None:
+    for number in range(count):
+        journal.append(Closed, number)
+
+
+def test_a_budget_ends_and_is_renewed_by_the_next_input():
+    budget = Budget()
+    assert sum(budget.spend() for _ in range(BUDGET + 5)) == BUDGET
+    assert not budget.spend()
+    budget.renew()
+    assert budget.spend()
+
+
+def test_g11_an_answer_waits_for_what_was_recorded_before_it_and_for_nothing_since():
+    gate, journal, _ = gate_of()
+    append(journal, 2)
+    gate.hold("one", "first")
+    append(journal)
+    gate.hold("two", "second")
+    journal.saved(1)
+    assert not gate.is_due
+    journal.saved(2)
+    assert gate.is_due
+    assert gate.is_decided("one")
+    assert [*gate.take_due()] == [("first", True)]
+    assert (gate.is_decided("one"), gate.is_decided("two")) == (False, True)
+    assert (gate.waiting, gate.is_safe()) == (1, False)
+
+
+def test_g9_what_waits_for_a_journal_that_is_lost_is_due_and_not_safe():
+    gate, journal, _ = gate_of()
+    append(journal)
+    gate.hold("one", "first")
+    append(journal)
+    gate.hold("two", "second")
+    journal.saved(1)
+    journal.fail("the disk is gone", final=True)
+    assert [*gate.take_due()] == [("first", True), ("second", False)]
+    assert gate.has_room(), "one that is lost owes nothing"
+
+
+def test_one_that_waits_twice_is_decided_until_the_last_answer_was_told():
+    gate, journal, _ = gate_of()
+    append(journal)
+    gate.hold("one", "first")
+    gate.hold("one", "second")
+    journal.saved(1)
+    told = gate.take_due()
+    assert next(told) == ("first", True)
+    assert gate.is_decided("one")
+    assert next(told) == ("second", True)
+    assert not gate.is_decided("one")
+
+
+@given(st.lists(st.sampled_from(["pass", "hold", "save", "turn"]), max_size=60))
+def test_answers_of_one_who_waits_leave_in_their_order_and_no_turn_has_more_than_its_budget(
+    steps: list[str],
+):
+    gate, journal, budget = gate_of(left=3)
+    made, told = 0, []
+    for step in [*steps, "save", *["turn"] * 60]:
+        match step:
+            case "pass" if gate.is_safe():
+                told.append(f"{made}") if gate.passes() else gate.delay(f"{made}")
+                made += 1
+            case "pass" | "hold":
+                append(journal)
+                gate.hold("one", f"{made}")
+                made += 1
+            case "save":
+                journal.saved(journal.appended)
+            case "turn":
+                budget.left = 3
+                due = [*gate.take_due()]
+                assert len(due) <= 3
+                told += [answer for answer, _ in due]
+    assert sorted(told, key=int) == [f"{number}" for number in range(made)]
+    assert gate.waiting == 0
+
+
+@pytest.mark.parametrize("part", [1.0, 2.0, 0.5])
+def test_g8_the_disk_may_owe_so_many_records_and_answers(part: float):
+    gate, journal, _ = gate_of()
+    most = int(part * RECORDS_OF_EACH * KEYS.generations)
+    append(journal, most - 1)
+    assert gate.has_room(part)
+    append(journal)
+    assert not gate.has_room(part)
+    journal.saved(journal.appended)
+    for number in range(most):
+        assert gate.has_room(part)
+        gate.hold(number, "answer")
+    assert not gate.has_room(part)
+
+
+def test_without_a_journal_everything_is_safe():
+    gate, journal, _ = gate_of(on=False)
+    append(journal)
+    assert gate.is_safe()
+    assert gate.has_room()
+    assert not gate.is_due
