@@ -54,7 +54,7 @@ def test_a_counterexample_says_who_did_what():
     text = "\n".join(lines)
     assert "1. c0: ask x" in text
     assert "does dispatched 0 0 b'x'" in text
-    assert lines[-1] == f"VIOLATED {search.violations[-1]}"
+    assert lines[-1] == f"VIOLATED {search.violations[0]}"
     assert lines[-1].startswith("VIOLATED G7: ")
 
 
