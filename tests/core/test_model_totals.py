@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trio_envserve.core.durations import BOUNDS_S, Durations
 from trio_envserve.core.model_totals import COUNTS, ModelTotals, said
-from trio_envserve.core.stats import STATISTICS_MOST, checked
+from trio_envserve.core.worker_history import STATISTICS_MOST, checked
 
 
 def worker(*took_s: float) -> dict[str, float]:

@@ -233,7 +233,7 @@ def found(patch: pytest.MonkeyPatch, seeds: Iterator[int] | range = range(25)) -
 
 
 def test_a_second_run_of_a_finished_request_is_found(monkeypatch: pytest.MonkeyPatch):
-    def has_finished(self: Session, sequence: int) -> bool:
+    def has_finished(self: Session[Any], sequence: int) -> bool:
         return False
 
     monkeypatch.setattr(Session, "has_finished", has_finished)

@@ -154,7 +154,7 @@ def _keys(router: Router) -> Iterator[KnownKey]:
         first, turn_s = page.next, turn_s + 1.0  # each page in a turn of its own
 
 
-def _session(router: Router, session: Session) -> dict[str, Any]:
+def _session(router: Router, session: Session[Any]) -> dict[str, Any]:
     states = Counter(ticket.state for ticket in session.tickets.values())
     return {
         "session": short(session.id),

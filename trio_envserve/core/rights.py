@@ -21,7 +21,7 @@ to the key that opened it.  What is refused is refused in words.
 from __future__ import annotations
 
 import dataclasses
-from typing import Final, final
+from typing import Any, Final, final
 
 from . import messages
 from .key_records import KeyAct
@@ -114,7 +114,7 @@ class Rights:
         return self._owners.setdefault(name, Owner(name))
 
     def refusal(
-        self, route: Route, message: messages.Message, sessions: Sessions
+        self, route: Route, message: messages.Message, sessions: Sessions[Any]
     ) -> messages.Message | None:
         """The answer to a message that is refused; None if it is not."""
         right = self._by_route.get(route)
@@ -142,7 +142,7 @@ class Rights:
         )
 
 
-def _session(message: messages.Message, sessions: Sessions) -> Session | None:
+def _session(message: messages.Message, sessions: Sessions[Any]) -> Session[Any] | None:
     """The session that a message is about."""
     if isinstance(message, messages.Hello):
         return sessions.of_nonce(message.nonce)

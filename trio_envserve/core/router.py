@@ -309,7 +309,7 @@ class Router:
 
     def _noted(self, noted: Noted) -> None:
         """The notes of one message of a worker go to who waits, in one for each session."""
-        told: dict[Session, dict[int, bytes]] = {}
+        told: dict[Session[Ticket], dict[int, bytes]] = {}
         for execution in noted.executions:
             for ticket in self.works.followers(execution.work):
                 told.setdefault(ticket.session, {})[ticket.sequence] = execution.note
@@ -479,7 +479,9 @@ class Router:
         )  # fmt: skip
         self.send(route, welcome)
 
-    def _session(self, route: Route, session_id: SessionId, epoch: Epoch = b"") -> Session | None:
+    def _session(
+        self, route: Route, session_id: SessionId, epoch: Epoch = b""
+    ) -> Session[Ticket] | None:
         """The session of a message, heard just now; or None, and the sender is told."""
         session = self.sessions.known.get(session_id)
         if session is not None and not session.ended:
@@ -750,7 +752,7 @@ def _may_run(execution: Execution) -> bool:
     return work is not None and work.execution is execution and execution.size_bytes is None
 
 
-def _key_of(request: messages.KeyedRequest, session: Session) -> Keyed:
+def _key_of(request: messages.KeyedRequest, session: Session[Ticket]) -> Keyed:
     """Read a request about its key.  A caller is one of its owner's: nobody acts for a caller
     of another one by giving that one's token (G7)."""
     caller, act, namespace, key, tag, earlier, gone = request[6:13]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, final
+from typing import Generic, Protocol, TypeVar, final
 
 from .account import Account, Accounts
 from .limits import ServerLimits
@@ -22,12 +22,22 @@ from .ranges import Ranges
 from .requests import Counters, Owner
 from .terms import Route, SessionId
 
-if TYPE_CHECKING:
-    from .work import Ticket
+
+class Standing(Protocol):
+    """What a session has of a request that is not finished (:class:`~.work.Ticket`)."""
+
+    sent_probe: int
+
+    @property
+    def standing(self) -> str:
+        """Where it stands, in a word."""
+
+
+_Ticket = TypeVar("_Ticket", bound=Standing)
 
 
 @dataclasses.dataclass(slots=True, eq=False)
-class Session:
+class Session(Generic[_Ticket]):
     """The server's memory of one client."""
 
     account: Account
@@ -40,7 +50,7 @@ class Session:
     """The connection on which it was opened, and among whose sessions it counts."""
     owner: Owner | None = None
     """The key to which it belongs, where clients have keys."""
-    tickets: dict[int, Ticket] = dataclasses.field(default_factory=dict)
+    tickets: dict[int, _Ticket] = dataclasses.field(default_factory=dict)
     finished: Ranges = dataclasses.field(default_factory=Ranges)
     ended: bool = False
     """Its lease has ended or it said goodbye; it is forgotten when nothing of it runs."""
@@ -61,7 +71,7 @@ class Session:
         """Where a request of this session stands, in a word or two."""
         ticket = self.tickets.get(sequence)
         if ticket is not None:
-            return ticket.state.value
+            return ticket.standing
         return "finished" if self.has_finished(sequence) else "not seen"
 
     def has_seen(self, sequence: int) -> bool:
@@ -74,22 +84,22 @@ class Session:
 
 
 @final
-class Sessions:
+class Sessions(Generic[_Ticket]):
     """All sessions of one epoch."""
 
     def __init__(self, limits: ServerLimits, accounts: Accounts, counters: Counters) -> None:
         self.limits = limits
         self.counters = counters
         self._accounts = accounts
-        self.known: OrderedDict[SessionId, Session] = OrderedDict()
+        self.known: OrderedDict[SessionId, Session[_Ticket]] = OrderedDict()
         """The session heard longest ago comes first."""
-        self._idle: OrderedDict[SessionId, Session] = OrderedDict()
+        self._idle: OrderedDict[SessionId, Session[_Ticket]] = OrderedDict()
         """The sessions without tickets, in the same order."""
         self._unsettled: dict[SessionId, None] = {}
         """Sessions whose lease ended while something was unfinished."""
         self._remembers = True
         """Whether ``_unsettled`` is complete: it never had more than the bound on sessions."""
-        self._by_nonce: dict[bytes, Session] = {}
+        self._by_nonce: dict[bytes, Session[_Ticket]] = {}
         self._opened: dict[Route, int] = {}
         """Number of sessions that were opened on each connection."""
         self._ended: OrderedDict[bytes, None] = OrderedDict()
@@ -99,7 +109,7 @@ class Sessions:
     def open(
         self, session_id: SessionId, nonce: bytes, name: str, route: Route, connection: int,
         now_s: float,
-    ) -> Session | None:  # fmt: skip
+    ) -> Session[_Ticket] | None:  # fmt: skip
         """The session of a hello: the nonce's own, or a new one named ``session_id``.
         None if :meth:`refusal` has a reason."""
         known = self._by_nonce.get(nonce)
@@ -116,7 +126,7 @@ class Sessions:
             self.end(idle)
             self.forget(idle)
         account = self._accounts.of_session(session_id, name)
-        session = Session(account, nonce, route, connection, now_s, route)
+        session = Session[_Ticket](account, nonce, route, connection, now_s, route)
         self.known[session_id] = self._idle[session_id] = session
         self._by_nonce[nonce] = session
         self._opened[route] = self._opened.get(route, 0) + 1
@@ -135,11 +145,11 @@ class Sessions:
             return f"{len(self.known)} sessions are at work, and more may not be"
         return ""
 
-    def of_nonce(self, nonce: bytes) -> Session | None:
+    def of_nonce(self, nonce: bytes) -> Session[_Ticket] | None:
         """The session of this nonce, if there is one."""
         return self._by_nonce.get(nonce)
 
-    def _longest_idle(self) -> Session | None:
+    def _longest_idle(self) -> Session[_Ticket] | None:
         return next((s for s in self._idle.values() if not s.account.live_executions), None)
 
     def settled(self, session_id: SessionId) -> bool:
@@ -147,7 +157,7 @@ class Sessions:
         nothing unfinished: what its client still has pending never ran."""
         return self._remembers and session_id not in self._unsettled
 
-    def goodbye(self, identifier: SessionId | bytes) -> Session | None:
+    def goodbye(self, identifier: SessionId | bytes) -> Session[_Ticket] | None:
         """A client leaves for good, and names its session, or its nonce if no welcome has come.
         Returns the session, which is then to be ended, if it has one."""
         session = self.known.get(identifier) or self._by_nonce.get(identifier)
@@ -158,14 +168,14 @@ class Sessions:
             self._ended.popitem(last=False)
         return session
 
-    def heard(self, session: Session, now_s: float) -> None:
+    def heard(self, session: Session[_Ticket], now_s: float) -> None:
         """The client was heard: its lease starts anew."""
         session.heard_s = now_s
         self.known.move_to_end(session.id)
         if session.id in self._idle:
             self._idle.move_to_end(session.id)
 
-    def moved(self, session: Session, route: Route, connection: int) -> None:
+    def moved(self, session: Session[_Ticket], route: Route, connection: int) -> None:
         """Answers go to the client's newest connection by its own count, not to the newest
         arrival."""
         if connection <= session.connection:
@@ -175,7 +185,7 @@ class Sessions:
         for ticket in session.tickets.values():
             ticket.sent_probe = -1  # whatever the old one still carried is lost
 
-    def lapsed(self, now_s: float) -> Iterator[Session]:
+    def lapsed(self, now_s: float) -> Iterator[Session[_Ticket]]:
         """Sessions whose lease has ended by now, not yet ended."""
         for session in list(self.known.values()):
             if now_s - session.heard_s <= self.limits.lease_s:
@@ -183,16 +193,16 @@ class Sessions:
             if not session.ended:
                 yield session
 
-    def busy(self, session: Session) -> None:
+    def busy(self, session: Session[_Ticket]) -> None:
         """It has a first ticket."""
         self._idle.pop(session.id, None)
 
-    def idle(self, session: Session) -> None:
+    def idle(self, session: Session[_Ticket]) -> None:
         """It has no ticket any more."""
         if not session.ended:
             self._idle[session.id] = session
 
-    def end(self, session: Session) -> None:
+    def end(self, session: Session[_Ticket]) -> None:
         """Its lease has ended, or it said goodbye; its tickets are to be dropped then.  Call
         :meth:`forget` when nothing of it runs any more."""
         if session.tickets and session.nonce not in self._ended:  # a goodbye finishes all
@@ -203,7 +213,7 @@ class Sessions:
         self._idle.pop(session.id, None)
         self.counters.sessions_ended += 1
 
-    def forget(self, session: Session) -> bool:
+    def forget(self, session: Session[_Ticket]) -> bool:
         """Drop an ended session if none of its executions lives.
 
         A worker's death ends several executions at once, so it may be gone by now."""

@@ -7,43 +7,55 @@ is plain text-keyed data: it goes over the wire, into the log line, and to
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from .account import Accounts
+from .announced import Announcements
+from .clock import AwakeClock
+from .closing import Closing, Held
+from .durations import Durations
+from .elastic import Elastic
 from .health import ServerStatus
+from .journal import Journal
+from .limits import ServerLimits
 from .model_totals import TOOK
 from .requests import Counters
-
-if TYPE_CHECKING:
-    from .router import Router
-
-STATISTICS_MOST = 64
-"""Statistics of one worker; it says some thirty of its own."""
-
-NAME_CHARACTERS = 64
-NUMBER_MOST = 2**63
+from .scheduler import Scheduler
+from .sessions import Sessions
+from .slots import Pool
+from .terms import Epoch
+from .work import Work, Works
+from .workforce import Workforce
 
 
-def checked(said: dict[str, Any]) -> tuple[dict[str, float], int]:
-    """A worker's entries that are statistics, and how many of its
-    entries are not.
+class Counted(Protocol):
+    """The parts of a :class:`~.router.Router` that are counted."""
 
-    A statistic is a finite number below :data:`NUMBER_MOST` under a short printable
-    name.  So nothing that a worker says can raise where statistics are added up,
-    written or sent, and it cannot make the answer to another one's question large.
-    """
-    taken = {
-        name: value
-        for name, value in said.items()
-        if type(value) in (int, float)
-        and abs(value) < NUMBER_MOST  # false for what is not a number
-        and len(name) <= NAME_CHARACTERS
-        and name.isprintable()
-    }
-    taken = dict(list(taken.items())[:STATISTICS_MOST])
-    return taken, len(said) - len(taken)
+    epoch: Epoch
+    limits: ServerLimits
+    clock: AwakeClock
+    pool: Pool
+    closing: Closing
+    journal: Journal
+    accounts: Accounts
+    announced: Announcements
+    workforce: Workforce
+    elastic: Elastic
+    queue: Scheduler[Work]
+    works: Works
+    sessions: Sessions[Any]
+    waits: Durations
+    starting: str
+    malformed: int
+
+    def held(self) -> Held:
+        """The things that closing waits for."""
+
+    def oldest_wait_s(self) -> float:
+        """Wait of the oldest request that a worker could take."""
 
 
-def status(router: Router) -> dict[str, Any]:
+def status(router: Counted) -> dict[str, Any]:
     """The status record of welcomes and syncs."""
     pool, workforce, reason = router.pool, router.workforce, router.starting
     journal = router.journal
@@ -72,7 +84,7 @@ def status(router: Router) -> dict[str, Any]:
     return record
 
 
-def _closing(router: Router) -> dict[str, Any]:
+def _closing(router: Counted) -> dict[str, Any]:
     """The stage of closing, what it waits for, and the seconds until the next."""
     left_s = router.closing.left_s(router.clock.last_s)
     running, kept, workers, _ = router.held()
@@ -82,13 +94,13 @@ def _closing(router: Router) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _waits_for(router: Router) -> str:
+def _waits_for(router: Counted) -> str:
     if router.pool.wanted:
         return "no worker is ready yet"
     return "no host is here that may start workers"
 
 
-def describe(router: Router) -> dict[str, Any]:
+def describe(router: Counted) -> dict[str, Any]:
     """Everything countable of a server."""
     works, taken, workforce, pool = (
         router.works, router.accounts.all, router.workforce, router.pool,
@@ -123,7 +135,7 @@ def describe(router: Router) -> dict[str, Any]:
         models.take(statistics)
     return {
         "epoch": router.epoch.hex(),
-        **router.status(),
+        **status(router),
         "sessions": len(router.sessions.known),
         "waiting": len(router.queue),
         "running": workforce.live_count(),
@@ -153,7 +165,7 @@ def describe(router: Router) -> dict[str, Any]:
         "deaths": [
             {
                 "worker": death.worker, "why": death.why, "lost": death.lost,
-                "age_s": round(router.awake_s - death.at_s, 3),
+                "age_s": round(router.clock.awake_s - death.at_s, 3),
             }
             for death in workforce.history.deaths
         ],
@@ -163,7 +175,7 @@ def describe(router: Router) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _size(router: Router) -> dict[str, Any]:
+def _size(router: Counted) -> dict[str, Any]:
     """Where the number of workers may change: how far, and what was done last."""
     pool = router.pool
     fixed = pool.wanted - sum(len(part.open()) for part in pool.parts)
@@ -175,7 +187,7 @@ def _size(router: Router) -> dict[str, Any]:
     }
 
 
-def bounds(router: Router) -> dict[str, int]:
+def bounds(router: Counted) -> dict[str, int]:
     """The bounds of what is counted, by its name."""
     limits, keys = router.limits, router.accounts.keys
     return {

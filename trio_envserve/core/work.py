@@ -135,7 +135,7 @@ class Refusal(enum.Enum):
 class Ticket:
     """A request of a session that is not finished: it waits for a work, or holds an outcome."""
 
-    session: Session
+    session: Session[Ticket]
     sequence: int
     digest: bytes
     body_bytes: int
@@ -168,6 +168,11 @@ class Ticket:
     def executions(self) -> int:
         """No execution is a ticket's own."""
         return 0
+
+    @property
+    def standing(self) -> str:
+        """Where it stands, in a word."""
+        return self.state.value
 
     @property
     def state(self) -> WorkState:
@@ -351,7 +356,7 @@ class Works:
         self.counters = Counters()
         self.failures: Counter[str] = Counter()
         """Number of works that have ended without a result, by the code of their ending."""
-        self.sessions = Sessions(limits, accounts, self.counters)
+        self.sessions: Sessions[Ticket] = Sessions(limits, accounts, self.counters)
         self.budget = Budget()
         self.gate: Gate[Answer] = Gate(journal, keys, self.budget)
         self.out: list[RouterEffect] = []
@@ -411,7 +416,9 @@ class Works:
 
     # -- requests of clients ------------------------------------------------------------
 
-    def request(self, session: Session, sequence: int, ask: Ask, asker: Route) -> Ticket | None:
+    def request(
+        self, session: Session[Ticket], sequence: int, ask: Ask, asker: Route
+    ) -> Ticket | None:
         """A transmission of a request.  Returns the ticket if this one has entered it."""
         self.counters.requests += 1
         ticket = session.tickets.get(sequence)
@@ -468,14 +475,14 @@ class Works:
             self.accounts.place(session.account, +1)
 
     def refuse(
-        self, session: Session, sequence: int, why: Refusal, asker: Route | None = None
+        self, session: Session[Ticket], sequence: int, why: Refusal, asker: Route | None = None
     ) -> None:
         """Refuse a transmission, as if it had not come; who sent it is told."""
         code, text, for_now = why.value
         self._refuse(session, sequence, code, text, for_now=for_now, asker=asker)
 
     def _refuse(
-        self, session: Session, sequence: int, code: str, text: str, *, for_now: bool,
+        self, session: Session[Ticket], sequence: int, code: str, text: str, *, for_now: bool,
         asker: Route | None = None,
     ) -> None:  # fmt: skip
         delay_s = self.limits.retry_delay_s if for_now else None
@@ -1106,7 +1113,7 @@ class Works:
 
     # -- tickets end ------------------------------------------------------------
 
-    def finish(self, session: Session, spans: Ranges) -> None:
+    def finish(self, session: Session[Ticket], spans: Ranges) -> None:
         """The client is done with these sequences.  Ignored whole if it would leave more gaps
         than a window can, as only a hostile client does."""
         if spans == session.finished or self.too_many_gaps(session, spans):
@@ -1116,7 +1123,7 @@ class Works:
         self._drop(leaving, _I.LEAVE)
         self.stop()
 
-    def too_many_gaps(self, session: Session, spans: Ranges) -> bool:
+    def too_many_gaps(self, session: Session[Ticket], spans: Ranges) -> bool:
         """Whether finishing these would cost more memory than a window can (G8)."""
         most = self.limits.window + 1
         if session.finished.span_count() + spans.span_count() <= most:
@@ -1127,7 +1134,7 @@ class Works:
         merged.update(spans)
         return merged.span_count() > most
 
-    def end_session(self, session: Session, *, lost: bool) -> None:
+    def end_session(self, session: Session[Ticket], *, lost: bool) -> None:
         """A session ends, by its lease (lost) or by a goodbye."""
         self.sessions.end(session)
         # Watchers first: else they would hear of what the last one that counts ends.
@@ -1207,7 +1214,7 @@ class Works:
             self.tell(Said(ticket, kept))
         return False
 
-    def cancel(self, session: Session, sequence: int, *, keyed: bool) -> None:
+    def cancel(self, session: Session[Ticket], sequence: int, *, keyed: bool) -> None:
         """The client is done with a sequence, and asks whether an execution was ever dispatched:
         True also where that is not known any more."""
         request, before = RequestId(session.id, sequence), self.journal.appended
@@ -1239,7 +1246,7 @@ class Works:
         return started
 
     def sync(
-        self, session: Session, next_sequence: int, pending: Ranges, sent_before: float
+        self, session: Session[Ticket], next_sequence: int, pending: Ranges, sent_before: float
     ) -> Ranges:
         """The client states what it holds.  Everything below ``next`` and not pending is
         finished; what is pending and answered, and was last sent before the answer to probe
@@ -1409,6 +1416,7 @@ class Works:
         self._give_due()
         self._go_on_restored()
         self._answer_due()
+        self.stop()
 
     def tick(self) -> None:
         """Do what is due by time, as much as the budget has."""
@@ -1422,6 +1430,7 @@ class Works:
             self._end_archived(self.archive)
             self._archive_some(self.archive)
             self._read_on()
+        self.stop()
 
     def _end_due(self) -> None:
         self._late = False

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from .model_totals import ModelTotals
 from .router_effects import Lost
-from .stats import checked
 from .terms import one_line, worker_name
 
 DEATHS = 20
@@ -15,6 +14,33 @@ DEATHS = 20
 
 WHY_BYTES = 1024
 """A longer reason of one is cut."""
+
+
+STATISTICS_MOST = 64
+"""Statistics of one worker; it says some thirty of its own."""
+
+NAME_CHARACTERS = 64
+NUMBER_MOST = 2**63
+
+
+def checked(said: dict[str, Any]) -> tuple[dict[str, float], int]:
+    """A worker's entries that are statistics, and how many of its
+    entries are not.
+
+    A statistic is a finite number below :data:`NUMBER_MOST` under a short printable
+    name.  So nothing that a worker says can raise where statistics are added up,
+    written or sent, and it cannot make the answer to another one's question large.
+    """
+    taken = {
+        name: value
+        for name, value in said.items()
+        if type(value) in (int, float)
+        and abs(value) < NUMBER_MOST  # false for what is not a number
+        and len(name) <= NAME_CHARACTERS
+        and name.isprintable()
+    }
+    taken = dict(list(taken.items())[:STATISTICS_MOST])
+    return taken, len(said) - len(taken)
 
 
 class Death(NamedTuple):

@@ -57,7 +57,7 @@ def _where(work: Work, execution: Execution | None) -> Any:
     return None if execution is None else (execution.worker.id, execution.number)
 
 
-def _tickets(session: Session, tickets: dict[int, Ticket]) -> Any:
+def _tickets(session: Session[Ticket], tickets: dict[int, Ticket]) -> Any:
     """In the order of their arrival, and whether a sync that answers the newest probe,
     and one that repeats it, would have their outcome sent again."""
     return tuple(
