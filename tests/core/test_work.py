@@ -250,6 +250,15 @@ def test_a_work_that_waits_to_run_again_has_its_outcome_retained_when_the_router
     assert work.state is S.COMPLETED
 
 
+def test_the_orphan_deadline_of_work_that_the_router_had_answered_ended_the_server():
+    """It never ran, so its outcome was not retained; and its time ran on."""
+    bench, work = bench_in(S.WAITING)
+    bench.end(1, lost=True)
+    assert bench.answer(work) == [(3, 0, "worker-lost")]
+    assert not bench.works.orphans
+    assert bench.wait(10.0) == []
+
+
 def test_every_cell_of_the_table_is_in_that_list_or_cannot_be():
     listed = {(input, state) for input, states, *_ in CELLS for state in states}
     assert listed | LATE == POSSIBLE
