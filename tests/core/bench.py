@@ -1,4 +1,4 @@
-"""Works with a clock and a worker of their own, a disk that saves at once, and clients that are numbers."""
+"""Works with a clock and a worker of their own, and a disk that saves at once."""
 
 from __future__ import annotations
 
@@ -172,7 +172,10 @@ class Bench:
 
     def report(self, execution: Execution, brought: RetainedOutcome | None = None) -> list[Told]:
         """It has ended, with its outcome."""
-        return self._ended(execution, made() if brought is None else brought)
+        brought = made() if brought is None else brought
+        session, sequence = execution.work.id
+        brought.outcome = brought.outcome._replace(session=session, sequence=sequence)
+        return self._ended(execution, brought)
 
     def dies(self, execution: Execution) -> list[Told]:
         """Its worker is proven dead."""
