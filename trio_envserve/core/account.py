@@ -97,6 +97,7 @@ class Accounts:
         self.of_id: dict[SessionId, Account] = {}
         """The same accounts as ``namespaces``, by the ids under which workers know them."""
         self._parts_left = WHOLE
+        self._least_share = min(limits.session_share, keys.namespace_share)
         self._of_session = -(-WHOLE // limits.sessions)
 
     def of_session(self, id: SessionId, name: str) -> Account:
@@ -147,8 +148,7 @@ class Accounts:
     def may_wait(self, account: Account | None, size_bytes: int) -> bool:
         """Whether one more request with a body of so many bytes may wait.  A body larger than
         its bound may wait, but alone."""
-        limits, taken = self.limits, self.all
-        share = min(limits.session_share, self.keys.namespace_share)
+        limits, taken, share = self.limits, self.all, self._least_share
         few = taken.places < share * limits.queue
         if few and taken.held_bytes + size_bytes <= share * limits.queue_bytes:
             return True
@@ -167,8 +167,7 @@ class Accounts:
         An account of which nothing runs or is kept always has it: so at the bound each goes
         on, with at least one execution at a time.
         """
-        limits, taken, most = self.limits, self.all, self.most
-        share = min(limits.session_share, self.keys.namespace_share)
+        limits, taken, most, share = self.limits, self.all, self.most, self._least_share
         ran = taken.running_count + taken.kept_count - taken.kept_unrun
         if (
             ran < share * limits.kept_outcomes
@@ -258,12 +257,16 @@ class Accounts:
 
     def keep(self, account: Account, change: int, change_bytes: int, *, ran: bool) -> None:
         """Count kept outcomes; one that did not run here takes a place in the queue."""
-        for each in (self.all, account):
-            each.kept_count += change
-            each.kept_bytes += change_bytes
-            if not ran:
-                each.kept_unrun += change
-                each.places += change
+        taken = self.all
+        taken.kept_count += change
+        account.kept_count += change
+        taken.kept_bytes += change_bytes
+        account.kept_bytes += change_bytes
+        if not ran:
+            taken.kept_unrun += change
+            account.kept_unrun += change
+            taken.places += change
+            account.places += change
 
     def reserve(self, account: Account, change_bytes: int) -> None:
         """Count bytes of outcomes that workers send; negative when they have arrived."""
@@ -277,10 +280,13 @@ class Accounts:
 
     def retain(self, account: Account, works: int, own_bytes: int, outcome_bytes: int) -> None:
         """Count works that are held for their keys, and their bytes."""
-        for each in (self.all, account):
-            each.works += works
-            each.own_bytes += own_bytes
-            each.outcome_bytes += outcome_bytes
+        taken = self.all
+        taken.works += works
+        account.works += works
+        taken.own_bytes += own_bytes
+        account.own_bytes += own_bytes
+        taken.outcome_bytes += outcome_bytes
+        account.outcome_bytes += outcome_bytes
 
     @staticmethod
     def _is_idle(account: Account) -> bool:
