@@ -1370,7 +1370,7 @@ class Works:
         else:
             self.step(work, _I.DEAD, lost)
         session = self.sessions.known.get(work.id.session)
-        if session is not None:
+        if session is not None and session.ended:
             self.sessions.forget(session)
 
     def stop(self) -> None:
