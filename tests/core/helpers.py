@@ -60,7 +60,7 @@ from trio_envserve.core.router_inputs import (
     WorkerMessage,
 )
 from trio_envserve.core.sessions import Session
-from trio_envserve.core.terms import Body, RequestId, SentBody, Status, Verdict, whole
+from trio_envserve.core.terms import Body, SentBody, Status, Verdict, whole
 from trio_envserve.core.work import Work
 from trio_envserve.core.worker import WorkerCore
 from trio_envserve.core.worker_effects import CancelRun, Exit, Run, ToRouter, WorkerEffect
@@ -135,7 +135,7 @@ def work_of(session: int = 1, sequence: int = 0, **fields: Any) -> Work:
     account = account_of(session)
     fields = {"rerun": None, "allowance": 1, "body": b"x", **fields}
     return Work(
-        RequestId(account.id, sequence), account, None, b"d" * 16, body_bytes=1,
+        account, sequence, None, b"d" * 16, body_bytes=1,
         traceparent=None, execution_s=None, **fields,
     )  # fmt: skip
 
@@ -153,7 +153,7 @@ def duty_of(worker: Worker) -> Duty:
 def execution_on(worker: Worker, account: Account, sequence: int = 0) -> Execution:
     """A live execution that no router knows."""
     work = work_of(sequence=sequence)
-    work.id = RequestId(account.id, sequence)
+    work.account = account
     return worker.start(account, work, 0.0)
 
 
@@ -611,7 +611,7 @@ class Pair(Joined):
         return self.failure().code, self.failure().verdict
 
     @property
-    def session(self) -> Session:
+    def session(self) -> Session[Any]:
         """The server's side of the client's session."""
         assert self.client.sessions.current is not None
         return self.router.sessions.known[self.client.sessions.current.id]

@@ -29,6 +29,8 @@ from .terms import Body, Incarnation, RequestId, worker_name
 class Job(Protocol):
     """What an execution runs (:class:`~.work.Work`)."""
 
+    account: Account
+    number: int
     body: Body | None
     execution: Any
     executions: int
@@ -155,7 +157,7 @@ class Worker:
     def start(self, session: Account, entry: Job, now_s: float) -> Execution:
         """Number a new execution of ``entry``; the caller encodes and sends it."""
         execution = Execution(
-            self, self.next_number, session, entry, entry.id.sequence, now_s, None, entry.body,
+            self, self.next_number, session, entry, entry.number, now_s, None, entry.body,
             work=entry,
         )  # fmt: skip
         self.next_number += 1
@@ -170,7 +172,7 @@ class Worker:
     ) -> Execution:
         """An execution that an earlier epoch has dispatched here.  Without a request it is
         to stop.  They come in the order of their numbers, before any other."""
-        sequence, body = (0, None) if entry is None else (entry.id.sequence, entry.body)
+        sequence, body = (0, None) if entry is None else (entry.number, entry.body)
         execution = Execution(
             self, number, session, entry, sequence, now_s, None, body, taken_back=True, work=entry
         )

@@ -33,7 +33,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from .executions import Duty, Job, Worker
 from .requests import Suspicion
-from .terms import RequestId, SessionId
+from .terms import SessionId
 
 _Job = TypeVar("_Job", bound=Job)
 _Likes: TypeAlias = "tuple[Suspicion, int]"
@@ -44,9 +44,9 @@ class Scheduler(Generic[_Job]):
     """The queue.  ``pick`` decides one dispatch at a time, synchronously."""
 
     def __init__(self) -> None:
-        self._lines: OrderedDict[SessionId, OrderedDict[RequestId, _Job]] = OrderedDict()
-        self._paused: dict[SessionId, OrderedDict[RequestId, _Job]] = {}
-        self._suspects: OrderedDict[_Likes, OrderedDict[RequestId, _Job]] = OrderedDict()
+        self._lines: OrderedDict[SessionId, OrderedDict[_Job, None]] = OrderedDict()
+        self._paused: dict[SessionId, OrderedDict[_Job, None]] = {}
+        self._suspects: OrderedDict[_Likes, OrderedDict[_Job, None]] = OrderedDict()
         self._group: tuple[Worker, _Likes, int] | None = None
         """The group that is being dispatched: where, of whom, and how many more."""
         self.reserving = False
@@ -59,21 +59,21 @@ class Scheduler(Generic[_Job]):
     def add(self, entry: _Job) -> None:
         """Append to its session's line, or to the suspects'."""
         if entry.suspicion is not None:
-            self._suspects.setdefault(_likes(entry), OrderedDict())[entry.id] = entry
+            self._suspects.setdefault(_likes(entry), OrderedDict())[entry] = None
             return
-        session = entry.id.session
+        session = entry.account.id
         line = self._paused.get(session)
         if line is None:
             line = self._lines.setdefault(session, OrderedDict())
-        line[entry.id] = entry
+        line[entry] = None
 
     def remove(self, entry: _Job) -> None:
         """Take an entry out, wherever it waits."""
         if entry.suspicion is not None:
-            _take(self._suspects, _likes(entry), entry.id)
+            _take(self._suspects, _likes(entry), entry)
         else:
-            _take(self._lines, entry.id.session, entry.id)
-            _take(self._paused, entry.id.session, entry.id)
+            _take(self._lines, entry.account.id, entry)
+            _take(self._paused, entry.account.id, entry)
 
     @property
     def may_pick(self) -> bool:
@@ -122,11 +122,11 @@ class Scheduler(Generic[_Job]):
         """Since when that one waits which waits longest of those that a worker could take;
         None if there is none."""
         firsts = [
-            next(iter(line.values())).queued_s
+            next(iter(line)).queued_s
             for session, line in self._lines.items() if share_left(session)
         ]  # fmt: skip
         for line in self._suspects.values():
-            able = (each.queued_s for each in line.values() if share_left(each.id.session))
+            able = (each.queued_s for each in line if share_left(each.account.id))
             firsts += islice(able, 1)
         return min(firsts, default=None)
 
@@ -141,8 +141,8 @@ class Scheduler(Generic[_Job]):
         entry = None
         room = more and worker.running < worker.capacity and worker.has_numbers()
         if room and likes in self._suspects:
-            line = self._suspects[likes].values()
-            entry = next((each for each in line if share_left(each.id.session)), None)
+            line = self._suspects[likes]
+            entry = next((each for each in line if share_left(each.account.id)), None)
         if entry is None:
             self._group = None
             return self._pick_suspect(workers, share_left)
@@ -180,7 +180,7 @@ class Scheduler(Generic[_Job]):
             if groups >= most:
                 break
             size = group_most(*likes)
-            room = filter(share_left, (request.session for request in line))
+            room = filter(share_left, (each.account.id for each in line))
             count = sum(1 for _ in islice(room, size * most))
             groups += -(-count // size)
             first = first or (likes if count else None)
@@ -192,7 +192,7 @@ class Scheduler(Generic[_Job]):
             if not share_left(session):
                 self._paused[session] = self._lines.pop(session)
                 continue
-            _, entry = line.popitem(last=False)
+            entry, _ = line.popitem(last=False)
             if line:
                 self._lines.move_to_end(session)
             else:
@@ -220,9 +220,9 @@ def _likes(entry: Job) -> _Likes:
     return entry.suspicion, entry.allowance - entry.executions
 
 
-def _take(lines: dict[Any, OrderedDict[RequestId, _Job]], key: Any, request: RequestId) -> None:
+def _take(lines: dict[Any, OrderedDict[_Job, None]], key: Any, entry: _Job) -> None:
     line = lines.get(key)
     if line is not None:
-        line.pop(request, None)
+        line.pop(entry, None)
         if not line:
             del lines[key]

@@ -186,9 +186,10 @@ class Ticket:
 class Work:
     """One piece of work, which runs at most once, or again with consent (G2)."""
 
-    id: RequestId
-    """Under it workers know the work: its account, and its sequence or number there."""
     account: Account
+    number: int
+    """Its sequence in a session, or the number of a generation: no two of a journal have the
+    same.  Under account and number workers know it."""
     name: KeyName | None
     """The name under which callers know it; None: its id, which nobody else can say."""
     digest: bytes
@@ -230,9 +231,9 @@ class Work:
     """When that began."""
 
     @property
-    def number(self) -> int:
-        """The number of a generation: no two of a journal have the same."""
-        return self.id.sequence
+    def id(self) -> RequestId:
+        """The id under which workers know it."""
+        return RequestId(self.account.id, self.number)
 
     @property
     def started(self) -> bool:
@@ -453,7 +454,7 @@ class Works:
         if asked is None:
             self._admit(ticket)
             work = Work(
-                RequestId(session.account.id, sequence), session.account, None, ask.digest,
+                session.account, sequence, None, ask.digest,
                 ask.rerun, ask.allowance, ask.body, size_bytes, ask.traceparent, ask.execution_s,
                 tickets=(ticket,),
             )  # fmt: skip
@@ -607,7 +608,7 @@ class Works:
         account = self._account(name.namespace)
         number, allowance = self.next_number, ask.allowance - earlier
         opened = Work(
-            RequestId(account.id, number), account, name, ask.digest, ask.rerun, allowance,
+            account, number, name, ask.digest, ask.rerun, allowance,
             ask.body, len(ask.body), ask.traceparent, ask.execution_s, _W.HELD,
             earlier=earlier, own_bytes=own_bytes, opened_s=self.clock.awake_s,
         )  # fmt: skip
@@ -1369,7 +1370,7 @@ class Works:
             self.step(work, _I.REPORT, brought)
         else:
             self.step(work, _I.DEAD, lost)
-        session = self.sessions.known.get(work.id.session)
+        session = self.sessions.known.get(work.account.id)
         if session is not None and session.ended:
             self.sessions.forget(session)
 
@@ -1523,7 +1524,7 @@ class Works:
         number, namespace, key, digest, rerun, allowance, earlier, _, body, *_ = left.opened
         account, name = self._account(namespace), KeyName(namespace, key)
         work = Work(
-            RequestId(account.id, number), account, name, digest, rerun, allowance, body,
+            account, number, name, digest, rerun, allowance, body,
             len(body), None, left.opened.execution_s, _W.HELD, executions=left.executions,
             earlier=earlier, lost=frozenset(left.callers),
             own_bytes=name.size_bytes + len(body), opened_s=now_s,
@@ -1582,7 +1583,7 @@ class Works:
         unread = Outcome(bytes(ID_BYTES), 0, Status.ERROR, "", None, 0)
         outcome = RetainedOutcome(unread, b"", fields.size_bytes, Payload(name.namespace, 0, 1))
         work = Work(
-            RequestId(account.id, fields.number), account, name, fields.digest, fields.rerun, 0,
+            account, fields.number, name, fields.digest, fields.rerun, 0,
             None, fields.body_bytes, None, None, _W.ARCHIVED, executions=executions,
             earlier=int(not executions), outcome=outcome, own_bytes=name.size_bytes,
             opened_s=fields.opened_s,

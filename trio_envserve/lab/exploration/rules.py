@@ -85,8 +85,8 @@ def _live_deadlines(router: Router, heap: Any) -> Any:
     )
 
 
-def _lines(scheduler: Scheduler[Work], lines: dict[bytes, dict[Any, Work]]) -> Any:
-    return tuple((session, tuple(line)) for session, line in lines.items())
+def _lines(scheduler: Scheduler[Work], lines: dict[bytes, dict[Work, None]]) -> Any:
+    return tuple((session, tuple(each.id for each in line)) for session, line in lines.items())
 
 
 def _numbers(owner: Works, works: dict[Any, Work]) -> Any:
@@ -239,8 +239,7 @@ RULES: dict[type, dict[str, Rule]] = {
         ),
         "_suspects": Rule(
             "their works are in the form of these",
-            lambda owner, lines: tuple((key, tuple(lines[key]))
-                                             for key in lines),
+            lambda owner, lines: tuple((key, tuple(w.id for w in lines[key])) for key in lines),
         ),
     },
     Announcements: {
