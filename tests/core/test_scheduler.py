@@ -147,11 +147,11 @@ def test_g8_a_suspect_without_room_in_its_share_waits_and_no_worker_is_reserved_
 
 
 def test_a_worker_reserved_for_suspects_that_are_gone_is_given_back():
-    draining = busy(b"a", 1)
-    queue = filled(suspect())
+    draining, gone = busy(b"a", 1), suspect()
+    queue = filled(gone)
     queue.pick([draining], all_have_room)
     assert queue.reserving
-    queue.remove(suspect())
+    queue.remove(gone)
     assert queue.pick([draining], all_have_room) is None
     assert duty_of(draining) is Duty.ANY
     assert not queue.reserving
