@@ -7,11 +7,11 @@ from typing import Any, ClassVar, Self
 import cbor2
 
 from trio_envserve.core import error_records, messages
+from trio_envserve.core.archive import Archive
 from trio_envserve.core.client_inputs import CallKey
 from trio_envserve.core.journal import Completed, Record
 from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
 from trio_envserve.core.limits import KeyLimits
-from trio_envserve.core.resting import Resting
 from trio_envserve.core.router import Router
 from trio_envserve.core.router_effects import Load, Save, ToWorker
 from trio_envserve.core.router_inputs import Loaded, PoolOpened, Restored, Saved, SaveFailed
@@ -139,7 +139,7 @@ class AtDisk(Journaled):
             super()._carry_out(effect)
 
     @property
-    def resting(self) -> Resting:
+    def resting(self) -> Archive:
         assert self.router.works.archive is not None
         return self.router.works.archive
 

@@ -11,6 +11,7 @@ import cbor2
 import pytest
 
 from trio_envserve.core import error_records, messages, work
+from trio_envserve.core.archive import packed_of
 from trio_envserve.core.call_steps import CallInput
 from trio_envserve.core.call_table import Calls
 from trio_envserve.core.calls import ClientSession
@@ -23,7 +24,6 @@ from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
 from trio_envserve.core.limits import KIB, ClientLimits, KeyLimits
 from trio_envserve.core.messages import Outcome, Refused, Sync, Synced
 from trio_envserve.core.ranges import Ranges
-from trio_envserve.core.rested import left_at_rest
 from trio_envserve.core.restored import remains_of
 from trio_envserve.core.router_inputs import AtRest, ClientMessage, CloseAsked, Loaded, Restored
 from trio_envserve.core.terms import Status, Verdict
@@ -865,7 +865,7 @@ def left(records: list[Record], **how: Any) -> AtDisk:
     journal = other.router.journal
     journal.appended = journal.safe = len(records)
     other.give(Restored((Closed(remains.next_number - 1), *open_), other.now_s))
-    other.give(AtRest([packed for one in done if (packed := left_at_rest(one))], other.now_s))
+    other.give(AtRest([packed for one in done if (packed := packed_of(one))], other.now_s))
     other.open_pool()
     return other
 

@@ -96,11 +96,11 @@ SHARE = 20
 """Of the generated mutations of a module each so many-th is a row."""
 
 GENERATED = (
-    "account", "announced", "call_keys", "call_queue", "call_table", "calls", "client",
+    "account", "archive", "announced", "call_keys", "call_queue", "call_table", "calls", "client",
     "client_pings", "client_sessions", "closing", "dispatches", "earlier_epochs", "elastic",
     "executions", "gate", "health", "host", "host_link", "host_lives", "host_pool", "host_said",
     "journal", "key_pages", "key_records", "lease", "lives", "outcomes", "pausing", "ranges",
-    "remote_hosts", "requests", "rested", "resting", "restored", "rights", "router", "running",
+    "remote_hosts", "requests", "restored", "rights", "router", "running",
     "scheduler", "sessions", "slots", "spoilt", "turnover", "work", "worker", "workforce",
 )  # fmt: skip
 """The modules of the core whose machines are to change."""

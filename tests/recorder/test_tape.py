@@ -10,6 +10,7 @@ import pytest
 
 from tests.recorder.taped import tape_of, written
 from trio_envserve.core import messages
+from trio_envserve.core.archive import Archived, pack
 from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.journal import (
     Cancelled,
@@ -22,7 +23,6 @@ from trio_envserve.core.journal import (
 )
 from trio_envserve.core.key_records import KeyName
 from trio_envserve.core.limits import KeyLimits, ServerLimits, WireLimits
-from trio_envserve.core.rested import RestedFields, pack
 from trio_envserve.core.router_effects import Spawn, ToClient
 from trio_envserve.core.router_inputs import (
     AtRest,
@@ -118,7 +118,7 @@ RECORDS = (
 
 
 AT_REST = (
-    pack(RestedFields(2, 0.0, 0.0, 9, 9, 1, None, bytes(32), KeyName(b"default", b"rested"))) or b""
+    pack(Archived(2, 0.0, 0.0, 9, 9, 1, None, bytes(32), KeyName(b"default", b"rested"))) or b""
 )
 
 

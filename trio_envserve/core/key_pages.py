@@ -17,7 +17,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Any, final
 
-from .rested import RestedFields
+from .archive import Archived
 from .work import Work, Works, WorkState
 
 PAGE_KEYS = 100
@@ -83,7 +83,7 @@ class KeyPages:
             "size_bytes": size_bytes,
         }
 
-    def _from(self, first: int, most: int) -> tuple[list[int], dict[int, RestedFields]]:
+    def _from(self, first: int, most: int) -> tuple[list[int], dict[int, Archived]]:
         """The numbers from this one on, so many, and those of them that rest."""
         begin = bisect_left(self._numbers, first)
         numbers = self._numbers[begin : begin + most]
@@ -104,8 +104,8 @@ class KeyPages:
             self._numbers += (n for n in range(self._next_number, opened) if n in known)
         self._next_number = opened
 
-    def _describe(self, generation: Work | RestedFields, now_s: float) -> dict[str, Any]:
-        if isinstance(generation, RestedFields):
+    def _describe(self, generation: Work | Archived, now_s: float) -> dict[str, Any]:
+        if isinstance(generation, Archived):
             return self._describe_rested(generation, now_s)
         name = generation.name
         assert name is not None
@@ -124,7 +124,7 @@ class KeyPages:
             "size_bytes": generation.size_bytes,
         }
 
-    def _describe_rested(self, rested: RestedFields, now_s: float) -> dict[str, Any]:
+    def _describe_rested(self, rested: Archived, now_s: float) -> dict[str, Any]:
         left_s = rested.since_s + self._works.keys.retention_s - now_s
         return {
             "namespace": rested.name.namespace,

@@ -177,7 +177,7 @@ class PeerKnown(NamedTuple):
 
 class AtRest(NamedTuple):
     """Keys with outcomes that an earlier epoch has left in the journal, as
-    :data:`~.rested.Rested` packs them.  It may come right after :class:`Restored`."""
+    :data:`~.archive.Packed` packs them.  It may come right after :class:`Restored`."""
 
     keys: Sequence[bytes]
     now_s: float

@@ -36,6 +36,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias, final
 
 from . import error_records, messages, outcomes
 from .account import Account, Accounts
+from .archive import Archive, Archived, Packed, pack
 from .calls import grant
 from .clock import AwakeClock
 from .dispatches import Dispatches
@@ -49,8 +50,6 @@ from .limits import KeyLimits, ServerLimits
 from .messages import Outcome
 from .ranges import Ranges
 from .requests import Ask, Counters, RetainedOutcome, Suspicion
-from .rested import Rested, RestedFields, pack
-from .resting import Resting
 from .restored import Left, Remains, remains_of
 from .router_effects import Load, RouterEffect, ToClient
 from .scheduler import Scheduler
@@ -388,7 +387,7 @@ class Works:
         self.started_as: dict[Incarnation, dict[int, Work]] = {}
         """The works that an earlier epoch has dispatched to each life of a worker, by the number
         there, and of which the journal has no outcome."""
-        self.archive: Resting | None = Resting(keys) if journal.reads else None
+        self.archive: Archive | None = Archive(keys) if journal.reads else None
         """Works whose outcomes are in the journal only."""
         self._wanted: dict[int, None] = {}
         """Archived works whose outcomes are to be read, and for which there was no room yet."""
@@ -1569,13 +1568,13 @@ class Works:
 
     # -- the archive ------------------------------------------------------------
 
-    def restore_archive(self, packed: Iterable[Rested]) -> None:
+    def restore_archive(self, packed: Iterable[Packed]) -> None:
         """Restore the works that a journal has with their outcomes.  Their callers count until
         the orphan deadline: so long the retention has not begun."""
         assert self.archive is not None
         self.archive.restore(packed, self.clock.awake_s + self.keys.orphan_s)
 
-    def _wake(self, fields: RestedFields) -> Work:
+    def _wake(self, fields: Archived) -> Work:
         """A work of the archive whose outcome is to be read.  It has one, so it was started
         somewhere."""
         name, executions = fields.name, fields.executions
@@ -1603,11 +1602,11 @@ class Works:
             and self.journal.is_safe(outcome.shared.after)
         )  # fmt: skip
 
-    def _rest(self, work: Work, archive: Resting) -> None:
+    def _rest(self, work: Work, archive: Archive) -> None:
         name, outcome = work.name, work.outcome
         assert name is not None
         assert outcome is not None
-        rested = pack(RestedFields(
+        rested = pack(Archived(
             work.number, work.since_s, work.opened_s,
             outcome.shared.size_bytes or outcome.size_bytes, work.body_bytes, work.executions,
             work.rerun, work.digest, name,
@@ -1621,12 +1620,12 @@ class Works:
         self.accounts.leave(work.account)
         archive.add(rested)
 
-    def _archive_some(self, archive: Resting) -> None:
+    def _archive_some(self, archive: Archive) -> None:
         for work in list(islice(self.retained.values(), self.budget.left)):
             if self._may_rest(work):
                 self._rest(work, archive)
 
-    def _end_archived(self, archive: Resting) -> None:
+    def _end_archived(self, archive: Archive) -> None:
         """End the retention of some works of the archive."""
         if not self.gate.has_room(ENDS_PART):
             return
@@ -1634,7 +1633,7 @@ class Works:
             archive.take(fields.name)
             self.step(self._wake(fields), _I.OUTDATED)
 
-    def _is_archive_behind(self, archive: Resting) -> bool:
+    def _is_archive_behind(self, archive: Archive) -> bool:
         retained, budget = self.retained, 1024
         return (archive.has_due(self.clock.awake_s) and self.gate.has_room(ENDS_PART)) or (
             len(retained) > budget and self._may_rest(next(iter(retained.values())))

@@ -9,9 +9,9 @@ import pytest
 
 from tests.server.journal.folders import COMMAND_S, LARGE, a_run, completed, opened, write
 from trio_envserve import ServerStartError
+from trio_envserve.core.archive import unpack
 from trio_envserve.core.journal import Closed, Commanded, Joined, Opened, Record, Started
 from trio_envserve.core.key_records import KeyName
-from trio_envserve.core.rested import unpack
 from trio_envserve.server.journal import starting
 from trio_envserve.server.journal.folder import DATABASE
 from trio_envserve.server.journal.loading import read_outcomes

@@ -35,6 +35,7 @@ from random import Random
 from typing import Any, NamedTuple, TypeAlias
 
 from ...core import error_records, messages
+from ...core.archive import packed_of
 from ...core.client import ClientCore
 from ...core.client_effects import Answer, ClientEffect, Fail, Reconnect, ToServer
 from ...core.client_inputs import (
@@ -73,7 +74,6 @@ from ...core.journal import Completed, Record
 from ...core.key_records import KeyAct, KeyName, input_digest
 from ...core.limits import PROTOCOL_VERSION, WireLimits
 from ...core.messages import ToSay, encode_record, in_batches
-from ...core.rested import left_at_rest
 from ...core.restored import remains_of
 from ...core.router import Router
 from ...core.router_effects import (
@@ -234,7 +234,7 @@ def given(records: Sequence[Record]) -> tuple[list[Record], list[bytes]]:
     """The input of a server that starts with these records: the records, and the keys at rest."""
     remains = remains_of(records)
     packed = {
-        left.opened.number: left_at_rest(left)
+        left.opened.number: packed_of(left)
         for left in remains.generations.values() if left.frames is not None
     }  # fmt: skip
     resting = {number for number, each in packed.items() if each is not None}

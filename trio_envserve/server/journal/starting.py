@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 Nearly all generations have their outcomes: of each only what decides is taken, packed
-(:mod:`trio_envserve.core.resting`).  Rows are read in their order, once, and none is held
+(:mod:`trio_envserve.core.archive`).  Rows are read in their order, once, and none is held
 for longer than its generation is open; so a million keys take seconds and little memory.
 Every row is checked by its sum.  A body in a file is checked when somebody asks for it;
 here it must be there.
@@ -28,8 +28,8 @@ from typing import Any, Final, TypeAlias
 
 import cbor2
 
+from ...core.archive import pack_left
 from ...core.journal import KINDS, Completed, Opened, Started
-from ...core.rested import pack_left
 from .folder import BODIES
 from .reading import Found, _check_pages, _take, read_state
 from .rows import Row, whole_sums

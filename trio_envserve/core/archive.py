@@ -1,12 +1,13 @@
-"""Keys at rest: their outcomes are in the journal, and memory holds what must be decided.
+"""The archive: works whose outcomes are in the journal only, and what memory holds of each.
 
 Theory of operation
 -------------------
-A key at rest is a string of bytes: number, times, sizes, digest and name, packed.  Most
-keys of a server with a journal rest, so what each takes counts: some 130 bytes for itself,
-and 25 for its places here, where no object is made for each, and nothing that the garbage
-collector looks at.  It is found by its name, and in chunks of neighbouring
-generations: by number, for who asks for a page of keys, and by time, to end its retention.
+An archived work is a string of bytes: number, times, sizes, digest and name, packed.  Most
+keys of a server with a journal are archived, so what each takes counts: some 130 bytes for
+itself, and 25 for its places here, where no object is made for each, and nothing that the
+garbage collector looks at.  It is found by its name (:class:`LinearHashing`), and in chunks of
+neighbouring generations: by number, for who asks for a page of keys, and by time, to end its
+retention.
 
 What wakes leaves a hole in its chunk, until half of that are holes.  A chunk is looked at
 when the first retention in it ends, or up to a part in :data:`GRAINS` of a retention later:
@@ -17,13 +18,98 @@ from __future__ import annotations
 
 import heapq
 import math
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, compress
-from typing import final
+from typing import NamedTuple, TypeAlias, final
 
 from .key_records import KeyName
 from .limits import KeyLimits
-from .rested import NAME, PACKED, WHAT_COUNTS, Rested, RestedFields, unpack
+from .requests import OUTCOME_BYTES
+from .restored import Left
+from .terms import DIGEST_BYTES
+
+PACKED = struct.Struct("<QddQIHb32sB")
+WHAT_COUNTS = struct.Struct("<Qd8xQI35xB")
+"""Of what is packed: number, since when, sizes of outcome and input, and how long the namespace
+is."""
+NAME = PACKED.size - 1
+"""Where the names begin: how long the namespace is, that, and the key."""
+_RERUN = (None, False, True)
+
+Packed: TypeAlias = bytes
+"""A key at rest, packed."""
+
+
+class Archived(NamedTuple):
+    """The fields of a key at rest."""
+
+    number: int
+    since_s: float
+    """When its retention began; 0 if before this epoch."""
+    opened_s: float
+    size_bytes: int
+    """Of its outcome."""
+    body_bytes: int
+    executions: int
+    rerun: bool | None
+    digest: bytes
+    name: KeyName
+
+    @property
+    def disk_bytes(self) -> int:
+        """Its size in the journal, about."""
+        return self.size_bytes + self.body_bytes + self.name.size_bytes
+
+
+def pack(fields: Archived) -> Packed | None:
+    """None if it does not fit, and must stay awake."""
+    return _packed(*fields[:-1], *fields.name)
+
+
+def pack_left(
+    number: int, size_bytes: int, body_bytes: int, executions: int, rerun: bool | None,
+    digest: bytes, namespace: bytes, key: bytes,
+) -> Packed | None:  # fmt: skip
+    """The same of one that an earlier epoch has left, without an object for its fields: a
+    server may find millions when it starts."""
+    return _packed(
+        number, 0.0, 0.0, size_bytes, body_bytes, executions, rerun, digest, namespace, key
+    )
+
+
+def _packed(
+    number: int, since_s: float, opened_s: float, size_bytes: int, body_bytes: int,
+    executions: int, rerun: bool | None, digest: bytes, namespace: bytes, key: bytes,
+) -> Packed | None:  # fmt: skip
+    if len(digest) != DIGEST_BYTES:
+        return None
+    try:
+        packed = PACKED.pack(
+            number, since_s, opened_s, size_bytes, body_bytes, executions, _RERUN.index(rerun),
+            digest, len(namespace),
+        )  # fmt: skip
+    except struct.error:
+        return None
+    return b"%b%b%b" % (packed, namespace, key)
+
+
+def unpack(rested: Packed) -> Archived:
+    """The fields that were packed."""
+    *numbers, rerun, digest, length = PACKED.unpack_from(rested)
+    end = PACKED.size + length
+    name = KeyName(rested[PACKED.size : end], rested[end:])
+    return Archived._make((*numbers, _RERUN[rerun], digest, name))
+
+
+def packed_of(left: Left) -> Packed | None:
+    """A generation with an outcome, as a journal has left it; None if that does not fit."""
+    opened = left.opened
+    return pack_left(
+        opened.number, OUTCOME_BYTES + sum(map(len, (left.frames or ())[1:])), len(opened.body),
+        left.executions, opened.rerun, opened.digest, opened.namespace, opened.key,
+    )  # fmt: skip
+
 
 CHUNK = 1024
 """So many numbers of generations make a chunk."""
@@ -37,16 +123,16 @@ _BYTES = [bytes((each,)) for each in range(256)]
 
 
 @final
-class Names:
-    """Keys at rest by their names: a hash table without an object for each, which grows by
-    one bucket at a time, so that no turn makes all of it anew (G10).
+class LinearHashing:
+    """Archived works by their names, by linear hashing: a hash table without an object for
+    each, which grows by one bucket at a time, so that no turn makes all of it anew (G10).
 
     Each bucket has its marks, a byte of the hash of each one in it.  Most names that are
     looked for are new, and are not there: that is told by these, without a look at others,
     which lie anywhere in memory."""
 
     def __init__(self) -> None:
-        self._buckets: list[list[Rested]] = [[]]
+        self._buckets: list[list[Packed]] = [[]]
         self._marks: list[bytes] = [b""]
         self._level = 1
         """A power of two: so many there were when all had last been split."""
@@ -55,10 +141,10 @@ class Names:
     def __len__(self) -> int:
         return self._count
 
-    def __iter__(self) -> Iterator[Rested]:
+    def __iter__(self) -> Iterator[Packed]:
         return chain.from_iterable(self._buckets)
 
-    def add(self, rested: Rested) -> None:
+    def add(self, rested: Packed) -> None:
         """One more; its name is not there."""
         at = hash(rested[NAME:])
         number = self._number(at)
@@ -68,10 +154,10 @@ class Names:
         if self._count > BUCKET * len(self._buckets):
             self._split()
 
-    def fill(self, many: Sequence[Rested]) -> None:
+    def fill(self, many: Sequence[Packed]) -> None:
         """All of these, while there is none: with as many buckets as they need at once."""
         count = max(1, len(many) // BUCKET)
-        buckets: list[list[Rested]] = [[] for _ in range(count)]
+        buckets: list[list[Packed]] = [[] for _ in range(count)]
         marks = [bytearray() for _ in range(count)]
         self._buckets, self._count = buckets, len(many)
         self._level = 1 << (count.bit_length() - 1)
@@ -85,7 +171,7 @@ class Names:
             marks[number].append(at >> _MARK & 255)
         self._marks = list(map(bytes, marks))
 
-    def find(self, name: bytes) -> Rested | None:
+    def find(self, name: bytes) -> Packed | None:
         """The one of this name, as it is packed."""
         at = hash(name)
         number, mark = self._number(at), at >> _MARK & 255
@@ -98,7 +184,7 @@ class Names:
             place = marks.find(mark, place + 1)
         return None
 
-    def remove(self, rested: Rested) -> None:
+    def remove(self, rested: Packed) -> None:
         """It is there."""
         number = self._number(hash(rested[NAME:]))
         bucket, marks = self._buckets[number], self._marks[number]
@@ -107,7 +193,7 @@ class Names:
         self._marks[number] = marks[:place] + marks[place + 1 :]
         self._count -= 1
 
-    def has(self, rested: Rested) -> bool:
+    def has(self, rested: Packed) -> bool:
         """Whether it is this one that is there."""
         bucket = self._buckets[self._number(hash(rested[NAME:]))]
         return any(each is rested for each in bucket)
@@ -136,13 +222,13 @@ class _Chunk:
     __slots__ = ("holes", "keys", "look_s")
 
     def __init__(self) -> None:
-        self.keys: list[Rested] = []
+        self.keys: list[Packed] = []
         self.holes = 0
         self.look_s = math.inf
         """No retention in it began before."""
 
 
-class RestingUsage:
+class ArchiveUsage:
     """The usage of keys at rest."""
 
     __slots__ = ("disk_bytes", "keys")
@@ -152,24 +238,24 @@ class RestingUsage:
 
 
 @final
-class Resting:
+class Archive:
     """All keys at rest."""
 
     def __init__(self, limits: KeyLimits) -> None:
         self.limits = limits
-        self.all = RestingUsage()
+        self.all = ArchiveUsage()
         self.restored_s = 0.0
         """When the retention of those begins that were there before this epoch."""
-        self._of_namespace: dict[bytes, RestingUsage] = {}
-        self._names = Names()
+        self._of_namespace: dict[bytes, ArchiveUsage] = {}
+        self._names = LinearHashing()
         self._chunks: dict[int, _Chunk] = {}
         self._looks: list[tuple[float, int]] = []
         """A heap: when to look at which chunk.  What is not said there is over."""
         self._grain_s = limits.retention_s / GRAINS
 
-    def usage(self, namespace: bytes) -> RestingUsage:
+    def usage(self, namespace: bytes) -> ArchiveUsage:
         """The usage of those of a namespace; empty: of all."""
-        return self._of_namespace.get(namespace, RestingUsage()) if namespace else self.all
+        return self._of_namespace.get(namespace, ArchiveUsage()) if namespace else self.all
 
     def may_open(self, namespace: bytes) -> bool:
         """Whether the journal has room for what another key will leave in it."""
@@ -185,7 +271,7 @@ class Resting:
         most_bytes = share * (limits.journal_bytes - others_bytes)
         return mine.keys < most and mine.disk_bytes < most_bytes
 
-    def add(self, rested: Rested) -> None:
+    def add(self, rested: Packed) -> None:
         """One more."""
         number, since_s, size_bytes, body_bytes, length = WHAT_COUNTS.unpack_from(rested)
         self._names.add(rested)
@@ -199,13 +285,13 @@ class Resting:
         if (since_s or self.restored_s) < chunk.look_s:
             self._look_at(number, chunk, since_s or self.restored_s)
 
-    def find(self, name: KeyName) -> Rested | None:
+    def find(self, name: KeyName) -> Packed | None:
         """The one of this name."""
         if len(name[0]) > 255:
             return None
         return self._names.find(b"%c%b%b" % (len(name[0]), *name))
 
-    def take(self, name: KeyName) -> RestedFields | None:
+    def take(self, name: KeyName) -> Archived | None:
         """The one of this name, which rests no more."""
         rested = self.find(name)
         if rested is None:
@@ -222,10 +308,10 @@ class Resting:
                 del self._chunks[number]
         return self._timed(fields)
 
-    def due(self, now_s: float) -> list[RestedFields]:
+    def due(self, now_s: float) -> list[Archived]:
         """Those of one chunk whose retention has ended by now; they are to be taken, and
         closed."""
-        found: list[RestedFields] = []
+        found: list[Archived] = []
         if self.has_due(now_s):
             look_s, number = heapq.heappop(self._looks)
             chunk = self._chunks.get(number)
@@ -244,9 +330,9 @@ class Resting:
         """Whether one may be due."""
         return bool(self._looks) and now_s - self._looks[0][0] >= self.limits.retention_s
 
-    def following(self, first: int, most: int) -> list[RestedFields]:
+    def following(self, first: int, most: int) -> list[Archived]:
         """So many from a generation's number on, in order of these."""
-        found: list[RestedFields] = []
+        found: list[Archived] = []
         for number in sorted(each for each in self._chunks if each >= first // CHUNK):
             there = map(unpack, self._there(self._chunks[number]))
             found += map(self._timed, sorted(each for each in there if each.number >= first))
@@ -254,10 +340,10 @@ class Resting:
                 break
         return found[:most]
 
-    def __iter__(self) -> Iterator[RestedFields]:
+    def __iter__(self) -> Iterator[Archived]:
         return (self._timed(unpack(each)) for each in self._names)
 
-    def restore(self, keys: Iterable[Rested], since_s: float) -> None:
+    def restore(self, keys: Iterable[Packed], since_s: float) -> None:
         """Those that an earlier epoch has left, before any other; retention begins at the
         earliest then.  There may be millions, so it does what :meth:`add` does in fewer
         steps."""
@@ -275,7 +361,7 @@ class Resting:
             namespace = rested[size : size + length]
             mine = self._of_namespace.get(namespace)
             if mine is None:
-                mine = self._of_namespace[namespace] = RestingUsage()
+                mine = self._of_namespace[namespace] = ArchiveUsage()
             disk_bytes = size_bytes + body_bytes + len(rested) - size
             mine.keys += 1
             mine.disk_bytes += disk_bytes
@@ -290,10 +376,10 @@ class Resting:
             self._look_at(number, chunk, self.restored_s)
         return chunk
 
-    def _timed(self, fields: RestedFields) -> RestedFields:
+    def _timed(self, fields: Archived) -> Archived:
         return fields if fields.since_s else fields._replace(since_s=self.restored_s)
 
-    def _there(self, chunk: _Chunk) -> list[Rested]:
+    def _there(self, chunk: _Chunk) -> list[Packed]:
         return [each for each in chunk.keys if self._names.has(each)]
 
     def _look_at(self, number: int, chunk: _Chunk, since_s: float) -> None:
@@ -305,7 +391,7 @@ class Resting:
     def _count(self, namespace: bytes, keys: int, disk_bytes: int) -> None:
         mine = self._of_namespace.get(namespace)
         if mine is None:
-            mine = self._of_namespace[namespace] = RestingUsage()
+            mine = self._of_namespace[namespace] = ArchiveUsage()
         taken = self.all
         taken.keys += keys
         taken.disk_bytes += disk_bytes
