@@ -46,7 +46,7 @@ class Bench:
 
     def __init__(self, keys: KeyLimits = LIMITS, *, reads: bool = False, **limits: Any) -> None:
         self.router = Router(
-            epoch=bytes(ID_BYTES), slots=1, now_s=0.0, new_id=Ids(), limits=ServerLimits(**limits),
+            epoch=bytes(ID_BYTES), slots=1, now_s=0.0, new_id=Ids(1 << 40), limits=ServerLimits(**limits),
             keys=keys, journaled=reads, resting=reads,
         )  # fmt: skip
         self.works, self.accounts = self.router.works, self.router.accounts

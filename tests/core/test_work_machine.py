@@ -137,7 +137,9 @@ class WorkMachine(RuleBasedStateMachine):
 
     def _connect(self, caller: int) -> int:
         self.bench.session(self.opened)
-        self.model.clients[self.opened] = model.Client(caller, self.model.now_s)
+        self.model.clients[self.opened] = model.Client(
+            caller, self.model.now_s, b"route %d" % self.opened
+        )
         self.opened += 1
         return self.opened - 1
 
@@ -331,6 +333,17 @@ class WorkMachine(RuleBasedStateMachine):
             if len(self.model.clients) < 8:
                 self._connect(caller)
 
+    @precondition(lambda self: self.alive())
+    @rule(data=st.data(), connection=st.integers(1, 9))
+    def heard_and_moved(self, data: st.DataObject, connection: int) -> None:
+        number = self.session(data)
+        client, session = self.model.clients[number], self.bench.session(number)
+        self.works.sessions.heard(session, self.model.now_s)
+        self.works.sessions.moved(session, b"moved", connection)
+        client.heard_s = self.model.now_s
+        if connection > client.connection:
+            client.connection, client.route = connection, b"moved"
+
     # -- commands -----------------------------------------------------------------------
 
     @precondition(lambda self: self.alive())
@@ -441,6 +454,15 @@ class WorkMachine(RuleBasedStateMachine):
         self.model.now_s += seconds
         self.check(self.bench.wait(seconds), self.model.tick())
         assert not self.works.behind
+        lapsed = {int.from_bytes(s.id, "big") for s in self.works.sessions.lapsed(self.bench.now_s)}
+        silent = [n for n in self.alive() if self.silent(n)]
+        assert lapsed == {*silent}
+        for number in silent:
+            self._end_session(number, lost=True)
+
+    def silent(self, session: int) -> bool:
+        """Whether its lease has ended."""
+        return self.model.now_s - self.model.clients[session].heard_s > model.LEASE_S
 
     # -- what cannot be -----------------------------------------------------------------
 
@@ -460,7 +482,8 @@ class WorkMachine(RuleBasedStateMachine):
     @invariant()
     def is_within_its_bounds(self) -> None:
         """Every sum is counted anew (G8)."""
-        assert audit(self.bench.router, MOST_LIVE) == []
+        wrong = audit(self.bench.router, MOST_LIVE)
+        assert wrong == [], wrong
         assert len(self.works.generations) <= model.GENERATIONS
         assert self.works.commands_of.total() == len(self.works.commands) <= model.COMMANDS
         for work in self.works.open.values():
@@ -472,7 +495,8 @@ class WorkMachine(RuleBasedStateMachine):
         assert {*sessions.known} == {identifier(number) for number in self.model.clients}
         for number, client in self.model.clients.items():
             session = sessions.known[identifier(number)]
-            assert session.ended is client.ended
+            assert (session.ended, session.heard_s) == (client.ended, client.heard_s)
+            assert (session.route, session.connection) == (client.route, client.connection)
             assert {*session.tickets} == {*client.asked}
             assert {*session.finished} == client.finished or client.ended
             for sequence in range(self.base(number) + 3):
@@ -491,6 +515,8 @@ class WorkMachine(RuleBasedStateMachine):
             j.number for j in there.values() if not j.open
         }
         self.pairs = [(j, w) for j, w in self.pairs if j.open or j.live]
+        for job, execution in self.executions.items():
+            assert (execution.entry is None) is (not job.wanted), "G7: it is told to stop"
         for job, work in self.pairs:
             assert (work.state.value, work.executions, work.live) == (
                 job.state, job.starts, job.live,

@@ -93,6 +93,8 @@ class Client:
 
     caller: int
     heard_s: float
+    route: bytes
+    connection: int = 1
     asked: dict[int, Asked] = dataclasses.field(default_factory=dict)
     finished: set[int] = dataclasses.field(default_factory=set)
     ended: bool = False
