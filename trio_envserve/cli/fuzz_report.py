@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import trio
@@ -13,12 +12,10 @@ from ..core.key_records import GenerationState
 from ..core.key_table import KeyInput
 from ..core.request_table import RequestInput
 from ..core.requests import RequestState
+from ..lab.simulation.coverage import name_of
 from ..lab.simulation.target import Tally
 from ..retrylab.target import BaseTally, Catch
-from .common import say
-from .render import PLAIN_EVERY_S, Table
-
-LOOK_S = 0.1
+from .render import Table, progress
 
 
 def count(number: int, what: str) -> str:
@@ -29,18 +26,10 @@ def count(number: int, what: str) -> str:
 # -- progress -----------------------------------------------------------------
 
 
-@asynccontextmanager
-async def progress_of(
+def progress_of(
     tally: BaseTally[Any], *, runs: int | None, seconds: float | None
-) -> AsyncIterator[None]:
-    """While the block lasts: a bar on a terminal, otherwise a line every few seconds."""
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_show, tally, runs, seconds)
-        yield
-        nursery.cancel_scope.cancel()
-
-
-async def _show(tally: BaseTally[Any], runs: int | None, seconds: float | None) -> None:
+) -> AbstractAsyncContextManager[None]:
+    """While the block lasts: how far the runs are."""
     began_s = trio.current_time()
 
     def line() -> str:
@@ -50,30 +39,12 @@ async def _show(tally: BaseTally[Any], runs: int | None, seconds: float | None) 
             f"{tally.virtual_s / 3600:.2f} simulated hours, {count(tally.violating, 'failure')}"
         )
 
-    if not sys.stderr.isatty():
-        while True:
-            await trio.sleep(PLAIN_EVERY_S)
-            say(line())
-    await _bar(line, lambda: _part(tally, began_s, runs, seconds))
+    def part() -> float:
+        if seconds is not None:
+            return (trio.current_time() - began_s) / seconds
+        return tally.runs / runs if runs else 0.0
 
-
-def _part(tally: BaseTally[Any], began_s: float, runs: int | None, seconds: float | None) -> float:
-    """How much of it is done."""
-    if seconds is not None:
-        return (trio.current_time() - began_s) / seconds
-    return tally.runs / runs if runs else 0.0
-
-
-async def _bar(line: Callable[[], str], part: Callable[[], float]) -> None:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    columns = (BarColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("starting", total=1.0)
-        while True:
-            bar.update(task, completed=min(1.0, part()), description=line())
-            await trio.sleep(LOOK_S)
+    return progress(line, part)
 
 
 # -- tables -------------------------------------------------------------------
@@ -115,24 +86,26 @@ def any_tables(
 
 
 def pair_tables(tally: Tally) -> list[Table]:
-    """Inputs down, states across; ``-`` is what cannot occur."""
+    """How often each input came in each state."""
+    often = "how often each input came to a {} in each state"
+    requests, keys = tally.every_pair(), tally.every_key_pair()
     return [
-        _pairs("to a request", RequestInput, RequestState, tally.every_pair()),
-        _pairs("to a generation of a key", KeyInput, GenerationState, tally.every_key_pair()),
+        pairs_table(often.format("request"), RequestInput, RequestState, requests),
+        pairs_table(often.format("generation of a key"), KeyInput, GenerationState, keys),
     ]
 
 
-def _pairs(whom: str, inputs: Iterable[Any], states: Iterable[Any], times: dict[str, int]) -> Table:
-    names = [state.value for state in states]
-    rows = [
-        (input.value, *(_times(times.get(f"{name}: {input.value}")) for name in names))
-        for input in inputs
-    ]
-    return Table(f"how often each input came {whom} in each state", ("input", *names), rows)
+def pairs_table(
+    title: str, inputs: Iterable[Any], states: Iterable[Any], times: Mapping[str, int]
+) -> Table:
+    """Inputs down, states across; ``-`` is what cannot occur."""
 
+    def shown(pair: str) -> str:
+        return f"{times[pair]:,}" if pair in times else "-"
 
-def _times(count: int | None) -> str:
-    return "-" if count is None else f"{count:,}"
+    states = list(states)
+    rows = [(each.value, *(shown(name_of((state, each))) for state in states)) for each in inputs]
+    return Table(title, ("input", *(state.value for state in states)), rows)
 
 
 def catches_table(catches: Sequence[Catch]) -> Table:
