@@ -155,7 +155,8 @@ class Episode(Game):
             return "answer" if self._terminated else "truncated"
         return "max_invalid" if self._invalid > self._max_invalid else ""
 
-    def _answer(self, action: Any) -> str:
+    @staticmethod
+    def _answer(action: Any) -> str:
         if isinstance(action, str):
             return action
         return f"<action>{json.dumps(_plain(action, [_NUMBERS]))}</action>"
