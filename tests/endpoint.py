@@ -339,16 +339,6 @@ async def serve(
 
     With a certificate and its key (files) it speaks TLS.
     """
-    async with serve_app(endpoint.app, port=port, certificate=certificate, key=key) as bound:
-        endpoint.address = "tcp://" + bound.partition("://")[2]
-        yield f"{bound}/v1"
-
-
-@asynccontextmanager
-async def serve_app(
-    app: Any, *, port: int = 0, certificate: str = "", key: str = ""
-) -> AsyncIterator[str]:
-    """Serve an application of ASGI; yields its address."""
     config = hypercorn.Config()
     config.bind = [f"127.0.0.1:{port}"]
     config.accesslog = None
@@ -361,11 +351,12 @@ async def serve_app(
     async with trio.open_nursery() as nursery:
         closing = trio.Event()
         serving = partial(
-            hypercorn.trio.serve, app, config, shutdown_trigger=closing.wait, mode="asgi"
+            hypercorn.trio.serve, endpoint.app, config, shutdown_trigger=closing.wait, mode="asgi"
         )
         (bound,) = await nursery.start(serving)
+        endpoint.address = "tcp://" + bound.partition("://")[2]
         try:
-            yield bound
+            yield f"{bound}/v1"
         finally:
             closing.set()
             nursery.cancel_scope.cancel()

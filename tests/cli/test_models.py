@@ -8,7 +8,7 @@ import pytest
 from tests.cli.commands import run
 from tests.connections import held_port
 from trio_envserve.cli.common import NOT_STARTED
-from trio_envserve.cli.models import check_model
+from trio_envserve.cli.evaluate import check_model
 from trio_envserve.cli.options import WithEndpoints
 from trio_envserve.core.errors import ConfigError
 from trio_envserve.models.endpoints import FILE_VARIABLE

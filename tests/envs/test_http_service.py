@@ -8,7 +8,9 @@ from functools import partial
 import pytest
 import trio
 
-from tests.endpoint import serve_app
+from tests.cli.commands import until
+from tests.endpoint import Endpoint, Reply, Status
+from tests.endpoint import serve as serve_endpoint
 from tests.envs import scripted
 from trio_envserve.core.errors import ConfigError
 from trio_envserve.core.values import encode
@@ -19,48 +21,21 @@ from trio_envserve.worker.failures import EnvironmentFailure, code_of
 DOWN = "environment-unavailable"
 
 
-class Service:
-    """Answers with what ``answer`` makes of an input: a value, or (status, bytes)."""
-
-    def __init__(self, answer):
-        self.answer = answer
-        self.seen = []
-        self.closed = 0
-        self.waiting = trio.Event()
-
-    async def app(self, scope, receive, send):
-        if scope["type"] == "lifespan":
-            for stage in ("startup", "shutdown"):
-                await receive()
-                await send({"type": f"lifespan.{stage}.complete"})
-            return
-        body = b""
-        while True:
-            event = await receive()
-            body += event.get("body", b"")
-            if not event.get("more_body"):
-                break
-        headers = {name.decode(): value.decode() for name, value in scope["headers"]}
-        self.seen.append((headers, json.loads(body)))
-        answer = self.answer(self.seen[-1][1])
-        if answer == "hold":
-            self.waiting.set()
-            while (await receive())["type"] != "http.disconnect":
-                pass
-            self.closed += 1
-            return
-        status, content = (
-            answer if isinstance(answer, tuple) else (200, json.dumps(answer).encode())
-        )
-        await send({"type": "http.response.start", "status": status, "headers": []})
-        await send({"type": "http.response.body", "body": content})
-
-
 @asynccontextmanager
 async def serve(answer):
-    service = Service(answer)
-    async with serve_app(service.app) as url:
-        yield service, f"{url}/run"
+    """A service that answers with what ``answer`` makes of an input: a value, (status, bytes), or
+    "hold"."""
+
+    def reply(ask):
+        answered = answer(ask.body)
+        if answered == "hold":
+            return Reply(hold=True)
+        is_raw = isinstance(answered, tuple)
+        return Status(*(answered if is_raw else (200, json.dumps(answered).encode())))
+
+    endpoint = Endpoint(reply)
+    async with serve_endpoint(endpoint) as url:
+        yield endpoint, f"{url}/chat/completions"
 
 
 @asynccontextmanager
@@ -81,8 +56,8 @@ async def test_the_input_is_posted_and_the_answer_is_the_result(monkeypatch):
                 result = await run({"a": a, "b": 0.5}, request_id=f"id-{a}")
                 assert result == {"reward": a * 0.5, "completion": [], "input": {"a": a, "b": 0.5}}
                 encode(result)
-    assert [given for _, given in service.seen] == [{"a": a, "b": 0.5} for a in range(100)]
-    headers = service.seen[7][0]
+    assert [ask.body for ask in service.asks] == [{"a": a, "b": 0.5} for a in range(100)]
+    headers = service.asks[7].headers
     assert (headers["idempotency-key"], headers["authorization"]) == ("id-7/0/1", "Bearer s3cret")
 
 
@@ -120,7 +95,7 @@ async def test_answer_that_is_no_result_is_told_with_whose_fault_it_is(answer, s
             with pytest.raises(EnvironmentFailure, match=f"(?s){said}") as failed:
                 await run({})
     assert code_of(failed.value) == code
-    assert len(service.seen) == 1
+    assert len(service.asks) == 1
 
 
 async def test_a_service_that_is_not_there_did_not_run_it_and_is_tried_again():
@@ -179,7 +154,7 @@ async def test_a_service_that_does_not_answer_in_time_may_have_run_it():
         async with asking(url, timeout_s=0.2) as run:
             with pytest.raises(EnvironmentFailure, match=r"may have run: .* within 0\.2 s"):
                 await run({}, max_retries=2)
-    assert len(service.seen) <= 1  # none if sending it took so long
+    assert len(service.asks) <= 1  # none if sending it took so long
 
 
 async def test_cancelling_closes_the_connection():
@@ -188,11 +163,10 @@ async def test_cancelling_closes_the_connection():
             async with asking(url) as run:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(run, {})
-                    await service.waiting.wait()
+                    await until(lambda: service.waiting)
                     nursery.cancel_scope.cancel()
-                while not service.closed:
-                    await trio.sleep(0.01)
-    assert len(service.seen) == 1
+                await until(lambda: service.asks[0].closed)
+    assert len(service.asks) == 1
 
 
 async def test_an_input_that_is_no_json_did_not_run():
@@ -201,7 +175,7 @@ async def test_an_input_that_is_no_json_did_not_run():
             for given in ({1, 2}, {"a": float("nan")}, b"bytes"):
                 with pytest.raises(EnvironmentFailure, match="did not run: its input cannot be"):
                     await run(given)
-    assert service.seen == []
+    assert service.asks == []
 
 
 @pytest.mark.parametrize(
@@ -213,7 +187,7 @@ async def test_an_input_that_is_no_json_did_not_run():
         ("http:http://me:secret@host/", {}, "name the key's variable with key_env"),
         ("http://host/run", {"timeout_s": 0}, "timeout_s must be a number > 0"),
         ("http://host/run", {"max_answer_bytes": 1.5}, "max_answer_bytes must be an integer"),
-        ("http://host/run", {"key_env": "ENVSERVE_NO_KEY"}, "ENVSERVE_NO_KEY has no key"),
+        ("http://host/run", {"key_env": "ENVSERVE_NO_KEY"}, "ENVSERVE_NO_KEY (key_env) is not set"),
         ("http://host/run", {"timeout": 3}, "did you mean 'timeout_s'"),
         ("http:", {}, "needs a name after the colon"),
     ],

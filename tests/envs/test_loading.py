@@ -276,6 +276,13 @@ def test_library_that_is_missing_is_told_with_what_to_do(library, spec, told, mo
         check_spec(spec)  # which needs none
 
 
+def test_library_that_lacks_a_part_of_its_own_is_told_with_that_part(modules, monkeypatch):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "textarena"]:
+        monkeypatch.delitem(sys.modules, name)
+    (modules / "textarena.py").write_text("import envserve_not_there\n")
+    assert "No module named 'envserve_not_there'" in refusal("textarena:TicTacToe-v0")
+
+
 class CallableWithAsync:
     async def __call__(self, rollout):
         return 1

@@ -238,13 +238,20 @@ def test_a_frame_that_is_not_sealed_ends_the_connection(frame, why):
         fed(server, frame)
 
 
-def test_the_bounds_of_messages_hold_inside_the_boxes():
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (lambda client: sealed(client, [b""] * 9), "more than 8 frames"),
+        (lambda client: sealed(client, [b"x" * 99_000] * 3), "more than 200000 bytes"),
+        (lambda client: client._encode_command(bytes(4097)), "a command of 4097 bytes"),
+    ],
+    ids=["frames", "bytes", "command"],
+)
+def test_the_bounds_hold_inside_the_boxes(said, why):
     client, server = opened()
-    with pytest.raises(FramingError, match="more than 8 frames"):
-        passed(client, server, [b""] * 9)
-    client, server = opened()
-    with pytest.raises(FramingError, match="a message of more than 200000 bytes"):
-        passed(client, server, [b"x" * 99_000] * 3)
+    with pytest.raises(FramingError, match=why):
+        fed(server, said(client))
+    assert server.decoder.arriving_bytes == 0
 
 
 def test_a_sealed_message_that_never_ends_is_counted():

@@ -16,7 +16,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn, TypeAlias, final
 
@@ -31,6 +31,7 @@ from ..core.errors import (
     ServerNotReady,
     ServerStartError,
 )
+from ..envs.specs import SCHEMES
 from ..evals.plain import plain_text
 from ..logs import finish
 from ..net import unwrap_single
@@ -254,3 +255,27 @@ def put(text: str) -> bool:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return False
     return True
+
+
+# -- the author of an environment -------------------------------------------------------
+
+
+def authors_traceback(environment: str, error: ConfigError) -> str:
+    """Where the author's code is wrong that made loading the environment fail; empty if it
+    is not, or if the environment is made by a library."""
+    # Imported here: no verb that goes well needs it.
+    from ..worker.failures import described_cause
+
+    return "" if environment.partition(":")[0] in SCHEMES else described_cause(error).rstrip()
+
+
+@contextlib.contextmanager
+def with_traceback(environment: str) -> Iterator[None]:
+    """Show the author's traceback if the environment cannot be loaded in the block."""
+    try:
+        yield
+    except ConfigError as error:
+        traceback = authors_traceback(environment, error)
+        if traceback:
+            say(f"{environment} cannot be loaded:\n{traceback}")
+        raise

@@ -7,7 +7,6 @@ import functools
 import json
 import logging
 import shlex
-import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -178,15 +177,18 @@ async def _judge(
     began_s = trio.current_time()
     # The cases cut connections, so the library's warnings about them are not shown.
     logging.getLogger("trio_envserve").addHandler(logging.NullHandler())
-    with trio.CancelScope() as working, progress(len(cases), "conform", sys.stderr) as advance:
+
+    def told(finding: Finding) -> None:
+        fallen[finding.case] = finding
+
+    def how_far() -> str:
+        failed = sum(each.mark is Mark.FAILED for each in fallen.values())
+        return f"conform: {len(fallen)}/{len(cases)} cases, {failed} failed"
+
+    with trio.CancelScope() as working:
         stop.on_first = working.cancel
-
-        def told(finding: Finding) -> None:
-            if finding.case not in fallen:
-                advance(finding.mark is Mark.FAILED)
-            fallen[finding.case] = finding
-
-        report = await run(told)
+        async with progress(how_far, lambda: len(fallen) / len(cases)):
+            report = await run(told)
     interrupted = report is None
     if report is None:
         report = Report(judged, tuple(fallen.values()), trio.current_time() - began_s)

@@ -9,9 +9,8 @@ from __future__ import annotations
 import dataclasses
 import logging
 import shlex
-import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from ..lab.demo.run import ROLLOUTS_LEAST, WORKERS_MOST, DemoOptions, Progress, 
 from ..lab.processes import TRIO_ENVSERVE
 from ..options import option
 from .common import AT_ONCE, NOT_STARTED, OK, Result, Stop, put, say
-from .render import Table, show_tables
+from .render import Table, progress, show_tables
 from .verbs import Asked, verb
 
 _CODES = {
@@ -113,19 +112,22 @@ def _folder(keep: Path | None) -> Iterator[Path]:
 
 
 async def _run(options: DemoOptions, stop: Stop, *, as_json: bool, kept: Path | None) -> Result:
-    progress = Progress(options.rollouts)
+    told = Progress(options.rollouts)
     figures: dict[str, Any] | None = None
     # The demo cuts connections, so the clients' warnings about them are not shown.
     logging.getLogger("trio_envserve").addHandler(logging.NullHandler())
     with trio.CancelScope() as working:
         stop.on_first = working.cancel
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_show_progress, progress)
-            figures = await run_demo(options, progress)
+        async with (
+            progress(lambda: _count(told), lambda: told.answered / told.rollouts),
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(_tell_events, told)
+            figures = await run_demo(options, told)
             nursery.cancel_scope.cancel()
     if figures is None:
-        say(f"interrupted after {progress.answered} of {progress.rollouts} rollouts")
-        summary = {"ok": False, "asked": progress.asked, "answered": progress.answered}
+        say(f"interrupted after {told.answered} of {told.rollouts} rollouts")
+        summary = {"ok": False, "asked": told.asked, "answered": told.answered}
         return Result(stop.interrupted_code, summary)
     if kept is not None:
         say(f"the logs are in {kept}")
@@ -147,39 +149,15 @@ def _tables(options: DemoOptions, figures: dict[str, Any]) -> list[Table]:
     return [Table(f"demo {how} (seed {options.seed}), judged from its logs", (), rows)]
 
 
-# -- progress -----------------------------------------------------------------
-
-
-async def _show_progress(progress: Progress) -> None:
-    """A bar on a terminal; otherwise a line for each event."""
-    if not sys.stderr.isatty():
-        await _follow(progress, lambda text: say(f"{_count(progress)}: {text}"), lambda: None)
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bar
-
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-    )  # fmt: skip
-    with Bar(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("answered", total=progress.rollouts)
-        await _follow(
-            progress, bar.console.print, lambda: bar.update(task, completed=progress.answered)
-        )
-
-
-async def _follow(
-    progress: Progress, tell: Callable[[str], None], advance: Callable[[], None]
-) -> None:
-    told = 0
+async def _tell_events(told: Progress) -> None:
+    """A line for each event."""
+    seen = 0
     while True:
-        for text in progress.said[told:]:
-            tell(text)
-        told = len(progress.said)
-        advance()
+        for text in told.said[seen:]:
+            say(f"{_count(told)}: {text}")
+        seen = len(told.said)
         await trio.sleep(0.1)
 
 
-def _count(progress: Progress) -> str:
-    return f"{progress.answered}/{progress.rollouts}"
+def _count(told: Progress) -> str:
+    return f"{told.answered}/{told.rollouts}"

@@ -13,35 +13,45 @@ evaluation already is continued: its results are counted, and the missing ones a
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
+import os
+import subprocess
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
+import cbor2
 import trio
 
 from ..client import Client, open_client
+from ..core import values
 from ..core.errors import (
     ConfigError,
     EnvironmentBroken,
+    KeyConflict,
     ServerNotClosed,
     ServerNotReady,
     short_type,
 )
-from ..core.limits import ClientLimits
-from ..core.status import ClientCounters
+from ..core.limits import MIB, ClientLimits
+from ..core.status import ClientCounters, ServerStats
 from ..envs.loading import check_spec, load
 from ..evals.inputs import Slice, read_inputs
-from ..evals.run import Evaluation, Plan, RunKeys
+from ..evals.records import run_digest
+from ..evals.run import Evaluation, Plan, RunKeys, check_name
 from ..evals.tally import Tally, retries
+from ..host.interpreters import find_interpreter, own_folders
 from ..logs import set_title
+from ..models.endpoints import read_endpoints
+from ..models.registry import check_endpoint, open_models
 from ..net import DEFAULT_TRANSPORT, TRANSPORTS, Transport
 from ..net.keypairs import ClientCurve
 from ..options import argument, option
 from ..server import Server, open_server
 from ..server.options import completed, pairs
 from ..worker.failures import describe_exception
-from .authors import authors_traceback, with_traceback
+from .at_server import tell_health
 from .common import (
     AT_ONCE,
     NOT_STARTED,
@@ -51,19 +61,17 @@ from .common import (
     CommandError,
     Result,
     Stop,
+    authors_traceback,
     put,
     say,
+    with_traceback,
 )
-from .inputs_elsewhere import inputs_under
 from .live import shown
-from .models import check_model, check_reached
-from .named_runs import caller_of, check_options, check_server, conflict_text, wide_limits
 from .options import WithEndpoints, curve_option, level_option
 from .output import Output
 from .render import show_tables
 from .results import summary_tables
 from .verbs import options_of_verb, server_options, verb
-from .waiting import tell_health
 
 DEFAULT_N = 100
 
@@ -544,3 +552,133 @@ async def _run(options: Eval, client: Client, prepared: _Prepared, state: _State
         nursery.cancel_scope.cancel()
     if evaluation.conflict is not None:
         raise ConfigError(conflict_text(options.run_name or "", evaluation.conflict))
+
+
+# -- its model --------------------------------------------------------------------------
+
+
+def check_model(model: str, address: str, endpoints: str) -> None:
+    """Raise :class:`ConfigError` if the workers cannot know the model.
+
+    With an address the workers are another server's, which has a file of its own.
+    """
+    if not address:
+        check_endpoint(model)
+    elif endpoints:
+        raise ConfigError(
+            "--endpoints is for eval's own server; with --address give it to `serve` there"
+        )
+
+
+async def check_reached(model: str) -> None:
+    """Raise :class:`CommandError` if nothing is there to answer for the model, from here."""
+    if not model.startswith(("http://", "https://")) and model not in read_endpoints():
+        return
+    from ..models.http import HttpModel
+
+    async with open_models() as models:
+        client = models.get(model)
+        why = await client.unreachable() if isinstance(client, HttpModel) else ""
+    if why:
+        raise CommandError(
+            f"{why}; nothing was asked for. Start the model, or give its address by --model",
+            NOT_STARTED,
+        )
+
+
+# -- under a name -----------------------------------------------------------------------
+
+
+_OWN_LIMITS = {
+    # It is time in which servers had the journal; an evaluation may take days.
+    "retention_s": 30 * 86_400.0,
+    # Nobody else asks eval's own server.
+    "namespace_share": 1.0,
+    "generations": 1_000_000,
+    "retained_bytes": 1024 * MIB,
+}
+"""At a bound new keys wait until the retention of others has ended; so these are wide."""
+
+
+def check_options(run_name: str | None, address: str, journal: str | None) -> None:
+    """Raises ConfigError for options that do not go together."""
+    if run_name is not None:
+        check_name(run_name)
+    if journal is not None and run_name is None:
+        raise ConfigError("--journal keeps what is asked under keys: give --run NAME, too")
+    if run_name is not None and not address and journal is None:
+        raise ConfigError(
+            "eval's own server forgets --run when it ends: give --journal DIR, or the --address "
+            "of a server that has a journal"
+        )
+
+
+def wide_limits(given: Mapping[str, Any], run_name: str | None) -> dict[str, Any]:
+    """Limits of eval's own server, by name."""
+    return dict(given) if run_name is None else {**_OWN_LIMITS, **given}
+
+
+def caller_of(run_name: str, asked: Mapping[str, Any]) -> str:
+    """The caller's name: the same evaluation started again takes its old place among the waiting.
+    One that asks something else under this name by mistake must not."""
+    return f"eval {run_name} {run_digest(**asked)}" if run_name else ""
+
+
+def check_server(run_name: str, plan: Plan, stats: ServerStats) -> None:
+    """Say what a server cannot keep of an evaluation.  What it can do it does all the same."""
+    if stats.journal:
+        say(f"the server's journal saves nothing for now: {stats.journal}")
+    elif not stats.durable:
+        say(
+            f"the server has no journal: when it ends, what it knows of the run {run_name!r} ends, "
+            "and what is asked again runs again (serve --journal DIR)"
+        )
+    requests = len(plan.inputs) if plan.grouped else plan.rollouts
+    most = stats.bounds.get("keys")
+    if most is not None and requests > most:
+        say(
+            f"the server keeps {most:,.0f} keys at most, and this run has {requests:,}: the last "
+            "ones wait until the retention of others ends (serve --limit generations=N)"
+        )
+
+
+def conflict_text(run_name: str, conflict: KeyConflict) -> str:
+    """Why an evaluation stopped."""
+    return (
+        f"under the name {run_name!r} the server knows another evaluation (another input, model, "
+        "argument or option, such as --rerun): give what it was begun with, or another --run "
+        f"({conflict})"
+    )
+
+
+# -- inputs that only the workers' Python can make ----------------------------------------
+
+_MAIN = "from trio_envserve.worker.inputs import main; main()"
+
+
+def inputs_under(
+    python: str, environment: str, args: dict[str, Any], n: int, seed: int
+) -> tuple[list[Any], str]:
+    """The inputs, and the environment's name.  Takes as long as it takes: call it in a
+    thread.  Raises ConfigError or CommandError, with the author's traceback."""
+    wanted = {
+        "environment": environment, "args": args, "n": n, "seed": seed, "path": own_folders(),
+        "parent": os.getpid(),
+    }  # fmt: skip
+    done = subprocess.run(
+        [find_interpreter(python), "-P", "-c", _MAIN],
+        input=json.dumps(wanted).encode(), stdout=subprocess.PIPE, check=False,
+    )  # fmt: skip
+    if not done.stdout:
+        raise CommandError(
+            f"{environment}: the process that makes its inputs ended with status "
+            f"{done.returncode}", NOT_STARTED,
+        )  # fmt: skip
+    answer = cbor2.loads(done.stdout)
+    if "error" not in answer:
+        inputs: Any = values.decode(answer["inputs"], root="inputs")
+        return list(inputs), answer["name"]
+    if answer["traceback"]:
+        text = f"{environment}: {answer['error']}\n{answer['traceback']}"
+        raise CommandError(text, NOT_STARTED)
+    raise ConfigError(f"{answer['error']} (--inputs FILE)")

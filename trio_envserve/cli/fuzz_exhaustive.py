@@ -11,8 +11,9 @@ there is one, and the figures.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
-from typing import Any, final
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 import trio
 
@@ -22,8 +23,8 @@ from ..lab.exploration.search import Search
 from ..lab.mutants import find
 from ..retrylab import campaign
 from .common import Result, Stop, put, say
-from .fuzz_report import table_of_pairs
-from .render import PLAIN_EVERY_S, Table, show_tables
+from .fuzz_report import pairs_table
+from .render import Table, progress, show_tables
 
 FAILED = 1
 """Exit code when a guarantee broke; of mutants, when one was not caught."""
@@ -39,18 +40,10 @@ _ROWS = {
 }
 
 
-@final
-class _Progress:
-    """A line every few seconds."""
-
-    def __init__(self) -> None:
-        self._next_s = trio.current_time() + PLAIN_EVERY_S
-
-    def tell(self, figures: Mapping[str, Any]) -> None:
-        """Show these figures, unless it is too early."""
-        if trio.current_time() >= self._next_s:
-            self._next_s = trio.current_time() + PLAIN_EVERY_S
-            say("{states:,} states, {transitions:,} transitions, {depth} deep".format(**figures))
+def _progress(figures: Callable[[], Mapping[str, Any]]) -> AbstractAsyncContextManager[None]:
+    """While the block lasts: how far the search is.  Nobody knows how much is left."""
+    text = "{states:,} states, {transitions:,} transitions, {depth} deep"
+    return progress(lambda: text.format(**figures()), lambda: 0.0)
 
 
 def chosen(name: str, mutant: str) -> Configuration:
@@ -74,21 +67,21 @@ async def own(configuration: Configuration, mutant: str, stop: Stop, *, as_json:
     """Search a configuration of the code that ships, with a mutant or without."""
     name = configuration.name
     say(f"{name}: every order; {configuration.describe()}" + f"; mutant {mutant}" * bool(mutant))
-    progress, path = _Progress(), list[str]()
+    path = list[str]()
     with find(mutant).applied() if mutant else contextlib.nullcontext():
         search = Search(configuration)
         with trio.CancelScope() as searching:
             stop.on_first = searching.cancel
-            for _ in search.run():
-                await trio.lowlevel.checkpoint()
-                progress.tell(search.record())
+            async with _progress(search.record):
+                for _ in search.run():
+                    await trio.lowlevel.checkpoint()
         path = search.tell()
     record = {**search.record(), "mutant": mutant, "failures": []}
     if searching.cancelled_caught and not path:
         return _interrupted(name, record, stop, as_json=as_json)
     if path:
         record["failures"] = [{"guarantees": record["violated"], "path": path}]
-    _show(name, record, "\n".join(path), as_json=as_json, more=[table_of_pairs(record["pairs"])])
+    _show(name, record, "\n".join(path), as_json=as_json, more=[pairs_table(record["pairs"])])
     if mutant:
         caught = f"caught by {', '.join(record['violated'])}" if path else "NOT CAUGHT"
         say(f"{mutant}: {caught}, after {record['states']:,} states")
@@ -100,16 +93,15 @@ async def protocol(spec: str, stop: Stop, *, as_json: bool, save: str | None) ->
     say(f"{spec}: every order")
     record: dict[str, Any] = {"protocol": spec, "failures": []}
     record |= {"states": 0, "transitions": 0, "depth": 0, "exhausted": False}
-    progress, failure = _Progress(), None
+    failure = None
 
     def explored(result: dict[str, Any]) -> None:
-        if "explored" in result:
-            record.update(result["explored"])
-            progress.tell(result["explored"])
+        record.update(result.get("explored", {}))
 
     with trio.CancelScope() as searching:
         stop.on_first = searching.cancel
-        failure = (await campaign.ask("explore", spec, explored, save=save))["failure"]
+        async with _progress(lambda: record):
+            failure = (await campaign.ask("explore", spec, explored, save=save))["failure"]
     if searching.cancelled_caught:
         return _interrupted(spec, record, stop, as_json=as_json)
     text = failure.pop("text") if failure else ""

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import trio
 
 from ..core.work import WorkInput, WorkState
+from ..lab.simulation.coverage import name_of
 from ..lab.simulation.target import Tally
 from ..retrylab.target import BaseTally, Catch
-from .common import say
-from .render import PLAIN_EVERY_S, Table
-
-LOOK_S = 0.1
+from .render import Table, progress
 
 
 def count(number: int, what: str) -> str:
@@ -26,18 +23,10 @@ def count(number: int, what: str) -> str:
 # -- progress -----------------------------------------------------------------
 
 
-@asynccontextmanager
-async def progress_of(
+def progress_of(
     tally: BaseTally[Any], *, runs: int | None, seconds: float | None
-) -> AsyncIterator[None]:
-    """While the block lasts: a bar on a terminal, otherwise a line every few seconds."""
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_show, tally, runs, seconds)
-        yield
-        nursery.cancel_scope.cancel()
-
-
-async def _show(tally: BaseTally[Any], runs: int | None, seconds: float | None) -> None:
+) -> AbstractAsyncContextManager[None]:
+    """While the block lasts: how far the runs are."""
     began_s = trio.current_time()
 
     def line() -> str:
@@ -47,30 +36,12 @@ async def _show(tally: BaseTally[Any], runs: int | None, seconds: float | None) 
             f"{tally.virtual_s / 3600:.2f} simulated hours, {count(tally.violating, 'failure')}"
         )
 
-    if not sys.stderr.isatty():
-        while True:
-            await trio.sleep(PLAIN_EVERY_S)
-            say(line())
-    await _bar(line, lambda: _part(tally, began_s, runs, seconds))
+    def part() -> float:
+        if seconds is not None:
+            return (trio.current_time() - began_s) / seconds
+        return tally.runs / runs if runs else 0.0
 
-
-def _part(tally: BaseTally[Any], began_s: float, runs: int | None, seconds: float | None) -> float:
-    """How much of it is done."""
-    if seconds is not None:
-        return (trio.current_time() - began_s) / seconds
-    return tally.runs / runs if runs else 0.0
-
-
-async def _bar(line: Callable[[], str], part: Callable[[], float]) -> None:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    columns = (BarColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("starting", total=1.0)
-        while True:
-            bar.update(task, completed=min(1.0, part()), description=line())
-            await trio.sleep(LOOK_S)
+    return progress(line, part)
 
 
 # -- tables -------------------------------------------------------------------
@@ -82,7 +53,7 @@ def run_tables(tally: Tally, figures: dict[str, Any]) -> list[Table]:
         ("of the runs harsh", f"{tally.harsh:,}"),
         ("executions", f"{tally.executions:,}"),
     ]
-    return [*any_tables(tally, figures, rows), table_of_pairs(tally.every_pair())]
+    return [*any_tables(tally, figures, rows), pairs_table(tally.every_pair())]
 
 
 def any_tables(
@@ -111,19 +82,18 @@ def any_tables(
     ]
 
 
-def table_of_pairs(times: Mapping[str, int]) -> Table:
+def pairs_table(times: Mapping[str, int]) -> Table:
     """How often each input came to a work in each state: inputs down, states across; ``-`` is
     what cannot occur."""
-    names = [state.value for state in WorkState]
+
+    def shown(pair: str) -> str:
+        return f"{times[pair]:,}" if pair in times else "-"
+
     rows = [
-        (input.value, *(_times(times.get(f"{name}: {input.value}")) for name in names))
-        for input in WorkInput
+        (each.value, *(shown(name_of((state, each))) for state in WorkState)) for each in WorkInput
     ]
-    return Table("how often each input came to a work in each state", ("input", *names), rows)
-
-
-def _times(count: int | None) -> str:
-    return "-" if count is None else f"{count:,}"
+    title = "how often each input came to a work in each state"
+    return Table(title, ("input", *(state.value for state in WorkState)), rows)
 
 
 def catches_table(catches: Sequence[Catch]) -> Table:

@@ -15,7 +15,7 @@ from ..core.errors import CallError, NoAnswer, RanAndFailed, UnknownKey, WorkerL
 from ..core.pages import KeyPage, KnownKey
 from ..json_values import jsonable
 from ..options import argument, option
-from .at_server import reached
+from .at_server import reached, tell_health
 from .common import (
     NO_OUTCOME,
     NO_SERVER,
@@ -31,7 +31,6 @@ from .common import (
 from .options import OfKeys
 from .render import Table, duration, show_tables
 from .verbs import verb
-from .waiting import tell_health
 
 ANSWER_S = 30.0
 """How long the server may take for one key."""

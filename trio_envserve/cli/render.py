@@ -7,16 +7,19 @@ of a verb.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, NamedTuple, TextIO, TypeAlias
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
 
 import trio
 
 from ..evals.plain import plain_line
+from .common import say
 
 PLAIN_EVERY_S = 5.0
 """The pause between lines of progress if there is no terminal."""
+DRAWN_EVERY_S = 0.1
+"""The pause between two pictures of it on a terminal."""
 
 
 class Table(NamedTuple):
@@ -29,10 +32,6 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[str]]
     left: tuple[int, ...] = (0,)
     """The columns that are aligned left; the others are aligned right."""
-
-
-Advance: TypeAlias = Callable[[bool], None]
-"""Count one outcome; True if it is an error."""
 
 
 def tables_text(tables: Sequence[Table]) -> str:
@@ -89,69 +88,29 @@ def show_tables(tables: Sequence[Table], put: Callable[[str], bool]) -> bool:
     return put(tables_text(tables))
 
 
-@contextmanager
-def progress(total: int, what: str, stream: TextIO) -> Iterator[Advance]:
-    """While the block lasts: a bar on a terminal, otherwise a line every few seconds
-    and one at the end."""
-    with _bar(total, what, stream) if stream.isatty() else _lines(total, what, stream) as advance:
-        yield advance
+@asynccontextmanager
+async def progress(line: Callable[[], str], part: Callable[[], float]) -> AsyncIterator[None]:
+    """While the block lasts, how far it is on standard error: a line of text, beside a bar on a
+    terminal, otherwise every few seconds.  ``part`` is how much of it is done."""
 
+    async def show() -> None:
+        while not sys.stderr.isatty():
+            await trio.sleep(PLAIN_EVERY_S)
+            say(line())
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
 
-@contextmanager
-def _bar(total: int, what: str, stream: TextIO) -> Iterator[Advance]:
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+        columns = (BarColumn(), TextColumn("{task.description}"))
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task("starting", total=1.0)
+            while True:
+                bar.update(task, completed=min(1.0, part()), description=line())
+                await trio.sleep(DRAWN_EVERY_S)
 
-    errors = 0
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-        TextColumn("{task.fields[errors]} errors"), TextColumn("{task.fields[rate]:.0f}/s"),
-        TimeElapsedColumn(), TimeRemainingColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=Console(file=stream)) as bar:
-        task = bar.add_task(what, total=total, errors=0, rate=0.0)
-        began_s = trio.current_time()
-        done = 0
-
-        def advance(error: bool) -> None:
-            nonlocal done, errors
-            done, errors = done + 1, errors + error
-            rate = done / max(trio.current_time() - began_s, 1e-9)
-            bar.update(task, completed=done, errors=errors, rate=rate)
-
-        yield advance
-
-
-@contextmanager
-def _lines(total: int, what: str, stream: TextIO) -> Iterator[Advance]:
-    done = errors = 0
-    began_s = said_s = trio.current_time()
-
-    def say() -> None:
-        took_s = max(trio.current_time() - began_s, 1e-9)
-        print(
-            f"{what}: {done}/{total} done, {errors} errors, {done / took_s:.0f}/s, {took_s:.1f} s",
-            file=stream, flush=True,
-        )  # fmt: skip
-
-    def advance(error: bool) -> None:
-        nonlocal done, errors, said_s
-        done, errors = done + 1, errors + error
-        if trio.current_time() - said_s >= PLAIN_EVERY_S:
-            said_s = trio.current_time()
-            say()
-
-    try:
-        yield advance
-    finally:
-        say()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(show)
+        yield
+        nursery.cancel_scope.cancel()
 
 
 def duration(seconds: float) -> str:

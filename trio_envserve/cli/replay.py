@@ -16,12 +16,14 @@ from ..core.key_pages import KeyPages
 from ..core.pages import KeyPage, KnownKey
 from ..core.router import Router
 from ..core.sessions import Session
+from ..core.status import ServerStats
 from ..core.terms import short
 from ..core.work import WorkState
 from ..lab.recording import Event, Player, RequestName, RequestWatch, sequence_text
 from ..options import argument, option
 from .common import AT_ONCE, OK, Result, Stop, put, say
 from .render import Table, show_tables
+from .status import status_tables
 from .verbs import Asked, verb
 
 TURN_INPUTS = 512
@@ -188,45 +190,31 @@ def _tables(player: Player, summary: dict[str, Any]) -> list[Table]:
         ("identical", compared),
         ("ended", "in order" if player.ended else player.stopped or "not by then"),
     ]
-    return [Table(f"replay of {player.path}", (), rows), *_state_tables(summary["state"])]
-
-
-def _state_tables(state: dict[str, Any]) -> list[Table]:
-    cache = state["cache"]
-    router = [
-        ("status", state["status"]),
-        ("waiting, running", f"{state['waiting']}, {state['running']}"),
-        ("kept", f"{state['kept']} ({state['kept_bytes']} bytes)"),
-        ("worker restarts", str(state["worker_restarts"])),
-        ("malformed, fenced", f"{state['malformed']}, {state['fenced']}"),
-    ]
+    state = summary["state"]
+    stats = ServerStats.of(state).to_record() | {
+        name: recorded[name] for name in ("address", "environment")
+    }
     sessions = sorted(
         state["per_session"], key=lambda s: s["waiting"] + s["running"] + s["completed"],
         reverse=True,
     )  # fmt: skip
-    names = ("session", "name", "waiting", "running", "completed", "finished", "unheard_s")
     keys = _some("keys", state["per_key"], _KEY_COLUMNS, left=(0, 1, 2))
     return [
-        Table("router", (), router),
-        Table("counters", (), [(name, str(count)) for name, count in cache.items()]),
-        _some("sessions", sessions, names),
+        Table(f"replay of {player.path}", (), rows),
+        *status_tables(stats),
+        _some("sessions", sessions, _SESSION_COLUMNS),
         *([keys] if state["per_key"] else []),
-        Table("workers", _WORKER_COLUMNS, _rows(state["per_worker"], _WORKER_COLUMNS)),
     ]
 
 
+_SESSION_COLUMNS = ("session", "name", "waiting", "running", "completed", "finished", "unheard_s")
 _KEY_COLUMNS = ("key", "namespace", "state", "generation", "waiters", "executions", "size_bytes")
-_WORKER_COLUMNS = ("worker", "phase", "pid", "pending", "done", "failed", "restarts")
 
 
 def _some(
     what: str, records: list[dict[str, Any]], columns: tuple[str, ...], left: tuple[int, ...] = (0,)
 ) -> Table:
     """The first of these, if there are many."""
-    rows = _rows(records[:MOST_SHOWN], columns)
+    rows = [tuple(str(each[name]) for name in columns) for each in records[:MOST_SHOWN]]
     shown = f", of which {MOST_SHOWN} are shown" if len(rows) < len(records) else ""
     return Table(f"{what} ({len(records)}{shown})", columns, rows, left=left)
-
-
-def _rows(records: list[dict[str, Any]], columns: tuple[str, ...]) -> list[tuple[str, ...]]:
-    return [tuple(str(each[name]) for name in columns) for each in records]

@@ -31,8 +31,7 @@ from ..logs import set_title
 from ..options import argument
 from ..server import Server, open_server
 from ..server.options import completed
-from .authors import with_traceback
-from .common import AT_ONCE, NOT_STARTED, OK, CommandError, Result, Stop, say
+from .common import AT_ONCE, NOT_STARTED, OK, CommandError, Result, Stop, say, with_traceback
 from .options import Logged, level_option
 from .serve import tell_not_ready
 from .verbs import server_options, verb

@@ -39,13 +39,12 @@ from ..options import option
 from ..otlp import OtlpSetup, asked_by_variables, finish, is_installed, try_to_configure
 from ..server import Server, open_server
 from ..server.options import completed, limits_by_name, pairs
-from .authors import with_traceback
-from .common import AT_ONCE, NOT_STARTED, OK, SERVICE, Result, Stop, emit, put, say
+from .at_server import LOOK_S, tell_health
+from .common import AT_ONCE, NOT_STARTED, OK, SERVICE, Result, Stop, emit, put, say, with_traceback
 from .notify import SAY_EVERY_S, Manager, Seen, keep_told
 from .options import DEFAULT_ADDRESS, WithEndpoints, curve_option
 from .parent import stop_with_parent
 from .verbs import server_options, verb
-from .waiting import LOOK_S, tell_health
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

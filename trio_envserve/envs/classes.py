@@ -137,7 +137,9 @@ class ClassEnvironment:
         self.rerun = _attribute(kind, "rerun", rerun)
         self.capacity = _attribute(kind, "capacity", None)
         self.max_reward = _attribute(kind, "max_reward", 1.0)
-        self.backend = _backend(kind, label)
+        # Plain methods have threads wherever the loop is; what is no backend, the loader tells.
+        declared = _attribute(kind, "backend", None)
+        self.backend: Backend = "trio" if declared in (None, "thread") else declared
         self.options = options
         _check(kind, label)
         self.tools = tools_of(kind, label, reserved=RESERVED)
@@ -249,15 +251,6 @@ class ClassEnvironment:
         elif closed.error is not None:
             why = f"{type(closed.error).__name__}: {foreign.text(closed.error)}"
             _log.warning("%s.close() failed: %s", self._label, why)
-
-
-def _backend(kind: type, label: str) -> Backend:
-    declared = _attribute(kind, "backend", None)
-    if declared not in (None, "trio", "asyncio", "thread"):
-        raise ConfigError(
-            f"{label}: backend must be one of trio, thread, asyncio, not {declared!r}"
-        )
-    return "asyncio" if declared == "asyncio" else "trio"
 
 
 def _attribute(kind: type, name: str, default: Any) -> Any:

@@ -21,11 +21,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, final
 
-from .. import foreign
 from ..core.errors import ConfigError
 from .classes import ClassEnvironment
 from .conversation import tagged
-from .specs import attribute, library
+from .specs import attribute, library, made
 from .tool_loop import Game, LoopOptions
 
 MAX_TURNS = 100
@@ -80,11 +79,11 @@ def make(
     if type(max_invalid) is not int or max_invalid < 0:
         raise ConfigError(f"max_invalid must be an integer >= 0, not {max_invalid!r}")
     if "render_mode" not in options:
-        spec = _tried(environment_id, lambda: gymnasium.make(environment_id, **options))
+        spec = made(f"gymnasium:{environment_id}", gymnasium.make, environment_id, **options)
         modes = spec.metadata.get("render_modes") or ()
         spec.close()
         options = {**options, **({"render_mode": "ansi"} if "ansi" in modes else {})}
-    env = _tried(environment_id, lambda: gymnasium.make(environment_id, **options))
+    env = made(f"gymnasium:{environment_id}", gymnasium.make, environment_id, **options)
     limit = getattr(env.spec, "max_episode_steps", None)
     env.close()
     if max_turns is None:
@@ -156,7 +155,8 @@ class Episode(Game):
             return "answer" if self._terminated else "truncated"
         return "max_invalid" if self._invalid > self._max_invalid else ""
 
-    def _answer(self, action: Any) -> str:
+    @staticmethod
+    def _answer(action: Any) -> str:
         if isinstance(action, str):
             return action
         return f"<action>{json.dumps(_plain(action, [_NUMBERS]))}</action>"
@@ -257,12 +257,3 @@ def _function(named: Any) -> Any:
     if found is not None and not callable(found):
         raise ConfigError(f"{named} must name a function, not {type(found).__name__}")
     return found
-
-
-def _tried(environment_id: str, work: Callable[[], Any]) -> Any:
-    # The library and the environment's own code raise whatever they like.
-    ended = foreign.call(work)
-    if ended.error is not None:
-        why = foreign.text(ended.error) or type(ended.error).__name__
-        raise ConfigError(f"gymnasium:{environment_id}: {why}") from ended.error
-    return ended.value

@@ -29,7 +29,7 @@ The header ``Idempotency-Key`` has the request id, the group member and the atte
 from __future__ import annotations
 
 import json
-import os
+import time
 from collections import OrderedDict
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, final
@@ -40,7 +40,9 @@ import trio
 from ..core.errors import ConfigError
 from ..core.limits import MIB
 from ..models.chat import ChatProblem
-from ..models.http import read_body
+from ..models.endpoints import key_of
+from ..models.http import read_body, said
+from ..models.patience import retry_after_s
 from ..redaction import hide
 from .conversation import encodable
 from .interface import EnvironmentUnavailable, Rollout
@@ -115,9 +117,8 @@ def from_url(
         raise ConfigError(f"timeout_s must be a number > 0, not {timeout_s!r}")
     if type(max_answer_bytes) is not int or max_answer_bytes < 1:
         raise ConfigError(f"max_answer_bytes must be an integer >= 1, not {max_answer_bytes!r}")
-    if key_env is not None and not os.environ.get(str(key_env)):
-        raise ConfigError(f"the environment variable {key_env} has no key")
     if key_env is not None:
+        key_of(str(key_env))
         hide((str(key_env),))
     return HttpService(url, timeout_s, max_answer_bytes, key_env, rerun)
 
@@ -187,12 +188,12 @@ class HttpService:
             httpx2.UnsupportedProtocol, httpx2.LocalProtocolError,
         ) as error:  # fmt: skip
             raise ServiceUnavailable(
-                f"The rollout did not run: {self._url} was not reached ({_told(error)})."
+                f"The rollout did not run: {self._url} was not reached ({said(error)})."
             ) from error
         except httpx2.HTTPError as error:
             raise ServiceLost(
                 f"The rollout may have run: the connection to {self._url} was lost after the "
-                f"input was sent ({_told(error)})."
+                f"input was sent ({said(error)})."
             ) from error
         raise ServiceLost(
             f"The rollout may have run: {self._url} did not answer within {self._timeout_s:g} s."
@@ -213,7 +214,7 @@ class HttpService:
         if status == 429:
             raise ServiceUnavailable(
                 f"The rollout did not run: {self._url} refused it for now (status 429).",
-                retry_after_s=_seconds(response.headers.get("retry-after")),
+                retry_after_s=retry_after_s(response.headers, time.time()),
             )
         if not 200 <= status < 300:
             kind = ServiceDown if status in _DOWN else ServiceFailed
@@ -239,7 +240,7 @@ class HttpService:
 
         headers = {"content-type": "application/json", "accept-encoding": "identity"}
         if self._key_env is not None:
-            headers["authorization"] = f"Bearer {os.environ[self._key_env]}"
+            headers["authorization"] = f"Bearer {key_of(self._key_env)}"
         return httpx2.AsyncClient(
             headers=headers,
             timeout=httpx2.Timeout(None, connect=CONNECT_S),
@@ -257,15 +258,5 @@ def _body_of(given: Any) -> bytes:
         ) from error
 
 
-def _seconds(retry_after: str | None) -> float | None:
-    """The value of Retry-After, if it is a number of seconds."""
-    number = (retry_after or "").strip()
-    return float(number) if number.isascii() and number.isdigit() and len(number) < 10 else None
-
-
 def _shown(content: bytes | bytearray) -> str:
     return content[:_ERROR_BYTES].decode("utf-8", "replace").strip() or "(nothing)"
-
-
-def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

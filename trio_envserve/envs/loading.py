@@ -35,12 +35,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast, get_args
 
-from .. import foreign
 from ..core.errors import ConfigError
 from ..near import did_you_mean
 from .classes import OPTIONS, ClassEnvironment, is_rollout_class, split_options
 from .interface import Backend, Rollout
-from .specs import BUILT_IN, CLASS_SCHEME, SCHEMES, is_file, resolve
+from .specs import BUILT_IN, CLASS_SCHEME, SCHEMES, is_file, made, resolve
 
 DEFAULT_ENVIRONMENT = "arithmetic"
 """The environment of a server that is given none."""
@@ -91,14 +90,14 @@ class LoadedEnvironment:
             raise ConfigError(
                 f"{self.name}: inputs{_place(make)} is a coroutine function: it must be a plain one"
             )
-        made = make(n, seed)
-        if not _is_list_like(made):
-            given = "None" if made is None else f"a value of type {type(made).__name__}"
+        offered = make(n, seed)
+        if not _is_list_like(offered):
+            given = "None" if offered is None else f"a value of type {type(offered).__name__}"
             raise ConfigError(
                 f"{self.name}: inputs({n}, {seed}){_place(make)} returned {given}, "
                 "and not a list of inputs"
             )
-        return list(made)
+        return list(offered)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -154,14 +153,8 @@ def _make(found: Any, label: str, args: dict[str, Any]) -> object:
             )
     _check_arguments(found, label, args)
     # Factories are the user's code; whatever they raise, nothing was started.
-    ended = foreign.call(found, **args)
-    if isinstance(ended.error, ConfigError):
-        raise ended.error
-    if ended.error is not None:
-        why = f"{type(ended.error).__name__}: {foreign.text(ended.error)}"
-        raise ConfigError(f"{label} could not be made: {why}") from ended.error
-    made = ended.value
-    return _wrapped(made, label) if _is_rollout_function(made) else cast(object, made)
+    found = made(f"{label} could not be made", found, **args)
+    return _wrapped(found, label) if _is_rollout_function(found) else cast(object, found)
 
 
 def _wrapped(function: Any, label: str) -> _FunctionEnvironment:
@@ -302,12 +295,12 @@ def _check_takes(function: Callable[..., Any], label: str, *given: str) -> None:
         ) from None
 
 
-def _is_list_like(made: object) -> bool:
+def _is_list_like(given: object) -> bool:
     """Whether it has members.  The keys of a mapping and the letters of a text are none that
     anybody means."""
-    if isinstance(made, str | bytes | Mapping):
+    if isinstance(given, str | bytes | Mapping):
         return False
-    return hasattr(type(made), "__iter__") or hasattr(type(made), "__getitem__")
+    return hasattr(type(given), "__iter__") or hasattr(type(given), "__getitem__")
 
 
 def _place(function: Callable[..., Any]) -> str:

@@ -28,7 +28,7 @@ from ..models.tokens import segments
 from ..near import did_you_mean
 from .conversation import tagged
 from .interface import Rollout
-from .specs import library
+from .specs import library, made
 
 _T = TypeVar("_T")
 
@@ -69,11 +69,7 @@ class ReasoningGym:
         self._kept: OrderedDict[int, Any] = OrderedDict()
         self._one_at_a_time = trio.CapacityLimiter(1)
         self._check_config()
-        try:
-            self._kept[seed] = self._create(seed)
-        except Exception as exc:
-            # The library checks its configurations with assert and ValueError alike.
-            raise ConfigError(f"{self.name}: {exc or type(exc).__name__}") from exc
+        self._kept[seed] = made(self.name, self._create, seed)
 
     def inputs(self, n: int, seed: int) -> list[dict[str, int]]:
         """The first ``n`` inputs of ``seed``; past ``size`` they repeat."""

@@ -26,7 +26,7 @@ import ast
 import functools
 import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -168,6 +168,18 @@ def library(name: str, *parts: str, missing: str = "") -> Any:
         extra = name.replace("_", "-")
         told = missing or f'{extra} is not installed: pip install "trio-envserve[{extra}]"'
         raise ConfigError(told) from error
+
+
+def made(said: str, make: Callable[..., Any], *args: Any, **given: Any) -> Any:
+    """The value that code of others makes.  Raises its own ConfigError, or one that begins with
+    ``said``."""
+    ended = foreign.call(make, *args, **given)
+    if isinstance(ended.error, ConfigError):
+        raise ended.error
+    if ended.error is not None:
+        why = f"{type(ended.error).__name__}: {foreign.text(ended.error)}"
+        raise ConfigError(f"{said}: {why}") from ended.error
+    return ended.value
 
 
 def _import(name: str) -> ModuleType:

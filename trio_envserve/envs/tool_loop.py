@@ -8,6 +8,7 @@ not played to its end, have no reward, unless ``reward_unfinished`` says which.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import functools
 import inspect
@@ -87,7 +88,7 @@ class LoopOptions:
             object.__setattr__(self, name, each.value_of(getattr(self, name), name))
 
 
-class Game:
+class Game(abc.ABC):
     """The base of classes that say themselves whether they were played to their end."""
 
     max_reward = None
@@ -102,17 +103,17 @@ class Game:
         while self._script is None:
             yield self._at_random()
 
-    def _answer(self, action: Any) -> str:
-        """An action as an answer."""
-        return str(action)
+    _answer: Callable[[Any], str] = staticmethod(str)
+    """Makes an answer of an action."""
 
+    @abc.abstractmethod
     def _at_random(self) -> str:
-        raise NotImplementedError
+        """A random answer."""
 
+    @abc.abstractmethod
     def _ended(self) -> str:
         """``answer`` or ``truncated`` at the end of the game; ``max_invalid`` if that many
         answers were no moves; empty while the game goes on."""
-        raise NotImplementedError
 
 
 _AT_ITS_END = ("answer", "truncated")

@@ -28,11 +28,10 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final
 
-from .. import foreign
 from ..core.errors import ConfigError
 from ..models.endpoints import read_endpoints
 from .interface import Backend, Rollout
-from .specs import library
+from .specs import library, made
 
 WIRE = "verifiers-0.4"
 """The release of the library's wire whose runs are understood."""
@@ -84,11 +83,7 @@ class Verifiers:
         self._library = _library()
         raw = _merged(_agent(harness, runtime), config or {})
         raw = _merged({"taskset": {"id": taskset}}, raw)
-        made = foreign.call(self._load, raw)
-        if made.error is not None:
-            why = foreign.text(made.error) or type(made.error).__name__
-            raise ConfigError(f"{self.name}: {why}") from made.error
-        self._env = made.value
+        self._env = made(self.name, self._load, raw)
         self._tasks: list[Any] = []
         self._more: Iterator[Any] | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -204,8 +199,8 @@ class Verifiers:
     def _task_of(self, data: Mapping[str, Any]) -> Any:
         """A task from its data, as the library's server makes it."""
         kind = type(self._env.taskset).task_type()
-        made = kind.data_type().model_validate(dict(data))
-        return kind(made, self._env.config.taskset.task)
+        validated = kind.data_type().model_validate(dict(data))
+        return kind(validated, self._env.config.taskset.task)
 
     async def _task(self, asked: Any) -> Any:
         data = asked.get("task") if isinstance(asked, Mapping) else None

@@ -6,7 +6,7 @@ An evaluation runs each of its *inputs* once or, with repeats, several times.  W
 of one rollout is a :class:`~.records.RolloutResult`: made of an outcome as it comes, or
 of a line of a file of results (:mod:`.files`), so that an evaluation that goes on, and
 the verbs ``show`` and ``compare``, count the same things in the same way.
-:mod:`.statistics`, :mod:`.histogram` and :mod:`.tally` turn results into figures.
+:mod:`.statistics` and :mod:`.tally` turn results into figures.
 
 Only :mod:`.run` needs trio.  The rest is synchronous: what takes long is called in a
 thread, and asks between its steps whether to go on.

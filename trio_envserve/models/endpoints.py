@@ -143,17 +143,20 @@ class Endpoint:
     def key(self) -> str:
         """The key, or the empty string.  Raises :class:`ConfigError`, which does not show
         it."""
-        if not self.key_env:
-            return ""
-        key = os.environ.get(self.key_env, "").strip()
-        if not key:
-            raise ConfigError(
-                f"the environment variable {self.key_env} (key_env) is not set where the worker "
-                "runs"
-            )
-        if not key.isascii() or not key.isprintable():
-            raise ConfigError(f"the environment variable {self.key_env} holds no key")
-        return key
+        return key_of(self.key_env) if self.key_env else ""
+
+
+def key_of(variable: str) -> str:
+    """The key in an environment variable.  Raises :class:`ConfigError`, which does not show
+    it."""
+    key = os.environ.get(variable, "").strip()
+    if not key:
+        raise ConfigError(
+            f"the environment variable {variable} (key_env) is not set where the worker runs"
+        )
+    if not key.isascii() or not key.isprintable():
+        raise ConfigError(f"the environment variable {variable} holds no key")
+    return key
 
 
 def parse_endpoints(text: str, source: str) -> dict[str, Endpoint]:

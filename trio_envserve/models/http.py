@@ -252,7 +252,7 @@ class HttpModel(RolloutModel):
         except (httpx2.NetworkError, httpx2.RemoteProtocolError, httpx2.ConnectTimeout) as error:
             return _unanswered(error)
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            return Failure(f"cannot be asked: {_said(error)}", again=False)
+            return Failure(f"cannot be asked: {said(error)}", again=False)
         except chat.ChatProblem as problem:
             return problem.failure
         if first.cancelled_caught:
@@ -486,10 +486,10 @@ def _unanswered(error: Exception) -> Failure:
     import httpx2
 
     unconnected = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
-    return Failure(f"did not answer: {_said(error)}", again=True, unconnected=unconnected)
+    return Failure(f"did not answer: {said(error)}", again=True, unconnected=unconnected)
 
 
-def _said(error: Exception) -> str:
+def said(error: Exception) -> str:
     """Its name, and the first text that it or one of its causes has."""
     texts = (str(cause) for cause in _causes(error))
     return ": ".join([type(error).__name__, *itertools.islice(filter(None, texts), 1)])

@@ -107,7 +107,7 @@ def failure_of_status(
     if _is_context_full(status, text, codes):
         told = f"answered {status}: {text}"
         return Failure(told, False, error=ContextFull, status=status, code=_code(codes))
-    wait_s = _retry_after_s(headers, now_s)
+    wait_s = retry_after_s(headers, now_s)
     again = status in _COME_AGAIN or wait_s is not None
     if headers.get("x-should-retry") in ("true", "false"):
         again = headers["x-should-retry"] == "true"
@@ -148,7 +148,7 @@ def pause_s(retry: int, failure: Failure, jitter: float) -> float:
     return failure.retry_after_s + jitter * min(backoff_s, max(failure.retry_after_s, 1.0))
 
 
-def _retry_after_s(headers: Mapping[str, str], now_s: float) -> float | None:
+def retry_after_s(headers: Mapping[str, str], now_s: float) -> float | None:
     """The pause that the endpoint asks for, if it can be read."""
     for name, unit_s in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         try:

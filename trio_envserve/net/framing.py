@@ -239,6 +239,7 @@ class Decoder:
             # which then would not be freed before the next full collection of garbage.
             self._violation = partial(type(error), *error.args)
             self._data, self._at, self._large = b"", 0, None
+            self._frames, self.message_bytes = [], 0
             self._opened, self._opened_bytes = [], 0
             self.is_backlogged = bool(batch or self.commands)
             if not self.is_backlogged:

@@ -74,6 +74,8 @@ class Bench:
         self._keys = itertools.count()
         self._word = secrets.token_hex(8)
         self._gates: set[str] = set()
+        self._most: dict[str, int] = {}
+        """By key of an input: how often it may have run."""
         self._asking = 0
         self._asked_s = trio.current_time()
 
@@ -159,15 +161,28 @@ class Bench:
         """A nonce that nobody has used."""
         return secrets.token_bytes(16)
 
+    def input(self, operation: str, **fields: Any) -> dict[str, Any]:
+        """An input.  It runs once at most, or as often as the last :meth:`ran` of it says: that
+        is looked at when the case is over."""
+        asked = {"op": operation, "key": self.key(), **fields}
+        self._most[asked["key"]] = 1
+        return asked
+
     def echo(self, value: Any = None) -> dict[str, Any]:
         """An input that is answered with its value."""
-        return {"op": "echo", "key": self.key(), "value": value}
+        return self.input("echo", value=value)
 
     def wait(self, *, stubborn: bool = False, **fields: Any) -> dict[str, Any]:
         """An input that runs until :meth:`open`, or for its ``seconds``."""
-        key = self.key()
-        self._gates.add(key)
-        return {"op": "wait", "key": key, "stubborn": stubborn, **fields}
+        asked = self.input("wait", stubborn=stubborn, **fields)
+        self._gates.add(asked["key"])
+        return asked
+
+    def held(self) -> dict[str, Any]:
+        """An input that waits as well, and is to run any number of times."""
+        asked = self.wait()
+        del self._most[asked["key"]]
+        return asked
 
     # -- what runs ------------------------------------------------------------
 
@@ -237,6 +252,14 @@ class Bench:
         await self.counted(asked, what, started=times)
         await trio.sleep(self.settle_s)
         await self.counted(asked, what, started=times)
+        self._most[asked["key"]] = times
+
+    async def check_runs(self) -> None:
+        """Fail the case if anything ran more often than it may."""
+        await trio.sleep(self.settle_s)
+        for key, most in self._most.items():
+            counts = await self.counts({"key": key})
+            check(counts.started <= most, f"{most} runs of what is asked for at most", counts)
 
     async def ask(self, asked: dict[str, Any]) -> Any:
         """The result of a request of the bench's own session."""

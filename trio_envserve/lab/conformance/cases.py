@@ -95,8 +95,9 @@ HOSTILE: tuple[tuple[bytes, str], ...] = (
 """Headers made to cost the reader memory, stack or time."""
 
 
-async def answered_with_error(peer: Peer, why: str) -> None:
-    """The next message must be the refusal of a message as a whole."""
+async def malformed(peer: Peer, why: str, *frames: bytes) -> None:
+    """Say what must be refused as a whole."""
+    peer.send_frames(*frames)
     error, _ = await peer.next(messages.Error, f"Error, for a header that is malformed: {why}")
     check(error.code == "malformed", f"the code 'malformed' for: {why}", error)
     check(error.version == PROTOCOL_VERSION, f"version {PROTOCOL_VERSION} in Error", error)
@@ -135,11 +136,7 @@ def be_patient(bench: Bench, peer: Peer) -> None:
 
 @final
 class Stage:
-    """Clients of a server, and what they have asked for.  The words of scripts are its methods.
-
-    Whatever is asked for runs once at most, or as often as the last ``ran`` of it says: that is
-    looked at when all steps are done.
-    """
+    """Clients of a server, and what they have asked for.  The words of scripts are its methods."""
 
     def __init__(self, bench: Bench, peers: Sequence[Peer]) -> None:
         self.bench = bench
@@ -149,10 +146,7 @@ class Stage:
         """The client that speaks."""
         self.peer = peers[0]
         """The connection over which it speaks."""
-        self.inputs: list[dict[str, Any]] = []
         self.another: dict[str, Any] = {}
-        self.most: dict[str, int] = {}
-        """By key of an input: how often it may have run."""
         self.stack = AsyncExitStack()
         self._last = AsyncExitStack()
         self._proxy: FaultProxy | None = None
@@ -263,7 +257,6 @@ class Stage:
     def _ask(self, n: int, asked: dict[str, Any], *, digest: str = "", **options: Any) -> None:
         if digest:
             options["digest"] = digest.encode().ljust(16)
-        self.inputs.append(asked)
         self.peer.transmit(n, asked, **options)
 
     def echo(self, n: int, *, size: int = 0, **options: Any) -> None:
@@ -290,11 +283,11 @@ class Stage:
 
     def fail(self, n: int, *, times: int | None = None, **options: Any) -> None:
         """Ask for what fails."""
-        self._ask(n, {"op": "fail", "key": self.bench.key(), **_given(times=times)}, **options)
+        self._ask(n, self.bench.input("fail", **_given(times=times)), **options)
 
     def die(self, n: int, *, times: int | None = None, **options: Any) -> None:
         """Ask for what kills its worker."""
-        self._ask(n, {"op": "die", "key": self.bench.key(), **_given(times=times)}, **options)
+        self._ask(n, self.bench.input("die", **_given(times=times)), **options)
 
     async def cancel(self, n: int, started: str) -> None:
         """Cancel it; it is told to have ``started``, or ``never``."""
@@ -355,7 +348,6 @@ class Stage:
         """Wait for its start, and find it running."""
         count = times[0] if times else 1
         await self.bench.counted(self._input(n), "it runs", started=count, running=1)
-        self.most.setdefault(self._input(n)["key"], count)
 
     async def runs(self, n: int) -> None:
         """It was started once, and has not ended."""
@@ -373,7 +365,6 @@ class Stage:
     async def ran(self, n: int, times: list[int]) -> None:
         """It ran so often, now and a moment later."""
         await self.bench.ran(self._input(n), times[0], f"starts of {n}")
-        self.most[self._input(n)["key"]] = times[0]
 
     async def ran_other(self, times: list[int]) -> None:
         """What was asked for under a used name ran so often."""
@@ -387,14 +378,6 @@ class Stage:
         asked: dict[str, Any] = self.peer.asked[n].input
         return asked
 
-    async def check_runs(self) -> None:
-        """Nothing ran more often than it may."""
-        inputs = {each["key"]: each for each in self.inputs}
-        await trio.sleep(self.bench.settle_s)
-        for key, asked in inputs.items():
-            counts, most = await self.bench.counts(asked), self.most.get(key, 1)
-            check(counts.started <= most, f"{most} starts of {asked['op']} at most", counts)
-
     # -- the script's key ---------------------------------------------------------------------
 
     def ask(self, n: int, what: str = "", *, stubborn: bool = False, **other: Any) -> None:
@@ -406,7 +389,6 @@ class Stage:
             bench = self.bench
             self._keyed = bench.echo() if what == "echo" else bench.wait(stubborn=stubborn)
         asked = self.another if what == "other" else self._keyed
-        self.inputs.append(asked)
         for name in [each for each in other if each.endswith("_bytes")]:
             other[name.removesuffix("_bytes")] = bytes(other.pop(name))
         if isinstance(other.get("namespace"), str):
@@ -471,7 +453,6 @@ def _scripted(steps: Sequence[Step]) -> CaseMain:
         stage = Stage(bench, peers)
         async with stage.stack:
             await play(stage, steps)
-            await stage.check_runs()
 
     return main
 
@@ -840,8 +821,6 @@ async def requests_may_share_a_batch(bench: Bench, peer: Peer) -> None:
     await peer.misses([], 3, [0, 3], "all three requests were seen before it")
     for n in range(3):
         check((await peer.result(n))["value"] == n, "an outcome of each", "another one")
-    for each in asked:
-        await bench.ran(each, 1, "each request of the batch runs once")
 
 
 @case("Headers", "G6")
@@ -882,8 +861,7 @@ async def what_only_looks_like_a_batch_changes_nothing(bench: Bench, peer: Peer)
         ([1, 2, peer.session, 0, S, None, 1, None, None], body, "sizes that are a number"),
         ([2, None, peer.session, [0, 1]], b"", "a kind that has no batches"),
     ):
-        peer.send_frames(cbor2.dumps(header), blob)
-        await answered_with_error(peer, why)
+        await malformed(peer, why, cbor2.dumps(header), blob)
     await peer.misses([0, 3], 3, [0, 3], "none of them was seen")
     await bench.ran(asked, 0, "nothing of that runs")
 
@@ -892,19 +870,16 @@ async def what_only_looks_like_a_batch_changes_nothing(bench: Bench, peer: Peer)
 async def a_malformed_header_is_answered_with_an_error(bench: Bench, peer: Peer) -> None:
     """A header that is not of the document is answered with Error, malformed."""
     for header, why in MALFORMED:
-        peer.send_frames(header)
-        await answered_with_error(peer, why)
+        await malformed(peer, why, header)
 
 
 @case("Headers", "G8")
 async def a_hostile_header_costs_nothing(bench: Bench, peer: Peer) -> None:
     """Deep nesting, claimed lengths and huge integers are refused as malformed."""
     for header, why in HOSTILE:
-        peer.send_frames(header)
-        await answered_with_error(peer, why)
+        await malformed(peer, why, header)
     for size in (1, 7, 64, 1000):
-        peer.send_frames(b"\xff" + os.urandom(size))
-        await answered_with_error(peer, f"{size + 1} random bytes")
+        await malformed(peer, f"{size + 1} random bytes", b"\xff" + os.urandom(size))
 
 
 @case("Headers", "wire")
@@ -921,8 +896,7 @@ async def the_wrong_number_of_frames_is_malformed(bench: Bench, peer: Peer) -> N
         ((b"", finish), "an empty frame in front"),
         ((S, request, body), "an incarnation in front"),
     ):
-        peer.send_frames(*frames)
-        await answered_with_error(peer, why)
+        await malformed(peer, why, *frames)
     await peer.misses([0, 1], 1, [0, 1], "sequence 0 was never seen")
     await bench.ran(asked, 0, "nothing of that runs")
 
@@ -942,8 +916,7 @@ async def malformed_messages_change_nothing(bench: Bench, peer: Peer) -> None:
         [4, session, 0.0], [6, session, 1], [6, [session]], [7, session], [-2, session, [0, 2]],
         [2.0, session, [0, 2]], [True, None, session, 0, S, None, 1, None],
     ):  # fmt: skip
-        peer.send_frames(cbor2.dumps(array))
-        await answered_with_error(peer, repr(array[:1] + array[2:]))
+        await malformed(peer, repr(array[:1] + array[2:]), cbor2.dumps(array))
     peer.again(1)
     await peer.outcome(1, "the kept outcome, unchanged")
     await bench.runs_on(runs, "the other one runs on")
@@ -973,7 +946,6 @@ async def integers_may_have_any_width(bench: Bench, peer: Peer) -> None:
     narrow = cbor2.dumps([1, None, peer.session, 0, S, None, 1, 60, None])
     peer.send_frames(narrow, body)
     await peer.outcome(0, "the kept outcome, for the same request in another encoding")
-    await bench.ran(asked, 1, "both are one request")
 
 
 @case("Headers", "wire")
@@ -993,10 +965,10 @@ async def a_client_cannot_speak_as_a_worker(bench: Bench, peer: Peer) -> None:
     forged = body_of("forged")
     for number in range(3):
         outcome = messages.WorkerOutcome(peer.session, 0, number, 0, 0.0)
-        peer.send_frames(S, b"client", messages.encode(outcome), forged)
-        await answered_with_error(peer, "a worker's outcome in four frames")
-    peer.send_frames(S, messages.encode(messages.WorkerHello(PROTOCOL_VERSION, 1, "x", True, 256)))
-    await answered_with_error(peer, "a worker's hello")
+        frames = S, b"client", messages.encode(outcome), forged
+        await malformed(peer, "a worker's outcome in four frames", *frames)
+    hello = messages.encode(messages.WorkerHello(PROTOCOL_VERSION, 1, "x", True, 256))
+    await malformed(peer, "a worker's hello", S, hello)
     check(not peer.all(messages.Outcome), "no outcome yet", peer.all(messages.Outcome))
     await bench.open(asked)
     check((await peer.result(0))["key"] == asked["key"], "its own outcome", "a forged one")
@@ -1031,7 +1003,7 @@ async def an_unreadable_body_did_not_run(bench: Bench, peer: Peer) -> None:
 @case("Bodies", "wire", needs=("fail",))
 async def a_group_has_an_item_for_each_member(bench: Bench, peer: Peer) -> None:
     """The outcome of a group has ok and value, or ok and error, for each member in order."""
-    inputs = [bench.echo(0), {"op": "fail", "key": bench.key()}, bench.echo(2)]
+    inputs = [bench.echo(0), bench.input("fail"), bench.echo(2)]
     peer.transmit(0, inputs, body=body_of(inputs, kind="group"))
     items = await peer.result(0)
     check(isinstance(items, list) and len(items) == 3, "three items", items)
@@ -1089,10 +1061,9 @@ async def two_clients_with_one_routing_id_are_both_served(bench: Bench) -> None:
         for peer, each in zip((one, other), asked, strict=True):
             await bench.open(each)
             await peer.result(0, "the outcome on the connection that asked")
-        for peer, each in zip((one, other), asked, strict=True):
+        for peer in (one, other):
             await peer.barrier()
             check(not peer.received, "nothing that is the other one's", peer.received)
-            await bench.ran(each, 1, "it ran once")
 
 
 @case("Connections", "G10")
@@ -1118,7 +1089,6 @@ async def late_bytes_of_a_connection_that_was_replaced_are_only_late(bench: Benc
             check(not old.all(messages.Outcome), "no outcome on the old one", old.received)
             new.transmit(1, bench.echo())
             await new.result(1, "an outcome on the new connection")
-            await bench.ran(asked, 1, "it ran once")
 
 
 # == Cases about sessions: hello, welcome, goodbye, and sessions that are not known
@@ -1201,7 +1171,6 @@ async def a_deadline_stops_what_runs(bench: Bench, peer: Peer) -> None:
     await bench.is_cancelled(asked)
     peer.again(sequence)
     await peer.error(sequence)
-    await bench.ran(asked, 1, "it ran once")
 
 
 @case("Requests", "G9")
@@ -1222,7 +1191,7 @@ async def a_deadline_holds_while_the_client_is_away(bench: Bench, peer: Peer) ->
 async def with_consent_a_death_is_followed_by_another_run(bench: Bench, peer: Peer) -> None:
     """With consent and allowance it is run again after the death, and the outcome counts both."""
     be_patient(bench, peer)
-    asked = {"op": "die", "key": bench.key(), "times": 1}
+    asked = bench.input("die", times=1)
     peer.transmit(0, asked, rerun=True, allowance=3)
     outcome = await peer.outcome(0)
     skip_unless(
@@ -1238,7 +1207,7 @@ async def with_consent_a_death_is_followed_by_another_run(bench: Bench, peer: Pe
 async def the_allowance_caps_the_executions(bench: Bench, peer: Peer) -> None:
     """A request that kills each of its workers ends when its allowance is used up."""
     be_patient(bench, peer)
-    asked = {"op": "die", "key": bench.key()}
+    asked = bench.input("die")
     peer.transmit(0, asked, rerun=True, allowance=2)
     outcome = await peer.outcome(0)
     record = value_of(outcome)
@@ -1316,7 +1285,7 @@ async def a_full_window_refuses_for_now(bench: Bench, peer: Peer) -> None:
     """Past the window a request is refused with a delay, and taken under the same id later."""
     window = peer.window
     skip_unless(window <= LARGEST_WINDOW, f"the window is {window}; {LARGEST_WINDOW} is filled")
-    held = bench.wait()
+    held = bench.held()
     peer.transmit(0, held)
     for sequence in range(1, window):
         peer.transmit(sequence, held)
@@ -1349,7 +1318,6 @@ async def a_client_that_only_repeats_itself_is_served(bench: Bench, peer: Peer) 
     peer.finish(0)
     peer.again(0)
     await peer.refused(0, "finished")
-    await bench.ran(asked, 1, "it ran once")
 
 
 # == Cases at the bounds of a server that are small, and known: queue and sessions
@@ -1363,7 +1331,7 @@ async def a_full_queue_refuses_for_now(bench: Bench) -> None:
     """A request without room to wait is refused with a delay, and taken under its id later."""
     queue = int(bench.limit("queue", QUEUE_MOST))
     async with bench.client() as peer:
-        held = bench.wait()
+        held = bench.held()
         last = min(peer.window, 2 * queue + QUEUE_MOST) - 1
         for sequence in range(last):
             peer.transmit(sequence, held)
@@ -1536,7 +1504,6 @@ async def a_restarted_server_has_a_new_epoch(bench: Bench, peer: Peer) -> None:
                 await trio.sleep(LOOK_S)
         before = await bench.counts(asked)
         await bench.open(asked)
-        await bench.ran(asked, 1, "nothing runs again by itself")
         after = await bench.counts(asked)
         right = not unknown.gone or before == after
         check(right, f"nothing of it runs when it is said to be gone: {before}", after)
@@ -1607,7 +1574,6 @@ async def an_outcome_lost_on_its_way_is_replayed(bench: Bench) -> None:
             await back.outcome(0, "the outcome that was lost")
             back.again(0)
             await back.outcome(0)
-        await bench.ran(asked, 1, "it ran once")
 
 
 @case("A good client", "G2", faults=True)

@@ -281,6 +281,7 @@ async def _run(network: Network, options: Options, watch: Watch, case: Case) -> 
                     opened = [bench.client() for _ in range(case.clients)]
                     peers = [await stack.enter_async_context(each) for each in opened]
                     await case.main(bench, *peers)
+                    await bench.check_runs()
         except (CaseFailed, CaseSkipped) as error:
             failure = error
         try:

@@ -126,12 +126,10 @@ class Hub(SocketPump):
 
     # -- from the handshake to the end ------------------------------------------
 
-    def _adopt(self, sock: socket.socket, peer: str) -> Connection:
+    def _adopt(self, sock: socket.socket, peer: str, outbox: Outbox) -> Connection:
         """Add a new connection and greet the peer."""
         engine = Engine(self._mechanism(), self._frame_limits, self._spare)
-        connection = Connection(
-            sock, engine, self._outbox_of_next(), peer=peer, now_s=self._awake_s
-        )
+        connection = Connection(sock, engine, outbox, peer=peer, now_s=self._awake_s)
         self._connections[connection.fd] = self._shaking[connection.fd] = connection
         self._service.register(connection.fd, EPOLLIN)
         connection.is_watched = True
@@ -534,10 +532,6 @@ class Hub(SocketPump):
             for each in self._connections.values()
             if each.state is ConnectionState.OPEN
         )
-
-    @abstractmethod
-    def _outbox_of_next(self) -> Outbox:
-        """The outbox for a new connection."""
 
     @abstractmethod
     def _opened(self, connection: Connection) -> None:

@@ -148,7 +148,8 @@ class ZmtpRouter(Hub, RouterPump):
                 oldest = next(iter(self._shaking.values()))
                 self._complain(oldest, "too many handshakes at once, and it was the oldest")
                 self._discard(oldest)
-            self._strangers[self._adopt(sock, peer_name(name))] = self._pauses
+            connection = self._adopt(sock, peer_name(name), self._new_outbox())
+            self._strangers[connection] = self._pauses
 
     def _make_room(self) -> bool:
         """Close a connection to make room; returns False if none may be closed."""
@@ -206,9 +207,6 @@ class ZmtpRouter(Hub, RouterPump):
             self._on_peer(connection.route, None)
         self._undelivered += connection.outbox.clear()
 
-    def _outbox_of_next(self) -> Outbox:
-        return self._new_outbox()
-
     def _outboxes(self) -> Collection[Outbox]:
         return [connection.outbox for connection in self._routes.values()]
 
@@ -250,7 +248,7 @@ class ZmtpDealer(Hub, ReconnectingDealer):
     async def _connect(self) -> None:
         sock = await connect(self._peer)
         self._ended = trio.Event()
-        self._attempt = self._adopt(sock, str(self._peer))
+        self._attempt = self._adopt(sock, str(self._peer), self._outbox)
         await self._ended.wait()
 
     def close(self) -> None:
@@ -268,9 +266,6 @@ class ZmtpDealer(Hub, ReconnectingDealer):
         if connection is self._attempt:
             self._attempt = None
             self._ended.set()
-
-    def _outbox_of_next(self) -> Outbox:
-        return self._outbox
 
     def _outboxes(self) -> Collection[Outbox]:
         return (self._outbox,)
