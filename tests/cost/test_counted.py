@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.cost.counted import BATCH, MACHINES, Machines, bytecodes, counted, expected, problems
-from trio_envserve.core.keys import Keys
 from trio_envserve.core.router import Router
+from trio_envserve.core.work import Works
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -67,7 +67,7 @@ def test_dearer_router_is_noticed(monkeypatch):
 
 
 def test_dearer_keys_are_noticed(monkeypatch):
-    slowed(monkeypatch, Keys, "step", lambda keys: 50)
+    slowed(monkeypatch, Works, "claim", lambda works: 50)
     (problem,) = problems(counted(grown=False))
     assert problem.startswith("the router executes")
     assert "for a keyed request" in problem
@@ -76,7 +76,7 @@ def test_dearer_keys_are_noticed(monkeypatch):
 @pytest.mark.slow
 def test_cost_that_grows_with_pending_requests_is_noticed(monkeypatch):
     slowed(monkeypatch, Router, "take", lambda router: sum(
-        len(session.entries) for session in router.cache.sessions.values()
+        len(session.tickets) for session in router.sessions.known.values()
     ))  # fmt: skip
     assert any("with 10,000 in flight" in problem for problem in problems(counted()))
 
