@@ -33,7 +33,8 @@ def of(accounts: Accounts, number: int) -> Account:
 
 
 def namespace_of(accounts: Accounts, namespace: bytes) -> Account:
-    return accounts.of_namespace(namespace, namespace.ljust(16, b"."), is_durable=False)
+    known = accounts.namespaces.get(namespace)
+    return known or accounts.open(namespace, namespace.ljust(16, b"."), is_durable=False)
 
 
 # -- the queue --------------------------------------------------------------------
