@@ -16,7 +16,7 @@ from trio_envserve.core.router import Router
 from trio_envserve.core.router_effects import ToClient
 from trio_envserve.core.sessions import Session
 from trio_envserve.core.terms import ID_BYTES, Status
-from trio_envserve.core.work import Work, WorkInput, WorkState
+from trio_envserve.core.work import Ticket, Work, WorkInput, WorkState
 
 from .helpers import Ids, error_body, identifier, worker_of
 
@@ -36,7 +36,8 @@ def made(payload: bytes = b"outcome") -> RetainedOutcome:
 
 def lost(work: Any) -> RetainedOutcome:
     """The outcome of a work whose worker is dead."""
-    outcome = messages.Outcome(*work.id, Status.ERROR, "w0-1", None, work.executions)
+    session, sequence = work.id
+    outcome = messages.Outcome(session, sequence, Status.ERROR, "w0-1", None, work.executions)
     return RetainedOutcome.made(outcome, error_body("worker-lost"))
 
 
@@ -46,8 +47,8 @@ class Bench:
 
     def __init__(self, keys: KeyLimits = LIMITS, *, reads: bool = False, **limits: Any) -> None:
         self.router = Router(
-            epoch=bytes(ID_BYTES), slots=1, now_s=0.0, new_id=Ids(1 << 40), limits=ServerLimits(**limits),
-            keys=keys, journaled=reads, resting=reads,
+            epoch=bytes(ID_BYTES), slots=1, now_s=0.0, new_id=Ids(1 << 40),
+            limits=ServerLimits(**limits), keys=keys, journaled=reads, resting=reads,
         )  # fmt: skip
         self.works, self.accounts = self.router.works, self.router.accounts
         self.works.knows_environment = True
@@ -108,7 +109,7 @@ class Bench:
 
     # -- clients ----------------------------------------------------------------
 
-    def session(self, number: int) -> Session:
+    def session(self, number: int) -> Session[Ticket]:
         """The session of a client, opened if there is none."""
         route = b"route %d" % number
         session = self.works.sessions.known.get(identifier(number)) or self.works.sessions.open(
@@ -153,7 +154,8 @@ class Bench:
 
     def work(self, number: int = 0) -> Work:
         """A work with a key, by its number."""
-        return self.works.generations[number]
+        work: Work = self.works.generations[number]
+        return work
 
     def own(self, number: int = 1, sequence: int = 0) -> Work:
         """The work of a request without a key."""

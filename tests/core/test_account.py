@@ -260,7 +260,7 @@ def test_each_session_takes_its_share_of_what_the_others_leave():
 
 
 def hogs_and_one(
-    takes: Callable[[Accounts, Account], int], **limits: int
+    takes: Callable[[Accounts, Account], int], **limits: Any
 ) -> tuple[Accounts, Account]:
     """So many sessions that took all they could that nothing is left, and another one."""
     accounts = accounts_with(sessions=100, session_share=0.5, **limits)

@@ -89,8 +89,7 @@ class Pool:
         size = len(worker.live)
         for each in list(worker.live.values()):
             worker.end(each)
-            entry = each.entry
-            assert entry is not None
+            entry: Work = each.work
             self.group[entry.id.sequence] = worker, size
             if entry.executions < entry.allowance:
                 entry.suspicion = worker.id, size

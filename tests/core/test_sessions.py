@@ -13,6 +13,7 @@ from trio_envserve.core.messages import Hello
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.router_inputs import Tick
 from trio_envserve.core.sessions import Session
+from trio_envserve.core.work import Ticket
 
 from .bench import Bench
 from .helpers import ALL, STRANGER, Pair, identifier, limited
@@ -24,7 +25,7 @@ def hello(number: int) -> Hello:
     return Hello(1, identifier(NONCE + number), 1, "flood", 1 << 20)
 
 
-def opened(bench: Bench, number: int, route: bytes, now_s: float = 0.0) -> Session | None:
+def opened(bench: Bench, number: int, route: bytes, now_s: float = 0.0) -> Session[Ticket] | None:
     return bench.works.sessions.open(
         identifier(number), identifier(NONCE + number), "x", route, 1, now_s
     )  # fmt: skip

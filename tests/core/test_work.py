@@ -253,6 +253,7 @@ def test_a_work_that_waits_to_run_again_has_its_outcome_retained_when_the_router
 def test_the_orphan_deadline_of_work_that_the_router_had_answered_ended_the_server():
     """It never ran, so its outcome was not retained; and its time ran on."""
     bench, work = bench_in(S.WAITING)
+    assert work is not None
     bench.end(1, lost=True)
     assert bench.answer(work) == [(3, 0, "worker-lost")]
     assert not bench.works.orphans
@@ -1283,7 +1284,8 @@ def test_g2_a_lost_request_runs_again_only_with_consent_and_allowance_left(
 def test_g2_the_allowance_is_a_cap_over_all_executions():
     bench = Bench()
     bench.ask(1, rerun=True, allowance=3)
-    work, told = bench.own(), []
+    work = bench.own()
+    told: list[Told] = []
     for _ in range(3):
         assert told == []
         told = bench.dies(bench.dispatch(work))
@@ -1593,7 +1595,7 @@ def test_commands_of_one_namespace_left_no_room_for_those_of_others():
         sequence = next(sequences)
         name = KeyName(namespace, key)
         ((*_, said),) = bench.command(1, KeyAct.FORGET, b"id", name, sequence)
-        return said != "commands-full"
+        return bool(said != "commands-full")
 
     for number in range(8):
         forget(b"busy", b"%d" % number)
@@ -1616,3 +1618,45 @@ def test_a_command_that_a_journal_has_twice_counted_twice_for_ever():
     bench.wait(1.0)
     assert not bench.works.commands
     assert not bench.works.commands_of
+
+
+# -- bounds of what waits, and statements ----------------------------------------------
+
+
+def test_g8_so_many_may_wait_for_a_key_and_a_caller_that_is_back_takes_its_old_place():
+    bench = Bench(KeyLimits(waiters=2))
+    bench.ask(1, name=NAME)
+    bench.ask(2, name=NAME)
+    crowded = [(3, 0, "key-crowded")]
+    assert bench.ask(3, name=NAME) == bench.attach(3) == crowded
+    bench.end(1, lost=True)
+    assert bench.ask(3, name=NAME) == crowded
+    assert bench.ask(11, name=NAME) == []
+    assert bench.run(bench.work()) == [(2, 0, OUT), (11, 0, OUT)]
+    assert bench.ask(3, name=NAME) == crowded
+    assert bench.attach(3) == [(3, 0, OUT)], "it does not wait"
+
+
+def test_g8_a_statement_of_more_than_a_window_is_ignored():
+    bench = Bench(window=2)
+    bench.ask(1)
+    missing = bench.works.sync(bench.session(1), 5, Ranges((1, 2, 3)), math.inf)
+    assert (bench.turn(), missing) == ([], Ranges())
+    assert bench.session(1).standing(0) == "waiting"
+
+
+def test_what_is_pending_and_was_never_seen_is_missing_below_the_end_of_a_statement():
+    bench = Bench()
+    bench.finish(1, 1)
+    missing = bench.works.sync(bench.session(1), 3, Ranges((0, 1, 2, 3)), math.inf)
+    assert [*missing] == [0, 2]
+
+
+def test_who_has_finished_and_had_no_time_to_leave_is_sent_no_deltas():
+    bench = Bench()
+    bench.ask(1, name=NAME)
+    bench.dispatch(bench.work())
+    assert [*bench.works.followers(bench.work())] == [bench.session(1).tickets[0]]
+    bench.works.budget.left = 0
+    bench.works.finish(bench.session(1), Ranges((0,)))
+    assert [*bench.works.followers(bench.work())] == []

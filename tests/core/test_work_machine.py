@@ -81,8 +81,8 @@ class WorkMachine(RuleBasedStateMachine):
         self.bench.reached = self.reached
         self.works = self.bench.works
         self.model = Model()
-        self.made: dict[Id, dict[str, Any]] = {}
-        """How each request was made."""
+        self.made: dict[Id, tuple[dict[str, Any], model.Terms, tuple[Any, ...]]] = {}
+        """How each request was made: to the bench, its terms, and the rest to the model."""
         self.pairs: list[tuple[Job, Work]] = []
         """The works of the model that are not over, and theirs."""
         self.executions: dict[Job, Execution] = {}
@@ -205,15 +205,14 @@ class WorkMachine(RuleBasedStateMachine):
     ) -> Id:  # fmt: skip
         id = session, self.base(session) if sequence is None else sequence
         caller = self.model.clients[session].caller
-        how = {
+        how: dict[str, Any] = {
             "name": name, "body": payload, "rerun": rerun, "allowance": allowance,
             "act": KeyAct[act.upper()], "tag": tag, "caller": caller,
             "reissue": Reissue(*reissue) if reissue else None,
         }  # fmt: skip
         terms = (name, payload, rerun, act, tag, reissue)
         if self.model.asked(id) is None:
-            self.made[id] = {"how": how, "rest": (terms, payload, rerun, allowance, act, reissue)}
-            self.made[id]["tag"] = tag
+            self.made[id] = how, terms, (rerun, allowance, act, reissue, tag)
         told = self.bench.ask(*id, **how)
         expected = self.model.request(id, terms, payload, rerun, allowance, act, reissue, tag)
         self.check(told, expected)
@@ -234,13 +233,11 @@ class WorkMachine(RuleBasedStateMachine):
     def again(self, data: st.DataObject, other: bool) -> None:
         """A request that is not finished comes another time, or another one under its id."""
         id = data.draw(st.sampled_from(self.asked()), label="request")
-        how = dict(self.made[id]["how"])
-        terms, payload, *rest = self.made[id]["rest"]
+        how, terms, rest = self.made[id]
         if other:
-            payload = how["body"] = payload + b"!"
-            terms = "other", *terms[1:]
+            how, terms = {**how, "body": how["body"] + b"!"}, ("other", *terms[1:])
         told = self.bench.ask(*id, **how)
-        self.check(told, self.model.request(id, terms, payload, *rest, self.made[id]["tag"]))
+        self.check(told, self.model.request(id, terms, how["body"], *rest))
 
     @precondition(lambda self: self.alive())
     @rule(data=st.data(), ahead=st.sets(AHEAD, min_size=1, max_size=3))
@@ -288,7 +285,7 @@ class WorkMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def cancel_some(self, data: st.DataObject) -> None:
         id = data.draw(st.sampled_from(self.asked()), label="request")
-        self._cancel(*id, keyed=self.made[id]["how"]["name"] is not None)
+        self._cancel(*id, keyed=self.made[id][0]["name"] is not None)
 
     @precondition(lambda self: self.alive())
     @rule(data=st.data())

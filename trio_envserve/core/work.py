@@ -1641,8 +1641,6 @@ class Works:
 
     def _read_or_rest(self, work: Work) -> None:
         """A work of the archive was asked for: read its outcome if anybody waits."""
-        if work.state is not _W.ARCHIVED:
-            return
         if work.tickets:
             if work.number not in self._reading:
                 self._wanted[work.number] = None
