@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -210,6 +211,18 @@ def cancels_for_one_alone(works, work, arg):
         works._close(work)
 
 
+def counts_a_waiter_twice(original, works, work, arg):
+    refusal = original(works, work, arg)
+    if refusal is None:
+        work.tickets += (arg[0],)
+    return refusal
+
+
+def retains_for_less(original, works):
+    works.keys = dataclasses.replace(works.keys, retention_s=5.0)
+    original(works)
+
+
 def retains_from_the_outcome(original, works, work, outcome):
     original(works, work, outcome)
     if work.state is S.COMPLETED:
@@ -310,6 +323,7 @@ MUTANTS: dict[str, Mutant] = {
     "a caller that is back is counted beside its lost waiter": around(
         Works, "_join", lost_ones_go_on_beside
     ),
+    "a waiter is counted twice": around(Works, "_join", counts_a_waiter_twice),
     "the first of two waiters cancels": cells(Input.LEAVE, the_first_cancels),
     "work goes on when the last one has left": cells(Input.LEAVE, goes_on_for_nobody),
     "a lost waiter has left": cells(Input.LOSE, Works._leave),
@@ -332,6 +346,7 @@ MUTANTS: dict[str, Mutant] = {
     "started is false for what others wait for": around(Works, "_end_by", says_it_never_started),
     "retention forgets what still runs": forgets_what_runs,
     "retention begins with the outcome": around(Works, "_conclude", retains_from_the_outcome),
+    "retention ends too early": around(Works, "_end_due", retains_for_less),
     "a full table makes room": cells(Input.ASK, makes_room, S.ABSENT),
     "everything may be opened": attribute(Accounts, "may_open", lambda *args: True),
     "dispatching never pauses for a namespace": attribute(
