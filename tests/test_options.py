@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ class Bounded:
     name: str = option("", "A name.")
     mode: str = option("fast", "A mode.", choices=("fast", "slow"))
     flag: bool = option(False, "A flag.")
+    names: tuple[str, ...] = option((), "Some names.")
+    table: Mapping[str, Any] = option(dict, "A table.")
     told: object = option(None, "In a program only.", in_program=True)
 
 
@@ -45,6 +48,9 @@ class Bounded:
         ('part = "half"', "part is a number above 0 to 1, not 'half'"),
         ("name = 1", "name is a text, not 1"),
         ('mode = "slwo"', "one of fast, slow, not 'slwo'; did you mean 'slow'?"),
+        ('names = "ab"', "names is a list of texts, not 'ab'"),
+        ("names = [1]", "names is a list of texts, not [1]"),
+        ("table = 1", "table is a table, not 1"),
         ("flag = 1", "flag is true or false, not 1"),
         ("flga = true", "no option 'flga'; did you mean 'flag'?"),
         ("told = 1", "no option 'told'"),
@@ -110,6 +116,10 @@ def test_file_of_a_server_says_what_is_not_given(tmp_path: Path):
         ("[limits]\nxyz = 60", r"no limit 'xyz' (known: announce_bytes, "),
         ("[limits]\nwaiters = 1.5", "waiters is a whole number"),
         ('curve = "nowhere"', "nowhere/server.key: No such file"),
+        ("limits = 3", "limits is a table, not 3"),
+        ("worker_environ = 3", "worker_environ is a list, not 3"),
+        ("journal = 3", "journal is a text, not 3"),
+        ("args = 3", "args is a table, not 3"),
         ("fence_s = -1", "is a number of seconds or none, not -1"),
     ],
 )

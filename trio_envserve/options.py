@@ -27,7 +27,15 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 _KEY = "option"
-_WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
+_WORDS = {
+    "int": "a whole number", "float": "a number", "bool": "true or false", "Mapping": "a table",
+    "tuple": "a list of texts", "Sequence": "a list",
+}  # fmt: skip
+_TAKEN: Mapping[str, Any] = {
+    "bool": bool, "str |": (str, os.PathLike, list, tuple), "str": str, "Mapping": Mapping,
+    "Sequence": (list, tuple),
+}  # fmt: skip
+"""What may be given, by how a type begins."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,10 +95,15 @@ class Option:
             if not number or isinstance(given, bool) or not self._is_within(given):
                 raise wrong
             return float(given) if self.kind == "float" else given
-        if self.kind == "bool" and not isinstance(given, bool):
+        if self.kind.startswith("tuple"):
+            if not isinstance(given, (list, tuple)) or not all(isinstance(x, str) for x in given):
+                raise wrong
+            return tuple(given)
+        taken = next(
+            (types for kind, types in _TAKEN.items() if self.kind.startswith(kind)), object
+        )
+        if not isinstance(given, taken):
             raise wrong
-        if self.kind == "str" and not isinstance(given, str):
-            raise ConfigError(f"{where} is a text, not {given!r}")
         return given
 
     def _is_within(self, given: float) -> bool:
@@ -100,7 +113,7 @@ class Option:
         """What it may be."""
         if self.choices:
             return f"one of {', '.join(self.choices)}"
-        words = _WORDS.get(self.kind, "a text")
+        words = _WORDS.get(self.kind.partition("[")[0], "a text")
         if self.most < math.inf:
             least = f"above {self.above:g}" if self.above > -math.inf else f"from {self.least:g}"
             return f"{words} {least} to {self.most:g}"

@@ -26,16 +26,17 @@ def make():
 """
 
 
-async def test_serve_opens_doors_and_closes_them(tmp_path: Path):
+async def test_serve_opens_the_doors_of_its_file_and_closes_them(tmp_path: Path):
     (tmp_path / "answering.py").write_text(ENVIRONMENT)
     tokens = tmp_path / "tokens"
     tokens.write_text(TOKEN)
     tokens.chmod(0o600)
-    doors = (
-        "--http", "127.0.0.1:0", "--token-file", str(tokens), "--http-host", "a.example",
-        "--http-limit", "body_bytes=1000", "--verifiers-bind", "tcp://127.0.0.1:0",
-    )  # fmt: skip
-    async with forked(tmp_path, "serve", "answering.py:make", *BIND, *doors, "--json") as serving:
+    (tmp_path / "serve.toml").write_text(
+        'environment = "answering.py:make"\nbind = "tcp://127.0.0.1:0"\n[serve]\n'
+        f'http = "127.0.0.1:0"\ntoken_file = "{tokens}"\nhttp_hosts = ["a.example"]\n'
+        'http_limits = {body_bytes = 1000}\nverifiers_bind = "tcp://127.0.0.1:0"\n'
+    )
+    async with forked(tmp_path, "serve", "--config", "serve.toml", "--json") as serving:
         told = await serving.event("serving")
         await serving.event("ready")
         shown = {"authorization": f"Bearer {TOKEN}", "host": "a.example"}

@@ -282,9 +282,10 @@ class Command(click.Command):
                 formatter.write_text(_sentence(self.help or ""))
                 if examples := _examples(self.help or ""):
                     formatter.write("\n" + "".join(f"{'':2}{line}\n" for line in examples))
+        options = sorted(self.options.values(), key=lambda each: not each.common)
         rows = [
             (_left(each), _right(each, whole=whole))
-            for each in self.options.values()
+            for each in options
             if not each.argument and not each.hidden and (whole or each.common)
         ]
         rows.append(("--help-all", "Show everything: all options, exit codes."))
@@ -344,7 +345,7 @@ def _param(about: Option) -> click.Parameter:
         return click.Option([about.name, *filter(None, (about.short,)), flags], is_flag=True)
     return click.Option(
         [about.name, *filter(None, (about.short,)), *flags.split()], multiple=many,
-        type=_Value(about),
+        type=str if many else _Value(about),
     )  # fmt: skip
 
 

@@ -89,6 +89,12 @@ def _workers(said: Any) -> int | WorkerRange:
     return said if isinstance(said, WorkerRange) else WorkerRange.of(str(said))
 
 
+def _limits(said: Any) -> Any:
+    if not isinstance(said, (Mapping, ServerLimits)):
+        raise ConfigError(f"limits is a table, not {said!r}")
+    return said
+
+
 def _curve(said: Any) -> ServerCurve:
     return said if isinstance(said, ServerCurve) else ServerCurve.from_folder(said)
 
@@ -178,7 +184,7 @@ class ServerOptions:
     limits: ServerLimits | None = option(
         None,
         "Any bound or timer, e.g. lease_s=60. They are on the page on limits.",
-        flag="--limit", metavar="NAME=VALUE", parse=pairs, common=True,
+        flag="--limit", metavar="NAME=VALUE", parse=pairs, make=_limits, common=True,
     )  # fmt: skip
     keys: KeyLimits | None = option(None, "Bounds and timers of keys.", in_program=True)
     wire: WireLimits | None = option(

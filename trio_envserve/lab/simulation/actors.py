@@ -960,12 +960,16 @@ class SimServer(SimProcess):
         speaker = link.peer
         if isinstance(speaker, SimWorker) and speaker.junk and speaker.server is not self:
             return  # the stream of a process is no other's, whatever it says of its name
+        self.tell_reported(frames)
+        given = WorkerMessage((link.route, *frames), self.events.now_s)
+        self._carry_out(self.router.take(given))
+
+    def tell_reported(self, frames: Frames) -> None:
+        """Say what a worker of its own reports."""
         worker = self.world.worker_by_incarnation.get(bytes(frames[0]))
         if worker is not None and worker.server is self:
             for message, body in said_in(frames, 2 if len(frames) == 4 else 1):
                 self.world.happened("reported", worker.name, "", message, body)
-        given = WorkerMessage((link.route, *frames), self.events.now_s)
-        self._carry_out(self.router.take(given))
 
     def _from_host(self, link: Link, frames: Frames) -> None:
         assert self.hosts is not None
@@ -1323,11 +1327,7 @@ class SimServerHosts:
         for given in inputs:
             match given:
                 case WorkerMessage():
-                    worker, incarnation, *rest = given.frames
-                    of = world.worker_by_incarnation.get(bytes(incarnation))
-                    if of is not None and of.id == worker:
-                        for message, body in said_in(given.frames, 3 if len(rest) == 3 else 2):
-                            world.happened("reported", of.name, "", message, body)
+                    server.tell_reported(given.frames[1:])
                 case Exited():
                     world.happened("reaped", server.names[given.worker])
                 case HostsDead():
