@@ -67,7 +67,7 @@ def test_dearer_router_is_noticed(monkeypatch):
 
 
 def test_dearer_keys_are_noticed(monkeypatch):
-    slowed(monkeypatch, Works, "claim", lambda works: 50)
+    slowed(monkeypatch, Works, "_ask_key", lambda works: 200)
     (problem,) = problems(counted(grown=False))
     assert problem.startswith("the router executes")
     assert "for a keyed request" in problem
