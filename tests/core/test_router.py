@@ -79,6 +79,14 @@ def test_g9_a_stopped_server_does_not_age_its_clients():
     assert pair.cancels == []
 
 
+def test_g8_a_request_that_is_answered_at_once_leaves_no_deadline():
+    pair, session = Pair.with_stranger()
+    pair.close()
+    pair.ask(session, deadline_s=1e9)
+    assert isinstance(pair.heard(), messages.Outcome)
+    assert not pair.router._deadlines
+
+
 def test_g8_deadlines_of_finished_requests_are_dropped():
     pair, session = Pair.with_stranger()
     for sequence in range(3000):
