@@ -150,7 +150,8 @@ class WorkMachine(RuleBasedStateMachine):
         fates = st.sampled_from(["wait", "run", "run", "end", "hold", "hold"])
         for fate in data.draw(st.lists(fates, min_size=1, max_size=3), label="fates"):
             name = data.draw(st.none() | NAME, label="name")
-            id = self._request(self.session(data), name, b"p", True, 2)
+            rerun = data.draw(st.sampled_from([True, True, None, False]), label="consent")
+            id = self._request(self.session(data), name, b"p", rerun, 2)
             asked = self.model.asked(id)
             job = None if asked is None else asked.job
             if fate == "wait" or job is None:
@@ -435,7 +436,17 @@ class WorkMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def the_router_answers(self, data: st.DataObject) -> None:
         """When the server closes, or nothing can run."""
-        job = self.job(data, "waiting", "running")
+        self._answer(self.job(data, "waiting", "running"))
+
+    @precondition(lambda self: self.any_in("running"))
+    @rule(data=st.data(), dead=st.booleans())
+    def an_execution_ends_late(self, data: st.DataObject, dead: bool) -> None:
+        """The router has answered meanwhile."""
+        job = self.job(data, "running")
+        self._answer(job)
+        self._end(job, b"late", dead=dead)
+
+    def _answer(self, job: Job) -> None:
         work = self.work(job)
         told = self.bench.answer(work)
         size = work.outcome.size_bytes if isinstance(work.outcome, RetainedOutcome) else 0
