@@ -320,10 +320,12 @@ MUTANTS: dict[str, Mutant] = {
     "a caller that is back is counted beside its live waiter": attribute(
         Works, "_replace", lambda *args: None
     ),
-    "a caller that is back is counted beside its lost waiter": around(
-        Works, "_join", lost_ones_go_on_beside
+    "a caller that is back is counted beside its lost waiter": cells(
+        Input.ASK, lambda *args: lost_ones_go_on_beside(Works._join, *args), *OPEN[:3]
     ),
-    "a waiter is counted twice": around(Works, "_join", counts_a_waiter_twice),
+    "a waiter is counted twice": cells(
+        Input.ASK, lambda *args: counts_a_waiter_twice(Works._join, *args), *OPEN[:3]
+    ),
     "the first of two waiters cancels": cells(Input.LEAVE, the_first_cancels),
     "work goes on when the last one has left": cells(Input.LEAVE, goes_on_for_nobody),
     "a lost waiter has left": cells(Input.LOSE, Works._leave),
