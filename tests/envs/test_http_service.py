@@ -49,7 +49,7 @@ def scored(given):
 
 
 async def test_the_input_is_posted_and_the_answer_is_the_result(monkeypatch):
-    monkeypatch.setenv("ENVSERVE_TEST_KEY", "s3cret")
+    monkeypatch.setenv("ENVSERVE_TEST_KEY", " s3cret\n")
     async with serve(scored) as (service, url):
         async with asking(url, key_env="ENVSERVE_TEST_KEY") as run:
             for a in range(100):

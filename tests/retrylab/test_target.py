@@ -31,6 +31,9 @@ class Numbers:
     def kinds(self):
         return ()
 
+    def without(self, fault):
+        return self
+
     def schedule(self):
         return [f"adds {self.numbers}"]
 

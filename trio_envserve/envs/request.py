@@ -95,18 +95,10 @@ class RolloutRequest:
     @classmethod
     def from_body(cls, body: object) -> RolloutRequest:
         """The request in a decoded body.  Raises :class:`ProtocolError`."""
-        fields = _exactly(body, _FIELDS, "")
-        model = _exactly(fields["model"], _MODEL_FIELDS, "model.")
+        fields = dict(_exactly(body, _FIELDS, ""))
+        model = _exactly(fields.pop("model"), _MODEL_FIELDS, "model.")
         try:
-            return cls(
-                kind=fields["kind"],
-                input=fields["input"],
-                endpoint=model["endpoint"],
-                model_name=model["name"],
-                sampling_args=fields["sampling_args"],
-                max_retries=fields["max_retries"],
-                state_columns=fields["state_columns"],
-            )
+            return cls(**fields, endpoint=model["endpoint"], model_name=model["name"])
         except ConfigError as exc:
             raise ProtocolError(f"request body: {exc}") from None
 

@@ -34,7 +34,7 @@ from __future__ import annotations
 import dataclasses
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import cbor2
 
@@ -189,8 +189,22 @@ class Session:
 
     message_bytes: int
     """Largest outcome that its client takes."""
+    nonce: bytes
+    """That of its hello."""
     tickets: dict[int, Ticket] = dataclasses.field(default_factory=dict)
     finished: Spans = ()
+
+
+class Confirm(NamedTuple):
+    """The answer to a cancel."""
+
+    started: bool
+    """Whether the work may have been started."""
+    keyed: bool
+    facts: tuple[Fact, ...]
+    """Records that must be safe before."""
+    after: int | None = None
+    """How many of the unsafe records it may wait for; None in the turn of the cancel."""
 
 
 OWN: Final = frozenset({
@@ -246,9 +260,10 @@ class Model(Judge):
         self.runs: dict[tuple[str, int], Run] = {}
         self.said: dict[tuple[Name, int, Tag], tuple[Told, Fact]] = {}
         """Answers to the commands with ids of their own, the oldest first, and their records."""
-        self.confirms: dict[RequestId, tuple[bool, bool, tuple[Fact, ...]]] = {}
-        """Cancels that are to be answered: whether the work may have been started, whether it
-        has a key, and what must be safe before."""
+        self.confirms: dict[RequestId, Confirm] = {}
+        """Cancels that are to be answered."""
+        self.pending: dict[RequestId, tuple[Told, int]] = {}
+        """What is due and was not told, and how many of the unsafe records it may wait for."""
         self.closing = False
         self.doubtful: set[str] = set()
         """Labels of works that have broken a promise."""
@@ -444,9 +459,9 @@ class Model(Judge):
             facts: tuple[Fact, ...] = ()
             if work is not None and work.keyed and not work.open:
                 facts = (("closed", work.number),)
-            self.confirms[request] = started, keyed, facts
+            self.confirms[request] = Confirm(started, keyed, facts)
             return
-        self.confirms.setdefault(request, (started, keyed, ()))
+        self.confirms.setdefault(request, Confirm(started, keyed, ()))
 
     def lapse(self, session: bytes) -> None:
         """A lease has ended: callers of keys go on counting, the rest leaves."""
@@ -739,6 +754,7 @@ class Model(Judge):
             self.broken("G3", f"{request} is answered, and was not asked")
             return
         self._owed.pop(request, None)
+        self.pending.pop(request, None)
         if ticket.told is not None:
             if ticket.told != (outcome, payload):
                 self.broken("G3", f"{request}: two outcomes that differ")
@@ -797,7 +813,7 @@ class Model(Judge):
 
     def confirm(self, request: RequestId, started: bool) -> None:
         """The cancel of a request is answered."""
-        due, keyed, facts = self.confirms.pop(request, (started, False, ()))
+        due, keyed, facts, _ = self.confirms.pop(request, Confirm(started, False, ()))
         if due != started:
             text = f"{request} is cancelled, and was {'' if due else 'never '}started"
             self.broken("G7" if keyed else "G9", text)
@@ -851,6 +867,14 @@ class Model(Judge):
     def synced(self, records: int) -> None:
         """So many records, the oldest first, are safe."""
         del self.unsafe[:records]
+        self.pending = {
+            request: (due, max(0, after - records))
+            for request, (due, after) in self.pending.items()
+        }
+        for request, confirm in self.confirms.items():
+            if confirm.after:
+                after = max(0, confirm.after - records)
+                self.confirms[request] = confirm._replace(after=after)
 
     # -- turns ----------------------------------------------------------------
 
@@ -867,22 +891,44 @@ class Model(Judge):
                     self.broken("G7", f"{work.label} is stopped, and wanted", work.label)
                 else:
                     work.outcome = UNKNOWN
-        for request, code in self._refusals.items():
+        for request, code in self._refusals.items() if self._refusals else ():
             guarantee = "G6" if code == "key-conflict" else "G2"
             self.broken(guarantee, f"{request} must be refused: {code}")
-        if self.prompt:
-            for request, due in self._owed.items():
-                session = self.sessions.get(request.session)
-                ticket = None if session is None else session.tickets.get(request.sequence)
-                if ticket is not None and not self.unsafe:
-                    text = f"{ticket.label}: {due} is due, and nothing is told"
-                    self.broken(_breaks(due, None), text, ticket.label)
+        if self.prompt and (self._owed or self.pending or self.confirms):
+            self._be_prompt()
         for facts, what, label in self._told:
             for fact in facts:
                 if fact in self.unsafe:
                     self.broken("G11", f"{what}, and {fact} is not safe", label)
         for fact in self._facts:
             self.broken("G11", f"{fact} must be recorded, and is not")
+
+    def _be_prompt(self) -> None:
+        """What is due is told in this turn, unless it waits for what is written and not safe."""
+        unsafe = len(self.unsafe)
+        for request, due in self._owed.items():
+            ticket = self._ticket(request)
+            at_once = ticket is not None and due[0] == "outcome"
+            if at_once and ticket is not None and not set(ticket.needs) & set(self.unsafe):
+                self.pending[request] = due, 0
+            else:
+                self.pending[request] = due, unsafe
+        for request, (due, after) in list(self.pending.items()):
+            ticket = self._ticket(request)
+            if ticket is None:
+                del self.pending[request]
+            elif not after:
+                text = f"{ticket.label}: {due} is due, and nothing is told"
+                self.broken(_breaks(due, None), text, ticket.label)
+        for request, confirm in self.confirms.items():
+            if confirm.after is None:
+                self.confirms[request] = confirm = confirm._replace(after=unsafe)
+            if not confirm.after:
+                self.broken("G7" if confirm.keyed else "G9", f"the cancel of {request} is ignored")
+
+    def _ticket(self, request: RequestId) -> Ticket | None:
+        session = self.sessions.get(request.session)
+        return None if session is None else session.tickets.get(request.sequence)
 
 
 def _of_record(fact: Fact) -> str:
@@ -943,10 +989,11 @@ class Boundary(Model):
     actor is the server or (*) the worker:
 
     ``heard`` a client's message, ``reported``* a worker's, ``passes`` (time, and whether leases may
-    end), ``back``* (a worker of an earlier server), ``closing``; ``said`` or ``missed`` an answer,
-    ``commanded``* a worker, ``lost``* one, ``wrote`` records; ``synced`` and ``fell`` of the disk,
-    ``reads`` and ``damaged`` of outcomes there; ``turned`` when the effects of an input were
-    carried out; ``begins`` a new server.
+    end), ``back``* (a worker of an earlier server), ``broken`` (the environment), ``reaped``* one,
+    ``closing``; ``said`` or ``missed`` an answer, ``commanded``* a worker, ``kills``, ``lost``*
+    one, ``wrote`` records, ``closed``; ``synced`` and ``fell`` of the disk, ``reads`` and
+    ``damaged`` of outcomes there; ``turned`` when the effects of an input were carried out;
+    ``begins`` a new server.
     """
 
     def __init__(
@@ -963,7 +1010,6 @@ class Boundary(Model):
         """Requests that are refused in this turn, and the code."""
         self._gone: set[bytes] = set()
         """Sessions that are said to be unknown in this turn."""
-        self._nonces: dict[bytes, bytes] = {}
         self._hellos: dict[bytes, int] = {}
         """The most bytes of an outcome that each hello names, until it is welcomed."""
         self._left: tuple[Record, ...] = ()
@@ -974,32 +1020,44 @@ class Boundary(Model):
 
     def see(self, event: Event) -> list[Violation]:
         """Violations that an event shows."""
-        kind = event.kind
-        if kind in _OF_A_TURN:
-            if kind == "lost":  # who is told that a worker is dead may be told before
-                self._turn.insert(self._inputs, (kind, event.actor, event.what))
+        at_s, kind, actor, _, what = event
+        if kind == "turned":
+            self._read_clock(at_s)
+            return self._deal(at_s) if self._turn or self.found else []
+        if kind in _BESIDE:
+            getattr(self, f"_{kind}")(at_s, *what)
+            return []
+        if kind == "lost":  # who is told that a worker is dead may be told before
+            self._turn.insert(self._inputs, (kind, actor, what))
+            return []
+        if kind == "commanded" and type(what[1]) is messages.Statement:
+            self._stated(actor, what[0])
+            return []
+        if kind in ("said", "missed"):
+            told = what[-2]
+            if type(told) not in _OF_ANSWERS:
                 return []
-            self._turn.append((kind, event.actor, event.what))
-            self._inputs += kind in _INPUTS
-            if kind in ("said", "missed"):
-                told = event.what[-2]
-                if type(told) is messages.Refused:
-                    self._refused[RequestId(told.session, told.sequence)] = told.code
-                elif type(told) is messages.Unknown and told.session in self.sessions:
-                    self._gone.add(told.session)
-            return []
-        if kind != "turned":
-            if kind in _BESIDE:
-                getattr(self, f"_{kind}")(event.at_s, *event.what)
-            return []
-        self._read_clock(event.at_s)
+            if type(told) is messages.Refused:
+                self._refused[RequestId(told.session, told.sequence)] = told.code
+            elif type(told) is messages.Unknown and told.session in self.sessions:
+                self._gone.add(told.session)
+        elif kind in _INPUTS:
+            if kind == "reported" and type(what[0]) is messages.Beat:
+                return []
+            self._inputs += 1
+        self._turn.append((kind, actor, what))
+        return []
+
+    def _deal(self, at_s: float) -> list[Violation]:
+        """Deal with an input and its effects."""
         turn, self._turn, self._inputs = self._turn, [], 0
         for kind, actor, what in turn:
             getattr(self, _OF_A_TURN[kind])(actor, *what)
         self.settle()
-        self._refused.clear()
-        self._gone.clear()
-        found = [Violation(g, event.at_s, text, label) for g, text, label in self.found]
+        if self._refused or self._gone:
+            self._refused.clear()
+            self._gone.clear()
+        found = [Violation(g, at_s, text, label) for g, text, label in self.found]
         self.forget_turn()
         return found
 
@@ -1008,7 +1066,7 @@ class Boundary(Model):
 
     def _begins(self, at_s: float) -> None:
         self.begin()
-        self._incarnations, self._nonces, self._hellos, self._turn = {}, {}, {}, []
+        self._incarnations, self._hellos, self._turn = {}, {}, []
         self.restore()
 
     # -- inputs -----------------------------------------------------------------
@@ -1023,9 +1081,9 @@ class Boundary(Model):
         elif type(message) is messages.Hello:
             self._hellos[message.nonce] = message.message_bytes
         elif type(message) is messages.Goodbye:
-            session = self._nonces.get(message.session, message.session)
-            if session in self.sessions:
-                self.goodbye(session)
+            for session, each in list(self.sessions.items()):
+                if message.session in (session, each.nonce):
+                    self.goodbye(session)
 
     def _hear(self, session: bytes) -> bool:
         """Whether a session is known."""
@@ -1156,9 +1214,8 @@ class Boundary(Model):
         self._missed(server, message, body)
 
     def _welcome(self, message: Any, _: Body | None) -> None:
-        self._nonces[message.nonce] = message.session
         most_bytes = self._hellos.pop(message.nonce)
-        session = self.sessions.setdefault(message.session, Session(most_bytes))
+        session = self.sessions.setdefault(message.session, Session(most_bytes, message.nonce))
         session.message_bytes = most_bytes
 
     def _unknown(self, session: bytes) -> None:
@@ -1183,6 +1240,10 @@ class Boundary(Model):
     def _cancelled(self, message: Any, _: Body | None) -> None:
         self.confirm(RequestId(message.session, message.sequence), message.started)
 
+    def _stated(self, worker: str, incarnation: bytes) -> None:
+        """A worker is told what its router holds: it is one of this router's."""
+        self._incarnations[incarnation] = worker
+
     def _commanded(self, worker: str, incarnation: bytes, message: Any, body: Body | None) -> None:
         kind = type(message)
         if kind is messages.Dispatch:
@@ -1190,8 +1251,6 @@ class Boundary(Model):
         elif kind is messages.Stop:
             for number in numbers_in(spans_of(message.numbers)):
                 self.stop((worker, number))
-        elif kind is messages.Statement:
-            self._incarnations[incarnation] = worker
         elif kind is messages.Retire:
             self.leaving.add(worker)
 
@@ -1237,6 +1296,7 @@ class Boundary(Model):
     def _lost(self, worker: str) -> None:
         self.worker_lost(worker)
         self.leaving.discard(worker)
+        self._incarnations = {i: name for i, name in self._incarnations.items() if name != worker}
 
     def _wrote(self, server: str, records: Sequence[Record]) -> None:
         for record in records:

@@ -120,16 +120,6 @@ class SocketEnd:
             raise ConnectionEnded(str(error)) from error
         return READ_TURN_BYTES - left
 
-    def send(self, messages: Sequence[Message]) -> int:
-        """Write or frame messages if none waits, and queue the others; returns how many were
-        accepted.  Raises ConnectionEnded."""
-        accepted = self.frame(messages)
-        for message in messages[accepted:]:
-            if not self.outbox.append(message):
-                break
-            accepted += 1
-        return accepted
-
     def frame(self, messages: Sequence[Message]) -> int:
         """Write or frame messages, if none waits, while there is room; returns how many.
         Raises ConnectionEnded."""
@@ -137,16 +127,12 @@ class SocketEnd:
         if outgoing or self.outbox:
             return 0
         framed, many = 0, len(messages)
-        while framed < many and outgoing.size_bytes < FRAMED_BYTES:
-            some = messages[framed : framed + JOINED_MESSAGES]
-            if self.is_costly and len(some) > 1:
-                some = some[: _portion(some)]
-            framed += len(some)
-            pieces = self.encode(some)
-            if len(pieces) > 1 or framed < many or outgoing:
-                outgoing.append(pieces)
-                continue
+        if many == 1 or (many <= JOINED_MESSAGES and not self.is_costly):
             # nearly always: all of it, in one piece, at once
+            pieces = self.encode(messages)
+            if len(pieces) > 1:
+                outgoing.append(pieces)
+                return many
             [piece] = pieces
             try:
                 size = self._send(piece)
@@ -156,7 +142,21 @@ class SocketEnd:
                 raise ConnectionEnded(str(error)) from error
             if size < len(piece):
                 outgoing.append((memoryview(piece)[size:],))
+            return many
+        while framed < many and outgoing.size_bytes < FRAMED_BYTES:
+            some = messages[framed : framed + JOINED_MESSAGES]
+            if self.is_costly:
+                some = some[: _portion(some)]
+            outgoing.append(self.encode(some))
+            framed += len(some)
         return framed
+
+    def queue(self, messages: Sequence[Message]) -> int:
+        """Put messages behind others that wait; returns how many were accepted."""
+        accepted, many = 0, len(messages)
+        while accepted < many and self.outbox.append(messages[accepted]):
+            accepted += 1
+        return accepted
 
     def write(self) -> bool:
         """Write what waits, up to the budget; returns True if nothing is left.  Raises

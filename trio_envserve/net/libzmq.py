@@ -46,7 +46,7 @@ import struct
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import TypeAlias, final
+from typing import TypeAlias, cast, final
 
 import trio
 import zmq
@@ -226,30 +226,30 @@ class LibzmqSocket(SocketPump):
     # -- sending
 
     def _send_to(self, route: bytes, messages: Sequence[Message]) -> bool:
-        sent = [self._send_or_postpone(route, [*map(whole, frames)]) for frames in messages]
+        all_sent = True
+        for message in messages:
+            frames = [*map(whole, message)]
+            outbox = self._backlog.get(route)
+            if outbox is None:
+                sent = self._transmit(route, frames)
+                if sent:
+                    self._sent += 1
+                    continue
+                if sent is None:
+                    outbox = self._backlog[route] = self._new_outbox()
+                    self._backlogged.set()
+            if outbox is None or not outbox.append(frames):
+                self._undelivered += 1
+                all_sent = False
         self._wake_if_readable()
-        return all(sent)
-
-    def _send_or_postpone(self, route: bytes, frames: Message) -> bool:
-        outbox = self._backlog.get(route)
-        if outbox is None:
-            sent = self._transmit(route, frames)
-            if sent is not None:
-                self._sent += sent
-                self._undelivered += not sent
-                return sent
-            outbox = self._backlog[route] = self._new_outbox()
-            self._backlogged.set()
-        accepted = outbox.append(frames)
-        self._undelivered += not accepted
-        return accepted
+        return all_sent
 
     @abstractmethod
-    def _transmit(self, route: bytes, frames: Message) -> bool | None:
+    def _transmit(self, route: bytes, frames: Sequence[Frame]) -> bool | None:
         """Send a message; returns False if there is no such peer, and None if it has no room
         or there is no connection."""
 
-    def _send_frames(self, frames: Message) -> bool:
+    def _send_frames(self, frames: Sequence[Frame]) -> bool:
         """Send the last frames of a message, or all.
 
         False: the message was not sent, also not in part.  If the first frame
@@ -261,7 +261,6 @@ class LibzmqSocket(SocketPump):
         last = len(frames) - 1
         send = self._socket.send
         for index, frame in enumerate(frames):
-            frame = whole(frame)
             flags = _MORE if index < last else _NOBLOCK
             try:
                 if len(frame) < COPY_THRESHOLD_BYTES:
@@ -280,7 +279,8 @@ class LibzmqSocket(SocketPump):
         for route in list(itertools.islice(self._backlog, RETRY_PEERS)):
             outbox = self._backlog.pop(route)
             while outbox:
-                sent = self._transmit(route, outbox.first())
+                frames = cast("tuple[Frame, ...]", outbox.first())  # whole since they were queued
+                sent = self._transmit(route, frames)
                 if sent is None:
                     self._backlog[route] = outbox  # again, behind the others
                     break
@@ -314,7 +314,7 @@ class ZmqRouter(LibzmqSocket, RouterPump):
         super().__init__(socket, monitor, listener.address, limits)
         self._listener = listener
 
-    def _transmit(self, route: bytes, frames: Message) -> bool | None:
+    def _transmit(self, route: bytes, frames: Sequence[Frame]) -> bool | None:
         try:
             self._socket.send(route, _MORE)
         except zmq.Again:
@@ -351,7 +351,7 @@ class ZmqDealer(LibzmqSocket, DealerPump):
     that comes next gets them.
     """
 
-    def _transmit(self, route: bytes, frames: Message) -> bool | None:
+    def _transmit(self, route: bytes, frames: Sequence[Frame]) -> bool | None:
         return self._send_frames(frames) or None
 
     def reconnect(self) -> None:

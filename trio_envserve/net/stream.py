@@ -212,7 +212,7 @@ class Stream(Pump):
         except ConnectionEnded:  # receive() tells, after the last messages
             self._abandon()
             return False
-        return taken == many or end.send(messages[taken:]) == many - taken
+        return taken == many or end.queue(messages[taken:]) == many - taken
 
     def _is_unsent(self) -> bool:
         return bool(self._end.outgoing)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 
-from .plan import AFTERWARDS_S, PLAIN_DELAY_S, RATES, Plan, Strike
+from .plan import AFTERWARDS_S, PLAIN_DELAY_S, RATES, Plan
 from .system import Ask
-from .target import BaseShrinker, ddmin
+from .target import BaseShrinker
 
 OFTEN = 0.5
 """Rate of each fault of messages, where a high one may help."""
@@ -37,7 +37,7 @@ class ActorShrinker(BaseShrinker[Plan, Ask]):
     def passes(self) -> Iterable[Callable[[], object]]:
         """Passes in the order that the top of this file gives."""
         return (
-            self._likelier, self._drop_kinds, self._drop_strikes, self._drop_clocks,
+            self._likelier, self.drop_kinds, self._drop_strikes, self._drop_clocks,
             self.drop_calls, self._plainer_strikes, self._plainer_world, self._rounder_times,
         )  # fmt: skip
 
@@ -48,12 +48,8 @@ class ActorShrinker(BaseShrinker[Plan, Ask]):
             often = {fault: OFTEN for fault in self.plan.kinds() if fault in RATES}
             self.take_with_some_luck(self.with_calls(self.broken).with_rates(often))
 
-    def _drop_kinds(self) -> None:
-        for fault in self.plan.kinds():
-            self.take(self.plan.without(fault))
-
     def _drop_strikes(self) -> None:
-        ddmin(list(self.plan.strikes), lambda kept: self.replace(strikes=tuple(kept)))
+        self.drop_items("strikes")
 
     def _drop_clocks(self) -> None:
         for name in self.plan.clocks:
@@ -65,7 +61,7 @@ class ActorShrinker(BaseShrinker[Plan, Ask]):
                 acts = range(1, strike.act + 1)
                 early = (strike._replace(at_s=0.0, act=act) for act in acts)
                 for each in (*early, strike._replace(act=0)):
-                    if self._with_strike(index, each):
+                    if self.replace_item("strikes", index, each):
                         break
 
     def _plainer_world(self) -> None:
@@ -80,13 +76,6 @@ class ActorShrinker(BaseShrinker[Plan, Ask]):
                 for field in ("at_s", "for_s"):
                     strike = self.plan.strikes[index]
                     rounder = round(getattr(strike, field), digits)
-                    self._with_strike(index, strike._replace(**{field: rounder}))
+                    self.replace_item("strikes", index, strike._replace(**{field: rounder}))
             for index, ask in enumerate(self.plan.asks):
-                asks = list(self.plan.asks)
-                asks[index] = ask._replace(at_s=round(ask.at_s, digits))
-                self.replace(asks=tuple(asks))
-
-    def _with_strike(self, index: int, strike: Strike) -> bool:
-        strikes = list(self.plan.strikes)
-        strikes[index] = strike
-        return self.replace(strikes=tuple(strikes))
+                self.replace_item("asks", index, ask._replace(at_s=round(ask.at_s, digits)))

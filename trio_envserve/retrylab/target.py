@@ -25,7 +25,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from .judges import Violation
 from .mutants import Mutant
@@ -38,6 +38,9 @@ class Schedule(Protocol):
 
     def kinds(self) -> Collection[Any]:
         """Kinds of fault in the plan."""
+
+    def without(self, fault: Any) -> Self:
+        """Copy of the plan without this kind of fault."""
 
     def schedule(self) -> list[str]:
         """Plan in words, for people."""
@@ -326,6 +329,22 @@ class BaseShrinker(ABC, Generic[P, C]):
         """Take the plan with these fields changed."""
         plan: Any = self.plan
         return self.take(dataclasses.replace(plan, **changes))
+
+    def replace_item(self, field: str, index: int, item: Any) -> bool:
+        """Take the plan with another item in this field."""
+        items = list(getattr(self.plan, field))
+        items[index] = item
+        return self.replace(**{field: tuple(items)})
+
+    def drop_kinds(self) -> None:
+        """Leave out kinds of fault, one after the other."""
+        for fault in self.plan.kinds():
+            self.take(self.plan.without(fault))
+
+    def drop_items(self, field: str) -> None:
+        """Leave out items of this field, half of them at first."""
+        items = list(getattr(self.plan, field))
+        ddmin(items, lambda kept: self.replace(**{field: tuple(kept)}))
 
     def drop_calls(self) -> None:
         """Leave out calls, half of them at first."""

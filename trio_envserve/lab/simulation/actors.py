@@ -1101,6 +1101,16 @@ class SimServer(SimProcess):
 
     def _carry_out(self, effects: list[RouterEffect]) -> None:
         world = self.world
+        if effects or self._turns or self.hosts is not None:
+            self._do(effects)
+        else:
+            world.happened("turned", self.name)
+        if self.router.behind and not self._catching_up:
+            self._catching_up = True
+            self.events.after(0.0, self.post, self._catch_up)
+
+    def _do(self, effects: list[RouterEffect]) -> None:
+        world = self.world
         started = self._started()
         if started:
             for wrong in greedy(self.router, started) + crowded(self.router, started):
@@ -1160,9 +1170,6 @@ class SimServer(SimProcess):
         if not self._turns and not self.router.behind:
             world.happened("turned", self.name)
         self.peak_live = max(self.peak_live, self.router.workforce.live_count())
-        if self.router.behind and not self._catching_up:
-            self._catching_up = True
-            self.events.after(0.0, self.post, self._catch_up)
 
     def _catch_up(self) -> None:
         self._catching_up = False

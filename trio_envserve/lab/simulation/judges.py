@@ -1035,8 +1035,13 @@ class Judges(Judge):
 
     def see(self, event: Event) -> list[Violation]:
         """Violations that an event shows."""
-        found = [] if event.kind in OF_MODEL else self.guarantees.see(event)
-        return found + self.model.see(event) if event.kind in SEEN else found
+        kind = event.kind
+        if kind in OF_MODEL:
+            return self.model.see(event)
+        found = self.guarantees.see(event)
+        if kind in SEEN:
+            found += self.model.see(event)
+        return found
 
     def rest(self, at_s: float) -> list[Violation]:
         """Violations by what has not happened by the end of the run."""

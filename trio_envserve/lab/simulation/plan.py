@@ -295,9 +295,9 @@ class Plan:
         """Whether the run has this kind of fault."""
         return fault in self.faults
 
-    def kinds(self) -> frozenset[Fault]:
-        """Kinds of fault in the plan."""
-        return self.faults
+    def kinds(self) -> list[Fault]:
+        """Kinds of fault in the plan, in their order."""
+        return [fault for fault in Fault if fault in self.faults]
 
     def to_data(self) -> dict[str, Any]:
         """Plan as plain data, for a file."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ...retrylab.judges import Violation
-from ...retrylab.target import BaseShrinker, BaseTally, Target, ddmin
+from ...retrylab.target import BaseShrinker, BaseTally, Target
 from ..mutants import find
 from .coverage import IMPOSSIBLE, POSSIBLE, name_of
 from .diagram import sequence
@@ -189,7 +189,7 @@ class Shrinker(BaseShrinker[Plan, Call]):
     def passes(self) -> Iterable[Callable[[], object]]:
         """Passes in the order that the top of this file gives."""
         return (
-            self._drop_kinds, self._drop_clients, self._drop_moments, self.drop_calls,
+            self.drop_kinds, self._drop_clients, self._drop_moments, self.drop_calls,
             self._fewer_workers, self._plainer_world, self._plainer_asks, self._rounder_times,
         )  # fmt: skip
 
@@ -214,11 +214,6 @@ class Shrinker(BaseShrinker[Plan, Call]):
 
     # -- passes ---------------------------------------------------------------
 
-    def _drop_kinds(self) -> None:
-        for fault in Fault:
-            if fault in self.plan.faults:
-                self.take(self.plan.without(fault))
-
     def _drop_clients(self) -> None:
         for index, asks in enumerate(self.plan.asks):
             if asks:
@@ -232,7 +227,7 @@ class Shrinker(BaseShrinker[Plan, Call]):
         self.replace(asks=tuple(kept), clients=len(kept))
 
     def _drop_moments(self) -> None:
-        ddmin(list(self.plan.moments), lambda kept: self.replace(moments=tuple(kept)))
+        self.drop_items("moments")
 
     def _fewer_workers(self) -> None:
         for workers in range(1, self.plan.workers):

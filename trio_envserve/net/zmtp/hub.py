@@ -327,7 +327,9 @@ class Hub(SocketPump):
         """Send to an open connection; returns False if not all were accepted."""
         waiting = len(connection.outbox)
         try:
-            accepted = connection.send(messages)
+            accepted = connection.frame(messages)
+            if accepted < len(messages):
+                accepted += connection.queue(messages[accepted:])
         except ConnectionEnded:
             self._undelivered += len(messages)
             self._hang_up_later(connection)
