@@ -12,6 +12,7 @@ import pytest
 from trio_envserve.core import messages
 from trio_envserve.core.call_keys import Asking, of_key
 from trio_envserve.core.calls import Stage, after_loss
+from trio_envserve.core.client_effects import Fail
 from trio_envserve.core.client_inputs import CallKey, CallsCancelled, Disconnected
 from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
@@ -96,7 +97,9 @@ def test_work_went_on_for_a_call_that_was_given_up(give_up: Callable[[Pair], Non
 
 
 @pytest.mark.parametrize("cut_for_s", [5.0, 30.0])
-def test_work_went_on_for_a_call_whose_limit_had_passed(cut_for_s: float):
+def test_a_call_whose_limit_passed_in_a_lost_session_withdrew_what_may_be_asked_again(
+    cut_for_s: float,
+):
     pair = Pair(workers=2, server={"lease_s": LEASE_S, "client_gone_s": 2.0})
     submit(pair)
     pair.give_client(CallsCancelled((), pair.now_s))
@@ -108,7 +111,44 @@ def test_work_went_on_for_a_call_whose_limit_had_passed(cut_for_s: float):
     pair.connect()
     pair.advance(10.0)
     assert len(pair.answers) == 1
-    assert is_over(pair)
+    assert not withdrawn(pair)
+    assert not is_over(pair)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_call_whose_limit_passed_while_cut_off_cancelled_what_was_asked_again(is_lost: bool):
+    """It cancels nothing, and keeps its place until the server has answered it."""
+    pair = Pair(workers=2, server={"lease_s": LEASE_S})
+    submit(pair, limit_s=2.0)
+    with pair.losing(messages.Outcome):
+        pair.disconnect()
+        pair.advance(LEASE_S + 2.0 if is_lost else 5.0)
+    told = pair.last()
+    assert isinstance(told, Fail)
+    assert told.info.code == "no-answer"
+    assert pair.client.calls.live[0].stage is Stage.LEFT
+    pair.cancel(0)  # which comes too late
+    pair.connect()
+    submit(pair)
+    pair.advance(1.0)
+    pair.end(payload=b"once")
+    assert pair.endings[1].body == b"once"
+    assert (len(pair.answers), len(pair.cancels)) == (2, 0)
+    pair.receive(1)
+    pair.advance(3.0)
+    assert not pair.client.calls.live
+
+
+def test_a_call_whose_limit_passed_before_the_server_had_it_leaves_nothing():
+    pair = Pair(workers=2)
+    with pair.losing(messages.KeyedRequest):
+        submit(pair, limit_s=2.0)
+        pair.advance(5.0)
+        told = pair.last()
+    assert isinstance(told, Fail)
+    assert told.info.verdict is Verdict.MAY_HAVE_RUN
+    assert not pair.client.calls.live
+    assert not pair.runs
 
 
 def test_another_call_for_the_key_takes_the_place_that_was_left_behind():
@@ -204,7 +244,7 @@ def test_a_sync_from_before_a_call_was_given_up_says_nothing_of_it():
 def test_what_comes_of_a_lost_session_takes_no_place_in_the_next():
     name, asking = KeyName(b"default", b"key"), Asking()
     session = SimpleNamespace(lost_s=1.0)
-    lost: Any = SimpleNamespace(session=session, stage=Stage.SENT, may_have_run=True)
+    lost: Any = SimpleNamespace(session=session, stage=Stage.SENT, may_have_run=True, stays=False)
     asking.begin(name)
     asking.begin(name)
     assert not asking.end(lost, name)  # the other one may take its place
@@ -250,6 +290,6 @@ def test_limit_that_passed_says_that_others_may_have_had_the_work_of_the_key(hel
     error = ErrorInfo(code="no-answer", verdict=Verdict.MAY_HAVE_RUN, message="it passed")
     told = of_key(call, error)
     assert why in told.message
-    assert told.message.endswith("may have been started for others")
+    assert told.message.endswith("may go on: ask for it again")
     call.waits_for_key = False
     assert of_key(call, error) is error

@@ -1003,14 +1003,6 @@ def test_a_closing_server_answered_all_who_waited_for_its_keys_in_one_turn():
     assert pair.router.closing.stage is ClosingStage.DRAINING
 
 
-def test_deadlines_that_passed_together_ended_the_keys_of_all_who_had_attached_in_one_turn():
-    pair, _ = with_many_watchers(5.0)
-    pair.now_s += 6.0
-    told = turns(pair, Tick(pair.now_s))
-    assert max(map(len, told)) <= BUDGET + KEYS
-    assert sum(map(len, told)) == KEYS * (1 + WATCHERS)
-
-
 def test_those_who_counted_left_together_and_all_who_had_attached_were_told_in_one_turn():
     pair, session = with_many_watchers()
     finish = messages.encode(messages.Finish(session, [0, KEYS]))

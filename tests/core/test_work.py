@@ -363,17 +363,27 @@ def test_a_limit_of_the_caller_is_his_alone():
     assert len(pair.router.queue) == 1
 
 
-@pytest.mark.parametrize("others", [False, True])
-def test_a_deadline_says_whether_the_work_goes_on(others: bool):
+@pytest.mark.parametrize("is_ready", [False, True])
+def test_a_passed_deadline_ended_the_work_of_a_key_that_its_caller_asked_for_again(is_ready: bool):
+    """Who waits for a moment and asks again under the key ran it each time anew."""
+    pair, session = Keyed.with_stranger(ready=is_ready)
+    for sequence in range(3):
+        pair.request(session, sequence, deadline_s=5.0, caller=identifier(1))
+        pair.advance(6.0)
+        assert pair.heard().status is not Status.RESULT
+        assert pair.verdict_of(session) is Verdict.MAY_HAVE_RUN
+    (work,) = pair.router.works.generations.values()
+    assert (work.number, work.executions) == (0, is_ready)
+
+
+def test_work_that_nobody_asks_for_after_a_passed_deadline_ends_as_an_orphan():
     pair, session = Keyed.with_stranger(ready=False)
-    pair.request(session, 0, deadline_s=5.0, caller=identifier(1))
-    if others:
-        pair.request(session, 1, caller=identifier(2))
-    pair.advance(6.0)
-    outcome = pair.heard()
-    assert outcome.status is not Status.RESULT
-    assert pair.verdict_of(session) is (Verdict.MAY_HAVE_RUN if others else Verdict.DID_NOT_RUN)
-    assert len(pair.router.queue) == others
+    limit_keys(pair, orphan_s=60.0)
+    pair.request(session, 0, deadline_s=5.0)
+    pair.advance(60.0)
+    assert len(pair.router.works.generations) == 1
+    pair.advance(10.0)
+    assert len(pair.router.works.generations) == 0
 
 
 def test_a_goodbye_leaves_and_a_lost_lease_goes_on_counting():

@@ -48,8 +48,8 @@ class CallOptions(TypedDict, total=False):
     namespace: str
     """The owner of the keys."""
     timeout_s: float | None
-    """How long the caller waits, and how long the server may run it; None: as long as
-    the caller's cancel scope allows."""
+    """How long the caller waits, and how long the server may run it; with a key only the wait,
+    since the work goes on. None: as long as the caller's cancel scope allows."""
     execution_s: float | None
     """How long one execution may last, in seconds, counted from its dispatch: what waits for a
     worker loses nothing of it.  The server's own limit, if it is less, holds.  The error is

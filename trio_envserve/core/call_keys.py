@@ -3,9 +3,10 @@
 Theory of operation
 -------------------
 A waiter whose lease has ended goes on counting at the server until its caller is back
-(:mod:`.keys`).  A call that is issued again takes its old place.  One that is given up
+(:mod:`.work`).  A call that is issued again takes its old place.  One that is given up
 instead has left it behind: then the client *withdraws*, by a call of its own, unless
-another of its calls asks for the same key and will take that place.
+another of its calls asks for the same key and will take that place.  A call whose limit
+passes is not given up: its wait ends, and the work of its key goes on.
 """
 
 from __future__ import annotations
@@ -52,6 +53,10 @@ class Asking:
             self._calls[name] = left
         else:
             del self._calls[name]
+        if call.stays:
+            if not left:
+                self._left.discard(name)
+            return False
         answered, is_lost = call.stage is _ANSWERED, _is_lost(call)
         if answered and not is_lost and not self._left:
             return False  # as most are
@@ -95,7 +100,7 @@ def of_key(call: Call, error: ErrorInfo) -> ErrorInfo:
     if not call.waits_for_key or error.verdict is Verdict.DID_NOT_RUN:
         return error
     why = f"the server refused it for now ({call.held_as})" if call.held_as else "it waited"
-    text = f"the limit passed while {why}; the work of its key may have been started for others"
+    text = f"the limit passed while {why}; the work of its key may go on: ask for it again"
     return dataclasses.replace(error, message=text)
 
 

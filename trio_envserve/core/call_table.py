@@ -4,9 +4,10 @@ Theory of operation
 -------------------
 A call goes ``QUEUED -> SENT -> ANSWERED`` and is gone once its caller has the
 outcome in hands, or once it has failed.  If its limit passes after it was sent it
-is ``EXPIRED`` until the server has said whether it ever ran.  It goes back to
-QUEUED only where it did not run under its id, or where its session is lost with
-proof, consent and allowance left; then it gets a new id.
+is ``EXPIRED`` until the server has said whether it ever ran; if it asks for the
+work of a key it is ``LEFT`` instead, since that goes on.  It goes back to QUEUED
+only where it did not run under its id, or where its session is lost with proof,
+consent and allowance left; then it gets a new id.
 
 Every input to a call goes through :meth:`Calls.step`, which looks up
 :data:`TABLE`.  A cell is one short function: it changes the call and says what
@@ -90,7 +91,7 @@ class Calls:
             limit_s = float(limit_s) if limit_s < MOST_SECONDS else None
         call = Call(
             number, body, rerun, most, most, limit_s, now_s, key=key, traceparent=traceparent,
-            execution_s=execution_s,
+            execution_s=execution_s, alone=number < 0,
         )  # fmt: skip
         if key is not None:
             if key.act is _ASK:
@@ -208,8 +209,8 @@ def _answer(calls: Calls, call: Call, now_s: float, reply: Reply) -> Effects:
         calls.asking.placed(call, call.asks_for)
     if call.may_have_run and error is not None and error.verdict is Verdict.DID_NOT_RUN:
         return _fail(calls, call, now_s, error)  # which tells the truth about the lost session, too
-    if call.number < 0:
-        return _end(calls, call, CallAction.TELL_SOON)  # nobody waits for it
+    if call.alone:
+        return _end(calls, call, CallAction.TELL_SOON)
     if calls.held:
         _release(calls, call)
     return ((CallAction.ANSWER, (call, reply)),)
@@ -232,10 +233,11 @@ def _receive(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
 
 
 def _cancel(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
-    return _end(calls, call, CallAction.TELL)
+    return () if call.alone else _end(calls, call, CallAction.TELL)
 
 
 def _give_up(calls: Calls, call: Call, now_s: float, unsent: Unsent) -> Effects:
+    call.stays = call.asks_for is not None
     return _fail(calls, call, now_s, not_reissued() if call.may_have_run else unsent(now_s))
 
 
@@ -243,23 +245,50 @@ def _expire(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
     """The limit has passed.  The server has the limit, too, and says what it has stopped, so
     it is asked whether the request ever ran only after a moment: a cancel that came before its
     word would make of what ran and failed what may have run.  A request that it did not take,
-    or that has no limit, is asked for at once."""
-    call.stage = Stage.EXPIRED
+    or that has no limit, is asked for at once.  One for the work of a key is never cancelled."""
+    is_held = call.number in calls.held
+    call.stays = call.asks_for is not None
+    call.stage = Stage.LEFT if call.stays and not is_held else Stage.EXPIRED
     calls.timed[call.number] = call
-    knows = call.limit_s is not None and call.number not in calls.held
     _release(calls, call)
     limits = calls.limits
     call.cancel_until_s = now_s + limits.cancel_answer_s
-    if not knows:
-        return _ask(calls, call, now_s)
-    call.held_until_s = now_s + min(limits.limit_word_s, limits.cancel_answer_s / 2)
-    return ()
+    call.held_until_s = now_s
+    if call.limit_s is not None and not is_held:
+        call.held_until_s += min(limits.limit_word_s, limits.cancel_answer_s / 2)
+    return calls.step(call, CallInput.TIME, now_s)
 
 
 def _wait(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
     if now_s >= call.cancel_until_s:
         return _fail(calls, call, now_s, limit_passed(started=None))
     return _ask(calls, call, now_s) if now_s >= call.held_until_s else ()
+
+
+def _let_go(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
+    """Its caller waits no more.  It keeps its place until the server has answered it: to give
+    that up would be to cancel."""
+    if call.alone or now_s < call.held_until_s:
+        return ()
+    call.alone = True
+    del calls.timed[call.number]
+    return ((CallAction.FAIL, (call, _out_of_time(call))),)
+
+
+def _out_of_time(call: Call) -> ErrorInfo:
+    error = of_key(call, limit_passed(started=None))
+    return after_loss(error, call) if call.may_have_run else error
+
+
+def _lose_left(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
+    """Its place at the server is gone, or it never had one."""
+    error = _out_of_time(call)
+    ended = _end(calls, call, CallAction.TELL_NEXT)
+    return ended if call.alone else (*ended, (CallAction.FAIL, (call, error)))
+
+
+def _lose_unseen(calls: Calls, call: Call, now_s: float, probe: int) -> Effects:
+    return () if call.sent_probe >= probe else _lose_left(calls, call, now_s, probe)
 
 
 def _cancelled(calls: Calls, call: Call, now_s: float, started: bool) -> Effects:
@@ -311,7 +340,7 @@ def _fail(calls: Calls, call: Call, now_s: float, error: ErrorInfo) -> Effects:
     if call.may_have_run:
         error = after_loss(error, call)
     ended = _end(calls, call, CallAction.TELL_NEXT)
-    return ended if call.number < 0 else (*ended, (CallAction.FAIL, (call, error)))
+    return ended if call.alone else (*ended, (CallAction.FAIL, (call, error)))
 
 
 def _ask(calls: Calls, call: Call, now_s: float) -> Effects:
@@ -366,30 +395,30 @@ def _leave_session(calls: Calls, call: Call) -> None:
     session.unflushed.append(call.sequence)
 
 
-_COLUMNS = (Stage.QUEUED, Stage.SENT, Stage.EXPIRED, Stage.ANSWERED)
+_COLUMNS = (Stage.QUEUED, Stage.SENT, Stage.EXPIRED, Stage.LEFT, Stage.ANSWERED)
 
 # fmt: off
 TABLE: dict[CallInput, dict[Stage, Cell]] = {
     row[0]: dict(zip(_COLUMNS, row[1:], strict=True))
     for row in (
-        # input           queued         sent          expired          answered
-        (CallInput.SEND,      _send,         _never,       _never,          _never),
-        (CallInput.MISSING,   _never,        _retransmit,  _ignore,         _ignore),
-        (CallInput.HOLD,      _never,        _hold,        _ignore,         _ignore),
-        (CallInput.KEY_HELD,  _never,        _hold_for_key, _ignore,        _ignore),
-        (CallInput.DUE,       _never,        _retry,       _never,          _never),
-        (CallInput.REFUSED,   _fail,         _refuse,      _refuse,         _ignore),
-        (CallInput.STOPPING,  _never,        _defer,       _defer,          _ignore),
-        (CallInput.OUTCOME,   _never,        _answer,      _answer,         _ignore),
-        (CallInput.RECEIVED,  _never,        _never,       _never,          _receive),
-        (CallInput.CANCEL,    _cancel,       _cancel,      _cancel,         _cancel),
-        (CallInput.LIMIT,     _give_up,      _expire,      _wait,           _ignore),
-        (CallInput.TIME,      _ignore,       _ignore,      _wait,           _ignore),
-        (CallInput.CANCELLED, _never,        _ignore,      _cancelled,      _ignore),
-        (CallInput.PROVEN,    _never,        _lose_proven, _lose_expired,   _ignore),
-        (CallInput.UNPROVEN,  _never,        _lose,        _lose_expired,   _ignore),
-        (CallInput.SETTLED,   _never,        _reissue,     _settle_expired, _ignore),
-        (CallInput.CLOSED,    _close_queued, _abandon,     _abandon,        _ignore),
+        # input           queued         sent           expired          left         answered
+        (CallInput.SEND,      _send,         _never,        _never,          _never,      _never),
+        (CallInput.MISSING,   _never,        _retransmit,   _ignore,         _lose_unseen, _ignore),
+        (CallInput.HOLD,      _never,        _hold,         _ignore,         _lose_left,  _ignore),
+        (CallInput.KEY_HELD,  _never,        _hold_for_key, _ignore,         _lose_left,  _ignore),
+        (CallInput.DUE,       _never,        _retry,        _never,          _never,      _never),
+        (CallInput.REFUSED,   _fail,         _refuse,       _refuse,         _refuse,     _ignore),
+        (CallInput.STOPPING,  _never,        _defer,        _defer,          _lose_left,  _ignore),
+        (CallInput.OUTCOME,   _never,        _answer,       _answer,         _answer,     _ignore),
+        (CallInput.RECEIVED,  _never,        _never,        _never,          _never,      _receive),
+        (CallInput.CANCEL,    _cancel,       _cancel,       _cancel,         _cancel,     _cancel),
+        (CallInput.LIMIT,     _give_up,      _expire,       _wait,           _let_go,     _ignore),
+        (CallInput.TIME,      _ignore,       _ignore,       _wait,           _let_go,     _ignore),
+        (CallInput.CANCELLED, _never,        _ignore,       _cancelled,      _ignore,     _ignore),
+        (CallInput.PROVEN,    _never,        _lose_proven,  _lose_expired,   _lose_left,  _ignore),
+        (CallInput.UNPROVEN,  _never,        _lose,         _lose_expired,   _lose_left,  _ignore),
+        (CallInput.SETTLED,   _never,        _reissue,      _settle_expired, _lose_left,  _ignore),
+        (CallInput.CLOSED,    _close_queued, _abandon,      _abandon,        _abandon,    _ignore),
     )
 }
 """The step of each input in each stage of a call.  A call that is gone has no column."""

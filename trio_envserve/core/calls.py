@@ -27,6 +27,8 @@ class Stage(enum.Enum):
     SENT = "sent"
     EXPIRED = "expired"
     """Its limit has passed; the server was asked whether it ever ran."""
+    LEFT = "left"
+    """Its limit has passed, and the work of its key goes on: it keeps its place at the server."""
     ANSWERED = "answered"
 
     __hash__ = object.__hash__  # it is looked up with each step, and Enum's own is slow
@@ -78,6 +80,10 @@ class Call:
     """Whether it is answered when the work of a key is, which may take long to begin."""
     proven: bool = True
     """Whether of all lost sessions nothing runs any more."""
+    stays: bool = False
+    """Whether its caller goes on counting for the work of its key, though its limit has passed."""
+    alone: bool = False
+    """Whether nobody waits for what comes of it."""
 
     def left_s(self, now_s: float) -> float | None:
         """The rest of its limit, which the server counts from when it has the request."""

@@ -285,7 +285,7 @@ class NotDurable(MayHaveRun):
 
 class NoAnswer(MayHaveRun):
     """The caller's limit passed and the server did not say what happened; or the work of
-    its key may go on for others."""
+    its key may go on: ask for it again."""
 
     code = "no-answer"
 

@@ -164,16 +164,13 @@ def key_cancelled(entry: Asker, *, started: bool) -> RetainedOutcome:
     return _error(entry, code, verdict, text, Status.CANCELLED)
 
 
-def key_deadline(*, started: bool) -> Callable[[Any], RetainedOutcome]:
+def key_deadline(entry: Asker) -> RetainedOutcome:
     """The deadline of a request passes while it waits for the work of its key."""
-
-    def outcome(entry: Asker) -> RetainedOutcome:
-        text = "the deadline passed while it waited for the work of its key"
-        if started:
-            return _error(entry, "no-answer", Verdict.MAY_HAVE_RUN, text, Status.ERROR)
-        return _error(entry, "never-started", Verdict.DID_NOT_RUN, text, Status.ERROR)
-
-    return outcome
+    text = (
+        "the deadline passed while it waited for the work of its key, which may go on: "
+        "ask for it again"
+    )
+    return _error(entry, "no-answer", Verdict.MAY_HAVE_RUN, text, Status.ERROR)
 
 
 def lost(

@@ -78,7 +78,7 @@ class WorkInput(enum.Enum):
     CLASH = "request, other input"
     ATTACH = "attached without input"
     LEAVE = "a ticket leaves"
-    LOSE = "a ticket's session is lost"
+    LOSE = "its session is lost, or its time has passed"
     WITHDRAW = "a caller is back and wants none"
     CANCEL = "cancel by name"
     FORGET = "forget by name"
@@ -1178,23 +1178,14 @@ class Works:
             if ticket.work is not None:  # else it has heard meanwhile that it is over
                 self.step(ticket.work, input, ticket)
 
-    def leave(self, ticket: Ticket) -> bool:
-        """A ticket waits no more.  Whether an execution may have been started: False only if
-        this ended a work that never was, and never will be."""
-        work = ticket.work
-        if work is None:
-            return True
-        started = work.started
-        self.step(work, _I.LEAVE, ticket)
-        return started or work.state is not _W.CLOSED
-
     def answer(self, work: Work, outcome: Outcomes) -> None:
         """The router ends a work."""
         self.step(work, _I.ANSWER, outcome)
 
     def expire(self, ticket: Ticket) -> bool:
-        """The deadline of a ticket has passed.  False: ask again later, since its answer waits
-        for the journal."""
+        """The deadline of a ticket has passed.  That ends the work of a request without a key.
+        Of a key it ends the wait: its caller goes on counting, as if its session was lost.
+        False: ask again later, since its answer waits for the journal."""
         work = ticket.work
         if ticket.kept is not None:
             return True
@@ -1202,17 +1193,13 @@ class Works:
             assert work is not None
             self.step(work, _I.ANSWER, outcomes.deadline)
             return True
-        waits = self.gate.is_decided(ticket.id) and not self.journal.failed
-        if not waits:
-            before = self.journal.appended
-            started = self.leave(ticket) or bool(self.journal.failed)
-            kept = outcomes.key_deadline(started=started)(ticket)
-            if self.journal.appended == before or self.journal.failed:
-                self.counters.deadlines += 1
-                self.keep(ticket, kept)
-                return True
-            self.tell(Said(ticket, kept))
-        return False
+        if self.gate.is_decided(ticket.id) and not self.journal.failed:
+            return False
+        if work is not None:
+            self.step(work, _I.LOSE, ticket)
+        self.counters.deadlines += 1
+        self.keep(ticket, outcomes.key_deadline(ticket))
+        return True
 
     def cancel(self, session: Session[Ticket], sequence: int, *, keyed: bool) -> None:
         """The client is done with a sequence, and asks whether an execution was ever dispatched:
@@ -1234,15 +1221,20 @@ class Works:
         self.confirm(Confirm(request, started), waits=is_decided or self.journal.appended > before)
 
     def _cancel(self, ticket: Ticket) -> bool:
+        """A ticket leaves.  Whether an execution may have been started; of a key False only if
+        this ended a work that never was, and never will be."""
         work = ticket.work
-        if ticket.key is not None:
-            started = self.leave(ticket)
+        if ticket.key is None:
+            started = ticket.ran if work is None else work.started
             self._forget(ticket)
+            if work is not None:
+                self.step(work, _I.LEAVE, ticket)
             return started
-        started = ticket.ran if work is None else work.started
-        self._forget(ticket)
+        started = work is None or work.started
         if work is not None:
             self.step(work, _I.LEAVE, ticket)
+            started |= work.state is not _W.CLOSED
+        self._forget(ticket)
         return started
 
     def sync(

@@ -467,8 +467,8 @@ class Model(Judge):
         """A lease has ended: callers of keys go on counting, the rest leaves."""
         for request, ticket in self._tickets(session):
             work = ticket.work
-            if work is not None and work.keyed and request in work.waiters:
-                work.lost |= {work.waiters[request]}
+            if work is not None and work.keyed:
+                self._counts_on(work, request)
             self._leave(request)
             self.unsettled.add(session)
         del self.sessions[session]
@@ -497,6 +497,11 @@ class Model(Judge):
             return work.open or work.started
         work.watchers.pop(request, None)
         return True
+
+    def _counts_on(self, work: Work, request: RequestId) -> None:
+        """Who waits with this request counts without it."""
+        if request in work.waiters:
+            work.lost |= {work.waiters[request]}
 
     def _return(self, work: Work, caller: bytes, session: bytes) -> bool:
         """A caller is in this session now: what it asked in others counts no more."""
@@ -537,6 +542,7 @@ class Model(Judge):
             self._due(request, ticket, work.outcome)
             self._want_no_more(work)
             return
+        self._counts_on(work, request)
         started = self._leave(request)
         code = "no-answer" if started else "never-started"
         facts = () if work.open else (("closed", work.number),)
@@ -1010,6 +1016,8 @@ class Boundary(Model):
         """Requests that are refused in this turn, and the code."""
         self._gone: set[bytes] = set()
         """Sessions that are said to be unknown in this turn."""
+        self._decided: set[int] = set()
+        """Works with an outcome in this turn: that of an orphan may come before its end."""
         self._hellos: dict[bytes, int] = {}
         """The most bytes of an outcome that each hello names, until it is welcomed."""
         self._left: tuple[Record, ...] = ()
@@ -1051,6 +1059,10 @@ class Boundary(Model):
     def _deal(self, at_s: float) -> list[Violation]:
         """Deal with an input and its effects."""
         turn, self._turn, self._inputs = self._turn, [], 0
+        self._decided = {
+            record.number for kind, _, what in turn if kind == "wrote"
+            for record in what[0] if isinstance(record, Completed)
+        }  # fmt: skip
         for kind, actor, what in turn:
             getattr(self, _OF_A_TURN[kind])(actor, *what)
         self.settle()
@@ -1478,7 +1490,8 @@ class Clocks(Boundary):
                 self.lapse(each)
         for work in [each for each in self.open.values() if each.timed]:
             if work.timed == "orphan" and now_s - work.since_s >= limits.orphan_s:
-                self.orphaned(work)
+                if work.number not in self._decided or not work.keyed:
+                    self.orphaned(work)
             elif work.timed == "retained" and not self.journaled and self.may_forget(work):
                 self.forgotten(work)
         for command in list(self.said):

@@ -382,7 +382,9 @@ SHOWS: dict[str, tuple[str, ...]] = {
         "a-lost-waiter-counts-no-more", "a-withdrawal-is-ignored", "orphans-are-never-given-up",
         "what-is-issued-again-starts-anew", "who-is-back-counts-twice",
     ),
-    "keys-goodbye": ("the-limit-of-one-ends-the-work-of-all",),
+    "keys-goodbye": (
+        "the-limit-of-one-ends-the-work-of-all", "a-passed-deadline-cancels-the-work-of-a-key",
+    ),
     "keys-disk": (
         "dispatch-before-safe", "tell-before-safe", "drop-before-safe", "allowance-forgotten",
     ),

@@ -11,7 +11,7 @@ left of them is what the model goes on from.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
 
 from ...core import messages
@@ -221,21 +221,24 @@ class KeyJudge(Judge):
         self._due["cancel", request] = ("left", self.left(request))
 
     def out_of_time(self, request: Request) -> None:
-        """Its deadline has passed."""
+        """Its deadline has passed: its caller goes on counting."""
+        self._counts_on(lambda waiting: waiting.request == request)
         started = self.left(request)
         self._due[request] = ("error", "no-answer" if started else "never-started")
 
     def lost(self, session: bytes) -> None:
         """The lease of a session has ended: its waiters go on counting."""
+        self._counts_on(lambda waiting: waiting.request[0] == session)
+        if self._take_away_all(session):
+            self._who_waits()
+
+    def _counts_on(self, is_theirs: Callable[[Waiting], bool]) -> None:
+        """The callers of these count without them."""
         here = self.open
         if here is None:
             return
-        mine = [w for w in here.waiters if w.request[0] == session]
-        if mine:
-            callers = {*here.lost, *(w.caller for w in mine)}
-            self.open = here._replace(lost=tuple(sorted(callers)))
-        if self._take_away_all(session):
-            self._who_waits()
+        callers = {*here.lost, *(w.caller for w in here.waiters if is_theirs(w))}
+        self.open = here._replace(lost=tuple(sorted(callers)))
 
     def said_goodbye(self, session: bytes) -> None:
         """A session has ended: all that it asked for leaves."""

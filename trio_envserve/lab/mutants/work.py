@@ -503,6 +503,12 @@ def a_doubled_command_hits_the_next_generation(patch: Patches) -> None:
         return original(self, ticket, asked, work)
 
 
+@KEYS.mutant("G7", "G11")
+def a_passed_deadline_cancels_the_work_of_a_key(patch: Patches) -> None:
+    """Who waits for a key for a limited time takes its work along."""
+    patch.source(Works.expire, "_I.LOSE", "_I.LEAVE")
+
+
 @KEYS.mutant("G7", "G8")
 def a_withdrawal_is_ignored(patch: Patches) -> None:
     """A caller that is back and wants nothing of what it asked for goes on counting."""
