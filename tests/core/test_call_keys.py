@@ -12,7 +12,7 @@ import pytest
 from trio_envserve.core import messages
 from trio_envserve.core.call_keys import Asking, of_key
 from trio_envserve.core.calls import Stage, after_loss
-from trio_envserve.core.client_effects import Fail
+from trio_envserve.core.client_effects import Answer, Fail
 from trio_envserve.core.client_inputs import CallKey, CallsCancelled, Disconnected
 from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
@@ -132,7 +132,9 @@ def test_a_call_whose_limit_passed_while_cut_off_cancelled_what_was_asked_again(
     submit(pair)
     pair.advance(1.0)
     pair.end(payload=b"once")
-    assert pair.endings[1].body == b"once"
+    told = pair.last()
+    assert isinstance(told, Answer)
+    assert (told.call, told.body) == (1, b"once")
     assert (len(pair.answers), len(pair.cancels)) == (2, 0)
     pair.receive(1)
     pair.advance(3.0)
