@@ -1070,9 +1070,10 @@ class Boundary(Model):
 
     def _deal(self, at_s: float) -> list[Violation]:
         """Deal with an input and its effects."""
-        turn, self._turn, self._inputs = self._turn, [], 0
+        turn = self._turn
         for kind, actor, what in turn:
             getattr(self, _OF_A_TURN[kind])(actor, *what)
+        self._turn, self._inputs = [], 0
         self.settle()
         if self._refused or self._gone:
             self._refused.clear()
@@ -1504,7 +1505,10 @@ class Clocks(Boundary):
                 self.lapse(each)
         for work in [each for each in self.open.values() if each.timed]:
             if work.timed == "orphan" and now_s - work.since_s >= limits.orphan_s:
-                self.orphaned(work)
+                if work.restored and self._ends(work.number):  # that comes first
+                    work.lost, work.timed, work.since_s = frozenset(), "retained", now_s
+                else:
+                    self.orphaned(work)
             elif work.timed == "retained" and not self.journaled and self.may_forget(work):
                 self.forgotten(work)
         for command in list(self.said):
@@ -1512,3 +1516,11 @@ class Clocks(Boundary):
                 break
             self._said_s.pop(command, None)
             self.expire(command)
+
+    def _ends(self, number: int) -> bool:
+        """Whether a router gives a work that a journal has left its outcome in this turn."""
+        return any(
+            isinstance(record, Completed) and record.number == number
+            for kind, _, what in self._turn if kind == "wrote"
+            for record in what[0]
+        )  # fmt: skip
