@@ -1016,8 +1016,6 @@ class Boundary(Model):
         """Requests that are refused in this turn, and the code."""
         self._gone: set[bytes] = set()
         """Sessions that are said to be unknown in this turn."""
-        self._decided: set[int] = set()
-        """Works with an outcome in this turn: that of an orphan may come before its end."""
         self._hellos: dict[bytes, int] = {}
         """The most bytes of an outcome that each hello names, until it is welcomed."""
         self._left: tuple[Record, ...] = ()
@@ -1058,13 +1056,10 @@ class Boundary(Model):
 
     def _deal(self, at_s: float) -> list[Violation]:
         """Deal with an input and its effects."""
-        turn, self._turn, self._inputs = self._turn, [], 0
-        self._decided = {
-            record.number for kind, _, what in turn if kind == "wrote"
-            for record in what[0] if isinstance(record, Completed)
-        }  # fmt: skip
+        turn = self._turn
         for kind, actor, what in turn:
             getattr(self, _OF_A_TURN[kind])(actor, *what)
+        self._turn, self._inputs = [], 0
         self.settle()
         if self._refused or self._gone:
             self._refused.clear()
@@ -1490,7 +1485,9 @@ class Clocks(Boundary):
                 self.lapse(each)
         for work in [each for each in self.open.values() if each.timed]:
             if work.timed == "orphan" and now_s - work.since_s >= limits.orphan_s:
-                if work.number not in self._decided or not work.keyed:
+                if work.restored and self._ends(work.number):  # that comes first
+                    work.lost, work.timed, work.since_s = frozenset(), "retained", now_s
+                else:
                     self.orphaned(work)
             elif work.timed == "retained" and not self.journaled and self.may_forget(work):
                 self.forgotten(work)
@@ -1499,3 +1496,11 @@ class Clocks(Boundary):
                 break
             self._said_s.pop(command, None)
             self.expire(command)
+
+    def _ends(self, number: int) -> bool:
+        """Whether a router gives a work that a journal has left its outcome in this turn."""
+        return any(
+            isinstance(record, Completed) and record.number == number
+            for kind, _, what in self._turn if kind == "wrote"
+            for record in what[0]
+        )  # fmt: skip
