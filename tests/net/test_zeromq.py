@@ -30,7 +30,7 @@ from trio_envserve.net import (
 )
 from trio_envserve.net import libzmq as libzmq_module
 from trio_envserve.net.address import parse_address
-from trio_envserve.net.binding import _explained, check_ipc_path
+from trio_envserve.net.binding import _explained, check_ipc_path, listen
 from trio_envserve.net.interface import Frame
 from trio_envserve.net.libzmq import EventTranslator, Monitor
 
@@ -389,6 +389,16 @@ def test_a_server_whose_backlog_is_full_listens(folder):
                 waiting.setblocking(False)
                 waiting.connect(path)
         assert "is in use by another process" in refused(path)
+
+
+async def test_a_successors_socket_file_is_not_removed(folder):
+    path = f"{folder}/taken"
+    listener = await listen(parse_address(f"ipc://{path}"))
+    os.unlink(path)
+    with listener.sock, socket.socket(socket.AF_UNIX) as successor:
+        successor.bind(path)
+        listener.remove_file()
+        assert os.listdir(folder) == ["taken"]
 
 
 def test_a_link_to_a_socket_is_no_socket_of_ours(folder):
