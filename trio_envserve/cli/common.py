@@ -47,9 +47,9 @@ Exit codes:
   1  a check failed; status --ready: not ready; or stopped at once: second signal, parent gone
   2  wrong usage: an option, an address, an environment's name, a missing extra
   3  could not start: address in use, environment broken, no server
-  4  eval: finished, but some rollouts ended in errors; attach: the outcome is an error
+  4  eval: finished, but some rollouts ended in errors; key attach: the outcome is one
   5  eval: results could not be written; report: the page could not
-  6  attach: no outcome within --timeout
+  6  key attach: no outcome within --timeout
   130, 143  interrupted (Ctrl-C, SIGTERM)
 """
 
