@@ -237,8 +237,8 @@ class Model(Judge):
         """Whether what is due and safe is told in the same turn."""
         self.window = window
         """Most unfinished requests of a session, and spans of its finished ones less one."""
-        self.damaged: set[int] = set()
-        """Generations whose outcomes could not be read once."""
+        self.damaged: dict[int, float] = {}
+        """Generations whose outcomes could not be read, and when they were read last."""
         self.now_s = 0.0
         """Time in which the router was awake."""
         self.begin()
@@ -1342,7 +1342,7 @@ class Boundary(Model):
             self.broken("G11", f"generation {number} is read, and its outcome is not safe")
 
     def _damaged(self, at_s: float, number: int) -> None:
-        self.damaged.add(number)
+        self.damaged[number] = self.now_s
 
     def _fell(self, at_s: float, records: Sequence[Record]) -> None:
         if len(records) < self._safe:
@@ -1469,9 +1469,11 @@ class Clocks(Boundary):
             self._said_s[name, act, tag] = self.now_s
 
     def may_forget(self, work: Work) -> bool:
-        """Whether its retention has passed."""
+        """Whether its retention has passed.  Who waits for what cannot be read has left when that
+        is known, and may be told later."""
         slack_s = SLACK_S if self.journaled else 0.0
-        return self.now_s - work.since_s >= self.limits.retention_s - slack_s
+        since_s = min(work.since_s, self.damaged.get(work.number, work.since_s))
+        return self.now_s - since_s >= self.limits.retention_s - slack_s
 
     def _passes(self, server: str, leases: bool) -> None:
         now_s, limits = self.now_s, self.limits

@@ -1103,7 +1103,7 @@ class SimServer(SimProcess):
         world = self.world
         if effects or self._turns or self.hosts is not None:
             self._do(effects)
-        else:
+        elif not self.router.behind:
             world.happened("turned", self.name)
         if self.router.behind and not self._catching_up:
             self._catching_up = True
