@@ -60,7 +60,7 @@ HELLO = b"\x86\x00"
 
 def is_hello(event: list[Any]) -> bool:
     """Whether a server hears a hello, which comes again if it is lost."""
-    return event[1] == "heard" and event[4][1][1][:2] == HELLO
+    return event[1] == "heard" and bytes(event[4][1][1][:2]) == HELLO
 
 
 def without(trace: Trace, name: str) -> Trace:
