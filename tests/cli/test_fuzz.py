@@ -91,7 +91,7 @@ async def test_a_time_and_a_table(tmp_path: Path):
     done = await fuzz(tmp_path, "--seconds", "0.5", "--harsh", "--jobs", "1")
     assert "fuzz passed" in done.out
     assert "runs a minute" in done.out
-    assert "how often each input came to a generation of a key in each state" in done.out
+    assert "how often each input came to a work in each state" in done.out
     for fault in Fault:
         assert fault.value in done.out
     assert "all harsh" in done.err
@@ -252,7 +252,7 @@ async def test_table_for_people_has_the_same_rows_for_ours_and_for_others(tmp_pa
 
 async def test_callers_that_share_a_key_have_a_table_of_pairs(tmp_path: Path):
     done = await fuzz(tmp_path, "--exhaustive", "--config", "keys-rerun")
-    assert "in how many states each input came to a generation of the key" in done.out
+    assert "in how many states each input came to a work" in done.out
     done = await fuzz(tmp_path, "--exhaustive", "--config", "keys-rerun", "--json")
     assert done.last["key_pairs"]["running: its execution has ended"] > 10
     assert "closed: request" in done.last["key_pairs_that_cannot_occur"]

@@ -287,7 +287,7 @@ from trio_envserve.core.router import Router
 from trio_envserve.cli import main
 def flawed(*args, **given):
     raise ZeroDivisionError('a flaw')
-Router.status = flawed
+Router.stats = flawed
 sys.exit(main())
 """
 

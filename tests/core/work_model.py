@@ -527,7 +527,7 @@ class Model:
         return self._tell(ids, outcome)
 
     def expire(self, id: Id) -> list[Told]:
-        """The deadline of a request has passed."""
+        """The deadline of a request has passed: of a key it ends the wait, and not the work."""
         asked = self.asked(id)
         if asked is None or asked.told is not None:
             return []
@@ -536,9 +536,7 @@ class Model:
         if job.name is None:
             code = "no-answer" if job.wanted else "worker-lost" if job.starts else "never-started"
             return self.completed(job, code, 0)
-        told = self.leave(id, job)
-        started = job.open or job.started
-        return [*told, *self._tell([id], "no-answer" if started else "never-started")]
+        return [*self.leave(id, job, lost=True), *self._tell([id], "no-answer")]
 
     # -- time -------------------------------------------------------------------------
 

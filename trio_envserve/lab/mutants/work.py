@@ -414,10 +414,9 @@ def nothing_is_retained(patch: Patches) -> None:
 def who_leaves_is_told_that_it_never_ran(patch: Patches) -> None:
     """A cancel says that nothing started, whatever became of the key's work."""
 
-    @patch.around(Works, "leave")
-    def leave(original: Any, self: Any, ticket: Any) -> bool:
-        original(self, ticket)
-        return False
+    @patch.around(Works, "_cancel")
+    def cancel(original: Any, self: Any, ticket: Any) -> bool:
+        return bool(original(self, ticket)) and ticket.key is None
 
 
 @KEYS.mutant("G7")
