@@ -6,7 +6,7 @@ A server of its own (a process, with worker processes) runs an environment that 
 callers ask for rollouts through a fault proxy, each once, with consent to be run again after a
 proven death.  One of the callers sits on a network that sends every request again while it runs
 (:mod:`~trio_envserve.testing.retransmit`): this client does not do that by itself, others will,
-and it is what the dedup cache is for.  The sockets of all callers are tapped
+and it is what the table of work is for.  The sockets of all callers are tapped
 (:mod:`.wiretap`): what goes over them is in the log.
 
 Meanwhile the killer (:mod:`~trio_envserve.lab.killer`) cuts connections, also between an outcome
