@@ -24,7 +24,7 @@ from trio_envserve.core.host_messages import HostRefused, encode
 from trio_envserve.core.host_pool import Hosts, ToHost
 from trio_envserve.core.lease import LeaseTerms
 from trio_envserve.core.limits import ServerLimits
-from trio_envserve.core.lives import LifeInput
+from trio_envserve.core.lives import LifeInput, Pool
 from trio_envserve.core.messages import Beat, WorkerHello
 from trio_envserve.core.messages import encode as encode_worker
 from trio_envserve.core.router_effects import Kill, Lost, Report, Spawn, ToWorker
@@ -35,7 +35,6 @@ from trio_envserve.core.router_inputs import (
     WorkerBack,
     WorkerMessage,
 )
-from trio_envserve.core.slots import Pool
 from trio_envserve.core.worker_range import WorkerRange
 
 TERMS = LeaseTerms(fence_s=20.0)

@@ -37,7 +37,7 @@ from trio_envserve.core.journal import Record
 from trio_envserve.core.key_records import KeyAct, KeyName
 from trio_envserve.core.lease import NO_LEASE_S, LeaseTerms
 from trio_envserve.core.limits import ServerLimits
-from trio_envserve.core.lives import Phase
+from trio_envserve.core.lives import Part, Phase, Pool
 from trio_envserve.core.messages import Beat
 from trio_envserve.core.messages import encode as encode_worker
 from trio_envserve.core.ranges import Ranges
@@ -53,7 +53,6 @@ from trio_envserve.core.router_inputs import (
     WorkerBack,
     WorkerMessage,
 )
-from trio_envserve.core.slots import Part, Pool
 from trio_envserve.core.terms import Status, Tenure, Verdict
 from trio_envserve.core.worker_range import WorkerRange
 

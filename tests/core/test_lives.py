@@ -8,10 +8,9 @@ import pytest
 
 from trio_envserve.core.heartbeat import Heartbeat
 from trio_envserve.core.limits import ServerLimits
-from trio_envserve.core.lives import NOT_NEEDED, Life, LifeInput, Phase
+from trio_envserve.core.lives import NOT_NEEDED, Life, LifeInput, Phase, Pool
 from trio_envserve.core.messages import Request
 from trio_envserve.core.router_effects import Kill, Lost, Report, Spawn
-from trio_envserve.core.slots import Pool
 
 from .helpers import FIRST, QUICK, REPLACEMENT, Ids, Pair, kinds
 

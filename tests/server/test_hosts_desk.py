@@ -28,9 +28,9 @@ from trio_envserve.core.host_messages import (
     encode,
 )
 from trio_envserve.core.lease import LeaseTerms
+from trio_envserve.core.lives import Pool
 from trio_envserve.core.router_effects import Kill, Report, Spawn
 from trio_envserve.core.router_inputs import HostsDead
-from trio_envserve.core.slots import Pool
 from trio_envserve.server import hosts as hosts_module
 from trio_envserve.server.hosts import COMPLAIN_S, EpochRecords, HostDesk, HostDoor
 

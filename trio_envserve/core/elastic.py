@@ -30,9 +30,8 @@ from typing import NamedTuple
 
 from .executions import Worker
 from .limits import ServerLimits
-from .lives import NOT_NEEDED, LifeInput, Phase
+from .lives import NOT_NEEDED, LifeInput, Phase, Pool, Slot
 from .router_effects import PoolEffect, Report
-from .slots import Pool, Slot
 
 
 class Need(NamedTuple):

@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 A host that has joined, and is known to hold its lease, brings slots to the
-:class:`~.slots.Pool`.  What the router wants of a worker in one of them (:meth:`Hosts.take`)
+:class:`~.lives.Pool`.  What the router wants of a worker in one of them (:meth:`Hosts.take`)
 becomes an item for that host; what the host says becomes inputs of the router.
 
 A host is lost when its lease is over (:mod:`.lease`): then, and not before, its workers are
@@ -49,6 +49,7 @@ from .host_said import (
 )
 from .lease import Holding, LeaseBeat, Leases, LeaseTerms, Reception
 from .limits import PROTOCOL_VERSION, WireLimits
+from .lives import Pool
 from .remote_hosts import PastHosts, RemoteHost
 from .router_effects import Kill, Report, RouterEffect, Spawn
 from .router_inputs import (
@@ -60,7 +61,6 @@ from .router_inputs import (
     WorkerBack,
     WorkerMessage,
 )
-from .slots import Pool
 from .terms import Body, Epoch, Route, Tenure
 
 _REFUSALS = {

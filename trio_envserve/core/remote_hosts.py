@@ -13,9 +13,8 @@ from .host_link import Inbox, Item, Outbox, What
 from .host_messages import HostAnswer, HostBeat
 from .host_said import LeftLife, busy
 from .lease import Holding
-from .lives import LifeInput, Phase
+from .lives import LifeInput, Part, Phase, Pool, Slot
 from .router_effects import RouterEffect, Spawn
-from .slots import Part, Pool, Slot
 from .terms import Body, Route
 
 KEPT_BYTES = 256 << 20

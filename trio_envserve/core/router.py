@@ -40,7 +40,7 @@ from .journal import Journal
 from .key_pages import KeyPages
 from .key_records import KeyAct, Keyed, KeyName, Reissue
 from .limits import PROTOCOL_VERSION, KeyLimits, ServerLimits, WireLimits
-from .lives import LifeInput
+from .lives import LifeInput, Pool
 from .messages import ForeignVersion
 from .ranges import Ranges
 from .requests import Ask
@@ -73,7 +73,6 @@ from .router_inputs import (
 from .running import RunningPages
 from .scheduler import Scheduler
 from .sessions import Session
-from .slots import Pool
 from .stacks import Stacks
 from .stats import describe, status
 from .terms import ID_BYTES, Body, Epoch, Route, SessionId, one_line, quick, short

@@ -18,11 +18,11 @@ from .elastic import Elastic
 from .health import ServerStatus
 from .journal import Journal
 from .limits import ServerLimits
+from .lives import Pool
 from .model_totals import TOOK
 from .requests import Counters
 from .scheduler import Scheduler
 from .sessions import Sessions
-from .slots import Pool
 from .terms import Epoch
 from .work import Work, Works
 from .workforce import Workforce

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from . import messages, spoilt
 from .executions import Worker
 from .limits import ServerLimits
-from .lives import Life, LifeInput, Phase
+from .lives import Life, LifeInput, Phase, Pool
 from .router_effects import Report, RouterEffect, ToWorker
-from .slots import Pool
 
 
 class Turnover:

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-:class:`~.slots.Pool` decides about processes, and :class:`~.dispatches.Dispatches`
+:class:`~.lives.Pool` decides about processes, and :class:`~.dispatches.Dispatches`
 about what runs on them.  A message counts only if it comes from the incarnation that
 this server gave to that worker (G5): everything else is counted and ignored.
 
@@ -29,7 +29,7 @@ from .errors import ProtocolError
 from .executions import Execution, Site, Worker
 from .heard import ExecutionEnded, Heard, Noted, Said, Stray, Wrong
 from .limits import CAPACITY, ServerLimits
-from .lives import Life, LifeInput, Phase
+from .lives import Life, LifeInput, Phase, Pool
 from .messages import (
     Announced,
     Beat,
@@ -47,7 +47,6 @@ from .ranges import Ranges
 from .requests import RetainedOutcome
 from .router_effects import Lost
 from .router_inputs import WorkerBack
-from .slots import Pool
 from .spoilt import has_failed
 from .terms import ID_BYTES, Body, Status, one_line
 from .turnover import Turnover

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ...core.slots import Pool
+from ...core.lives import Pool
 from ...core.terms import ID_BYTES
 
 

@@ -23,14 +23,13 @@ from ...core.executions import Execution, Worker
 from ...core.gate import Gate
 from ...core.health import Link
 from ...core.key_records import Payload
-from ...core.lives import Life
+from ...core.lives import Life, Pool, Slot
 from ...core.ranges import Ranges
 from ...core.requests import RetainedOutcome
 from ...core.router import Router
 from ...core.scheduler import Scheduler
 from ...core.sessions import Session
 from ...core.sessions import Sessions as ServerSessions
-from ...core.slots import Pool, Slot
 from ...core.work import Answer, Ended, Said, Ticket, Told, Work, Works
 from ...core.worker import WorkerCore, _Kept
 from ...core.workforce import Workforce

@@ -11,9 +11,9 @@ from ...core.host_link import Outbox
 from ...core.host_lives import WorkerLife
 from ...core.host_pool import Hosts
 from ...core.lease import Holding, Leases
+from ...core.lives import Slot
 from ...core.remote_hosts import RemoteHost
 from ...core.server_hosts import ServerHosts
-from ...core.slots import Slot
 from ...retrylab import (
     Actor,
     Ask,

@@ -9,12 +9,12 @@ from ...core import messages, outcomes
 from ...core import router as routing
 from ...core.clock import AwakeClock
 from ...core.closing import Closing, ClosingStage
+from ...core.lives import Pool
 from ...core.ranges import Ranges
 from ...core.router import Router
 from ...core.router_effects import ToClient
 from ...core.router_inputs import Tick
 from ...core.sessions import Sessions
-from ...core.slots import Pool
 from ...core.terms import Status, Verdict
 from ...core.work import Works
 from ...core.workforce import Workforce

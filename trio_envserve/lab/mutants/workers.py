@@ -9,12 +9,11 @@ from ...core.account import Accounts
 from ...core.announced import Announcements
 from ...core.dispatches import Dispatches
 from ...core.elastic import Elastic
-from ...core.lives import TABLE, LifeInput, Phase
+from ...core.lives import TABLE, LifeInput, Phase, Pool
 from ...core.ranges import Ranges
 from ...core.router import Router
 from ...core.router_effects import Lost
 from ...core.scheduler import Scheduler
-from ...core.slots import Pool
 from ...core.worker import WorkerCore
 from ...core.workforce import Workforce
 from ...retrylab.mutants import Family, Patches

@@ -12,10 +12,9 @@ from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.health import Health
 from trio_envserve.core.heartbeat import Heartbeat
 from trio_envserve.core.limits import ServerLimits
-from trio_envserve.core.lives import LifeInput, Phase
+from trio_envserve.core.lives import LifeInput, Phase, Pool
 from trio_envserve.core.router_effects import Report, Spawn
 from trio_envserve.core.router_inputs import HeartbeatFelt, WorkerBack
-from trio_envserve.core.slots import Pool
 from trio_envserve.core.terms import Status, Verdict
 from trio_envserve.core.worker import WorkerCore
 from trio_envserve.core.worker_inputs import EnvironmentReady, SetUpFailed
