@@ -995,11 +995,11 @@ class Boundary(Model):
     actor is the server or (*) the worker:
 
     ``heard`` a client's message, ``reported``* a worker's, ``passes`` (time, and whether leases may
-    end), ``back``* (a worker of an earlier server), ``broken`` (the environment), ``reaped``* one,
-    ``closing``; ``said`` or ``missed`` an answer, ``commanded``* a worker, ``kills``, ``lost``*
-    one, ``wrote`` records, ``closed``; ``synced`` and ``fell`` of the disk, ``reads`` and
-    ``damaged`` of outcomes there; ``turned`` when the effects of an input were carried out;
-    ``begins`` a new server.
+    end), ``time`` (what it ends, where that is chosen), ``back``* (a worker of an earlier server),
+    ``broken`` (the environment), ``reaped``* one, ``closing``; ``said`` or ``missed`` an answer,
+    ``commanded``* a worker, ``kills``, ``lost``* one, ``wrote`` records, ``closed``; ``synced`` and
+    ``fell`` of the disk, ``reads`` and ``damaged`` of outcomes there; ``turned`` when the effects
+    of an input were carried out; ``begins`` a new server.
     """
 
     def __init__(
@@ -1207,6 +1207,21 @@ class Boundary(Model):
     def _broken(self, server: str) -> None:
         self.hopeless = True
 
+    def _time(self, server: str, name: str, *what: Any) -> None:
+        """Time ends something, as an explorer has chosen."""
+        match name:
+            case "lapse" if what[0] in self.sessions:
+                self.lapse(what[0])
+            case "late" if self._ticket(RequestId(*what)) is not None:
+                self.out_of_time(RequestId(*what))
+            case "expire" if self.said:
+                self.expire(next(iter(self.said)))
+            case "unwanted":
+                for work in list(self.open.values()):
+                    if work.timed:
+                        end = self.orphaned if work.timed == "orphan" else self.forgotten
+                        end(work)
+
     def _closing(self, server: str) -> None:
         self.close_down()
 
@@ -1410,11 +1425,11 @@ _OF_ANSWERS: dict[type, str] = {
 }
 _OF_A_TURN: dict[str, str] = {
     "heard": "_heard", "reported": "_reported", "passes": "_passes",
-    "back": "_back", "closing": "_closing", "broken": "_broken", "said": "_said",
+    "time": "_time", "back": "_back", "closing": "_closing", "broken": "_broken", "said": "_said",
     "missed": "_missed", "commanded": "_commanded", "lost": "_lost",
     "wrote": "_wrote", "kills": "_kills", "reaped": "_reaped", "closed": "_closed",
 }  # fmt: skip
-_INPUTS = frozenset({"heard", "reported", "passes", "back", "closing", "broken", "reaped"})
+_INPUTS = frozenset({"time", "heard", "reported", "passes", "back", "closing", "broken", "reaped"})
 _BESIDE = frozenset({"begins", "synced", "reads", "damaged", "fell"})
 SEEN: Final = frozenset({*_OF_A_TURN, *_BESIDE, "turned"})
 """The kinds of events that the model sees."""

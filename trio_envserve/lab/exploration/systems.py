@@ -27,7 +27,7 @@ from ...retrylab.values import Forms
 from .calls import OF_PROMISES, Promises
 from .configurations import Configuration
 from .hosted import LeaseJudge
-from .keyed import OF_KEYS, DiskJudge, KeyJudge
+from .keyed import OF_MODEL, KeyModel
 from .rules import FORMS
 from .world import (
     HOSTS,
@@ -47,7 +47,7 @@ from .world import (
 
 CONFIGURATION_RULE = {"configuration": Rule("the same in every state")}
 SYSTEM_FORMS: Forms = {
-    **FORMS, Promises: OF_PROMISES, KeyJudge: OF_KEYS, DiskJudge: OF_KEYS,
+    **FORMS, **OF_MODEL, Promises: OF_PROMISES,
     **dict.fromkeys((Client, Caller, Commander, Worker), CONFIGURATION_RULE),
     Server: {**CONFIGURATION_RULE, "new_id": Rule("it draws ids by what is in the form")},
 }  # fmt: skip
@@ -127,8 +127,7 @@ def system_of(asked: Configuration) -> System:
             **dict.fromkeys(HOSTS[: asked.hosts], partial(Machine, asked)),
         }  # fmt: skip
     elif asked.key:
-        kind = DiskJudge if asked.journal else KeyJudge
-        judge = partial(kind, bool(asked.consent), asked.allowance)
+        judge = partial(KeyModel, asked.capacity, journaled=asked.journal)
         actors |= dict.fromkeys(clients, partial(Caller, asked))
         if asked.commands:
             actors[f"c{asked.clients}"] = partial(Commander, asked)

@@ -97,7 +97,7 @@ from ...core.limits import WireLimits
 from ...core.lives import Phase
 from ...core.ranges import Ranges
 from ...core.router import Router
-from ...core.router_effects import Kill, Lost, Save, Spawn, ToClient, ToWorker
+from ...core.router_effects import Kill, Lost, RouterEffect, Save, Spawn, ToClient, ToWorker
 from ...core.router_inputs import (
     ClientMessage,
     CloseAsked,
@@ -443,18 +443,13 @@ def _verdict(status: Status, body: Any) -> str:
 
 
 class Part(Actor):
-    """A part of the server's side, which tells the judge of its world what it does."""
+    """A part of the server's side, which tells the judge of calls what it does."""
 
     configuration: Any
 
     def say(self, *what: Any) -> None:
         """Tell the judge of calls."""
         if not self.configuration.instant:
-            self.did("", what)
-
-    def say_of_key(self, *what: Any) -> None:
-        """Tell the judge of a key."""
-        if self.configuration.instant:
             self.did("", what)
 
 
@@ -620,12 +615,11 @@ class Server(Part):
         """Let it happen."""
         getattr(self, f"_{name}")(*args)
 
-    def _tick(self) -> None:
-        self.take(Tick(NOW_S))
+    def _tick(self, *time: Any) -> None:
+        """``time``: what it ends, for the model of the router."""
+        self.take(Tick(NOW_S), time=time)
 
     def _start(self, slot: bytes) -> None:
-        if self.configuration.journal:
-            self.say_of_key("went_on")
         self.router.pool.slots[int(slot[1:])].start_at_s = NOW_S
         self._tick()
 
@@ -654,17 +648,17 @@ class Server(Part):
         if session in sessions:
             sessions[session].heard_s = LONG_AGO_S
             sessions.move_to_end(session, last=False)
-        self._tick()
+        self._tick("lapse", session)
 
     def _deadline(self, session: bytes, sequence: int) -> None:
         """Let a deadline be due."""
-        self.did("", ("out_of_time", (session, sequence)))
+        self.say("out_of_time", (session, sequence))
         self.router._deadlines = [
             (LONG_AGO_S if each[1:] == (session, sequence) else each[0], *each[1:])
             for each in self.router._deadlines
         ]
         heapq.heapify(self.router._deadlines)
-        self._tick()
+        self._tick("late", session, sequence)
 
     def _forge(self, session: bytes, sequence: int) -> None:
         digest = names.session(0, b"forged")
@@ -676,34 +670,32 @@ class Server(Part):
 
     def _unwanted(self) -> None:
         """Nobody has waited for so long that the deadline for orphans, or the retention, ends."""
-        self.did("", ("unwanted",))
         works = self.router.works
         for generation in (*works.orphans.values(), *works.retained.values()):
             generation.since_s = LONG_AGO_S
-        self._tick()
+        self._tick("unwanted")
 
     def _expire(self) -> None:
         """The oldest command need not be known any more."""
-        self.did("", ("expired",))
         said = self.router.works.commands
         command, (answer, _) = next(iter(said.items()))
         said[command] = answer, LONG_AGO_S
-        self._tick()
+        self._tick("expire")
 
     def _close(self, stage: str) -> None:
-        self.did("", ("closed", stage == "CANCELLING"))
         self.take(CloseAsked(NOW_S, ClosingStage[stage]))
 
     def _sync(self, groups: int) -> None:
         rows = [row for group in self.written[:groups] for row in group]
         self.safe, self.written = compacted((*self.safe, *rows)), self.written[groups:]
-        self.say_of_key("synced", groups)
+        if self.configuration.instant:
+            self.did("", ("synced", len(rows)))
         self.take(Saved(self.router.journal.safe + len(rows), NOW_S))
 
     def _fall(self, kept: int) -> None:
         rows = [row for group in self.written[:kept] for row in group]
         self.safe, self.written = compacted((*self.safe, *rows)), ()
-        self.did("", ("fell", kept))
+        self.did("", ("fell", *self.safe))
         self._make()
         for name in ("w0", *self.callers()):
             self.notify(name, ("fell", self.life))
@@ -720,9 +712,12 @@ class Server(Part):
 
     # -- effects --------------------------------------------------------------------
 
-    def take(self, given: RouterInput, *, repairs: bool = False) -> list[Any]:
+    def take(
+        self, given: RouterInput, *, repairs: bool = False, time: Sequence[Any] = ()
+    ) -> list[Any]:
         """Give the router an input, and carry out what it wants.  The headers of what clients
-        are told.  ``repairs``: whether a dispatch may be the repetition of a lost one."""
+        are told.  ``repairs``: whether a dispatch may be the repetition of a lost one; ``time``:
+        what ends because it passes."""
         router = self.router
         self.new_id.attach(router.pool)
         with counted_pairs(router.works, PAIRS):
@@ -730,6 +725,9 @@ class Server(Part):
             while router.behind:
                 effects += router.take(Resume(NOW_S))
         self.calm()
+        if self.configuration.instant:
+            parts = (*_passed(time), *_given(given), *filter(None, map(_wanted, effects)))
+            self.did("", ("turn", *parts))
         said = []
         for effect in effects:
             match effect:
@@ -771,11 +769,9 @@ class Server(Part):
 
     def _lost(self, worker: bytes) -> None:
         self.say("lost", self.life, worker)
-        self.say_of_key("worker_lost")
 
     def _save(self, save: Save) -> None:
         rows = tuple(tuple(plain_of(each)) for each in save.records)
-        self.say_of_key("recorded", rows)
         self.group = (*self.group, *rows)
 
     def on_settled(self) -> None:
@@ -802,7 +798,6 @@ class Server(Part):
             case messages.Dispatch():
                 request = header.session, header.sequence
                 self.say("dispatched", self.life, worker, request, repairs)
-                self.say_of_key("dispatched", header.number, header.sequence, frames[2])
             case messages.Retire():
                 self.say("ending", self.life, worker)
         self.send(_slot(worker), WorkerMail(worker, self.life, frames))
@@ -811,6 +806,42 @@ class Server(Part):
         """Say what a router at rest should not have."""
         for what in unfinished(self.router):
             self.has("", what)
+
+
+def _passed(time: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+    """What time ends, as the model sees it."""
+    if time:
+        yield "time", SERVER, *time
+
+
+def _given(given: RouterInput) -> Iterator[tuple[Any, ...]]:
+    """An input, as the model sees it."""
+    match given:
+        case ClientMessage():
+            yield "heard", SERVER, *frames_of(given.frames)
+        case WorkerMessage():
+            worker, _, *frames = frames_of(given.frames)
+            yield "reported", worker.decode(), *frames
+        case CloseAsked():
+            yield "closing", SERVER
+        case Exited():
+            yield "reaped", given.worker.decode()
+
+
+def _wanted(effect: RouterEffect) -> tuple[Any, ...] | None:
+    """An effect, as the model sees it."""
+    match effect:
+        case ToClient():
+            return "said", SERVER, *frames_of(effect.frames)
+        case ToWorker():
+            return "commanded", effect.worker.decode(), *frames_of(effect.frames)[:2]
+        case Kill():
+            return "kills", SERVER, effect.worker.decode(), ""
+        case Lost():
+            return "lost", effect.worker.decode()
+        case Save():
+            return "wrote", SERVER, *(tuple(plain_of(each)) for each in effect.records)
+    return None
 
 
 def _slot(worker: bytes) -> str:
@@ -980,7 +1011,6 @@ class Worker(Part):
         process.runs = tuple(each for each in process.runs if each is not run)
         payload = b"%b@e%d-%b-%d" % (run.body, process.life, process.id, number)
         self.ended((process.life, process.id, number))
-        self.say_of_key("over", number, payload)
         status = Status.RESULT if result else Status.CANCELLED
         if not result:
             info = ErrorInfo("cancelled", Verdict.RAN_AND_FAILED, payload.decode())
@@ -1005,7 +1035,6 @@ class Worker(Part):
                         run._replace(cancelled=run.cancelled or run.number == effect.number)
                         for run in process.runs
                     )
-                    self.say_of_key("stopping", effect.number)
                 case Exit():
                     self._end_process(process.id, process.life)
 
@@ -1100,13 +1129,8 @@ class BaseCaller(Actor):
                 told = told_of(header, message.frames[1])
             case messages.Refused():
                 told = "refused", header.code
-            case messages.Cancelled():
-                to = "cancel", (header.session, header.sequence)
-                self.did("", ("told", to, ("left", header.started)))
-                return
             case _:
                 return
-        self.did("", ("told", (header.session, header.sequence), told))
         if self.here and header.session == self.session:
             over = told[0] == "refused"
             self.said = tuple(
@@ -1120,7 +1144,6 @@ class BaseCaller(Actor):
 
     def _take(self, sequence: int) -> None:
         """Its caller has what it was told."""
-        self.did("", ("left", (self.session, sequence)))
         self._drop(sequence)
         self._send(messages.Finish(self.session, [sequence, sequence + 1]))
 
@@ -1157,8 +1180,6 @@ class Commander(BaseCaller):
     def _copy(self, act: int, tag: Tag) -> None:
         if not self.here:
             self._back()
-        forget = act == KeyAct.FORGET
-        self.did("", ("commanded", (self.session, self.next), act, tag, forget))
         self._request(KeyAct(act), tag=tag)
 
     def _heard(self, sequence: int) -> None:
@@ -1208,19 +1229,16 @@ class Caller(BaseCaller):
 
     def _ask(self, input: bytes) -> None:
         self.asked += input == INPUT
-        self.did("", ("asked", (self.session, self.next), self._token(), input))
         self._request(KeyAct.ASK, input)
 
     def _again(self, gone: bool) -> None:
         """Issue again what it asked in a session that is over; ``gone``: proven over."""
         self.lost = False
-        self.did("", ("asked", (self.session, self.next), self._token(), INPUT, 1, gone))
         self._request(KeyAct.ASK, INPUT, earlier=1, gone=gone)
 
     def _withdraw(self) -> None:
         """It wants nothing of what it asked in an earlier session."""
         self.lost = False
-        self.did("", ("withdrew", (self.session, self.next), self._token()))
         self.withdrawn = (*self.withdrawn, self.next)
         self._request(KeyAct.WITHDRAW)
 
@@ -1230,24 +1248,20 @@ class Caller(BaseCaller):
             self._take(sequence)
 
     def _attach(self) -> None:
-        self.did("", ("attached", (self.session, self.next)))
         self._request(KeyAct.ATTACH)
 
     def _repeat(self, sequence: int) -> None:
         """A transmission comes again."""
         said = next(each for each in self.said if each.sequence == sequence)
-        self.did("", ("repeated", (self.session, sequence), said.told))
         self._transmit(said.frames)
 
     def _cancel(self, sequence: int) -> None:
-        self.did("", ("cancelled", (self.session, sequence)))
         self._drop(sequence)
         self._send(messages.KeyedCancel(self.session, sequence))
 
     def _goodbye(self) -> None:
         session = self.session
         self.here, self.said = False, ()
-        self.did("", ("said_goodbye", session))
         self._send(messages.Goodbye(session))
 
     def _gone(self) -> None:
@@ -1260,7 +1274,6 @@ class Caller(BaseCaller):
             self.left = tuple(each for each in self.left if each != session)
         else:
             self._leave(self.left)
-        self.did("", ("lost", session))
         self.notify(SERVER, ("lease", session))
 
     def _leave(self, left: tuple[bytes, ...]) -> None:
@@ -1863,7 +1876,9 @@ class HostServer(Server):
             if life.phase is Phase.REAPED:
                 life.left_s = LONG_AGO_S
 
-    def take(self, given: RouterInput, *, repairs: bool = False) -> list[Any]:
+    def take(
+        self, given: RouterInput, *, repairs: bool = False, time: Sequence[Any] = ()
+    ) -> list[Any]:
         """See :meth:`.Server.take`.  What is written is safe at once."""
         lives = self.router.pool.lives
         self.incarnations = {each: life.incarnation for each, life in lives.items()}
