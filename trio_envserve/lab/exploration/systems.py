@@ -36,7 +36,6 @@ from .world import (
     TIME,
     Caller,
     Client,
-    Commander,
     HostServer,
     Machine,
     Server,
@@ -48,7 +47,7 @@ from .world import (
 CONFIGURATION_RULE = {"configuration": Rule("the same in every state")}
 SYSTEM_FORMS: Forms = {
     **FORMS, **OF_MODEL, Promises: OF_PROMISES,
-    **dict.fromkeys((Client, Caller, Commander, Worker), CONFIGURATION_RULE),
+    **dict.fromkeys((Client, Caller, Worker), CONFIGURATION_RULE),
     Server: {**CONFIGURATION_RULE, "new_id": Rule("it draws ids by what is in the form")},
 }  # fmt: skip
 
@@ -130,7 +129,7 @@ def system_of(asked: Configuration) -> System:
         judge = partial(KeyModel, asked.capacity, journaled=asked.journal)
         actors |= dict.fromkeys(clients, partial(Caller, asked))
         if asked.commands:
-            actors[f"c{asked.clients}"] = partial(Commander, asked)
+            actors[f"c{asked.clients}"] = partial(Caller, asked)
     else:
         actors = {**dict.fromkeys(clients, partial(Client, asked)), **actors}
         asks = [

@@ -51,8 +51,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-import cbor2
-
 from ...core import error_records, host_messages, messages
 from ...core.calls import Call, Stage
 from ...core.client import ClientCore
@@ -157,10 +155,6 @@ PAIRS: Counter[Pair] = Counter()
 """How often each input came to a work in each state, in all searches of this
 process since it was cleared; no part of any state."""
 
-Told: TypeAlias = tuple[Any, ...]
-"""``("result", body)``, ``("error", code)``, ``("cancelled", started)``, ``("refused",
-code)``, ``("said", generation, started, finished)``; to a cancel ``("left", started)``."""
-
 Row: TypeAlias = tuple[Any, ...]
 """A record as plain values, its kind first: records of two kinds may be equal tuples."""
 
@@ -177,19 +171,6 @@ def compacted(rows: Sequence[Row]) -> tuple[Row, ...]:
         if row[0] in _OF_COMMANDS or row[1] not in closed
         or (row[1] == last and row[0] in (_OPENED, _CLOSED))
     )  # fmt: skip
-
-
-def told_of(outcome: messages.Outcome, payload: bytes) -> Told:
-    """Answer of an outcome to who waited."""
-    if outcome.status == Status.RESULT:
-        if payload[0] < 0x80:  # what a command is answered is a map
-            return "result", payload
-        record = cbor2.loads(payload)
-        return "said", record["generation"], record["started"], record.get("finished", False)
-    code = error_records.decode(payload).code
-    if outcome.status == Status.CANCELLED:
-        return "cancelled", code != "never-started"
-    return "error", code
 
 
 TICK_S = 5.0
@@ -1058,11 +1039,14 @@ class Said(NamedTuple):
     frames: Frames
     input: bytes
     """Empty if it did not send any."""
-    told: Told | None = None
+    at_once: bool
+    """Whether its caller is done with the answer as soon as it has come."""
+    told: bool = False
 
 
-class BaseCaller(Actor):
-    """A process that makes requests in a session, or the next one that has its name."""
+class Caller(Actor):
+    """A process that makes requests for the key in a session, or the next one that has its name.
+    The one whose number is behind all others cancels and forgets by key, and nothing else."""
 
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
@@ -1074,10 +1058,21 @@ class BaseCaller(Actor):
         """Life of the server."""
         self.next = 0
         self.said: tuple[Said, ...] = ()
+        self.asked = 0
+        """How often it has asked, not counting what was issued again."""
+        self.lost = False
+        """Whether it has asked in a session that is over, and has no outcome."""
+        self.left: tuple[bytes, ...] = ()
+        """Sessions of processes that died, whose leases have not ended."""
+        self.may_ask = True
+        """Whether the server knows what the environment consents to, or knows the key: before,
+        whoever issues a request again is refused for now."""
+        self.commands: tuple[tuple[int, bytes], ...] = ()
+        """The acts and ids of commands that were used."""
 
     @property
     def index(self) -> int:
-        """Number in its name; that of the one who commands is behind all others."""
+        """Number in its name."""
         return int(self.name[1:])
 
     @property
@@ -1089,121 +1084,13 @@ class BaseCaller(Actor):
         """Open a session."""
         self._back()
 
-    def on_choice(self, name: str, *args: Any) -> None:
-        """Let it happen."""
-        getattr(self, f"_{name}")(*args)
-
-    def _back(self) -> None:
-        """A process of this caller opens a session."""
-        self.sessions, self.here, self.next = self.sessions + 1, True, 0
-        nonce = names.nonce(self.index, self.sessions)
-        self._send(messages.Hello(1, nonce, 1, names.client_name(self.index), MOST_BYTES))
-
-    def _send(self, message: Any, *more: bytes) -> None:
-        self._transmit(Frames((messages.encode(message), *more)))
-
-    def _transmit(self, frames: Frames) -> None:
-        self.send(SERVER, Mail(names.route(self.index, self.sessions), frames))
-
-    def _request(
-        self, act: KeyAct, body: bytes = b"", tag: Tag = b"", *, earlier: int | None = None,
-        gone: bool = True,
-    ) -> None:  # fmt: skip
-        asked = self.configuration
-        limit_s = 60.0 if asked.limits and act is KeyAct.ASK else None
-        message = messages.KeyedRequest(
-            self.session, self.next, input_digest(body, asked.consent), asked.consent,
-            asked.allowance, limit_s, b"c%d" % self.index + b"." * 14, act, NAMESPACE, KEY, tag,
-            earlier, gone,
-        )  # fmt: skip
-        frames = Frames((messages.encode(message), body))
-        self.said = (*self.said, Said(self.next, frames, body))
-        self.next += 1
-        self._transmit(frames)
-
-    def on_message(self, sender: str, message: Mail) -> None:
-        """A message of the server."""
-        header = header_of(message.frames)
-        match header:
-            case messages.Outcome():
-                told = told_of(header, message.frames[1])
-            case messages.Refused():
-                told = "refused", header.code
-            case _:
-                return
-        if self.here and header.session == self.session:
-            over = told[0] == "refused"
-            self.said = tuple(
-                each._replace(told=told) if each.sequence == header.sequence else each
-                for each in self.said if not (over and each.sequence == header.sequence)
-            )  # fmt: skip
-            self._heard(header.sequence)
-
-    def _heard(self, sequence: int) -> None:
-        """A request was told something."""
-
-    def _take(self, sequence: int) -> None:
-        """Its caller has what it was told."""
-        self._drop(sequence)
-        self._send(messages.Finish(self.session, [sequence, sequence + 1]))
-
-    def _drop(self, sequence: int) -> None:
-        self.said = tuple(each for each in self.said if each.sequence != sequence)
-
-    def on_notice(self, peer: str, what: Any) -> None:
-        """The server has fallen, and another one is there."""
-        if what[0] == "fell":
-            self.here, self.life, self.said = False, what[1], ()
-
-
-class Commander(BaseCaller):
-    """Cancels and forgets by key: with an id, or naming any generation."""
-
-    def __init__(self, configuration: Configuration) -> None:
-        super().__init__(configuration)
-        self.commands: tuple[tuple[int, bytes], ...] = ()
-        """The acts and ids that were used."""
-
-    def choices(self) -> Iterator[Choice]:
-        """Commands, and commands that come again, in whatever session."""
-        for act in (KeyAct.CANCEL, KeyAct.FORGET):
-            for tag in (b"t%d" % len(self.commands), *range(2)):
-                yield Choice("command", (int(act), tag), bound="commands")
-        for command in self.commands:
-            yield Choice("copy", command, bound="copies")
-
-    def _command(self, act: int, tag: Tag) -> None:
-        if isinstance(tag, bytes):
-            self.commands = (*self.commands, (act, tag))
-        self._copy(act, tag)
-
-    def _copy(self, act: int, tag: Tag) -> None:
-        if not self.here:
-            self._back()
-        self._request(KeyAct(act), tag=tag)
-
-    def _heard(self, sequence: int) -> None:
-        self._take(sequence)
-
-
-class Caller(BaseCaller):
-    """Asks for the work of the key, and whatever a caller may do besides."""
-
-    def __init__(self, configuration: Configuration) -> None:
-        super().__init__(configuration)
-        self.asked = 0
-        """How often it has asked, not counting what was issued again."""
-        self.lost = False
-        """Whether it has asked in a session that is over, and has no outcome."""
-        self.left: tuple[bytes, ...] = ()
-        """Sessions of processes that died, whose leases have not ended."""
-        self.may_ask = True
-        """Whether the server knows what the environment consents to, or knows the key: before,
-        whoever issues a request again is refused for now."""
-        self.withdrawn: tuple[int, ...] = ()
+    # -- what may happen ----------------------------------------------------------------
 
     def choices(self) -> Iterator[Choice]:
         """Everything that a caller may do."""
+        if self.index == self.configuration.clients:
+            yield from self._by_key()
+            return
         for session in self.left:
             yield Choice("lease", (session,))
         if not self.here:
@@ -1214,7 +1101,7 @@ class Caller(BaseCaller):
         if self.lost and self.may_ask:
             yield from (Choice("again", (True,)), Choice("again", (False,)), Choice("withdraw"))
         for said in self.said:
-            if said.told is not None:
+            if said.told:
                 yield Choice("take", (said.sequence,))
             yield Choice("cancel", (said.sequence,), bound="cancels")
             yield Choice("repeat", (said.sequence,), bound="repeats")
@@ -1224,8 +1111,24 @@ class Caller(BaseCaller):
         yield Choice("gone", bound="deaths")
         yield Choice("goodbye", bound="goodbyes")
 
-    def _token(self) -> bytes:
-        return b"c%d" % self.index + b"." * 14
+    def _by_key(self) -> Iterator[Choice]:
+        """Commands with an id, or naming any generation, and such that come again, in whatever
+        session."""
+        for act in (KeyAct.CANCEL, KeyAct.FORGET):
+            for tag in (b"t%d" % len(self.commands), *range(2)):
+                yield Choice("command", (int(act), tag), bound="commands")
+        for command in self.commands:
+            yield Choice("copy", command, bound="copies")
+
+    def on_choice(self, name: str, *args: Any) -> None:
+        """Let it happen."""
+        getattr(self, f"_{name}")(*args)
+
+    def _back(self) -> None:
+        """A process of this caller opens a session."""
+        self.sessions, self.here, self.next = self.sessions + 1, True, 0
+        nonce = names.nonce(self.index, self.sessions)
+        self._send(messages.Hello(1, nonce, 1, names.client_name(self.index), MOST_BYTES))
 
     def _ask(self, input: bytes) -> None:
         self.asked += input == INPUT
@@ -1239,21 +1142,29 @@ class Caller(BaseCaller):
     def _withdraw(self) -> None:
         """It wants nothing of what it asked in an earlier session."""
         self.lost = False
-        self.withdrawn = (*self.withdrawn, self.next)
         self._request(KeyAct.WITHDRAW)
-
-    def _heard(self, sequence: int) -> None:
-        if sequence in self.withdrawn:
-            self.withdrawn = tuple(each for each in self.withdrawn if each != sequence)
-            self._take(sequence)
 
     def _attach(self) -> None:
         self._request(KeyAct.ATTACH)
 
+    def _command(self, act: int, tag: Tag) -> None:
+        if isinstance(tag, bytes):
+            self.commands = (*self.commands, (act, tag))
+        self._copy(act, tag)
+
+    def _copy(self, act: int, tag: Tag) -> None:
+        if not self.here:
+            self._back()
+        self._request(KeyAct(act), tag=tag)
+
     def _repeat(self, sequence: int) -> None:
         """A transmission comes again."""
-        said = next(each for each in self.said if each.sequence == sequence)
-        self._transmit(said.frames)
+        self._transmit(next(each.frames for each in self.said if each.sequence == sequence))
+
+    def _take(self, sequence: int) -> None:
+        """Its caller has what it was told."""
+        self._drop(sequence)
+        self._send(messages.Finish(self.session, [sequence, sequence + 1]))
 
     def _cancel(self, sequence: int) -> None:
         self._drop(sequence)
@@ -1277,16 +1188,61 @@ class Caller(BaseCaller):
         self.notify(SERVER, ("lease", session))
 
     def _leave(self, left: tuple[bytes, ...]) -> None:
-        waits = any(each.input == INPUT and each.told is None for each in self.said)
+        waits = any(each.input == INPUT and not each.told for each in self.said)
         self.here, self.said, self.lost, self.left = False, (), self.lost or waits, left
 
+    def _drop(self, sequence: int) -> None:
+        self.said = tuple(each for each in self.said if each.sequence != sequence)
+
+    # -- messages -----------------------------------------------------------------------
+
+    def _send(self, message: Any, *more: bytes) -> None:
+        self._transmit(Frames((messages.encode(message), *more)))
+
+    def _transmit(self, frames: Frames) -> None:
+        self.send(SERVER, Mail(names.route(self.index, self.sessions), frames))
+
+    def _request(
+        self, act: KeyAct, body: bytes = b"", tag: Tag = b"", *, earlier: int | None = None,
+        gone: bool = True,
+    ) -> None:  # fmt: skip
+        asked = self.configuration
+        limit_s = 60.0 if asked.limits and act is KeyAct.ASK else None
+        message = messages.KeyedRequest(
+            self.session, self.next, input_digest(body, asked.consent), asked.consent,
+            asked.allowance, limit_s, b"c%d" % self.index + b"." * 14, act, NAMESPACE, KEY, tag,
+            earlier, gone,
+        )  # fmt: skip
+        frames = Frames((messages.encode(message), body))
+        at_once = act not in (KeyAct.ASK, KeyAct.ATTACH)
+        self.said = (*self.said, Said(self.next, frames, body, at_once))
+        self.next += 1
+        self._transmit(frames)
+
+    def on_message(self, sender: str, message: Mail) -> None:
+        """A message of the server: of interest is whether a request is answered."""
+        header = header_of(message.frames)
+        answers = isinstance(header, (messages.Outcome, messages.Refused))
+        if not answers or not self.here or header.session != self.session:
+            return
+        for said in self.said:
+            if said.sequence != header.sequence:
+                continue
+            if said.at_once:
+                self._take(said.sequence)
+            elif isinstance(header, messages.Refused):
+                self._drop(said.sequence)
+            else:
+                told = said._replace(told=True)
+                self.said = tuple(told if each is said else each for each in self.said)
+
     def on_notice(self, peer: str, what: Any) -> None:
-        """The server may be asked again, or not, or has fallen."""
+        """The server has fallen, and another one is there; or it may be asked again, or not."""
         if what[0] == "fell":
             self._leave(())
+            self.life = what[1]
         if what[0] == "ready":
             self.may_ask = what[1]
-        super().on_notice(peer, what)
 
 
 # -- time ------------------------------------------------------------------------------------
