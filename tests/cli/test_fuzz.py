@@ -254,8 +254,8 @@ async def test_callers_that_share_a_key_have_a_table_of_pairs(tmp_path: Path):
     done = await fuzz(tmp_path, "--exhaustive", "--config", "keys-rerun")
     assert "in how many states each input came to a work" in done.out
     done = await fuzz(tmp_path, "--exhaustive", "--config", "keys-rerun", "--json")
-    assert done.last["key_pairs"]["running: its execution has ended"] > 10
-    assert "closed: request" in done.last["key_pairs_that_cannot_occur"]
+    assert done.last["pairs"]["running: outcome from its execution"] > 10
+    assert "closed: request" in done.last["pairs_that_cannot_occur"]
 
 
 async def test_mutant_is_caught_and_the_way_is_told(tmp_path: Path):

@@ -81,7 +81,8 @@ async def own(configuration: Configuration, mutant: str, stop: Stop, *, as_json:
         return _interrupted(name, record, stop, as_json=as_json)
     if path:
         record["failures"] = [{"guarantees": record["violated"], "path": path}]
-    _show(name, record, "\n".join(path), as_json=as_json, more=[pairs_table(record["pairs"])])
+    pairs = pairs_table(record["pairs"], "in how many states")
+    _show(name, record, "\n".join(path), as_json=as_json, more=[pairs])
     if mutant:
         caught = f"caught by {', '.join(record['violated'])}" if path else "NOT CAUGHT"
         say(f"{mutant}: {caught}, after {record['states']:,} states")

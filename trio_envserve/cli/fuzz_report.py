@@ -82,7 +82,7 @@ def any_tables(
     ]
 
 
-def pairs_table(times: Mapping[str, int]) -> Table:
+def pairs_table(times: Mapping[str, int], how: str = "how often") -> Table:
     """How often each input came to a work in each state: inputs down, states across; ``-`` is
     what cannot occur."""
 
@@ -92,7 +92,7 @@ def pairs_table(times: Mapping[str, int]) -> Table:
     rows = [
         (each.value, *(shown(name_of((state, each))) for state in WorkState)) for each in WorkInput
     ]
-    title = "how often each input came to a work in each state"
+    title = f"{how} each input came to a work in each state"
     return Table(title, ("input", *(state.value for state in WorkState)), rows)
 
 
