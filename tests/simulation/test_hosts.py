@@ -53,6 +53,11 @@ def test_the_world_and_its_judge_were_wrong(seed: int):
     assert Protocol(hosts=True).run(seed).violations == ()
 
 
+def test_a_request_was_taken_for_one_that_is_refused_since_a_later_copy_of_it_was():
+    """All in one turn of a router that had more to do: the model foresaw the later answer."""
+    assert Protocol(hosts=True).run(698).violations == ()
+
+
 def test_hosted_seeds_come_to_the_same_again():
     first, again = (Protocol(hosts=True).run(7) for _ in range(2))
     assert first == again

@@ -1216,7 +1216,7 @@ class Works:
             session.finished.add(sequence)
         else:
             session.finished.add(sequence)
-            started = self._cancel(ticket) or (keyed and ticket.key is None)
+            started = self._cancel(ticket)
         self.stop()
         self.confirm(Confirm(request, started), waits=is_decided or self.journal.appended > before)
 

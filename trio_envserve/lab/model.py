@@ -1116,6 +1116,8 @@ class Boundary(Model):
             return
         if within(session.finished, message.sequence):
             return
+        if refused == "finished":
+            refused = ""  # which is said of a later copy of it, in the same turn
         if not keyed:
             label = bytes(body[:64]).partition(b"|")[0].decode("utf-8", "replace")
             allowance = min(message.allowance, self.limits.max_executions)
