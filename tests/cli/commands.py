@@ -301,6 +301,7 @@ def process_restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     root = logging.getLogger()
     ours = logging.getLogger("trio_envserve")
     handlers, level, our_handlers = [*root.handlers], root.level, [*ours.handlers]
+    variables = {**os.environ}
     with monkeypatch.context() as patch:
         patch.setattr(sys, "path", [*sys.path])
         for name in ("excepthook", "unraisablehook", "stderr"):
@@ -313,5 +314,7 @@ def process_restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             logging.captureWarnings(False)
             root.handlers[:], ours.handlers[:] = handlers, our_handlers
             root.setLevel(level)  # also what loggers below it remember of it
+            os.environ.clear()
+            os.environ.update(variables)
             for number, handler in zip(numbers, before, strict=True):
                 signal.signal(number, handler)
