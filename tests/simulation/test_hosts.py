@@ -47,6 +47,7 @@ def test_hosted_seeds_break_no_guarantee(first: int):
         pytest.param(359, id="what came back was audited as started"),
         pytest.param(3057, id="a start before a guard that died was never ended"),
         pytest.param(11072, id="a cancel of a key with its outcome was an early one"),
+        pytest.param(5178, id="a start that came after a takeover had a name of the new server"),
     ],
 )
 def test_the_world_and_its_judge_were_wrong(seed: int):

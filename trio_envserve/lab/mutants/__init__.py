@@ -33,9 +33,6 @@ NOT_BY_CHANCE: Mapping[str, str] = {
     "the-guard-is-told-for-how-long": (
         "a guard must be stopped just when it is told, and its host be cut off meanwhile"
     ),
-    "what-goes-on-is-counted-by-the-limits-of-the-new-router-alone": (
-        "a host must be taken over by a router with a shorter lease, and be cut off at once"
-    ),
     "any-router-answers-a-beat": (
         "a host says hello before it beats: several hellos must be lost, and an old one be late"
     ),

@@ -390,7 +390,8 @@ class SimWorker(SimProcess):
     def __init__(
         self, world: World, server: SimServer, spawn: Spawn, carrier: Carrier | None = None
     ) -> None:  # fmt: skip
-        name = f"{server.name}/{spawn.worker.decode()}"
+        first = server, f"{server.name}/{spawn.worker.decode()}"
+        _, name = world.spawned.get(spawn.incarnation, first)  # that of whose idea it was
         super().__init__(world, name)
         self.server = server
         self._carrier = carrier or world.network
