@@ -181,6 +181,8 @@ class Run:
     """Whether it waits for the record of its start to be safe."""
     taken_back: bool = False
     """Whether an earlier router has started it."""
+    session: bytes | None = None
+    """The session that its worker was told of; None: nothing was sent yet."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -852,7 +854,8 @@ class Model(Judge):
             assert outcome is not None
             self.decide(work, outcome)
         elif fact[0] == "closed" and work is not None and fact not in self._facts:
-            if work.open and work.timed == "retained" and self.may_forget(work):
+            unwanted = work.timed == "retained" or work.number in self.damaged
+            if work.open and unwanted and self.may_forget(work):
                 self.forgotten(work)
             elif work.open and work.outcome is None and not work.started:
                 self._never_ran(work, UNKNOWN)
@@ -1191,7 +1194,10 @@ class Boundary(Model):
         if run is None or run.taken_back:
             return run
         work = run.work
-        mine = sequence == work.number if work.keyed else (session, sequence) == work.name
+        if work.keyed:
+            mine = sequence == work.number and session == run.session
+        else:
+            mine = (session, sequence) == work.name
         return run if mine else None
 
     def _passes(self, server: str, leases: bool) -> None:
@@ -1295,7 +1301,7 @@ class Boundary(Model):
             if run.unsent and ("started", work.number) in self.unsafe:
                 text = f"generation {work.number} is sent before its start is safe"
                 self.broken("G11", text, work.label)
-            run.unsent = False
+            run.unsent, run.session = False, message.session
             return
         session = self.sessions.get(message.session)
         if session is not None:
@@ -1316,6 +1322,8 @@ class Boundary(Model):
             text = f"generation {found.number} is sent, and no record says that it starts"
             self.broken("G11", text, found.label)
         self.start(where, found)
+        if where in self.runs:
+            self.runs[where].session = message.session
 
     def _lost(self, worker: str) -> None:
         self.worker_lost(worker)
