@@ -30,9 +30,6 @@ MUTANTS: tuple[Mutant, ...] = (
 """All of them; their names are unique."""
 
 NOT_BY_CHANCE: Mapping[str, str] = {
-    "the-guard-is-told-for-how-long": (
-        "a guard must be stopped just when it is told, and its host be cut off meanwhile"
-    ),
     "any-router-answers-a-beat": (
         "a host says hello before it beats: several hellos must be lost, and an old one be late"
     ),
