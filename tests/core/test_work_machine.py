@@ -54,7 +54,7 @@ BAD_NAMES = [
     KeyName(b"", b"x"), KeyName(b"a", b""), KeyName(b"a", b"x" * 5), KeyName(b"a" * 5, b""),
 ]  # fmt: skip
 PAYLOADS = st.sampled_from([b"p", b"p", b"p", b"q", b"r" * 40])
-OUTCOMES = st.sampled_from([b"1", b"1", b"2" * 10, b"3" * 300])
+OUTCOMES = st.sampled_from([b"1", b"1", b"2" * 10, b"3" * 300, b"4" * 400])
 CONSENT = st.none() | st.booleans()
 IDS = st.sampled_from([b"1", b"2", b"3", b"4", b"5"])
 AHEAD = st.integers(0, 7)
@@ -486,6 +486,14 @@ class WorkMachine(RuleBasedStateMachine):
                     Works.TABLE[input][state](self.works, work, None)
 
     # -- after each step ----------------------------------------------------------------
+
+    @invariant()
+    def what_waits_may_start_or_not(self) -> None:
+        """Dispatching pauses for an account, and for nobody else (G8, G10)."""
+        for job, work in self.pairs:
+            if work.state is WorkState.WAITING:
+                may_start = self.bench.router._share_left(work.account.id)
+                assert may_start == self.model.may_start(job)
 
     @invariant()
     def is_within_its_bounds(self) -> None:

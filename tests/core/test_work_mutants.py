@@ -365,20 +365,14 @@ MUTANTS: dict[str, Mutant] = {
 }
 
 
-RARE = {"dispatching never pauses for a namespace"}
-"""Shown by some thousand histories only: for the night."""
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in RARE)) for n in MUTANTS]
-)
+@pytest.mark.parametrize("name", MUTANTS)
 def test_the_machine_catches(name, monkeypatch):
     class Machine(WorkMachine):
         reached: ClassVar[set[Cell]] = set()
 
     MUTANTS[name](monkeypatch)
     generate = settings(
-        max_examples=30_000 if name in RARE else 3000, derandomize=True, stateful_step_count=50,
+        max_examples=3000, derandomize=True, stateful_step_count=50,
         phases=[Phase.generate], database=None, report_multiple_bugs=False,
     )  # fmt: skip
     with pytest.raises(

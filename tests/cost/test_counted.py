@@ -67,8 +67,9 @@ def test_dearer_router_is_noticed(monkeypatch):
 
 
 def test_dearer_keys_are_noticed(monkeypatch):
-    slowed(monkeypatch, Works, "_ask_key", lambda works: 200)
-    (problem,) = problems(counted(grown=False))
+    slowed(monkeypatch, Works, "_ask_key", lambda works: 100)
+    dearer = [each for each in problems(counted(grown=False)) if "router" in each]
+    (problem,) = dearer  # of what else runs in this process the client's count may have a little
     assert problem.startswith("the router executes")
     assert "for a keyed request" in problem
 
