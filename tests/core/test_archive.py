@@ -12,6 +12,7 @@ from trio_envserve.core.archive import (
     Archived,
     LinearHashing,
     Packed,
+    fits,
     pack,
     packed_of,
     unpack,
@@ -43,9 +44,17 @@ def test_all_of_it_comes_back(rerun):
     assert sys.getsizeof(packed) <= 128
 
 
-@pytest.mark.parametrize("change", [{"body_bytes": 2**32}, {"executions": 2**16}, {"digest": b"d"}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"body_bytes": 2**32}, {"executions": 2**16}, {"digest": b"d"},
+        {"name": KeyName(bytes(256), b"key")},
+    ],
+)  # fmt: skip
 def test_what_does_not_fit_stays_awake(change):
-    assert pack(fields(0)._replace(**change)) is None
+    one = fields(0)._replace(**change)
+    assert not fits(one.name.namespace, one.digest, one.body_bytes, one.executions)
+    assert pack(one) is None
 
 
 def test_what_a_journal_has_left_of_one():
@@ -94,8 +103,19 @@ def test_what_wakes_leaves_nothing_behind():
         resting.add(rested(number))
     for number in range(3 * CHUNK):
         resting.take(fields(number).name)
-    assert not resting._chunks
     assert not list(resting)
+    assert ended(resting, 100.0) == []
+    assert not resting._chunks
+    assert not resting._looks
+
+
+def test_an_empty_chunk_got_another_look_each_time_that_a_key_came_back():
+    """The looks grew without bound, until the retention of the first of them ended."""
+    resting = Archive(LIMITS)
+    for _ in range(1000):
+        resting.add(rested(0))
+        resting.take(fields(0).name)
+    assert len(resting._looks) == 1
 
 
 def test_one_that_wakes_and_rests_again_and_again_takes_no_more():

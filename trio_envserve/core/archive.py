@@ -62,8 +62,16 @@ class Archived(NamedTuple):
         return self.size_bytes + self.body_bytes + self.name.size_bytes
 
 
+def fits(namespace: bytes, digest: bytes, body_bytes: int, executions: int) -> bool:
+    """Whether one with these can be packed; else it must stay awake."""
+    return (
+        len(namespace) < 1 << 8 and len(digest) == DIGEST_BYTES
+        and body_bytes < 1 << 32 and executions < 1 << 16
+    )  # fmt: skip
+
+
 def pack(fields: Archived) -> Packed | None:
-    """None if it does not fit, and must stay awake."""
+    """None if it does not fit."""
     return _packed(*fields[:-1], *fields.name)
 
 
@@ -82,15 +90,12 @@ def _packed(
     number: int, since_s: float, opened_s: float, size_bytes: int, body_bytes: int,
     executions: int, rerun: bool | None, digest: bytes, namespace: bytes, key: bytes,
 ) -> Packed | None:  # fmt: skip
-    if len(digest) != DIGEST_BYTES:
+    if not fits(namespace, digest, body_bytes, executions):
         return None
-    try:
-        packed = PACKED.pack(
-            number, since_s, opened_s, size_bytes, body_bytes, executions, _RERUN.index(rerun),
-            digest, len(namespace),
-        )  # fmt: skip
-    except struct.error:
-        return None
+    packed = PACKED.pack(
+        number, since_s, opened_s, size_bytes, body_bytes, executions, _RERUN.index(rerun),
+        digest, len(namespace),
+    )  # fmt: skip
     return b"%b%b%b" % (packed, namespace, key)
 
 
@@ -304,9 +309,14 @@ class Archive:
         chunk.holes += 1
         if 2 * chunk.holes >= len(chunk.keys):
             chunk.keys, chunk.holes = self._there(chunk), 0
-            if not chunk.keys:
-                del self._chunks[number]
+            self._drop(number, chunk)
         return self._timed(fields)
+
+    def _drop(self, number: int, chunk: _Chunk) -> None:
+        """Forget an empty chunk, unless it is to be looked at: another look would be added with
+        each key that is taken and comes back."""
+        if not chunk.keys and chunk.look_s == math.inf:
+            del self._chunks[number]
 
     def due(self, now_s: float) -> list[Archived]:
         """Those of one chunk whose retention has ended by now; they are to be taken, and
@@ -324,6 +334,7 @@ class Archive:
                     found.append(fields)
                 else:
                     self._look_at(number, chunk, fields.since_s)
+            self._drop(number, chunk)
         return found
 
     def has_due(self, now_s: float) -> bool:
