@@ -13,7 +13,7 @@ from trio_envserve.core import messages
 from trio_envserve.core.call_keys import Asking, of_key
 from trio_envserve.core.calls import Stage, after_loss
 from trio_envserve.core.client_effects import Answer, Fail
-from trio_envserve.core.client_inputs import CallKey, CallsCancelled, Disconnected
+from trio_envserve.core.client_inputs import CallKey, CallsCancelled, ClientTick, Disconnected
 from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
 from trio_envserve.core.terms import Verdict
@@ -139,6 +139,40 @@ def test_a_call_whose_limit_passed_while_cut_off_cancelled_what_was_asked_again(
     pair.receive(1)
     pair.advance(3.0)
     assert not pair.client.calls.live
+
+
+def test_a_refusal_for_now_that_came_late_cancelled_work_whose_call_had_left():
+    """The server had taken the request since: it was refused before it was sent again."""
+    pair = Pair(workers=2)
+    submit(pair, limit_s=10.0)
+    pair.now_s += 10.0
+    pair.client_takes(ClientTick(pair.now_s))
+    assert pair.client.calls.live[0].stage is Stage.LEFT
+    pair.hear(messages.Refused(pair.session.id, 0, "queue-full", "x", 0.5))
+    pair.client_takes(ClientTick(pair.now_s + 0.1))  # before the server knows of the limit
+    pair.advance(3.0)
+    assert len(pair.runs) == 1
+    assert not pair.cancels
+
+
+def test_calls_without_a_limit_kept_their_places_for_good_when_their_wait_had_ended():
+    """No server would ever have answered them: it does not know that nobody waits."""
+    pair = Pair(
+        workers=4, server={"window": 4},
+        client={"recovery_s": 20.0, "start_s": 20.0, "reconnect_s": 1e6},
+    )  # fmt: skip
+    for number in range(4):
+        submit(pair, b"%d" % number)
+    with pair.losing(messages.Synced):
+        pair.advance(60.0)
+    assert {told.info.code for told in pair.answers if isinstance(told, Fail)} <= {
+        "no-answer", "never-started",
+    }  # fmt: skip
+    assert len(pair.answers) == 4
+    pair.advance(30.0)
+    submit(pair, b"new")
+    pair.advance(30.0)
+    assert not [each for each in pair.client.calls.live.values() if each.number < 4]
 
 
 def test_a_call_whose_limit_passed_before_the_server_had_it_leaves_nothing():

@@ -237,7 +237,7 @@ def _cancel(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
 
 
 def _give_up(calls: Calls, call: Call, now_s: float, unsent: Unsent) -> Effects:
-    call.stays = call.asks_for is not None
+    call.stays = _may_stay(call)
     return _fail(calls, call, now_s, not_reissued() if call.may_have_run else unsent(now_s))
 
 
@@ -245,10 +245,11 @@ def _expire(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
     """The limit has passed.  The server has the limit, too, and says what it has stopped, so
     it is asked whether the request ever ran only after a moment: a cancel that came before its
     word would make of what ran and failed what may have run.  A request that it did not take,
-    or that has no limit, is asked for at once.  One for the work of a key is never cancelled."""
+    or that has no limit, is asked for at once.  One for the work of a key is not cancelled, if
+    it has a limit: the server knows that, too, and answers it."""
     is_held = call.number in calls.held
-    call.stays = call.asks_for is not None
-    call.stage = Stage.LEFT if call.stays and not is_held else Stage.EXPIRED
+    call.stays = _may_stay(call)
+    call.stage = Stage.LEFT if call.stays else Stage.EXPIRED
     calls.timed[call.number] = call
     _release(calls, call)
     limits = calls.limits
@@ -257,6 +258,11 @@ def _expire(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
     if call.limit_s is not None and not is_held:
         call.held_until_s += min(limits.limit_word_s, limits.cancel_answer_s / 2)
     return calls.step(call, CallInput.TIME, now_s)
+
+
+def _may_stay(call: Call) -> bool:
+    """Whether the work goes on when its limit has passed."""
+    return call.asks_for is not None and call.limit_s is not None
 
 
 def _wait(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
@@ -404,8 +410,8 @@ TABLE: dict[CallInput, dict[Stage, Cell]] = {
         # input           queued         sent           expired          left         answered
         (CallInput.SEND,      _send,         _never,        _never,          _never,      _never),
         (CallInput.MISSING,   _never,        _retransmit,   _ignore,         _lose_unseen, _ignore),
-        (CallInput.HOLD,      _never,        _hold,         _ignore,         _lose_left,  _ignore),
-        (CallInput.KEY_HELD,  _never,        _hold_for_key, _ignore,         _lose_left,  _ignore),
+        (CallInput.HOLD,      _never,        _hold,         _ignore,         _ignore,     _ignore),
+        (CallInput.KEY_HELD,  _never,        _hold_for_key, _ignore,         _ignore,     _ignore),
         (CallInput.DUE,       _never,        _retry,        _never,          _never,      _never),
         (CallInput.REFUSED,   _fail,         _refuse,       _refuse,         _refuse,     _ignore),
         (CallInput.STOPPING,  _never,        _defer,        _defer,          _lose_left,  _ignore),
