@@ -10,7 +10,7 @@ from typing import Any
 import cbor2
 import pytest
 
-from trio_envserve.core import error_records, messages, work
+from trio_envserve.core import error_records, messages
 from trio_envserve.core.archive import packed_of
 from trio_envserve.core.call_steps import CallInput
 from trio_envserve.core.call_table import Calls
@@ -19,20 +19,35 @@ from trio_envserve.core.client_effects import Answer
 from trio_envserve.core.client_inputs import CallKey, CallSubmitted, Disconnected, ServerMessage
 from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.executions import Execution
-from trio_envserve.core.journal import Closed, Commanded, Completed, Opened, Record, Started
+from trio_envserve.core.journal import (
+    Closed,
+    Commanded,
+    Completed,
+    Joined,
+    Opened,
+    Record,
+    Started,
+)
 from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
 from trio_envserve.core.limits import KIB, ClientLimits, KeyLimits
 from trio_envserve.core.messages import Outcome, Refused, Sync, Synced
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.restored import remains_of
-from trio_envserve.core.router_inputs import AtRest, ClientMessage, CloseAsked, Loaded, Restored
+from trio_envserve.core.router_inputs import (
+    AtRest,
+    ClientMessage,
+    CloseAsked,
+    Loaded,
+    PoolOpened,
+    Restored,
+)
 from trio_envserve.core.terms import Status, Verdict
-from trio_envserve.core.work import READS_AT_ONCE, Work, WorkInput, Works, WorkState
+from trio_envserve.core.work import LOST_CALLERS, READS_AT_ONCE, Work, WorkInput, Works, WorkState
 from trio_envserve.core.worker_inputs import EnvironmentReady
 
 from .bench import NAME, Bench, Told, made
 from .helpers import CLIENT, STRANGER, Pair, identifier, kinds, limit_keys
-from .keyed import AtDisk, Keyed, generation, told
+from .keyed import AtDisk, Journaled, Keyed, generation, told
 
 # -- cells of the table ------------------------------------------------------------
 
@@ -1034,11 +1049,27 @@ def test_a_command_that_names_another_generation_leaves_one_that_is_read():
     assert pair.resting.all.keys == 1
 
 
-def test_a_key_that_cannot_be_packed_stays_awake(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(work, "pack", lambda fields: None)
-    pair = AtDisk.rested()
+def test_keys_that_the_archive_cannot_have_kept_the_router_busy():
+    """It had always more of them to put there, and never could."""
+    pair = AtDisk(keys=KeyLimits(retention_s=64.0, orphan_s=20.0, namespace_bytes=256))
+    for number in range(1025):
+        pair.call(name=KeyName(bytes(256), b"%d" % number))
+        pair.disk()
+        pair.end()
+        pair.disk()
+        pair.receive(number)
     assert not pair.resting.all.keys
-    assert pair.router.works.generations
+    assert len(pair.router.works.generations) == 1025
+    assert not pair.router.behind
+
+
+def test_a_command_with_too_long_an_id_left_in_memory_what_was_archived():
+    pair = AtDisk.rested()
+    session = pair.stranger()
+    pair.request(session, 0, b"", act=KeyAct.FORGET, tag=bytes(65))
+    assert isinstance(pair.heard(), messages.Refused)
+    assert pair.resting.all.keys == 1
+    assert not pair.router.works.generations
 
 
 def test_g7_who_waits_for_what_is_forgotten_hears_that():
@@ -1633,18 +1664,71 @@ def test_a_command_that_a_journal_has_twice_counted_twice_for_ever():
 # -- bounds of what waits, and statements ----------------------------------------------
 
 
-def test_g8_so_many_may_wait_for_a_key_and_a_caller_that_is_back_takes_its_old_place():
+def test_g8_so_many_may_wait_for_a_key_and_one_that_is_lost_is_in_nobodys_way():
     bench = Bench(KeyLimits(waiters=2))
     bench.ask(1, name=NAME)
     bench.ask(2, name=NAME)
     crowded = [(3, 0, "key-crowded")]
     assert bench.ask(3, name=NAME) == bench.attach(3) == crowded
     bench.end(1, lost=True)
-    assert bench.ask(3, name=NAME) == crowded
-    assert bench.ask(11, name=NAME) == []
-    assert bench.run(bench.work()) == [(2, 0, OUT), (11, 0, OUT)]
-    assert bench.ask(3, name=NAME) == crowded
-    assert bench.attach(3) == [(3, 0, OUT)], "it does not wait"
+    assert bench.ask(3, name=NAME) == []
+    assert bench.ask(11, name=NAME) == [(11, 0, "key-crowded")]
+    assert bench.run(bench.work()) == [(2, 0, OUT), (3, 0, OUT)]
+    assert bench.attach(11) == [(11, 0, OUT)], "it does not wait"
+
+
+def test_callers_whose_limits_passed_crowded_a_key_for_good():
+    """Each of them counts until the orphan deadline, and nobody waits."""
+    pair = Keyed.asked(keys=KeyLimits(waiters=4, orphan_s=20.0, retention_s=20.0))
+    session = pair.stranger()
+    for number in range(4):
+        pair.request(session, number, caller=identifier(5000 + number), deadline_s=0.0)
+        pair.advance(1.0)
+    assert len(pair.router.works.generations[0].lost) == 4
+    pair.request(session, 4)
+    assert not isinstance(pair.heard(), messages.Refused)
+    assert len(pair.router.works.generations[0].tickets) == 2
+
+
+def test_a_restart_locked_everybody_out_of_a_key_that_many_had_asked_for():
+    keys = KeyLimits(waiters=4, orphan_s=20.0, retention_s=20.0)
+    pair = Journaled.running(keys=keys)
+    session = pair.stranger()
+    for number in range(8):
+        pair.request(session, number, caller=identifier(5000 + number))
+        pair.disk()
+        pair.tell(messages.KeyedCancel(session, number), route=STRANGER)
+    pair.disk()
+    other = Journaled(ready=False, rerun=True, keys=keys)
+    other.auto_hello = True
+    other.router_takes(Restored(pair.records, other.now_s), PoolOpened((), other.now_s))
+    assert len(other.router.works.generations[0].lost) == 9
+    other.request(other.stranger())
+    assert not isinstance(other.heard(), messages.Refused)
+    assert len(other.router.works.generations[0].tickets) == 1
+
+
+def test_g8_the_lost_callers_of_a_work_are_bounded():
+    pair = Keyed.asked()
+    session = pair.stranger()
+    for number in range(LOST_CALLERS + 2):
+        pair.request(session, number, caller=identifier(5000 + number), deadline_s=0.0)
+        pair.advance(0.001, step_s=0.001)
+        pair.tell(messages.Finish(session, [number, number + 1]), route=STRANGER)
+    work = pair.router.works.generations[0]
+    assert len(work.lost) == LOST_CALLERS
+    assert work.state is S.RUNNING
+
+
+def test_a_caller_that_counts_wrote_a_record_with_each_ask():
+    """The journal grew by what a stranger asks."""
+    pair = Journaled.running()
+    session, known = pair.stranger(), len(pair.records)
+    for number in range(5):
+        pair.request(session, number, deadline_s=0.0)
+        pair.advance(1.0)
+        pair.disk()
+    assert [type(each) for each in pair.records[known:]] == [Joined]
 
 
 def test_g8_a_statement_of_more_than_a_window_is_ignored():

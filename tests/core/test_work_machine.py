@@ -26,7 +26,7 @@ from trio_envserve.core.key_records import KeyAct, KeyName, Reissue
 from trio_envserve.core.limits import KeyLimits
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.requests import RetainedOutcome
-from trio_envserve.core.work import Work, WorkInput, Works, WorkState
+from trio_envserve.core.work import LOST_CALLERS, Work, WorkInput, Works, WorkState
 from trio_envserve.lab.simulation.bounds import audit
 
 from . import work_model as model
@@ -503,7 +503,8 @@ class WorkMachine(RuleBasedStateMachine):
         assert len(self.works.generations) <= model.GENERATIONS
         assert self.works.commands_of.total() == len(self.works.commands) <= model.COMMANDS
         for work in self.works.open.values():
-            assert len(work.tickets) + len(work.lost) <= model.WAITERS
+            assert len(work.tickets) <= model.WAITERS
+            assert len(work.lost) <= LOST_CALLERS
 
     @invariant()
     def sessions_agree(self) -> None:

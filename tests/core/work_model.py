@@ -279,7 +279,7 @@ class Model:
             return self._open(id, terms, payload, rerun, allowance, reissue)
         if (job.payload, job.rerun) != (payload, rerun):
             return [(*id, "key-conflict")]
-        if self._crowd(job) - (caller in job.lost) >= WAITERS:
+        if self._crowd(job) >= WAITERS:
             return [(*id, "key-crowded")]
         self._admit(id, terms, job)
         self._replace(job, caller, id[0])
@@ -330,7 +330,7 @@ class Model:
         return []
 
     def _crowd(self, job: Job) -> int:
-        return len(job.counting) + len(job.lost) + len(job.watching)
+        return len(job.counting) + len(job.watching)
 
     def _replace(self, job: Job, caller: int, session: int) -> bool:
         """The caller is in this session now.  Whether it counted before, elsewhere."""

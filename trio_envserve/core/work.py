@@ -36,7 +36,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias, final
 
 from . import error_records, messages, outcomes
 from .account import Account, Accounts
-from .archive import Archive, Archived, Packed, pack
+from .archive import Archive, Archived, Packed, fits, pack
 from .calls import grant
 from .clock import AwakeClock
 from .dispatches import Dispatches
@@ -325,6 +325,9 @@ ENDS_PART = 0.5
 """The ends of retentions may leave so much for the disk."""
 FOLLOWERS = 16
 """Tickets of one key that are sent its deltas."""
+LOST_CALLERS = 1024
+"""Lost callers that count for one work.  One more that is lost is not remembered: the others
+keep the work going as long as it would."""
 READS_AT_ONCE = 64
 """Outcomes that are read from the journal at one time."""
 
@@ -496,7 +499,7 @@ class Works:
         session, sequence = ticket.session, ticket.sequence
         work: Work | None = None
         try:
-            self._check(asked.name)
+            self._check(asked)
             work, refusal = self._find(asked)
             if refusal is None:
                 refusal = self._ask_work(ticket, asked, ask, work)
@@ -535,14 +538,17 @@ class Works:
             return refusal
         return self._command(ticket, asked, work)
 
-    def _check(self, name: KeyName) -> None:
-        """ProtocolError if this cannot be a key; nothing has changed."""
+    def _check(self, asked: Keyed) -> None:
+        """ProtocolError if this cannot be a key, or a command; nothing has changed."""
         for what, part, most in (
-            ("namespace", name.namespace, self.keys.namespace_bytes),
-            ("key", name.key, self.keys.key_bytes),
+            ("namespace", asked.name.namespace, self.keys.namespace_bytes),
+            ("key", asked.name.key, self.keys.key_bytes),
         ):
             if not 0 < len(part) <= most:
                 raise ProtocolError(f"a {what} has 1 to {most} bytes, this one {len(part)}")
+        if isinstance(asked.tag, bytes) and len(asked.tag) > TAG_BYTES:
+            size = f"{len(asked.tag)} bytes, {TAG_BYTES} at most"
+            raise ProtocolError(f"the id of a command has {size}")
 
     def _find(self, asked: Keyed) -> tuple[Work | None, Refusal | None]:
         """The open work of this name, taken from the archive if it is there; or why not."""
@@ -632,9 +638,9 @@ class Works:
 
     def _join(self, work: Work, arg: tuple[Ticket, Ask]) -> Refusal | None:
         ticket = arg[0]
-        if self._crowded(work, ticket.caller):
+        if self._crowded(work):
             return Refusal.CROWDED
-        if work.outcome is None:
+        if work.outcome is None and not self._counts(work, ticket.caller):
             self.journal.append(Joined, work.number, ticket.caller)
         self._admit(ticket)
         work.lost -= {ticket.caller}
@@ -674,7 +680,7 @@ class Works:
             self._who_waits(work)
 
     def _lose(self, work: Work, ticket: Ticket) -> None:
-        if ticket.counts and work.account.orphan_s:
+        if ticket.counts and work.account.orphan_s and len(work.lost) < LOST_CALLERS:
             work.lost |= {ticket.caller}
         self._leave(work, ticket)
 
@@ -888,10 +894,15 @@ class Works:
             return tickets
         return sorted(tickets, key=lambda ticket: not ticket.counts)
 
-    def _crowded(self, work: Work, caller: CallerToken = b"") -> bool:
-        """Whether nobody may wait besides (G8); a caller that is back takes its old place."""
-        places = len(work.tickets) + len(work.lost)
-        return places - (caller in work.lost) >= self.keys.waiters
+    def _crowded(self, work: Work) -> bool:
+        """Whether nobody may wait besides (G8).  Callers that were lost are in nobody's way."""
+        return len(work.tickets) >= self.keys.waiters
+
+    def _counts(self, work: Work, caller: CallerToken) -> bool:
+        """Whether a caller counts already, here or, if it was lost, until it is back."""
+        return caller in work.lost or any(
+            each.counts and each.caller == caller for each in work.tickets
+        )
 
     def _seat(self, work: Work, ticket: Ticket) -> None:
         work.tickets += (ticket,)
@@ -1264,9 +1275,6 @@ class Works:
 
     def _command(self, ticket: Ticket, asked: Keyed, work: Work | None) -> Refusal | None:
         tag, name, started = asked.tag, asked.name, True
-        if isinstance(tag, bytes) and len(tag) > TAG_BYTES:
-            size = f"{len(tag)} bytes, {TAG_BYTES} at most"
-            raise ProtocolError(f"the id of a command has {size}")
         if asked.act is KeyAct.WITHDRAW:
             ends = None if work is None else work.started
             self.step(work, _I.WITHDRAW, ticket)
@@ -1517,7 +1525,7 @@ class Works:
         work = Work(
             account, number, name, digest, rerun, allowance, body,
             len(body), None, left.opened.execution_s, _W.HELD, executions=left.executions,
-            earlier=earlier, lost=frozenset(left.callers),
+            earlier=earlier, lost=frozenset(islice(left.callers, LOST_CALLERS)),
             own_bytes=name.size_bytes + len(body), opened_s=now_s,
         )  # fmt: skip
         self.generations[number] = self.open[name] = work
@@ -1589,10 +1597,16 @@ class Works:
         assert outcome is not None
         number = work.number
         return (
-            not work.live and not work.tickets
+            not work.live and not work.tickets and self._fits(work)
             and number not in self._reading and number not in self._wanted
             and self.journal.is_safe(outcome.shared.after)
         )  # fmt: skip
+
+    def _fits(self, work: Work) -> bool:
+        """Whether the archive can have it; else it stays in memory for as long as any."""
+        name = work.name
+        assert name is not None
+        return fits(name.namespace, work.digest, work.body_bytes, work.executions)
 
     def _rest(self, work: Work, archive: Archive) -> None:
         name, outcome = work.name, work.outcome
@@ -1603,8 +1617,7 @@ class Works:
             outcome.shared.size_bytes or outcome.size_bytes, work.body_bytes, work.executions,
             work.rerun, work.digest, name,
         ))  # fmt: skip
-        if rested is None:
-            return
+        assert rested is not None, "it fits"
         work.wait_no_more()
         del self.open[name], self.generations[work.number]
         self.accounts.retain(work.account, -1, -work.own_bytes, 0)

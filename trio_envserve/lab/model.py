@@ -344,7 +344,8 @@ class Model(Judge):
             self._open(here)
             self._record("opened", here.number, caller)
         else:
-            if here.outcome is None:
+            counts = caller in here.lost or caller in here.waiters.values()
+            if here.outcome is None and not counts:
                 self._record("joined", here.number, caller)
             self._return(here, caller, request.session)
         here.waiters[request] = caller
