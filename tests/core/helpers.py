@@ -51,7 +51,7 @@ from trio_envserve.core.router_inputs import (
     ClientMessage,
     CloseAsked,
     Exited,
-    HeartbeatFelt,
+    HeartbeatReceived,
     PoolOpened,
     Resume,
     RouterInput,
@@ -62,15 +62,19 @@ from trio_envserve.core.router_inputs import (
 from trio_envserve.core.sessions import Session
 from trio_envserve.core.terms import Body, SentBody, Status, Verdict, whole
 from trio_envserve.core.work import Work
-from trio_envserve.core.worker import WorkerCore
-from trio_envserve.core.worker_effects import CancelRun, Exit, Run, ToRouter, WorkerEffect
-from trio_envserve.core.worker_inputs import (
+from trio_envserve.core.worker import (
     BeatDue,
+    CancelRun,
     DeltaMade,
     EnvironmentReady,
+    Exit,
     NoteMade,
     OutcomeMade,
     RouterMessage,
+    Run,
+    ToRouter,
+    WorkerCore,
+    WorkerEffect,
 )
 from trio_envserve.core.worker_range import WorkerRange
 
@@ -505,7 +509,7 @@ class Pair(Joined):
     def _beats(self, worker: bytes) -> None:
         """A sign of life, and a beat of its loop unless that is blocked."""
         lag_s = self.now_s - self.blocked_s.get(worker, self.now_s)
-        self.give(HeartbeatFelt(worker, self.now_s, lag_s, 0, "environment.py, line 1"))
+        self.give(HeartbeatReceived(worker, self.now_s, lag_s, 0, "environment.py, line 1"))
         if self.workers[worker].acknowledged and not lag_s:
             self.work(worker, self.workers[worker].take(BeatDue({})))
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from trio_envserve.core.earlier_epochs import EarlierEpochs
 from trio_envserve.core.heartbeat import Heartbeat
-from trio_envserve.core.host import Host
-from trio_envserve.core.host_effects import (
+from trio_envserve.core.host import (
+    Host,
     KillWorker,
     NewGuard,
     Say,
@@ -30,7 +30,7 @@ from trio_envserve.core.messages import encode as encode_worker
 from trio_envserve.core.router_effects import Kill, Lost, Report, Spawn, ToWorker
 from trio_envserve.core.router_inputs import (
     Exited,
-    HeartbeatFelt,
+    HeartbeatReceived,
     HostsDead,
     WorkerBack,
     WorkerMessage,
@@ -144,7 +144,7 @@ class Link:
                 self.pool.step(life, LifeInput.EXITED, each.now_s, each.how)
             elif isinstance(each, WorkerMessage) and each.frames[2] == HELLO:
                 self.pool.step(life, LifeInput.HELLO, each.now_s)
-            elif isinstance(each, HeartbeatFelt):
+            elif isinstance(each, HeartbeatReceived):
                 life.mute_s = 0.0  # as if it had said something, too
                 self.pool.step(life, LifeInput.HEARTBEAT, each.now_s, Heartbeat())
 
@@ -177,10 +177,10 @@ class Link:
 
     def says(self, payload: bytes = b"payload", worker: bytes = b"w0-1") -> None:
         """A worker says something for a client."""
-        self.host.said(worker, (self.alive[worker], b"client", b"\x00header", payload))
+        self.host.worker_message(worker, (self.alive[worker], b"client", b"\x00header", payload))
 
     def beats(self, worker: bytes = b"w0-1") -> None:
-        self.host.said(worker, (self.alive[worker], BEAT))
+        self.host.worker_message(worker, (self.alive[worker], BEAT))
 
     def from_router(self, *items: Item, skip: int = 0) -> None:
         """Items to the host, after so many that are missing."""
@@ -231,7 +231,7 @@ class Link:
 
     def ready(self) -> None:
         for worker, incarnation in self.alive.items():
-            self.host.said(worker, (incarnation, HELLO))
+            self.host.worker_message(worker, (incarnation, HELLO))
         self.settle()
 
 

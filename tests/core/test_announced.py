@@ -13,7 +13,7 @@ from trio_envserve.core.limits import KIB, KeyLimits, ServerLimits
 from trio_envserve.core.router_inputs import Tick, WorkerMessage
 from trio_envserve.core.terms import Status, Verdict
 from trio_envserve.core.work import WorkState
-from trio_envserve.core.worker_inputs import OutcomeMade
+from trio_envserve.core.worker import OutcomeMade
 
 from .helpers import Pair, account_of, execution_on, identifier, worker_of
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from trio_envserve.core import error_records
 from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.terms import Verdict
-from trio_envserve.core.worker import WorkerCore
-from trio_envserve.core.worker_inputs import SetUpFailed
+from trio_envserve.core.worker import SetUpFailed, WorkerCore
 
 from .helpers import Pair
 

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from trio_envserve.core import messages
 from trio_envserve.core.errors import ProtocolError
 from trio_envserve.core.heartbeat import Heartbeat
-from trio_envserve.core.host import Host
-from trio_envserve.core.host_effects import KillWorker, StartWorker, TellWorker, ToRouter
-from trio_envserve.core.host_link import Item, What, to_frames
+from trio_envserve.core.host import Host, KillWorker, StartWorker, TellWorker, ToRouter
+from trio_envserve.core.host_link import Item, ItemKind, to_frames
 from trio_envserve.core.host_messages import (
     IN_USE,
     KINDS,
@@ -39,7 +38,7 @@ from trio_envserve.core.messages import encode as encode_worker
 from trio_envserve.core.router_effects import Kill, Report, ToWorker
 from trio_envserve.core.router_inputs import (
     Exited,
-    HeartbeatFelt,
+    HeartbeatReceived,
     HostsDead,
     Spawned,
     WorkerBack,
@@ -62,13 +61,13 @@ def test_a_worker_of_a_host_is_like_any_other():
     assert link.told == [(b"w1-1", link.alive[b"w1-1"], messages.encode(DISPATCH), b"body")]
     link.says()
     link.beats()
-    link.host.felt(b"w0-1", Heartbeat(0.5, 7, "there"))
+    link.host.worker_heartbeat(b"w0-1", Heartbeat(0.5, 7, "there"))
     link.settle()
     outcome, beat, felt = link.inputs[-3:]
     assert outcome.frames[0] == b"w0-1"
     assert outcome.frames[-1] == b"payload"
     assert beat.frames[-1] == BEAT
-    assert felt == HeartbeatFelt(b"w0-1", link.now_s, 0.5, 7, "there")
+    assert felt == HeartbeatReceived(b"w0-1", link.now_s, 0.5, 7, "there")
     assert Spawned(b"w0-1", 7) in link.inputs
     assert not link.hosts.take(Kill(b"another", "of this machine"))
     assert (link.hosts.host_of(b"w1-1"), link.hosts.host_of(b"another")) == ("a", None)
@@ -97,7 +96,7 @@ def test_a_replacement_has_its_predecessors_place_on_the_host():
 @pytest.mark.parametrize("frames", [(b"i" * 16,), (b"i" * 16, b"x"), (b"i" * 16, b"1" * 7)])
 def test_a_start_without_a_place_is_none(frames):
     with pytest.raises(ProtocolError):
-        joined().from_router(Item(What.SPAWN, b"x", frames))
+        joined().from_router(Item(ItemKind.SPAWN, b"x", frames))
 
 
 def test_a_refusal_is_logged_once_and_is_over_with_the_welcome():
@@ -194,14 +193,14 @@ def test_a_host_that_was_lost_comes_back_over_the_same_connection():
 
 def test_a_spawn_that_comes_too_late_is_an_end():
     link = joined()
-    spawn = Item(What.SPAWN, b"x", (link.ids(), b"0"))
+    spawn = Item(ItemKind.SPAWN, b"x", (link.ids(), b"0"))
     link.from_router(spawn, skip=5)
     assert b"x" not in link.host.workers, "others before it are missing"
     link.now_s += 100
     link.from_router(spawn)
     assert not any(isinstance(each, StartWorker) for each in link.host.out)
     link.now_s -= 100
-    link.from_router(*(Item(what, b"x", (b"why",)) for what in (What.TELL, What.KILL)))
+    link.from_router(*(Item(what, b"x", (b"why",)) for what in (ItemKind.TELL, ItemKind.KILL)))
     assert not any(isinstance(each, TellWorker | KillWorker) for each in link.host.out)
 
 
@@ -239,7 +238,7 @@ def test_what_ends_while_there_is_no_connection_is_told_later(how):
     else:
         link.host.connect()
     link.host.out.clear()
-    link.host.felt(b"w0-1", Heartbeat())
+    link.host.worker_heartbeat(b"w0-1", Heartbeat())
     link.host.exited(b"w0-1", "exit code 1")
     link.host.flush()
     assert not link.host.out
@@ -253,7 +252,7 @@ def test_messages_of_the_wrong_side_are_refused():
     with pytest.raises(ProtocolError):
         link.hosts.message(b"r", (encode(HostWelcome(1, tenure, 1, EPOCH, 1.0, {})),), link.now_s)
     with pytest.raises(ProtocolError):
-        spawned = to_frames(tenure, 0, [Item(What.SPAWNED, b"w0-1", (b"7",))])
+        spawned = to_frames(tenure, 0, [Item(ItemKind.SPAWNED, b"w0-1", (b"7",))])
         link.host.message(spawned, link.now_s)
     link.host.message((encode(HostWelcome(1, b"x" * 16, 1, EPOCH, 1.0, {})),), link.now_s)
 
@@ -353,12 +352,12 @@ def test_whatever_a_router_sends_the_host_goes_on_or_begins_anew():
 @pytest.mark.parametrize(
     "item",
     [
-        Item(What.KILL, b"w0-1", ()),
-        Item(What.KILL, b"w0-1", (b"why", b"why")),
-        Item(What.TELL, b"w0-1", ()),
-        Item(What.SPAWN, b"x", (b"short", b"0")),
-        Item(What.SPAWN, b"x", (b"i" * 16, b"-1")),
-        Item(What.SAID, b"w0-1", (b"i" * 16, b"")),
+        Item(ItemKind.KILL, b"w0-1", ()),
+        Item(ItemKind.KILL, b"w0-1", (b"why", b"why")),
+        Item(ItemKind.TELL, b"w0-1", ()),
+        Item(ItemKind.SPAWN, b"x", (b"short", b"0")),
+        Item(ItemKind.SPAWN, b"x", (b"i" * 16, b"-1")),
+        Item(ItemKind.MESSAGE, b"w0-1", (b"i" * 16, b"")),
     ],
 )
 def test_items_that_are_none_end_all_workers_since_what_was_wanted_is_lost(item):
@@ -366,7 +365,7 @@ def test_items_that_are_none_end_all_workers_since_what_was_wanted_is_lost(item)
     link = joined()
     tenure = link.host.lease.tenure
     with pytest.raises(ProtocolError):
-        link.from_router(Item(What.KILL, b"w0-1", (b"why",)), item)
+        link.from_router(Item(ItemKind.KILL, b"w0-1", (b"why",)), item)
     link.carry()
     assert not link.alive
     assert link.host.lease.tenure != tenure
@@ -379,7 +378,7 @@ def test_items_that_are_none_end_all_workers_since_what_was_wanted_is_lost(item)
 def test_a_worker_that_is_there_is_not_started_again():
     link = joined()
     before = dict(link.alive)
-    link.from_router(Item(What.SPAWN, b"w0-1", (b"i" * 16, b"0")))
+    link.from_router(Item(ItemKind.SPAWN, b"w0-1", (b"i" * 16, b"0")))
     link.settle()
     assert link.alive == before
     assert any("starts a worker that is there" in text for text in link.logged)
@@ -403,10 +402,10 @@ def test_what_a_worker_sends_wrong_holds_up_nobody(frames):
     """One message of many frames, which no connection carries, kept back all that came
     later, from all workers of the host."""
     link = joined()
-    link.host.said(b"w0-1", frames)
+    link.host.worker_message(b"w0-1", frames)
     link.beats()
     said = (link.alive[b"w0-1"], b"client", b"header", b"payload")
-    link.host.said(b"w0-1", said)
+    link.host.worker_message(b"w0-1", said)
     link.settle()
     came = [tuple(each.frames[1:]) for each in link.inputs if isinstance(each, WorkerMessage)]
     assert came[-1] == said
@@ -431,12 +430,12 @@ def dispatched(link: Link, *numbers: int, worker: bytes = b"w0-1") -> None:
 def reported(link: Link, number: int, worker: bytes = b"w0-1") -> tuple[bytes, ...]:
     header = encode_worker(WorkerOutcome(SESSION, number, number, 0, 1.0))
     frames = (link.alive[worker], b"client", header, b"payload")
-    link.host.said(worker, frames)
+    link.host.worker_message(worker, frames)
     return frames
 
 
 def said(link: Link, message: Announced | Declined | Dispatch, worker: bytes = b"w0-1") -> None:
-    link.host.said(worker, (link.alive[worker], encode_worker(message)))
+    link.host.worker_message(worker, (link.alive[worker], encode_worker(message)))
 
 
 def back(link: Link) -> WorkerBack:
@@ -567,7 +566,7 @@ def test_what_is_no_message_to_a_worker_is_for_the_worker_to_judge():
     kind = encode_worker(Dispatch(SESSION, 0, 0, "", None))[:3]
     remote = link.hosts.hosts[link.host.lease.tenure]
     for frames in ((link.alive[b"w0-1"], kind), (link.alive[b"w0-1"],)):
-        remote.outbox.put(Item(What.TELL, b"w0-1", frames))
+        remote.outbox.put(Item(ItemKind.TELL, b"w0-1", frames))
         remote.dirty = True
     link.settle()
     assert len(link.told) == 2
@@ -575,7 +574,7 @@ def test_what_is_no_message_to_a_worker_is_for_the_worker_to_judge():
     announced, dispatch = Announced(SESSION, 2, 2, 9), Dispatch(SESSION, 0, 0, "", None)
     link.tell(ToWorker(b"w0-1", link.alive[b"w0-1"], announced))
     dispatched_by_a_worker = (link.alive[b"w0-1"], b"", encode_worker(dispatch), b"body")
-    link.host.said(b"w0-1", dispatched_by_a_worker)
+    link.host.worker_message(b"w0-1", dispatched_by_a_worker)
     link.settle()
     link.follow()
     assert back(link).running == []
@@ -660,7 +659,7 @@ def test_what_has_ended_in_one_batch_has_ended_one_by_one():
     assert link.host._lives[worker].running == {*range(70)}
     ended = [(WorkerOutcome(SESSION, n, n, 0, 1.0), b"payload") for n in range(69)]
     for header, body in in_batches(ended):
-        link.host.said(worker, (incarnation, b"client", header, body))
+        link.host.worker_message(worker, (incarnation, b"client", header, body))
     link.settle()
     link.follow()
     assert (back(link).running, back(link).next) == ([69, 70], 70)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_envserve.core.errors import ProtocolError
-from trio_envserve.core.host_link import BATCH_BYTES, FRAMES_MOST, Inbox, Item, Outbox, What
+from trio_envserve.core.host_link import BATCH_BYTES, FRAMES_MOST, Inbox, Item, ItemKind, Outbox
 from trio_envserve.core.host_messages import (
     FIELDS,
     KINDS,
@@ -99,7 +99,7 @@ def test_frames_that_are_no_message_are_refused(frames, most_bytes):
 
 
 def item(number: int, frames: int = 1) -> Item:
-    return Item(What.SAID, b"w", (b"%d" % number,) * frames)
+    return Item(ItemKind.MESSAGE, b"w", (b"%d" % number,) * frames)
 
 
 def taken(inbox: Inbox, frames: tuple[Any, ...]) -> list[Item]:
@@ -209,7 +209,7 @@ def test_items_of_many_bytes_go_alone():
     outbox = Outbox(TENURE)
     sizes = [BATCH_BYTES, BATCH_BYTES // 2, BATCH_BYTES // 4, 1, BATCH_BYTES * 2, 1]
     for size in sizes:
-        outbox.put(Item(What.SAID, b"w0-1", (bytes(size),)))
+        outbox.put(Item(ItemKind.MESSAGE, b"w0-1", (bytes(size),)))
     messages = list(outbox.messages())
     assert [[len(frame) for frame in message[1:]] for message in messages] == [
         sizes[:1], sizes[1:4], sizes[4:5], sizes[5:]

@@ -11,9 +11,17 @@ from trio_envserve.core import error_records, messages
 from trio_envserve.core.elastic import Elastic, Need
 from trio_envserve.core.errors import ConfigError, ProtocolError
 from trio_envserve.core.heartbeat import Heartbeat
-from trio_envserve.core.host import NO_LEASE, Host
-from trio_envserve.core.host_effects import StartWorker
-from trio_envserve.core.host_link import MARKS_MOST, Item, What, to_frames
+from trio_envserve.core.host import NO_LEASE, Host, StartWorker
+from trio_envserve.core.host_checks import (
+    HOST_WORKERS_MOST,
+    HOSTS_MOST,
+    NUMBERS_MOST,
+    WORKERS_MOST,
+    check_amounts,
+    fitting,
+    host_name,
+)
+from trio_envserve.core.host_link import MARKS_MOST, Item, ItemKind, to_frames
 from trio_envserve.core.host_messages import (
     KINDS,
     HostBeat,
@@ -23,16 +31,7 @@ from trio_envserve.core.host_messages import (
     decode,
     encode,
 )
-from trio_envserve.core.host_pool import Hosts, ToHost
-from trio_envserve.core.host_said import (
-    HOST_WORKERS_MOST,
-    HOSTS_MOST,
-    NUMBERS_MOST,
-    WORKERS_MOST,
-    check_amounts,
-    fitting,
-    host_name,
-)
+from trio_envserve.core.host_pool import KEPT_BYTES, KEPT_ITEMS, PAST_HOSTS, Hosts, ToHost
 from trio_envserve.core.journal import Record
 from trio_envserve.core.key_records import KeyAct, KeyName
 from trio_envserve.core.lease import NO_LEASE_S, LeaseTerms
@@ -41,7 +40,6 @@ from trio_envserve.core.lives import Part, Phase, Pool
 from trio_envserve.core.messages import Beat
 from trio_envserve.core.messages import encode as encode_worker
 from trio_envserve.core.ranges import Ranges
-from trio_envserve.core.remote_hosts import KEPT_BYTES, KEPT_ITEMS, PAST_HOSTS
 from trio_envserve.core.router import Router
 from trio_envserve.core.router_effects import Spawn, ToWorker
 from trio_envserve.core.router_inputs import (
@@ -67,7 +65,7 @@ def test_a_host_that_does_not_hear_gets_no_work():
     for _ in range(11):
         link.now_s += 1.0
         link.host.beat(link.now_s)
-        link.host.felt(b"w0-1", Heartbeat())
+        link.host.worker_heartbeat(b"w0-1", Heartbeat())
         link.carry()
         while link.up:
             link.take(link.hosts.message(b"r", link.up.popleft(), link.now_s))
@@ -101,7 +99,7 @@ def test_g9_a_host_without_a_lease_lost_its_workers_when_it_was_back():
     link.host.connect()
     link.second(10)
     assert list(link.alive) == [b"w0-1"]
-    link.host.felt(b"w0-1", Heartbeat())
+    link.host.worker_heartbeat(b"w0-1", Heartbeat())
     link.settle()
     assert link.pool.accepts(link.pool.lives[b"w0-1"])
     assert link.pool.restarts == 0
@@ -118,7 +116,7 @@ def test_a_slot_of_this_machine_is_no_business_of_hosts():
 def test_what_is_over_changes_nothing():
     link = joined()
     tenure = link.host.lease.tenure
-    of_nobody = [Item(What.EXITED, b"nobody", (b"",))]
+    of_nobody = [Item(ItemKind.EXITED, b"nobody", (b"",))]
     assert link.hosts.message(b"r", to_frames(tenure, 0, of_nobody), link.now_s) == []
     link.host.beat(link.now_s)
     beat = last(link.host.out).frames
@@ -181,7 +179,7 @@ def test_a_host_whose_worker_ended_before_it_did_broke_the_environment(what):
 def test_a_leaving_host_starts_nothing():
     link = joined()
     link.host.is_leaving = True
-    link.from_router(Item(What.SPAWN, b"x", (b"i" * 16, b"0")))
+    link.from_router(Item(ItemKind.SPAWN, b"x", (b"i" * 16, b"0")))
     assert not any(isinstance(each, StartWorker) for each in link.host.out)
 
 
@@ -408,15 +406,15 @@ def test_whatever_a_host_sends_another_host_goes_on():
 @pytest.mark.parametrize(
     "item",
     [
-        Item(What.SPAWN, b"w0-1", (b"i" * 16, b"0")),
-        Item(What.KILL, b"w0-1", (b"",)),
-        Item(What.SPAWNED, b"w0-1", (b"seven",)),
-        Item(What.SPAWNED, b"w0-1", (b"9" * 40,)),
-        Item(What.SPAWNED, b"w0-1", ()),
-        Item(What.FELT, b"w0-1", ()),
-        Item(What.FELT, b"w0-1", (b"\n",)),
-        Item(What.FELT, b"w0-1", (b"{}",)),
-        Item(What.FELT, b"w0-1", (b"[" * 10_000 + b"\n",)),
+        Item(ItemKind.SPAWN, b"w0-1", (b"i" * 16, b"0")),
+        Item(ItemKind.KILL, b"w0-1", (b"",)),
+        Item(ItemKind.SPAWNED, b"w0-1", (b"seven",)),
+        Item(ItemKind.SPAWNED, b"w0-1", (b"9" * 40,)),
+        Item(ItemKind.SPAWNED, b"w0-1", ()),
+        Item(ItemKind.HEARTBEAT, b"w0-1", ()),
+        Item(ItemKind.HEARTBEAT, b"w0-1", (b"\n",)),
+        Item(ItemKind.HEARTBEAT, b"w0-1", (b"{}",)),
+        Item(ItemKind.HEARTBEAT, b"w0-1", (b"[" * 10_000 + b"\n",)),
     ],
 )
 def test_a_host_that_sends_what_is_no_message_begins_anew_and_its_work_is_over(item):
@@ -424,7 +422,7 @@ def test_a_host_that_sends_what_is_no_message_begins_anew_and_its_work_is_over(i
     link = joined()
     tenure = link.host.lease.tenure
     first = link.hosts.hosts[tenure].inbox.have + 1
-    items = [Item(What.EXITED, b"w0-1", (b"it ended",)), item]
+    items = [Item(ItemKind.EXITED, b"w0-1", (b"it ended",)), item]
     with pytest.raises(ProtocolError):
         link.hosts.message(b"r", to_frames(tenure, first, items), link.now_s)
     assert not any(isinstance(each, Exited) for each in link.inputs)
@@ -538,7 +536,7 @@ def test_a_host_that_takes_nothing_in_gets_no_work_and_then_is_over():
     assert host.state == "quiet"
     link.hosts.flush()
     link.hosts.out.clear()
-    item = Item(What.TELL, b"w0-1", (b"",))
+    item = Item(ItemKind.TELL, b"w0-1", (b"",))
     for _ in range(KEPT_ITEMS):
         host.outbox.put(item)
     beat = HostBeat(tenure, 1000, 1, EPOCH, 0, host.outbox._have, False, {})
@@ -561,7 +559,7 @@ def test_a_host_that_leaves_is_not_gone_before_all_that_it_kept_has_come():
     link = joined()
     frames = (link.alive.pop(b"w0-1"), b"client", b"\x84header", b"payload")
     link.host.leave()
-    link.host.said(b"w0-1", frames)
+    link.host.worker_message(b"w0-1", frames)
     link.host.exited(b"w0-1", "exit 0")
     link.carry()
     leaves = link.up.pop()

@@ -14,10 +14,9 @@ from trio_envserve.core.heartbeat import Heartbeat
 from trio_envserve.core.limits import ServerLimits
 from trio_envserve.core.lives import LifeInput, Phase, Pool
 from trio_envserve.core.router_effects import Report, Spawn
-from trio_envserve.core.router_inputs import HeartbeatFelt, WorkerBack
+from trio_envserve.core.router_inputs import HeartbeatReceived, WorkerBack
 from trio_envserve.core.terms import Status, Verdict
-from trio_envserve.core.worker import WorkerCore
-from trio_envserve.core.worker_inputs import EnvironmentReady, SetUpFailed
+from trio_envserve.core.worker import EnvironmentReady, SetUpFailed, WorkerCore
 from trio_envserve.core.worker_range import WorkerRange
 
 from .helpers import FIRST, OTHER, QUICK, Ids, Pair, identifier
@@ -246,7 +245,7 @@ def test_pool_of_silent_workers_is_not_healthy_and_its_calls_wait_on() -> None:
     assert not pair.answers, "how long a worker may be silent is the server's limit"
 
     for worker in pair.workers:
-        pair.give(HeartbeatFelt(worker, pair.now_s, 0.0, 0, ""))
+        pair.give(HeartbeatReceived(worker, pair.now_s, 0.0, 0, ""))
     pair.advance(1.5)
     assert pair.client.link.health(pair.now_s)[0] is Health.HEALTHY
     pair.end()

@@ -23,7 +23,7 @@ from trio_envserve.core.router_effects import ToClient
 from trio_envserve.core.router_inputs import (
     ClientMessage,
     CloseAsked,
-    HeartbeatFelt,
+    HeartbeatReceived,
     PoolOpened,
     PoolWaits,
     Resume,
@@ -32,7 +32,7 @@ from trio_envserve.core.router_inputs import (
 )
 from trio_envserve.core.terms import Status, Verdict
 from trio_envserve.core.work import FOLLOWERS
-from trio_envserve.core.worker_inputs import DeltaMade, EnvironmentReady
+from trio_envserve.core.worker import DeltaMade, EnvironmentReady
 
 from .helpers import STRANGER, Pair, decoded, identifier, kinds
 from .keyed import OTHER, Keyed
@@ -115,8 +115,8 @@ def test_g8_dispatching_pauses_while_too_much_is_kept():
 
 def test_a_heartbeat_of_nobody_is_ignored():
     pair = Pair()
-    pair.give(HeartbeatFelt(b"nobody", pair.now_s, 0.0, 0, ""))
-    pair.router_takes(HeartbeatFelt(b"w0-1", pair.now_s, 9.0, 0, "here"))
+    pair.give(HeartbeatReceived(b"nobody", pair.now_s, 0.0, 0, ""))
+    pair.router_takes(HeartbeatReceived(b"w0-1", pair.now_s, 9.0, 0, "here"))
     assert [r.text for r in pair.reports if "blocked" in r.text]
 
 

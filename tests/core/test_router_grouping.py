@@ -21,8 +21,7 @@ from trio_envserve.core.client_inputs import CallsCancelled, CallSubmitted, Outc
 from trio_envserve.core.messages import Outcome
 from trio_envserve.core.router_inputs import Exited
 from trio_envserve.core.terms import Status
-from trio_envserve.core.worker_effects import Run
-from trio_envserve.core.worker_inputs import OutcomeMade
+from trio_envserve.core.worker import OutcomeMade, Run
 
 from .helpers import Pair
 

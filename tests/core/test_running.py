@@ -12,7 +12,7 @@ from trio_envserve.core import messages, notes, running
 from trio_envserve.core.errors import ProtocolError
 from trio_envserve.core.pages import RunningPage
 from trio_envserve.core.router_effects import ToClient
-from trio_envserve.core.router_inputs import HeartbeatFelt
+from trio_envserve.core.router_inputs import HeartbeatReceived
 from trio_envserve.core.running import RunningPages
 from trio_envserve.core.terms import NOTE_BYTES, Status
 
@@ -83,11 +83,11 @@ def test_what_is_to_stop_is_shown_until_it_has_ended():
 def test_where_a_blocked_loop_stands_is_shown_as_long_as_it_is_blocked():
     pair = Pair.asked(heartbeats=True)
     where = "File 'a.py'\n" * 100 + "File 'late.py', line 7, in slow \ud800"
-    pair.give(HeartbeatFelt(b"w0-1", pair.now_s, 9.0, 0, where))
+    pair.give(HeartbeatReceived(b"w0-1", pair.now_s, 9.0, 0, where))
     [row] = ask(pair)["running"]
     assert row["where"].endswith("File 'late.py', line 7, in slow ?")
     assert len(row["where"]) == running.WHERE_CHARACTERS
-    pair.give(HeartbeatFelt(b"w0-1", pair.now_s, 0.0, 0, ""))
+    pair.give(HeartbeatReceived(b"w0-1", pair.now_s, 0.0, 0, ""))
     assert ask(pair)["running"][0]["where"] == ""
 
 

@@ -68,7 +68,7 @@ class Pool:
         assert not (idle and len(suspects) < len(self.waiting)), "somebody waits for nothing"
 
     def judge(self, entry: Work, worker: Worker, before: int) -> None:
-        beside: list[Any] = [each.entry for each in worker.live.values()]
+        beside: list[Any] = [each.work for each in worker.live.values()]
         if entry.id.sequence not in self.group:
             assert all(each.id.sequence not in self.group for each in beside), "beside suspects"
             return
@@ -81,8 +81,7 @@ class Pool:
     def end(self, worker: Worker, execution: Execution, *, kills: bool) -> None:
         """One execution ends; or its worker, and all that it runs."""
         if not kills:
-            assert execution.entry is not None
-            self.ended[execution.entry.id.sequence] = "done"
+            self.ended[execution.work.id.sequence] = "done"
             worker.end(execution)
             return
         self.workers[self.workers.index(worker)] = self.worker()
@@ -110,8 +109,7 @@ class Pool:
                 self.ended[sequence] = "cancelled"
                 continue
             worker, execution = live[self.draw(len(live) - 1)]
-            assert execution.entry is not None
-            self.end(worker, execution, kills=execution.entry.id.sequence in killers)
+            self.end(worker, execution, kills=execution.work.id.sequence in killers)
         assert not self.waiting
         assert all(worker.duty is Duty.ANY for worker in self.workers)
 

@@ -14,8 +14,8 @@ from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
 from trio_envserve.core.router_effects import TellStats
 from trio_envserve.core.router_inputs import ClientMessage
 from trio_envserve.core.stats import line
+from trio_envserve.core.worker import BeatDue, EnvironmentReady
 from trio_envserve.core.worker_history import STATISTICS_MOST
-from trio_envserve.core.worker_inputs import BeatDue, EnvironmentReady
 from trio_envserve.core.workforce import ENVIRONMENT_BYTES
 
 from .helpers import STRANGER, Pair

@@ -10,8 +10,8 @@ from trio_envserve.core.health import ServerStatus
 from trio_envserve.core.router_inputs import CloseAsked
 from trio_envserve.core.status import CacheStats, ClosingRecord, ServerStats, StatusRecord
 from trio_envserve.core.terms import Status
+from trio_envserve.core.worker import BeatDue
 from trio_envserve.core.worker_history import DEATHS, Death
-from trio_envserve.core.worker_inputs import BeatDue
 
 from .helpers import Pair, error_body
 

@@ -43,7 +43,7 @@ from trio_envserve.core.router_inputs import (
 )
 from trio_envserve.core.terms import Status, Verdict
 from trio_envserve.core.work import LOST_CALLERS, READS_AT_ONCE, Work, WorkInput, Works, WorkState
-from trio_envserve.core.worker_inputs import EnvironmentReady
+from trio_envserve.core.worker import EnvironmentReady
 
 from .bench import NAME, Bench, Told, made
 from .helpers import CLIENT, STRANGER, Pair, identifier, kinds, limit_keys

@@ -533,7 +533,7 @@ class WorkMachine(RuleBasedStateMachine):
         }
         self.pairs = [(j, w) for j, w in self.pairs if j.open or j.live]
         for job, execution in self.executions.items():
-            assert (execution.entry is None) is (not job.wanted), "G7: it is told to stop"
+            assert execution.is_wanted is job.wanted, "G7: it is told to stop"
         for job, work in self.pairs:
             assert (work.state.value, work.executions, work.live) == (
                 job.state, job.starts, job.live,

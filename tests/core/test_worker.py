@@ -16,15 +16,16 @@ from trio_envserve.core.worker import (
     DELTA_RECORD_BYTES,
     DELTAS_BYTES,
     NUMBERS_MOST,
-    WorkerCore,
-)
-from trio_envserve.core.worker_effects import Park, ToRouter, WorkerEffect, frames_to_router
-from trio_envserve.core.worker_inputs import (
     BeatDue,
     DeltaMade,
     OutcomeMade,
     OutcomeParked,
+    Park,
     RouterMessage,
+    ToRouter,
+    WorkerCore,
+    WorkerEffect,
+    frames_to_router,
 )
 
 from .helpers import FIRST, HEADER_BYTES, REPLACEMENT, Pair, decoded, identifier

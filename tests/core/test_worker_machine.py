@@ -13,9 +13,16 @@ from trio_envserve.core import messages
 from trio_envserve.core.messages import Dispatch, Retire, Statement, Stop
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.terms import Status
-from trio_envserve.core.worker import WorkerCore
-from trio_envserve.core.worker_effects import CancelRun, Exit, Run, ToRouter
-from trio_envserve.core.worker_inputs import BeatDue, OutcomeMade, RouterMessage
+from trio_envserve.core.worker import (
+    BeatDue,
+    CancelRun,
+    Exit,
+    OutcomeMade,
+    RouterMessage,
+    Run,
+    ToRouter,
+    WorkerCore,
+)
 
 MINE, OTHER = b"i" * 16, b"o" * 16
 SESSION = b"s" * 16

@@ -16,9 +16,9 @@ from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.limits import PROTOCOL_VERSION
 from trio_envserve.core.lives import Phase
 from trio_envserve.core.messages import KINDS, Dispatch, WorkerHello, WorkerOutcome
-from trio_envserve.core.router_inputs import CloseAsked, Exited, HeartbeatFelt, WorkerMessage
+from trio_envserve.core.router_inputs import CloseAsked, Exited, HeartbeatReceived, WorkerMessage
 from trio_envserve.core.terms import Status, Verdict
-from trio_envserve.core.worker_inputs import BeatDue, OutcomeMade, SetUpFailed
+from trio_envserve.core.worker import BeatDue, OutcomeMade, SetUpFailed
 
 from .helpers import Pair, identifier, kinds
 
@@ -191,7 +191,7 @@ def test_junk_before_the_hello_counts_as_a_start_that_failed():
 
 def heartbeats(pair: Pair, seconds: float, *, lag_s: float = 0.0) -> None:
     for _ in range(int(seconds * 4)):
-        pair.give(HeartbeatFelt(WORKER, pair.now_s, lag_s, 1 << 20, "somewhere"))
+        pair.give(HeartbeatReceived(WORKER, pair.now_s, lag_s, 1 << 20, "somewhere"))
         pair.advance(0.25)
 
 

@@ -42,8 +42,15 @@ from trio_envserve.core.router_inputs import (
     WorkerMessage,
 )
 from trio_envserve.core.terms import DIGEST_BYTES, Status
-from trio_envserve.core.worker_effects import Run, ToRouter, WorkerEffect, frames_to_router
-from trio_envserve.core.worker_inputs import OutcomeMade, RouterMessage, WorkerInput
+from trio_envserve.core.worker import (
+    OutcomeMade,
+    RouterMessage,
+    Run,
+    ToRouter,
+    WorkerEffect,
+    WorkerInput,
+    frames_to_router,
+)
 
 EXPECTED = Path(__file__).with_name("counted.json")
 """The counts that hold, and by how much they may grow."""

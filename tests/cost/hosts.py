@@ -23,19 +23,21 @@ import trio
 
 from trio_envserve.core import error_records
 from trio_envserve.core.heartbeat import Heartbeat
-from trio_envserve.core.host import Host
-from trio_envserve.core.host_effects import KillWorker, StartWorker, TellWorker
-from trio_envserve.core.host_effects import ToRouter as HostSays
+from trio_envserve.core.host import Host, KillWorker, StartWorker, TellWorker
+from trio_envserve.core.host import ToRouter as HostSays
 from trio_envserve.core.limits import WireLimits
 from trio_envserve.core.terms import Status
-from trio_envserve.core.worker import WorkerCore, never_began
-from trio_envserve.core.worker_effects import CancelRun, ToRouter, frames_to_router
-from trio_envserve.core.worker_inputs import (
+from trio_envserve.core.worker import (
     BeatDue,
+    CancelRun,
     EnvironmentReady,
     OutcomeMade,
     RouterMessage,
+    ToRouter,
+    WorkerCore,
     WorkerInput,
+    frames_to_router,
+    never_began,
 )
 from trio_envserve.host.joined import boot_s
 from trio_envserve.lab.processes import input_ends, say
@@ -97,7 +99,7 @@ class SimulatedHost:
         """It is time for a beat, of the worker, too."""
         self._core.beat(boot_s())
         for worker, core in self._workers.items():
-            self._core.felt(worker, Heartbeat())
+            self._core.worker_heartbeat(worker, Heartbeat())
             if not core.acknowledged:
                 self._give(worker, READY)
             self._give(worker, BeatDue({}))
@@ -139,7 +141,7 @@ class SimulatedHost:
                         record = error_records.encode(never_began(core.running[number][0]))
                         inputs.append(OutcomeMade(number, Status.CANCELLED, record, 0.0))
         for frames in frames_to_router(said):
-            self._core.said(worker, [bytes(frame) for frame in frames])
+            self._core.worker_message(worker, [bytes(frame) for frame in frames])
 
 
 if __name__ == "__main__":

@@ -38,8 +38,7 @@ with atheris.instrument_imports(include=["trio_envserve"]):
     from trio_envserve.core.router import Router
     from trio_envserve.core.router_effects import Spawn
     from trio_envserve.core.router_inputs import ClientMessage, PoolOpened, Tick, WorkerMessage
-    from trio_envserve.core.worker import WorkerCore
-    from trio_envserve.core.worker_inputs import BeatDue, EnvironmentReady, RouterMessage
+    from trio_envserve.core.worker import BeatDue, EnvironmentReady, RouterMessage, WorkerCore
 
 VECTORS = Path(__file__).resolve().parent.parent.parent / "docs" / "vectors.json"
 MARK = b"\xff\xfe\xff"

@@ -98,10 +98,10 @@ SHARE = 20
 GENERATED = (
     "account", "archive", "announced", "call_keys", "call_queue", "call_table", "calls", "client",
     "client_pings", "client_sessions", "closing", "dispatches", "earlier_epochs", "elastic",
-    "executions", "gate", "health", "host", "host_link", "host_lives", "host_pool", "host_said",
+    "executions", "gate", "health", "host", "host_checks", "host_link", "host_pool",
     "journal", "key_pages", "key_records", "lease", "lives", "outcomes", "pausing", "ranges",
-    "remote_hosts", "requests", "restored", "rights", "router", "running",
-    "scheduler", "sessions", "slots", "spoilt", "turnover", "work", "worker", "workforce",
+    "requests", "restored", "rights", "router", "running",
+    "scheduler", "sessions", "spoilt", "work", "worker", "workforce",
 )  # fmt: skip
 """The modules of the core whose machines are to change."""
 
@@ -363,8 +363,8 @@ def untried(row: Row, check: str) -> str:
 
 
 HOSTED = (
-    "earlier_epochs", "host", "host_link", "host_lives", "host_pool", "host_said", "lease",
-    "lives", "remote_hosts",
+    "earlier_epochs", "host", "host_checks", "host_link", "host_pool", "lease",
+    "lives",
 )  # fmt: skip
 """The modules of the core that the worlds with hosts are for."""
 

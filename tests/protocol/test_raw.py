@@ -37,7 +37,7 @@ from trio_envserve.core.router_inputs import (
     ClientMessage,
     CloseAsked,
     Exited,
-    HeartbeatFelt,
+    HeartbeatReceived,
     PoolOpened,
     RouterInput,
     Spawned,
@@ -323,7 +323,7 @@ class Shell:
             self.give(Spawned(spawn.worker, pid))
 
         def felt(heartbeat: Heartbeat) -> None:
-            self.give(HeartbeatFelt(spawn.worker, trio.current_time(), *heartbeat[:3]))
+            self.give(HeartbeatReceived(spawn.worker, trio.current_time(), *heartbeat[:3]))
 
         self.ends.append(await self.workers.live(spawn, started, self.take, felt))
         self.give(Exited(spawn.worker, trio.current_time(), self.ends[-1]))

@@ -24,8 +24,7 @@ from trio_envserve.core.messages import FIELDS, KINDS, MESSAGES
 from trio_envserve.core.router import Router
 from trio_envserve.core.router_effects import Report, RouterEffect, Spawn, ToClient
 from trio_envserve.core.router_inputs import ClientMessage, PoolOpened, Spawned, WorkerMessage
-from trio_envserve.core.worker import WorkerCore
-from trio_envserve.core.worker_inputs import RouterMessage
+from trio_envserve.core.worker import RouterMessage, WorkerCore
 from trio_envserve.worker.config import WorkerConfig
 
 VECTORS = json.loads((Path(__file__).parent.parent.parent / "docs" / "vectors.json").read_text())

@@ -30,7 +30,7 @@ from trio_envserve.core.router_inputs import (
     CloseAsked,
     Exited,
     Flushed,
-    HeartbeatFelt,
+    HeartbeatReceived,
     HostsDead,
     HostsLive,
     Loaded,
@@ -130,7 +130,7 @@ def test_every_kind_of_input_is_replayed(tmp_path: Path):
     bench.give(Loaded(1, (), "it is missing", bench.now_s))
     bench.give(PoolWaits("waiting for nobody"))
     bench.rollout()
-    bench.give(HeartbeatFelt(bench.spawn.worker, bench.now_s, 9.0, 1 << 20, "where\nit is"))
+    bench.give(HeartbeatReceived(bench.spawn.worker, bench.now_s, 9.0, 1 << 20, "where\nit is"))
     bench.client(messages.AskStats(1))
     bench.client(messages.AskStack(2, 0))
     bench.give(StackTaken(bench.spawn.worker, bench.now_s, 0, "where\nit is"))
@@ -248,7 +248,7 @@ def test_a_disk_that_does_not_keep_up_ends_the_recording(tmp_path: Path):
 
 def test_what_cannot_be_noted_ends_the_tape_and_not_the_server(tmp_path: Path):
     bench = Bench()
-    bench.give(HeartbeatFelt(bench.spawn.worker, bench.now_s, 0.0, 1, "\ud800"))
+    bench.give(HeartbeatReceived(bench.spawn.worker, bench.now_s, 0.0, 1, "\ud800"))
     assert "cannot be noted" in (bench.tape.stopped or "")
     step = bench.tape.step
     bench.rollout()

@@ -47,7 +47,7 @@ def never_seen(works: Any, session: Any, sequence: int, ask: Any, asker: Any) ->
     work = None if ticket is None else ticket.work
     if ticket is not None and (ticket.kept is not None or (work and work.execution is not None)):
         if work is not None:
-            work.execution.entry = None  # it goes on; nobody waits for it any more
+            work.execution.is_wanted = False  # it goes on; nobody waits for it any more
             works.accounts.run(work.account, -1)
             works._drop_body(work)
         works._forget(ticket)

@@ -44,8 +44,7 @@ from trio_envserve import (
     open_server,
 )
 from trio_envserve.core.earlier_epochs import EpochWait
-from trio_envserve.core.host import Host
-from trio_envserve.core.host_effects import ToRouter
+from trio_envserve.core.host import Host, ToRouter
 from trio_envserve.core.host_messages import HostWelcome, decode, encode
 from trio_envserve.host.joined import boot_s
 from trio_envserve.host.locks import AddressLocks

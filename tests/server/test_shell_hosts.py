@@ -27,8 +27,7 @@ from trio_envserve import (
 )
 from trio_envserve.core.earlier_epochs import EpochWait
 from trio_envserve.core.heartbeat import Heartbeat
-from trio_envserve.core.host import Host
-from trio_envserve.core.host_effects import KillWorker, StartWorker, TellWorker, ToRouter
+from trio_envserve.core.host import Host, KillWorker, StartWorker, TellWorker, ToRouter
 from trio_envserve.core.router_effects import Spawn
 from trio_envserve.host.folder_locks import FolderLocks
 from trio_envserve.host.workers import InProcessWorkers
@@ -57,7 +56,7 @@ class MemoryHost:
         self._nursery.start_soon(self._listen)
         while True:
             for worker in self._alive:
-                self.core.felt(worker, Heartbeat(memory_bytes=7 << 20))
+                self.core.worker_heartbeat(worker, Heartbeat(memory_bytes=7 << 20))
             self.core.beat(trio.current_time())
             self._carry_out()
             await trio.sleep(0.5)
@@ -77,7 +76,7 @@ class MemoryHost:
 
         def heard(batch: list[list[Frame]]) -> None:
             for _, *frames in batch:
-                self.core.said(worker, [bytes(frame) for frame in frames])
+                self.core.worker_message(worker, [bytes(frame) for frame in frames])
             self._carry_out()
 
         how = await self._workers.live(spawn, started, heard, lambda _: None)

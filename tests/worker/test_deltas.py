@@ -17,8 +17,7 @@ from tests.worker.test_shell import WIRE, Router, opened
 from trio_envserve import Rollout
 from trio_envserve.core import messages
 from trio_envserve.core.terms import Status
-from trio_envserve.core.worker import DELTA_BYTES, DELTA_RECORD_BYTES, DELTAS_BYTES
-from trio_envserve.core.worker_inputs import DeltaMade
+from trio_envserve.core.worker import DELTA_BYTES, DELTA_RECORD_BYTES, DELTAS_BYTES, DeltaMade
 from trio_envserve.worker.deltas import Deltas
 from trio_envserve.worker.forks import FORKED_STATUS
 

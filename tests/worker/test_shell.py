@@ -26,7 +26,7 @@ from trio_envserve.core import worker as worker_core
 from trio_envserve.core.limits import WireLimits, WorkerLimits
 from trio_envserve.core.messages import rows_claimed
 from trio_envserve.core.terms import Status, Verdict
-from trio_envserve.core.worker_inputs import OutcomeMade
+from trio_envserve.core.worker import OutcomeMade
 from trio_envserve.envs import LoadedEnvironment, RolloutRequest, load
 from trio_envserve.net import MessageStream, open_memory_streams
 from trio_envserve.worker.execution_tasks import TURN_S

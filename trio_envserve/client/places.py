@@ -12,7 +12,7 @@ import trio
 
 from ..core.errors import EnvServeError
 from ..core.pages import RunningRollout
-from ..core.places import place
+from ..core.stack_frames import authors_line
 
 if TYPE_CHECKING:
     from .shell import Client
@@ -33,7 +33,7 @@ async def places(
 
     async def ask(number: int) -> None:
         try:
-            found[number] = place(await client.stack(number, timeout_s=timeout_s) or "")
+            found[number] = authors_line(await client.stack(number, timeout_s=timeout_s) or "")
         except EnvServeError:
             pass  # a line more is not worth an error: its worker is stopped, or of another kind
 

@@ -1,15 +1,14 @@
-"""Executions: environment code on a worker, holding capacity until it ended.
+"""Executions: environment code on a worker, which holds capacity until it has ended.
 
-A request and its execution are two records.  A request may be answered
-(deadline) or finished (cancel) while its execution is still being stopped;
-such an execution is *abandoned*: it holds its place on the worker until the
-worker reports its end, or the worker's process is proven dead (G1).  One whose
-outcome was announced takes up no capacity any more, but it ends only when the
-outcome is here, or is not wanted.
+A work and its execution are two records.  A work may be answered (deadline) or closed (cancel)
+while its execution is still being stopped.  Such an execution is *abandoned*: it holds capacity
+of its worker until the worker reports its end or the worker's process is proven dead (G1).  An
+execution whose outcome was announced holds no capacity, and ends when the outcome has arrived or
+is not wanted.
 
-Dispatches are numbered per incarnation.  The numbers of live executions, and
-those among them that are to stop, are all that the router has to tell a worker
-to repair any loss on their link (:meth:`Worker.statement`).
+Dispatches are numbered per incarnation.  The numbers of the live executions, and of those among
+them that are to stop, are the router's whole statement to a worker: it repairs every loss on their
+link (:meth:`Worker.statement`).
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from .terms import Body, Incarnation, RequestId, worker_name
 
 
 class Job(Protocol):
-    """What an execution runs (:class:`~.work.Work`)."""
+    """A work as executions see it (:class:`~.work.Work`)."""
 
     account: Account
     number: int
@@ -41,14 +40,14 @@ class Job(Protocol):
 
     @property
     def id(self) -> RequestId:
-        """The id under which workers know it."""
+        """Id of the request, as workers are told it."""
 
 
 class Duty(enum.Enum):
-    """The duty of a worker."""
+    """Kind of requests that a worker gets."""
 
     ANY = "any request"
-    DRAINING = "nothing more: it is to be free for suspects"
+    DRAINING = "none: the worker is drained to be free for suspects"
     SUSPECTS = "a group of suspects, and nothing else until all of them have ended"
 
 
@@ -59,42 +58,43 @@ class Execution:
     worker: Worker
     number: int
     session: Account
-    entry: Job | None
-    """What it runs, or None once that is answered or closed without it."""
+    work: Any
+    """Work that it runs, wanted or not; None if an earlier epoch dispatched it and the journal does
+    not know it.  Opaque here."""
     sequence: int
     dispatched_s: float
     dispatch: Dispatch | None
     body: bytes | memoryview | None
-    """The body that was sent, until the worker is known to have it; for repair."""
+    """Body to send again if the dispatch was lost; None once the worker has it."""
+    is_wanted: bool = True
+    """Whether its work still waits for its outcome: not once that is answered or closed."""
     serial: int = 0
-    """Its number among those of all workers, in the order of dispatch; for people."""
+    """Number among the executions of all workers, in the order of dispatch; for people."""
     size_bytes: int | None = None
-    """The size of its outcome, if its code has ended and its worker has announced the
-    outcome and still holds it."""
+    """Size of its announced outcome, which its worker holds; None while the code runs."""
     fetched: bool = False
-    """Whether the worker was asked for it."""
+    """Whether the worker was asked for its announced outcome."""
     note: bytes = b""
     """Its last note; empty until there is one."""
     after: int = 0
-    """So many records of the journal are safe before it is sent."""
+    """Number of journal records that must be safe before the dispatch is sent."""
     stop_s: float | None = None
-    """When it was told to stop, on the awake clock."""
+    """Moment at which it was told to stop, on the awake clock."""
     taken_back: bool = False
-    """Whether an earlier epoch has dispatched it, for a session of its own."""
-    work: Any = None
-    """What it runs, wanted or not.  Opaque here."""
+    """Whether an earlier epoch has dispatched it, for a session of that epoch."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Site:
-    """A machine with workers that said hello: this one, or a host."""
+    """A machine with workers that said hello: this one, or that of a host."""
 
     workers: int = 0
+    """Number of these workers."""
     running: int = 0
-    """The number of executions on all of them."""
+    """Number of executions on all of them."""
 
     def is_lighter(self, other: Site) -> bool:
-        """Whether less runs here for each worker."""
+        """Whether fewer executions run for each worker here than there."""
         return self.running * other.workers < other.running * self.workers
 
 
@@ -108,33 +108,35 @@ class Worker:
     next_number: int = 0
     live: dict[int, Execution] = dataclasses.field(default_factory=dict)
     stopping: dict[int, Execution] = dataclasses.field(default_factory=dict)
-    """The live executions that were told to stop, in the order in which they were told."""
+    """Live executions that were told to stop, in the order of the telling."""
     running: int = 0
-    """How many live executions may still run code: all but those announced."""
+    """Number of live executions that may still run code: all but the announced ones."""
     accepting: bool = True
     """Whether it may get new work: not while it drains, or is silent."""
     most: int | None = None
-    """How many executions it may start in all; None: any number."""
+    """Most executions that it may start in its life; None: any number."""
     duty: Duty = Duty.ANY
     done: int = 0
+    """Number of executions that it has reported."""
     failed: int = 0
+    """Number of these that ended without a result."""
     host: str = ""
-    """The name of its host; empty for one of this machine."""
+    """Name of its host; empty for a worker of this machine."""
     site: Site = dataclasses.field(default_factory=Site)
     results: Results = dataclasses.field(default_factory=Results)
     suspect: bool = False
-    """Whether it fails and others do not (:mod:`.spoilt`): it gets one at a time."""
+    """Whether it fails where others do not (:mod:`.spoilt`): it gets one execution at a time."""
     resting: bool = False
-    """Whether it gets none for now, since it is suspect and has just failed again."""
+    """Whether it gets no execution for now: it is suspect, and has just failed again."""
 
     @property
     def name(self) -> str:
-        """The worker's id as text, and where it is, for logs and errors."""
+        """The worker's id and its host as text, for logs and errors."""
         return worker_name(self.id, self.host)
 
     def is_lighter(self, other: Worker) -> bool:
-        """Whether the next dispatch should rather go here: to the machine that has less to
-        do, and there to the worker that has.  A suspect comes last."""
+        """Whether this worker comes before another one for the next dispatch: a suspect comes
+        last, then counts the load of its machine, then its own."""
         if self.suspect is not other.suspect:
             return other.suspect
         site, theirs = self.site, other.site
@@ -146,20 +148,19 @@ class Worker:
 
     def open(self) -> bool:
         """Whether an ordinary dispatch may go here."""
-        # First what is most often missing.
-        room = self.running < (1 - self.resting if self.suspect else self.capacity)
-        return room and self.accepting and self.duty is Duty.ANY and self.has_numbers()
+        # The condition that fails most often comes first.
+        has_capacity = self.running < (1 - self.resting if self.suspect else self.capacity)
+        return has_capacity and self.accepting and self.duty is Duty.ANY and self.has_numbers()
 
     def has_numbers(self) -> bool:
         """Whether it may start another execution before it is recycled."""
         return self.most is None or self.next_number < self.most
 
-    def start(self, session: Account, entry: Job, now_s: float) -> Execution:
-        """Number a new execution of ``entry``; the caller encodes and sends it."""
+    def start(self, session: Account, work: Job, now_s: float) -> Execution:
+        """Number a new execution of a work; the caller encodes and sends the dispatch."""
         execution = Execution(
-            self, self.next_number, session, entry, entry.number, now_s, None, entry.body,
-            work=entry,
-        )  # fmt: skip
+            self, self.next_number, session, work, work.number, now_s, None, work.body
+        )
         self.next_number += 1
         self.live[execution.number] = execution
         self.running += 1
@@ -167,31 +168,29 @@ class Worker:
         session.live_executions += 1
         return execution
 
-    def take_back(
-        self, number: int, session: Account, entry: Job | None, now_s: float
-    ) -> Execution:
-        """An execution that an earlier epoch has dispatched here.  Without a request it is
-        to stop.  They come in the order of their numbers, before any other."""
-        sequence, body = (0, None) if entry is None else (entry.number, entry.body)
+    def take_back(self, number: int, session: Account, work: Job | None, now_s: float) -> Execution:
+        """Enter an execution that an earlier epoch has dispatched here; without a work it is to
+        stop.  They are entered in the order of their numbers, before any other."""
+        sequence, body = (0, None) if work is None else (work.number, work.body)
         execution = Execution(
-            self, number, session, entry, sequence, now_s, None, body, taken_back=True, work=entry
+            self, number, session, work, sequence, now_s, None, body, taken_back=True
         )
         self.live[number] = execution
         self.running += 1
         self.site.running += 1
         session.live_executions += 1
-        if entry is None:
+        if work is None:
             self.abandon(execution, now_s)
         return execution
 
     def announce(self, execution: Execution, size_bytes: int) -> None:
-        """Its code has ended; the outcome, of that size, is still with the worker."""
+        """Note that its code has ended and the worker holds an outcome of this size."""
         execution.size_bytes = size_bytes
         execution.body = None
         self._stops_running()
 
     def end(self, execution: Execution) -> None:
-        """The execution has ended: reported, or its process is proven dead."""
+        """Take an execution out: it was reported, or its process is proven dead."""
         del self.live[execution.number]
         self.stopping.pop(execution.number, None)
         execution.session.live_executions -= 1
@@ -206,20 +205,21 @@ class Worker:
             self.duty = Duty.ANY
 
     def abandon(self, execution: Execution, now_s: float) -> None:
-        """Its request needs it no more: it is to stop, and holds its place."""
-        execution.entry = None
+        """Note that its work needs it no more: it is to stop, and holds capacity until it has."""
+        execution.is_wanted = False
         execution.body = None
         execution.stop_s = now_s
         self.stopping[execution.number] = execution
 
     def statement(self, beat: int) -> Statement:
-        """The router's statement about this worker, in answer to a beat (0: to a
-        hello); the worker repairs the rest."""
+        """The router's statement to this worker, from which the worker repairs what differs.
+        ``beat``: the beat that it answers, 0 for a hello."""
         live, stopping = Ranges(self.live), Ranges(sorted(self.stopping))
         return Statement(beat, self.next_number, live.flat(), stopping.flat())
 
     def fetches(self) -> Fetch:
-        """The announced outcomes that are asked for, and those that are to wait."""
+        """The request for the announced outcomes that the router has memory for, beside the list of
+        those that are to wait."""
         held = [e for e in self.live.values() if e.size_bytes is not None]
         return Fetch(
             Ranges(e.number for e in held if e.fetched).flat(),
@@ -227,9 +227,10 @@ class Worker:
         )
 
     def only_abandoned(self) -> bool:
-        """Whether nothing but executions that were told to stop is left."""
+        """Whether all its live executions, at least one, were told to stop."""
         return bool(self.live) and len(self.stopping) == len(self.live)
 
     def oldest_stop_s(self) -> float | None:
-        """When the execution that ignores its cancel longest was told to stop."""
+        """Moment at which the execution that has ignored its cancel longest was told to stop; None
+        if there is none."""
         return next((e.stop_s for e in self.stopping.values()), None)

@@ -19,25 +19,14 @@ what is to be done is in :attr:`Host.out`, in order.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from . import messages
 from .errors import ProtocolError
 from .heartbeat import Heartbeat
-from .host_effects import (
-    HostEffect,
-    KillWorker,
-    NewGuard,
-    Say,
-    Serve,
-    SetDeadline,
-    StartWorker,
-    TellWorker,
-    ToRouter,
-)
-from .host_link import Inbox, Item, Outbox, What, to_frames
-from .host_lives import WorkerLife
+from .host_link import Inbox, Item, ItemKind, Outbox, to_frames
 from .host_messages import (
     ENDED_MOST,
     MOVED,
@@ -56,9 +45,105 @@ from .host_messages import (
 )
 from .lease import HostLease
 from .limits import BATCH_BYTES, PROTOCOL_VERSION, WireLimits
+from .messages import Announced, Declined, Dispatch, Message, WorkerHello, WorkerOutcome
 from .ranges import Ranges
-from .terms import ID_BYTES, Body, Epoch, Tenure, one_line
+from .terms import ID_BYTES, Body, Epoch, Incarnation, Tenure, one_line
 from .worker_range import WorkerRange, least_of, most_of
+
+
+class ToRouter(NamedTuple):
+    """Send these frames over the newest connection."""
+
+    frames: tuple[Body, ...]
+
+
+class StartWorker(NamedTuple):
+    """Start a process for this worker; then say :meth:`.Host.spawned`, and, when it is
+    reaped or cannot be started, :meth:`.Host.exited`."""
+
+    worker: bytes
+    incarnation: Incarnation
+    slot: int
+    """Which of the host's places it has, from 0: one that was started there before may still
+    be ending."""
+
+
+class TellWorker(NamedTuple):
+    """Send these frames to a worker."""
+
+    worker: bytes
+    frames: tuple[Body, ...]
+
+
+class KillWorker(NamedTuple):
+    """Kill the process and all that it has started."""
+
+    worker: bytes
+    why: str
+
+
+class SetDeadline(NamedTuple):
+    """Tell the guard by when it, and all workers, must be dead.  It comes before the
+    workers that may be started for it."""
+
+    deadline_s: float
+
+
+class NewGuard(NamedTuple):
+    """Whatever lives is dead by now, or is reaped: a guard that was never told a deadline is
+    to take the place of the one before."""
+
+
+class Serve(NamedTuple):
+    """The router says what is to be run, before the first worker of a tenure starts."""
+
+    serves: dict[str, Any]
+
+
+class Say(NamedTuple):
+    """A line for the log."""
+
+    level: str
+    text: str
+
+
+HostEffect: TypeAlias = (
+    ToRouter | StartWorker | TellWorker | KillWorker | SetDeadline | NewGuard | Serve | Say
+)
+
+
+@dataclasses.dataclass(slots=True)
+class WorkerLife:
+    """A worker that a host reports to the router that takes it over."""
+
+    incarnation: Incarnation
+    place: int
+    pid: int = 0
+    hello: bytes = b""
+    """The header of what it said when it was ready."""
+    next: int = 0
+    """One more than the greatest number of a dispatch to it."""
+    running: set[int] = dataclasses.field(default_factory=set)
+    """The dispatches that were passed on to it, and whose end it has not said."""
+
+    def told(self, message: Message) -> None:
+        """This is for the worker."""
+        if isinstance(message, Dispatch):
+            self.next = max(self.next, message.number + 1)
+            self.running.add(message.number)
+
+    def said(self, header: Body, message: Message) -> None:
+        """The worker says this."""
+        match message:
+            case WorkerHello():
+                self.hello = bytes(header)
+            case WorkerOutcome() | Announced():
+                self.running.discard(message.number)
+            case Declined():
+                self.running.difference_update(Ranges.from_flat(message.numbers))
+            case _:
+                pass
+
 
 NO_LEASE = "the host's lease does not hold"
 LEAVING = "the host leaves"
@@ -255,8 +340,8 @@ class Host:
 
     def _item(self, item: Item, slot: int, boot_s: float) -> None:
         worker = item.worker
-        match item.what:
-            case What.SPAWN:
+        match item.kind:
+            case ItemKind.SPAWN:
                 if worker in self._lives:
                     self.out.append(Say("error", "the router starts a worker that is there"))
                     return
@@ -269,7 +354,7 @@ class Host:
                     self.exited(worker, NO_LEASE)
                 else:
                     self.out.append(StartWorker(worker, incarnation, slot))
-            case What.TELL:
+            case ItemKind.TELL:
                 if worker in self.workers:
                     for message in self._read(item.frames[1:]):
                         self._lives[worker].told(message)
@@ -295,9 +380,9 @@ class Host:
     def spawned(self, worker: bytes, pid: int) -> None:
         """A process was started."""
         self._lives[worker].pid = pid
-        self._put(Item(What.SPAWNED, worker, (str(pid).encode(),)))
+        self._put(Item(ItemKind.SPAWNED, worker, (str(pid).encode(),)))
 
-    def said(self, worker: bytes, frames: Sequence[Body]) -> None:
+    def worker_message(self, worker: bytes, frames: Sequence[Body]) -> None:
         """A message of a worker: its incarnation, a header, and more.  One that the link could
         not carry, or the router would not take, would keep back all that come after it: it is
         dropped, and its worker is ended, which might never report what it runs."""
@@ -309,7 +394,7 @@ class Host:
             self.out.append(KillWorker(worker, "it sent a malformed message"))
             return
         header = frames[len(frames) // 2]
-        item = Item(What.SAID, worker, tuple(frames))
+        item = Item(ItemKind.MESSAGE, worker, tuple(frames))
         for message in self._read(frames[len(frames) // 2 :]):
             self._lives[worker].said(header, message)
         if _kind(header) in _PASSING:
@@ -317,14 +402,14 @@ class Host:
         else:
             self._put(item)
 
-    def felt(self, worker: bytes, heartbeat: Heartbeat) -> None:
+    def worker_heartbeat(self, worker: bytes, heartbeat: Heartbeat) -> None:
         """A heartbeat of a worker's process."""
-        self._pass(Item(What.FELT, worker, (heartbeat.to_line(),)))
+        self._pass(Item(ItemKind.HEARTBEAT, worker, (heartbeat.to_line(),)))
 
     def exited(self, worker: bytes, how: str) -> None:
-        """It was reaped, and all that it said was given to :meth:`said`."""
+        """It was reaped, and all that it said was given to :meth:`worker_message`."""
         self.workers.discard(worker)
-        self._put(Item(What.EXITED, worker, (how.encode("utf-8", "replace"),)))
+        self._put(Item(ItemKind.EXITED, worker, (how.encode("utf-8", "replace"),)))
         self._go_on()
 
     def _put(self, item: Item) -> None:
@@ -395,14 +480,14 @@ class Host:
 def _checked(item: Item) -> int:
     """The place of a worker that is to be started; 0 for what else a router may want.
     ProtocolError if it may not."""
-    match item.what, item.frames:
-        case What.SPAWN, (incarnation, place) if len(incarnation) == ID_BYTES:
+    match item.kind, item.frames:
+        case ItemKind.SPAWN, (incarnation, place) if len(incarnation) == ID_BYTES:
             slot = bytes(place)
             if slot.isdigit() and len(slot) < 7:
                 return int(slot)
-        case (What.TELL, (_, *_)) | (What.KILL, (_,)):
+        case (ItemKind.TELL, (_, *_)) | (ItemKind.KILL, (_,)):
             return 0
-    raise ProtocolError(f"{item.what.name} of {len(item.frames)} frames from a router")
+    raise ProtocolError(f"{item.kind.name} of {len(item.frames)} frames from a router")
 
 
 def _kind(header: Body) -> int:

@@ -29,17 +29,17 @@ MARKS_MOST = 64
 """Of so many beats that are not answered it is known what was sent before: the newest."""
 
 
-class What(enum.IntEnum):
+class ItemKind(enum.IntEnum):
     """The kind of an item: those of hosts, then those of routers."""
 
-    SAID = 0
+    MESSAGE = 0
     """A worker's message: its frames."""
     SPAWNED = 1
     """Its process was started: the pid."""
     EXITED = 2
     """Its process was reaped, or could not be started: how it ended.  Nothing of this worker
     comes later."""
-    FELT = 3
+    HEARTBEAT = 3
     """A heartbeat.  It has no number."""
 
     SPAWN = 16
@@ -53,7 +53,7 @@ class What(enum.IntEnum):
 class Item(NamedTuple):
     """One item."""
 
-    what: What
+    kind: ItemKind
     worker: bytes
     frames: tuple[Body, ...]
 
@@ -124,7 +124,7 @@ class Outbox:
 
     def ends(self) -> set[bytes]:
         """The workers of which the other side may not know that they have ended."""
-        return {item.worker for item in self._kept if item.what is What.EXITED}
+        return {item.worker for item in self._kept if item.kind is ItemKind.EXITED}
 
     def again(self) -> None:
         """All that may be lost is to be sent again, as after a reconnect."""
@@ -163,7 +163,7 @@ class Inbox:
 def to_frames(tenure: Tenure, first: int, items: Sequence[Item]) -> tuple[Body, ...]:
     """These items as one message."""
     header = Items(
-        tenure, first, [int(item.what) for item in items], [item.worker for item in items],
+        tenure, first, [int(item.kind) for item in items], [item.worker for item in items],
         [len(item.frames) for item in items],
     )  # fmt: skip
     return (encode(header), *(frame for item in items for frame in item.frames))
@@ -174,9 +174,9 @@ def _items(message: Items, frames: Sequence[Body]) -> list[Item]:
     at = 0
     columns = zip(message.what, message.workers, message.frames, strict=True)
     for what, worker, count in columns:
-        if what not in What._value2member_map_:
+        if what not in ItemKind._value2member_map_:
             raise ProtocolError(f"unknown item {what}")
-        items.append(Item(What(what), worker, tuple(frames[at : at + count])))
+        items.append(Item(ItemKind(what), worker, tuple(frames[at : at + count])))
         at += count
     return items
 

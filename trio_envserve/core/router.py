@@ -34,7 +34,6 @@ from .durations import Durations
 from .elastic import Elastic, Need
 from .errors import ProtocolError
 from .executions import Execution
-from .heard import ExecutionEnded, Noted, Said, Stray
 from .heartbeat import Heartbeat
 from .journal import Journal
 from .key_pages import KeyPages
@@ -52,7 +51,7 @@ from .router_inputs import (
     CloseAsked,
     Exited,
     Flushed,
-    HeartbeatFelt,
+    HeartbeatReceived,
     HostsDead,
     HostsLive,
     Loaded,
@@ -78,7 +77,7 @@ from .stats import describe, status
 from .terms import ID_BYTES, Body, Epoch, Route, SessionId, one_line, quick, short
 from .work import Outcomes, Page, Ticket, Work, Works, WorkState
 from .worker_range import WorkerRange
-from .workforce import Workforce
+from .workforce import DeltaReceived, ExecutionEnded, NotesReceived, Stray, Workforce
 
 AGAIN_S = 1.0
 """How long until a request is looked at again whose answer waits for the journal when its
@@ -274,9 +273,9 @@ class Router:
                 self._ended(each)
             elif isinstance(each, Stray):
                 self._stray(each)
-            elif isinstance(each, Said):
+            elif isinstance(each, DeltaReceived):
                 self._said(each)
-            elif isinstance(each, Noted):
+            elif isinstance(each, NotesReceived):
                 self._noted(each)
             else:
                 self.count_malformed(f"worker {bytes(frames[0][:16])!r}: {each.text}")
@@ -300,13 +299,13 @@ class Router:
             )  # fmt: skip
         self.works.ended(execution, kept, lost)
 
-    def _said(self, said: Said) -> None:
+    def _said(self, said: DeltaReceived) -> None:
         """One piece of an outcome goes to who waits for that, and is kept by nobody."""
         for ticket in self.works.followers(said.execution.work):
             delta = messages.Delta(*ticket.id, said.delta)
             self.works.out.append(ToClient(ticket.session.route, delta, said.body))
 
-    def _noted(self, noted: Noted) -> None:
+    def _noted(self, noted: NotesReceived) -> None:
         """The notes of one message of a worker go to who waits, in one for each session."""
         told: dict[Session[Ticket], dict[int, bytes]] = {}
         for execution in noted.executions:
@@ -321,7 +320,7 @@ class Router:
                 ),
             )
 
-    def _heartbeat_felt(self, given: HeartbeatFelt) -> None:
+    def _heartbeat(self, given: HeartbeatReceived) -> None:
         life = self.pool.lives.get(given.worker)
         if life is not None:
             awake_s = self.clock.read(given.now_s)
@@ -780,7 +779,7 @@ _HANDLERS: dict[type, Callable[..., None]] = {
 _INPUTS: dict[type, Callable[..., None]] = {
     ClientMessage: Router._client_message,
     WorkerMessage: Router._worker_message,
-    HeartbeatFelt: Router._heartbeat_felt,
+    HeartbeatReceived: Router._heartbeat,
     Spawned: Router._spawned,
     Exited: Router._exited,
     Tick: Router._tick,

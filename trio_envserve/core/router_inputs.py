@@ -28,7 +28,7 @@ class WorkerMessage(NamedTuple):
     now_s: float
 
 
-class HeartbeatFelt(NamedTuple):
+class HeartbeatReceived(NamedTuple):
     """A heartbeat of a worker's process; see :class:`~.heartbeat.Heartbeat`."""
 
     worker: bytes
@@ -195,7 +195,7 @@ class Loaded(NamedTuple):
 
 
 RouterInput: TypeAlias = (
-    ClientMessage | WorkerMessage | HeartbeatFelt | Spawned | Exited | Tick | PoolWaits
+    ClientMessage | WorkerMessage | HeartbeatReceived | Spawned | Exited | Tick | PoolWaits
     | PoolOpened | CloseAsked | Flushed | Resume
     | Saved | Restored | StackTaken | SaveFailed | PeerKnown | AtRest | Loaded | WorkerBack
     | HostsLive | HostsDead

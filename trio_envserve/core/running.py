@@ -87,7 +87,7 @@ class RunningPages:
         return sorted(found, key=_serial)
 
     def _describe(self, execution: Execution, now_s: float) -> dict[str, Any]:
-        worker, session, entry = execution.worker, execution.session, execution.entry
+        worker, session = execution.worker, execution.session
         life = self._workforce.pool.lives.get(worker.id)
         work: Work | None = execution.work
         name = None if work is None else work.name
@@ -99,7 +99,7 @@ class RunningPages:
             "key": None if name is None else name.key,
             "environment": self._workforce.environment,
             "state": "stopping" if execution.stop_s is not None else "running",
-            "executions": None if entry is None else entry.executions,
+            "executions": work.executions if work is not None and execution.is_wanted else None,
             "worker": worker.name,
             "age_s": round(now_s - execution.dispatched_s, 3),
             "note": execution.note,

@@ -2,8 +2,8 @@
 
 Theory of operation
 -------------------
-:meth:`WorkerCore.take` is given an input (:mod:`.worker_inputs`) and gives the effects
-(:mod:`.worker_effects`), in order; the shell carries them out.  Nothing else changes a
+:meth:`WorkerCore.take` is given an input (:mod:`.worker`) and gives the effects
+(:mod:`.worker`), in order; the shell carries them out.  Nothing else changes a
 worker.
 
 Dispatches are numbered per incarnation, and each number is run at most once:
@@ -23,34 +23,199 @@ worker would hold gigabytes that the router has long had (G8).
 A delta is sent once and not kept, since the outcome has all of it.  From one statement of
 the router to the next no more of them leave than ``DELTAS_BYTES``; the others are dropped,
 and their numbers show it.  The last notes of executions leave with the beats of the clock
-(:mod:`.unsent_notes`).
+(:mod:`.worker`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate, groupby, takewhile
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeAlias, final
 
 from . import error_records, messages
 from .errors import ErrorInfo, ProtocolError
-from .limits import ANNOUNCE_BYTES, HELD_BYTES, MIB, PROTOCOL_VERSION
-from .messages import Dispatch, Fetch, Retire, Statement, Stop
+from .limits import ANNOUNCE_BYTES, CAPACITY, HELD_BYTES, MIB, PROTOCOL_VERSION
+from .messages import Dispatch, Fetch, Message, Retire, Statement, Stop, in_batches
 from .ranges import Ranges
-from .terms import Incarnation, RequestId, SentBody, Status, Verdict
-from .unsent_notes import UnsentNotes
-from .worker_effects import CancelRun, Exit, Park, Run, ToRouter, WorkerEffect
-from .worker_inputs import (
-    BeatDue,
-    DeltaMade,
-    EnvironmentReady,
-    NoteMade,
-    OutcomeMade,
-    OutcomeParked,
-    RouterMessage,
-    SetUpFailed,
-    WorkerInput,
-)
+from .terms import Body, Incarnation, RequestId, SentBody, Status, Verdict, whole
+from .worker_messages import WorkerNotes
+
+
+class EnvironmentReady(NamedTuple):
+    """The environment is set up.  Given before each beat until the worker is
+    :attr:`~.worker.WorkerCore.acknowledged`."""
+
+    pid: int
+    environment: str
+    rerun: bool
+    capacity: int = CAPACITY
+    """Executions at once."""
+
+
+class SetUpFailed(NamedTuple):
+    """The environment could not be set up."""
+
+    info: ErrorInfo
+
+
+class BeatDue(NamedTuple):
+    """It is time for a beat, with these statistics."""
+
+    stats: dict[str, Any]
+
+
+class RouterMessage(NamedTuple):
+    """A message from the router: incarnation, header, and for a dispatch a body."""
+
+    frames: Sequence[Body]
+
+
+class DeltaMade(NamedTuple):
+    """An execution says one piece of what it will come to, after so many others that were
+    dropped before they got here."""
+
+    number: int
+    payload: bytes
+    skipped: int = 0
+
+
+class NoteMade(NamedTuple):
+    """An execution has noted how far it is; see :mod:`.notes`."""
+
+    number: int
+    note: bytes
+
+
+class OutcomeMade(NamedTuple):
+    """An execution has ended in this outcome."""
+
+    number: int
+    status: Status
+    payload: SentBody
+    duration_s: float | None
+
+
+class OutcomeParked(NamedTuple):
+    """The outcome of this execution is elsewhere now, and reads as ``payload``."""
+
+    number: int
+    payload: Body
+
+
+WorkerInput: TypeAlias = (
+    EnvironmentReady | SetUpFailed | BeatDue | RouterMessage | DeltaMade | NoteMade
+    | OutcomeMade | OutcomeParked
+)  # fmt: skip
+"""Everything that changes a worker."""
+
+
+class Run(NamedTuple):
+    """Start an execution."""
+
+    number: int
+    request: RequestId
+    client: str
+    body: Body
+    traceparent: str | None = None
+    """The span below which those of the execution are."""
+
+
+class CancelRun(NamedTuple):
+    """Cancel an execution; its end is still to be reported."""
+
+    number: int
+
+
+class Park(NamedTuple):
+    """Put this outcome where it takes no memory, and say so with
+    :class:`~.worker.OutcomeParked`; it stays where it is if that cannot be done."""
+
+    number: int
+    payload: SentBody
+
+
+class ToRouter(NamedTuple):
+    """Send a message to the router, with others in a batch if it may be."""
+
+    incarnation: Incarnation
+    message: Message
+    body: SentBody | None = None
+    client: str = ""
+    """Of an outcome and of a delta: whose they are."""
+
+    @property
+    def frames(self) -> tuple[Body, ...]:
+        """Of the message alone, each in one piece."""
+        return (*map(whole, next(frames_to_router((self,)))),)
+
+
+def frames_to_router(said: Iterable[ToRouter]) -> Iterator[tuple[SentBody, ...]]:
+    """The frames of these messages, in this order.  Those of one client share batches."""
+    for (incarnation, client), each in groupby(said, _OF):
+        for header, *body in in_batches((one.message, one.body) for one in each):
+            yield (incarnation, client.encode(), header, *body) if body else (incarnation, header)
+
+
+_OF = attrgetter("incarnation", "client")
+
+
+class Exit(NamedTuple):
+    """Tear down and exit: there is no more work to come."""
+
+
+WorkerEffect: TypeAlias = Run | CancelRun | Park | ToRouter | Exit
+"""Everything that a worker can have done."""
+
+
+MESSAGE_BYTES = 16 * 1024
+"""Of notes in one message: so it fits into a frame of 32 KiB, which any peer takes."""
+
+BEAT_MESSAGES = 4
+"""Messages of notes that leave with one beat; the others leave with later ones."""
+
+_RECORD_BYTES = 32
+"""Each note counts so much besides its bytes: for its number, and its part of the work."""
+
+
+@final
+class UnsentNotes:
+    """The last note of each execution of a worker, until it is sent."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, bytes] = {}
+        self._unanswered = False
+        """Whether the router has not said anything since notes were sent to it."""
+
+    def keep(self, number: int, note: bytes) -> None:
+        """This dispatch has a new note.  One that waits keeps its place."""
+        self._last[number] = note
+
+    def drop(self, number: int) -> None:
+        """This dispatch has ended."""
+        self._last.pop(number, None)
+
+    def answered(self) -> None:
+        """The router has answered a beat, so it takes what comes."""
+        self._unanswered = False
+
+    def take(self) -> Iterator[WorkerNotes]:
+        """The notes that leave with this beat: none, while the router does not answer (G8)."""
+        if self._unanswered:
+            return
+        for _ in range(BEAT_MESSAGES):
+            if not self._last:
+                return
+            self._unanswered = True
+            sizes = accumulate(_RECORD_BYTES + len(note) for note in self._last.values())
+            fitting = takewhile(
+                lambda each: each[1] <= MESSAGE_BYTES, zip(self._last, sizes, strict=True)
+            )
+            numbers = sorted(number for number, _ in fitting)
+            notes = [self._last.pop(number) for number in numbers]
+            yield WorkerNotes(Ranges(numbers).flat(), notes)
+
 
 NUMBERS_MOST = 1 << 16
 """Most dispatches that one message may name: each is looked at, and no router has

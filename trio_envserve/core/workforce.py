@@ -12,22 +12,21 @@ the router holds.  From it the worker sends again what the router still wants,
 drops what it does not, and names the dispatches that never arrived.
 
 An execution ends by its report or by ``Lost``, and is then handed to the
-router as :class:`~.heard.ExecutionEnded`.  When a worker must go is decided in
-:mod:`.turnover`.
+router as :class:`~.workforce.ExecutionEnded`.  When a worker must go is decided in
+:mod:`.workforce`.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
-from . import messages, outcomes
+from . import messages, outcomes, spoilt
 from .dispatches import Dispatches
 from .durations import Durations
 from .errors import ProtocolError
 from .executions import Execution, Site, Worker
-from .heard import ExecutionEnded, Heard, Noted, Said, Stray, Wrong
 from .limits import CAPACITY, ServerLimits
 from .lives import Life, LifeInput, Phase, Pool
 from .messages import (
@@ -44,13 +43,174 @@ from .messages import (
 )
 from .pausing import Pausing
 from .ranges import Ranges
-from .requests import RetainedOutcome
-from .router_effects import Lost
+from .requests import RetainedOutcome, Suspicion
+from .router_effects import Lost, Report, RouterEffect, ToWorker
 from .router_inputs import WorkerBack
 from .spoilt import has_failed
 from .terms import ID_BYTES, Body, Status, one_line
-from .turnover import Turnover
 from .worker_history import WorkerHistory
+
+
+class ExecutionEnded(NamedTuple):
+    """An execution has ended: with an outcome, or, if None, with its worker."""
+
+    execution: Execution
+    kept: RetainedOutcome | None
+    why: str
+    suspicion: Suspicion | None = None
+
+
+class Stray(NamedTuple):
+    """An outcome came from an execution that had already ended."""
+
+    session: bytes
+    sequence: int
+
+
+class DeltaReceived(NamedTuple):
+    """An execution has said one piece of its outcome."""
+
+    execution: Execution
+    delta: int
+    body: Body
+
+
+class NotesReceived(NamedTuple):
+    """These executions have noted how far they are."""
+
+    executions: list[Execution]
+
+
+class MalformedRow(NamedTuple):
+    """A row of a batch says what cannot be.  The other rows are as if it were not there."""
+
+    text: str
+
+
+WorkerReport: TypeAlias = ExecutionEnded | Stray | DeltaReceived | NotesReceived | MalformedRow
+"""The router's reading of a message of a worker."""
+
+
+class Turnover:
+    """Decides by what runs on a worker; what follows for its process is the pool's part."""
+
+    def __init__(self, pool: Pool, workers: Mapping[bytes, Worker], limits: ServerLimits) -> None:
+        self._pool = pool
+        self._workers = workers
+        self._limits = limits
+        self._tally = spoilt.Tally()
+        self._failing = False
+        """Whether some worker has as many failures in a row as make it suspect."""
+
+    def check(self, now_s: float) -> list[RouterEffect]:
+        """Drain, retire or kill those whose time has come."""
+        return [
+            effect for worker in self._workers.values() for effect in self._check(worker, now_s)
+        ]
+
+    def _check(self, worker: Worker, now_s: float) -> list[RouterEffect]:
+        life = self._pool.lives[worker.id]
+        limits = self._limits
+        ignored_s = _ignored_s(worker, life, now_s)
+        if life.leaving:
+            return []
+        if ignored_s >= limits.cancel_kill_s or (
+            ignored_s >= limits.cancel_grace_s and worker.only_abandoned()
+        ):
+            why = f"an execution ignores its cancel for {ignored_s:.0f} s"
+            return list(self._pool.step(life, LifeInput.KILL, now_s, why))
+        if worker.suspect:
+            self._suspect(worker, now_s)
+        effects: list[RouterEffect] = []
+        most = limits.recycle_executions
+        if most and worker.next_number >= most:
+            why = f"it has run {worker.next_number} executions"
+            effects += self._pool.step(life, LifeInput.RETIRE, now_s, why)
+        if life.phase is Phase.RETIRING and not worker.live:
+            effects.append(ToWorker(worker.id, worker.incarnation, messages.Retire()))
+            effects.append(Report("info", f"worker {worker.name} retires: {life.why}"))
+            effects += self._pool.step(life, LifeInput.DRAINED, now_s, life.why)
+        return effects
+
+    def reported(self, worker: Worker, failed: bool, now_s: float) -> list[RouterEffect]:
+        """One of its executions has failed, or has a result: decide anew who is suspect, and
+        drain who is spoilt."""
+        if not (failed or self._failing or worker.results.excess):
+            self._tally.ended += 1  # nearly always: in few steps
+            return []
+        most = self._limits.spoilt_after
+        worker.results.add(failed, self._tally, most, now_s)
+        if not (failed or self._failing):
+            return []
+        was_failing, everyone = self._failing, self._workers.values()
+        self._failing = worker.results.excess >= most or (
+            was_failing and any(each.results.excess >= most for each in everyone)
+        )
+        if not (self._failing or was_failing):
+            return []
+        effects: list[RouterEffect] = []
+        for each in everyone:
+            self._suspect(each, now_s)
+            life = self._pool.lives[each.id]
+            if (
+                each.suspect and life.phase is Phase.READY
+                and not each.results.may_be_chance(self._tally)
+            ):  # fmt: skip
+                row = each.results.row
+                many = "all" if row.failed == row.ended else row.failed
+                why = (
+                    f"{many} of its last {row.ended} executions failed, far more than on other "
+                    "workers"
+                )
+                text = f"worker {each.name} gets no more work: {why}"
+                effects += [Report("warning", text)]
+                effects += self._pool.step(life, LifeInput.RETIRE, now_s, why)
+                self.refresh_one(each, now_s)
+        return effects
+
+    def _suspect(self, worker: Worker, now_s: float) -> None:
+        most = self._limits.spoilt_after
+        worker.suspect = spoilt.is_suspect(worker, self._workers.values(), most)
+        worker.resting = worker.suspect and not worker.results.may_try(self._tally, most, now_s)
+
+    def refresh(self, now_s: float) -> None:
+        """Decide anew who may get work.  After anything that ends a life: what
+        is dispatched to a process on its way out is lost for nothing."""
+        for worker in self._workers.values():
+            self.refresh_one(worker, now_s)
+
+    def refresh_one(self, worker: Worker, now_s: float) -> None:
+        """Decide anew whether this one may."""
+        life = self._pool.lives[worker.id]
+        patient = _ignored_s(worker, life, now_s) < self._limits.cancel_grace_s
+        worker.accepting = patient and self._pool.accepts(life)
+
+    def retire_all(self, now_s: float) -> list[RouterEffect]:
+        """Start no more and end every worker once it has no work."""
+        self._pool.stop()
+        effects: list[RouterEffect] = []
+        for life in list(self._pool.lives.values()):
+            if life.phase is Phase.STARTING:
+                effects += self._pool.step(life, LifeInput.KILL, now_s, "the server stops")
+            effects += self._pool.step(life, LifeInput.RETIRE, now_s, "the server stops")
+        self.refresh(now_s)
+        return effects
+
+    def kill_all(self, now_s: float) -> list[RouterEffect]:
+        """End every process now."""
+        self._pool.stop()
+        effects: list[RouterEffect] = []
+        for life in list(self._pool.lives.values()):
+            effects += self._pool.step(life, LifeInput.KILL, now_s, "the server stops")
+        self.refresh(now_s)
+        return effects
+
+
+def _ignored_s(worker: Worker, life: Life, now_s: float) -> float:
+    """For how long an execution on it has ignored its cancel."""
+    stopped_s = worker.oldest_stop_s()
+    return 0.0 if stopped_s is None else life.counted_s(stopped_s, now_s)
+
 
 ENVIRONMENT_BYTES = 256
 """A longer name of an environment is cut."""
@@ -92,7 +252,7 @@ class Workforce:
 
     # -- messages -------------------------------------------------------------
 
-    def message(self, frames: Sequence[Body], now_s: float) -> Sequence[Heard]:
+    def message(self, frames: Sequence[Body], now_s: float) -> Sequence[WorkerReport]:
         """A message from a worker: id, incarnation, then a header, or for an outcome and
         a delta client id, header and payload.  ProtocolError if malformed."""
         life = self.pool.lives.get(bytes(frames[0]))
@@ -121,7 +281,7 @@ class Workforce:
             self.out += self.pool.step(life, LifeInput.KILL, now_s, why)
             self.refresh(now_s)
 
-    def _message(self, life: Life, frames: Sequence[Body], now_s: float) -> Sequence[Heard]:
+    def _message(self, life: Life, frames: Sequence[Body], now_s: float) -> Sequence[WorkerReport]:
         said = frames[2:] if len(frames) == 3 else frames[3:]
         rows = messages.read(said, most_bytes=self.header_bytes)
         message, body = rows[0]
@@ -248,27 +408,29 @@ class Workforce:
         size_bytes, most_bytes = announced.size_bytes, execution.session.message_bytes
         worker.announce(execution, size_bytes)
         self.runs.add(now_s - execution.dispatched_s)
-        if execution.entry is not None and size_bytes <= most_bytes:
+        if execution.is_wanted and size_bytes <= most_bytes:
             self.announced.add(execution)
             return []
         kept: RetainedOutcome | None = None
-        if execution.entry is not None:  # why fetch what its client cannot receive
-            kept = outcomes.too_large(execution.entry, size_bytes, most_bytes)
+        if execution.is_wanted:
+            kept = outcomes.too_large(execution.work, size_bytes, most_bytes)
         worker.end(execution)
         worker.done += 1
         return [ExecutionEnded(execution, kept, "")]
 
-    def _outcomes(self, life: Life, rows: Sequence[messages.Said], now_s: float) -> list[Heard]:
+    def _outcomes(
+        self, life: Life, rows: Sequence[messages.Said], now_s: float
+    ) -> list[WorkerReport]:
         worker = self.workers.get(life.id)
         if worker is None:
             self.fenced += 1
             return []
-        heard: list[Heard] = []
+        heard: list[WorkerReport] = []
         for outcome, payload in rows:
             try:
                 heard.append(self._outcome(worker, outcome, payload, now_s))
             except ProtocolError as error:  # the other outcomes are none the worse
-                heard.append(Wrong(str(error)))
+                heard.append(MalformedRow(str(error)))
                 self._distrust(life, f"it sent a malformed message: {error}", now_s)
         return heard
 
@@ -294,31 +456,30 @@ class Workforce:
         failed = has_failed(status, payload) if status else False
         if failed is not None:
             self.out += self.turnover.reported(worker, failed, now_s)
-        entry = execution.entry
-        if execution.taken_back and entry is not None and status == Status.CANCELLED:
+        if execution.taken_back and execution.is_wanted and status == Status.CANCELLED:
             why = "the server before had begun to cancel it"  # and nobody was told so
             return ExecutionEnded(execution, None, why)
-        executions = 0 if entry is None else entry.executions
+        executions = execution.work.executions if execution.is_wanted else 0
         said = messages.Outcome(session_id, sequence, status, worker.name, duration_s, executions)
         return ExecutionEnded(execution, RetainedOutcome.made(said, payload), "")
 
-    def _delta(self, life: Life, delta: WorkerDelta, payload: Body) -> list[Said]:
+    def _delta(self, life: Life, delta: WorkerDelta, payload: Body) -> list[DeltaReceived]:
         worker = self.workers.get(life.id)
         execution = None if worker is None else _reported(worker, delta)
-        if execution is None or execution.entry is None:
+        if execution is None or not execution.is_wanted:
             return []  # it has ended, or nobody wants it: the outcome would have it all
-        return [Said(execution, delta.delta, payload)]
+        return [DeltaReceived(execution, delta.delta, payload)]
 
-    def _notes(self, life: Life, message: WorkerNotes) -> list[Noted]:
+    def _notes(self, life: Life, message: WorkerNotes) -> list[NotesReceived]:
         numbers = Ranges.from_flat(message.numbers)
         if len(numbers) != len(message.notes):
             raise ProtocolError(f"{len(message.notes)} notes of {len(numbers)} dispatches")
         worker = self.workers.get(life.id)
         live = {} if worker is None else worker.live
-        noted = Noted([])
+        noted = NotesReceived([])
         for number, note in zip(numbers, message.notes, strict=True):
             execution = live.get(number)
-            if execution is not None and execution.entry is not None:
+            if execution is not None and execution.is_wanted:
                 execution.note = note
                 noted.executions.append(execution)
         return [noted]

@@ -22,8 +22,9 @@ import trio
 
 from ..core.errors import ConfigError, ProtocolError, ServerNotReady
 from ..core.heartbeat import Heartbeat
-from ..core.host import LEAVING, Host
-from ..core.host_effects import (
+from ..core.host import (
+    LEAVING,
+    Host,
     KillWorker,
     NewGuard,
     Say,
@@ -279,11 +280,11 @@ class JoinedHost:
 
         def heard(batch: list[list[Frame]]) -> None:
             for _, *frames in batch:
-                self._core.said(worker, [bytes(frame) for frame in frames])
+                self._core.worker_message(worker, [bytes(frame) for frame in frames])
             self._carry_out()
 
         def felt(heartbeat: Heartbeat) -> None:
-            self._core.felt(worker, heartbeat)
+            self._core.worker_heartbeat(worker, heartbeat)
             self._carry_out()
 
         how = await self._workers.live(Spawn(slot, worker, incarnation), started, heard, felt)

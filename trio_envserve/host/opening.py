@@ -20,8 +20,8 @@ import trio
 
 from ..core.errors import ConfigError, ServerStartError
 from ..core.host import Host
+from ..core.host_checks import check_amounts
 from ..core.host_messages import ENDED_MOST
-from ..core.host_said import check_amounts
 from ..core.limits import ServerLimits, WireLimits
 from ..core.terms import ID_BYTES, Tenure
 from ..core.worker_range import WorkerRange, check_workers

@@ -8,8 +8,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 
-from ..core.host import Host
-from ..core.host_effects import HostEffect
+from ..core.host import Host, HostEffect
 from ..host import guard
 
 

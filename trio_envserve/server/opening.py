@@ -26,7 +26,7 @@ from ..core.errors import (
     ConfigError,
     ServerNotClosed,
 )
-from ..core.host_said import check_amounts
+from ..core.host_checks import check_amounts
 from ..core.lease import NO_LEASE_S, LeaseTerms
 from ..core.limit_rules import check_together
 from ..core.limits import KeyLimits, ServerLimits, WireLimits

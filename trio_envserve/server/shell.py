@@ -52,7 +52,7 @@ from ..core.router_inputs import (
     CloseAsked,
     Exited,
     Flushed,
-    HeartbeatFelt,
+    HeartbeatReceived,
     HostsLive,
     Loaded,
     PoolOpened,
@@ -295,7 +295,7 @@ class Server:
 
         def felt(heartbeat: Heartbeat) -> None:
             now_s = _now_s()
-            give(HeartbeatFelt(spawn.worker, now_s, *heartbeat[:3]))
+            give(HeartbeatReceived(spawn.worker, now_s, *heartbeat[:3]))
             if heartbeat.asked is not None:
                 give(StackTaken(spawn.worker, now_s, heartbeat.asked, heartbeat.stack))
 

@@ -24,8 +24,7 @@ from typing import final
 
 import trio
 
-from ..core.worker import DELTA_BYTES, DELTA_RECORD_BYTES, DELTAS_BYTES
-from ..core.worker_inputs import DeltaMade
+from ..core.worker import DELTA_BYTES, DELTA_RECORD_BYTES, DELTAS_BYTES, DeltaMade
 from .forks import end_if_forked
 
 

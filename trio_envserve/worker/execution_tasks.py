@@ -29,7 +29,7 @@ from typing import TypeAlias, final
 import trio
 
 from .. import foreign
-from ..core.worker_effects import Run
+from ..core.worker import Run
 from .parking import Parking
 
 TURN_S = 0.002

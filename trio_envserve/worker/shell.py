@@ -6,7 +6,7 @@ Theory of operation
 messages and runs the environment's code.  The nursery owns the receiver, the beat, the
 lag sampler and the *execution nursery*, whose tasks run executions
 (:mod:`.execution_tasks`).  Whatever an execution does, it ends in exactly one
-:class:`~trio_envserve.core.worker_inputs.OutcomeMade`, which the core takes synchronously
+:class:`~trio_envserve.core.worker.OutcomeMade`, which the core takes synchronously
 when its end is known.  There completion and cancellation meet, and one of them has won.
 
 The same shell runs in a worker process and, with a stream in memory, inside the
@@ -31,25 +31,24 @@ from ..core.errors import ConfigError
 from ..core.lag import LagMeter
 from ..core.limits import WireLimits, WorkerLimits
 from ..core.terms import Body, Incarnation, Status
-from ..core.worker import WorkerCore, never_began
-from ..core.worker_effects import (
-    CancelRun,
-    Exit,
-    Park,
-    Run,
-    ToRouter,
-    WorkerEffect,
-    frames_to_router,
-)
-from ..core.worker_inputs import (
+from ..core.worker import (
     BeatDue,
+    CancelRun,
     DeltaMade,
     EnvironmentReady,
+    Exit,
     NoteMade,
     OutcomeMade,
     OutcomeParked,
+    Park,
     RouterMessage,
+    Run,
     SetUpFailed,
+    ToRouter,
+    WorkerCore,
+    WorkerEffect,
+    frames_to_router,
+    never_began,
 )
 from ..envs.loading import LoadedEnvironment
 from ..models.endpoints import endpoints_file, read_endpoints

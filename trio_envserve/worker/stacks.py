@@ -16,7 +16,7 @@ from typing import Any
 
 import trio
 
-from ..core.places import is_authors, place
+from ..core.stack_frames import authors_line, is_authors
 from ..redaction import redacted
 
 REQUEST = "request "
@@ -103,7 +103,7 @@ def describe_request(root: trio.lowlevel.Task, request: str, loop_thread: int | 
         loops = _of_threads(ASYNCIO_THREAD)
         parts += [f"the loop of asyncio stands here:\n{stack}" for stack in loops]
     text = "\n".join(parts)
-    own = place(text)
+    own = authors_line(text)
     if own:
         text = f"the environment's code stands here:\n  {own}\n\n{text}"
     return redacted(text) or f"{name} has no task here: it has not begun, or it has ended\n"

@@ -300,7 +300,6 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out("a function of its number and its request", "dispatch"),
         **_out(_PEOPLE, "note", "serial"),
         "session": Rule("follows from works and tickets", lambda owner, account: account.id),
-        "entry": Rule("in the form of the works", _is_set),
         "work": Rule("in the form of the works", lambda owner, work: work and work.id),
         "stop_s": Rule(_CLOCK, _is_set),
     },

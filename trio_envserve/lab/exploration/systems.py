@@ -6,13 +6,11 @@ from collections.abc import Callable
 from functools import partial
 
 from ...core.executions import Worker as KnownWorker
-from ...core.host import Host
+from ...core.host import Host, WorkerLife
 from ...core.host_link import Outbox
-from ...core.host_lives import WorkerLife
-from ...core.host_pool import Hosts
+from ...core.host_pool import Hosts, RemoteHost
 from ...core.lease import Holding, Leases
 from ...core.lives import Slot
-from ...core.remote_hosts import RemoteHost
 from ...core.server_hosts import ServerHosts
 from ...retrylab import (
     Actor,

@@ -69,16 +69,16 @@ from ...core.client_inputs import (
 from ...core.closing import ClosingStage
 from ...core.earlier_epochs import EarlierEpochs, EpochWait
 from ...core.errors import ErrorInfo
-from ...core.host import Host
-from ...core.host_effects import (
+from ...core.host import (
+    Host,
     KillWorker,
     NewGuard,
     SetDeadline,
     StartWorker,
     TellWorker,
 )
-from ...core.host_effects import ToRouter as FromHost
-from ...core.host_link import What
+from ...core.host import ToRouter as FromHost
+from ...core.host_link import ItemKind
 from ...core.host_pool import ToHost
 from ...core.journal import (
     KINDS,
@@ -113,9 +113,18 @@ from ...core.router_inputs import (
 )
 from ...core.server_hosts import ServerHosts
 from ...core.terms import Incarnation, Status, Tenure, Verdict
-from ...core.worker import WorkerCore
-from ...core.worker_effects import CancelRun, Exit, Run, ToRouter
-from ...core.worker_inputs import BeatDue, EnvironmentReady, OutcomeMade, RouterMessage, WorkerInput
+from ...core.worker import (
+    BeatDue,
+    CancelRun,
+    EnvironmentReady,
+    Exit,
+    OutcomeMade,
+    RouterMessage,
+    Run,
+    ToRouter,
+    WorkerCore,
+    WorkerInput,
+)
 from ...retrylab import (
     Actor,
     Choice,
@@ -213,7 +222,7 @@ def told(mail: Any) -> str:
         for what, worker, count in zip(message.what, message.workers, message.frames, strict=True):
             header, rest = header_of(frames_of(rest[:count])), rest[count:]
             inner = f" {type(header).__name__}" if header is not None else ""
-            said.append(f"{What(what).name} {worker.decode()}{inner}")
+            said.append(f"{ItemKind(what).name} {worker.decode()}{inner}")
         return f"{name} {message.first}({', '.join(said)})"
     shown = {
         field: value for field, value in zip(message._fields, message, strict=True)
@@ -1591,7 +1600,7 @@ class Machine(Actor):
         for effect in process.core.take(given):
             match effect:
                 case ToRouter():
-                    self.host.said(process.id, effect.frames)
+                    self.host.worker_message(process.id, effect.frames)
                 case Run():
                     session, _ = effect.request
                     process.runs = (*process.runs, Running(effect.number, BODY, session))

@@ -15,12 +15,11 @@ from ...core import router as routing
 from ...core.call_steps import CallInput
 from ...core.calls import Stage
 from ...core.client_inputs import CallsCancelled
-from ...core.heard import ExecutionEnded
 from ...core.ranges import Ranges
 from ...core.router import Router
 from ...core.router_inputs import ClientMessage
 from ...core.work import Works, WorkState
-from ...core.workforce import Workforce
+from ...core.workforce import ExecutionEnded, Workforce
 from ...retrylab.mutants import Family, Patches
 from ..simulation.plan import ANY, Fault
 
@@ -98,7 +97,7 @@ def work_half_done_is_done(patch: Patches) -> None:
         worker = self.workers.get(lost_.worker)
         ended = lost(self, lost_)
         if worker is not None and worker.done:
-            return [each for each in ended if each.execution.entry is None]
+            return [each for each in ended if not each.execution.is_wanted]
         return ended
 
 
@@ -109,9 +108,9 @@ def work_half_done_is_lost(patch: Patches) -> None:
     @patch.around(Workforce, "_outcome")
     def note(outcome: Any, self: Any, worker: Any, message: Any, payload: Any, now_s: float) -> Any:
         execution = worker.live.get(message.number)
-        if execution is not None and execution.entry is not None:
+        if execution is not None and execution.is_wanted:
             reported = self.__dict__.setdefault("reported", {}).setdefault(worker.id, [])
-            work = execution.entry
+            work = execution.work
             reported.append((execution, work, work.body, work.tickets))
         return outcome(self, worker, message, payload, now_s)
 
@@ -214,6 +213,6 @@ def a_lost_batch_was_never_dispatched(patch: Patches) -> None:
             at_s = each.execution.dispatched_s
             at_once[at_s] = at_once.get(at_s, 0) + 1
         for each in ended:
-            if each.execution.entry is not None and at_once[each.execution.dispatched_s] > 1:
-                each.execution.entry.executions -= 1
+            if each.execution.is_wanted and at_once[each.execution.dispatched_s] > 1:
+                each.execution.work.executions -= 1
         return ended

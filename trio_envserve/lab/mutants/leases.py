@@ -12,8 +12,7 @@ from typing import Any
 from ...core import lease, router
 from ...core.dispatches import Dispatches
 from ...core.earlier_epochs import EarlierEpochs
-from ...core.host import Host
-from ...core.host_effects import SetDeadline
+from ...core.host import Host, SetDeadline
 from ...core.host_link import Outbox
 from ...core.host_pool import Hosts
 from ...core.lease import HostLease, Leases, LeaseTerms, Reception

@@ -161,7 +161,7 @@ def deadline_stops_nothing(patch: Patches) -> None:
     def answer(abort: Any, self: Any, work: Any, outcome: Any) -> None:
         abort(self, work, outcome)
         execution = self._stopping.pop()
-        execution.entry = execution.body = None
+        execution.is_wanted, execution.body = False, None
 
 
 @FAMILY.mutant("G7", "G8", needs=(Fault.SHORT_LEASE, Fault.KILL_CLIENT))
@@ -174,7 +174,7 @@ def lease_ends_and_work_goes_on(patch: Patches) -> None:
         original(self, work, ticket)
         if work.name is None:
             self._stopping.remove(execution)
-            execution.entry = execution.body = None
+            execution.is_wanted, execution.body = False, None
 
 
 @FAMILY.mutant("G4", "G9")

@@ -122,7 +122,7 @@ def cancel_stays_at_the_router(patch: Patches) -> None:
     @patch.replacing(Dispatches, "stop")
     def stop(self: Any, executions: Any, now_s: float) -> list[Any]:
         for execution in executions:
-            execution.entry = execution.body = None
+            execution.is_wanted, execution.body = False, None
         return []
 
 
@@ -165,10 +165,10 @@ def what_a_worker_says_it_misses_is_lost(patch: Patches) -> None:
                 execution.number = worker.next_number  # a new number for the same execution
                 worker.next_number += 1
                 worker.live[execution.number] = worker.live.pop(number)
-                session, entry = execution.session, execution.entry
-                if entry is not None:
+                session, work = execution.session, execution.work
+                if execution.is_wanted:
                     execution.dispatch = messages.Dispatch(
-                        session.id, entry.id.sequence, execution.number, session.name
+                        session.id, work.id.sequence, execution.number, session.name
                     )
         missing(self, life, message._replace(numbers=Ranges(worker.live).flat()))
 

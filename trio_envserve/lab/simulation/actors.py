@@ -55,8 +55,8 @@ from ...core.earlier_epochs import EarlierEpochs, EpochWait
 from ...core.errors import ErrorInfo, ProtocolError
 from ...core.executions import Execution
 from ...core.heartbeat import Heartbeat
-from ...core.host import Host
-from ...core.host_effects import (
+from ...core.host import (
+    Host,
     HostEffect,
     KillWorker,
     NewGuard,
@@ -66,7 +66,7 @@ from ...core.host_effects import (
     StartWorker,
     TellWorker,
 )
-from ...core.host_effects import ToRouter as FromHost
+from ...core.host import ToRouter as FromHost
 from ...core.host_messages import HostAnswer, HostBeat
 from ...core.host_pool import ToHost
 from ...core.journal import Closed as ClosedGeneration
@@ -96,7 +96,7 @@ from ...core.router_inputs import (
     CloseAsked,
     Exited,
     Flushed,
-    HeartbeatFelt,
+    HeartbeatReceived,
     HostsDead,
     HostsLive,
     Loaded,
@@ -122,15 +122,20 @@ from ...core.terms import (
     Verdict,
     whole,
 )
-from ...core.worker import WorkerCore
-from ...core.worker_effects import CancelRun, Exit, Park, Run, ToRouter, WorkerEffect
-from ...core.worker_inputs import (
+from ...core.worker import (
     BeatDue,
+    CancelRun,
     EnvironmentReady,
+    Exit,
     OutcomeMade,
     OutcomeParked,
+    Park,
     RouterMessage,
+    Run,
     SetUpFailed,
+    ToRouter,
+    WorkerCore,
+    WorkerEffect,
     WorkerInput,
 )
 from ...core.worker_range import WorkerRange
@@ -1007,7 +1012,7 @@ class SimServer(SimProcess):
 
     def heartbeat(self, worker: bytes, lag_s: float) -> None:
         """A sign of life, through the worker's own pipe."""
-        given = HeartbeatFelt(worker, self.events.now_s, lag_s, 1 << 20, "somewhere")
+        given = HeartbeatReceived(worker, self.events.now_s, lag_s, 1 << 20, "somewhere")
         self._carry_out(self.router.take(given))
 
     def reaped(self, worker: bytes, how: str) -> None:
@@ -1611,10 +1616,10 @@ class HostedWorker(SimWorker):
     def send(self, link: Link | None, message: Frames, *, up: bool) -> None:
         """Say it to its host."""
         frames = [bytes(each) for each in message]
-        self.events.after(PIPE_S, self._host.post, self._host.said, self.id, frames)
+        self.events.after(PIPE_S, self._host.post, self._host.worker_message, self.id, frames)
 
     def _feel(self, lag_s: float) -> None:
-        self._host.post(self._host.felt, self.id, lag_s)
+        self._host.post(self._host.worker_heartbeat, self.id, lag_s)
 
     def _end(self, how: str) -> None:
         delay_s = max(self._reaped_s(), 2 * PIPE_S)  # what it has said comes first
@@ -1714,16 +1719,16 @@ class SimHost(SimProcess):
 
     # -- its workers ----------------------------------------------------------
 
-    def said(self, worker: bytes, frames: Frames) -> None:
+    def worker_message(self, worker: bytes, frames: Frames) -> None:
         """A message of a worker."""
         if worker in self.core.workers:
-            self.core.said(worker, frames)
+            self.core.worker_message(worker, frames)
             self._carry_out()
 
-    def felt(self, worker: bytes, lag_s: float) -> None:
+    def worker_heartbeat(self, worker: bytes, lag_s: float) -> None:
         """A sign of life of a worker."""
         if worker in self.core.workers:
-            self.core.felt(worker, Heartbeat(lag_s, 1 << 20, "somewhere"))
+            self.core.worker_heartbeat(worker, Heartbeat(lag_s, 1 << 20, "somewhere"))
             self._carry_out()
 
     def started(self, worker: bytes, pid: int) -> None:

@@ -1,34 +1,35 @@
-"""The one line of a stack that says most: where the author's own code stands.
+"""The frames of the environment author's own code in a stack that a worker has described.
 
-A worker's text is for people, and may be any text: what is not found in it is left out.
+A worker may send any text: a line that is no frame is ignored.
 """
 
 from __future__ import annotations
 
 import re
 
-PLACE_CHARACTERS = 200
+AUTHORS_LINE_CHARACTERS = 200
+"""Longest text of :func:`authors_line`."""
 
 _FRAME = re.compile(
     r'^[ \t]*File "(?P<path>[^"\n]*)", line \d{1,9}, in (?P<name>.*)$', re.MULTILINE
 )
-_OTHERS = re.compile(
+_NOT_THE_AUTHORS = re.compile(
     r"/site-packages/(?:trio|outcome|anyio|sniffio|httpx2?|httpcore2?|h11)/"
     r"|/trio_envserve/(?:client|core|foreign|host|models|net|server|tracing|worker)\b"
     r"|/lib/python3\.\d+/(?!site-packages/)|^<"
 )
-"""Paths of code that is not the author's: it waits, or calls the author's."""
+"""Paths of code that is not the author's: libraries and this package."""
 
 _TASKS = "tasks of trio:\n"
 _LOOP_OF_ASYNCIO = "the loop of asyncio stands here:\n"
 
 
-def place(stack: str) -> str:
-    """``File "env.py", line 7, in step``: the innermost frame of the author's code, in a stack
-    as a worker describes it; empty if there is none.
+def authors_line(stack: str) -> str:
+    """The innermost frame of the author's code in a stack, such as
+    ``File "env.py", line 7, in step``; empty if the stack has none.
 
-    If the event loop is late and this execution's code is what runs in it, the loop stands
-    further inside than the task.
+    If the event loop is late because it runs this execution's code, the loop's stack reaches
+    further in than the task's, and counts.
     """
     stack = stack.partition(_LOOP_OF_ASYNCIO)[0]
     before, tasks, after = stack.partition(_TASKS)
@@ -36,12 +37,12 @@ def place(stack: str) -> str:
     found = own or loop
     if own and any(_same(own[-1], frame) for frame in loop):
         found = loop
-    return found[-1][0].strip()[-PLACE_CHARACTERS:] if found else ""
+    return found[-1][0].strip()[-AUTHORS_LINE_CHARACTERS:] if found else ""
 
 
 def is_authors(path: str) -> bool:
-    """Whether a file is code of the environment's author, as far as its path tells."""
-    return not _OTHERS.search(path)
+    """Whether a file is code of the environment's author, judged by its path."""
+    return not _NOT_THE_AUTHORS.search(path)
 
 
 def _frames(text: str) -> list[re.Match[str]]:

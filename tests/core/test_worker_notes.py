@@ -5,9 +5,15 @@ from __future__ import annotations
 from trio_envserve.core import messages
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.terms import NOTE_BYTES, Status
-from trio_envserve.core.unsent_notes import BEAT_MESSAGES, MESSAGE_BYTES, UnsentNotes
-from trio_envserve.core.worker import WorkerCore
-from trio_envserve.core.worker_inputs import BeatDue, NoteMade, OutcomeMade
+from trio_envserve.core.worker import (
+    BEAT_MESSAGES,
+    MESSAGE_BYTES,
+    BeatDue,
+    NoteMade,
+    OutcomeMade,
+    UnsentNotes,
+    WorkerCore,
+)
 
 from .helpers import decoded
 from .test_worker import hear, running

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trio_envserve.core.places import PLACE_CHARACTERS, place
+from trio_envserve.core.stack_frames import AUTHORS_LINE_CHARACTERS, authors_line
 
 TRIO = "/v/lib/python3.11/site-packages/trio"
 OWN = "/v/lib/python3.11/site-packages/trio_envserve/worker/runners.py"
@@ -20,7 +20,7 @@ def test_who_waits_in_trio_stands_where_the_author_wrote_it():
         + frame(f"{TRIO}/_timeouts.py", 70, "sleep_forever")
         + frame(f"{TRIO}/_core/_traps.py", 2, "wait_task_rescheduled")
     )  # fmt: skip
-    assert place(stack) == 'File "/home/late.py", line 7, in step'
+    assert authors_line(stack) == 'File "/home/late.py", line 7, in step'
 
 
 def test_who_waits_for_an_answer_over_http_stands_where_the_author_asked():
@@ -31,7 +31,7 @@ def test_who_waits_for_an_answer_over_http_stands_where_the_author_asked():
         + frame(f"{libraries}/httpx2/_client.py", 2, "send")
         + frame(f"{libraries}/httpcore2/_async/http11.py", 3, "_receive_event")
     )  # fmt: skip
-    assert place(stack) == 'File "/home/env.py", line 7, in run_rollout'
+    assert authors_line(stack) == 'File "/home/env.py", line 7, in run_rollout'
 
 
 def test_who_holds_the_loop_stands_where_the_loop_stands():
@@ -40,7 +40,7 @@ def test_who_holds_the_loop_stands_where_the_loop_stands():
         "the event loop is late, and stands here:\n" + frame(f"{TRIO}/_core/_run.py", 3, "run")
         + held + "\ntasks of trio:\n" + frame("/home/late.py", 7, "environment")
     )  # fmt: skip
-    assert place(stack) == 'File "/home/late.py", line 11, in holds'
+    assert authors_line(stack) == 'File "/home/late.py", line 11, in holds'
 
 
 def test_another_rollout_that_holds_the_loop_is_not_taken_for_this_one():
@@ -48,26 +48,29 @@ def test_another_rollout_that_holds_the_loop_is_not_taken_for_this_one():
         "the event loop is late, and stands here:\n" + frame("/home/other.py", 3, "busy")
         + "\ntasks of trio:\n" + frame("/home/late.py", 7, "environment")
     )  # fmt: skip
-    assert place(stack) == 'File "/home/late.py", line 7, in environment'
+    assert authors_line(stack) == 'File "/home/late.py", line 7, in environment'
 
 
 def test_threads_and_tasks_of_asyncio_have_a_line_too():
     library = frame("/usr/lib/python3.11/threading.py", 300, "wait")
-    assert place("thread:\n" + frame("/home/t.py", 1, "f") + library).endswith("in f")
+    assert authors_line("thread:\n" + frame("/home/t.py", 1, "f") + library).endswith("in f")
     stack = "task of asyncio:\n" + frame("/home/a.py", 2, "g") + library
     stack += "\nthe loop of asyncio stands here:\n" + frame("/home/b.py", 3, "h")
-    assert place(stack) == 'File "/home/a.py", line 2, in g'
+    assert authors_line(stack) == 'File "/home/a.py", line 2, in g'
 
 
 def test_a_library_of_the_author_is_the_authors():
     installed = "/v/lib/python3.11/site-packages/my_envs/maze.py"
-    assert place("thread:\n" + frame(installed, 4, "go")).endswith("line 4, in go")
+    assert authors_line("thread:\n" + frame(installed, 4, "go")).endswith("line 4, in go")
 
 
 @pytest.mark.parametrize("stack", ["", "nothing", 'File "', frame(f"{TRIO}/x.py", 1, "y")])
 def test_a_text_without_a_line_of_the_author_has_none(stack: str):
-    assert place(stack) == ""
+    assert authors_line(stack) == ""
 
 
 def test_g10_a_line_is_short_whatever_a_worker_says():
-    assert len(place(frame("/home/" + "x" * 20_000, 1, "f" * 20_000))) == PLACE_CHARACTERS
+    assert (
+        len(authors_line(frame("/home/" + "x" * 20_000, 1, "f" * 20_000)))
+        == AUTHORS_LINE_CHARACTERS
+    )

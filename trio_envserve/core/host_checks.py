@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 from . import messages
 from .errors import ConfigError, ProtocolError
 from .heartbeat import Heartbeat, HeartbeatLines
-from .host_link import Item, What
+from .host_link import Item, ItemKind
 from .host_messages import FULL, UNFIT, HostHello
 from .messages import KINDS as WORKER_KINDS
 from .messages import WorkerHello
@@ -141,17 +141,17 @@ Value: TypeAlias = Sequence[Body] | int | str | Heartbeat
 def value_of(item: Item) -> Value:
     """The value of an item: the frames of a worker's message, a pid, how a worker ended, or a
     heartbeat.  ProtocolError if it is none of a host."""
-    match item.what:
-        case What.SAID:
+    match item.kind:
+        case ItemKind.MESSAGE:
             return item.frames
-        case What.SPAWNED:
+        case ItemKind.SPAWNED:
             return _number(item)
-        case What.EXITED:
+        case ItemKind.EXITED:
             return one_line(_text(item), HOW_BYTES)
-        case What.FELT:
+        case ItemKind.HEARTBEAT:
             return _heartbeat(item)
         case _:
-            raise ProtocolError(f"{item.what.name} from a host")
+            raise ProtocolError(f"{item.kind.name} from a host")
 
 
 def is_hello(frames: Sequence[Body]) -> bool:
