@@ -168,6 +168,8 @@ class Ticket:
     """The outcome that it was first told."""
     late: bool = False
     """Whether its limit has passed."""
+    left: Work | None = None
+    """The work for which it waited then."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -546,7 +548,7 @@ class Model(Judge):
             self._want_no_more(work)
             return
         self._counts_on(work, request)
-        started = self._leave(request)
+        started, ticket.left = self._leave(request), work
         code = "no-answer" if started else "never-started"
         facts = () if work.open else (("closed", work.number),)
         self._due(request, ticket, ("error", code), *facts)
@@ -818,6 +820,9 @@ class Model(Judge):
             if work is not None:
                 self._leave(request)
             return True
+        if what == ("error", "worker-lost") and ticket.left is not None:
+            # It was decided before the limit passed, and is saved after it.
+            return ticket.left.outcome == what or self.decide(ticket.left, what)
         return what == ("cancelled", True) and (work is None or not work.open)
 
     def confirm(self, request: RequestId, started: bool) -> None:
