@@ -23,7 +23,7 @@ from trio_envserve import (
     ServerLimits,
     UnknownKey,
 )
-from trio_envserve.client.keys import forget_once
+from trio_envserve.client.keys import release
 from trio_envserve.core.limits import WireLimits
 
 
@@ -118,7 +118,7 @@ async def test_a_waiter_is_told_that_its_key_was_ended_by_name(act: str) -> None
 async def test_forgetting_for_a_door_tells_what_there_was() -> None:
     async with pair(waits) as (_, client):
         await client.run_rollout(1, key="key")
-        assert await forget_once(client, "key") == KeyEnded(known=True, started=True)
+        assert await release(client, "key") == KeyEnded(known=True, started=True)
 
 
 @virtual

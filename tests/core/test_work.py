@@ -836,19 +836,16 @@ def test_an_ask_that_came_too_early_held_up_calls_without_keys():
     assert [bytes(run.body) for _, run in pair.runs] == [b"body", b"no key"]
 
 
-def held_calls(count: int, *, may_wait: int = 0, no_room: int = 0) -> Calls:
-    """Calls that were refused for their keys, the first ones as such that may wait, the last
-    ones for want of room, a second later."""
+def held_calls(count: int, *, no_room: int = 0) -> Calls:
+    """Calls that were refused for their keys, the last ones for want of room, a second later."""
     calls, session = Calls(ClientLimits()), ClientSession(bytes(16), bytes(16), 9999, 9)
     for number in range(count):
         call = calls.new(CallSubmitted(number, b"body", 0.0))
-        call.may_wait = number < may_wait
         calls.step(call, CallInput.SEND, 0.0, session)
         if number >= count - no_room:
             calls.step(call, CallInput.HOLD, 0.0, 1.0)
         else:
-            at_s = 1.0 if may_wait and number >= may_wait else 0.0
-            calls.step(call, CallInput.KEY_HELD, 0.0, (at_s, "keys-full"))
+            calls.step(call, CallInput.KEY_HELD, 0.0, (0.0, "keys-full"))
     return calls
 
 
@@ -864,17 +861,6 @@ def test_every_call_refused_for_its_key_has_its_turn_within_a_round():
             calls.step(call, CallInput.DUE, 1.0)
             calls.step(call, CallInput.KEY_HELD, 1.0, (1.0, "keys-full"))
     assert len(tried) == 300
-
-
-def test_calls_that_may_wait_took_the_room_that_others_had_been_refused():
-    """Runs whose clients were gone, dozens, were tried again in turn with those of others."""
-    calls = held_calls(60, may_wait=59)
-    assert calls.due(0.5) == []  # it is not due yet, and its room is not given to others
-    [last] = calls.due(1.0)
-    assert last.number == 59
-    calls.step(last, CallInput.DUE, 1.0)
-    assert {call.number for call in calls.due(1.0)} <= set(range(59))
-    assert calls.due(1.0)
 
 
 def left(records: list[Record], **how: Any) -> AtDisk:

@@ -52,10 +52,10 @@ async def end(
     return _ended(await _call(client, act, key, namespace, timeout_s, tag=tag))
 
 
-async def forget_once(
+async def release(
     client: Client, key: str, *, namespace: str = DEFAULT_NAMESPACE, timeout_s: float | None = None
 ) -> KeyEnded:
-    """Like :meth:`.Client.forget`, for doors, which forget a key for every call that they make:
+    """Like :meth:`.Client.forget`, for doors, which release a key for every call that they make:
     the server has nothing to remember of it.  If the server is lost meanwhile, it is not asked
     again, and the error is UnknownKey: what is there may have been forgotten, or not."""
     return _ended(await _call(client, KeyAct.FORGET, key, namespace, timeout_s))

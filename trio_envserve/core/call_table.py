@@ -120,11 +120,9 @@ class Calls:
 
     def due(self, now_s: float) -> list[Call]:
         """Some of the calls that were refused for now and are due.  Those that hold up
-        others do not wait for those that do not; and those that may wait would take the
-        room for which the others wait."""
+        others do not wait for those that do not."""
         held, no_room = self.held, self.no_room
         for_keys = [call for number, call in held.items() if number not in no_room]
-        for_keys = [call for call in for_keys if not call.may_wait] or for_keys
         of_all = [call for number, call in held.items() if number in no_room]
         due = self._retries.due(of_all, now_s)
         return due + self._retries_for_keys.due(for_keys, now_s)

@@ -74,8 +74,6 @@ class Call:
     """The key, if it sends the input of that, and so counts."""
     held_as: str = ""
     """The code with which it is refused for now, for its key."""
-    may_wait: bool = False
-    """Whether it is not tried again while others are refused for their keys."""
     waits_for_key: bool = False
     """Whether it is answered when the work of a key is, which may take long to begin."""
     proven: bool = True

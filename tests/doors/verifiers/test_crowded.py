@@ -8,7 +8,7 @@ import trio
 import trio.lowlevel
 
 from tests.doors.verifiers.door import asking, open_door
-from trio_envserve.client.keys import forget_once
+from trio_envserve.client.keys import release
 from trio_envserve.core.limits import KIB, KeyLimits
 from trio_envserve.doors.verifiers import door
 
@@ -41,14 +41,13 @@ async def test_outcomes_that_nobody_reads_held_up_all_runs_until_their_lease_was
 
 
 async def test_what_was_cancelled_when_it_had_just_ended_was_retained_for_nobody(monkeypatch: Any):
-    forgotten: list[str] = []
-    forget = forget_once
+    released: list[str] = []
 
     async def seen(client: Any, key: str, **options: Any) -> Any:
-        forgotten.append(key)
-        return await forget(client, key, **options)
+        released.append(key)
+        return await release(client, key, **options)
 
-    monkeypatch.setattr(door, "forget_once", seen)
+    monkeypatch.setattr(door, "release", seen)
     async with open_door(environment) as opened, asking(opened) as peer:
         peer.run(b"a")
         peer.cancel(b"a")
@@ -56,30 +55,29 @@ async def test_what_was_cancelled_when_it_had_just_ended_was_retained_for_nobody
             await peer.hear()
         peer.run(b"b")
         await peer.hear()
-    assert forgotten[:1] == ["a"]
+    assert released[:1] == ["a"]
 
 
 async def test_what_the_door_had_forgotten_left_no_room_to_forget_more():
     keys = KeyLimits(generations=2, namespace_share=1.0, commands=1)
-    async with open_door(environment, {"kept_bytes": 1}, keys) as opened, asking(opened) as peer:
+    async with open_door(environment, keys=keys) as opened, asking(opened) as peer:
         for number in range(8):  # the key of each makes room for the next but one
             peer.run(b"%d" % number)
             await peer.hear()
 
 
 async def test_a_flood_of_cancels_held_up_what_was_to_be_forgotten(monkeypatch: Any):
-    """Each cancelled run is forgotten, too, and thousands of them were before others."""
-    held, forgotten = trio.Event(), []
+    """Each cancelled run is released, too, and thousands of them were before others."""
+    held, released = trio.Event(), []
 
-    async def forget(client: Any, key: str, **options: Any) -> None:
-        forgotten.append(key)
+    async def hold(client: Any, key: str, **options: Any) -> None:
+        released.append(key)
         if key.startswith("cancelled"):
             await held.wait()
 
-    monkeypatch.setattr(door, "forget_once", forget)
+    monkeypatch.setattr(door, "release", hold)
     monkeypatch.setattr(door, "MOST_LATE", 8)
-    limits = {"kept_bytes": 1}  # what was sent makes room at once
-    async with open_door(environment, limits) as opened, asking(opened) as peer:
+    async with open_door(environment) as opened, asking(opened) as peer:
         for number in range(20):
             peer.run(b"cancelled-%d" % number, ENDLESS)
             peer.cancel(b"cancelled-%d" % number)
@@ -87,6 +85,7 @@ async def test_a_flood_of_cancels_held_up_what_was_to_be_forgotten(monkeypatch: 
             await peer.hear()
         peer.run(b"a")
         await peer.hear()
-        while "a" not in forgotten:
+        while "a" not in released:
             await trio.lowlevel.checkpoint()
+        assert len(released) == 9
         held.set()

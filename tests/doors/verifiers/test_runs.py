@@ -10,20 +10,19 @@ from hypothesis import strategies as st
 
 from trio_envserve.core.errors import ConfigError
 from trio_envserve.doors.verifiers import VerifiersLimits, msgpack, runs
-from trio_envserve.doors.verifiers.keeping import RECORD_BYTES
-from trio_envserve.doors.verifiers.peers import GONE_S
-from trio_envserve.doors.verifiers.records import (
+from trio_envserve.doors.verifiers.runs import (
+    GONE_S,
+    RECORD_BYTES,
     Deliver,
     Effect,
-    Forget,
     Outcome,
+    Runs,
     Send,
     Stage,
     Start,
     Stop,
     Stream,
 )
-from trio_envserve.doors.verifiers.runs import CROWDED_S, Runs
 
 HERE, THERE = "10.0.0.1", "10.0.0.2"
 DONE = Outcome(reply=b"reply", deltas=[b"one", b"two"], traces=["t"])
@@ -79,11 +78,16 @@ class Desk:
         return self.runs.tick(self.now_s)
 
     @property
+    def names(self) -> list[bytes]:
+        """The runs that are not over."""
+        return list(self.runs._runs)
+
+    @property
     def is_empty(self) -> bool:
         table = self.runs
-        states = (table._sent, table._orphans)
-        kinds = (table._runs, table._waiting.places(), *(each.all() for each in states))
-        shared = (table._count, table._asked, table._keeping.bytes)
+        states = (table._wanted, table._unwanted, table._sent, table._orphans)
+        kinds = (table._runs, *(each.all() for each in states))
+        shared = (table._count, table._asked, table._kept)
         return not any(kinds) and not any(each.total or each._taken for each in shared)
 
 
@@ -114,22 +118,20 @@ def told_afterwards(desk: Desk, name: bytes = b"a") -> list[tuple[Any, bytes]]:
     return [(kind, bytes(body)) for _, kind, body in run.messages]
 
 
-LARGE = Outcome(reply=bytes(20 * RECORD_BYTES))
-
 # -- what is asked -----------------------------------------------------------------
 
 
-def test_run_is_started_and_its_outcome_sent_and_forgotten():
+def test_run_is_started_and_its_outcome_sent_and_kept_for_a_while():
     desk = Desk()
     peer = desk.peer()
     [start] = desk.run(peer)
-    assert isinstance(start, Start)
-    assert (start.name, start.payload, start.wire.NAME) == (b"a", b"p", "verifiers-0.4")
+    assert start == Start(b"a", b"p")
     assert desk.end() == [Deliver(peer, (b"a",), False)]
     assert [kind for kind, _ in told_afterwards(desk)] == [b"delta", b"delta", b"reply"]
     assert desk.deliver(peer) == []
-    assert desk.after(desk.limits.unsure_s - 1) == []
-    assert desk.after(1) == [Forget(b"a")]
+    desk.after(desk.limits.unsure_s - 1)
+    assert desk.names == [b"a"]
+    desk.after(1)
     assert desk.is_empty
 
 
@@ -145,15 +147,11 @@ def test_what_is_wrong_starts_nothing():
     assert desk.is_empty
 
 
-@pytest.mark.parametrize("ran", [True, False])
-def test_error_is_sent_in_words_and_forgotten_if_it_ran(ran: bool):
-    desk, peer = begun()
-    desk.end(outcome=Outcome(error="it broke", ran=ran))
+def test_error_is_sent_in_words():
+    desk, _ = begun()
+    desk.end(outcome=Outcome(error="it broke"))
     [(_, body)] = told_afterwards(desk)
     assert msgpack.read(body) == {"success": False, "error": "it broke"}
-    desk.deliver(peer)
-    assert desk.after(desk.limits.unsure_s) == ([Forget(b"a")] if ran else [])
-    assert desk.is_empty
 
 
 # -- the same id again ---------------------------------------------------------------
@@ -166,9 +164,11 @@ def test_the_same_run_is_started_once():
     assert desk.run(first) == desk.run(second) == []
     assert desk.end() == [Deliver(first, (b"a",), False), Deliver(second, (b"a",), False)]
     desk.deliver(first)
-    assert desk.after(desk.limits.unsure_s) == []  # the second one has not got it
+    desk.after(desk.limits.unsure_s)
+    assert desk.names == [b"a"]  # the second one has not got it
     desk.deliver(second)
-    assert desk.after(desk.limits.unsure_s) == [Forget(b"a")]
+    desk.after(desk.limits.unsure_s)
+    assert desk.is_empty
 
 
 def test_who_was_lost_before_it_got_the_outcome_holds_it_for_nobody():
@@ -179,7 +179,7 @@ def test_who_was_lost_before_it_got_the_outcome_holds_it_for_nobody():
     desk.end()
     desk.deliver(first)
     assert desk.close(second) == []
-    assert desk.after(desk.limits.unsure_s) == [Forget(b"a")]
+    desk.after(desk.limits.unsure_s)
     assert desk.is_empty
 
 
@@ -193,7 +193,8 @@ def test_who_repeats_a_run_gets_the_outcome_that_is_there():
     assert desk.run(first) == [Deliver(first, (b"a",), True)]
     assert desk.run(second) == [Deliver(second, (b"a",), True)]
     desk.deliver(first)
-    assert desk.after(desk.limits.unsure_s) == []  # the second one has not got it
+    desk.after(desk.limits.unsure_s)
+    assert desk.names == [b"a"]  # the second one has not got it
 
 
 def test_another_run_under_the_same_id_is_refused_and_the_first_goes_on():
@@ -232,11 +233,10 @@ def test_a_cancel_stops_a_run_and_tells_who_waits():
     assert desk.is_empty
 
 
-@pytest.mark.parametrize("ran", [True, False])
-def test_an_outcome_that_came_after_the_cancel_was_retained_for_nobody(ran: bool):
+def test_an_outcome_that_comes_after_the_cancel_is_kept_for_nobody():
     desk, peer = begun()
     desk.cancel(peer)
-    assert desk.end(outcome=DONE._replace(ran=ran)) == ([Forget(b"a")] if ran else [])
+    assert desk.end() == []
     assert desk.is_empty
 
 
@@ -282,8 +282,9 @@ def test_an_orphan_is_offered_to_each_later_connection_from_its_place():
     third, offered = desk.open()
     assert offered == [Deliver(third, (b"a",), True)]
     assert desk.open(THERE)[1] == []
-    assert desk.after(desk.limits.lease_s - 1) == []
-    assert desk.after(1) == [Forget(b"a")]
+    desk.after(desk.limits.lease_s - 1)
+    assert desk.names == [b"a"]
+    desk.after(1)
     assert desk.is_empty
     desk.close(earlier)
 
@@ -298,9 +299,10 @@ def test_outcome_that_was_sent_is_offered_again_if_the_loss_came_just_after(just
     offered = [Deliver(later, (b"a",), True)] if just_before else []
     assert desk.close(lost) == offered
     assert len(desk.open()[1]) == just_before
-    if just_before:
-        assert desk.after(desk.limits.unsure_s) == []
-        assert desk.after(desk.limits.lease_s) == [Forget(b"a")]
+    desk.after(desk.limits.unsure_s)
+    assert desk.names == [b"a"] * just_before
+    desk.after(desk.limits.lease_s)
+    assert desk.is_empty
 
 
 def test_room_is_made_of_orphans_as_soon_as_their_client_is_lost():
@@ -415,7 +417,8 @@ def test_outcomes_that_were_sent_and_orphans_make_room(lost: bool):
         desk.close(first)
     else:
         desk.deliver(first, b"a")
-    assert desk.end(b"b") == [Deliver(peer, (b"b",), False), Forget(b"a")]
+    assert desk.end(b"b") == [Deliver(peer, (b"b",), False)]
+    assert desk.names == [b"b"]
 
 
 def test_run_waits_where_there_is_no_room_and_is_started_or_cancelled():
@@ -428,7 +431,7 @@ def test_run_waits_where_there_is_no_room_and_is_started_or_cancelled():
     assert isinstance(effects[0], Send)
     assert msgpack.read(effects[0].message[2])["error"] == runs.NEVER
     effects = desk.deliver(peer, b"a")
-    assert effects[0] == Forget(b"a")
+    assert b"a" not in desk.names
     assert started(effects) == [b"b"]
 
 
@@ -451,15 +454,16 @@ def crowded_by_another_place(*others_of_b: str) -> tuple[Desk, bytes]:
 
 def test_g10_a_connection_that_was_lost_at_a_place_without_room_ended_the_door():
     desk, peer = crowded_by_another_place()
-    effects = desk.close(peer)
-    assert [each for each in effects if isinstance(each, Forget)] == [Forget(b"a")]
-    assert desk.runs.find(b"b") is not None, "its client may come back"
+    desk.close(peer)
+    assert desk.names == [b"b", b"c"], "the client of b may come back"
 
 
 def test_g10_a_run_that_made_room_when_a_connection_was_lost_was_kept_all_the_same():
     desk, peer = crowded_by_another_place(HERE)
-    assert desk.close(peer) == [Forget(b"b")]
-    assert desk.after(desk.limits.unsure_s) == [Forget(b"a")]
+    desk.close(peer)
+    assert desk.names == [b"a", b"c"]
+    desk.after(desk.limits.unsure_s)
+    assert desk.names == [b"c"]
 
 
 def test_room_that_others_give_back_is_taken():
@@ -478,77 +482,6 @@ def test_room_that_others_give_back_is_taken():
 def test_a_limit_must_be_positive():
     with pytest.raises(ConfigError, match="must be a positive"):
         VerifiersLimits(runs=0)
-
-
-# -- at a server that has less room than the door -----------------------------------------
-
-
-def leave(desk: Desk, *names: bytes, place: str = HERE, outcome: Outcome | None = LARGE) -> None:
-    """Runs whose client is gone, with their outcomes or without."""
-    lost, _ = desk.open(place)
-    for name in names:
-        desk.run(lost, name)
-        if outcome is not None:
-            desk.end(name, outcome)
-    desk.close(lost)
-
-
-def waits(desk: Desk, name: bytes = b"waits") -> bytes:
-    """A run for which somebody waits."""
-    peer, _ = desk.open()
-    assert started(desk.run(peer, name)) == [name]
-    return peer
-
-
-def crowded(desk: Desk, *names: bytes) -> list[Effect]:
-    return desk.runs.crowded(names, desk.now_s)
-
-
-def test_what_nobody_had_read_took_the_room_of_all_until_its_lease_was_over():
-    """The door had room for more, but its server had none: its runs were refused for now."""
-    desk = Desk()
-    leave(desk, b"a", b"b", b"c", b"d")
-    waits(desk)
-    assert crowded(desk, b"waits") == [Forget(b"a"), Forget(b"b")]
-    assert crowded(desk, b"waits") == []  # what was done may be enough
-    desk.now_s += CROWDED_S
-    assert crowded(desk, b"waits") == [Forget(b"c")]
-    desk.now_s += CROWDED_S
-    assert crowded(desk, b"waits") == [Forget(b"d")]
-    desk.now_s += CROWDED_S
-    assert crowded(desk, b"waits") == []
-
-
-def test_outcome_that_was_sent_makes_room_first_and_one_that_is_being_read_stays():
-    desk = Desk()
-    leave(desk, b"a")
-    peer = waits(desk, b"sent")
-    desk.end(b"sent", LARGE)
-    desk.deliver(peer, b"sent")
-    waits(desk, b"unread")  # its client is there, and was not sent all of it
-    desk.end(b"unread", LARGE)
-    waits(desk)
-    for gone in ([Forget(b"sent")], [Forget(b"a")], []):
-        assert crowded(desk, b"waits") == gone
-        desk.now_s += CROWDED_S
-
-
-def test_nothing_makes_room_for_runs_for_which_nobody_waits():
-    desk = Desk()
-    leave(desk, b"a", b"b")
-    leave(desk, b"c", outcome=None)
-    waits(desk)
-    assert crowded(desk) == []
-    assert crowded(desk, b"c", b"unknown") == []
-    assert desk.runs.find(b"a") is not None
-
-
-def test_the_place_that_has_most_gives_most():
-    desk = Desk()
-    leave(desk, b"a", b"b", b"c", b"d", b"e")
-    leave(desk, b"f", place=THERE)
-    waits(desk)
-    assert crowded(desk, b"waits") == [Forget(b"a"), Forget(b"b"), Forget(b"c")]
 
 
 @pytest.mark.parametrize("back", [b"", b"b"])
@@ -720,14 +653,12 @@ class History:
                     self.live.remove(name)
                 case Send(route) | Deliver(route):
                     assert isinstance(effect, Send) or self.peers[route]
-                case Forget(name):
-                    assert name not in self.live
 
     def check(self) -> None:
         table = self.desk.runs
         kept = [each for each in table._runs.values() if each.stage is Stage.KEPT]
         others = [each for each in table._runs.values() if each.stage is not Stage.KEPT]
-        assert table._keeping.bytes.total == sum(each.size_bytes for each in kept)
+        assert table._kept.total == sum(each.size_bytes for each in kept)
         assert table._count.total == len(others) <= self.desk.limits.runs
         assert table._asked.total == sum(each.asked_bytes for each in others)
         assert {each.name for each in others if each.stage is Stage.RUNNING} == self.live

@@ -10,10 +10,10 @@ import pytest
 import trio
 import trio.testing
 
-from trio_envserve.doors.verifiers import sending, wire_0_4
-from trio_envserve.doors.verifiers.asks import Message
-from trio_envserve.doors.verifiers.records import Deliver, Run
+from trio_envserve.doors.verifiers import sending, wire
+from trio_envserve.doors.verifiers.runs import Deliver, Run
 from trio_envserve.doors.verifiers.sending import SAID_MOST, SHARE_MESSAGES, Sending
+from trio_envserve.doors.verifiers.wire import Message
 
 A, B = b"peer a", b"peer b"
 
@@ -49,8 +49,8 @@ class Bench:
         self.sending.opened(B)
 
     def keep(self, name: bytes, messages: Sequence[Message]) -> Sequence[Message]:
-        run = Run(name, b"", wire_0_4, "here", 0, None, 0)
-        run.messages, run.afresh = messages, [wire_0_4.discard(name, "t")]
+        run = Run(name, b"", "here", 0, None, 0)
+        run.messages, run.afresh = messages, [wire.discard(name, "t")]
         self.runs[name] = run
         return messages
 
@@ -65,7 +65,7 @@ async def running() -> AsyncIterator[Bench]:
 
 
 def some(name: bytes, count: int) -> list[Message]:
-    return [wire_0_4.delta(name, b"%d" % i) for i in range(count)]
+    return [wire.delta(name, b"%d" % i) for i in range(count)]
 
 
 settled = trio.testing.wait_all_tasks_blocked
@@ -78,11 +78,11 @@ async def test_outcomes_are_sent_in_order_and_told_and_what_is_said_goes_past_th
     async with running() as bench:
         first, second = bench.keep(b"1", some(b"1", 3)), bench.keep(b"2", some(b"2", 200))
         bench.sending.deliver(Deliver(A, (b"1", b"over by then", b"2"), afresh, start))
-        bench.sending.say(A, wire_0_4.healthy(b"h"))
+        bench.sending.say(A, wire.healthy(b"h"))
         await settled()
-        taken_back = [[wire_0_4.discard(name, "t")] * afresh for name in (b"1", b"2")]
+        taken_back = [[wire.discard(name, "t")] * afresh for name in (b"1", b"2")]
         assert bench.router.of(A) == [
-            wire_0_4.healthy(b"h"), *taken_back[0], *first[start:], *taken_back[1], *second[start:],
+            wire.healthy(b"h"), *taken_back[0], *first[start:], *taken_back[1], *second[start:],
         ]  # fmt: skip
         assert bench.delivered == [(A, b"1"), (A, b"2")]
 
@@ -90,7 +90,7 @@ async def test_outcomes_are_sent_in_order_and_told_and_what_is_said_goes_past_th
 @pytest.mark.usefixtures("autojump_clock")
 async def test_a_delta_is_sent_at_once_or_not_at_all():
     async with running() as bench:
-        delta = wire_0_4.delta(b"2", b"delta")
+        delta = wire.delta(b"2", b"delta")
         assert bench.sending.stream(A, delta)
         bench.router.room[A] = 1
         waiting = bench.keep(b"1", some(b"1", 3))
@@ -138,13 +138,13 @@ async def test_what_is_said_to_one_that_does_not_read_is_bounded_and_stays_in_or
     async with running() as bench:
         bench.router.room[A] = 0
         for i in range(SAID_MOST + 7):
-            bench.sending.say(A, wire_0_4.healthy(b"%d" % i))
+            bench.sending.say(A, wire.healthy(b"%d" % i))
         assert bench.sending.dropped == 7
         bench.router.room[A] = 10**6
-        bench.sending.say(A, wire_0_4.healthy(b"last"))  # not before the others
+        bench.sending.say(A, wire.healthy(b"last"))  # not before the others
         assert not bench.router.sent
         await trio.sleep(10 * sending.RETRY_S)
-        assert bench.router.of(A) == [wire_0_4.healthy(b"%d" % i) for i in range(SAID_MOST)]
+        assert bench.router.of(A) == [wire.healthy(b"%d" % i) for i in range(SAID_MOST)]
 
 
 async def test_nothing_is_sent_to_who_is_gone():
@@ -152,7 +152,7 @@ async def test_nothing_is_sent_to_who_is_gone():
         bench.keep(b"1", some(b"1", 1))
         bench.sending.lost(A)
         bench.sending.deliver(Deliver(A, (b"1",), False))
-        bench.sending.say(A, wire_0_4.healthy(b"h"))
+        bench.sending.say(A, wire.healthy(b"h"))
         await settled()
         assert not bench.router.sent
         assert not bench.delivered

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from trio_envserve.doors.verifiers import msgpack, wire_0_4
-from trio_envserve.doors.verifiers.asks import Cancel, Health, NotUnderstood, Run
-from trio_envserve.doors.verifiers.wires import understand
+from trio_envserve.doors.verifiers import msgpack, wire
+from trio_envserve.doors.verifiers.wire import Cancel, Health, NotUnderstood, Run
 
 ID = b"0123456789abcdef0123456789abcdef"
 
 
 def test_a_probe_a_run_and_a_cancel_are_understood():
     target = msgpack.write({"request_id": "ab"})
-    assert understand([ID, b"health", b"\x80"]) == (wire_0_4, Health(ID))
-    assert understand([ID, b"run", b"anything"]) == (wire_0_4, Run(ID, b"anything"))
-    assert understand([ID, b"cancel", target]) == (wire_0_4, Cancel(ID, b"ab"))
+    assert wire.read([ID, b"health", b"\x80"]) == Health(ID)
+    assert wire.read([ID, b"run", b"anything"]) == Run(ID, b"anything")
+    assert wire.read([ID, b"cancel", target]) == Cancel(ID, b"ab")
 
 
 @pytest.mark.parametrize(
@@ -34,8 +33,8 @@ def test_a_probe_a_run_and_a_cancel_are_understood():
         ["\u00e4".encode(), b"run", b""],
     ],
 )
-def test_what_no_release_says_is_not_understood(frames):
-    assert understand(frames) is None
+def test_what_the_wire_does_not_have_is_not_understood(frames):
+    assert wire.read(frames) is None
 
 
 @pytest.mark.parametrize(
@@ -54,18 +53,18 @@ def test_what_no_release_says_is_not_understood(frames):
 )
 def test_what_is_wrong_is_told_to_who_said_it(method, payload, why):
     with pytest.raises(NotUnderstood) as caught:
-        understand([ID, method, payload])
+        wire.read([ID, method, payload])
     assert caught.value.name == ID
     assert why in caught.value.why
     assert len(caught.value.why) < 200
 
 
 def test_the_answers_are_those_of_the_library():
-    assert wire_0_4.healthy(ID) == (ID, b"reply", b"\x82\xa7success\xc3\xa5error\xc0")
-    assert wire_0_4.failed(ID, "no") == (ID, b"reply", b"\x82\xa7success\xc2\xa5error\xa2no")
-    assert wire_0_4.cancelled(ID, True) == (
+    assert wire.healthy(ID) == (ID, b"reply", b"\x82\xa7success\xc3\xa5error\xc0")
+    assert wire.failed(ID, "no") == (ID, b"reply", b"\x82\xa7success\xc2\xa5error\xa2no")
+    assert wire.cancelled(ID, True) == (
         ID, b"reply", b"\x83\xa7success\xc3\xa5error\xc0\xa9cancelled\xc3"
     )  # fmt: skip
-    assert wire_0_4.discard(ID, "t") == (ID, b"delta", b"\x82\xa5trace\xa1t\xa7discard\xc3")
-    assert wire_0_4.delta(ID, b"d") == (ID, b"delta", b"d")
-    assert wire_0_4.ended(ID, b"r") == (ID, b"reply", b"r")
+    assert wire.discard(ID, "t") == (ID, b"delta", b"\x82\xa5trace\xa1t\xa7discard\xc3")
+    assert wire.delta(ID, b"d") == (ID, b"delta", b"d")
+    assert wire.ended(ID, b"r") == (ID, b"reply", b"r")

@@ -163,7 +163,7 @@ class KeyedCalls:
         ended = None
         with trio.move_on_after(self._limits.answer_s):
             try:
-                ended = await keys.forget_once(self._client, named.key, namespace=named.namespace)
+                ended = await keys.release(self._client, named.key, namespace=named.namespace)
             except UnknownKey:
                 raise Problem("not-ready", _LOST, LATER) from None
         if ended is None:

@@ -6,6 +6,11 @@ Theory of operation
 that hears of connections; and so does each run, which is a call of the client under the
 run's key, in a task of its own.  Cancelling that task cancels the work.
 
+The input of a run is ``{"wire": "verifiers-0.4", "run": bytes}``: the message as the client
+packed it.  The environment returns, in the ``state`` of its result, ``deltas`` and ``reply``,
+packed, and ``traces``, the ids of the traces that the deltas are of.  The adapter
+``verifiers:TASKSET`` does; another environment has nothing that such a client could read.
+
 The clock counts only while the loop was awake, so a loop that was held ends no lease.
 """
 
@@ -13,51 +18,51 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Final, final
+from typing import Any, Final, final
 
 import trio
 
 from ...client import Client
-from ...client.crowding import let_pass
-from ...client.keys import forget_once
+from ...client import Outcome as Ended
+from ...client.keys import release
 from ...client.options import checked
 from ...client.shell import follow
-from ...core.errors import CallError
+from ...core.errors import CallError, DidNotRun
 from ...core.health import Health
 from ...core.limits import MIB
 from ...net import Frame, RouterSocket
+from . import wire
 from .limits import VerifiersLimits
-from .records import Deliver, Effect, Forget, Outcome, Send, Start, Stop, Stream
-from .runs import Runs
+from .runs import Deliver, Effect, Outcome, Runs, Send, Start, Stop, Stream
 from .sending import Sending
-from .values import COLUMNS, input_of, outcome_of
 
 _log = logging.getLogger("trio_envserve.verifiers")
 
 NAMESPACE: Final = "verifiers"
 """Of the keys of runs."""
 
+COLUMNS: Final = ("reply", "deltas", "traces")
+"""What is asked of the state."""
+
 TICK_S: Final = 0.25
 
-FORGETTERS: Final = 8
-"""Keys that are forgotten at once."""
-
-LATE_FORGETTERS: Final = 2
-"""The same of runs that were cancelled, of which hardly any leaves something."""
-
 MOST_LATE: Final = 1024
-"""How many of these wait for that.  The retention of the server ends the others."""
+"""Runs that were cancelled, and are released at one time.  Hardly any has left something, and
+the retention of the server ends the others."""
 
-FORGET_S: Final = 60.0
-"""How long that may take.  After that the retention of the server ends them."""
+RELEASE_S: Final = 60.0
+"""How long it may take to release a run.  After that the retention of the server ends it."""
 
 TURN_BYTES: Final = 4 * MIB
 """Of messages that are taken in before others have their turn."""
 
 LAST_WORDS_S: Final = 1.0
+
+_OTHER: Final = (
+    "the environment does not answer runs of verifiers; serve verifiers:TASKSET (it ran and failed)"
+)
 
 
 @final
@@ -75,8 +80,8 @@ class Door:
         """Of runs, by name."""
         self._awake_s = 0.0
         self._ticked_s = trio.current_time()
-        self._forgetting, self._to_forget = trio.open_memory_channel[bytes](float("inf"))
-        self._forgetting_late, self._late = trio.open_memory_channel[bytes](MOST_LATE)
+        self._late = 0
+        """Runs that were cancelled, and are being released."""
         self._complained = 0
 
     def on_peer(self, route: bytes, place: str | None) -> None:
@@ -94,10 +99,6 @@ class Door:
                 nursery.start_soon(self._hear)
                 nursery.start_soon(self._keep_time)
                 nursery.start_soon(self._sending.run)
-                for _ in range(FORGETTERS):
-                    nursery.start_soon(self._forget, self._to_forget.clone())
-                for _ in range(LATE_FORGETTERS):
-                    nursery.start_soon(self._forget, self._late.clone())
                 task_status.started()
                 await self._receive()
         finally:
@@ -143,8 +144,6 @@ class Door:
         while True:
             await trio.sleep(TICK_S)
             self._do(self._runs.tick(self._now_s()))
-            crowded = let_pass(self.client, NAMESPACE, self._may_wait)
-            self._do(self._runs.crowded(map(str.encode, crowded), self._now_s()))
             odd = self._runs.not_understood + self._sending.dropped
             if odd > self._complained:
                 _log.warning("%d messages were not understood, or had no room", odd)
@@ -156,9 +155,6 @@ class Door:
         self._awake_s += min(now_s - self._ticked_s, 2 * TICK_S)
         self._ticked_s = now_s
         return self._awake_s
-
-    def _may_wait(self, key: str) -> bool:
-        return self._runs.may_wait(key.encode())
 
     def _delivered(self, route: bytes, name: bytes) -> None:
         self._do(self._runs.delivered(route, name, self._now_s()))
@@ -180,31 +176,34 @@ class Door:
                     self._nursery.start_soon(self._run, effect, scope)
                 case Stop(name):
                     self._scopes[name].cancel()
-                case Forget(name):
-                    self._forgetting.send_nowait(name)
 
     async def _run(self, start: Start, scope: trio.CancelScope) -> None:
-        """Make the call of a run, and say what it has come to."""
+        """Make the call of a run, and say what it has come to.  Then the server may forget it:
+        its outcome is here, or was there already when the run was cancelled."""
+        ran = True
         with scope:
             try:
                 outcome = await self._call(start)
             finally:
                 if self._scopes.get(start.name) is scope:
                     del self._scopes[start.name]
+            ran = outcome.ran
             self._do(self._runs.ended(start.name, outcome, self._now_s()))
-        if scope.cancelled_caught:
-            self._forget_late(start.name)
-
-    def _forget_late(self, name: bytes) -> None:
-        """The outcome may have been there when its run was cancelled.  A flood of cancels
-        holds up no others that are to be forgotten."""
-        with suppress(trio.WouldBlock):
-            self._forgetting_late.send_nowait(name)
+            del outcome  # the table has it, for as long as it is kept
+        if not scope.cancelled_caught:
+            if ran:
+                await self._release(start.name)
+        elif self._late < MOST_LATE:
+            self._late += 1
+            try:
+                await self._release(start.name)
+            finally:
+                self._late -= 1
 
     async def _call(self, start: Start) -> Outcome:
         try:
             asked = checked(
-                input_of(start.wire.NAME, start.payload), state_columns=COLUMNS,
+                {"wire": wire.NAME, "run": start.payload}, state_columns=COLUMNS,
                 key=start.name.decode(), namespace=NAMESPACE,
             )  # fmt: skip
             ended = await follow(self.client, asked, partial(self._said, start.name))
@@ -217,11 +216,42 @@ class Door:
     def _said(self, name: bytes, number: int, delta: Frame) -> None:
         self._do(self._runs.delta(name, number, delta))
 
-    async def _forget(self, names: trio.MemoryReceiveChannel[bytes]) -> None:
-        async for name in names:
-            try:
-                await forget_once(
-                    self.client, name.decode(), namespace=NAMESPACE, timeout_s=FORGET_S
-                )
-            except CallError as error:
-                _log.info("an outcome stays retained: %s", error)
+    async def _release(self, name: bytes) -> None:
+        try:
+            await release(self.client, name.decode(), namespace=NAMESPACE, timeout_s=RELEASE_S)
+        except CallError as error:
+            _log.info("an outcome stays retained: %s", error)
+
+
+def outcome_of(ended: Ended, *, most_bytes: int) -> Outcome:
+    """The client's outcome: never an exception, whatever the environment has returned."""
+    error = ended.error
+    if error is not None:
+        text = f"{error} [{error.code}] (fault: {error.fault.value})"
+        return Outcome(error=text, ran=not isinstance(error, DidNotRun))
+    state = ended.value.get("state") if isinstance(ended.value, Mapping) else None
+    reply, deltas, traces = (state or {}).get("reply"), *_lists(state)  # trimmed: a mapping
+    good = (
+        isinstance(reply, bytes)
+        and all(isinstance(each, bytes) for each in deltas)
+        and all(isinstance(each, str) for each in traces)
+    )
+    if not good:
+        return Outcome(error=_OTHER)
+    assert isinstance(reply, bytes)
+    largest = max(map(len, (reply, *deltas)))
+    if largest > most_bytes:
+        why = (
+            f"a part of the outcome has {largest} bytes, and a frame at most {most_bytes} "
+            "(serve --verifiers-limit frame_bytes=NUMBER)"
+        )
+        return Outcome(error=f"{why} (it ran and failed)")
+    return Outcome(reply, deltas, traces)
+
+
+def _lists(state: Any) -> tuple[list[Any], list[Any]]:
+    """The deltas and the traces; None where there is no list."""
+    deltas, traces = (state or {}).get("deltas"), (state or {}).get("traces")
+    if isinstance(deltas, list) and isinstance(traces, list):
+        return deltas, traces
+    return [None], [None]

@@ -32,9 +32,8 @@ class VerifiersLimits(_Checked):
     runs: int = limit(16_384, "runs that wait or run; past it a run is refused and did not run")
     runs_bytes: int = limit(256 * MIB, "the same, in bytes of what they ask")
     kept_bytes: int = limit(
-        128 * MIB, "outcomes that are not known to have arrived; past it, or where the server has "
-        "no room for a run, those that were sent make room, then those of clients that are gone, "
-        "and then new runs wait",
+        128 * MIB, "outcomes that are not known to have arrived; past it those that were sent make "
+        "room, then those of clients that are gone, and then new runs wait",
     )  # fmt: skip
     place_share: float = limit(
         0.5, "what one address, or one user of this machine, may take of what the others leave "

@@ -19,11 +19,10 @@ The deltas of a run go on to those that wait for it, as they come.  None of them
 or sent again.  Whoever was sent all of them, and in their order, gets the rest with the
 outcome; whoever has missed one gets the outcome afresh.
 
-What is kept is bounded, and each place has a share.  Past it room is made of what was
-sent, then of orphans, the oldest first; if that is not enough, runs of this place wait.
-The server retains what is kept here, and may have less room than this door: if somebody
-waits for a run for which it has none, room is made in the same way, at every place.
-Orphans wait behind the others.
+An outcome is kept here and nowhere else: only the door knows when it may go, and the
+server forgets it as soon as it is here.  What is kept is bounded, and each place has a
+share.  Past it room is made of what was sent, then of orphans, the oldest first; if that
+is not enough, runs of this place wait.  Orphans wait behind the others.
 
 Inputs are method calls, with the time, which counts only while the loop was awake.  Each
 returns what must be done, in order.
@@ -32,37 +31,26 @@ returns what must be done, in order.
 from __future__ import annotations
 
 import bisect
+import dataclasses
+import enum
 import hashlib
-import math
-from collections.abc import Iterable
-from typing import Final, final
+import itertools
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final, NamedTuple, TypeAlias, final
 
 from ...net import Frame
 from ..shares import Shared
-from .asks import Ask, Cancel, Health, NotUnderstood, Wire
-from .asks import Run as RunAsk
-from .keeping import Keeping
+from . import wire
 from .limits import VerifiersLimits
-from .peers import Peers
-from .places import Line
-from .records import (
-    Deliver,
-    Effect,
-    Forget,
-    Outcome,
-    Peer,
-    Run,
-    Send,
-    Stage,
-    Start,
-    Stop,
-    Stream,
-)
-from .remembered import Remembered
-from .wires import WIRES, understand
+from .wire import Ask, Cancel, Health, Message, NotUnderstood
+from .wire import Run as RunAsk
 
-CROWDED_S: Final = 0.5
-"""After this time there may be room at the server, and refused runs are tried again."""
+RECORD_BYTES: Final = 4096
+"""An outcome counts so many bytes besides its own."""
+
+GONE_S: Final = 5.0
+"""How long after the loss of a connection something that it had said may still come in."""
 
 CONFLICT: Final = "the id of this run was used for another one (it did not run)"
 FULL: Final = "there are too many runs here, or too many of this client's (it did not run)"
@@ -75,6 +63,259 @@ LOST: Final = "nobody came for it within the lease, and it was cancelled (it may
 OVER: Final = "it has ended, its outcome is kept no longer, and it is not run again (it ran)"
 
 
+# -- records ------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Peer:
+    """One connection."""
+
+    route: bytes
+    place: str
+    """The address of its machine, or its user on this one."""
+    number: int
+    """The larger, the later it was opened."""
+    closed_s: float | None = None
+    """When it was lost; what it had said before may still come in."""
+    runs: dict[bytes, Run] = dataclasses.field(default_factory=dict)
+    """Those that it waits for."""
+
+
+class Stage(enum.Enum):
+    """Where a run stands."""
+
+    WAITING = "waiting"
+    """There is no room for another outcome."""
+    RUNNING = "running"
+    KEPT = "kept"
+    """Its outcome is there, and not known to have arrived."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Run:
+    """One run, from its request until its outcome is taken to have arrived."""
+
+    name: bytes
+    digest: bytes
+    place: str
+    asked_bytes: int
+    payload: bytes | None
+    """The run's payload, until it is started."""
+    newest: int
+    """The number of the last connection that asked for it."""
+    stage: Stage = Stage.WAITING
+    waiters: dict[bytes, bool] = dataclasses.field(default_factory=dict)
+    """The open connections that asked for it, by route, and whether they were sent its
+    outcome."""
+    streaming: Streaming = dataclasses.field(default_factory=lambda: Streaming())
+    """Its deltas, as they come."""
+    messages: Sequence[Message] = ()
+    """Of the outcome: the deltas, and the reply."""
+    afresh: Sequence[Message] = ()
+    """The messages before them for a client that may have some of them."""
+    size_bytes: int = 0
+    """Of the outcome."""
+    since_s: float = 0.0
+    """When it was sent to all that wait, or when the last of them was lost."""
+
+
+class Outcome(NamedTuple):
+    """The outcome of a run."""
+
+    reply: bytes = b""
+    deltas: Sequence[bytes] = ()
+    traces: Sequence[str] = ()
+    """The traces that the deltas are of."""
+    error: str = ""
+    """Why there is nothing of this; the verdict is part of it."""
+    ran: bool = True
+    """False: the server retains nothing of what did not run."""
+
+
+# -- effects ------------------------------------------------------------------------------
+
+
+class Send(NamedTuple):
+    """Send this at once, if it can be sent."""
+
+    route: bytes
+    message: Message
+
+
+class Stream(NamedTuple):
+    """Send one delta of a run now, or say at once that it could not be sent."""
+
+    route: bytes
+    name: bytes
+    message: Message
+
+
+class Deliver(NamedTuple):
+    """Send the outcomes of runs, message by message, as the peer takes them, and say of
+    each when that is done.  Those that are over by then are left out."""
+
+    route: bytes
+    names: tuple[bytes, ...]
+    afresh: bool
+    """Whether the peer may have a part of them."""
+    has: int = 0
+    """Else: how many messages of each it has."""
+
+
+class Start(NamedTuple):
+    """Run this."""
+
+    name: bytes
+    payload: bytes
+
+
+class Stop(NamedTuple):
+    """Nobody waits for the run any more."""
+
+    name: bytes
+
+
+Effect: TypeAlias = Send | Stream | Deliver | Start | Stop
+
+
+# -- the parts of the table ---------------------------------------------------------------
+
+
+@final
+class Streaming:
+    """The deltas streamed of one run, and their receivers.  Only a hash of them is kept."""
+
+    def __init__(self) -> None:
+        self.followers: set[bytes] = set()
+        """The routes of those that were sent every delta that was streamed."""
+        self.count = 0
+        """How many that is."""
+        self._hash, self._size_bytes = hashlib.blake2b(digest_size=16), 0
+        """The hash of these, and how many bytes they had."""
+        self._goes_on = True
+        """Whether there is room for further ones."""
+
+    def add(self, number: int, delta: Frame, limits: VerifiersLimits) -> bool:
+        """Whether this delta goes on to the followers; it has this number of its execution."""
+        if not (self.followers and self._goes_on):
+            return False
+        if number != self.count or len(delta) > limits.frame_bytes:
+            self.followers.clear()  # one is missing, or the run has begun anew
+            return False
+        self._goes_on = self._size_bytes + len(delta) <= limits.streamed_bytes
+        if not self._goes_on:
+            return False
+        self.count += 1
+        self._size_bytes += len(delta)
+        _hash_delta(self._hash, delta)
+        return True
+
+    def has_begun(self, deltas: Sequence[bytes]) -> bool:
+        """Whether something was streamed, and the deltas of the outcome begin so."""
+        begins = hashlib.blake2b(digest_size=16)
+        for delta in deltas[: self.count]:
+            _hash_delta(begins, delta)
+        return self.count > 0 and begins.digest() == self._hash.digest()
+
+
+def _hash_delta(into: hashlib.blake2b, delta: Frame) -> None:
+    into.update(len(delta).to_bytes(8))
+    into.update(delta)
+
+
+@final
+class Places:
+    """The runs that are in one state, of each place the oldest first."""
+
+    def __init__(self) -> None:
+        self._at: dict[str, OrderedDict[bytes, Run]] = {}
+
+    def __contains__(self, run: Run) -> bool:
+        return run.name in self._at.get(run.place, ())
+
+    def add(self, run: Run) -> None:
+        """A run has come into this state."""
+        self._at.setdefault(run.place, OrderedDict())[run.name] = run
+
+    def drop(self, run: Run) -> bool:
+        """It has left it.  Whether it was in it; a place without any takes no room."""
+        runs = self._at.get(run.place)
+        if runs is None or runs.pop(run.name, None) is None:
+            return False
+        if not runs:
+            del self._at[run.place]
+        return True
+
+    def at(self, place: str) -> Iterator[Run]:
+        """Those of one place."""
+        runs = self._at.get(place)
+        return iter(()) if runs is None else iter(runs.values())
+
+    def all(self) -> dict[str, OrderedDict[bytes, Run]]:
+        """Those of each place."""
+        return self._at
+
+    def older(self, than_s: float) -> list[Run]:
+        """Those that have been in it since then, or for longer."""
+        return [run for runs in self._at.values() for run in runs.values() if run.since_s <= than_s]
+
+
+@final
+class Peers:
+    """The connections that are open, and those that were lost a moment ago."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        self._by_route: dict[bytes, Peer] = {}
+        self._at: dict[str, dict[bytes, Peer]] = {}
+        """The open ones by place."""
+
+    def __getitem__(self, route: bytes) -> Peer:
+        return self._by_route[route]
+
+    def find(self, route: bytes) -> Peer | None:
+        """The connection with this route, if something of it may still come."""
+        return self._by_route.get(route)
+
+    def at(self, place: str) -> Collection[Peer]:
+        """The open ones of a place, the oldest first."""
+        return self._at.get(place, {}).values()
+
+    def opened(self, route: bytes, place: str) -> None:
+        """A connection was opened."""
+        peer = self._by_route[route] = Peer(route, place, next(self._numbers))
+        self._at.setdefault(place, {})[route] = peer
+
+    def closed(self, route: bytes, now_s: float) -> Peer:
+        """It was lost."""
+        peer = self._by_route[route]
+        peer.closed_s = now_s
+        del self._at[peer.place][route]
+        if not self._at[peer.place]:
+            del self._at[peer.place]
+        return peer
+
+    def tick(self, now_s: float) -> None:
+        """Of those that were lost long enough ago nothing comes any more."""
+        gone = [
+            each.route for each in self._by_route.values()
+            if each.closed_s is not None and each.closed_s + GONE_S < now_s
+        ]  # fmt: skip
+        for route in gone:
+            del self._by_route[route]
+
+
+# -- the table ----------------------------------------------------------------------------
+
+
+class Over(NamedTuple):
+    """A run that is over."""
+
+    digest: bytes
+    why: str
+    """The reason that a repeated one is told."""
+
+
 @final
 class Runs:
     """All runs of one door."""
@@ -84,16 +325,20 @@ class Runs:
         self._redeliver = redeliver
         self._peers = Peers()
         self._runs: dict[bytes, Run] = {}
-        self._waiting = Line()
-        """Runs that wait for room."""
-        self._keeping = Keeping(limits)
-        self._sent, self._orphans = self._keeping.sent, self._keeping.orphans
-        self._crowded_s = -math.inf
-        """When room was last made for the server."""
-        self._remembered = Remembered(limits)
+        self._wanted, self._unwanted = Places(), Places()
+        """Runs that wait for room: those for which somebody waits, and the others."""
+        self._sent = Places()
+        """Runs whose outcome was sent to all that wait."""
+        self._orphans = Places()
+        """Runs for which nobody waits, whether their outcomes are there or not."""
+        self._over: OrderedDict[bytes, Over] = OrderedDict()
+        """The latest runs that are over."""
+        self._early: OrderedDict[tuple[str, bytes], None] = OrderedDict()
+        """The latest cancels that came before their runs."""
         share = limits.place_share
         self._count = Shared(limits.runs, share)
         self._asked = Shared(limits.runs_bytes, share)
+        self._kept = Shared(limits.kept_bytes, share)
         self.not_understood = 0
         """Messages that were dropped."""
 
@@ -111,7 +356,7 @@ class Runs:
         self._peers.opened(route, place)
         if not self._redeliver:
             return []
-        names = tuple(each.name for each in self._keeping.kept_orphans(place))
+        names = tuple(run.name for run in self._orphans.at(place) if run.messages)
         return [Deliver(route, names, True)] if names else []
 
     def closed(self, route: bytes, now_s: float) -> list[Effect]:
@@ -137,7 +382,8 @@ class Runs:
 
     def _orphan(self, run: Run, now_s: float) -> None:
         """Nobody waits for it any more."""
-        self._waiting.move(run)
+        if self._wanted.drop(run):
+            self._unwanted.add(run)
         self._sent.drop(run)
         run.since_s = now_s
         self._orphans.add(run)
@@ -162,45 +408,47 @@ class Runs:
         if peer is None:
             return []
         try:
-            understood = understand(frames)
+            ask = wire.read(frames)
         except NotUnderstood as error:
             self.not_understood += 1
-            return [Send(route, WIRES[0].failed(error.name, f"{error.why} (it did not run)"))]
-        if understood is None:
+            return [Send(route, wire.failed(error.name, f"{error.why} (it did not run)"))]
+        if ask is None:
             self.not_understood += 1
             return []
-        return self._do(peer, *understood, now_s, ready)
+        return self._do(peer, ask, now_s, ready)
 
-    def _do(self, peer: Peer, wire: Wire, ask: Ask, now_s: float, ready: bool) -> list[Effect]:
+    def _do(self, peer: Peer, ask: Ask, now_s: float, ready: bool) -> list[Effect]:
         match ask:
             case Health():
                 # A client takes a failure for the end, and silence for "not yet".
                 return [Send(peer.route, wire.healthy(ask.name))] if ready else []
             case Cancel():
-                return self._cancel(peer, wire, ask)
+                return self._cancel(peer, ask)
             case RunAsk():
-                return self._ask(peer, wire, ask, now_s)
+                return self._ask(peer, ask, now_s)
 
-    def _ask(self, peer: Peer, wire: Wire, ask: RunAsk, now_s: float) -> list[Effect]:
+    def _ask(self, peer: Peer, ask: RunAsk, now_s: float) -> list[Effect]:
         size = len(ask.payload)
         most = self._limits.run_bytes
         if size > most:
-            return _refuse(peer, wire, ask, TOO_LARGE.format(size, most))
+            return _refuse(peer, ask, TOO_LARGE.format(size, most))
         digest = hashlib.blake2b(ask.payload, digest_size=16).digest()
-        run, over = self._runs.get(ask.name), self._remembered.over(ask.name)
+        run, over = self._runs.get(ask.name), self._over.get(ask.name)
         known = run or over
         if known is not None and known.digest != digest:
-            return _refuse(peer, wire, ask, CONFLICT)
+            return _refuse(peer, ask, CONFLICT)
         if run is not None:
             return self._join(peer, run)
         if over is not None:
-            return _refuse(peer, wire, ask, over.why)
-        if self._remembered.take_cancel(peer.place, ask.name):
-            self._remembered.add(ask.name, digest, EARLY)
-            return _refuse(peer, wire, ask, EARLY)
+            return _refuse(peer, ask, over.why)
+        early = peer.place, ask.name
+        if early in self._early:
+            del self._early[early]
+            self._remember(ask.name, digest, EARLY)
+            return _refuse(peer, ask, EARLY)
         if not (self._count.has_room(peer.place, 1) and self._asked.has_room(peer.place, size)):
-            return _refuse(peer, wire, ask, FULL)
-        return self._enter(peer, wire, ask, digest, now_s)
+            return _refuse(peer, ask, FULL)
+        return self._enter(peer, ask, digest, now_s)
 
     def _join(self, peer: Peer, run: Run) -> list[Effect]:
         """One more connection asks for a run, or the same one again."""
@@ -212,46 +460,52 @@ class Runs:
         run.newest = max(run.newest, peer.number)
         run.waiters[peer.route] = False
         peer.runs[run.name] = run
-        self._waiting.move(run)
+        if self._unwanted.drop(run):
+            self._wanted.add(run)
         return [Deliver(peer.route, (run.name,), True)] if run.messages and not is_queued else []
 
-    def _enter(
-        self, peer: Peer, wire: Wire, ask: RunAsk, digest: bytes, now_s: float
-    ) -> list[Effect]:
+    def _enter(self, peer: Peer, ask: RunAsk, digest: bytes, now_s: float) -> list[Effect]:
         size = len(ask.payload)
-        run = Run(ask.name, digest, wire, peer.place, size, bytes(ask.payload), peer.number)
+        run = Run(ask.name, digest, peer.place, size, bytes(ask.payload), peer.number)
         self._runs[run.name] = run
         self._count.take(run.place, 1)
         self._asked.take(run.place, size)
+        self._wanted.add(run)
         if peer.closed_s is None:
             run.waiters[peer.route] = False
             run.streaming.followers.add(peer.route)
             peer.runs[run.name] = run
         else:
             self._orphan(run, now_s)
-        self._waiting.add(run)
         return self._start(run.place)
 
     def _start(self, place: str) -> list[Effect]:
         """Start what waits at this place, while there is room for outcomes."""
         effects: list[Effect] = []
-        while not self._keeping.is_full(place):
-            run = self._waiting.first(place)
+        while self._kept.has_room(place, 0):
+            run = next(itertools.chain(self._wanted.at(place), self._unwanted.at(place)), None)
             if run is None:
                 break
-            self._waiting.drop(run)
+            self._wait_no_more(run)
             assert run.payload is not None
-            effects.append(Start(run.name, run.wire, run.payload))
+            effects.append(Start(run.name, run.payload))
             run.stage, run.payload = Stage.RUNNING, None
         return effects
 
-    def _cancel(self, peer: Peer, wire: Wire, ask: Cancel) -> list[Effect]:
+    def _wait_no_more(self, run: Run) -> None:
+        """It waits for no room, or not any more."""
+        self._wanted.drop(run)
+        self._unwanted.drop(run)
+
+    def _cancel(self, peer: Peer, ask: Cancel) -> list[Effect]:
         run = self._runs.get(ask.target)
         if run is not None and run.place == peer.place and not run.messages:
             done = Send(peer.route, wire.cancelled(ask.name, True))
             return [*self._end(run, _stopped(run, CANCELLED)), done]
-        if run is None:
-            self._remembered.add_cancel(peer.place, ask.target)
+        if run is None and ask.target not in self._over:  # what is over will not come
+            self._early[peer.place, ask.target] = None
+            if len(self._early) > self._limits.early_cancels:
+                self._early.popitem(last=False)
         return [Send(peer.route, wire.cancelled(ask.name, False))]
 
     # -- outcomes -------------------------------------------------------------
@@ -261,7 +515,7 @@ class Runs:
         run = self._runs.get(name)
         if run is None or not run.streaming.add(number, delta, self._limits):
             return []
-        message = run.wire.delta(name, bytes(delta))
+        message = wire.delta(name, bytes(delta))
         return [Stream(route, name, message) for route in run.streaming.followers]
 
     def missed(self, route: bytes, name: bytes) -> None:
@@ -272,9 +526,9 @@ class Runs:
         """A run has an outcome."""
         run = self._runs.get(name)
         if run is None:  # it was cancelled, which came too late
-            return [Forget(name)] if outcome.ran else []
-        self._release(run)
-        self._keeping.keep(run, outcome)
+            return []
+        self._give_back(run)
+        self._keep(run, outcome)
         streaming, failed = run.streaming, bool(outcome.error)
         follows = not failed and streaming.has_begun(outcome.deltas)
         effects: list[Effect] = []
@@ -287,6 +541,20 @@ class Runs:
             run.since_s = now_s
             effects += self._offer(run.place, [run])
         return effects + self._make_room(run.place)
+
+    def _keep(self, run: Run, outcome: Outcome) -> None:
+        """Keep the messages that say an outcome."""
+        name = run.name
+        run.stage = Stage.KEPT
+        if outcome.error:
+            run.messages = (wire.failed(name, outcome.error),)
+        else:
+            deltas = [wire.delta(name, each) for each in outcome.deltas]
+            run.messages = (*deltas, wire.ended(name, outcome.reply))
+            run.afresh = [wire.discard(name, each) for each in outcome.traces]
+        frames = itertools.chain.from_iterable(run.messages)
+        run.size_bytes = RECORD_BYTES + sum(map(len, frames))
+        self._kept.take(run.place, run.size_bytes)
 
     def delivered(self, route: bytes, name: bytes, now_s: float) -> list[Effect]:
         """The outcome of a run was sent to one that waits for it."""
@@ -308,25 +576,13 @@ class Runs:
     def _make_room(self, place: str) -> list[Effect]:
         """Of what is kept, drop what is most likely not wanted; start what may start."""
         effects: list[Effect] = []
-        while self._keeping.is_full(place):
-            run = self._keeping.first(place)
+        while not self._kept.has_room(place, 0):
+            orphans = (run for run in self._orphans.at(place) if run.messages)
+            run = next(itertools.chain(self._sent.at(place), orphans), None)
             if run is None:
                 break
             effects += self._end(run, OVER)
         return effects + self._start(place)
-
-    def may_wait(self, name: bytes) -> bool:
-        """Whether others come before this run where there is little room."""
-        run = self._runs.get(name)
-        return run is None or not run.waiters
-
-    def crowded(self, names: Iterable[bytes], now_s: float) -> list[Effect]:
-        """The server has no room for these runs, and will be asked again.  How much room it
-        needs, nobody knows; so half of what may go makes room, until that is enough."""
-        if now_s < self._crowded_s + CROWDED_S or all(map(self.may_wait, names)):
-            return []
-        self._crowded_s = now_s
-        return [effect for run in self._keeping.half() for effect in self._end(run, OVER)]
 
     # -- time -----------------------------------------------------------------
 
@@ -340,7 +596,7 @@ class Runs:
         for run in self._orphans.older(now_s - limits.lease_s):
             effects += self._end(run, OVER if run.messages else _stopped(run, LOST))
         self._peers.tick(now_s)
-        for place in self._waiting.places():
+        for place in list(self._wanted.all() | self._unwanted.all()):
             effects += self._start(place)  # others have given room back
         return effects
 
@@ -366,26 +622,31 @@ class Runs:
     def _end(self, run: Run, why: str) -> list[Effect]:
         """It is over; who repeats it is told why."""
         del self._runs[run.name]
-        for kind in (self._waiting, self._sent, self._orphans):
-            kind.drop(run)
+        self._wait_no_more(run)
+        self._sent.drop(run)
+        self._orphans.drop(run)
         effects: list[Effect] = []
         for route in run.waiters:
             del self._peers[route].runs[run.name]
             if run.stage is not Stage.KEPT:
-                effects.append(Send(route, run.wire.failed(run.name, why)))
+                effects.append(Send(route, wire.failed(run.name, why)))
         if run.stage is Stage.KEPT:
-            self._keeping.give_up(run)
-            effects += [Forget(run.name)] if run.forget else []
+            self._kept.give(run.place, run.size_bytes)
         else:
-            self._release(run)
+            self._give_back(run)
             effects += [Stop(run.name)] if run.stage is Stage.RUNNING else []
-        self._remembered.add(run.name, run.digest, why)
+        self._remember(run.name, run.digest, why)
         return effects + self._start(run.place)
 
-    def _release(self, run: Run) -> None:
+    def _give_back(self, run: Run) -> None:
         """Give back what a run takes until it has an outcome."""
         self._count.give(run.place, 1)
         self._asked.give(run.place, run.asked_bytes)
+
+    def _remember(self, name: bytes, digest: bytes, why: str) -> None:
+        self._over[name] = Over(digest, why)
+        if len(self._over) > self._limits.known:
+            self._over.popitem(last=False)
 
 
 def _newest(run: Run) -> int:
@@ -396,5 +657,5 @@ def _stopped(run: Run, why: str) -> str:
     return NEVER if run.stage is Stage.WAITING else why
 
 
-def _refuse(peer: Peer, wire: Wire, ask: RunAsk, why: str) -> list[Effect]:
+def _refuse(peer: Peer, ask: RunAsk, why: str) -> list[Effect]:
     return [Send(peer.route, wire.failed(ask.name, why))]

@@ -19,8 +19,8 @@ from typing import Final, final
 import trio
 
 from ...net import RouterSocket
-from .asks import Message
-from .records import Deliver, Run
+from .runs import Deliver, Run
+from .wire import Message
 
 SHARE_MESSAGES: Final = 64
 SHARE_BYTES: Final = 1024 * 1024

@@ -8,18 +8,16 @@ of a run also what the environment has to say, that of a cancel whether it stopp
 anything.  A delta ``{"trace": id, "discard": true}`` takes back all deltas of a trace; the
 same deltas again are right after it, and wrong without.
 
-Pure, and without state.  Another release of the wire has another module, with the same
-names; :mod:`.wires` finds the one that a client speaks.
+Pure, and without state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
 from ...net import Frame
 from . import msgpack
-from .asks import Ask, Cancel, Health, Message, NotUnderstood, Run
 
 NAME: Final = "verifiers-0.4"
 """The name that an environment is told, so that it reads the run as that release does."""
@@ -28,6 +26,44 @@ ID_BYTES: Final = 128
 """Longest request id: the library's has 32 hex characters."""
 
 _FRAMES: Final = 3
+
+Message: TypeAlias = tuple[Frame, ...]
+"""The frames of one message, without the route."""
+
+
+class Health(NamedTuple):
+    """Whether the server is there, and can run something."""
+
+    name: bytes
+
+
+class Run(NamedTuple):
+    """Run one episode."""
+
+    name: bytes
+    """The request id: a key."""
+    payload: Frame
+    """The run's payload, for the environment alone."""
+
+
+class Cancel(NamedTuple):
+    """Stop a run."""
+
+    name: bytes
+    target: bytes
+    """The request id of the run."""
+
+
+Ask: TypeAlias = Health | Run | Cancel
+
+
+class NotUnderstood(Exception):
+    """A message that is wrong, of a client that can be told."""
+
+    def __init__(self, name: bytes, why: str) -> None:
+        super().__init__(why)
+        self.name = name
+        self.why = why
 
 
 def read(frames: Sequence[Frame]) -> Ask | None:
