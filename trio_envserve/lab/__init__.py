@@ -1,2 +1,2 @@
-"""The laboratory: how this project is attacked, judged and measured, for its developers;
-and, in :mod:`.protocols`, a protocol of somebody else's."""
+"""The laboratory: how this project is attacked, judged and measured, on
+:mod:`trio_envserve.retrylab`."""

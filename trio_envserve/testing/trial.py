@@ -971,13 +971,6 @@ CLIENT_LIMITS = ClientLimits(start_s=120.0, recovery_s=120.0)
 and a trial would mostly wait."""
 
 
-# -- from arguments to a report ------------------------------------------------------------
-
-CLIENT_LIMITS = ClientLimits(start_s=120.0, recovery_s=120.0)
-"""Calls give up a lost server sooner than by default: nobody can prove its end here,
-and a trial would mostly wait."""
-
-
 def run_trial(
     environment: str | object, asks: Iterable[Any], *,
     args: Mapping[str, Any] | None = None, seed: int = 0,

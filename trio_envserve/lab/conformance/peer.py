@@ -459,7 +459,7 @@ async def open_peer(network: Network, address: str, *, patience_s: float) -> Asy
 
 # == A connection made by hand: what no socket of a library would send
 #
-# The least of ZMTP (:mod:`.wire`) under a :class:`~.peer.Peer`, so that a case
+# The least of ZMTP (:mod:`.wire`) under a :class:`Peer`, so that a case
 # can state an identity, or send a message in two halves.
 
 READ_BYTES = 65536

@@ -148,7 +148,7 @@ class Watch:
 # First the server must be ready and serve the environment of the cases; whatever
 # is wrong with that is a :class:`NotServed`, and no finding.  Then each case gets
 # a bench and a limit of time; what it raises is its finding.  A case also fails
-# if the server does not answer after it, at once or some seconds later (:mod:`.run`),
+# if the server does not answer after it, at once or some seconds later (:class:`Watch`),
 # so that a server that a case has killed is counted against that case.  No two cases
 # run at once: what one does is not seen by another.
 

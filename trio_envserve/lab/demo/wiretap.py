@@ -11,7 +11,8 @@ What a client counts of itself, and a server of itself, proves little to
 somebody who doubts both.  A tap sits between a client and its socket and is
 told, in order, what the socket took, what it gave, and what became of its
 connections; it changes nothing.  Under a
-:class:`~.retransmit.RetransmittingNetwork` it is told of every transmission.
+:class:`~trio_envserve.testing.retransmit.RetransmittingNetwork` it is told of every
+transmission.
 
 A message that the socket took has not arrived for that: the connection may be
 cut.  What is sent later on the same connection and answered proves it, since

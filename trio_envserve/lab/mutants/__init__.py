@@ -1,8 +1,8 @@
 """Variants of the core that are broken on purpose: each must be caught.
 
 A check that no mutant fails is not a check.  Each mutant is applied from outside
-(:mod:`.retrylab.mutants`) and names the guarantees by which it may be found.  They stand
-by what is broken: works and who waits for them (:mod:`.work`), the router and what it says
+(:mod:`trio_envserve.retrylab.mutants`) and names the guarantees by which it may be found.  They
+stand by what is broken: works and who waits for them (:mod:`.work`), the router and what it says
 (:mod:`.router`), workers and their processes (:mod:`.workers`), the client's side
 (:mod:`.client`), the journal (:mod:`.journal`), hosts and their leases (:mod:`.leases`), and
 what is done to many at once (:mod:`.batches`).

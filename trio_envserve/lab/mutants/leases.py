@@ -1,6 +1,6 @@
 """Hosts and their leases: one mutant for each rule of theirs, and for what a router makes of them.
 
-A simulated world has hosts for these (:class:`~..simulation.plan.HostPlan`).
+A simulated world has hosts for these (:class:`~trio_envserve.lab.simulation.plan.HostPlan`).
 """
 
 from __future__ import annotations

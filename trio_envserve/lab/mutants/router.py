@@ -1,4 +1,4 @@
-"""Mutants of the router: what it does with the cache's word, and what it says."""
+"""Mutants of the router: what it does with the word of the works, and what it says."""
 
 from __future__ import annotations
 

@@ -1958,7 +1958,7 @@ class World(BaseWorld[Fault]):
         self.schedule(self.plan.moments, self.plan.busy_s)
 
     def luck_of(self, name: str) -> Random:
-        """A source of its own for each who draws: see :class:`~..kit.process.Process`."""
+        """A source of its own for each who draws: see :class:`.world.Process`."""
         return Random(f"{self.seed}/{name}")
 
     def new_id(self) -> bytes:

@@ -2,8 +2,8 @@
 
 Theory of operation
 -------------------
-Four lifelines (:mod:`.retrylab.draw`): its client, the router, whichever worker it comes
-to, and the environment's code there.  Only messages that say something about the
+Four lifelines (:mod:`trio_envserve.retrylab.draw`): its client, the router, whichever worker it
+comes to, and the environment's code there.  Only messages that say something about the
 request are drawn.  Which those are is learned from the trace as it is read, since a
 request gets its id from its client and its dispatch number from its router.
 
