@@ -31,17 +31,16 @@ from trio_envserve.core.host_messages import (
     decode,
     encode,
 )
-from trio_envserve.core.host_pool import KEPT_BYTES, KEPT_ITEMS, PAST_HOSTS, Hosts, ToHost
+from trio_envserve.core.host_pool import KEPT_BYTES, KEPT_ITEMS, PAST_HOSTS, ToHost
 from trio_envserve.core.journal import Record
 from trio_envserve.core.key_records import KeyAct, KeyName
 from trio_envserve.core.lease import NO_LEASE_S, LeaseTerms
 from trio_envserve.core.limits import ServerLimits
-from trio_envserve.core.lives import Part, Phase, Pool
+from trio_envserve.core.lives import Part, Phase
 from trio_envserve.core.messages import Beat
-from trio_envserve.core.messages import encode as encode_worker
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.router import Router
-from trio_envserve.core.router_effects import Spawn, ToWorker
+from trio_envserve.core.router_effects import ToWorker
 from trio_envserve.core.router_inputs import (
     Exited,
     HostsDead,
@@ -54,7 +53,7 @@ from trio_envserve.core.router_inputs import (
 from trio_envserve.core.terms import Status, Tenure, Verdict
 from trio_envserve.core.worker_range import WorkerRange
 
-from .host_rig import EPOCH, HELLO, TERMS, Link, about, hello_of, joined, last, starting
+from .host_rig import BEAT, EPOCH, HELLO, TERMS, Link, about, hello_of, joined, last, starting
 from .keyed import Journaled, told
 
 
@@ -103,14 +102,6 @@ def test_g9_a_host_without_a_lease_lost_its_workers_when_it_was_back():
     link.settle()
     assert link.pool.accepts(link.pool.lives[b"w0-1"])
     assert link.pool.restarts == 0
-
-
-def test_a_slot_of_this_machine_is_no_business_of_hosts():
-    pool = Pool(1, ServerLimits(), Link().ids)
-    hosts = Hosts(pool, TERMS, EPOCH)
-    (spawn,) = pool.tick(0.0)
-    assert isinstance(spawn, Spawn)
-    assert not hosts.take(spawn)
 
 
 def test_what_is_over_changes_nothing():
@@ -506,23 +497,50 @@ def test_past_the_most_workers_and_the_most_hosts_a_host_waits():
     assert [past["state"] for past in refused] == ["refused"]
 
 
-def test_workers_of_one_host_run_so_many_dispatches_together():
-    """Each had a bound, and all of them none."""
-    most = NUMBERS_MOST // 2
-    lives = [[b"w%d" % n, b"i" * 16, 7, b"", most, [0, most], n] for n in range(3)]
-    link = Link()
-    with pytest.raises(ProtocolError, match="run 98304 dispatches"):
-        said(link, first_hello()._replace(lives=lives))
+LIFE: list[Any] = [b"w9-1", b"i" * 16, 7, b"", 1, [], 0]
+"""A worker that lives on, as its host states it."""
 
 
-def test_what_is_no_hello_of_a_worker_is_no_statement():
-    """It ended the router."""
-    link = Link()
-    for hello in (b"\xff", encode_worker(Beat(1, [], {}))):
-        lives = [[b"w9-1", b"i" * 16, 7, hello, 1, [], 0]]
-        with pytest.raises(ProtocolError):
-            said(link, first_hello()._replace(lives=lives))
-    assert not link.hosts.hosts
+def life(**changed: Any) -> list[Any]:
+    """That of another worker in a few fields."""
+    names = ("worker", "incarnation", "pid", "hello", "next", "running", "is_to_end")
+    return list({**dict(zip(names, LIFE, strict=True)), **changed}.values())
+
+
+HALF = NUMBERS_MOST // 2
+WRONG_LIVES: dict[str, list[Any]] = {
+    "twice": [LIFE] * 2,
+    "it runs what was not dispatched": [life(running=[0, 2])],
+    "it runs too many": [life(next=1 << 30, running=[0, 1 << 30])],
+    "they run too many": [life(worker=b"w%d" % n, next=HALF, running=[0, HALF]) for n in range(3)],
+    "a hello that is none": [life(hello=b"\xff")],  # it ended the router
+    "a hello that is a beat": [life(hello=BEAT)],
+    "the name of another worker": [life(worker=b"w0-1")],
+    "too short": [LIFE[:-1]],
+    "an incarnation that is short": [life(incarnation=b"i")],
+    "a process below 0": [life(pid=-7)],
+    "spans backwards": [life(running=[2, 1])],
+    "a name that is text": [life(worker="w")],
+    "no list": [b"w"],
+}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"lives": lives} for lives in WRONG_LIVES.values()),
+        {"to": b"short"}, {"continues": [b"c" * 16] * 17},
+    ],
+    ids=[*WRONG_LIVES, "a router whose id is short", "more tenures than it may continue"],
+)  # fmt: skip
+def test_a_statement_of_lives_that_is_none_is_refused(wrong: dict[str, Any]):
+    link = joined()
+    hello = first_hello()._replace(lives=[], epoch=b"x" * 16, to=EPOCH, continues=[b"c" * 16])
+    with pytest.raises(ProtocolError):
+        said(link, hello._replace(**wrong))
+    assert [host.name for host in link.hosts.hosts.values()] == ["a"]
+    said(link, hello._replace(lives=[LIFE]))
+    assert [each.code for each in refusals(link, b"z")] == ["over"], "it is no router before"
 
 
 def test_a_host_that_takes_nothing_in_gets_no_work_and_then_is_over():
@@ -704,22 +722,20 @@ def test_a_host_that_is_not_known_to_hear_the_router_gets_no_more_and_holds_up_n
     assert not quiet.held
 
 
-def test_what_was_of_a_host_that_is_gone_is_opened_for_nobody():
+@pytest.mark.parametrize("how", ["it is lost", "it leaves"])
+def test_what_was_of_a_host_that_is_gone_is_opened_for_nobody(how: str):
     link = sized(1, 3)
-    link.cut = True
-    link.second(40)
-    assert not link.hosts.hosts
+    if how == "it leaves":
+        link.host.leave()
+        link.second()
+    else:
+        link.cut = True
+        link.second(40)
+        assert not link.hosts.hosts
     assert not link.pool.parts
     link.need = MUCH
     link.second(3)
     assert link.pool.wanted == 0
-
-
-def test_a_host_that_leaves_or_is_set_aside_is_no_part_any_more():
-    link = sized(1, 3)
-    link.host.leave()
-    link.second()
-    assert not link.pool.parts
 
 
 def test_the_next_router_keeps_the_workers_that_there_are():
@@ -788,19 +804,14 @@ def test_g2_what_runs_goes_on_and_is_answered_by_the_next_router():
     assert other.router.pool.lives[WORKER].phase is Phase.READY
     assert other.router.pool.lives[WORKER].held, "no work before it is known to hold its lease"
     assert not other.unknown
+    counters = other.router.works.counters
+    assert (counters.dispatched, counters.reruns) == (0, 0), "it was, by the router before"
     other.runs = first.runs
     other.end(payload=b"outcome")
     other.disk()
     outcome, payload = told(other)
     assert (outcome.status, payload, outcome.executions) == (Status.RESULT, b"outcome", 1)
     assert len(first.runs) == 1
-
-
-def test_what_was_dispatched_before_is_not_counted_as_dispatched_again():
-    other = Followed(Journaled.running())
-    other.back(0)
-    counters = other.router.works.counters
-    assert (counters.dispatched, counters.reruns) == (0, 0)
 
 
 def test_nothing_is_said_before_what_runs_is_merged():
