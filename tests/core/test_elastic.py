@@ -59,14 +59,21 @@ def said(pair: Pair, text: str) -> list[str]:
 # -- growing ---------------------------------------------------------------------------
 
 
-def test_it_grows_once_a_request_has_waited_for_long_and_not_before():
+def test_it_grows_once_a_request_has_waited_for_long_and_not_before_and_says_why():
     pair = Elastic()
+    stats = pair.router.stats()
+    assert (stats["workers_least"], stats["workers"], stats["workers_most"]) == (2, 2, 8)
+    assert (stats["resized"], stats["oldest_wait_s"]) == ("", 0.0)
     pair.ask_for(3)
     pair.advance(GROW_S - 0.5)
     assert (pair.wanted(), len(pair.runs)) == (2, 2)
+    assert pair.router.stats()["oldest_wait_s"] == 4.5
     pair.advance(0.5)
     assert (pair.wanted(), pair.serving(), len(pair.runs)) == (3, 3, 3)
-    assert said(pair, "2 -> 3 workers: a request has waited for 5.0 s")
+    stats = pair.router.stats()
+    assert (stats["workers"], stats["bounds"]["running"]) == (3, 3)
+    assert stats["resized"] == "2 -> 3 workers: a request has waited for 5.0 s"
+    assert said(pair, stats["resized"])
 
 
 def test_it_doubles_at_most_and_ends_at_its_most():
@@ -212,21 +219,3 @@ def test_a_server_that_slept_does_neither():
     pair.advance(1.0)
     pair.advance(1000.0, step_s=1000.0)
     assert pair.wanted() == 4
-
-
-# -- what it says ----------------------------------------------------------------------
-
-
-def test_statistics_have_the_bounds_and_the_reason():
-    pair = Elastic()
-    stats = pair.router.stats()
-    assert (stats["workers_least"], stats["workers"], stats["workers_most"]) == (2, 2, 8)
-    assert (stats["resized"], stats["oldest_wait_s"]) == ("", 0.0)
-    pair.ask_for(4)
-    pair.advance(2.0)
-    assert pair.router.stats()["oldest_wait_s"] == 2.0
-    pair.advance(GROW_S)
-    stats = pair.router.stats()
-    assert (stats["workers_least"], stats["workers"], stats["workers_most"]) == (2, 4, 8)
-    assert stats["resized"] == "2 -> 4 workers: a request has waited for 5.0 s"
-    assert stats["bounds"]["running"] == 4

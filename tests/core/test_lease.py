@@ -83,22 +83,15 @@ def test_within_the_bound_the_router_never_waits_too_little(
 # -- the host -------------------------------------------------------------------------
 
 
-def test_no_worker_starts_before_the_first_answer():
-    lease = joined()
-    assert not lease.holds(0.0)
-    lease.beat(1.0)
-    assert not lease.holds(1.0)
-    assert lease.answer(T1, 1) == 21.0
-    assert lease.holds(20.9)
-    assert not lease.holds(21.0)
-
-
 def test_an_answer_renews_from_when_its_beat_was_read():
     lease = joined()
     assert lease.beat(1.0) == beat(1, 0)
     assert lease.beat(5.0) == beat(2, 0)
     assert lease.answer(T2, 1) is None, "that is another tenure"
+    assert not lease.holds(5.0), "no worker starts before the first answer"
     assert lease.answer(T1, 1) == 21.0
+    assert lease.holds(20.9)
+    assert not lease.holds(21.0)
     assert lease.beat(6.0) == beat(3, 1)
     assert lease.answer(T1, 3) == 26.0
     assert lease.answer(T1, 2) is None, "an older one changes nothing"
@@ -146,7 +139,7 @@ def test_only_the_newest_hello_is_answered():
 # -- the router -----------------------------------------------------------------------
 
 
-def test_a_host_is_lost_by_the_last_beat_that_was_answered():
+def test_a_host_is_lost_by_the_last_beat_that_was_answered_and_never_answered_again():
     leases = router()
     assert leases.beat("a", T1, beat(1, 0), 5.0)
     assert leases.beat("a", T1, beat(2, 1), 10.0)
@@ -154,12 +147,6 @@ def test_a_host_is_lost_by_the_last_beat_that_was_answered():
     (lost,) = leases.lost(10.0 + TERMS.wait_s)
     assert (lost.host, lost.tenure) == ("a", T1)
     assert leases.lost(1e9) == []
-
-
-def test_what_is_lost_is_never_answered_again():
-    leases = router()
-    leases.beat("a", T1, beat(1, 0), 0.0)
-    leases.lost(100.0)
     assert not leases.beat("a", T1, beat(2, 1), 100.0)
     assert leases.hello("a", T1, 2, [], 100.0) == (Reception.OVER, None)
     assert leases.hello("a", T2, 1, [], 100.0) == (Reception.WELCOME, None)
@@ -200,6 +187,9 @@ def test_a_host_leaves_and_its_hellos_are_numbered():
     assert leases.leave("a", T1) is not None
     assert leases.leave("a", T1) is None
     assert leases.hello("a", T1, 9, [], 1.0)[0] is Reception.OVER
+    assert leases.hello("a", T3, 1, [T2, T4], 1.0)[0] is Reception.WELCOME
+    assert leases.leave("a", T3) is not None
+    assert leases.hello("a", T4, 1, [], 2.0)[0] is Reception.OVER, "it was said to have ended"
 
 
 def test_a_host_whose_answers_do_not_arrive_is_not_fresh():
@@ -275,10 +265,8 @@ def test_a_tenure_of_the_router_before_may_be_continued():
 def test_what_is_continued_is_counted_from_its_own_beats_after_that():
     leases = followed()
     leases.hello("a", T2, 1, (), 102.0, with_epoch=EPOCH, continues=[T1], to=OTHER)
-    assert leases.beat("a", T2, LeaseBeat(1, 0, OTHER), 120.0)
-    assert leases.beat("a", T2, LeaseBeat(2, 1, OTHER), 140.0)
-    assert leases.beat("a", T2, LeaseBeat(3, 2, OTHER), 165.0)
-    assert leases.beat("a", T2, LeaseBeat(4, 3, OTHER), 189.0)
+    for number, at_s in enumerate((120.0, 140.0, 165.0, 189.0), 1):
+        assert leases.beat("a", T2, LeaseBeat(number, number - 1, OTHER), at_s)
     assert leases.lost(189.0 + TERMS.wait_s - 0.1) == []
     assert len(leases.lost(189.0 + TERMS.wait_s)) == 1
 
@@ -306,13 +294,6 @@ def test_a_late_hello_to_the_next_router_does_not_prove_that_nothing_runs():
     assert before.take_dead(1.0) == []
     assert leases.hello("a", T2, 1, [T1], 2.0) == (Reception.WELCOME, None)
     assert before.take_dead(2.0) == [OTHER]
-
-
-def test_a_late_hello_of_a_tenure_that_has_ended_is_not_welcome():
-    leases = router()
-    assert leases.hello("a", T3, 1, [T1, T2], 1.0)[0] is Reception.WELCOME
-    assert leases.leave("a", T3) is not None
-    assert leases.hello("a", T2, 1, [], 2.0) == (Reception.OVER, None)
 
 
 def test_without_a_lease_no_clock_says_that_a_host_is_dead():
