@@ -169,18 +169,6 @@ async def test_last_words_arrive(bench):
         assert await b.take(router, 50) == [[route, b"bye"]] * 50
 
 
-async def test_each_connection_has_a_route_of_its_own(bench):
-    async with bench() as b, b.router() as router:
-        async with b.dealer(router) as one, b.dealer(router) as two:
-            assert one.send_nowait([b"one"])
-            assert two.send_nowait([b"two"])
-            got = await b.take(router, 2)
-            routes = {word: route for route, word in got}
-            assert len(set(routes.values())) == 2
-            assert router.send_nowait(routes[b"two"], [b"hi"])
-            assert await b.take(two, 1) == [[b"hi"]]
-
-
 async def test_large_frames_arrive_as_views(bench):
     large = random.Random(1).randbytes(1_000_000)
     async with bench() as b, b.router() as router, b.dealer(router) as dealer:

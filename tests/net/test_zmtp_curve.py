@@ -203,20 +203,14 @@ def test_frames_of_one_side_are_not_taken_as_the_others():
         fed(client, data)
 
 
-@pytest.mark.parametrize("at", [10, 17, 20, 40, -1])
-def test_a_changed_bit_ends_the_connection(at):
+@pytest.mark.parametrize(
+    ("size", "at"), [*((100, at) for at in (10, 17, 20, 40, -1)), (90_000, 50_000)]
+)
+def test_a_changed_bit_ends_the_connection(size, at):
     client, server = opened()
-    data = bytearray(sealed(client, [b"hello" * 20]))
+    data = bytearray(sealed(client, [b"h" * size]))
     data[at] ^= 1
     with pytest.raises(FramingError):
-        fed(server, bytes(data))
-
-
-def test_a_changed_bit_of_a_large_frame_ends_the_connection():
-    client, server = opened()
-    data = bytearray(sealed(client, [b"h" * 90_000]))
-    data[50_000] ^= 1
-    with pytest.raises(FramingError, match="does not open"):
         fed(server, bytes(data), cut=4096)
 
 

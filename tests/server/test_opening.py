@@ -3,7 +3,6 @@ their arguments and close again, without sockets and processes."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -270,15 +269,6 @@ async def test_what_is_given_reaches_the_workers_and_what_is_not_has_its_default
 async def test_keys_need_messages_of_sizes_that_can_be_sealed(set_up: dict[str, Any]) -> None:
     async with open_server(**CURVE):
         assert set_up["setup"].wire == sealed_wire(WireLimits()) != WireLimits()
-
-
-def test_without_trio_it_is_said_what_is_needed() -> None:
-    async def main() -> None:
-        async with open_server():
-            pass
-
-    with pytest.raises(RuntimeError, match="open_server needs trio, and asyncio runs here"):
-        asyncio.run(main())
 
 
 @virtual

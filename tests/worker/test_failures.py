@@ -9,20 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.memory import ADDRESS, pair, virtual
+from tests.memory import pair, virtual
 from tests.worker import hostile_code
 from trio_envserve import (
     EnvironmentUnavailable,
     ModelError,
     NeverStarted,
-    Rollout,
     RolloutFailed,
-    ServerLimits,
-    WireLimits,
-    open_client,
-    open_server,
 )
-from trio_envserve.net import MemoryNetwork
 from trio_envserve.worker import failures
 from trio_envserve.worker.failures import (
     COPIES,
@@ -260,31 +254,6 @@ def test_of_a_long_text_both_ends_are_kept():
     cut = f"{'a' * half}\n[... 1000 characters cut ...]\n{'b' * half}"
     assert describe_exception(ValueError(long)).message == cut
     assert len(describe_exception(ValueError("x" * 1_000_000)).traceback) <= TRACEBACK_CHARS
-
-
-# -- an error larger than a frame ------------------------------------------------
-# An error whose texts were larger than a frame could not be sent, so that its
-# call waited for ever (found while writing down what a frame may hold).
-
-
-@virtual
-async def test_an_error_larger_than_a_frame_is_clipped():
-    async def fail(rollout: Rollout) -> None:
-        raise ValueError("long " * 10_000)
-
-    network = MemoryNetwork()
-    wire = WireLimits(message_bytes=8 * 1024, header_bytes=8 * 1024)
-    async with (
-        open_server(
-            fail, workers=0, network=network, bind=ADDRESS, wire=wire,
-            limits=ServerLimits(window=100),
-        ),
-        open_client(ADDRESS, network=network, wire=wire) as client,
-    ):  # fmt: skip
-        error = (await client.outcome("anything")).error
-    assert isinstance(error, RolloutFailed)
-    assert "long long" in str(error)
-    assert "left out" in str(error)
 
 
 class Down(EnvironmentUnavailable):

@@ -265,6 +265,7 @@ async def test_a_large_result_is_cut_in_its_thread(autojump_clock: Any) -> None:
 async def test_the_texts_of_an_error_fit_into_a_message(
     autojump_clock: Any, message_bytes: int, most_bytes: int
 ) -> None:
+    """One with larger texts could not be sent, so that its call waited for ever."""
     error = ValueError("mine")
     for _ in range(64):
         error.add_note("\u00e9" * 8 * KIB)

@@ -363,25 +363,6 @@ async def test_a_worker_ends_with_its_stream(autojump_clock):
     assert ended == ["rollout", "teardown"]
 
 
-async def test_all_that_have_arrived_begin_though_each_waits_for_the_last():
-    begun = []
-    all_there = trio.Event()
-
-    async def body(rollout):
-        begun.append(rollout.input)
-        if len(begun) == 100:
-            all_there.set()
-        await all_there.wait()
-        return rollout.input
-
-    async with opened(body) as (router, _):
-        for each in range(100):
-            router.dispatch(each)
-        ends = await router.outcomes(100)
-    assert begun == list(range(100))
-    assert len(ends) == 100
-
-
 async def test_an_outcome_is_sent_while_code_that_does_not_wait_keeps_the_others_waiting():
     """It waited until all that had arrived was done."""
     left: list[int] = []

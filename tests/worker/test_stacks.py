@@ -77,14 +77,6 @@ async def test_code_that_is_not_trio_is_shown_where_it_stands(backend: str):
     assert Path(helpers.__file__).name in text
 
 
-async def test_what_has_ended_has_no_stack():
-    environment = Trio()
-    environment.gate.set()
-    async with pair(environment) as (_, client):
-        await client.run_rollout(0)
-        assert await client.stack(0) is None
-
-
 # -- tasks, threads and tasks of asyncio, without a worker -------------------------------
 
 NAME = "request ab#1"

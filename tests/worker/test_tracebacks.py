@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from tests.memory import ADDRESS, pair, virtual
-from trio_envserve import ConfigError, EnvironmentBroken, RolloutFailed, open_client, open_server
+from trio_envserve import EnvironmentBroken, RolloutFailed, open_client, open_server
 from trio_envserve.envs import arithmetic
 from trio_envserve.net import MemoryNetwork
 from trio_envserve.worker import tracebacks
@@ -172,13 +172,6 @@ async def test_a_function_with_another_name_in_its_head_ends_a_call(
     ):
         with pytest.raises(EnvironmentBroken, match=hint):
             await client.run_rollout(1)
-
-
-async def test_a_typo_in_the_name_ends_open_server():
-    """It was ten minutes of silence."""
-    with pytest.raises(ConfigError, match="did you mean 'arithmetic'"):
-        async with open_server("arithmatic"):
-            pass
 
 
 def calls_trio(rollout: Any) -> None:
