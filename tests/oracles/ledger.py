@@ -117,13 +117,12 @@ def beside_tests(family: str) -> dict[str, Callable[[Any], None]]:
 def registered_rows() -> Iterator[Row]:
     """The mutants of the simulator, those of hosts as a family of their own."""
     from tests.core.test_router_grouping_mutants import HISTORIES
-    from trio_envserve.lab.mutants import MUTANTS
-    from trio_envserve.lab.mutants.leases import FAMILY
+    from trio_envserve.lab.mutants import LEASES, MUTANTS
 
     law = "core/test_router_grouping_mutants.py::test_the_law_catches[{}]"
     for mutant in MUTANTS:
         tests = (law.format(mutant.name),) if mutant.name in HISTORIES else ()
-        family = "leases" if mutant in FAMILY.mutants else "simulator"
+        family = "leases" if mutant in LEASES.mutants else "simulator"
         yield Row(mutant.name, family, mutant.guarantees, tests)
 
 

@@ -13,7 +13,7 @@ import ast
 import difflib
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar, final
@@ -42,20 +42,13 @@ class Patches:
         mapping[key] = value
         self._undo.append(lambda: mapping.__setitem__(key, before))
 
-    def replacing(self, target: Any, name: str) -> Callable[[F], F]:
-        """A decorator: the function takes the place of an attribute."""
-        return _decorator(partial(self.attribute, target, name))
-
     def around(self, target: Any, name: str) -> Callable[[F], F]:
-        """The same, and the function is given what was there before its other arguments."""
+        """A decorator: the function takes the place of an attribute, and is given what was there
+        before its other arguments."""
         return _decorator(partial(self.attribute, target, name), vars(target)[name])
 
-    def cell(self, table: MutableMapping[Any, Any], key: Any) -> Callable[[F], F]:
-        """A decorator: the function takes the place of a value of a table."""
-        return _decorator(partial(self.item, table, key))
-
     def around_cell(self, table: MutableMapping[Any, Any], key: Any) -> Callable[[F], F]:
-        """The same, and the function is given what was there before its other arguments."""
+        """The same of a value of a table."""
         return _decorator(partial(self.item, table, key), table[key])
 
     def source(self, function: Any, before: str, after: str) -> None:
@@ -87,18 +80,39 @@ class Patches:
             self._undo.pop()()
 
 
-def _decorator(put: Callable[[Any], None], original: Any = None) -> Callable[[F], F]:
+def _decorator(put: Callable[[Any], None], original: Any) -> Callable[[F], F]:
     def decorate(function: F) -> F:
         def call(*args: Any, **named: Any) -> Any:
             return function(original, *args, **named)
 
-        put(function if original is None else call)
+        put(call)
         return function
 
     return decorate
 
 
 Apply: TypeAlias = Callable[[Patches], None]
+"""Function that breaks what a mutant breaks."""
+
+
+def text(function: Any, before: str, after: str) -> Apply:
+    """A function has other text in some place of its source, see :meth:`Patches.source`."""
+    return lambda patches: patches.source(function, before, after)
+
+
+def named(target: Any, name: str, value: Any) -> Apply:
+    """A class or a module has another attribute of this name."""
+    return lambda patches: patches.attribute(target, name, value)
+
+
+def cells(table: MutableMapping[Any, Any], keys: Iterable[Any], value: Any) -> Apply:
+    """A table has another value under each of these keys."""
+
+    def change(patches: Patches) -> None:
+        for key in keys:
+            patches.item(table, key, value)
+
+    return change
 
 
 class Mutant(NamedTuple):
@@ -156,11 +170,23 @@ class Family:
 
         def add(apply: Apply) -> Apply:
             name = getattr(apply, "__name__", "").replace("_", "-")
-            prose = " ".join((apply.__doc__ or "").split())
-            found = Mutant(
-                name, prose, guarantees or self.guarantees, frozenset((*self.needs, *needs)), apply
-            )
-            self.mutants.append(found)
+            self._add(name, guarantees, needs, " ".join((apply.__doc__ or "").split()), apply)
             return apply
 
         return add
+
+    def table(self, *rows: tuple[Any, ...]) -> None:
+        """Mutants as rows: name, guarantees in one text, needs, prose, and changes."""
+        for name, guarantees, needs, prose, *changes in rows:
+            self._add(name, tuple(guarantees.split()), needs, prose, partial(_change, changes))
+
+    def _add(
+        self, name: str, by: tuple[str, ...], needs: Iterable[Any], prose: str, apply: Apply
+    ) -> None:
+        needed = frozenset((*self.needs, *needs))
+        self.mutants.append(Mutant(name, prose, by or self.guarantees, needed, apply))
+
+
+def _change(changes: Sequence[Apply], patches: Patches) -> None:
+    for change in changes:
+        change(patches)

@@ -1,0 +1,1123 @@
+"""Variants of the core that are broken on purpose: each must be caught.
+
+A check that no mutant fails is not a check.  Each mutant is applied from outside
+(:mod:`trio_envserve.retrylab.mutants`) and names the guarantees by which it may be found, and the
+kinds of fault without which it does nothing.  Most are one place of the source that reads
+otherwise: a row of a table, with name, guarantees, needs and one line of prose.  A mutant that
+has to remember something is a function.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ..core import call_table, client, executions, lease, lives, messages, outcomes, router
+from ..core.account import Accounts
+from ..core.announced import Announcements
+from ..core.call_steps import CallInput
+from ..core.calls import Stage, limit_passed
+from ..core.client import ClientCore
+from ..core.client_inputs import CallsCancelled
+from ..core.client_pings import Pings
+from ..core.client_sessions import Sessions as ClientSessions
+from ..core.clock import AwakeClock
+from ..core.closing import Closing
+from ..core.dispatches import Dispatches
+from ..core.earlier_epochs import EarlierEpochs
+from ..core.elastic import Elastic
+from ..core.health import Health
+from ..core.host import Host, SetDeadline
+from ..core.host_link import Outbox
+from ..core.host_pool import Hosts
+from ..core.lease import HostLease, Leases, LeaseTerms
+from ..core.lives import Life, LifeInput, Phase, Pool
+from ..core.ranges import Ranges
+from ..core.router import Router
+from ..core.router_effects import Lost, ToClient
+from ..core.router_inputs import ClientMessage, HostsLive, Tick, WorkerBack
+from ..core.scheduler import Scheduler
+from ..core.sessions import Session, Sessions
+from ..core.work import Ended, WorkInput, Works, WorkState
+from ..core.worker import WorkerCore
+from ..core.workforce import ExecutionEnded, Workforce
+from ..host import guard
+from ..retrylab.mutants import Family, Mutant, Patches, cells, find_in, named, text
+from .simulation.plan import ANY, Fault
+
+__all__ = ["MUTANTS", "NOT_BY_CHANCE", "Mutant", "Patches", "find", "find_in"]
+
+NOT_BY_CHANCE: Mapping[str, str] = {
+    "any-router-answers-a-beat": (
+        "a host says hello before it beats: several hellos must be lost, and an old one be late"
+    ),
+}
+"""Mutants that random runs do not show, each with its reason: a search of every order does."""
+
+TABLE = Works.TABLE
+WITHOUT_OUTCOME = (WorkState.HELD, WorkState.WAITING, WorkState.RUNNING)
+OPEN = (*WITHOUT_OUTCOME, WorkState.COMPLETED)
+_S, _L = Stage, LifeInput
+
+
+def without(finished: Any, sequence: int) -> Any:
+    """Finished sequences, but for one."""
+    kept = type(finished)()
+    for start, stop in finished.spans():
+        kept.add_span(start, min(stop, sequence) if start <= sequence < stop else stop)
+        if start <= sequence < stop:
+            kept.add_span(sequence + 1, stop)
+    return kept
+
+
+# -- requests, sessions, and their bounds ------------------------------------------------------
+
+WORKS = Family(ANY)
+
+
+@WORKS.mutant("G1")
+def duplicates_run_again(patch: Patches) -> None:
+    """A duplicate of a running request is queued, and runs as well."""
+
+    @patch.around(Works, "request")
+    def again(request: Any, self: Any, session: Any, sequence: int, ask: Any, asker: Any) -> Any:
+        ticket = session.tickets.get(sequence)
+        work = None if ticket is None else ticket.work
+        if work is not None and work.name is None and work.state is WorkState.RUNNING:
+            if work.body is None:
+                work.body = ask.body
+                self.accounts.hold(work.account, work.body_bytes)
+            self.accounts.run(work.account, -1)
+            self.accounts.place(work.account, +1)
+            work.state = WorkState.WAITING
+            self._queue(work)
+        return request(self, session, sequence, ask, asker)
+
+
+@WORKS.mutant()
+def spans_one_too_long(patch: Patches) -> None:
+    """A span that a statement finishes has one more at its end."""
+
+    @patch.around(Ranges, "gaps")
+    def longer(gaps: Any, self: Ranges, stop: int) -> Ranges:
+        made = Ranges()
+        for start, end in gaps(self, stop).spans():
+            made.add_span(start, end + 1)
+        return made
+
+
+@WORKS.mutant("G7", "G8")
+def finish_frees_a_running_request(patch: Patches) -> None:
+    """A request that is finished while it runs is taken for ended: nobody stops it."""
+
+    @patch.around_cell(TABLE[WorkInput.LEAVE], WorkState.RUNNING)
+    def finish(leave: Any, self: Any, work: Any, ticket: Any) -> None:
+        execution = work.execution
+        leave(self, work, ticket)
+        if work.name is None:
+            self._stopping.remove(execution)
+            if execution.number in execution.worker.live:
+                execution.worker.end(execution)
+            execution.worker.accepting = True
+
+
+@WORKS.mutant("G7", "G8")
+def cancelled_is_kept(patch: Patches) -> None:
+    """A request cancelled while it runs keeps "cancelled" as the outcome for a retry."""
+
+    @patch.around_cell(TABLE[WorkInput.LEAVE], WorkState.RUNNING)
+    def finish(leave: Any, self: Any, work: Any, ticket: Any) -> None:
+        if work.name is not None:
+            leave(self, work, ticket)
+            return
+        ticket.session.tickets[ticket.sequence] = ticket
+        self.sessions.busy(ticket.session)
+        self.answer(work, outcomes.stopped)
+
+
+@WORKS.mutant("G7", "G8", needs=(Fault.SHORT_LEASE, Fault.KILL_CLIENT))
+def lease_ends_and_work_goes_on(patch: Patches) -> None:
+    """Requests that a client left running when its lease ended are not cancelled."""
+
+    @patch.around_cell(TABLE[WorkInput.LOSE], WorkState.RUNNING)
+    def lose(original: Any, self: Any, work: Any, ticket: Any) -> None:
+        execution = work.execution
+        original(self, work, ticket)
+        if work.name is None:
+            self._stopping.remove(execution)
+            execution.is_wanted, execution.body = False, None
+
+
+@WORKS.mutant("G4", "G9")
+def kept_outcomes_are_evicted(patch: Patches) -> None:
+    """A new outcome throws away those that its session has not fetched yet."""
+
+    @patch.around_cell(TABLE[WorkInput.REPORT], WorkState.RUNNING)
+    def evict(complete: Any, self: Any, work: Any, brought: Any) -> None:
+        session = self.sessions.known.get(work.account.id)
+        others = [] if session is None else list(session.tickets.values())
+        for other in others:
+            if other.kept is not None and other.key is None:
+                session.finished.add(other.sequence)
+                self._forget(other)
+        complete(self, work, brought)
+
+
+@WORKS.mutant("G6", "G1", "G2", "CRASH", needs=(Fault.HOSTILE,))
+def conflict_replaces_the_first(patch: Patches) -> None:
+    """Another payload under the same id takes the place of the one that waits."""
+
+    @patch.around(Works, "request")
+    def replace(request: Any, self: Any, session: Any, sequence: int, ask: Any, asker: Any) -> Any:
+        ticket = session.tickets.get(sequence)
+        work = None if ticket is None else ticket.work
+        if work is None or work.name is not None or work.state is not WorkState.WAITING:
+            return request(self, session, sequence, ask, asker)
+        work.body = ask.body
+        return None
+
+
+WORKS.table(
+    ("finished-looks-unseen", "G2 G7 G9", (),
+     "A finished request is forgotten, and then looks like never seen.",
+     named(Session, "has_finished", lambda self, sequence: False)),
+    ("reruns-without-consent", "G2", (),
+     "A dead worker's requests run again, whether or not anybody has consented.",
+     text(Works.may_rerun, "return consent and ", "return ")),
+    ("reruns-for-ever", "G2", (Fault.POISON,),
+     "Consent to a rerun is consent to any number: what kills its workers never ends.",
+     text(Works.may_rerun, " and work.executions < work.allowance", "")),
+    ("sync-off-by-one", "G2 G4 G7 G8 G9", (),
+     "A statement finishes all up to its next sequence, that one included.",
+     text(Works.sync, "missing = Ranges()", "missing = Ranges(); next_sequence += 1")),
+    ("sync-names-nothing-missing", "G9", (),
+     "The server never says which requests it has not seen.",
+     text(Works.sync, "missing.add(sequence)", "pass")),
+    ("sync-replays-nothing", "G9", (),
+     "An outcome that was lost on its way is not sent again.",
+     text(Works.sync, "ticket.sent_probe < sent_before", "False")),
+    ("cancel-is-forgotten", "G7 G9", (Fault.MANGLE,),
+     "A cancel that overtakes its request leaves nothing behind: the request runs.",
+     text(Works.cancel, "has_finished(sequence)\n        session.finished.add(sequence)",
+          "has_finished(sequence)")),
+    ("deadline-stops-nothing", "G7 G8", (),
+     "A deadline answers the request, and its execution goes on.",
+     text(Works._abort, "self._stopping.append(execution)",
+          "execution.is_wanted, execution.body = False, None")),
+    ("replay-has-a-new-header", "G3", (),
+     "An outcome sent a second time is encoded anew, and differs.",
+     text(Works.request, "self.counters.replayed += 1",
+          "ticket.kept.outcome = ticket.kept.outcome._replace(duration_s=1.5)")),
+    ("digest-is-not-compared", "G6", (Fault.HOSTILE,),
+     "A request is known by its id alone: another payload gets the first one's outcome.",
+     text(Works.request, "not (same and ticket.key == ask.key)", "False")),
+    ("cancel-says-it-never-ran", "G9", (),
+     "The answer to every cancel is that the request did not run.",
+     text(Works._cancel, "ticket.ran if work is None else work.started", "False")),
+    ("kept-outcomes-have-no-bound", "G8", (Fault.TINY_BOUNDS,),
+     "At the bound of kept outcomes dispatching goes on.",
+     named(Accounts, "may_run", lambda self, account: True)),
+    ("a-connection-opens-any-number-of-sessions", "G8", (Fault.HOSTILE,),
+     "Sessions are bounded in all, and not for each connection.",
+     text(Sessions.refusal, ">= self.limits.connection_sessions", "< 0")),
+    ("a-session-at-work-makes-room", "G4 G3 G9 CRASH", (Fault.HOSTILE,),
+     "At the bound of sessions whichever was unheard for longest makes room.",
+     named(Sessions, "_longest_idle", lambda self: next(iter(self.known.values()), None))),
+    ("every-lost-session-was-settled", "G9 G1 G2", (Fault.SHORT_LEASE, Fault.STOP_CLIENT),
+     "The server says of each session that it has forgotten that nothing was unfinished.",
+     named(Sessions, "settled", lambda self, session_id: True)),
+    ("an-ended-nonce-is-forgotten", "G8", (Fault.HOSTILE,),
+     "A hello that comes after the goodbye to its session opens another one.",
+     text(Sessions.goodbye, "self._ended[nonce] = None", "return session")),
+    ("kept-bytes-are-not-counted", "G8", (Fault.TINY_BOUNDS, Fault.CUT_LONG),
+     "Kept outcomes are bounded in number, and not in bytes.",
+     text(Accounts.may_run, "taken.kept_bytes", "0"),
+     text(Accounts.may_run, "account.kept_bytes", "0")),
+    ("sessions-have-no-share-of-their-own", "G8", (Fault.TINY_BOUNDS,),
+     "At the bound, whoever holds most stops all the others.",
+     text(Accounts.may_run, "share * limits", "limits"),
+     text(Accounts.may_run, "if not mine", "return False\n    if not mine")),
+    ("window-is-not-kept", "G8", (Fault.TINY_BOUNDS, Fault.HOSTILE),
+     "A session may have any number of unfinished requests.",
+     text(Works.request, "len(session.tickets) >= self.limits.window", "False")),
+    ("bytes-are-not-given-back", "G8", (),
+     "The bytes of a request's body count as held after it is dropped.",
+     text(Works._drop_body, "self.accounts.hold(work.account, -work.body_bytes)", "pass")),
+)  # fmt: skip
+
+
+# -- the router, and what it says --------------------------------------------------------------
+
+ROUTER = Family(ANY)
+
+EXPIRE_S = 1.0
+"""Time in seconds after which :func:`kept_outcomes_expire` forgets: sooner than any retry."""
+
+
+@ROUTER.mutant("G9")
+def any_server_answers_a_ping(patch: Patches) -> None:
+    """A ping is answered whether the session is known or not: a restart goes unseen."""
+
+    @patch.around_cell(router._HANDLERS, messages.Sync)
+    def sync(original: Any, router: Any, route: Any, message: Any) -> None:
+        if message.session in router.sessions.known:
+            original(router, route, message)
+        else:
+            synced = messages.Synced(message.session, message.probe, [], router.status())
+            router.send(route, synced)
+
+
+@ROUTER.mutant("G2", "G4", "G9")
+def kept_outcomes_expire(patch: Patches) -> None:
+    """An outcome is kept for a second, and then forgotten as if never asked for."""
+
+    @patch.around_cell(router._INPUTS, Tick)
+    def expire(tick: Any, self: Any, given: Tick) -> None:
+        tick(self, given)
+        now_s = given.now_s
+        for session in self.sessions.known.values():
+            for sequence, ticket in list(session.tickets.items()):
+                if ticket.kept is not None:
+                    since_s = self.__dict__.setdefault("since_s", {}).setdefault(ticket.id, now_s)
+                    if now_s - since_s > EXPIRE_S:
+                        self.works.finish(session, Ranges((sequence,)))
+                        session.finished = without(session.finished, sequence)
+
+
+@ROUTER.mutant("G3", "G7", "G8")
+def a_second_answer_is_forwarded(patch: Patches) -> None:
+    """An outcome from an execution that had already ended is kept and sent on."""
+
+    @patch.around(Router, "_stray")
+    def forward(stray: Any, self: Any, late: Any) -> None:
+        stray(self, late)
+        session = self.sessions.known.get(late.session)
+        if session is not None:
+            outcome = messages.Outcome(late.session, late.sequence, 0, "late", 0.0, 1)
+            self.works.out.append(ToClient(session.route, outcome, b"late"))
+            self.accounts.all.kept_count += 1
+
+
+ROUTER.table(
+    ("every-lost-session-is-gone", "G1",
+     (Fault.STOP_CLIENT, Fault.SHORT_LEASE, Fault.IGNORE_CANCEL),
+     "The server says of each session that it does not know that nothing of it runs.",
+     text(Router._session, "Unknown(session_id, gone,", "Unknown(session_id, True,")),
+    ("what-was-sent-is-finished", "G4 G9", (),
+     "An outcome that was handed to the socket counts as received.",
+     text(Works.send, "kept.payload))",
+          "kept.payload)); self.finish(session, Ranges((ticket.sequence,)))")),
+    ("answers-go-to-the-first-connection", "G9", (Fault.NEW_ROUTE,),
+     "A client that has reconnected is answered where it was before.",
+     named(Sessions, "moved", lambda *args: None)),
+    ("leases-run-while-it-is-stopped", "G4", (Fault.SUSPEND, Fault.SHORT_LEASE),
+     "A server that was stopped takes its clients for silent meanwhile.",
+     text(AwakeClock.read, "min(passed_s, self.step_s)", "passed_s")),
+    ("a-dead-pool-is-ready", "G9", (),
+     "Every process counts as a ready worker, whatever has become of it.",
+     named(Pool, "ready_count", lambda self: len(self.lives))),
+    ("a-stopped-pool-is-ready", "G9", (Fault.STOP_WORKER,),
+     "Workers that give no sign of life count as ready until they are dead.",
+     named(Pool, "is_silent", lambda self: False)),
+    ("a-stopping-server-starts-workers", "G7 G8 G9", (Fault.DRAIN_SERVER,),
+     "A server that drains replaces its workers for ever, and never ends.",
+     named(Pool, "stop", lambda self: None)),
+    ("a-stage-of-closing-has-no-end", "G9", (Fault.DRAIN_SERVER, Fault.HANG),
+     "A server that drains waits for what runs as long as that takes.",
+     text(Closing.following, "now_s < self._until_s",
+          "(self.stage is ClosingStage.DRAINING or now_s < self._until_s)")),
+    ("work-begins-while-closing", "G7", (Fault.DRAIN_SERVER,),
+     "A server that drains takes work in as ever.",
+     named(Router, "_never_starts", lambda self: None),
+     named(Workforce, "retire_all", lambda self, now_s: self.pool.stop())),
+    ("what-closing-cancels-did-not-run", "G9", (Fault.DRAIN_SERVER, Fault.HANG),
+     'Requests that still run when a server closes are answered with "did not run".',
+     text(outcomes.stopped, '"cancelled", Verdict.MAY_HAVE_RUN',
+          '"stopping", Verdict.DID_NOT_RUN')),
+)  # fmt: skip
+
+
+# -- workers, their side of the link and the router's, and their processes ---------------------
+
+WORKERS = Family(ANY)
+
+
+@WORKERS.mutant("G1")
+def silence_is_death(patch: Patches) -> None:
+    """A worker that gives no sign of life is declared dead, and lives."""
+    time = lives.TABLE[LifeInput.TIME]
+    cells = {phase: cell for phase, cell in time.items() if phase is not Phase.REAPED}
+
+    def no_proof(pool: Any, life: Any, now_s: float, arg: Any) -> Any:
+        if not (life.heartbeats and now_s - life.heard_s >= pool.limits.silence_kill_s):
+            return cells[life.phase](pool, life, now_s, arg)
+        if not life.leaving:
+            pool.vacate(life, now_s, failed=False)
+        life.phase, life.left_s = Phase.REAPED, now_s - 1.0
+        return pool.step(life, LifeInput.TIME, now_s)
+
+    for phase in cells:
+        patch.item(time, phase, no_proof)
+
+
+@WORKERS.mutant("G1")
+def lost_when_killed(patch: Patches) -> None:
+    """Work is declared lost when the kill is sent, not when the process is reaped."""
+
+    @patch.around(Pool, "step")
+    def note(
+        step: Any, self: Any, life: Any, input: LifeInput, now_s: float, arg: Any = None
+    ) -> Any:
+        effects = step(self, life, input, now_s, arg)
+        if input is LifeInput.KILL and effects:
+            self.__dict__.setdefault("killed", []).append(Lost(life.id, arg))
+        return effects
+
+    @patch.around(Pool, "tick")
+    def declare(tick: Any, self: Any, now_s: float) -> Any:
+        effects = tick(self, now_s)
+        lost, self.__dict__["killed"] = self.__dict__.get("killed", []), []
+        return [*effects, *lost]
+
+
+@WORKERS.mutant("G7", "G8")
+def cancel_stays_at_the_router(patch: Patches) -> None:
+    """The worker is never told that an execution is to stop."""
+
+    @patch.around(Dispatches, "stop")
+    def stop(original: Any, self: Any, executions: Any, now_s: float) -> list[Any]:
+        for execution in executions:
+            execution.is_wanted, execution.body = False, None
+        return []
+
+
+@WORKERS.mutant("G1", "G2", "G4", "G9")
+def what_a_worker_says_it_misses_is_lost(patch: Patches) -> None:
+    """A dispatch that is still on its way is given up, and taken for a death."""
+
+    @patch.around(Workforce, "_missing")
+    def give_up(missing: Any, self: Any, life: Any, message: Any) -> None:
+        worker = self.workers.get(life.id)
+        if worker is None:
+            return
+        for number in Ranges.from_flat(message.numbers):
+            execution = worker.live.get(number)
+            if execution is not None and execution.body is not None:
+                execution.number = worker.next_number  # a new number for the same execution
+                worker.next_number += 1
+                worker.live[execution.number] = worker.live.pop(number)
+                session, work = execution.session, execution.work
+                if execution.is_wanted:
+                    execution.dispatch = messages.Dispatch(
+                        session.id, work.id.sequence, execution.number, session.name
+                    )
+        missing(self, life, message._replace(numbers=Ranges(worker.live).flat()))
+
+
+WORKERS.table(
+    ("a-number-is-run-twice", "G1 G2", (), "A worker runs a dispatch as often as it arrives.",
+     text(WorkerCore._dispatch, "if not self.seen.add(number)",
+          "if self.seen.add(number) is None")),
+    ("a-worker-takes-any-incarnation", "G5 G9", (),
+     "A worker runs any dispatch that reaches it, whichever incarnation it was meant for.",
+     text(WorkerCore._message, "frames[0] != self.incarnation", "False")),
+    ("the-router-hears-any-incarnation", "", (Fault.MANGLE, Fault.RESTART_FAST),
+     "The router believes an earlier incarnation of a worker as it does the present one.",
+     text(Workforce.message, 'frames[1] if len(frames) > 1 else b""',
+          'life.incarnation if life else b""')),
+    ("a-blocked-loop-is-silence", "G9", (Fault.BLOCK_LOOP,),
+     "Only the heartbeat of an event loop that is on time counts as a sign of life.",
+     text(lives.TABLE[_L.HEARTBEAT][Phase.READY], "memory_bytes = now_s,",
+          "memory_bytes = "
+          "life.heard_s if heartbeat.lag_s >= pool.limits.blocked_report_s else now_s,")),
+    ("a-start-may-take-for-ever", "G8 G9", (Fault.SLOW_START,),
+     "A worker that never says hello is waited for.",
+     cells(lives.TABLE[_L.TIME], (Phase.STARTING,), lives.TABLE[_L.TIME][Phase.READY])),
+    ("work-goes-to-who-retires", "G2", (),
+     "A worker that was told to exit still gets executions, which are lost with it.",
+     named(executions.Worker, "open", lambda self: len(self.live) < self.capacity)),
+    ("capacity-is-not-kept", "G8", (),
+     "A worker gets one execution more than it can take at once.",
+     text(executions.Worker.open, "self.capacity)", "self.capacity + 1)")),
+    ("last-words-are-thrown-away", "G4", (Fault.KILL_AFTER_OUTCOME,),
+     "The messages that a worker had sent before it died are not taken in.",
+     text(Workforce.message, "life is None", "life is None or life.phase is Phase.REAPED")),
+    ("an-early-stop-is-forgotten", "G7", (Fault.MANGLE,),
+     "A stop that overtakes its dispatch leaves nothing behind at the worker.",
+     text(WorkerCore._stop, "self._stopped_early.add(number)", "pass")),
+    ("an-outcome-is-sent-once", "G4 G7 G8 G9", (),
+     "A worker forgets an outcome as soon as it was sent.",
+     text(WorkerCore._outcome_made, "kept = self._kept[number] =", "kept =")),
+    ("a-lost-dispatch-is-not-repeated", "G8 G9", (Fault.CUT_WORKER,),
+     "The router hears that a dispatch never arrived, and leaves it at that.",
+     named(Workforce, "_missing", lambda self, life, missing: None)),
+    ("a-worker-never-says-what-it-misses", "G8 G9", (Fault.CUT_WORKER,),
+     "A worker does not notice that a dispatch has not arrived.",
+     named(WorkerCore, "_absent", lambda self, live, cancelled: [])),
+    ("a-replacement-is-never-started", "G9", (), "A slot whose worker has died stays empty.",
+     text(Pool.vacate, "now_s + pause_s", "float('inf')")),
+    ("a-replacement-waits-for-the-dead", "G9", (Fault.SLOW_DEATH,),
+     "A place in the pool stays empty until the old process has ended.",
+     text(Pool.tick, "slot.life is None", "slot.life is None and "
+          "slot.index not in {life.slot for life in self.lives.values()}")),
+    ("an-announced-outcome-is-dropped", "G4 G7 G8 G9", (),
+     "A worker announces an outcome, and has it no more when it is asked for.",
+     text(WorkerCore._outcome_made, "kept.held_bytes = len(payload)", "del self._kept[number]")),
+    ("a-lost-announcement-is-not-repeated", "G7 G8 G9", (),
+     "A worker takes what it has announced once for known.",
+     text(WorkerCore._outcome_made, "kept.held_bytes =", "kept.known = True; kept.held_bytes =")),
+    ("a-lost-fetch-is-not-repeated", "G7 G8 G9", (),
+     "The router asks for an announced outcome once.",
+     named(executions.Worker, "fetches", lambda self: messages.Fetch([], []))),
+    ("a-fetched-outcome-counts-twice", "G8", (),
+     "The room for an outcome under way is counted again when it has arrived.",
+     text(Announcements.remove,
+          "self._accounts.reserve(execution.session, -_size_bytes(execution))", "pass")),
+    ("room-dies-with-a-worker", "G8", (),
+     "Room for what a worker was to send is not given back when it dies.",
+     text(Workforce._lost, "self.dispatches.end(execution)", "execution.fetched and "
+          "self.announced._accounts.reserve(execution.session, execution.size_bytes); "
+          "self.dispatches.end(execution)")),
+    ("announced-outcomes-need-no-room", "G8", (Fault.TINY_BOUNDS,),
+     "Every announced outcome is asked for at once.",
+     named(Accounts, "may_keep", lambda self, session, size_bytes: True)),
+    ("a-worker-that-is-not-needed-is-killed", "G9", (Fault.ELASTIC,),
+     "A pool shrinks by killing workers, whatever they run.",
+     text(Pool.spare, "slot.pause_s = 0.0",
+          "slot.pause_s = 0.0; slot.life and setattr(slot.life, 'heard_s', float('-inf'))")),
+    ("a-pool-grows-without-need", "G8", (Fault.ELASTIC,),
+     "A pool grows, though nobody waits for a worker.",
+     text(Elastic.tick, "before, need,", "before, need._replace(waiting=1, oldest_s=1e9),")),
+    ("a-pool-shrinks-below-its-least", "G9", (Fault.ELASTIC,),
+     "A pool in which nothing runs keeps no worker.",
+     text(Elastic._shrink, "part.bounds.least", "0")),
+    ("a-group-outlives-its-turn", "G2 G9", (Fault.PAUSES, Fault.KILL_WORKER),
+     "What a pause has left of a group of suspects goes where the first of them went.",
+     text(Scheduler.resume, "self._group = None", "pass")),
+    ("a-pool-grows-beyond-its-most", "G8", (Fault.ELASTIC,),
+     "A worker that drains does not count, and another one begins beside it.",
+     text(Pool.spare, "slot.pause_s = 0.0", "slot.pause_s, slot.life = 0.0, None")),
+    ("a-malformed-worker-is-kept", "G7 G8 G9", (Fault.JUNK,),
+     "Malformed messages of a worker are counted and ignored, and it goes on getting work.",
+     named(Workforce, "_distrust", lambda self, life, why, now_s: None)),
+    ("a-mute-worker-is-kept", "G7 G8 G9", (Fault.JUNK,),
+     "A worker whose messages are all fenced, or that sends none, is waited for.",
+     named(lives, "mute_kill_s", lambda limits: float("inf"))),
+    ("the-first-worker-takes-everything", "G8", (Fault.SPREAD,),
+     "Workers that still start are left nothing.",
+     named(Router, "_most_at_once", lambda self: float("inf"))),
+    ("what-is-left-to-others-waits-for-ever", "G8 G9", (Fault.SPREAD,),
+     "A worker that never gets ready is left its share all the same.",
+     text(Pool.spreads, "now_s < self.spread_until_s", "self.was_ready")),
+)  # fmt: skip
+
+
+# -- the client: its calls, its sessions, what it tells its callers ----------------------------
+
+CLIENT = Family(ANY)
+
+
+@CLIENT.mutant("G4")
+def an_unhealthy_server_is_not_heard(patch: Patches) -> None:
+    """While its server counts as unhealthy, a client takes outcomes for stale."""
+
+    @patch.around(ClientCore, "_outcome")
+    def stale(outcome: Any, self: Any, message: Any, body: Any, now_s: float) -> None:
+        if self.link.health(now_s)[0] is not Health.UNHEALTHY:
+            outcome(self, message, body, now_s)
+
+
+@CLIENT.mutant("G7", "G8", "G9")
+def a_cancel_is_not_told(patch: Patches) -> None:
+    """A cancelled call is dropped, and its server never hears of it."""
+
+    def silent(calls: Any, call: Any, now_s: float, arg: Any) -> call_table.Effects:
+        del calls.live[call.number]
+        calls.timed.pop(call.number, None)
+        return ()
+
+    for stage in (Stage.SENT, Stage.EXPIRED, Stage.ANSWERED):
+        patch.item(call_table.TABLE[CallInput.CANCEL], stage, silent)
+
+
+CLIENT.table(
+    ("a-new-session-resets-the-allowance", "G2", (Fault.POISON,),
+     "Executions that a lost session may have started are not taken off a call's allowance.",
+     text(call_table._send, "return ((CallAction.TRANSMIT, call),)",
+          "call.granted = 0; return ((CallAction.TRANSMIT, call),)")),
+    ("every-welcome-is-taken", "", (Fault.MANGLE,),
+     "A second welcome to the same hello replaces the session.",
+     text(Pings.welcomed, "if self._sessions.current is not None or welcome.nonce != self._nonce",
+          "self._sessions.current = None\n    if False")),
+    ("a-passed-limit-means-it-never-ran", "G9", (),
+     "A caller whose limit has passed is told that nothing ran.",
+     named(call_table, "limit_passed", lambda started: limit_passed(started=False))),
+    ("a-lost-session-is-not-heard", "G4 G9", (Fault.MANGLE,),
+     "An outcome of a session that was lost meanwhile is thrown away.",
+     text(ClientSessions.call, "self.find(session_id)",
+          "self.current if self.current and self.current.id == session_id else None")),
+    ("acknowledged-on-arrival", "G4", (),
+     "An outcome is acknowledged when its message comes, not when its caller has it.",
+     text(ClientCore._outcome, "OUTCOME, now_s, reply)", "OUTCOME, now_s, reply); span = "
+          "[outcome.sequence, outcome.sequence + 1]; "
+          "self._send(messages.Finish(outcome.session, span))")),
+    ("a-lost-request-is-not-repeated", "G9", (),
+     "A client hears that a request never arrived, and does not send it again.",
+     cells(call_table.TABLE[CallInput.MISSING], (_S.SENT,), call_table._ignore)),
+    ("a-retransmission-has-a-new-id", "G1 G2", (Fault.MANGLE,),
+     "A request that seems lost is issued again under another id.",
+     cells(call_table.TABLE[CallInput.MISSING], (_S.SENT,),
+           lambda calls, call, now_s, probe: call_table._requeue(calls, call))),
+)  # fmt: skip
+
+
+# -- batches: each row must get what is its own ------------------------------------------------
+
+BATCHES = Family(ANY)
+"""A message names many requests, as spans, or is a batch of them, as columns.  A client cancels
+many calls with one input.  Of requests that arrive together some are refused.  A worker that dies
+takes with it what it has not reported yet.  All of this must come to the same as if it were done
+to one after the other; each mutant treats many as one."""
+
+
+@BATCHES.mutant("G7", "G8", needs=(Fault.CANCEL_STORM,))
+def a_span_ends_as_its_first(patch: Patches) -> None:
+    """If the first request of a finished span does not run, nothing of the span is stopped."""
+
+    @patch.around(Works, "finish")
+    def as_the_first(finish: Any, self: Any, session: Any, spans: Ranges) -> None:
+        self.stop = lambda: None
+        for start, stop in spans.spans():
+            one, before = Ranges(), len(self._stopping)
+            one.add_span(start, stop)
+            first = min((n for n in session.tickets if start <= n < stop), default=None)
+            work = None if first is None else session.tickets[first].work
+            runs = work is not None and work.state is WorkState.RUNNING
+            finish(self, session, one)
+            if not runs:
+                del self._stopping[before:]
+        del self.stop
+        self.stop()
+
+
+@BATCHES.mutant("G7", "G8", "G9", needs=(Fault.CANCEL_STORM,))
+def calls_cancelled_together_are_as_one(patch: Patches) -> None:
+    """If one of the calls cancelled together was never sent, the server hears of none."""
+
+    @patch.around_cell(client._INPUTS, CallsCancelled)
+    def as_one(cancel: Any, self: Any, given: CallsCancelled) -> None:
+        calls = [call for n in given.calls if (call := self.calls.live.get(n)) is not None]
+        if all(call.stage is not Stage.QUEUED for call in calls):
+            cancel(self, given)
+            return
+        for call in calls:
+            for records in (self.calls.live, self.calls.queue, self.calls.timed, self.calls.held):
+                records.pop(call.number, None)
+
+
+@BATCHES.mutant("G1", "G2", needs=(Fault.TINY_BOUNDS,))
+def a_refusal_is_of_all_that_was_sent(patch: Patches) -> None:
+    """If one request is refused for now, all that are under way are asked for anew."""
+
+    @patch.around_cell(call_table.TABLE[CallInput.HOLD], Stage.SENT)
+    def all_anew(
+        hold: Any, calls: Any, call: Any, now_s: float, until_s: float
+    ) -> call_table.Effects:
+        effects = [*hold(calls, call, now_s, until_s)]
+        for each in list(call.session.calls.values()):
+            if each.stage is Stage.SENT and each.number not in calls.held:
+                effects += call_table._requeue(calls, each)
+        return effects
+
+
+@BATCHES.mutant("G2", "G3", "G4", needs=(Fault.KILL_AFTER_OUTCOME,))
+def work_half_done_is_lost(patch: Patches) -> None:
+    """When a worker dies at work, what it had reported is lost with the rest."""
+
+    @patch.around(Workforce, "_outcome")
+    def note(outcome: Any, self: Any, worker: Any, message: Any, payload: Any, now_s: float) -> Any:
+        execution = worker.live.get(message.number)
+        if execution is not None and execution.is_wanted:
+            reported = self.__dict__.setdefault("reported", {}).setdefault(worker.id, [])
+            work = execution.work
+            reported.append((execution, work, work.body, work.tickets))
+        return outcome(self, worker, message, payload, now_s)
+
+    @patch.around(Workforce, "_lost")
+    def lose(lost: Any, self: Any, lost_: Any) -> Any:
+        ended = lost(self, lost_)
+        if not ended:
+            return ended
+        for execution, work, body, tickets in self.__dict__.get("reported", {}).pop(
+            lost_.worker, ()
+        ):
+            if work.name is None and any(_is_kept(ticket) for ticket in tickets):
+                _unkeep(self.announced._accounts, execution, work, body, tickets[0])
+                ended.append(ExecutionEnded(execution, None, lost_.why, ended[0].suspicion))
+        return ended
+
+
+def _is_kept(ticket: Any) -> bool:
+    known = ticket.session.tickets.get(ticket.sequence)
+    return known is ticket and ticket.kept is not None
+
+
+def _unkeep(accounts: Any, execution: Any, work: Any, body: Any, ticket: Any) -> None:
+    """As if its outcome had never come."""
+    accounts.keep(work.account, -1, -ticket.kept.size_bytes, ran=True)
+    accounts.run(work.account, +1)
+    if body is not None:
+        accounts.hold(work.account, work.body_bytes)
+    work.state, work.execution, work.body = WorkState.RUNNING, execution, body
+    work.tickets, ticket.work = (ticket,), work
+    ticket.kept, ticket.ran = None, False
+
+
+@BATCHES.mutant("G2", "G3", "G5", "G6", "G9")
+def rows_are_shifted_by_one(patch: Patches) -> None:
+    """Each row of a batch gets the body of the next one."""
+
+    @patch.around(messages, "_rows")
+    def shifted(rows: Any, *args: Any) -> Any:
+        said = rows(*args)
+        bodies = [body for _, body in said]
+        return list(zip((message for message, _ in said), bodies[1:] + bodies[:1], strict=True))
+
+
+@BATCHES.mutant("G9", needs=(Fault.TINY_BOUNDS,))
+def a_refused_row_drops_the_rest(patch: Patches) -> None:
+    """Behind a request that is refused, the rest of its batch counts as finished."""
+
+    @patch.around(Router, "_request")
+    def taken(request: Any, router: Any, route: Any, asked: Any, body: Any, now_s: float) -> None:
+        session = router.sessions.known.get(asked.session)
+        if session is not None and session in router.__dict__.get("refused", ()):
+            session.finished.add(asked.sequence)
+            return
+        request(router, route, asked, body, now_s)
+        if session is not None and asked.sequence not in session.tickets:
+            router.__dict__.setdefault("refused", []).append(session)
+
+    @patch.around_cell(router._INPUTS, ClientMessage)
+    def all_of(message: Any, router: Any, given: Any) -> None:
+        message(router, given)
+        router.__dict__.pop("refused", None)
+
+
+@BATCHES.mutant("G3", "G4", "G5", "G9", "CRASH")
+def a_batch_is_freed_with_its_first(patch: Patches) -> None:
+    """Outcomes that came together share memory, and that ends with the first of them."""
+    together = 4  # batches: one alone is too rarely kept in part
+    arena: list[bytearray] = []
+
+    @patch.around(messages, "_rows")
+    def shared(rows: Any, cls: Any, checks: Any, fields: Any, sizes: Any, blob: Any) -> Any:
+        said = rows(cls, checks, fields, sizes, blob)
+        whole, at, views = bytearray(blob), 0, []
+        arena.append(whole)
+        del arena[:-together]
+        for size in sizes:
+            views.append(memoryview(whole)[at : at + size])
+            at += size
+        return list(zip((message for message, _ in said), views, strict=True))
+
+    @patch.around(Works, "_forget")
+    def freed(forget: Any, self: Any, ticket: Any) -> None:
+        payload = None if ticket.kept is None else ticket.kept.payload
+        if isinstance(payload, memoryview) and any(payload.obj is whole for whole in arena):
+            for whole in arena:
+                whole[:] = bytes(len(whole))
+        forget(self, ticket)
+
+
+@BATCHES.mutant("G2")
+def a_lost_batch_was_never_dispatched(patch: Patches) -> None:
+    """Requests dispatched together, and lost with their worker, do not count as dispatched."""
+
+    @patch.around(Workforce, "_lost")
+    def uncounted(lost: Any, self: Any, lost_: Any) -> Any:
+        ended = lost(self, lost_)
+        at_once: dict[float, int] = {}
+        for each in ended:
+            at_s = each.execution.dispatched_s
+            at_once[at_s] = at_once.get(at_s, 0) + 1
+        for each in ended:
+            if each.execution.is_wanted and at_once[each.execution.dispatched_s] > 1:
+                each.execution.work.executions -= 1
+        return ended
+
+
+BATCHES.table(
+    ("what-is-refused-for-now-is-spent", "G4 G9", (Fault.TINY_BOUNDS,),
+     "A request that is refused for now counts as taken, as those accepted before it do.",
+     text(Works.request, "refused_for_now += 1", "refused_for_now += 1; "
+          "ask.key is None and session.finished.add(sequence)")),
+    ("work-half-done-is-done", "G8 G9", (),
+     "When a worker that has reported something dies, nothing of it counts as lost.",
+     text(Workforce._lost, "suspicion) for execution in executions",
+          "suspicion) for execution in executions if not (worker.done and execution.is_wanted)")),
+)  # fmt: skip
+
+
+# -- keys --------------------------------------------------------------------------------------
+
+KEYS = Family(ANY, needs=(Fault.KEYS,))
+
+
+@KEYS.mutant("G7", "G8")
+def a_waiter_is_counted_twice(patch: Patches) -> None:
+    """A caller that joins work under way counts for two, and leaves once."""
+
+    def leave(self: Any, work: Any, ticket: Any) -> None:
+        if [each for each in work.tickets if each.counts][1:] != [ticket]:
+            Works._leave(self, work, ticket)
+
+    for state in OPEN:
+        patch.item(TABLE[WorkInput.LEAVE], state, leave)
+
+
+@KEYS.mutant("G7")
+def the_first_who_leaves_cancels(patch: Patches) -> None:
+    """The work of a key is cancelled by the first of two waiters that leaves."""
+
+    def leave(self: Any, work: Any, ticket: Any) -> None:
+        Works._leave(self, work, ticket)
+        if work.state is not WorkState.CLOSED and ticket.counts:
+            self._close(work)
+
+    for state in WITHOUT_OUTCOME:
+        patch.item(TABLE[WorkInput.LEAVE], state, leave)
+
+
+@KEYS.mutant("G4", "G7")
+def retention_forgets_what_runs(patch: Patches) -> None:
+    """The retention of a key begins when its work does."""
+
+    @patch.around_cell(TABLE[WorkInput.DISPATCH], WorkState.WAITING)
+    def run(original: Any, self: Any, work: Any, execution: Any) -> None:
+        original(self, work, execution)
+        if work.name is not None:
+            work.wait_in(self.retained, self.clock.awake_s)
+
+    for state in (WorkState.WAITING, WorkState.RUNNING):
+        patch.item(TABLE[WorkInput.OUTDATED], state, Works._close)
+
+
+@KEYS.mutant("G7", "G9")
+def who_is_cancelled_by_key_is_told_that_it_never_ran(patch: Patches) -> None:
+    """The waiters of a key that is cancelled or forgotten hear that nothing started."""
+
+    def end(self: Any, work: Any, arg: Any) -> None:
+        tell = self._tell
+
+        def never_ran(work: Any, answer: Any) -> None:
+            tell(work, answer._replace(started=False) if isinstance(answer, Ended) else answer)
+
+        self._tell = never_ran
+        Works._close(self, work)
+        del self._tell
+
+    for input in (WorkInput.CANCEL, WorkInput.FORGET):
+        patch.item(TABLE[input], WorkState.RUNNING, end)
+
+
+@KEYS.mutant("G7")
+def the_limit_of_one_ends_the_work_of_all(patch: Patches) -> None:
+    """When the deadline of one who waits for a key passes, the work is cancelled."""
+
+    @patch.around(Works, "expire")
+    def expire(original: Any, self: Any, ticket: Any) -> bool:
+        work = ticket.work
+        if work is not None and work.name is not None and work.outcome is None:
+            self._close(work)
+        return bool(original(self, ticket))
+
+
+KEYS.table(
+    ("a-key-joins-another-input", "G6", (),
+     "A caller with another input under a key waits for what was asked first.",
+     cells(TABLE[WorkInput.CLASH], WITHOUT_OUTCOME, Works._join),
+     cells(TABLE[WorkInput.CLASH], (WorkState.COMPLETED,), Works._replay)),
+    ("a-generation-starts-beside-the-last", "G1", (),
+     "A new generation of a key does not wait for the execution of the one before.",
+     text(Works._open, "name in self.ending", "False"),
+     text(Works._remove, "del self.ending[work.name],", "self.ending.pop(work.name, None); del")),
+    ("nothing-is-retained", "G4", (),
+     "The outcome of a key is dropped when the last who waited has it.",
+     text(Works._who_waits, "elif work.outcome is not None", "elif False")),
+    ("who-leaves-is-told-that-it-never-ran", "G7", (),
+     "A cancel says that nothing started, whatever became of the key's work.",
+     text(Works._cancel, "work is None or work.started", "False"),
+     text(Works._cancel, "started |= work.state is not _W.CLOSED", "pass")),
+    ("a-command-hits-any-generation", "G7", (),
+     "A cancel or forget that names a generation ends whichever is open.",
+     text(Works._command, "work.number != tag", "False")),
+    ("orphans-are-never-given-up", "G8", (),
+     "Work goes on counting for callers that never come back.",
+     text(Works._timed, "now_s - work.since_s < most_s",
+          "input is _I.ORPHANED or now_s - work.since_s < most_s")),
+    ("what-is-issued-again-starts-anew", "G2", (),
+     "After a lost session a key's work starts without proof and consent.",
+     text(Works.may_start, "return reissue.gone and consent and ", "return ")),
+    ("a-lost-waiter-counts-no-more", "G7", (),
+     "A waiter of a key whose lease ends is taken for one that leaves.",
+     cells(TABLE[WorkInput.LOSE], OPEN, Works._leave)),
+    ("a-cancel-drops-an-outcome", "G4", (),
+     "A cancel by key that comes after the outcome drops that.",
+     cells(TABLE[WorkInput.CANCEL], (WorkState.COMPLETED,), Works._close)),
+    ("a-doubled-command-hits-the-next-generation", "G7", (),
+     "A cancel or forget that comes again ends whatever is open by then.",
+     text(Works._command, "elif command in self.commands", "elif False")),
+    ("a-passed-deadline-cancels-the-work-of-a-key", "G7 G11", (),
+     "Who waits for a key for a limited time takes its work along.",
+     text(Works.expire, "_I.LOSE", "_I.LEAVE")),
+    ("a-withdrawal-is-ignored", "G7 G8", (),
+     "A caller that is back and wants nothing of what it asked for goes on counting.",
+     cells(TABLE[WorkInput.WITHDRAW], OPEN, Works._ignore)),
+    ("who-is-back-counts-twice", "G7 G8", (),
+     "A caller that asks in a new session counts there, and in the old one as before.",
+     text(Works._join, "work.lost -= {ticket.caller}", "pass"),
+     text(Works._join, "self._replace(work, ticket)", "pass")),
+    ("attaching-counts-as-waiting", "G7 G8", (),
+     "Work goes on for those who only attached, though nobody is left who asked for it.",
+     text(Works._watch, "self._admit(arg[0])",
+          'arg[0].counts, arg[0].caller = True, b"attached" + bytes(8); self._admit(arg[0])'),
+     text(Works._watch, "self._seat(work, arg[0])",
+          "self._seat(work, arg[0]); self._who_waits(work)")),
+    ("what-was-answered-is-never-given-back", "G8", (),
+     "A caller that has received the outcome of a key goes on being counted as holding it.",
+     text(Works._forget, "self._let_go(kept.shared)", "pass")),
+)  # fmt: skip
+
+
+# -- the journal: what is done before it is safe, and what a crash forgets ---------------------
+
+JOURNAL = Family(ANY, needs=(Fault.JOURNAL,))
+
+
+JOURNAL.table(
+    ("dispatch-before-safe", "G11 G2", (),
+     "An execution is sent to its worker before the record of its start is safe.",
+     text(Dispatches.dispatch, "execution.after = after", "execution.after = after = 0")),
+    ("tell-before-safe", "G11 G3", (),
+     "The outcome of a key is told before its record is safe.",
+     text(Works.tell, "if self.journal.on", "if not isinstance(answer, Told) and self.journal.on")),
+    ("drop-before-safe", "G11 G7", (),
+     "A key that is cancelled or forgotten is said to be gone before that is safe.",
+     text(Works.tell, "if self.journal.on", "if isinstance(answer, Told) and self.journal.on"),
+     text(Works.confirm, "waits and not self.gate.is_safe()", "False")),
+    ("allowance-forgotten", "G2 G11", (),
+     "A key may be run after a crash as often as was allowed at first.",
+     text(Works._restore, "rerun, allowance, body,", "rerun, allowance + left.executions, body,")),
+    ("executions-forgotten", "G11", (),
+     "Executions of before a crash are taken off the allowance, and not counted.",
+     text(Works._restore, "rerun, allowance, body,", "rerun, allowance - left.executions, body,"),
+     text(Works._restore, "executions=left.executions", "executions=0"),
+     text(Works._restore, "earlier=earlier", "earlier=left.executions")),
+    ("answer-before-read", "G11 G3", (),
+     "A caller is answered before the outcome is read from the disk.",
+     text(Works._read, "self.out.append(Load(work.number))",
+          "self.out.append(Load(work.number)); self.loaded(work.number, (messages.encode("
+          "Outcome(bytes(ID_BYTES), 0, Status.RESULT, '', None, 1)), b''), '')")),
+    ("rest-before-safe", "G11", (), "An outcome leaves memory before it is safe on the disk.",
+     text(Works._may_rest, "and self.journal.is_safe(outcome.shared.after)", "")),
+)  # fmt: skip
+
+
+# -- hosts and their leases --------------------------------------------------------------------
+
+LEASES = Family(("CRASH", "G1", "G2", "G9"), needs=(Fault.HOSTS,))
+"""One mutant for each rule of hosts, and for what a router makes of them."""
+
+_TAKE_BACK = router._INPUTS[WorkerBack]
+
+
+@LEASES.mutant()
+def renewed_by_anything_heard(patch: Patches) -> None:
+    """A host holds its lease for as long as it hears the router."""
+
+    @patch.around(Host, "message")
+    def message(original: Any, self: Any, frames: Any, boot_s: float) -> None:
+        original(self, frames, boot_s)
+        if self.lease.epoch and self.lease.holds(boot_s):
+            self.lease.deadline_s = boot_s + self.lease.fence_s
+            self.out.append(SetDeadline(self.lease.deadline_s))
+
+
+@LEASES.mutant("G1", needs=(Fault.NO_LEASE, Fault.CUT_HOST))
+def silence_is_proof_without_a_lease(patch: Patches) -> None:
+    """A host silent for three seconds is taken for dead, though it promised nothing."""
+    original = vars(LeaseTerms)["wait_s"].fget
+
+    def wait_s(self: Any) -> Any:
+        return original(self) if self.proves else 3.0
+
+    patch.attribute(LeaseTerms, "wait_s", property(wait_s))
+
+
+@LEASES.mutant(needs=(Fault.KILL_SERVER,))
+def the_next_tenure_begins_over_living_workers(patch: Patches) -> None:
+    """A host joins another router before its workers have ended."""
+
+    @patch.around(Host, "_go_on")
+    def go_on(original: Any, self: Any) -> None:
+        if self.lease.over:
+            lives, self._ending = dict(self._lives), ""
+            self._begin()
+            self._lives |= lives
+            self.connect()
+        original(self)
+
+
+@LEASES.mutant(needs=(Fault.JOURNAL, Fault.KILL_SERVER))
+def a_successor_waits_by_its_own_limits(patch: Patches) -> None:
+    """An earlier epoch is dead after what this router would wait."""
+
+    @patch.around(Hosts, "__init__")
+    def init(original: Any, self: Any, pool: Any, terms: Any, epoch: Any, **rest: Any) -> None:
+        original(self, pool, terms, epoch, **rest)
+        earlier = self.leases.earlier
+        earlier.until_s += terms.wait_s - earlier.longest_s
+
+
+@LEASES.mutant(needs=(Fault.JOURNAL, Fault.KILL_SERVER))
+def a_successor_waits_for_each_epoch_by_its_own_words(patch: Patches) -> None:
+    """Workers that one router took over from another die when the first says so."""
+
+    def take_dead(self: Any, now_s: float) -> Any:
+        since_s = self.until_s - self.longest_s
+        dead = [e for e in self.waits if not e.tenures or now_s >= since_s + e.wait_s]
+        self.waits = tuple(each for each in self.waits if each not in dead)
+        return [each.epoch for each in dead]
+
+    patch.attribute(EarlierEpochs, "take_dead", take_dead)
+
+
+@LEASES.mutant("CRASH", "G1", "G2", needs=(Fault.JOURNAL, Fault.KILL_SERVER))
+def what_runs_is_said_before_the_tenure_begins(patch: Patches) -> None:
+    """A host leaves out what its router had sent last when it says what runs."""
+
+    @patch.around(Host, "_go_over")
+    def go_over(original: Any, self: Any, to: Any) -> None:
+        left = [(life, life.next, set(life.running)) for life in self._lives.values()]
+        for life, next_, running in left:
+            life.next = max(next_ - 1, 0)
+            life.running = running - {next_ - 1}
+        original(self, to)
+        for life, next_, running in left:
+            life.next, life.running = next_, running
+
+
+LEASES.table(
+    ("counted-from-receipt", "", (),
+     "An answer renews from when it has come, not from when its beat was read.",
+     text(Host._answered, "before_s =", "answer.beat in self.lease._read and "
+          "self.lease._read.update({answer.beat: boot_s}); before_s =")),
+    ("numbers-used-again-after-a-reconnect", "", (),
+     "The beats of each connection are numbered from one.",
+     text(HostLease.hello, "self.hellos += 1",
+          "self.hellos, self.beats, self.answered, self._read = self.hellos + 1, 0, 0, {}")),
+    ("any-router-answers-a-beat", "", (Fault.JOURNAL, Fault.MANGLE),
+     "A router that knows the tenure, if only by a late hello, answers its beats.",
+     text(Leases.beat, "(holding.tenure, self.epoch) != (tenure, beat.epoch)",
+          "holding.tenure != tenure"),
+     named(EarlierEpochs, "knows", lambda *_: False)),
+    ("margin-fixed", "", (Fault.CUT_HOST,),
+     "The margin is the guard's latency, however long the clocks may drift apart.",
+     named(lease, "least_margin_s", lambda fence_s, drift, guard_s: guard_s)),
+    ("no-margin", "", (Fault.CUT_HOST,), "The router waits for as long as the host.",
+     named(LeaseTerms, "wait_s", property(lambda self: self.fence_s))),
+    ("a-host-is-lost-before-its-lease-is-over", "", (Fault.CUT_HOST,),
+     "The router waits for half as long as the host.",
+     named(LeaseTerms, "wait_s", property(lambda self: self.fence_s / 2))),
+    ("counted-from-what-was-confirmed", "", (Fault.CUT_HOST_UP,),
+     "The router counts from the last beat whose answer is known to have arrived.",
+     text(Leases.beat, "holding.received_s = holding.received[beat.number] = now_s",
+          "holding.received[beat.number], holding.received_s = now_s, holding.confirmed_s")),
+    ("a-host-that-hears-nothing-is-answered-for-ever", "", (Fault.CUT_HOST_DOWN,),
+     "Where only the router's direction is cut, the host is never lost.",
+     text(Leases.beat, "now_s - answered_s >= self.terms.wait_s", "False")),
+    ("two-hosts-with-one-id", "", (Fault.COPY_HOST,),
+     "A hello of another tenure proves that the one before has ended.",
+     text(Leases.hello, "holding.tenure not in ended", "False")),
+    ("a-late-hello-says-that-nothing-runs", "", (Fault.JOURNAL, Fault.MANGLE),
+     "A hello that names no router proves that its tenure has no workers.",
+     text(Leases.hello, "accounted_for(continues)", "accounted_for([*continues, tenure])"),
+     named(EarlierEpochs, "knows", lambda *_: False)),
+    ("what-a-lost-host-ran-is-forgotten", "G9 G8 G1", (Fault.CUT_HOST,),
+     "Its workers are not said to have ended.",
+     text(Hosts._gone, "for worker in sorted(host.workers)", "for worker in ()")),
+    ("the-silence-of-a-host-is-that-of-its-workers", "G9", (Fault.NO_LEASE, Fault.CUT_HOST),
+     "All time counts against a worker, also that in which nothing of it could come.",
+     named(Life, "counted_s", lambda self, since_s, now_s: now_s - since_s)),
+    ("a-clock-that-stands-still-in-sleep", "", (Fault.SLEEP_HOST,),
+     "Beats and the guard's timer are on CLOCK_MONOTONIC.",
+     named(guard, "TIMER_CLOCK", time.CLOCK_MONOTONIC)),
+    ("the-guard-looks-at-the-clock-itself", "", (Fault.STOP_MACHINE,),
+     "The timer's signal is one that the guard acts on: a stopped guard misses it.",
+     named(guard, "TIMER_SIGNAL", signal.SIGTERM)),
+    ("the-guard-is-told-for-how-long", "", (Fault.STOP_GUARD, Fault.CUT_HOST),
+     "The guard is told how much time is left: a stopped one counts it from when it reads.",
+     named(guard, "TIMER_FLAGS", 0)),
+    ("a-worker-starts-before-the-first-answer", "", (),
+     "A host that is welcome gets work, and starts it.",
+     named(Leases, "is_fresh", lambda *_: True),
+     text(HostLease.holds, "self.deadline_s is not None and boot_s < self.deadline_s",
+          "(self.deadline_s is None or boot_s < self.deadline_s)"),
+     named(guard, "may_start", lambda armed: True)),
+    ("an-end-is-said-before-it-has-come", "", (),
+     "A host that tells a worker anything says that it has ended.",
+     text(Host._item, "self.out.append(TellWorker(worker, item.frames))",
+          "self.exited(worker, 'it ends soon')")),
+    ("nothing-is-sent-again", "G9", (Fault.RECONNECT_HOST,),
+     "What a cut between a host and its router has taken is gone.",
+     named(Outbox, "again", lambda self: None)),
+    ("a-tenure-is-kept-with-another-router", "", (Fault.JOURNAL, Fault.KILL_SERVER),
+     "The next router renews what runs under the one before.",
+     text(Leases.hello, "self.earlier.accounted_for(ended)",
+          "with_epoch, continues, to = b'', (), b''; self.earlier.accounted_for(ended)"),
+     text(HostLease.welcomed, 'self.epoch not in (b"", epoch)', "False")),
+    ("a-successor-writes-down-itself-alone", "", (Fault.KILL_SERVER,),
+     "Of two routers before, only the last one is known.",
+     named(EarlierEpochs, "record", lambda self, own, now_s: (own,))),
+    ("a-router-begins-while-the-hosts-of-the-one-before-live", "", (Fault.KILL_SERVER,),
+     "It has the lock of its machine, and waits for nobody else.",
+     text(EarlierEpochs.take_dead, "now_s < self.until_s and any(", "False and any(")),
+    ("a-host-is-welcomed-before-it-is-written-down", "", (Fault.KILL_SERVER,),
+     "A successor knows of no host, and so waits for none.",
+     text(Leases.own, "in self.holdings.values()", "in ()")),
+    ("what-goes-on-is-counted-by-the-limits-of-the-new-router-alone", "",
+     (Fault.JOURNAL, Fault.KILL_SERVER),
+     "A host that was taken over is dead when its new router would have it so.",
+     text(Leases._dead_at_s, "max(holding.heard_s + wait_s, holding.not_before_s)",
+          "holding.heard_s + wait_s")),
+    ("unknown-work-is-not-stopped", "", (Fault.JOURNAL, Fault.KILL_SERVER),
+     "Work that a host has brought, and the journal does not know, is not heard of.",
+     cells(router._INPUTS, (WorkerBack,),
+           lambda self, back: _TAKE_BACK(self, back._replace(running=[])))),
+    ("what-is-not-known-runs-on", "", (Fault.JOURNAL, Fault.KILL_SERVER),
+     "Nobody stops it, and the router before is taken for dead.",
+     named(Dispatches, "stop_unknown", lambda self, worker, number, now_s: None)),
+    ("work-of-keys-begins-before-all-hosts-are-back", "", (Fault.JOURNAL, Fault.KILL_SERVER),
+     "It begins though an earlier generation may run on one of them.",
+     cells(router._INPUTS, (HostsLive,), lambda self, given: None)),
+    ("a-router-is-written-off-while-its-work-is-stopped", "", (Fault.JOURNAL, Fault.KILL_SERVER),
+     "All of its hosts are back: so the next router is told nothing of it.",
+     text(EarlierEpochs.record, "(*self.waits, own)",
+          "(*(each for each in self.waits if each.tenures), own)")),
+)  # fmt: skip
+
+
+MUTANTS: tuple[Mutant, ...] = tuple(
+    mutant
+    for family in (WORKS, ROUTER, WORKERS, CLIENT, BATCHES, KEYS, JOURNAL, LEASES)
+    for mutant in family.mutants
+)
+"""All of them; their names are unique."""
+
+
+def find(name: str) -> Mutant:
+    """The mutant of this name.  KeyError with the near names if there is none."""
+    return find_in(MUTANTS, name)
