@@ -357,7 +357,7 @@ def http_problems() -> str:
 
 def metrics_table() -> str:
     """All metrics of the HTTP door, with the metric that bounds each."""
-    from trio_envserve.doors.http.metric_table import METRICS, PREFIX
+    from trio_envserve.doors.http.metrics import METRICS, PREFIX
 
     lines = ["| metric | type | unit | meaning | bound |", "|---|---|---|---|---|"]
     for metric in METRICS:

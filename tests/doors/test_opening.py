@@ -8,9 +8,10 @@ import pytest
 
 from trio_envserve import ClientCurve, ConfigError, KeyPair, ServerCurve, open_server
 from trio_envserve.core.limits import ClientLimits
-from trio_envserve.doors.http import opening as http
-from trio_envserve.doors.keys import keys_of
-from trio_envserve.doors.verifiers import opening as verifiers
+from trio_envserve.doors import clients
+from trio_envserve.doors.clients import keys_of
+from trio_envserve.doors.http import open_http_door
+from trio_envserve.doors.verifiers import open_verifiers_door
 
 
 @pytest.mark.real
@@ -27,9 +28,9 @@ async def test_server_of_this_process_lets_its_door_in_and_an_address_needs_a_ke
             keys_of(server, given)
 
 
-@pytest.mark.parametrize("opening", [http, verifiers])
+@pytest.mark.parametrize("open_door", [open_http_door, open_verifiers_door])
 async def test_door_that_nobody_calls_asks_for_its_server_as_often(
-    opening: Any, monkeypatch: pytest.MonkeyPatch
+    open_door: Any, monkeypatch: pytest.MonkeyPatch
 ):
     class Opened(Exception):
         """The client of a door was to be opened, with these limits."""
@@ -37,8 +38,7 @@ async def test_door_that_nobody_calls_asks_for_its_server_as_often(
     def open_client(address: str, *, limits: ClientLimits, **_: Any) -> Any:
         raise Opened(limits)
 
-    monkeypatch.setattr(opening, "open_client", open_client)
-    open_door = opening.open_http_door if opening is http else opening.open_verifiers_door
+    monkeypatch.setattr(clients, "open_client", open_client)
     with pytest.raises(Opened) as found:
         await open_door("tcp://127.0.0.1:1").__aenter__()
     (limits,) = found.value.args

@@ -14,7 +14,7 @@ from trio_envserve.core.durations import BOUNDS_S
 from trio_envserve.core.health import ServerStatus
 from trio_envserve.core.status import CacheStats, HostStats, ServerStats, WorkerStats
 from trio_envserve.doors.http import HttpLimits
-from trio_envserve.doors.http.metric_table import METRICS, PREFIX, DoorCounts, Seen
+from trio_envserve.doors.http.metrics import METRICS, PREFIX, DoorCounts, Seen
 
 prometheus_client = pytest.importorskip("prometheus_client")
 

@@ -18,7 +18,7 @@ import pytest
 import trio
 
 from tests.doors.http.door import HANG_S, TOKEN, asking, httpx2, open_door, tokens
-from trio_envserve.doors.http.metric_table import METRICS, PREFIX
+from trio_envserve.doors.http.metrics import METRICS, PREFIX
 
 pytest.importorskip("prometheus_client")
 

@@ -15,6 +15,7 @@ import pytest
 import trio
 
 from tests.doors.http.door import asking, open_door
+from trio_envserve.doors.http.rows import Numbers
 from trio_envserve.envs import load
 
 CHECKOUT = os.environ.get("TRIO_ENVSERVE_NEMO_GYM", "")
@@ -251,3 +252,11 @@ async def test_rows_of_nemo_gyms_own_examples_run():
     ):
         for row in rows:
             nursery.start_soon(run, client, row)
+
+
+def test_the_lowest_number_that_is_free_comes_next():
+    numbers = Numbers()
+    assert [numbers.take() for _ in range(3)] == [0, 1, 2]
+    assert [numbers.give_back(number) for number in (2, 0)] == [False, False]
+    assert [numbers.take(), numbers.take(), numbers.take()] == [0, 2, 3]
+    assert [numbers.give_back(number) for number in range(4)] == [False, False, False, True]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.doors.http.door import open_door, raw
-from trio_envserve.doors.http.unread import Unread
+from trio_envserve.doors.http.connections import Unread
 
 
 class Caller:

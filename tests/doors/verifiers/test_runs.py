@@ -88,7 +88,7 @@ class Desk:
         states = (table._wanted, table._unwanted, table._sent, table._orphans)
         kinds = (table._runs, *(each.all() for each in states))
         shared = (table._count, table._asked, table._kept)
-        return not any(kinds) and not any(each.total or each._taken for each in shared)
+        return not any(kinds) and not any(each.taken or each._by for each in shared)
 
 
 def told(effects: list[Effect]) -> dict[str, Any]:
@@ -658,9 +658,9 @@ class History:
         table = self.desk.runs
         kept = [each for each in table._runs.values() if each.stage is Stage.KEPT]
         others = [each for each in table._runs.values() if each.stage is not Stage.KEPT]
-        assert table._kept.total == sum(each.size_bytes for each in kept)
-        assert table._count.total == len(others) <= self.desk.limits.runs
-        assert table._asked.total == sum(each.asked_bytes for each in others)
+        assert table._kept.taken == sum(each.size_bytes for each in kept)
+        assert table._count.taken == len(others) <= self.desk.limits.runs
+        assert table._asked.taken == sum(each.asked_bytes for each in others)
         assert {each.name for each in others if each.stage is Stage.RUNNING} == self.live
         for run in table._runs.values():
             is_orphan = run in table._orphans

@@ -1,15 +1,27 @@
-"""Outcomes as bodies of answers, and problems as answers."""
+"""Requests of HTTP as the server gets them, and outcomes and problems as answers."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ...client import Outcome
-from ...core.errors import CallError
+from ...client import Client, Outcome
+from ...client.options import Encoded, checked
+from ...client.shell import encode
+from ...core.errors import CallError, ConfigError, NotEncodable
 from .bodies import JSON, PROBLEM, to_json
 from .exchange import Exchange
 from .keys import Named
 from .problems import LATER, Header, Problem, problem_of
+
+
+async def encoded(client: Client, input: Any, **options: Any) -> Encoded:
+    """An input with the options of a call.  Problem if they are wrong."""
+    try:
+        return await encode(client, checked(input, **options))
+    except ConfigError as error:
+        raise Problem("bad-request", str(error)) from None
+    except NotEncodable as error:
+        raise problem_for(error) from None
 
 
 async def refuse(exchange: Exchange, problem: Problem) -> None:

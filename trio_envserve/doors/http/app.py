@@ -8,15 +8,15 @@ the request; a caller who hangs up cancels that task's calls.  The door decides 
 about running.  Each error that a caller can see is a :class:`~.problems.Problem`.
 
 A request with a key is another thing: its caller may hang up, and come back.  So its call is
-a task of the door (:mod:`.keyed_calls`), for which the request only waits.
+a task of the door (:class:`~.keys.KeyedCall`), for which the request only waits.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sized
-from contextlib import ExitStack
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sized
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any, Final, TypeAlias, final
 
@@ -28,15 +28,17 @@ from ...client.shell import run_encoded
 from ...core.errors import CallError, ConfigError
 from ...core.health import Health, ServerStatus
 from ...net import unwrap_single
-from .answers import later, line, problem_for, record, refuse
-from .batches import Feed
+from ..bounds import Bound
+from .about import Scrapes, Stragglers
+from .answers import encoded, later, line, problem_for, record, refuse
 from .bodies import CBOR, JSON, LINES, Codec, accepted, body_type, to_json
-from .encoding import encoded
-from .exchange import Exchange, HungUp, Receive, Send, Share
+from .connections import Unread
+from .exchange import Exchange, HungUp, Receive, Send
 from .fields import BATCH, ROLLOUT, Field, check_fields
 from .guard import Guard
-from .keyed_calls import Identity, KeyedCalls
 from .keys import (
+    Identity,
+    KeyedCalls,
     Named,
     asynchronous,
     body_digest,
@@ -49,15 +51,11 @@ from .keys import (
 )
 from .limits import HttpLimits
 from .live import Live
-from .metric_table import DoorCounts
+from .metrics import DoorCounts
 from .openapi import KEY_PATH, PATHS, document
 from .problems import LATER, Problem
-from .rooms import Rooms
-from .runs import RunOptions, Runs
-from .scrapes import Scrapes
-from .stragglers import Stragglers
+from .rows import RowOptions, Rows
 from .turns import REQUEST_US
-from .unread import Unread
 
 _log = logging.getLogger("trio_envserve.http")
 
@@ -73,13 +71,70 @@ _UNDER: Final = KEY_PATH.removesuffix("{key}")
 Handler: TypeAlias = Callable[[Exchange], Awaitable[None]]
 
 
+Found: TypeAlias = tuple[int, Outcome]
+"""An outcome of a batch, with the index of its input."""
+
+
+@final
+class Feed:
+    """Makes the calls of a batch, and hands the outcomes on as they are taken.
+
+    The client decodes an outcome when it is taken, and only then has it been received.  So
+    what nobody takes stays with the server, within its bounds.
+    """
+
+    def __init__(
+        self, client: Client, inputs: list[Any], in_flight: int, options: dict[str, Any]
+    ) -> None:
+        self._client, self._inputs, self._in_flight = client, inputs, in_flight
+        self._options = options
+        self._to, self._from = trio.open_memory_channel[Found](0)
+        self._wanted = trio.Semaphore(0)
+        self._left = False
+        """The client has hung up, or has all."""
+
+    async def run(self) -> None:
+        """Run the batch.  When nobody takes outcomes any more, nothing further is begun,
+        and what is under way goes on."""
+        many = self._client.run_many(self._asked(), in_flight=self._in_flight, **self._options)
+        async with self._to, many as outcomes:
+            await self._wanted.acquire()
+            async for found in outcomes:
+                if self._left:
+                    continue
+                with suppress(trio.BrokenResourceError):  # it has left meanwhile
+                    await self._to.send(found)
+                del found
+                await self._wanted.acquire()
+
+    async def take(self) -> Found | None:
+        """The next outcome, once there is one; None after the last."""
+        self._wanted.release()
+        try:
+            return await self._from.receive()
+        except trio.EndOfChannel:
+            return None
+
+    def leave(self) -> None:
+        """Nobody takes outcomes any more."""
+        self._left = True
+        self._from.close()
+        self._wanted.release()
+
+    def _asked(self) -> Iterator[Any]:
+        for input in self._inputs:
+            if self._left:
+                return
+            yield input
+
+
 @final
 class HttpApp:
     """The application.  It serves one client."""
 
     def __init__(
         self, client: Client, keyed: KeyedCalls, codec: Codec, guard: Guard, limits: HttpLimits,
-        runs: RunOptions, live: Live, unread: Unread,
+        rows: RowOptions, live: Live, unread: Unread,
     ) -> None:  # fmt: skip
         self._client = client
         self._unread = unread
@@ -87,9 +142,12 @@ class HttpApp:
         self._codec = codec
         self._guard = guard
         self._limits = limits
-        self._rooms = Rooms(limits.calls, limits.namespace_share)
-        self._share = Share(limits.bodies_bytes)
-        self._runs = Runs(client, keyed, codec, self._rooms, self._share, limits, runs)
+        self._calls = Bound(limits.calls, limits.namespace_share)
+        """A call under a key goes on without a caller, and may have to wait for the room that its
+        namespace has with the server.  So a namespace has its share: else it would hold all room,
+        and nobody else could call (G10)."""
+        self._bodies = Bound(limits.bodies_bytes)
+        self._rows = Rows(client, keyed, codec, self._calls, self._bodies, limits, rows)
         self._asks_ready = trio.Lock()
         self._scrapes = Scrapes(client, limits, self._counts)
         self._stragglers = Stragglers(client, limits)
@@ -109,7 +167,7 @@ class HttpApp:
             (KEY_PATH, "GET"): self._attach,
             (KEY_PATH, "DELETE"): self._forget,
             ("/v1/batches", "POST"): self._batch,
-            ("/run", "POST"): self._runs.answer,
+            ("/run", "POST"): self._rows.answer,
             ("/metrics", "GET"): self._scrapes.answer,
         }
         assert {(path, method) for path in PATHS for method in PATHS[path]} == set(self._handlers)
@@ -144,8 +202,8 @@ class HttpApp:
     def _counts(self) -> DoorCounts:
         limits = self._limits
         return DoorCounts(
-            len(self.peers), limits.connections, self._rooms.taken, limits.calls,
-            self._share.taken, limits.bodies_bytes, self._unread.bytes, limits.answers_bytes,
+            len(self.peers), limits.connections, self._calls.taken, limits.calls,
+            self._bodies.taken, limits.bodies_bytes, self._unread.bytes, limits.answers_bytes,
             self._answers,
         )  # fmt: skip
 
@@ -209,7 +267,7 @@ class HttpApp:
             kind, asked = await self._asked(exchange, body, named)
             del body
             if named is None:
-                self._rooms.take(1, held)
+                self._take_room(1, held)
                 await self._check_ready()
                 run = partial(run_encoded, self._client, asked)
                 outcome = await exchange.unless_hung_up(run)
@@ -244,7 +302,7 @@ class HttpApp:
         """The outcome under a key; None if the caller prefers not to wait for it."""
         call, named = self._keyed.find(identity), identity.named
         if call is None:
-            self._rooms.take(1, held, named.namespace)
+            self._take_room(1, held, named.namespace)
             await self._check_ready()
             call = self._keyed.start(identity, asked, held.pop_all())
         wait_s = asynchronous(exchange.headers, self._limits.wait_s)
@@ -280,7 +338,7 @@ class HttpApp:
                 checked(None, **fields)
             except ConfigError as error:
                 raise Problem("bad-request", str(error)) from None
-            self._rooms.take(in_flight, held, "" if named is None else named.namespace)
+            self._take_room(in_flight, held, "" if named is None else named.namespace)
             await self._check_ready()
             feed = Feed(self._client, inputs, in_flight, fields)
             if named is None:
@@ -332,7 +390,7 @@ class HttpApp:
             ended = await exchange.unless_hung_up(lambda: self._keyed.forget(named))
         except CallError as error:
             raise problem_for(error) from None
-        self._runs.forgotten(named)
+        self._rows.forgotten(named)
         body = to_json({"known": ended.known, "started": ended.started})
         await exchange.answer(200, JSON, body)
 
@@ -349,9 +407,24 @@ class HttpApp:
         if key is not None:
             return Named(key, namespace_of(query))
         # Before the body is read; and again when the calls are made.
-        self._rooms.check(1)
+        self._check_room(1)
         await self._check_ready()
         return None
+
+    def _check_room(self, calls: int, namespace: str = "") -> None:
+        """Problem if there is no room for so many calls.  ``namespace``: empty without a key."""
+        most = self._calls.most
+        if not self._calls.has_room(calls):
+            raise Problem("busy", f"the door has {most} calls at once", LATER)
+        if not self._calls.has_room(calls, namespace):
+            text = f"the calls of namespace {namespace} take their share of {most} at once"
+            raise Problem("busy", text, LATER)
+
+    def _take_room(self, calls: int, held: ExitStack, namespace: str = "") -> None:
+        """Room for so many calls while ``held`` is open.  Problem if there is none."""
+        self._check_room(calls, namespace)
+        self._calls.take(calls, namespace)
+        held.callback(self._calls.give, calls, namespace)
 
     async def _check_ready(self) -> None:
         if not await self._is_ready():
@@ -360,8 +433,8 @@ class HttpApp:
 
     async def _body(self, exchange: Exchange, held: ExitStack) -> bytes:
         """The body, whose bytes count as long as they are held."""
-        body = await exchange.read_body(self._limits, self._share)
-        held.callback(self._share.give_back, len(body))
+        body = await exchange.read_body(self._limits, self._bodies)
+        held.callback(self._bodies.give, len(body))
         return body
 
     async def _fields(

@@ -12,14 +12,25 @@ here: a :class:`Connection` reads, writes and keeps time for one peer,
 
 Only HTTP/1 is spoken; whoever asks to go on with HTTP/2 is answered in HTTP/1.1, as the
 standard allows.
+
+A proxy in front of the door and the door itself must agree where each request ends, or
+the rest of one is taken for the next, which carries another caller's rights (request
+smuggling).  h11 refuses most of what is in doubt; the rest is refused here, with 400 and
+the end of the connection (RFC 9112, 2.2, 5.2, 6.1 and 6.3).
+
+An answer is written as its caller takes it, and until then all of it is held.  So all
+answers under way are counted (:class:`Unread`).  Past the bound the caller that has taken
+nothing for longest is cut off: those that read go on, however many others do not.  One answer
+alone is written whatever its size.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, cast, final
+from typing import Any, Final, Protocol, cast, final
 
 import h11
 import hypercorn
@@ -32,10 +43,8 @@ from hypercorn.utils import parse_socket_addr
 
 from .exchange import WIRE, Receive, Send
 from .exchange import Event as AppEvent
-from .framing import StrictConnection
 from .limits import HttpLimits
 from .turns import READ_US, Turns
-from .unread import Unread
 
 _log = logging.getLogger("trio_envserve.http")
 
@@ -53,6 +62,99 @@ _FULL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 1\r\n"
     b"Connection: close\r\n\r\n"
 )
+
+
+_BARE: Final = re.compile(rb"(?<!\r)\n|\r(?!\n)")
+_FOLDED: Final = re.compile(rb"\n[ \t]")
+_LENGTH: Final = re.compile(rb"\ncontent-length:([^\r]*)", re.IGNORECASE)
+_CODING: Final = re.compile(rb"\ntransfer-encoding:", re.IGNORECASE)
+
+
+def fault_of(head: bytes, http_version: bytes) -> str:
+    """The reason why the end of a request is in doubt, or "".  ``head`` has all lines as
+    they came, up to the empty one."""
+    if _BARE.search(head):
+        return "a line of the head ends with CR or LF alone"
+    if _FOLDED.search(head):
+        return "a field is folded over several lines"
+    lengths = _LENGTH.findall(head)
+    if len(lengths) > 1 or b"," in b"".join(lengths):
+        return "Content-Length stands more than once"
+    if _CODING.search(head):
+        if lengths:
+            return "Content-Length and Transfer-Encoding exclude each other"
+        if http_version < b"1.1":
+            return "HTTP/1.0 has no Transfer-Encoding"
+    return ""
+
+
+@final
+class StrictConnection(h11.Connection):
+    """h11's connection of a server, without h11's leniency about heads."""
+
+    def next_event(self) -> Any:
+        """See :meth:`h11.Connection.next_event`; a head in doubt is a RemoteProtocolError."""
+        if self.their_state is not h11.IDLE:
+            return super().next_event()
+        waiting = self.trailing_data[0]
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            head = waiting[: len(waiting) - len(self.trailing_data[0])]
+            if fault := fault_of(head, event.http_version):
+                raise h11.RemoteProtocolError(fault, error_status_hint=400)
+        return event
+
+
+class Caller(Protocol):
+    """Somebody who is written to."""
+
+    def cut_off(self) -> None:
+        """Write nothing more to it."""
+
+
+@final
+class Unread:
+    """The answers that are under way."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._of: dict[Caller, int] = {}
+        """Bytes of each caller; the one that took something last comes last."""
+        self._cut_off = 0
+        self._to_complain = 1
+        self.bytes = 0
+        """Of all."""
+
+    def add(self, caller: Caller, size: int) -> None:
+        """So many bytes are to be written.  Cuts off whom the bound asks for, if need be this
+        caller."""
+        self._of[caller] = self._of.get(caller, 0) + size
+        self.bytes += size
+        while self.bytes > self._most_bytes and len(self._of) > 1:
+            slowest = next(iter(self._of))
+            self.gone(slowest)
+            self._complain()
+            slowest.cut_off()
+
+    def took(self, caller: Caller, size: int) -> None:
+        """A caller has taken so many of them."""
+        left = self._of.pop(caller, 0)
+        self.bytes -= min(left, size)
+        if left > size:
+            self._of[caller] = left - size
+
+    def gone(self, caller: Caller) -> None:
+        """Nothing more is written to a caller."""
+        self.bytes -= self._of.pop(caller, 0)
+
+    def _complain(self) -> None:
+        self._cut_off += 1
+        if self._cut_off == self._to_complain:
+            _log.warning(
+                "more than %d bytes of answers wait for callers that do not read: %d cut off",
+                self._most_bytes, self._cut_off,
+            )  # fmt: skip
+            self._to_complain *= 2  # a flood is no flood of lines
 
 
 @final

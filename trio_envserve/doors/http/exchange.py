@@ -9,6 +9,7 @@ import trio
 
 from ... import tracing
 from ...net import unwrap_single
+from ..bounds import Bound
 from .guard import Headers
 from .limits import HttpLimits
 from .problems import LATER, Header, Problem
@@ -40,38 +41,6 @@ class Wire(Protocol):
 
 class HungUp(Exception):
     """The caller has closed the connection."""
-
-
-@final
-class Share:
-    """The bound for all bodies together."""
-
-    def __init__(self, most_bytes: int) -> None:
-        self._most = most_bytes
-        self._left = most_bytes
-        self._waiting = trio.lowlevel.ParkingLot()
-
-    @property
-    def taken(self) -> int:
-        """How many bytes they take."""
-        return self._most - self._left
-
-    async def wait(self, size: int) -> None:
-        """Take so many bytes as soon as there is room for them."""
-        while not self.take(size):
-            await self._waiting.park()
-
-    def take(self, size: int) -> bool:
-        """Whether there was room for so many bytes."""
-        if size > self._left:
-            return False
-        self._left -= size
-        return True
-
-    def give_back(self, size: int) -> None:
-        """The same bytes are not held any more."""
-        self._left += size
-        self._waiting.unpark_all()
 
 
 @final
@@ -113,9 +82,9 @@ class Exchange:
             or b"transfer-encoding" in self.headers
         )
 
-    async def read_body(self, limits: HttpLimits, share: Share, *, patient: bool = False) -> bytes:
+    async def read_body(self, limits: HttpLimits, bound: Bound, *, patient: bool = False) -> bytes:
         """The whole body.  Problem if it is too large, which is said before all of it
-        has come, or too slow.  What ``share`` gives, the caller gives back.  Who is patient
+        has come, or too slow.  What it takes of ``bound``, the caller gives back.  Who is patient
         waits for it, if it says how much that is."""
         told = self.headers.get(b"content-length", (b"0",))[0]
         if int(told) > limits.body_bytes:  # the server's own parser sees to its form
@@ -125,7 +94,7 @@ class Exchange:
         try:
             with trio.move_on_after(limits.body_s) as scope:
                 if patient:
-                    await share.wait(int(told))
+                    await bound.wait(int(told))
                     taken = reserved = int(told)
                 more = True
                 while more:
@@ -134,8 +103,9 @@ class Exchange:
                     if len(body) + len(piece) > limits.body_bytes:
                         raise self._too_large(limits)
                     if len(body) + len(piece) > reserved:
-                        if not share.take(len(piece)):
+                        if not bound.has_room(len(piece)):
                             raise self._too_many()
+                        bound.take(len(piece))
                         taken += len(piece)
                     body += piece
                 self._body_read = True
@@ -144,7 +114,7 @@ class Exchange:
                     raise self._too_many()
                 raise Problem("body-too-slow", f"the body took longer than {limits.body_s:g} s")
         except BaseException:
-            share.give_back(taken)
+            bound.give(taken)
             raise
         return bytes(body)
 

@@ -17,7 +17,7 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from ...core.durations import BOUNDS_S, Durations
-from .metric_table import METRICS, PREFIX, Metric, Seen
+from .metrics import METRICS, PREFIX, Metric, Seen
 
 _BUCKETS: Final = [*map(str, BOUNDS_S), "+Inf"]
 

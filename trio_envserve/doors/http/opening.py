@@ -9,9 +9,8 @@ from typing import Literal, final
 
 import trio
 
-from ...client import Client, open_client
+from ...client import Client
 from ...client.options import limit_of_execution
-from ...client.shell import keep_no_spans
 from ...core.errors import ConfigError, ServerStartError
 from ...core.health import ServerHealth
 from ...core.limits import WireLimits
@@ -26,19 +25,16 @@ from ...net import (
 from ...net.address import ANY, Address
 from ...net.keypairs import ClientCurve
 from ...server import Server
-from ..keys import keys_of
-from ..limits import CLIENT_LIMITS
+from ..clients import open_door_client
 from .app import HttpApp
 from .bodies import Codec
-from .connections import Connections
+from .connections import Connections, Unread
 from .guard import Guard, check_bind, parse_hosts, read_tokens
-from .keyed_calls import open_keyed_calls
+from .keys import open_keyed_calls
 from .limits import HttpLimits
 from .live import open_live
-from .nemo_gym import Failures
-from .runs import RunOptions
+from .rows import Failures, RowOptions
 from .turns import open_turns
-from .unread import Unread
 
 _BACKLOG = 1024
 
@@ -131,11 +127,9 @@ async def open_http_door(
     tokens = [] if token_file is None else read_tokens(token_file)
     check_bind(f"tcp://{bind}", token_file=token_file, insecure=insecure)
     guard = Guard(place.host, parse_hosts(hosts), tokens)
-    address = server if isinstance(server, str) else server.address
-    client = open_client(
-        address, name="http-door", limits=CLIENT_LIMITS, wire=wire, network=network,
-        transport=transport, curve=keys_of(server, curve),
-    )  # fmt: skip
+    client = open_door_client(
+        server, name="http-door", wire=wire, network=network, transport=transport, curve=curve
+    )
     with unwrap_single():
         async with (
             client as opened,
@@ -144,12 +138,11 @@ async def open_http_door(
             open_live(opened, limits, turns, tokens=bool(tokens)) as live,
             trio.open_nursery() as nursery,
         ):
-            keep_no_spans(opened)
             listeners = await _listen(place)
-            runs = RunOptions(run_model, run_model_name, failures, run_rerun, execution_s)
+            rows = RowOptions(run_model, run_model_name, failures, run_rerun, execution_s)
             unread = Unread(limits.answers_bytes)
             codec = Codec(limits, wire, turns)
-            app = HttpApp(opened, calls, codec, guard, limits, runs, live, unread)
+            app = HttpApp(opened, calls, codec, guard, limits, rows, live, unread)
             app.peers = connections = Connections(app, limits, turns, unread)
             taking = await nursery.start(connections.serve, listeners)
             try:

@@ -8,8 +8,7 @@ from typing import final
 
 import trio
 
-from ...client import Client, open_client
-from ...client.shell import keep_no_spans
+from ...client import Client
 from ...core.errors import ConfigError
 from ...core.health import ServerHealth
 from ...core.limits import MIB, WireLimits
@@ -24,8 +23,7 @@ from ...net import (
 )
 from ...net.keypairs import ClientCurve
 from ...server import Server
-from ..keys import keys_of
-from ..limits import CLIENT_LIMITS
+from ..clients import open_door_client
 from .door import Door
 from .limits import VerifiersLimits
 
@@ -94,14 +92,11 @@ async def open_verifiers_door(
             f"{bind} may be reached from other machines, and clients of verifiers have no keys: "
             "bind to 127.0.0.1, or let everybody run the environment (--insecure)"
         )
-    address = server if isinstance(server, str) else server.address
-    client = open_client(
-        address, name="verifiers-door", limits=CLIENT_LIMITS, wire=wire, network=network,
-        transport=transport, curve=keys_of(server, curve),
-    )  # fmt: skip
+    client = open_door_client(
+        server, name="verifiers-door", wire=wire, network=network, transport=transport, curve=curve
+    )
     with unwrap_single():
         async with client as opened, open_zmtp_network() as sockets:
-            keep_no_spans(opened)
             door = Door(opened, limits, redeliver=redeliver or is_near)
             front = sockets.open_router(bind, limits=_front_limits(limits), on_peer=door.on_peer)
             async with front as router, trio.open_nursery() as nursery:

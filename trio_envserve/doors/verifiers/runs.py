@@ -40,7 +40,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias, final
 
 from ...net import Frame
-from ..shares import Shared
+from ..bounds import Bound
 from . import wire
 from .limits import VerifiersLimits
 from .wire import Ask, Cancel, Health, Message, NotUnderstood
@@ -336,9 +336,9 @@ class Runs:
         self._early: OrderedDict[tuple[str, bytes], None] = OrderedDict()
         """The latest cancels that came before their runs."""
         share = limits.place_share
-        self._count = Shared(limits.runs, share)
-        self._asked = Shared(limits.runs_bytes, share)
-        self._kept = Shared(limits.kept_bytes, share)
+        self._count = Bound(limits.runs, share)
+        self._asked = Bound(limits.runs_bytes, share)
+        self._kept = Bound(limits.kept_bytes, share)
         self.not_understood = 0
         """Messages that were dropped."""
 
@@ -446,7 +446,7 @@ class Runs:
             del self._early[early]
             self._remember(ask.name, digest, EARLY)
             return _refuse(peer, ask, EARLY)
-        if not (self._count.has_room(peer.place, 1) and self._asked.has_room(peer.place, size)):
+        if not (self._count.has_room(1, peer.place) and self._asked.has_room(size, peer.place)):
             return _refuse(peer, ask, FULL)
         return self._enter(peer, ask, digest, now_s)
 
@@ -468,8 +468,8 @@ class Runs:
         size = len(ask.payload)
         run = Run(ask.name, digest, peer.place, size, bytes(ask.payload), peer.number)
         self._runs[run.name] = run
-        self._count.take(run.place, 1)
-        self._asked.take(run.place, size)
+        self._count.take(1, run.place)
+        self._asked.take(size, run.place)
         self._wanted.add(run)
         if peer.closed_s is None:
             run.waiters[peer.route] = False
@@ -482,7 +482,7 @@ class Runs:
     def _start(self, place: str) -> list[Effect]:
         """Start what waits at this place, while there is room for outcomes."""
         effects: list[Effect] = []
-        while self._kept.has_room(place, 0):
+        while self._kept.has_room(0, place):
             run = next(itertools.chain(self._wanted.at(place), self._unwanted.at(place)), None)
             if run is None:
                 break
@@ -554,7 +554,7 @@ class Runs:
             run.afresh = [wire.discard(name, each) for each in outcome.traces]
         frames = itertools.chain.from_iterable(run.messages)
         run.size_bytes = RECORD_BYTES + sum(map(len, frames))
-        self._kept.take(run.place, run.size_bytes)
+        self._kept.take(run.size_bytes, run.place)
 
     def delivered(self, route: bytes, name: bytes, now_s: float) -> list[Effect]:
         """The outcome of a run was sent to one that waits for it."""
@@ -576,7 +576,7 @@ class Runs:
     def _make_room(self, place: str) -> list[Effect]:
         """Of what is kept, drop what is most likely not wanted; start what may start."""
         effects: list[Effect] = []
-        while not self._kept.has_room(place, 0):
+        while not self._kept.has_room(0, place):
             orphans = (run for run in self._orphans.at(place) if run.messages)
             run = next(itertools.chain(self._sent.at(place), orphans), None)
             if run is None:
@@ -631,7 +631,7 @@ class Runs:
             if run.stage is not Stage.KEPT:
                 effects.append(Send(route, wire.failed(run.name, why)))
         if run.stage is Stage.KEPT:
-            self._kept.give(run.place, run.size_bytes)
+            self._kept.give(run.size_bytes, run.place)
         else:
             self._give_back(run)
             effects += [Stop(run.name)] if run.stage is Stage.RUNNING else []
@@ -640,8 +640,8 @@ class Runs:
 
     def _give_back(self, run: Run) -> None:
         """Give back what a run takes until it has an outcome."""
-        self._count.give(run.place, 1)
-        self._asked.give(run.place, run.asked_bytes)
+        self._count.give(1, run.place)
+        self._asked.give(run.asked_bytes, run.place)
 
     def _remember(self, name: bytes, digest: bytes, why: str) -> None:
         self._over[name] = Over(digest, why)

@@ -1,22 +1,74 @@
-"""``GET /v1/running``: what runs, the oldest first."""
+"""What a server is asked about itself: ``GET /metrics``, ``/v1/running`` and ``/v1/stack``.
+
+Nothing is kept between two scrapes.  A server that does not answer in time is a metric, too
+(``trio_envserve_server_up``), since the scrape that fails says less.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Final, final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, final
 
 from ...client import Client
 from ...core.errors import EnvServeError
 from ...core.pages import RunningPage
+from ...core.status import ServerStats
 from .bodies import JSON, to_json
 from .exchange import Exchange
 from .keys import read_query
 from .limits import HttpLimits
+from .metrics import DoorCounts, Seen
 from .problems import LATER, Problem
-from .turns import RUNNING_US
+from .turns import RUNNING_US, SCRAPE_US, SCRAPED_WORKER_US
+
+if TYPE_CHECKING:
+    from .exposition import Exposition
 
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
+
+
+@final
+class Scrapes:
+    """Answers scrapes."""
+
+    def __init__(
+        self, client: Client, limits: HttpLimits, counts: Callable[[], DoorCounts]
+    ) -> None:
+        self._client = client
+        self._limits = limits
+        self._counts = counts
+        self._exposition = _exposition()
+
+    async def answer(self, exchange: Exchange) -> None:
+        """All metrics, in the form that is asked for."""
+        exposition = self._exposition
+        if exposition is None:
+            text = "the metrics need an extra: pip install 'trio-envserve[metrics]'"
+            raise Problem("extra-missing", text)
+        stats = await exchange.unless_hung_up(self.stats)
+        workers = 0 if stats is None else len(stats.per_worker)
+        await exchange.take_turn(SCRAPE_US + workers * SCRAPED_WORKER_US)
+        accept = b", ".join(exchange.headers.get(b"accept", ())).decode("latin-1")
+        media, body = exposition.write(Seen(self._counts(), stats), accept)
+        await exchange.answer(200, media, body)
+
+    async def stats(self) -> ServerStats | None:
+        """The server's statistics; None if it does not answer in time."""
+        try:
+            return await self._client.stats(self._limits.scrape_s)
+        except EnvServeError:
+            return None  # it is gone, or no server of this kind: the door's own are told
+
+
+def _exposition() -> Exposition | None:
+    """None without the extra.  Loaded when a door opens: it takes longer than a turn may."""
+    try:
+        from .exposition import Exposition
+    except ImportError:
+        return None
+    return Exposition()
 
 
 @final

@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 That library sends a row again for as long as its connection is lost, and gives up at the
-first status that is an error.  So a row names its own key (:mod:`.nemo_gym`): sent again
+first status that is an error.  So a row names its own key (:func:`row_of`): sent again
 to the letter, it joins what runs or is answered again.  Where others are refused for now,
 a row waits.
 
@@ -17,31 +17,62 @@ Rows that nothing tells apart may be rollouts of one group, which are to differ.
 that wait at one time have keys of their own, numbered, and a number becomes free when who
 waited for it hangs up: the next that comes takes the lowest, and finds what runs there.
 What was written to the end is nobody else's, so its key ends at once.
+
+A row of that library names its rollout by ``_ng_rollout_id``, or by ``_ng_task_index``
+and ``_ng_rollout_index``, each with ``_ng_attempt_index`` where it was tried before.  NeMo
+RL numbers the rows of a step with ``_rowidx``, and others send a row once for each rollout
+of a group, with nothing that tells them apart.  The digest of the whole body is part of the
+key in each case, so an id that is used again for another row is another rollout, and the
+text before the digest is there for people.
+
+The answer is the row, and over it what the environment returned.  It has a ``reward`` that
+is a number, and a ``response`` as OpenAI's Responses API has it.  Fields that this door knows
+and does not heed are named in ``not_heeded``.
+
+**Failures.**  That library ends its collection at the first answer with an error's status, so
+a row that failed may be answered as a row, too (:class:`Failures`): with
+``_ng_failure_class``, by which the library keeps it apart from its results, and ``mask_sample``,
+which stands in ``instance_config``, too, where NeMo RL looks for it.  Its ``reward`` is null: a
+number would be learnt from.
 """
 
 from __future__ import annotations
 
+import enum
 import heapq
+import math
+import re
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import ExitStack
 from itertools import islice
-from typing import Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, final
 
 import trio
 
 from ...client import Client, Outcome
 from ...client.options import Encoded
+from ...core.endings import ENDINGS
 from ...core.errors import CallError
-from .answers import problem_for, refuse
+from ...envs.responses import not_heeded, response_of_messages, sampling_args_of
+from ..bounds import Bound
+from .answers import encoded, problem_for, refuse
 from .bodies import JSON, Codec, accepted, body_type
-from .encoding import encoded
-from .exchange import Exchange, Share
-from .keyed_calls import Identity, KeyedCalls
-from .keys import HEADER, Named, body_digest, read_query
+from .exchange import Exchange
+from .keys import HEADER, Identity, KeyedCalls, Named, body_digest, read_query
 from .limits import HttpLimits
-from .nemo_gym import NAMESPACE, Failures, Row, Told, answer_of, failure_of, row_of
 from .problems import Problem
-from .rooms import Rooms
+
+NAMESPACE: Final = "nemo-gym"
+
+_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+"""The ids that the library accepts."""
+
+_SHOWN: Final = 128
+"""Characters of an id that are shown in a key."""
+
+_HEEDED: Final = ("_ng_rollout_id", "_ng_task_index", "_ng_rollout_index", "_ng_attempt_index")
+"""Fields of the library that mean something here."""
 
 _AT_ONCE: Final = 64
 """Keys that are forgotten at once."""
@@ -50,7 +81,126 @@ _AGAIN_S: Final = 1.0
 """Until the server is asked once more to forget a key."""
 
 
-class RunOptions(NamedTuple):
+class Failures(enum.Enum):
+    """The answer to a row that failed."""
+
+    PROBLEMS = "problems"
+    """A problem with the status of an error, as everywhere."""
+    ROWS = "rows"
+    """A row with the status 200."""
+
+
+class Told(enum.Enum):
+    """The fields by which a row is told from others."""
+
+    ID = enum.auto()
+    """An id, which names one rollout for good."""
+    NUMBER = enum.auto()
+    """A number, which another step may use again."""
+    NOTHING = enum.auto()
+    """Rows with the same text are rollouts of their own."""
+
+
+class Row(NamedTuple):
+    """A row that is in order."""
+
+    fields: Mapping[str, Any]
+    told_by: Told
+    label: str
+    """For people."""
+
+    @property
+    def sampling_args(self) -> dict[str, Any]:
+        """The row's sampling arguments for the model."""
+        return sampling_args_of(self._params)
+
+    @property
+    def not_heeded(self) -> list[str]:
+        """The names of fields that nobody but the environment heeds."""
+        own = [
+            name for name, value in self.fields.items()
+            if name.startswith("_ng_") and name not in _HEEDED and value is not None
+        ]  # fmt: skip
+        asked = [f"responses_create_params.{name}" for name in not_heeded(self._params)]
+        return [*own, *asked]
+
+    @property
+    def _params(self) -> Mapping[str, Any]:
+        asked = self.fields.get("responses_create_params")
+        return asked if isinstance(asked, dict) else {}
+
+
+def row_of(body: object) -> Row:
+    """The row in a body.  Problem if it is none."""
+    if not isinstance(body, dict):
+        raise Problem("bad-request", "the body is a row: a mapping of fields")
+    id, attempt = body.get("_ng_rollout_id"), body.get("_ng_attempt_index")
+    if id is not None and not (isinstance(id, str) and _ID.fullmatch(id)):
+        raise Problem(
+            "bad-request", "_ng_rollout_id is text of letters, digits, dots, dashes and "
+            "underscores, which begins with a letter or digit",
+        )  # fmt: skip
+    again = f"-a{attempt}" if _is_number(attempt) and attempt else ""
+    if id is not None:
+        return Row(body, Told.ID, f"{id[:_SHOWN]}{again}")
+    task, rollout = body.get("_ng_task_index"), body.get("_ng_rollout_index")
+    if rollout is not None:
+        known = _is_number(task) and _is_number(rollout)
+        return Row(body, Told.NUMBER, f"{task}-{rollout}{again}" if known else "row")
+    if (number := body.get("_rowidx")) is not None:
+        return Row(body, Told.NUMBER, f"row-{number}" if _is_number(number) else "row")
+    return Row(body, Told.NOTHING, "row")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63
+
+
+def answer_of(row: Row, result: object) -> dict[str, Any]:
+    """The answer to a row.  Problem if the environment's result will not do."""
+    reward = _number(result.get("reward")) if isinstance(result, dict) else None
+    if reward is None:
+        raise Problem("no-reward", "the result of the environment has no reward that is a number")
+    assert isinstance(result, dict)
+    response = result.get("response")
+    if response is None:
+        response = response_of_messages(result.get("completion"))
+    return {**row.fields, **result, "response": response, "reward": reward, **_said(row, result)}
+
+
+def failure_of(row: Row, problem: Problem) -> dict[str, Any]:
+    """The answer to a row that failed, as a row."""
+    code = problem.record["code"]
+    config = row.fields.get("instance_config")
+    terminal = code in ENDINGS and not ENDINGS[code].again
+    return {
+        **row.fields, "response": response_of_messages(()), "reward": None,
+        "_ng_failure_class": code, "_ng_failure_terminal": terminal, "mask_sample": True,
+        "instance_config": {**(config if isinstance(config, dict) else {}), "mask_sample": True},
+        "problem": problem.record, **_said(row, {}),
+    }  # fmt: skip
+
+
+def _said(row: Row, result: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that nobody heeded: neither this door nor, where it says so, the environment."""
+    own = result.get("not_heeded")
+    names = [name for name in own if isinstance(name, str)] if isinstance(own, list) else []
+    found = sorted({*row.not_heeded, *(name for name in names if not name.startswith("_ng_"))})
+    return {"not_heeded": found} if found else {}
+
+
+def _number(value: object) -> float | None:
+    try:
+        number = float(value)  # type: ignore[arg-type]  # whatever it is: numpy's, too
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) and not isinstance(value, str) else None
+
+
+# -- the rows of a door -----------------------------------------------------------------
+
+
+class RowOptions(NamedTuple):
     """What rows do not say themselves."""
 
     model: str = "oracle"
@@ -85,15 +235,15 @@ class Numbers:
 
 
 @final
-class Runs:
+class Rows:
     """The rows of one door."""
 
     def __init__(
-        self, client: Client, keyed: KeyedCalls, codec: Codec, rooms: Rooms, share: Share,
-        limits: HttpLimits, options: RunOptions,
+        self, client: Client, keyed: KeyedCalls, codec: Codec, calls: Bound, bodies: Bound,
+        limits: HttpLimits, options: RowOptions,
     ) -> None:  # fmt: skip
-        self._client, self._keyed, self._codec, self._rooms = client, keyed, codec, rooms
-        self._share, self._limits, self._options = share, limits, options
+        self._client, self._keyed, self._codec, self._calls = client, keyed, codec, calls
+        self._bodies, self._limits, self._options = bodies, limits, options
         self._asking: Counter[Named] = Counter()
         """How many wait for a key."""
         self._numbers: dict[bytes, Numbers] = {}
@@ -113,8 +263,8 @@ class Runs:
             raise Problem("unsupported-media-type", "a row is sent as application/json")
         accepted(exchange.headers, (JSON,))
         with ExitStack() as held, ExitStack() as place:
-            body = await exchange.read_body(self._limits, self._share, patient=True)
-            held.callback(self._share.give_back, len(body))
+            body = await exchange.read_body(self._limits, self._bodies, patient=True)
+            held.callback(self._bodies.give, len(body))
             row = row_of(await self._codec.read_row(body))
             digest = body_digest(body, JSON)
             del body
@@ -176,7 +326,8 @@ class Runs:
         call = self._keyed.find(identity)
         if call is None:
             with ExitStack() as room:
-                await self._rooms.wait(room, identity.named.namespace)
+                await self._calls.wait(1, NAMESPACE)
+                room.callback(self._calls.give, 1, NAMESPACE)
                 call = self._keyed.find(identity)  # the same row may have come meanwhile
                 if call is None:
                     held.push(room.pop_all())

@@ -1,4 +1,4 @@
-"""Every metric of ``GET /metrics``: its name, kind and meaning, and where its value is.
+"""``GET /metrics``: every metric, its name, kind and meaning, and where its value is.
 
 A gauge that has a bound names the metric of that.  Labels are of a few fixed values, of
 statuses, or of the slots of the pool; never of a key, a session or a caller.
