@@ -33,18 +33,12 @@ async def test_a_question_of_the_callers_own():
     assert (result["reward"], result["answer"]) == (1.0, 5)
 
 
-def test_tasks_follow_from_seed_and_index():
-    assert Arithmetic(seed=1).task(5) == Arithmetic(seed=1).task(5)
-    assert Arithmetic(seed=1).task(5) == Arithmetic(seed=2).task(5, seed=1)
-    assert Arithmetic(seed=1).task(5) != Arithmetic(seed=2).task(5)
-    assert [given["index"] for given in Arithmetic(size=2).inputs(3, 7)] == [0, 1, 0]
-
-
-def test_inputs_are_of_their_seed():
+def test_inputs_and_their_tasks_follow_from_seed_and_index():
     first, second = load("arithmetic").inputs(5, 1), load("arithmetic").inputs(5, 2)
     tasks = [[Arithmetic().task(**given) for given in inputs] for inputs in (first, second)]
     assert tasks[0] != tasks[1]
-    assert [Arithmetic().task(index, seed=1) for index in range(5)] == tasks[0]
+    assert [Arithmetic(seed=1).task(index) for index in range(5)] == tasks[0]
+    assert [given["index"] for given in Arithmetic(size=2).inputs(3, 7)] == [0, 1, 0]
 
 
 @pytest.mark.parametrize(

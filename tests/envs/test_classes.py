@@ -10,7 +10,6 @@ import sqlite3
 import sys
 import threading
 import traceback
-from array import array
 from typing import Any
 
 import pytest
@@ -565,12 +564,6 @@ async def test_a_conversation_without_tools():
     assert model.tools == [None] * 3
 
 
-async def test_a_model_that_calls_tools_though_there_are_none_is_told():
-    result, model = await one(Quiz, [calls(("look", {})), "stop"])
-    assert json.loads(told(result))["error"] == "there is no tool 'look' (tools: none)"
-    assert model.asked[1][-1]["tool_call_id"] == "call-0"
-
-
 async def test_many_opened_tags_take_no_quadratic_time():
     text = "<tool_call>" * 200_000
     result, _ = await one(EchoToolEnv, [text], "Echo.", "tool_calls")
@@ -607,13 +600,6 @@ async def test_rollout_whose_turns_ran_out_has_the_reward_that_its_author_says(g
     assert scores_of(result)[0] == UNFINISHED[given].get("reward")
 
 
-async def test_segments_of_a_rollout_without_a_reward_have_none():
-    given = Completion("?", prompt_ids=array("i", [1, 2]), response_ids=array("i", [3]))
-    result, _ = await one(Quiz, [given], max_turns=1)
-    assert [segment.reward for segment in result["segments"]] == [None]
-    encode(result)
-
-
 async def test_get_reward_that_raises_is_a_scorer_that_failed():
     class Scored(IncrementEnv):
         def get_reward(self) -> float:
@@ -623,9 +609,7 @@ async def test_get_reward_that_raises_is_a_scorer_that_failed():
         await one(Scored, ["."])
     failed = caught.value.exception
     assert isinstance(failed, ScorerFailed)
-    assert failed.code == "scorer-failed"
     assert str(failed) == "get_reward() raised ZeroDivisionError: division by zero"
-    assert isinstance(failed.__cause__, ZeroDivisionError)
 
 
 async def test_an_answer_that_was_cut_off_says_so():
@@ -850,22 +834,6 @@ async def test_oracle_that_returns_one_text_answers_with_all_of_it(turns):
 
     async with running(Sum) as run:
         assert (await run({}, endpoint="oracle"))["reward"] == 1.0
-
-
-async def test_thread_locals_of_an_object_are_not_those_of_the_next():
-    local = threading.local()
-
-    class Local:
-        def reset(self):
-            assert not hasattr(local, "mine")
-            local.mine = self
-            return "?"
-
-        def get_reward(self):
-            return local.mine is self
-
-    async with running(Local, Scripted(["."])) as run:
-        assert [(await run())["reward"] for _ in range(5)] == [1.0] * 5
 
 
 async def test_context_variable_of_a_caller_is_there_during_its_call_only():

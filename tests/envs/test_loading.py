@@ -7,7 +7,7 @@ import textwrap
 import pytest
 
 from trio_envserve.core.errors import ConfigError
-from trio_envserve.envs import DEFAULT_ENVIRONMENT, load
+from trio_envserve.envs import load
 from trio_envserve.envs.arithmetic import Arithmetic
 from trio_envserve.envs.loading import check_spec
 
@@ -101,14 +101,6 @@ def refusal(spec, args=None):
     return str(caught.value)
 
 
-def test_the_default_is_built_in():
-    env = load(DEFAULT_ENVIRONMENT, {"seed": 3})
-    assert (env.name, env.backend, env.rerun) == ("arithmetic", "trio", False)
-    assert isinstance(env.environment, Arithmetic)
-    assert env.environment.seed == 3
-    assert len(env.inputs(5)) == 5
-
-
 @pytest.mark.parametrize(
     ("attribute", "name", "backend", "rerun"),
     [
@@ -171,6 +163,10 @@ MISTAKES = [
         "number is not an environment: int has no run_rollout(rollout)",
     ),
     (object(), {}, "is not an environment"),
+    (
+        type("Mistyped", (), {"run_rolout": lambda self, rollout: 1})(), {},
+        "has no run_rollout(rollout); it has run_rolout",
+    ),
     (dict, {}, "is not an environment"),  # no signature to compare arguments with
 ]  # fmt: skip
 
@@ -189,11 +185,8 @@ def test_files(modules, monkeypatch):
     assert "there is no file task.py; did you mean 'tasks.py'" in refusal("task.py:Trio")
     assert "tasks.py has no 'Tri'; did you mean 'Trio'" in refusal("tasks.py:Tri")
     assert "needs an attribute" in refusal("tasks.py:")
-    assert "importing needs.py failed: No module named 'envserve_not_there'" in refusal(
-        "needs.py:x"
-    )
-    assert "failed: SyntaxError" in refusal("wrong.py:x")
-    assert refusal("config.py:x") == "no GPU"
+    for name, told in (("needs", "importing needs.py failed: No module"), ("config", "no GPU")):
+        assert refusal(f"{name}.py:x").startswith(told)
 
 
 def test_a_file_without_a_name_in_it_is_told_with_the_names(tmp_path, monkeypatch):
@@ -250,11 +243,6 @@ def test_factory_that_fails_is_the_cause_of_what_is_told(modules):
     with pytest.raises(ConfigError, match="broken could not be made: KeyError") as caught:
         load("envserve_sample.tasks:broken")
     assert isinstance(caught.value.__cause__, KeyError)
-
-
-def test_method_that_is_nearly_called_run_rollout_is_named():
-    misspelt = type("Mistyped", (), {"run_rolout": lambda self, rollout: 1})
-    assert "has no run_rollout(rollout); it has run_rolout" in refusal(misspelt())
 
 
 @pytest.mark.parametrize(
@@ -345,18 +333,6 @@ def test_objects_classes_and_functions_are_taken_as_they_are(monkeypatch):
     assert (found.name, found.backend, found.rerun) == ("function", "trio", True)
     with pytest.raises(ConfigError, match="pass your own inputs"):
         load(make()).inputs(3)
-
-
-def test_inputs_are_asked_for_with_number_and_seed():
-    class Offers:
-        def run_rollout(self, rollout):
-            return None
-
-        def inputs(self, n, seed):
-            return [(n, seed)]
-
-    assert load(Offers()).inputs(3, 7) == [(3, 7)]
-    assert load(Offers()).inputs(2) == [(2, 0)]
 
 
 async def _asynchronous(n, seed):

@@ -203,13 +203,6 @@ async def test_the_model_sees_what_is_new(library):
     assert " O | 1 | 2 \n---+---+---\n X | 4 | 5 " in second
 
 
-async def test_a_game_that_has_not_ended_has_no_reward(library):
-    result, _ = await one("textarena:TicTacToe-v0", ["[0]"], {"opponent": ["[1]"]}, max_turns=1)
-    assert "reward" not in result
-    assert result["no_reward"].startswith("the game was not finished: max_turns (1) answers were")
-    assert result["stop"] == "max_turns"
-
-
 @pytest.mark.parametrize("form", ["", "-raw"])
 async def test_offline_the_oracle_follows_the_inputs_actions(library, form):
     async with running(f"textarena:TicTacToe-v0{form}") as run:

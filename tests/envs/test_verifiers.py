@@ -4,9 +4,7 @@ TRIO_ENVSERVE_VERIFIERS_PYTHON is the path of one that has verifiers 0.4, uv and
 package (``nox -s verifiers`` makes one).  Without it only what needs no library runs.
 """
 
-import json
 import os
-import random
 import re
 import sys
 from contextlib import asynccontextmanager
@@ -16,7 +14,6 @@ from types import SimpleNamespace
 import pytest
 import trio
 
-from tests.cli.commands import run as run_command
 from tests.endpoint import Endpoint, Reply, serve
 from trio_envserve import RolloutFailed, open_client, open_server
 from trio_envserve.core.errors import ConfigError
@@ -170,30 +167,6 @@ async def test_episodes_are_rewarded_as_the_library_does(taskset):
             await run({"index": 0}, model="oracle")
     assert len(endpoint.asks) == 6
     assert endpoint.asks[0].body["temperature"] == 0.5
-
-
-@pytest.mark.real
-@pytest.mark.slow
-async def test_episodes_by_eval_are_rewarded_as_the_library_does(taskset, tmp_path):
-    """Each is a process of the library's, and takes about a second."""
-    chance = random.Random(3)
-    endpoint = Endpoint(
-        lambda ask: Reply(said(ask.messages[-1]["content"], chance.choice((0, 1, 2))))
-    )
-    async with serve(endpoint) as url:
-        done = await run_command(
-            tmp_path, "eval", "verifiers:envserve_sums", "-n", "3", "--repeat", "3",
-            "--worker-python", PYTHON, "--workers", "2", "--in-flight", "4", "--model", url,
-            "--model-name", "m", "--output", "r.jsonl", "--json",
-        )  # fmt: skip
-    assert done.code == 0, done.err
-    records = [json.loads(line) for line in (tmp_path / "r.jsonl").read_text().splitlines()]
-    for record in records:
-        (message,) = record["value"]["completion"]
-        right = message["content"] == str(2 * record["input"]["index"])
-        assert record["reward"] == 0.5 * right + 0.25 * (len(message["content"]) < 3)
-    assert len(records) == len(endpoint.asks) == 9
-    assert len({record["reward"] for record in records}) > 1
 
 
 @pytest.mark.real

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 
@@ -17,24 +18,22 @@ PROGRAM = """
 import sys
 from trio_envserve.envs.witness import Witness
 witness = Witness(sys.argv[1])
-print(witness.begin(sys.argv[2]), witness.process, flush=True)
+print(*[witness.begin(key) for key in sys.argv[2:]], witness.process, flush=True)
 sys.stdin.read()
 """
 
 
-def begin_elsewhere(directory, key):
-    """A process that has begun a key and lives."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(directory), key],
+@contextmanager
+def begun_elsewhere(directory, *keys):
+    """A process that has begun these keys and lives, what it has found, and its name."""
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(directory), *keys],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    found, name = process.stdout.readline().split()
-    return process, found, name
-
-
-def end(process):
-    process.communicate()
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        *found, name = process.stdout.readline().split()
+        yield process, found, name
+        process.kill()
 
 
 def test_witnesses_of_one_process_see_each_other_until_they_are_closed(tmp_path):
@@ -55,39 +54,18 @@ def test_witnesses_of_one_process_see_each_other_until_they_are_closed(tmp_path)
 
 @pytest.mark.real
 def test_another_process_is_alive_until_it_is_killed(tmp_path):
-    process, found, name = begin_elsewhere(tmp_path, "a")
-    try:
-        assert found == "none"
+    witness, descriptors = Witness(tmp_path), []
+    with begun_elsewhere(tmp_path, "a", "b") as (process, found, name):
+        assert found == ["none", "none"]
+        os.kill(process.pid, signal.SIGSTOP)  # stopped is not dead
+        assert witness.begin("a") == "alive"
         assert not is_dead(tmp_path, name)
-        witness = Witness(tmp_path)
-        assert witness.begin("a") == "alive"
-        other, found, other_name = begin_elsewhere(tmp_path, "a")
-        assert found == "alive"
-        # Stopped is not dead.
-        os.kill(other.pid, signal.SIGSTOP)
-        assert witness.begin("a") == "alive"
-        assert not is_dead(tmp_path, other_name)
-        os.kill(other.pid, signal.SIGCONT)
-        other.kill()
-        end(other)
-        third, found, third_name = begin_elsewhere(tmp_path, "b")
-        third.kill()
-        end(third)
-        assert witness.begin("b") == "dead"
-        assert is_dead(tmp_path, third_name)
-        witness.close()
-    finally:
-        process.kill()
-        end(process)
-
-
-@pytest.mark.real
-def test_two_who_ask_at_once_do_not_take_each_other_for_the_process(tmp_path):
-    process, _, name = begin_elsewhere(tmp_path, "a")
-    process.kill()
-    end(process)
-    descriptors = []
+    assert witness.begin("b") == "dead"
+    with begun_elsewhere(tmp_path, "a") as (_, found, _):
+        assert found == ["alive"]
+    witness.close()
     try:
+        # Two who ask at once do not take each other for the process.
         for _ in range(2):
             descriptors.append(os.open(tmp_path / f"process-{name}", os.O_RDONLY))
             fcntl.flock(descriptors[-1], fcntl.LOCK_SH | fcntl.LOCK_NB)
