@@ -186,10 +186,3 @@ def test_a_comparison_leaves_out_inputs_that_are_not_the_same(tmp_path: Path):
     assert found.changed == [(0, 0.0, 1.0), (1, 0.0, 0.5)]
     assert found.metrics["turns"].difference.mean == 0.75
     assert found.first.inputs == 4
-
-
-def test_files_without_an_input_in_common_are_not_compared(tmp_path: Path):
-    a = overview(file_of(tmp_path / "a", [a_record(0)])).entries
-    b = overview(file_of(tmp_path / "b", [a_record(1)])).entries
-    with pytest.raises(ConfigError, match="no input in common"):
-        compare(a, b)

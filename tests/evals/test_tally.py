@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import decimal
-import fractions
 import json
 import math
 from typing import Any
@@ -59,16 +57,6 @@ def test_a_summary_counts_results_errors_and_retries():
     assert found["took_s"] == {"p50": 2.0, "p90": 3.4, "p99": 3.94}
     assert (tally.by_worker["w0-1"], tally.errors) == (2, 1)
     json.dumps(found, allow_nan=False)
-
-
-def test_rewards_of_any_numeric_kind_count():
-    numpy = pytest.importorskip("numpy")
-    rewards = [True, 1, 1.0, numpy.float32(1), numpy.array(1), fractions.Fraction(1),
-               decimal.Decimal(1)]  # fmt: skip
-    found = tally_of(*(with_reward(i, reward) for i, reward in enumerate(rewards)))
-    assert found["mean_reward"] == 1.0
-    assert found["reward"]["inputs"] == 7
-    assert found["rewards_left_out"]["not_a_number"] == 0
 
 
 def test_one_nan_empties_no_mean_and_is_counted_apart():

@@ -152,14 +152,6 @@ async def test_any_other_answer_ends_the_call_with_its_reason(answer, told):
     assert caught.value.requests == len(endpoint.asks) == 1
 
 
-async def test_retries_are_bounded_and_told():
-    endpoint = scripted(Status(429, headers=NO_PAUSE))
-    async with served(endpoint, retries=3) as model:
-        with pytest.raises(ModelError, match=r"the model mine answered 429: .*\(4 requests\)"):
-            await ask(model)
-    assert len(endpoint.asks) == 4
-
-
 async def test_an_endpoint_that_is_down_for_a_while_is_waited_for(caplog, monkeypatch):
     # It is asked as often as it takes a busy machine to start one.
     monkeypatch.setattr(patience, "FIRST_ANSWER_S", HANG_S)
@@ -313,29 +305,6 @@ async def test_two_hundred_cancelled_calls_close_two_hundred_requests():
             for _ in range(200):
                 nursery.start_soon(ask, model)
     assert len(endpoint.asks) == 401
-
-
-async def test_cuts_and_429_lose_no_answer_and_each_request_is_counted():
-    rng = random.Random(7)
-
-    def answer(ask):
-        luck = rng.random()
-        if luck < 0.1:
-            return Cut(Reply("half") if luck < 0.05 else None)
-        return Status(429, headers=NO_PAUSE) if luck < 0.2 else Reply("whole")
-
-    endpoint = Endpoint(answer)
-    answers = []
-
-    async def call(model, stream):
-        answers.append(await ask(model, stream=stream))
-
-    async with served(endpoint) as model:
-        async with trio.open_nursery() as nursery:
-            for number in range(200):
-                nursery.start_soon(call, model, number % 2 == 0)
-    assert [answer.text for answer in answers] == ["whole"] * 200
-    assert sum(answer.requests for answer in answers) == len(endpoint.asks) > 220
 
 
 async def test_no_more_requests_than_allowed_are_under_way():

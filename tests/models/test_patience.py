@@ -39,12 +39,6 @@ def test_status_is_sent_again_if_it_or_the_endpoint_says_so(status, headers, aga
     assert of(status, **headers).again == again
 
 
-def test_text_of_a_failure_has_the_status_the_wait_and_where_to():
-    assert of(503).text == "answered 503: text"
-    assert of(429, retry_after="3600").text == "answered 429 and asks to wait for 3600 s: text"
-    assert "'https://b/v1'" in of(308, location="https://b/v1").text
-
-
 @pytest.mark.parametrize(
     ("headers", "wait_s"),
     [

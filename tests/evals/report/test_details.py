@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.evals.report.results import failure, result
+from tests.evals.report.results import result
 from trio_envserve.evals.page import Line
 from trio_envserve.evals.report import (
     ALL_CHARS,
@@ -35,14 +35,6 @@ def test_a_rollout_has_its_messages_tools_numbers_and_nothing_is_left_out():
     assert found["metrics"] == [("turns", 3.0)]
     assert found["usage"] == [("prompt tokens", 30.0), ("completion tokens", 12.0)]
     assert found["left_out"] == 0
-
-
-def test_an_error_has_its_traceback():
-    found = details(result(0, error=failure()), MOST_CHARS)
-    assert [text for style, _, text in found["lines"] if style == "error"] == [
-        "RolloutFailed: ValueError (it ran and failed)",
-        "in look\nValueError",
-    ]
 
 
 def test_numbers_that_json_lacks_are_words():
