@@ -35,6 +35,42 @@ HANG_S = 300.0
 """Far more than anything here takes on a busy machine; only a hang takes longer."""
 
 
+LIMITED = """
+import resource, sys
+from trio_envserve.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+sys.exit(main())
+"""
+"""The command on a disk that is full after 20 kB of a file."""
+
+GATED = """
+import os
+import trio
+
+async def gated(rollout):
+    asked = rollout.input if isinstance(rollout.input, dict) else {"name": rollout.input}
+    name = asked["name"]
+    open(f"{name}.started", "a").write("x")
+    while asked.get("gate", True) and not os.path.exists(f"{name}.open"):
+        await trio.sleep(0.01)
+    if asked.get("raises"):
+        raise LookupError("no such riddle")
+    return {"reward": 1.0, "name": name}
+"""
+
+
+def gated(folder: Path) -> str:
+    """An environment in a folder, by its name: each rollout writes that it has started, and
+    waits until its gate is open."""
+    (folder / "gated.py").write_text(GATED)
+    return "gated:gated"
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """The objects in a file of lines."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
 class Finished(NamedTuple):
     """A command that has ended."""
 
@@ -102,6 +138,8 @@ class Running:
         assert process.stdout is not None
         self.process = process
         self.pid = process.pid
+        self.serving: dict[str, Any] = {}
+        """The first event of a server, with its addresses (:func:`served`)."""
         self._err = err
         self._out = b""
         self._fd = process.stdout.fileno()
@@ -258,14 +296,15 @@ async def run(folder: Path, *arguments: str, **environ: str) -> Finished:
 
 @asynccontextmanager
 async def served(
-    folder: Path, environment: str = "arithmetic", *arguments: str
+    folder: Path, environment: str = "arithmetic", *arguments: str, **environ: str
 ) -> AsyncIterator[tuple[Running, str]]:
-    """A server by the command, ready, and its address."""
-    bind = ("--bind", "tcp://127.0.0.1:0")
-    async with forked(folder, "serve", environment, *bind, "--json", *arguments) as running:
-        address = (await running.event("serving"))["address"]
+    """A server by the command, ready, and its address; at a free port, unless told another."""
+    bind = () if "--bind" in arguments else ("--bind", "tcp://127.0.0.1:0")
+    given = (environment, *bind, "--json", *arguments)
+    async with forked(folder, "serve", *given, **environ) as running:
+        running.serving = await running.event("serving")
         await running.event("ready")
-        yield running, address
+        yield running, running.serving["address"]
 
 
 def processes_in(folder: Path) -> list[str]:

@@ -91,14 +91,6 @@ async def test_a_worker_is_judged_by_its_command(tmp_path: Path):
     await check_nothing_left(tmp_path)
 
 
-async def test_a_server_of_another_environment(tmp_path: Path):
-    async with served(tmp_path, "arithmetic") as (_, address):
-        done = await run(tmp_path, "conform", address, "--json")
-    assert done.code == 3
-    assert "serves 'arithmetic'" in done.last["error"]["message"]
-    done.check_no_traceback()
-
-
 async def test_ctrl_c_ends_it_with_the_findings_so_far(tmp_path: Path):
     # The environment never returns, so that the first case waits for its patience.
     (tmp_path / "stuck.py").write_text(

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cli.commands import Running, check_nothing_left, forked, run
+from tests.cli.commands import check_nothing_left, forked, run, served
 from trio_envserve import KeyPair
 
 pytest.importorskip("hypercorn")
@@ -71,7 +69,6 @@ async def test_a_key_under_two_names_is_revoked_with_both(tmp_path: Path):
     assert not [*clients.iterdir()]
 
 
-BIND = ("--bind", "tcp://127.0.0.1:0")
 HTTP = ("--http", "127.0.0.1:0")
 
 ASK = """
@@ -88,15 +85,6 @@ async def new_key(folder: Path, name: str, *roles: str, keys: str = "keys") -> N
     of_roles = [part for role in roles for part in ("--role", role)]
     made = await run(folder, "curve", "new", keys, name, *of_roles)
     assert made.code == 0, made.err
-
-
-@asynccontextmanager
-async def serving(folder: Path, *options: str) -> AsyncIterator[tuple[Running, dict[str, Any]]]:
-    """A server with the keys of the folder, and what it says of itself."""
-    arguments = ("arithmetic", *BIND, "--curve", "keys", *options, "--json")
-    async with forked(folder, "serve", *arguments) as process:
-        serving = await process.event("serving")
-        yield process, {**serving, **await process.event("ready")}
 
 
 async def rollout(url: str) -> Any:
@@ -120,17 +108,16 @@ async def test_who_has_a_key_is_let_in_at_server_and_doors_and_a_revoked_one_is_
     assert made.code == 0, made.err
     for secret in ("keys/server.key", "trainer.key", "b.key"):
         assert (tmp_path / secret).stat().st_mode & 0o777 == 0o600
-    server, own = ((tmp_path / f"{name}.key").read_text().splitlines() for name in
+    theirs, own = ((tmp_path / f"{name}.key").read_text().splitlines() for name in
                    ("trainer", "stranger"))  # fmt: skip
-    mixed = [line for line in server if line.startswith("server")]
+    mixed = [line for line in theirs if line.startswith("server")]
     mixed += [line for line in own if not line.startswith("server")]
     (tmp_path / "unknown.key").write_text("\n".join(mixed))
     (tmp_path / "unknown.key").chmod(0o600)
     doors = (*HTTP, "--verifiers-bind", "tcp://127.0.0.1:0")
-    async with serving(tmp_path, *doors) as (_, ready):
-        assert await rollout(ready["http"]) == 1.0
-        assert ready["verifiers"].startswith("tcp://127.0.0.1:")
-        at = ready["address"]
+    async with served(tmp_path, "arithmetic", "--curve", "keys", *doors) as (server, at):
+        assert await rollout(server.serving["http"]) == 1.0
+        assert server.serving["verifiers"].startswith("tcp://127.0.0.1:")
         ran = ("eval", "arithmetic", "-n", "2", "--address", at, "--wait-s", "2", "--json")
         done = await run(tmp_path, *ran, "--curve", "trainer.key")
         assert (done.code, done.last["errors"]) == (0, 0), done.err
@@ -159,8 +146,8 @@ async def test_who_has_a_key_is_let_in_at_server_and_doors_and_a_revoked_one_is_
 
 async def test_doors_and_commands_of_their_own_come_in_with_their_keys(tmp_path: Path):
     await new_key(tmp_path, "door")
-    async with serving(tmp_path) as (_, ready):
-        of = ("serve", "--door-only", ready["address"], "--json")
+    async with served(tmp_path, "arithmetic", "--curve", "keys") as (_, address):
+        of = ("serve", "--door-only", address, "--json")
         key = ("--door-curve", "door.key")
         async with forked(tmp_path, *of, *HTTP, *key) as door:
             assert await rollout((await door.event("ready"))["http"]) == 1.0

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import signal
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
-from tests.cli.commands import Running, check_nothing_left, forked, run, until
+from tests.cli.commands import Running, check_nothing_left, forked, gated, run, served, until
 from tests.connections import held_port
 
 pytest.importorskip("hypercorn")
@@ -19,23 +19,11 @@ httpx2 = pytest.importorskip("httpx2")
 
 pytestmark = pytest.mark.real
 
-GATED = """
-import os
-import trio
-
-async def environment(rollout):
-    open(f"{rollout.input}.started", "a").write("x")
-    while not os.path.exists(f"{rollout.input}.open"):
-        await trio.sleep(0.01)
-    return {"reward": 1.0}
-"""
-
 
 class Place:
     """A folder with an environment, and the address of its server."""
 
     def __init__(self, folder: Path, address: str) -> None:
-        (folder / "gated.py").write_text(GATED)
         self.folder = folder
         self.address = address
 
@@ -46,12 +34,8 @@ class Place:
     def open(self, name: str) -> None:
         (self.folder / f"{name}.open").touch()
 
-    @asynccontextmanager
-    async def server(self) -> AsyncIterator[Running]:
-        arguments = ("gated:environment", "--bind", self.address, "--json")
-        async with forked(self.folder, "serve", *arguments) as serving:
-            await serving.event("ready")
-            yield serving
+    def server(self) -> AbstractAsyncContextManager[tuple[Running, str]]:
+        return served(self.folder, gated(self.folder), "--bind", self.address)
 
     @asynccontextmanager
     async def door(self, *options: str) -> AsyncIterator[tuple[Running, Any]]:
@@ -111,7 +95,7 @@ async def test_who_waited_for_a_server_that_was_killed_is_told_the_truth(place: 
         async def record(name: str, *arguments: Any, **fields: Any) -> None:
             answers[name] = await ask(client, name, *arguments, **fields)
 
-        async with place.server() as serving:
+        async with place.server() as (serving, _):
             await ready(client, is_ready=True)
             nursery.start_soon(record, "bare")
             nursery.start_soon(record, "named", "key")
@@ -151,7 +135,7 @@ async def test_who_waited_for_a_server_that_was_killed_is_told_the_truth(place: 
 
 
 async def test_the_end_of_a_door_cancels_its_calls_and_not_its_server(place: Place):
-    async with place.server() as serving:
+    async with place.server() as (serving, _):
         async with place.door() as (door, client), trio.open_nursery() as nursery:
             await ready(client, is_ready=True)
 

@@ -7,34 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import check_nothing_left, forked, run, until
+from tests.cli.commands import check_nothing_left, forked, gated, run, served, until
 
 pytest.importorskip("hypercorn")
 httpx2 = pytest.importorskip("httpx2")
 
 pytestmark = pytest.mark.real
 
-GATED = """
-import trio
-async def gated(rollout):
-    with open(f"began-{rollout.input}", "a") as file:
-        file.write("x")
-    while rollout.input == "slow" and not await trio.Path("gate").exists():
-        await trio.sleep(0.01)
-    return rollout.input
-"""
-
 
 async def test_a_drain_is_watched_answered_and_followed(tmp_path: Path) -> None:
-    (tmp_path / "gated.py").write_text(GATED)
     (tmp_path / "slow.jsonl").write_text('"slow"\n')
     (tmp_path / "next.jsonl").write_text('"next"\n')
     bind = f"ipc://{tmp_path}/s" if len(str(tmp_path)) < 90 else "tcp://127.0.0.1:0"
-    serve = ("serve", "gated:gated", "--http", "127.0.0.1:0", "--json", "--drain-s", "300")
-    async with forked(tmp_path, *serve, "--bind", bind) as first:
-        serving = await first.event("serving")
-        address = serving["address"]
-        await first.event("ready")
+    (tmp_path / "next.open").touch()
+    serve = (gated(tmp_path), "--http", "127.0.0.1:0", "--drain-s", "300")
+    async with served(tmp_path, *serve, "--bind", bind) as (first, address):
         probe = ("status", address, "--ready")
         done = await run(tmp_path, *probe)
         assert (done.code, done.out, done.err) == (0, "ready\n", "")
@@ -42,10 +29,10 @@ async def test_a_drain_is_watched_answered_and_followed(tmp_path: Path) -> None:
         assert (done.code, done.last["exit"], done.last["status"]) == (0, 0, "ready")
         ask = ("eval", "gated:gated", "--address", address, "--json", "--inputs")
         async with (
-            httpx2.AsyncClient(base_url=serving["http"], timeout=None) as http,
+            httpx2.AsyncClient(base_url=first.serving["http"], timeout=None) as http,
             forked(tmp_path, *ask, "slow.jsonl") as slow,
         ):
-            await until((tmp_path / "began-slow").exists)
+            await until((tmp_path / "slow.started").exists)
             first.signal(signal.SIGTERM)
             await first.said("taking no new work")
             async with forked(tmp_path, *ask, "next.jsonl") as following:
@@ -72,7 +59,7 @@ async def test_a_drain_is_watched_answered_and_followed(tmp_path: Path) -> None:
                 assert answer.json()["verdict"] == "it did not run"
                 assert answer.headers["retry-after"]
                 # What runs ends as if nothing had happened.
-                (tmp_path / "gate").touch()
+                (tmp_path / "slow.open").touch()
                 done = await slow.wait()
                 assert (done.code, done.last["results"]) == (0, 1)
                 stopped = await first.wait()
@@ -82,13 +69,12 @@ async def test_a_drain_is_watched_answered_and_followed(tmp_path: Path) -> None:
                 assert "no answer from" in done.err
                 # What came meanwhile runs at the next server, once.
                 assert following.process.poll() is None
-                async with forked(tmp_path, *serve, "--bind", address) as second:
-                    await second.event("ready")
+                async with served(tmp_path, *serve, "--bind", address) as (second, _):
                     done = await following.wait()
                     assert (done.code, done.last["results"]) == (0, 1)
                     second.signal(signal.SIGTERM)
                     await second.wait()
-    assert (tmp_path / "began-slow").read_text() == "x"
-    assert (tmp_path / "began-next").read_text() == "x"
-    assert not (tmp_path / "began-http").exists()
+    assert (tmp_path / "slow.started").read_text() == "x"
+    assert (tmp_path / "next.started").read_text() == "x"
+    assert not (tmp_path / "http.started").exists()
     await check_nothing_left(tmp_path)

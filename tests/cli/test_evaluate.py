@@ -10,12 +10,21 @@ import re
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
 
-from tests.cli.commands import HANG_S, ROOT, command, forked, run, served, until
+from tests.cli.commands import (
+    HANG_S,
+    LIMITED,
+    ROOT,
+    command,
+    forked,
+    lines,
+    run,
+    served,
+    until,
+)
 
 pytestmark = pytest.mark.real
 
@@ -31,10 +40,6 @@ class Echo:
         if rollout.input == pathlib.Path("fails").read_text(): raise KeyError(rollout.input)
         return {"reward": 0.5, "input": rollout.input, "sampling": dict(rollout.sampling_args)}
 """
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def echo(folder: Path) -> None:
@@ -200,14 +205,6 @@ async def test_a_server_that_runs_another_environment_is_not_asked(tmp_path: Pat
         assert done.code == 0
         assert "runs arithmetic, and gets the inputs of the file" in done.err
         assert done.out.startswith("arithmetic, model oracle")
-
-
-LIMITED = """
-import resource, sys
-from trio_envserve.cli import main
-resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-sys.exit(main())
-"""
 
 
 async def test_a_full_disk_while_results_are_written_still_gives_the_summary(tmp_path: Path):

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import run
-from tests.cli.test_keys import served
+from tests.cli.commands import gated, run, served
 from tests.server.journal.folders import a_run, journal, opened, write
 from trio_envserve import ServerStartError, open_client
 from trio_envserve.server.journal import tools
@@ -19,7 +18,7 @@ pytestmark = pytest.mark.real
 
 
 async def test_what_a_server_has_left_is_shown(tmp_path: Path):
-    async with served(tmp_path, "--journal", "runs") as (address, serving):
+    async with served(tmp_path, gated(tmp_path), "--journal", "runs") as (serving, address):
         async with open_client(address) as client:
             await client.run_rollout({"name": "a", "gate": False}, key="run/a")
             await client.outcome({"name": "b", "gate": False, "raises": True}, key="run/b")

@@ -11,36 +11,14 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.cli.commands import Running, forked, run, until
+from tests.cli.commands import forked, gated, run, served, until
 from trio_envserve import Client, RolloutFailed, WorkerLost, open_client
 from trio_envserve.cli.key import _tell
 from trio_envserve.cli.render import duration
 
 pytestmark = pytest.mark.real
 
-GATED = """
-import os
-import trio
-
-async def environment(rollout):
-    name = rollout.input["name"]
-    open(f"{name}.started", "a").write("x")
-    while rollout.input["gate"] and not os.path.exists(f"{name}.open"):
-        await trio.sleep(0.01)
-    if rollout.input.get("raises"):
-        raise LookupError("no such riddle")
-    return {"reward": 1.0, "name": name}
-"""
-
-
-@asynccontextmanager
-async def served(folder: Path, *options: str) -> AsyncIterator[tuple[str, Running]]:
-    (folder / "gated.py").write_text(GATED)
-    bind = ("--bind", "tcp://127.0.0.1:0", "--workers", "0", "--json")
-    async with forked(folder, "serve", "gated:environment", *bind, *options) as serving:
-        address = (await serving.event("serving"))["address"]
-        await serving.event("ready")
-        yield address, serving
+HERE = ("--workers", "0")
 
 
 @asynccontextmanager
@@ -59,7 +37,10 @@ async def asked(folder: Path, address: str, *keys: str, **how: object) -> AsyncI
 
 
 async def test_the_keys_of_a_server_are_shown_to_people_and_to_programs(tmp_path: Path):
-    async with served(tmp_path) as (address, _), asked(tmp_path, address, "one", "two") as client:
+    async with (
+        served(tmp_path, gated(tmp_path), *HERE) as (_, address),
+        asked(tmp_path, address, "one", "two") as client,
+    ):
         (tmp_path / "two.open").touch()
         await client.attach("two")
         await client.run_rollout({"name": "x", "gate": False}, key="else", namespace="other")
@@ -82,7 +63,10 @@ async def test_the_keys_of_a_server_are_shown_to_people_and_to_programs(tmp_path
 
 
 async def test_list_of_keys_goes_on_where_the_last_one_ended(tmp_path: Path):
-    async with served(tmp_path) as (address, _), open_client(address) as client:
+    async with (
+        served(tmp_path, gated(tmp_path), *HERE) as (_, address),
+        open_client(address) as client,
+    ):
         async with client.run_many([{"name": "a", "gate": False}] * 250, key="step") as outcomes:
             async for _outcome in outcomes:
                 pass
@@ -103,7 +87,10 @@ async def test_list_of_keys_goes_on_where_the_last_one_ended(tmp_path: Path):
 
 
 async def test_key_that_is_unknown_or_failed_says_what_to_do_next_and_none_is_wrong(tmp_path: Path):
-    async with served(tmp_path) as (address, _), asked(tmp_path, address, "one", raises=True):
+    async with (
+        served(tmp_path, gated(tmp_path), *HERE) as (_, address),
+        asked(tmp_path, address, "one", raises=True),
+    ):
         at = ("--address", address)
         found = await run(tmp_path, "key", "attach", "missing", *at, "--json")
         assert (found.code, found.last["error"]["code"]) == (4, "unknown-key")
@@ -121,7 +108,10 @@ async def test_key_that_is_unknown_or_failed_says_what_to_do_next_and_none_is_wr
 
 
 async def test_attach_waits_for_the_outcome_and_prints_it(tmp_path: Path):
-    async with served(tmp_path) as (address, _), asked(tmp_path, address, "one") as client:
+    async with (
+        served(tmp_path, gated(tmp_path), *HERE) as (_, address),
+        asked(tmp_path, address, "one") as client,
+    ):
         attach = ("key", "attach", "one", "--address", address)
         late = await run(tmp_path, *attach, "--timeout", "0.2", "--json")
         assert (late.code, late.last["error"]["code"]) == (6, "no-answer")
@@ -147,7 +137,10 @@ async def test_attach_waits_for_the_outcome_and_prints_it(tmp_path: Path):
 
 
 async def test_keys_are_cancelled_and_forgotten(tmp_path: Path):
-    async with served(tmp_path) as (address, _), asked(tmp_path, address, "one") as client:
+    async with (
+        served(tmp_path, gated(tmp_path), *HERE) as (_, address),
+        asked(tmp_path, address, "one") as client,
+    ):
         at = ("--address", address)
         cancelled = await run(tmp_path, "key", "cancel", "one", "two", *at, "--json")
         assert (cancelled.code, cancelled.last["keys"]) == (

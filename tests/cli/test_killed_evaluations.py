@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import command, processes_in, until
-from tests.cli.test_evaluate import lines
+from tests.cli.commands import command, lines, processes_in, until
 from tests.connections import held_port
 from trio_envserve.envs.recorder import read_run_log
 

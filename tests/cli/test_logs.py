@@ -256,12 +256,8 @@ async def test_log_json_is_json_to_the_last_line_also_past_python(tmp_path: Path
     ("arguments", "said"),
     [
         (("serve", "--workers", "many"), "a number or a range such as 2..64, not 'many'"),
-        (("serv",), "no command"),
-        (("serve", "missing:factory"), "missing"),
         (("serve", "broken:broken"), "on purpose"),
         (("serve", "--bind", "tcp://127.0.0.1:{port}"), "in use"),
-        (("serve", "--bind", "nonsense"), "tcp://"),
-        (("serve", "--http", "127.0.0.1:{port}", "--bind", "tcp://127.0.0.1:0"), "in use"),
     ],
 )
 async def test_the_last_words_of_a_command_that_cannot_start_are_json(

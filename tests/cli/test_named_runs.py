@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import run, served
-from tests.cli.test_evaluate import ECHO, lines
+from tests.cli.commands import lines, run, served
+from tests.cli.test_evaluate import ECHO
 
 pytestmark = pytest.mark.real
 

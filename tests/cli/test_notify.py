@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.cli.commands import HANG_S, check_nothing_left, command, until
+from tests.cli.commands import HANG_S, check_nothing_left, command, served, until
 from trio_envserve.cli.notify import STATUS_CHARACTERS, Manager, Seen
 
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="needs its sockets and /proc")
@@ -147,12 +147,9 @@ async def test_a_service_says_ready_beats_and_says_stopping(tmp_path: Path, fold
         "    await trio.sleep_forever()\n"
     )
     (tmp_path / "in.jsonl").write_text("1\n")
-    serve = ("serve", "lasts:lasts", "--bind", "tcp://127.0.0.1:0")
     environ = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "400000"}
     with manager_socket(address) as listening:
-        async with command(tmp_path, *serve, "--json", **environ) as server:
-            place = (await server.event("serving"))["address"]
-            await server.event("ready")
+        async with served(tmp_path, "lasts:lasts", **environ) as (server, place):
             ready = await heard_with(listening, "READY")
             assert ready["STATUS"].startswith("ready: 1 of 1 workers are ready")
             ask = ("eval", "lasts:lasts", "--inputs", "in.jsonl", "--address", place, "--no-rerun")
@@ -185,11 +182,9 @@ async def test_the_beat_stops_while_the_loop_is_held(tmp_path: Path, folder: str
     )
     os.mkfifo(tmp_path / "gate")
     (tmp_path / "in.jsonl").write_text("1\n")
-    serve = ("serve", "held:held", "--workers", "0", "--bind", "tcp://127.0.0.1:0", "--json")
     environ = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "100000"}
     with manager_socket(address) as listening:
-        async with command(tmp_path, *serve, **environ) as server:
-            place = (await server.event("serving"))["address"]
+        async with served(tmp_path, "held:held", "--workers", "0", **environ) as (server, place):
             await heard_with(listening, "READY")
             ask = ("eval", "held:held", "--inputs", "in.jsonl", "--address", place, "--json")
             async with command(tmp_path, *ask) as client:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.cli.commands import command, forked, run
+from tests.cli.commands import LIMITED, command, forked, run
 from tests.evals.report.results import result, written
 
 pytestmark = pytest.mark.real
@@ -63,14 +63,6 @@ async def test_text_is_cut_unless_the_whole_is_asked_for_and_half_a_line_is_left
     whole = await run(tmp_path, "report", "r.jsonl", "--whole", "--json")
     assert (whole.last["cut"], whole.last["cut_at"]) == (0, None)
     assert "x" * 50_000 in (tmp_path / "r.html").read_text()
-
-
-LIMITED = """
-import resource, sys
-from trio_envserve.cli import main
-resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-sys.exit(main())
-"""
 
 
 async def test_a_full_disk_leaves_no_half_of_a_page(tmp_path: Path):

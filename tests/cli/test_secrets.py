@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.cli.commands import forked, run
+from tests.cli.commands import run, served
 from trio_envserve import RolloutFailed, open_client
 
 pytestmark = pytest.mark.real
@@ -42,10 +42,9 @@ async def test_a_key_that_is_named_is_shown_nowhere(
     (tmp_path / "leaky.py").write_text(LEAKY)
     (tmp_path / "inputs.jsonl").write_text('"fail"')
     monkeypatch.setenv("SANDBOX_KEY", KEY)
-    options = ("--bind", "tcp://127.0.0.1:0", "--secret-env", "SANDBOX_KEY", "--json")
     texts = []
-    async with forked(tmp_path, "serve", "leaky:Leaky", *options) as serving:
-        address = (await serving.event("serving"))["address"]
+    hidden = ("--secret-env", "SANDBOX_KEY")
+    async with served(tmp_path, "leaky:Leaky", *hidden) as (serving, address):
         async with open_client(address) as client, trio.open_nursery() as nursery:
             with pytest.raises(RolloutFailed) as failed:
                 await client.run_rollout("fail")

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
 
-from tests.cli.commands import check_nothing_left, forked
+from tests.cli.commands import check_nothing_left, lines, served
 from tests.endpoint import Ask, Endpoint, Reply, serve
 from tests.otlp_receiver import Received, Receiver, receiving
 from trio_envserve import Client, open_client
 
 pytestmark = pytest.mark.real
 
-BIND = ("--bind", "tcp://127.0.0.1:0", "--json", "--log-json")
 ENVIRONMENT = '''
 import logging
 
@@ -49,11 +46,6 @@ def span_of(number: int) -> str:
 
 def answer(ask: Ask) -> Reply:
     return Reply(tools=[("tell_time", {"place": 1})]) if not ask.turn else Reply("noon")
-
-
-def log_lines(folder: Path) -> list[dict[str, Any]]:
-    texts = [file.read_text() for file in sorted(folder.glob("worker-*.log"))]
-    return [json.loads(line) for text in texts for line in text.splitlines()]
 
 
 def check_tree(spans: list[Received], caller: str) -> None:
@@ -100,12 +92,9 @@ async def test_100_rollouts_are_100_trees_without_orphans(tmp_path: Path):
     endpoint = Endpoint(answer)
     with receiving() as receiver:
         async with serve(endpoint) as url:
-            options = ("--workers", "2", "--otlp", receiver.url, "--log-dir", "logs")
-            serving = forked(tmp_path, "serve", "class:clocks:Clock", *BIND, *options)
-            async with serving as server:
-                address = (await server.event("serving"))["address"]
+            options = ("--otlp", receiver.url, "--log-dir", "logs", "--log-json", "--workers", "2")
+            async with served(tmp_path, "class:clocks:Clock", *options) as (server, address):
                 async with open_client(address) as client:
-                    await client.wait_ready()
                     await ask_all(client, url, spans)
                 server.signal(signal.SIGTERM)
                 assert (await server.wait()).code == 0
@@ -116,7 +105,8 @@ async def test_100_rollouts_are_100_trees_without_orphans(tmp_path: Path):
         check_tree(of_trace, f"{number + 1:016x}" if number < 50 else "")
     logged = {
         int(line["message"].split()[1]): line
-        for line in log_lines(tmp_path / "logs")
+        for file in (tmp_path / "logs").glob("worker-*.log")
+        for line in lines(file)
         if line["logger"] == "clock"
     }
     assert len(logged) == 100

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trio
 
-from tests.cli.commands import HANG_S, forked, run, until
+from tests.cli.commands import HANG_S, forked, run, served, until
 from trio_envserve import open_client
 
 pytestmark = pytest.mark.real
@@ -36,12 +36,9 @@ async def test_g9_one_of_500_that_sleeps_is_named_with_its_note_and_its_line(tmp
     """Its loop is not blocked: nothing said its line.  By ``status``, ``top`` and the page's
     events; ``cancel`` ends it."""
     (tmp_path / "sleeps.py").write_text(ONE_SLEEPS)
-    ask = ("--bind", "tcp://127.0.0.1:0", "--workers", "2", "--http", "127.0.0.1:0", "--json")
+    options = ("--workers", "2", "--http", "127.0.0.1:0")
     ended: list[Any] = []
-    async with forked(tmp_path, "serve", "sleeps:environment", *ask) as serving:
-        served = await serving.event("serving")
-        address = served["address"]
-        await serving.event("ready")
+    async with served(tmp_path, "sleeps:environment", *options) as (server, address):
         none = await run(tmp_path, "status", address, "--slow", "3")
         assert "nothing runs" in none.out
         async with open_client(address) as client, trio.open_nursery() as nursery:
@@ -64,7 +61,7 @@ async def test_g9_one_of_500_that_sleeps_is_named_with_its_note_and_its_line(tmp
                     [seen] = json.loads(await top.line())["slow"]["running"]
                 top.signal(signal.SIGINT)
                 assert (await top.wait()).code == 0
-            viewed = await trio.to_thread.run_sync(viewed_with_a_line, served["http"])
+            viewed = await trio.to_thread.run_sync(viewed_with_a_line, server.serving["http"])
             await run(tmp_path, "key", "cancel", row["key"], "--address", address)
             await until(lambda: len(ended) == 500)
     place = f'File "{tmp_path}/sleeps.py", line 11, in waits_for_ever'
@@ -105,10 +102,7 @@ def holds_the_loop():
 
 async def test_g9_where_a_straggler_stands_is_shown_and_cancel_ends_it(tmp_path: Path):
     (tmp_path / "held.py").write_text(HELD)
-    serve = ("serve", "held:environment", "--bind", "tcp://127.0.0.1:0", "--workers", "1")
-    async with forked(tmp_path, *serve, "--json") as serving:
-        address = (await serving.event("serving"))["address"]
-        await serving.event("ready")
+    async with served(tmp_path, "held:environment") as (_, address):
         none = await run(tmp_path, "status", address, "--stack", "late")
         assert "nothing runs under late" in none.err
         async with open_client(address) as client, trio.open_nursery() as nursery:
@@ -142,10 +136,8 @@ async def environment(rollout):
 
 async def test_what_is_broken_uses_up_few_rollouts_and_the_status_says_why(tmp_path: Path):
     (tmp_path / "gone.py").write_text(GONE)
-    serve = ("serve", "gone:environment", "--bind", "tcp://127.0.0.1:0", "--workers", "0")
-    async with forked(tmp_path, *serve, "--limit", "pause_after_errors=2", "--json") as serving:
-        address = (await serving.event("serving"))["address"]
-        await serving.event("ready")
+    options = ("--workers", "0", "--limit", "pause_after_errors=2")
+    async with served(tmp_path, "gone:environment", *options) as (_, address):
         async with open_client(address) as client:
             for _ in range(2):
                 await client.outcome("bad")
