@@ -16,7 +16,7 @@ from tests.cli.commands import check_nothing_left, command
 from tests.cost.cases import CASES, chosen
 from tests.cost.environment import Echo
 from tests.cost.load import Load, Tally
-from tests.cost.report import about, markdown, number, targets
+from tests.cost.report import about, markdown
 from tests.cost.run import (
     OF_OTHERS,
     OURS,
@@ -29,7 +29,6 @@ from tests.cost.run import (
     Side,
     Size,
     machine,
-    reached,
     summary,
     versions,
 )
@@ -162,32 +161,6 @@ def test_record_as_a_page_has_date_machine_versions_and_every_figure():
     chart = ElementTree.fromstring(svg(record))
     texts = [element.text for element in chart.iter() if element.tag.endswith("text")]
     assert {"64 in flight", "5,000"} <= set(texts)
-
-
-def test_record_of_the_documentation_is_of_cases_and_sides_that_there_are():
-    record = json.loads((Path(__file__).parents[2] / "docs" / "benchmark.json").read_text())
-    by_name = {case.name: case for case in CASES}
-    assert record["date"] in markdown(record)
-    for case in record["cases"]:
-        assert case["title"] == by_name[case["name"]].title
-        assert set(case["figures"]) <= {side.name for side in by_name[case["name"]].sides} | {OURS}
-    assert record["marks"] == [
-        mark for each in record["cases"] for mark in reached(by_name[each["name"]], each)
-    ]
-
-
-def test_table_of_targets_has_every_mark():
-    rows = [row.split(" | ") for row in targets().splitlines()[2:]]
-    for case in CASES:
-        for mark in case.marks:
-            assert any(f"`{case.name}`" in row[0] and mark.wanted in str(row[2:]) for row in rows)
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(0, "0"), (0.123, "0.12"), (12.34, "12.3"), (1234.5, "1,234")]
-)
-def test_number_has_three_digits(value, text):
-    assert number(value) == text
 
 
 # -- small runs ----------------------------------------------------------------

@@ -36,19 +36,6 @@ def test_counts_of_the_same_inputs_are_the_same():
     assert bytecodes() == bytecodes()
 
 
-def test_trace_function_of_others_is_given_back():
-    def mine(frame, event, argument):
-        return None
-
-    before = sys.gettrace()
-    sys.settrace(mine)
-    try:
-        bytecodes()
-        assert sys.gettrace() is mine
-    finally:
-        sys.settrace(before)
-
-
 def slowed(monkeypatch, kind, name, turns):
     plain = getattr(kind, name)
 

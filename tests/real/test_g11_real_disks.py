@@ -77,6 +77,13 @@ async def served(folder: Path, probe: Probe) -> AsyncIterator[tuple[Server, Clie
             yield server, client
 
 
+async def assert_told(client: Client, *numbers: int) -> None:
+    """Each of these keys has its own outcome."""
+    for number in numbers:
+        got = await client.run_rollout(asked(number), key=f"{number}", timeout_s=3.0)
+        assert got == {"said": asked(number)}
+
+
 def asked(number: int) -> str:
     """An input, and so an outcome, of which every fifth is a file."""
     return f"{number:08}" + "x" * (300_000 if number % 5 == 4 else 20_000)
@@ -90,23 +97,16 @@ async def test_g11_a_disk_that_is_full_loses_nothing_that_was_told(
     async with served(disk, probe) as (server, client):
         with pytest.raises(NoAnswer):
             while True:
-                got = await client.run_rollout(asked(told), key=f"{told}", timeout_s=3.0)
-                assert got == {"said": asked(told)}
+                await assert_told(client, told)
                 told += 1
         assert 5 < told < 100
         assert not server.status().durable
         assert server.status().journal in {"No space left on device", "database or disk is full"}
-        for number in (0, 4, told - 1):
-            assert await client.run_rollout(asked(number), key=f"{number}") == {
-                "said": asked(number)
-            }
+        await assert_told(client, 0, 4, told - 1)
         assert await client.run_rollout("plain") == {"said": "plain"}
     probe.runs.clear()
     async with served(disk, probe) as (server, client):  # no room for one byte more
-        for number in range(told):
-            assert await client.run_rollout(asked(number), key=f"{number}") == {
-                "said": asked(number)
-            }
+        await assert_told(client, *range(told))
         assert not probe.runs
         small_disk("size=64m")
         assert await client.run_rollout("more", key="more") == {"said": "more"}

@@ -3,8 +3,6 @@
 import logging
 import os
 import signal
-from collections import Counter
-from typing import Any
 
 import pytest
 import trio
@@ -40,26 +38,6 @@ async def test_a_worker_is_drained_and_replaced_after_so_many_executions(judge):
     judge.assert_exactly_once("slow", "a", "b", "c", "d")
     assert judge.pids("slow") == judge.pids("a") == judge.pids("b")
     assert judge.pids("c") == judge.pids("d") != judge.pids("slow")
-
-
-@pytest.mark.slow
-async def test_a_pool_that_recycles_all_the_time_loses_nothing_and_runs_nothing_twice(judge):
-    limits: dict[str, Any] = {"worker_capacity": 2, "recycle_executions": 3}
-    async with serving(judge, workers=2, **limits) as (server, calls):
-        # Some of each turn end late, when their workers have had enough already.
-        keys: list[str] = []
-        for turn in range(4):
-            late = [calls.start(f"late{turn}-{n}", ["wait", f"go{turn}"]) for n in range(3)]
-            await judge.wait_started(*late)
-            quick = [calls.start(f"k{turn}-{n}") for n in range(6)]
-            await calls.client.stats()  # whatever was sent by now has arrived
-            judge.put(f"go{turn}")
-            keys += [*late, *quick]
-            await calls.values(*late, *quick)
-        await until(lambda: server.stats().worker_restarts >= 2)
-    judge.assert_exactly_once(*keys)
-    lives = Counter(pid for key in keys for pid in judge.pids(key))
-    assert len(lives) >= 3
 
 
 async def test_a_worker_that_has_grown_too_large_is_drained_and_replaced(judge, caplog):

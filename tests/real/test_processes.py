@@ -71,20 +71,15 @@ async def test_what_an_environment_has_started_dies_with_its_killed_worker(judge
         assert is_doomed(child)  # at once: the proof of death covers it
 
 
-async def test_what_an_environment_has_started_dies_with_a_closed_server(judge):
-    async with serving(judge) as (_, calls):
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+async def test_what_an_environment_has_started_dies_with_its_server(judge, how):
+    async with serving_process(judge) as (server, calls):
         await calls.value(calls.start("a", ["spawn", "child"]))
         child = int(await judge.wait_for("child"))
         assert is_alive(child)
-    await assert_gone(child)
-
-
-async def test_what_an_environment_has_started_dies_with_a_killed_server(judge):
-    async with serving_process(judge) as (server, calls):
-        calls.start("a", ["spawn", "child"], ["wait", "never"])
-        child = int(await judge.wait_for("child"))
-        server.signal(signal.SIGKILL)
-        await wait_gone(child)
+        server.signal(how)
+        await server.wait()
+        await assert_gone(child)
 
 
 async def test_no_file_is_left_by_restarts_and_a_passing_port(judge, tmp_path):

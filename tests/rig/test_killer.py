@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import random
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
+from tests.cli.commands import lines, until
+from tests.proc import stat_of
 from tests.rig import soak
 from tests.rig.rig import EVENTS, Rig
 from trio_envserve.lab.killer import Act, Held, Killer, Victim, schedule
@@ -24,26 +24,12 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
 ]
 
-SLEEPS = [
-    sys.executable,
-    "-c",
-    'import sys; print(\'{"event": "up"}\', flush=True); sys.stdin.read()',
-]
+UP = 'import sys; print(\'{"event": "up"}\', flush=True); sys.stdin.read()'
 LIMIT_S = 120
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110  # another process
-        await trio.sleep(0.005)
-
-
-def state(pid: int) -> str:
-    """The letter that the kernel has for what a process does."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
 def events(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / EVENTS).read_text().splitlines()]
+    return lines(folder / EVENTS)
 
 
 def hows(folder: Path) -> list[str]:
@@ -54,53 +40,60 @@ def hows(folder: Path) -> list[str]:
 async def rig(tmp_path: Path):
     made = Rig(tmp_path, "tests.rig.soak", quiet=True)
     with trio.fail_after(LIMIT_S):
-        async with Process(SLEEPS, "server", ready="up", cwd=tmp_path) as made.server:
+        async with Process(
+            [sys.executable, "-c", UP], "server", ready="up", cwd=tmp_path
+        ) as made.server:
             yield made
 
 
-async def test_victim_that_is_held_is_stopped_continued_and_killed(rig: Rig) -> None:
-    server = rig.server
-    assert server is not None
+@pytest.fixture
+def server(rig: Rig) -> Process:
+    assert rig.server is not None
+    return rig.server
+
+
+async def test_victim_that_is_held_is_stopped_continued_and_killed(server: Process) -> None:
     held = Held(Victim("somebody", server.pid, None))
     held.signal(signal.SIGSTOP)
-    await until(lambda: state(server.pid) == "T")
+    await until(lambda: stat_of(server.pid)[0] == "T")
     held.signal(signal.SIGCONT)
-    await until(lambda: state(server.pid) != "T")
+    await until(lambda: stat_of(server.pid)[0] != "T")
     held.signal(signal.SIGKILL)
     await held.wait_ended()
-    await server.process.wait()
+    await server.wait()
     held.signal(signal.SIGCONT)  # nobody is hit by it any more
     held.close()
     with pytest.raises(ProcessLookupError):
         Held(Victim("somebody", server.pid, None))
 
 
-async def test_stop_that_ends_does_not_wake_a_frozen_process(rig: Rig, tmp_path: Path) -> None:
-    striking, server = Killer(rig), rig.server
-    assert server is not None
+async def test_stop_that_ends_does_not_wake_a_frozen_process(
+    rig: Rig, server: Process, tmp_path: Path
+) -> None:
+    striking = Killer(rig)
     acts = [Act(0.0, "server", "freeze"), Act(0.0, "server", "stop", lasts_s=0.05)]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(striking.run, acts)
         await until(lambda: striking.done == 1)
-        await until(lambda: state(server.pid) == "T")  # and it is not woken
+        await until(lambda: stat_of(server.pid)[0] == "T")  # and it is not woken
         await server.kill()
     assert striking.done == 2
     assert sorted(hows(tmp_path)) == ["ended", "freeze", "stop"]
 
 
-async def test_stopped_process_goes_on_when_the_killer_is_cancelled(rig: Rig) -> None:
-    server = rig.server
-    assert server is not None
+async def test_stopped_process_goes_on_when_the_killer_is_cancelled(
+    rig: Rig, server: Process
+) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(Killer(rig).run, [Act(0.0, "server", "stop", lasts_s=3600.0)])
-        await until(lambda: state(server.pid) == "T")
+        await until(lambda: stat_of(server.pid)[0] == "T")
         nursery.cancel_scope.cancel()
-    await until(lambda: state(server.pid) != "T")
+    await until(lambda: stat_of(server.pid)[0] != "T")
 
 
-async def test_kill_is_over_when_its_victim_is_dead(rig: Rig, tmp_path: Path) -> None:
-    server = rig.server
-    assert server is not None
+async def test_kill_is_over_when_its_victim_is_dead(
+    rig: Rig, server: Process, tmp_path: Path
+) -> None:
     assert await Killer(rig).carry_out(Act(0.0, "server", "kill"))
     assert server.status == -signal.SIGKILL
     (event,) = events(tmp_path)
@@ -112,39 +105,6 @@ async def test_act_that_falls_on_nobody_is_missed(rig: Rig, tmp_path: Path) -> N
     assert not await Killer(rig, patience_s=0.1).carry_out(Act(0.0, "host", "kill"))
     assert hows(tmp_path) == ["host kill"]
     assert events(tmp_path)[0]["what"]["of"] == "missed"
-
-
-@pytest.mark.slow
-async def test_clients_load_rest_and_measure_and_one_that_is_killed_is_replaced(
-    tmp_path: Path,
-) -> None:
-    rig = Rig(tmp_path, "tests.rig.soak", seed=3, quiet=True)
-    with trio.fail_after(LIMIT_S):
-        async with rig.kept(rig.serve(workers=0), "server"):
-            assert rig.server is not None
-            async with rig.kept_clients(2, rig.server.said["address"]):
-                await rig.wait_all(lambda client: client.ready)
-                await rig.tell("load", in_flight=4, reach=0)
-                await rig.wait_all(lambda client: client.ended >= 5)
-                first = rig.clients[0]
-                first.process.signal(signal.SIGSTOP)
-                first.process.signal(signal.SIGKILL)
-                await rig.wait_all(lambda client: client.ended >= 5)
-                assert first.name == "c0-2"
-                await rig.carried_out("rest")
-                assert await rig.measured(first, count=200, in_flight=16) == 200
-                # It is stopped, and ends with its block all the same.
-                first.process.signal(signal.SIGSTOP)
-    written = events(tmp_path)
-    asked = {event["what"]["call"] for event in written if event["kind"] == "asked"}
-    ended = Counter(
-        event["what"]["call"] for event in written if event["kind"] in ("told", "withdrawn")
-    )
-    assert {call for call in asked - ended.keys() if not call.startswith("c0-1#")} == set()
-    assert set(ended.values()) == {1}
-    told = [event["what"] for event in written if event["kind"] == "told"]
-    assert all(what["right"] for what in told if what["ok"])
-    assert rig.ended >= len(ended)
 
 
 async def test_client_that_ends_by_itself_ends_the_run(tmp_path: Path) -> None:

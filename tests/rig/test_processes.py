@@ -1,6 +1,5 @@
 """The one class of process: started, told, stopped, killed, started again where it was."""
 
-import os
 import signal
 import sys
 
@@ -9,7 +8,7 @@ import trio
 
 from tests.rig import echo
 from trio_envserve.core.errors import ServerStartError
-from trio_envserve.lab.processes import EndedByItself, Process, program, serve_process
+from trio_envserve.lab.processes import Process, program
 
 pytestmark = pytest.mark.real
 
@@ -47,15 +46,6 @@ async def test_process_that_is_killed_starts_again_and_hears_the_next_order():
         assert (await process.ask({"do": "that"}))["do"] == "that"
 
 
-async def test_server_that_is_killed_comes_back_at_its_address(tmp_path):
-    async with serve_process("arithmetic", tmp_path, workers=0, cwd=tmp_path) as server:
-        address = server.said["address"]
-        await server.kill()
-        await server.start()
-        assert server.said["address"] == address
-        assert server.said["pid"] == server.pid
-
-
 async def test_process_that_is_stopped_ends_with_its_context():
     async with Process(ECHO, ready="begun") as process:
         process.signal(signal.SIGSTOP)
@@ -85,16 +75,6 @@ async def test_process_that_says_nothing_is_told_after_a_limit():
             await process.line(0.1)
 
 
-async def test_process_that_ends_by_itself_is_a_failure_with_its_words():
-    heard: list[object] = []
-    process = said("print('{}'); raise SystemExit('enough')")
-    async with process:
-        assert await process.listen(heard.append) == 1
-    assert heard == [{}]
-    with pytest.raises(EndedByItself, match=r"(?s)program of the test ended with status 1: enough"):
-        raise process.ended_by_itself()
-
-
 async def test_log_of_a_process_has_all_of_its_lives(tmp_path):
     log = tmp_path / "words.log"
     process = Process(
@@ -107,8 +87,3 @@ async def test_log_of_a_process_has_all_of_its_lives(tmp_path):
             await process.listen(lambda _: None)
     assert log.read_text().split() == pids
     assert process.last_words().split() == pids
-
-
-async def test_process_leads_a_group_of_its_own():
-    async with Process(ECHO, ready="begun") as process:
-        assert os.getpgid(process.pid) == process.pid

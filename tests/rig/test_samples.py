@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -93,22 +92,6 @@ def test_sample_adds_up_each_kind(tmp_path: Path) -> None:
         assert kinds["rig"]["rss_kib"] > 0
 
 
-@needs_proc
-@pytest.mark.real
-def test_process_that_a_dead_parent_left_behind_is_found(tmp_path: Path) -> None:
-    code = (
-        "import subprocess, sys; child = subprocess.Popen([sys.executable, '-c', "
-        "'import signal; signal.pause()'], stdout=2); print(child.pid)"
-    )
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, timeout=60, check=True)
-    child = int(done.stdout)
-    try:
-        assert pids_in(tmp_path) == {child}
-    finally:
-        os.kill(child, signal.SIGKILL)
-
-
 def test_sockets_and_locks_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert files_in(tmp_path) == {"sockets": 0, "locks": 0}
     runtime = tmp_path / "trio_envserve-1"
@@ -120,15 +103,6 @@ def test_sockets_and_locks_are_counted(tmp_path: Path, monkeypatch: pytest.Monke
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind("s")
         assert files_in(tmp_path) == {"sockets": 1, "locks": 3}
-
-
-def test_only_files_are_looked_at_without_proc(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(samples, "PROC", tmp_path / "none")
-    assert samples.has_proc() is False
-    assert sample(tmp_path, {}) == {"kinds": {}, "sockets": 0, "locks": 0}
-    assert look_at(os.getpid()) is None
 
 
 @needs_proc

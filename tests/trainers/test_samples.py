@@ -18,6 +18,15 @@ from trio_envserve.trainers.samples import (
     sampled_rollout,
 )
 
+FLAWS: dict[str, list[dict[str, Any]]] = {
+    "the model sampled no token of the segment": [{"response_mask": [0, 0, 0]}],
+    "the segment has 3 response tokens, and no 0 or 1 for each as mask": [
+        {"response_mask": [1]}, {"response_mask": [1, 2, [0]]},
+    ],
+    "the segment has 3 response tokens and 1 log-probabilities": [{"logprobs": [-1.0]}],
+    "the segment's token ids are no whole numbers": [{"response_ids": [1.5, 2.5, 3.5]}],
+}  # fmt: skip
+"""By what is said of a segment: its fields that are wrong."""
 NOT_COUNTED = [made.failed(), made.lost(), made.without_reward(), Outcome(value=None)]
 
 
@@ -76,32 +85,12 @@ def test_sample_has_the_ids_of_its_segment_and_the_advantage_of_its_rollout():
         (made.with_nan(), 1.0, "a sampled token has no finite log-probability"),
         (made.without_answer(), 0.0, "the segment has no response tokens"),
         (made.without_prompt(), 1.0, "the segment has no prompt tokens"),
-        (
-            made.answered(1.0, made.segment(response_mask=[0, 0, 0])),
-            1.0,
-            "the model sampled no token of the segment",
-        ),
-        (
-            made.answered(1.0, made.segment(response_mask=[1])),
-            1.0,
-            "the segment has 3 response tokens, and no 0 or 1 for each as mask",
-        ),
-        (
-            made.answered(1.0, made.segment(response_mask=[1, 2, [0]])),
-            1.0,
-            "the segment has 3 response tokens, and no 0 or 1 for each as mask",
-        ),
-        (
-            made.answered(1.0, made.segment(logprobs=[-1.0])),
-            1.0,
-            "the segment has 3 response tokens and 1 log-probabilities",
-        ),
-        (
-            made.answered(1.0, made.segment(response_ids=[1.5, 2.5, 3.5])),
-            1.0,
-            "the segment's token ids are no whole numbers",
-        ),
         (made.answered(1.0, segments=["?"]), 1.0, "the segment has no response tokens"),
+        *(
+            (made.answered(1.0, made.segment(**wrong)), 1.0, masked)
+            for masked, wrongs in FLAWS.items()
+            for wrong in wrongs
+        ),
     ],
     ids=lambda value: None if isinstance(value, Outcome) else repr(value)[:40],
 )
