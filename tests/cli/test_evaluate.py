@@ -9,6 +9,8 @@ import pty
 import re
 import signal
 import sys
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -21,10 +23,13 @@ from tests.cli.commands import (
     command,
     forked,
     lines,
+    processes_in,
     run,
     served,
     until,
 )
+from tests.connections import held_port
+from trio_envserve.envs.recorder import read_run_log
 
 pytestmark = pytest.mark.real
 
@@ -383,3 +388,217 @@ async def test_arrays_of_200_mb_are_written_and_an_interruption_is_heard(tmp_pat
     print(f"the rest took {done.last['seconds']:.2f} s")
     assert (done.code, done.last["results"], count_lines(cut)) == (0, 5, 5)
     cut.unlink()
+
+
+# -- everything is killed in the middle, and started again ----------------------------
+
+
+NUMBER = 500
+
+SLOWLY = """
+import trio
+from trio_envserve.envs.recorder import RunLog
+from trio_envserve.envs.witness import Witness
+
+class Slowly:
+    def __init__(self):
+        self.log, self.witness = RunLog("ran.jsonl"), Witness("lives")
+    def inputs(self, n, seed): return list(range(n))
+    async def run_rollout(self, rollout):
+        before = self.witness.begin(str(rollout.input))
+        with self.log.record(rollout, input=rollout.input, before=before):
+            await trio.sleep(0.1)
+        return {"reward": float(rollout.input)}
+"""
+IN_FLIGHT = 40
+
+
+async def kill_everything(folder: Path) -> None:
+    """What works in the folder, and what that has started meanwhile."""
+    while found := processes_in(folder):
+        for pid in (int(one.partition(":")[0]) for one in found):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        await until(lambda: processes_in(folder) != found)
+
+
+def starts(folder: Path) -> list[tuple[int, str]]:
+    found = read_run_log(folder / "ran.jsonl")
+    return [(one["input"], one["before"]) for one in found if one["event"] == "start"]
+
+
+class Evaluations:
+    """The same command again and again, with a server of its own or beside one."""
+
+    def __init__(self, folder: Path, number: int, options: Sequence[str], port: int | None) -> None:
+        self.folder = folder
+        self.ask = ["eval", "slowly:Slowly", "-n", str(number), "--run", "r1", *options,
+                    "--in-flight", str(IN_FLIGHT), "--json"]  # fmt: skip
+        self.serve = None
+        if port is None:
+            self.ask += ["--journal", "runs", "--workers", "2"]
+        else:
+            bind = f"tcp://127.0.0.1:{port}"
+            self.serve = ["serve", "slowly:Slowly", "--workers", "2", "--journal", "runs",
+                          "--bind", bind]  # fmt: skip
+            self.ask += ["--address", bind]
+
+    async def go_on(self, *options: str, until_started: int | None = None):
+        """To its end, or until so many rollouts were started: then all of it is killed."""
+        async with AsyncExitStack() as stack:
+            if self.serve is not None:
+                await stack.enter_async_context(command(self.folder, *self.serve))
+            asking = await stack.enter_async_context(command(self.folder, *self.ask, *options))
+            if until_started is None:
+                return await asking.wait()
+            await until(lambda: len(starts(self.folder)) >= until_started)
+            await kill_everything(self.folder)
+            return await asking.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="finds what is to be killed in /proc")
+@pytest.mark.parametrize("elsewhere", [False, True])
+@pytest.mark.parametrize("rerun", [False, True])
+async def test_an_evaluation_that_is_killed_goes_on_and_starts_nothing_twice(
+    tmp_path: Path, rerun: bool, elsewhere: bool
+):
+    (tmp_path / "slowly.py").write_text(SLOWLY)
+    consent = "--rerun" if rerun else "--no-rerun"
+    to_file = ("--output", "r.jsonl")
+    with held_port() as port:
+        runs = Evaluations(tmp_path, NUMBER, [consent], port if elsewhere else None)
+        for part in (2, 1.5):
+            killed = await runs.go_on(*to_file, until_started=int(NUMBER / part))
+            assert killed.code == -signal.SIGKILL
+        done = await runs.go_on(*to_file)
+        rows = lines(tmp_path / "r.jsonl")
+        began = starts(tmp_path)
+        # Asked again without its file, it is told the same, and nothing is started.
+        told = await runs.go_on()
+    assert sorted(row["index"] for row in rows) == list(range(NUMBER)), done.err
+    assert starts(tmp_path) == began
+    again = [before for _, before in began if before != "none"]
+    lost = [row for row in rows if row["error"]]
+    assert all(row["reward"] == row["index"] for row in rows if not row["error"])
+    assert (told.last["results"], told.last["errors"]) == (NUMBER - len(lost), len(lost))
+    # What was dispatched counts as started, whether or not its worker lived to begin it.
+    never = set(range(NUMBER)) - {index for index, _ in began}
+    assert never <= {row["index"] for row in lost}
+    assert len(began) == NUMBER - len(never) + len(again)
+    if rerun:
+        assert lost == []
+        assert set(again) == {"dead"}
+    else:
+        assert again == []
+        assert {row["error"]["class"] for row in lost} == {"WorkerLost"}
+    assert done.code == (4 if lost else 0)
+
+
+# -- an evaluation with a name: joined or taken, and not run again --------------------
+
+
+JOURNALED = ("--journal", "runs", "--workers", "0", "--json")
+
+
+def ran(folder: Path) -> list[str]:
+    return (folder / "ran").read_text().split()
+
+
+async def test_a_run_is_gone_on_with_by_what_the_server_has(tmp_path: Path):
+    echo(tmp_path)
+    ask = ("eval", "echo:Echo", "--run", "r1", *JOURNALED)
+    assert (await run(tmp_path, *ask, "-n", "3")).code == 0
+    more = await run(tmp_path, *ask, "-n", "5", "--repeat", "2")
+    assert (more.code, more.last["results"], more.last["resumed"]) == (0, 10, 0), more.err
+    assert more.last["run_name"] == "r1"
+    assert sorted(ran(tmp_path)) == sorted([str(n) for n in range(5)] * 2)
+    listed = await run(tmp_path, "journal", "runs", "ls", "--json")
+    keys = {row["key"] for row in listed.last["keys"]}
+    assert keys == {f"r1/{index}/{repeat}" for index in range(5) for repeat in range(2)}
+
+
+async def test_a_file_and_a_run_go_on_together(tmp_path: Path):
+    echo(tmp_path)
+    ask = ("eval", "echo:Echo", "-n", "6", "--run", "r1", "--output", "r.jsonl", *JOURNALED)
+    assert (await run(tmp_path, *ask)).code == 0
+    whole = (tmp_path / "r.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "r.jsonl").write_text("".join(whole[:2]) + whole[2][:20])
+    done = await run(tmp_path, *ask)
+    assert (done.code, done.last["results"], done.last["resumed"]) == (0, 6, 2), done.err
+    assert sorted(one["index"] for one in lines(tmp_path / "r.jsonl")) == list(range(6))
+    assert len(ran(tmp_path)) == 6
+
+
+async def test_another_evaluation_under_the_name_is_refused_in_words(tmp_path: Path):
+    echo(tmp_path)
+    ask = ("eval", "echo:Echo", "-n", "3", "--run", "r1", *JOURNALED)
+    assert (await run(tmp_path, *ask)).code == 0
+    for other in ("--rerun",), ("--seed", "1"), ("--sampling", "temperature=1"):
+        done = await run(tmp_path, *ask, *other)
+        assert done.code == 2
+        assert "under the name 'r1' the server knows another evaluation" in done.err
+        done.check_no_traceback()
+    assert len(ran(tmp_path)) == 3
+
+
+async def test_an_error_is_told_again_and_run_again_only_if_that_is_asked_for(tmp_path: Path):
+    echo(tmp_path)
+    (tmp_path / "fails").write_text("1")
+    text = ECHO.replace("read_text():", "read_text() or str(rollout.input) == "
+                        "pathlib.Path('fails').read_text():")  # fmt: skip
+    (tmp_path / "echo.py").write_text(text)
+    ask = ("eval", "echo:Echo", "-n", "3", "--run", "r1", "--output", "r.jsonl", *JOURNALED)
+    assert (await run(tmp_path, *ask)).last["errors"] == 1
+    (tmp_path / "fails").write_text("")
+    (tmp_path / "r.jsonl").rename(tmp_path / "elsewhere")
+    told = await run(tmp_path, *ask)
+    assert (told.code, told.last["errors"]) == (4, 1)
+    assert len(ran(tmp_path)) == 3
+    again = await run(tmp_path, *ask, "--retry-errors")
+    assert (again.code, again.last["results"], again.last["resumed"]) == (0, 3, 2), again.err
+    assert sorted(ran(tmp_path)) == ["0", "1", "1", "2"]
+    listed = await run(tmp_path, "journal", "runs", "ls", "r1/1", "--json")
+    assert [row["key"] for row in listed.last["keys"]] == ["r1/1/0", "r1/1/0/again-1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ((), "the server has no journal: when it ends"),
+        (("--journal", "runs", "--limit", "generations=8", "--limit", "retention_s=1"),
+         "the server keeps 8 keys at most, and this run has 9"),
+    ],
+)  # fmt: skip
+async def test_server_that_keeps_less_than_a_run_needs_is_told_of(
+    tmp_path: Path, options: tuple[str, ...], why: str
+):
+    echo(tmp_path)
+    async with served(tmp_path, "echo:Echo", *options) as (_, address):
+        ask = ("eval", "echo:Echo", "-n", "9", "--run", "r1", "--address", address, "--json")
+        done = await run(tmp_path, *ask)
+        assert (done.code, done.last["results"]) == (0, 9), done.err
+        assert why in done.err
+
+
+GROUPS = """
+class Groups:
+    def inputs(self, n, seed): return list(range(n))
+    async def run_rollout(self, rollout): return {"reward": -1.0}
+    async def run_group(self, rollouts):
+        with open("ran", "a") as log: log.write(f"{rollouts[0].input}\\n")
+        return [{"reward": 0.5} for each in rollouts]
+"""
+
+
+async def test_a_group_has_one_key(tmp_path: Path):
+    (tmp_path / "groups.py").write_text(GROUPS)
+    ask = ("eval", "groups:Groups", "-n", "2", "--repeat", "3", "--group", "--run", "g", *JOURNALED)
+    for _ in range(2):
+        done = await run(tmp_path, *ask)
+        assert (done.code, done.last["results"]) == (0, 6), done.err
+    assert sorted(ran(tmp_path)) == ["0", "1"]
+    listed = await run(tmp_path, "journal", "runs", "ls", "--json")
+    assert {row["key"] for row in listed.last["keys"]} == {"g/0/group", "g/1/group"}

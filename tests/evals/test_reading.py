@@ -14,6 +14,7 @@ from trio_envserve.evals import files
 from trio_envserve.evals.comparison import compare
 from trio_envserve.evals.files import chosen, overview, record_at, records, write_table
 from trio_envserve.evals.page import page
+from trio_envserve.evals.plain import headline
 from trio_envserve.evals.report import survey
 from trio_envserve.json_values import pieces
 
@@ -186,3 +187,22 @@ def test_a_comparison_leaves_out_inputs_that_are_not_the_same(tmp_path: Path):
     assert found.changed == [(0, 0.0, 1.0), (1, 0.0, 0.5)]
     assert found.metrics["turns"].difference.mean == 0.75
     assert found.first.inputs == 4
+
+
+# -- text of others on one line -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("one\ntwo", "one"),
+        ("\n\n***\nResource words not found.\nmore", "Resource words not found."),
+        ("LookupError: \n****\n  words not found.\n)", "LookupError: words not found."),
+        ("LookupError:\n)", "LookupError:"),
+        (" ** \n", "**"),
+        ("", ""),
+    ],
+)  # fmt: skip
+def test_the_headline_is_the_first_line_that_says_something(text: str, first: str):
+    """A message that began with a ruler stood in tables and pages as nothing."""
+    assert headline(text) == first

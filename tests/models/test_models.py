@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.worker.hostile_code import cancelled
+from trio_envserve.core.durations import Durations
 from trio_envserve.core.errors import ConfigError
-from trio_envserve.models import Completion, ModelError, open_models, registry
+from trio_envserve.models import Completion, ModelError, ModelUsage, open_models, registry
 from trio_envserve.models.offline import OracleModel, RandomModel
 
 MESSAGES = [{"role": "user", "content": "What is 2 + 3?"}]
@@ -192,3 +193,22 @@ async def test_a_factory_that_fails_is_told_like_any_wrong_endpoint():
         with pytest.raises(ConfigError, match="CancelledError: no such library"):
             models.get("x")
         assert models.get("oracle")
+
+
+# -- what is counted of model calls ---------------------------------------------------
+
+
+def test_the_total_counts_what_each_rollout_does():
+    took = Durations()
+    total = ModelUsage(took=took)
+    first, second = ModelUsage(total), ModelUsage(total)
+    first.answered(Completion("a", prompt_tokens=3, completion_tokens=2, requests=2), 0.2)
+    second.refused(ModelError("no"), 4.0)
+    second.answered(Completion("b"), 0.2)
+    assert first.to_record() == {
+        "calls": 1, "failed": 0, "retries": 1, "prompt_tokens": 3, "completion_tokens": 2,
+    }  # fmt: skip
+    assert total.to_record() == {
+        "calls": 2, "failed": 1, "retries": 1, "prompt_tokens": 3, "completion_tokens": 2,
+    }  # fmt: skip
+    assert took.to_record() == {"sum_s": 4.4, "most_s": 4.0, "0.25": 2, "5": 1}

@@ -1,4 +1,5 @@
-"""``serve --door-only``: a door apart, whose server comes, goes and comes back."""
+"""Doors beside a server, and apart (``serve --door-only``) whose server comes, goes and comes
+back; what callers and lookers-on hear while a server drains, and when another one follows."""
 
 from __future__ import annotations
 
@@ -11,8 +12,18 @@ from typing import Any
 import pytest
 import trio
 
-from tests.cli.commands import Running, check_nothing_left, forked, gated, run, served, until
+from tests.cli.commands import (
+    Running,
+    check_nothing_left,
+    command,
+    forked,
+    gated,
+    run,
+    served,
+    until,
+)
 from tests.connections import held_port
+from tests.doors.verifiers.door import asking
 
 pytest.importorskip("hypercorn")
 httpx2 = pytest.importorskip("httpx2")
@@ -164,3 +175,134 @@ async def test_address_of_a_door_that_is_in_use_is_said(tmp_path: Path):
             await first.line()
             second = await run(tmp_path, *of, "--json")
     assert (second.code, "cannot listen" in second.last["error"]["message"]) == (3, True)
+
+
+# -- doors beside the server ----------------------------------------------------------
+
+
+BIND = ("--bind", "tcp://127.0.0.1:0")
+TOKEN = "0123456789abcdef"
+ENVIRONMENT = """
+async def run_rollout(rollout):
+    return {"reward": 1.0, "state": {"deltas": [b"d"], "reply": b"r", "traces": []}}
+
+def make():
+    return run_rollout
+"""
+
+
+async def test_serve_opens_the_doors_of_its_file_and_closes_them(tmp_path: Path):
+    (tmp_path / "answering.py").write_text(ENVIRONMENT)
+    tokens = tmp_path / "tokens"
+    tokens.write_text(TOKEN)
+    tokens.chmod(0o600)
+    (tmp_path / "serve.toml").write_text(
+        'environment = "answering.py:make"\nbind = "tcp://127.0.0.1:0"\n[serve]\n'
+        f'http = "127.0.0.1:0"\ntoken_file = "{tokens}"\nhttp_hosts = ["a.example"]\n'
+        'http_limits = {body_bytes = 1000}\nverifiers_bind = "tcp://127.0.0.1:0"\n'
+    )
+    async with forked(tmp_path, "serve", "--config", "serve.toml", "--json") as serving:
+        told = await serving.event("serving")
+        await serving.event("ready")
+        shown = {"authorization": f"Bearer {TOKEN}", "host": "a.example"}
+        async with (
+            httpx2.AsyncClient(base_url=told["http"], headers=shown, timeout=None) as client,
+            asking(told["verifiers"]) as peer,
+        ):
+            status = 503
+            while status == 503:  # the door itself hears of it a moment later
+                answer = await client.post("/v1/rollouts", json={"input": {"index": 0}})
+                status = answer.status_code
+            assert answer.json()["value"]["reward"] == 1.0
+            answer = await client.post("/v1/rollouts", json={"input": "x" * 1000})
+            assert answer.status_code == 413
+            assert answer.json()["detail"].startswith("the body may have 1000 bytes")
+            assert "--http-limit body_bytes=" in answer.json()["advice"]
+            peer.run(b"a")  # it waits until the door hears of it
+            assert await peer.outcome(b"a") == [(b"delta", b"d"), (b"reply", b"r")]
+            serving.signal(signal.SIGTERM)  # with the connections still open
+            finished = await serving.wait()
+    assert (finished.code, finished.last["event"]) == (0, "stopped")
+    finished.check_no_traceback()
+    await check_nothing_left(tmp_path)
+
+
+async def test_the_extra_that_is_missing_is_named(tmp_path: Path):
+    (tmp_path / "without.py").write_text(
+        "import sys\nsys.modules['hypercorn'] = None\n"
+        "from trio_envserve.cli import main\nsys.exit(main())\n"
+    )
+    door = ("--http", "127.0.0.1:0")
+    async with command(tmp_path, "serve", *BIND, *door, module="without") as serving:
+        finished = await serving.wait()
+    assert finished.code == 2
+    assert "trio-envserve[http]" in finished.err
+    finished.check_no_traceback()
+
+
+# -- what callers and lookers-on hear while a server drains ---------------------------
+
+
+async def test_a_drain_is_watched_answered_and_followed(tmp_path: Path) -> None:
+    (tmp_path / "slow.jsonl").write_text('"slow"\n')
+    (tmp_path / "next.jsonl").write_text('"next"\n')
+    bind = f"ipc://{tmp_path}/s" if len(str(tmp_path)) < 90 else "tcp://127.0.0.1:0"
+    (tmp_path / "next.open").touch()
+    serve = (gated(tmp_path), "--http", "127.0.0.1:0", "--drain-s", "300")
+    async with served(tmp_path, *serve, "--bind", bind) as (first, address):
+        probe = ("status", address, "--ready")
+        done = await run(tmp_path, *probe)
+        assert (done.code, done.out, done.err) == (0, "ready\n", "")
+        done = await run(tmp_path, *probe, "--json")
+        assert (done.code, done.last["exit"], done.last["status"]) == (0, 0, "ready")
+        ask = ("eval", "gated:gated", "--address", address, "--json", "--inputs")
+        async with (
+            httpx2.AsyncClient(base_url=first.serving["http"], timeout=None) as http,
+            forked(tmp_path, *ask, "slow.jsonl") as slow,
+        ):
+            await until((tmp_path / "slow.started").exists)
+            first.signal(signal.SIGTERM)
+            await first.said("taking no new work")
+            async with forked(tmp_path, *ask, "next.jsonl") as following:
+                # Who looks on sees what is left, and for how long.
+                seen = (await run(tmp_path, "status", address, "--json")).last
+                assert (seen["status"], seen["running"]) == ("stopping", 1)
+                assert (seen["closing"]["stage"], seen["closing"]["running"]) == ("draining", 1)
+                assert 0 < seen["closing"]["left_s"] <= 300
+                done = await run(tmp_path, *probe)
+                assert done.code == 1
+                assert done.out.startswith("stopping: the server is stopping (draining)")
+                assert "1 executions" in done.out
+                done = await run(tmp_path, *probe, "--json")
+                assert (done.code, done.last["exit"], done.last["status"]) == (1, 1, "stopping")
+                shown = await run(tmp_path, "status", address)
+                assert "1 executions, 0 outcomes" in shown.out
+                await first.said("s more at most")
+                # HTTP hears that it did not run, why, and when to come again.
+                while (await http.get("/readyz")).status_code == 200:
+                    pass  # the door itself hears of it a moment later
+                answer = await http.post("/v1/rollouts", json={"input": "http"})
+                assert answer.status_code == 503
+                assert "stopping" in answer.json()["detail"]
+                assert answer.json()["verdict"] == "it did not run"
+                assert answer.headers["retry-after"]
+                # What runs ends as if nothing had happened.
+                (tmp_path / "slow.open").touch()
+                done = await slow.wait()
+                assert (done.code, done.last["results"]) == (0, 1)
+                stopped = await first.wait()
+                assert (stopped.code, stopped.last["drained"]) == (0, True)
+                done = await run(tmp_path, *probe, "--wait-s", "1")
+                assert (done.code, done.out) == (3, "")
+                assert "no answer from" in done.err
+                # What came meanwhile runs at the next server, once.
+                assert following.process.poll() is None
+                async with served(tmp_path, *serve, "--bind", address) as (second, _):
+                    done = await following.wait()
+                    assert (done.code, done.last["results"]) == (0, 1)
+                    second.signal(signal.SIGTERM)
+                    await second.wait()
+    assert (tmp_path / "slow.started").read_text() == "x"
+    assert (tmp_path / "next.started").read_text() == "x"
+    assert not (tmp_path / "http.started").exists()
+    await check_nothing_left(tmp_path)

@@ -1,4 +1,5 @@
-"""``serve --otlp``: spans of server and workers, sent to a real receiver."""
+"""What ``serve`` does besides serving: secrets that it hides, what it sets in its process, spans
+that it sends."""
 
 from __future__ import annotations
 
@@ -9,12 +10,130 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.cli.commands import check_nothing_left, lines, served
+from tests.cli.commands import check_nothing_left, command, lines, run, served
 from tests.endpoint import Ask, Endpoint, Reply, serve
 from tests.otlp_receiver import Received, Receiver, receiving
-from trio_envserve import Client, open_client
+from trio_envserve import Client, RolloutFailed, open_client
 
 pytestmark = pytest.mark.real
+
+KEY = "sk-proj-S3CR3T/0123456789"
+LEAKY = """
+import logging
+import os
+import sys
+import trio
+
+
+class Leaky:
+    async def run_rollout(self, rollout):
+        key = os.environ["SANDBOX_KEY"]
+        rollout.note(url=f"https://sandbox/?key={key}")
+        logging.getLogger("leaky").warning("asks with %s", key)
+        print("prints", key, file=sys.stderr)
+        with rollout.span("create", url=f"https://sandbox/?key={key}"):
+            if rollout.input == "wait":
+                await trio.sleep_forever()
+        error = RuntimeError(f"401 for Bearer {key}")
+        error.add_note(f"with {key!r}")
+        raise error
+"""
+
+
+async def test_a_key_that_is_named_is_shown_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "leaky.py").write_text(LEAKY)
+    (tmp_path / "inputs.jsonl").write_text('"fail"')
+    monkeypatch.setenv("SANDBOX_KEY", KEY)
+    texts = []
+    hidden = ("--secret-env", "SANDBOX_KEY")
+    async with served(tmp_path, "leaky:Leaky", *hidden) as (serving, address):
+        async with open_client(address) as client, trio.open_nursery() as nursery:
+            with pytest.raises(RolloutFailed) as failed:
+                await client.run_rollout("fail")
+            texts += [str(failed.value), repr(failed.value.info)]
+            nursery.start_soon(client.run_rollout, "wait")
+            running: list[object] = []
+            while not any("url" in repr(each) for each in running):
+                running = list((await client.list_running()).running)
+            texts.append(repr(running))
+            shown = await run(tmp_path, "status", address, "--slow", "5", "--json")
+            texts.append(shown.out)
+            nursery.cancel_scope.cancel()
+        evaluated = await run(
+            tmp_path, "eval", "leaky:Leaky", "--address", address, "--inputs", "inputs.jsonl",
+            "--output", "r.jsonl",
+        )  # fmt: skip
+        texts += [evaluated.out, evaluated.err, (tmp_path / "r.jsonl").read_text()]
+        serving.signal(signal.SIGTERM)
+        finished = await serving.wait()
+    texts += [finished.out, finished.err]
+    assert "asks with $SANDBOX_KEY" in finished.err
+    assert "prints $SANDBOX_KEY" in finished.err
+    assert "$SANDBOX_KEY" in texts[0]
+    for text in texts:
+        assert "S3CR3T" not in text
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("NOT_SET", "is not set here"), ("SHORT", "too short"), ("sk-proj-1/2", "takes the name")],
+)
+async def test_a_variable_that_cannot_be_hidden_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, why: str
+):
+    monkeypatch.setenv("SHORT", "x")
+    done = await run(tmp_path, "eval", "arithmetic", "-n", "1", "--secret-env", name)
+    assert why in done.err
+    assert "sk-proj" not in done.err
+
+
+# -- what serve sets in its own process -----------------------------------------------
+
+
+WATCHED = '''
+"""Runs the command, and writes down what it sets for the whole process."""
+
+import ctypes, gc, sys
+from trio_envserve.cli import main
+
+set_threshold, CDLL = gc.set_threshold, ctypes.CDLL
+
+
+def write(what):
+    with open("settings", "a") as file:
+        file.write(what + "\\n")
+
+
+def collect(*thresholds):
+    write(f"gc {thresholds[2:]}")
+    set_threshold(*thresholds)
+
+
+class Library(CDLL):
+    def __getattr__(self, name):
+        if name == "mallopt":
+            write(name)
+        return super().__getattr__(name)
+
+
+gc.set_threshold, ctypes.CDLL = collect, Library
+sys.exit(main())
+'''
+
+
+async def test_serve_keeps_freed_memory_and_leaves_full_collections_to_a_task(tmp_path: Path):
+    """Nobody noticed when it stopped doing either: servers would only be slower."""
+    (tmp_path / "watched.py").write_text(WATCHED)
+    settings = tmp_path / "settings"
+    async with command(tmp_path, "serve", "arithmetic", module="watched") as serving:
+        await serving.said("ready at")
+        assert settings.read_text().split("\n")[:2] == ["mallopt", "gc (2147483647,)"]
+
+
+# -- serve --otlp: spans of server and workers, sent to a real receiver ---------------
+
 
 ENVIRONMENT = '''
 import logging
