@@ -185,12 +185,12 @@ class Link:
     def from_router(self, *items: Item, skip: int = 0) -> None:
         """Items to the host, after so many that are missing."""
         first = self.host._inbox.have + 1 + skip
-        self.host.message(to_frames(self.host.lease.tenure, first, items), self.now_s)
+        self.host.message(to_frames(self.host.lease.membership, first, items), self.now_s)
 
     def moved(self, *, before: int = 0) -> None:
         """Another router says that this host is to move to it, to an earlier hello or the last."""
-        tenure, hello = self.host.lease.tenure, self.host.lease.hellos - before
-        refusal = HostRefused(tenure, hello, b"n" * 16, "moved", "another one")
+        membership, hello = self.host.lease.membership, self.host.lease.hellos - before
+        refusal = HostRefused(membership, hello, b"n" * 16, "moved", "another one")
         self.host.message((encode(refusal),), self.now_s)
 
     def second(self, seconds: int = 1) -> None:

@@ -250,7 +250,7 @@ def test_an_outcome_that_comes_before_it_was_asked_for_is_taken():
     pair = waiting()
     core = pair.workers[b"w0-1"]
     (kept,) = [each for number, each in core._kept.items() if number == 2]
-    pair.router_takes(WorkerMessage((b"w0-1", *kept.said.frames), pair.now_s))
+    pair.router_takes(WorkerMessage((b"w0-1", *kept.message.frames), pair.now_s))
     assert len(pair.answers) == 3
     assert held(pair)[1] == 0
 

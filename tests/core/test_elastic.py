@@ -167,7 +167,7 @@ def test_a_worker_that_drains_is_taken_back_before_another_one_is_started():
     pair.ask_for(4)
     pair.advance(GROW_S + 1.0)
     assert (pair.wanted(), len(pair.spawns), len(pair.runs)) == (4, spawns, 4)
-    assert len(said(pair, "is needed again, and goes on")) == 2
+    assert len(said(pair, "is needed again: it does not retire")) == 2
     assert not pair.exits
 
 

@@ -98,7 +98,7 @@ def test_a_refusal_is_logged_once_and_is_over_with_the_welcome():
     link = Link()
     for hello in (1, 2):
         link.host.connect()
-        refused = HostRefused(link.host.lease.tenure, hello, EPOCH, IN_USE, "another is here\n")
+        refused = HostRefused(link.host.lease.membership, hello, EPOCH, IN_USE, "another is here\n")
         link.host.message((encode(refused),), 0.0)
     assert link.host.refusal == (IN_USE, "another is here?")
     link.joined()
@@ -132,7 +132,7 @@ def test_what_a_lost_message_had_comes_with_the_next_beats():
 def test_a_host_that_is_cut_off_for_long_is_dead_before_it_is_lost_and_comes_back():
     """It went on with beats that the router answered no more, for ever."""
     link = joined()
-    tenure = link.host.lease.tenure
+    membership = link.host.lease.membership
     link.cut = True
     link.second(21)
     assert not link.alive
@@ -147,8 +147,8 @@ def test_a_host_that_is_cut_off_for_long_is_dead_before_it_is_lost_and_comes_bac
         link.second()
         if not link.host.is_joined:  # as its shell does
             link.host.connect()
-    assert any("its tenure is over" in text for text in link.logged)
-    assert link.host.lease.tenure != tenure
+    assert any("its membership is over" in text for text in link.logged)
+    assert link.host.lease.membership != membership
     assert list(link.alive) == [b"w0-2"]
 
 
@@ -194,9 +194,9 @@ def test_a_host_that_finds_its_time_over_kills_what_lives():
     assert not link.host.workers
 
 
-def test_a_tenure_ends_only_when_its_workers_have():
+def test_a_membership_ends_only_when_its_workers_have():
     link = joined()
-    tenure = link.host.lease.tenure
+    membership = link.host.lease.membership
     link.host.connect()
     link.host.lease.refused(link.host.lease.hellos)
     link.host.out.clear()
@@ -206,7 +206,7 @@ def test_a_tenure_ends_only_when_its_workers_have():
     link.host.connect()
     assert not link.host.out
     link.host.exited(b"w0-1", "killed")
-    assert link.host.lease.tenure != tenure
+    assert link.host.lease.membership != membership
     assert any(isinstance(each, ToRouter) for each in link.host.out)
 
 
@@ -227,13 +227,15 @@ def test_what_ends_while_there_is_no_connection_is_told_later(how):
 
 def test_messages_of_the_wrong_side_are_refused():
     link = joined()
-    tenure = link.host.lease.tenure
+    membership = link.host.lease.membership
     with pytest.raises(ProtocolError):
-        link.host.message((encode(HostLeaves(tenure, 0)),), link.now_s)
+        link.host.message((encode(HostLeaves(membership, 0)),), link.now_s)
     with pytest.raises(ProtocolError):
-        link.hosts.message(b"r", (encode(HostWelcome(1, tenure, 1, EPOCH, 1.0, {})),), link.now_s)
+        link.hosts.message(
+            b"r", (encode(HostWelcome(1, membership, 1, EPOCH, 1.0, {})),), link.now_s
+        )
     with pytest.raises(ProtocolError):
-        spawned = to_frames(tenure, 0, [Item(ItemKind.SPAWNED, b"w0-1", (b"7",))])
+        spawned = to_frames(membership, 0, [Item(ItemKind.SPAWNED, b"w0-1", (b"7",))])
         link.host.message(spawned, link.now_s)
     link.host.message((encode(HostWelcome(1, b"x" * 16, 1, EPOCH, 1.0, {})),), link.now_s)
 
@@ -297,12 +299,12 @@ def test_whatever_is_lost_each_word_of_a_worker_comes_once_and_its_end_comes_las
 # -- What a router, or a worker, sends wrong to a host -------------------------
 
 
-def broken_ones(tenure: bytes) -> list[Any]:
+def broken_ones(membership: bytes) -> list[Any]:
     messages = [
-        HostWelcome(1, tenure, 2, EPOCH, 20.0, SERVES),
-        HostRefused(tenure, 2, EPOCH, "unfit", "no"),
-        HostAnswer(tenure, 1, 0, 0),
-        Items(tenure, 0, [17], [b"w0-1"], [0]),
+        HostWelcome(1, membership, 2, EPOCH, 20.0, SERVES),
+        HostRefused(membership, 2, EPOCH, "unfit", "no"),
+        HostAnswer(membership, 1, 0, 0),
+        Items(membership, 0, [17], [b"w0-1"], [0]),
     ]
     made: list[Any] = []
     for message in messages:
@@ -317,8 +319,8 @@ def test_whatever_a_router_sends_the_host_goes_on_or_begins_anew():
     for number, array in enumerate(broken_ones(b"t" * 16)):
         if number % 20 == 0:  # a link each would take long
             link = joined()
-        tenure = link.host.lease.tenure
-        array = [tenure if each == b"t" * 16 else each for each in array]
+        membership = link.host.lease.membership
+        array = [membership if each == b"t" * 16 else each for each in array]
         try:
             link.host.message((cbor2.dumps(array),), link.now_s)
         except ProtocolError:
@@ -345,12 +347,12 @@ def test_whatever_a_router_sends_the_host_goes_on_or_begins_anew():
 def test_items_that_are_none_end_all_workers_since_what_was_wanted_is_lost(item):
     """A kill without a reason ended the host's process."""
     link = joined()
-    tenure = link.host.lease.tenure
+    membership = link.host.lease.membership
     with pytest.raises(ProtocolError):
         link.from_router(Item(ItemKind.KILL, b"w0-1", (b"why",)), item)
     link.carry()
     assert not link.alive
-    assert link.host.lease.tenure != tenure
+    assert link.host.lease.membership != membership
     link.settle()
     link.second(4)
     assert len(link.alive) == 1
@@ -370,7 +372,7 @@ def test_a_lease_is_no_longer_than_a_timer_of_the_kernel_holds():
     """The guard was to be told a number that its message does not hold."""
     link = Link()
     link.host.connect()
-    welcome = HostWelcome(1, link.host.lease.tenure, 1, EPOCH, LONGEST_S, SERVES)
+    welcome = HostWelcome(1, link.host.lease.membership, 1, EPOCH, LONGEST_S, SERVES)
     with pytest.raises(ProtocolError, match="fence_s"):
         link.host.message((encode(welcome),), link.now_s)
 
@@ -432,7 +434,7 @@ def test_a_host_states_what_runs_to_the_next_router_and_keeps_its_workers():
     said(link, Announced(SESSION, 2, 2, 1 << 20))
     said(link, Declined([3, 4]))
     link.settle()
-    before, alive, deadline_s = link.host.lease.tenure, dict(link.alive), link.deadline_s
+    before, alive, deadline_s = link.host.lease.membership, dict(link.alive), link.deadline_s
     link.follow()
     given = back(link)
     assert given[:1] + given[2:8] == (
@@ -441,7 +443,7 @@ def test_a_host_states_what_runs_to_the_next_router_and_keeps_its_workers():
     assert link.alive == alive
     assert link.deadline_s == deadline_s, "no answer of the next router has moved it"
     assert link.host.is_joined
-    assert link.host.lease.tenure != before
+    assert link.host.lease.membership != before
     assert any("is back with 1 workers" in text for text in link.logged)
     link.second(3)
     assert link.deadline_s is not None
@@ -505,10 +507,10 @@ def test_what_is_new_has_another_name_than_what_was_there():
 
 def test_a_router_that_wants_other_workers_gets_new_ones():
     link = joined()
-    tenure = link.host.lease.tenure
+    membership = link.host.lease.membership
     link.follow(serves={"environment": "another"})
     assert not link.alive
-    assert link.host.lease.tenure != tenure
+    assert link.host.lease.membership != membership
     assert link.serves[-1] == {"environment": "another"}
     assert any("other workers" in text for text in link.logged)
 
@@ -523,9 +525,9 @@ def test_a_host_that_ends_its_workers_does_not_go_on():
 
 def test_an_old_word_of_another_router_moves_nothing():
     link = joined()
-    tenure = link.host.lease.tenure
+    membership = link.host.lease.membership
     link.moved(before=1)
-    assert link.host.lease.tenure == tenure
+    assert link.host.lease.membership == membership
 
 
 def test_a_router_that_dies_before_it_has_welcomed_the_host_is_followed_too():
@@ -534,22 +536,22 @@ def test_a_router_that_dies_before_it_has_welcomed_the_host_is_followed_too():
     assert isinstance(new, HostHello)
     assert not new.to, "it goes on from no router"
     dispatched(link, 0)
-    first = link.host.lease.tenure
+    first = link.host.lease.membership
     link.moved()
-    second = link.host.lease.tenure
+    second = link.host.lease.membership
     hello, _ = decode(hello_of(link.host), most_bytes=1 << 20)
     assert isinstance(hello, HostHello)
     assert (hello.continues, hello.to, hello.epoch) == ([first], b"n" * 16, EPOCH)
     link.follow()  # to which it has not said what runs
     assert back(link).running == [0, 1]
-    assert link.host.lease.tenure not in (first, second)
+    assert link.host.lease.membership not in (first, second)
     assert not link.host._continues
 
 
 def test_what_is_no_message_to_a_worker_is_for_the_worker_to_judge():
     link = joined()
     kind = encode_worker(Dispatch(SESSION, 0, 0, "", None))[:3]
-    remote = link.hosts.hosts[link.host.lease.tenure]
+    remote = link.hosts.hosts[link.host.lease.membership]
     for frames in ((link.alive[b"w0-1"], kind), (link.alive[b"w0-1"],)):
         remote.outbox.put(Item(ItemKind.TELL, b"w0-1", frames))
         remote.dirty = True
@@ -616,8 +618,8 @@ def test_a_host_that_came_back_too_late_was_malformed_until_its_workers_were_for
         [[worker, incarnation, 7, HELLO, 0, [], 0] for worker, incarnation in link.alive.items()],
     )
     link.follow()
-    tenure, epoch = link.host.lease.tenure, link.hosts.leases.epoch
+    membership, epoch = link.host.lease.membership, link.hosts.leases.epoch
     link.take(link.hosts.tick(link.now_s + 1000))
     assert link.pool.lives, "what they had sent may still be taken in"
-    hello = HostHello(1, "a", tenure, 9, [], before, 1, 1, {}, [b"t" * 16], epoch, lives)
+    hello = HostHello(1, "a", membership, 9, [], before, 1, 1, {}, [b"t" * 16], epoch, lives)
     assert answer_to(link, hello, link.now_s + 1000) == OVER

@@ -26,22 +26,22 @@ from trio_envserve.core.host_messages import (
     encode,
 )
 
-TENURE = b"t" * 16
+MEMBERSHIP = b"t" * 16
 MOST = 100_000
 ONE_EACH: list[Any] = [
-    HostHello(1, "a", TENURE, 1, [b"p" * 16], b"", 16, 2, {"gpu": 2}, [], b"", []),
+    HostHello(1, "a", MEMBERSHIP, 1, [b"p" * 16], b"", 16, 2, {"gpu": 2}, [], b"", []),
     HostHello(
-        1, "a", TENURE, 1, [], b"e" * 16, 2, 2, {}, [b"c" * 16], b"o" * 16,
+        1, "a", MEMBERSHIP, 1, [], b"e" * 16, 2, 2, {}, [b"c" * 16], b"o" * 16,
         [
             [b"w0-1", b"i" * 16, 7, b"hello", 5, [1, 2, 4, 5], 0],
             [b"w1-1", b"j" * 16, 0, b"", 0, [], 1],
         ],
     ),
-    HostBeat(TENURE, 3, 2, b"e" * 16, 7, 5, False, {"load": 0.5}),
-    HostLeaves(TENURE, 9),
-    HostWelcome(1, TENURE, 1, b"e" * 16, 20.0, {"environment": "arithmetic"}),
-    HostRefused(TENURE, 1, b"e" * 16, "over", "its tenure is over"),
-    HostAnswer(TENURE, 3, 5, 7),
+    HostBeat(MEMBERSHIP, 3, 2, b"e" * 16, 7, 5, False, {"load": 0.5}),
+    HostLeaves(MEMBERSHIP, 9),
+    HostWelcome(1, MEMBERSHIP, 1, b"e" * 16, 20.0, {"environment": "arithmetic"}),
+    HostRefused(MEMBERSHIP, 1, b"e" * 16, "over", "its membership is over"),
+    HostAnswer(MEMBERSHIP, 3, 5, 7),
 ]  # fmt: skip
 
 
@@ -70,14 +70,14 @@ def test_every_message_is_tried():
         cbor2.dumps([5]),
         cbor2.dumps([129, 1]),
         cbor2.dumps([130, b"short"]),
-        cbor2.dumps([136, TENURE, 1, [0], [b"w"], []]),
-        cbor2.dumps([136, TENURE, 1, [0], [b"w"], [1]]),
-        cbor2.dumps([136, TENURE, 1, [0], ["w"], [0]]),
-        cbor2.dumps([136, TENURE, 1, 0, [b"w"], [0]]),
-        cbor2.dumps([128, 1, "a", TENURE, 1, [b"x"], b"", 1, 1, {}]),
-        cbor2.dumps([128, 1, "a", TENURE, 1, 7, b"", 1, 1, {}]),
-        cbor2.dumps([128, 1, "a", TENURE, 1, [], b"x", 1, 1, {}]),
-        cbor2.dumps([144, 1, TENURE, 1, b"e" * 16, 0]),
+        cbor2.dumps([136, MEMBERSHIP, 1, [0], [b"w"], []]),
+        cbor2.dumps([136, MEMBERSHIP, 1, [0], [b"w"], [1]]),
+        cbor2.dumps([136, MEMBERSHIP, 1, [0], ["w"], [0]]),
+        cbor2.dumps([136, MEMBERSHIP, 1, 0, [b"w"], [0]]),
+        cbor2.dumps([128, 1, "a", MEMBERSHIP, 1, [b"x"], b"", 1, 1, {}]),
+        cbor2.dumps([128, 1, "a", MEMBERSHIP, 1, 7, b"", 1, 1, {}]),
+        cbor2.dumps([128, 1, "a", MEMBERSHIP, 1, [], b"x", 1, 1, {}]),
+        cbor2.dumps([144, 1, MEMBERSHIP, 1, b"e" * 16, 0]),
     ],
 )
 def test_what_is_no_message_is_refused(header):
@@ -109,7 +109,7 @@ def taken(inbox: Inbox, frames: tuple[Any, ...]) -> list[Item]:
 
 
 def test_items_go_together_and_not_too_many():
-    outbox, inbox = Outbox(TENURE), Inbox()
+    outbox, inbox = Outbox(MEMBERSHIP), Inbox()
     items = [item(number, frames=7) for number in range(20)]
     for each in items:
         outbox.put(each)
@@ -123,7 +123,7 @@ def test_items_go_together_and_not_too_many():
 
 
 def test_what_was_under_way_is_not_sent_again():
-    outbox = Outbox(TENURE)
+    outbox = Outbox(MEMBERSHIP)
     outbox.put(item(1))
     list(outbox.messages())
     outbox.stated(1)
@@ -138,7 +138,7 @@ def test_what_was_under_way_is_not_sent_again():
 
 def test_what_had_arrived_before_a_reconnect_is_no_claim_too_much():
     """What is to be sent again may be there already."""
-    outbox = Outbox(TENURE)
+    outbox = Outbox(MEMBERSHIP)
     outbox.put(item(1))
     list(outbox.messages())
     outbox.again()
@@ -150,7 +150,7 @@ def test_what_had_arrived_before_a_reconnect_is_no_claim_too_much():
 
 
 def test_an_item_that_nobody_knows_is_refused():
-    header = encode(Items(TENURE, 1, [99], [b"w"], [0]))
+    header = encode(Items(MEMBERSHIP, 1, [99], [b"w"], [0]))
     message, rest = decode([header], most_bytes=MOST)
     assert isinstance(message, Items)
     with pytest.raises(ProtocolError):
@@ -165,7 +165,7 @@ def test_an_item_that_nobody_knows_is_refused():
 )
 def test_each_item_arrives_once_and_in_order(steps):
     """One direction of a link, whose beats and answers may be lost like all else."""
-    outbox, inbox = Outbox(TENURE), Inbox()
+    outbox, inbox = Outbox(MEMBERSHIP), Inbox()
     put: list[Item] = []
     got: list[Item] = []
     way: deque[Any] = deque()
@@ -206,7 +206,7 @@ def test_each_item_arrives_once_and_in_order(steps):
 def test_items_of_many_bytes_go_alone():
     """Two outcomes of 200 MB at once were one message, which no router takes: it was sent
     again and again."""
-    outbox = Outbox(TENURE)
+    outbox = Outbox(MEMBERSHIP)
     sizes = [BATCH_BYTES, BATCH_BYTES // 2, BATCH_BYTES // 4, 1, BATCH_BYTES * 2, 1]
     for size in sizes:
         outbox.put(Item(ItemKind.MESSAGE, b"w0-1", (bytes(size),)))

@@ -50,7 +50,7 @@ from trio_envserve.core.router_inputs import (
     WorkerBack,
     WorkerMessage,
 )
-from trio_envserve.core.terms import Status, Tenure, Verdict
+from trio_envserve.core.terms import Membership, Status, Verdict
 from trio_envserve.core.worker_range import WorkerRange
 
 from .host_rig import BEAT, EPOCH, HELLO, TERMS, Link, about, hello_of, joined, last, starting
@@ -106,9 +106,9 @@ def test_g9_a_host_without_a_lease_lost_its_workers_when_it_was_back():
 
 def test_what_is_over_changes_nothing():
     link = joined()
-    tenure = link.host.lease.tenure
+    membership = link.host.lease.membership
     of_nobody = [Item(ItemKind.EXITED, b"nobody", (b"",))]
-    assert link.hosts.message(b"r", to_frames(tenure, 0, of_nobody), link.now_s) == []
+    assert link.hosts.message(b"r", to_frames(membership, 0, of_nobody), link.now_s) == []
     link.host.beat(link.now_s)
     beat = last(link.host.out).frames
     link.hosts.out.clear()
@@ -240,7 +240,7 @@ def test_hosts_say_how_they_are():
     link.take(link.hosts.tick(link.now_s + 11))
     (record,) = link.hosts.records({}, link.now_s)["hosts"]
     assert (record["state"], record["load"], record["memory_bytes"]) == ("quiet", 0.0, 0)
-    link.hosts.hosts[link.host.lease.tenure].set_aside = True
+    link.hosts.hosts[link.host.lease.membership].set_aside = True
     assert link.hosts.records({}, 0.0)["hosts"][0]["state"] == "set aside"
     link.host.leave()
     link.second()
@@ -275,7 +275,7 @@ def test_a_router_without_hosts_says_that_none_is_here():
     assert router.status()["reason"] == "no host is here that may start workers"
 
 
-def test_a_second_host_with_its_id_is_refused_and_its_own_next_tenure_is_not():
+def test_a_second_host_with_its_id_is_refused_and_its_own_next_membership_is_not():
     link = joined()
     other = Host("a", 1, link.ids)
     link.hosts.message(b"o", hello_of(other), link.now_s)
@@ -284,7 +284,7 @@ def test_a_second_host_with_its_id_is_refused_and_its_own_next_tenure_is_not():
     other.message(refusal.frames, link.now_s)
     assert "another host is here as a" in last(other.out).text
     assert not other.lease.over
-    again = Host("a", 1, link.ids, past=[link.host.lease.tenure])
+    again = Host("a", 1, link.ids, past=[link.host.lease.membership])
     (ended,) = link.hosts.message(b"n", hello_of(again), link.now_s)
     assert isinstance(ended, Exited)
     assert ended.worker == b"w0-1"
@@ -325,8 +325,8 @@ JUNK: list[Any] = [
 ]  # fmt: skip
 
 
-def first_hello(name: str = "z", tenure: Tenure = OTHER, workers: int = 1) -> HostHello:
-    return HostHello(1, name, tenure, 1, [], b"", workers, workers, {"gpu": 1}, [], b"", [])
+def first_hello(name: str = "z", membership: Membership = OTHER, workers: int = 1) -> HostHello:
+    return HostHello(1, name, membership, 1, [], b"", workers, workers, {"gpu": 1}, [], b"", [])
 
 
 def said(link: Link, message: Any, route: bytes = b"z") -> None:
@@ -340,22 +340,22 @@ def refusals(link: Link, route: bytes) -> list[Any]:
     return [each for each in decoded if hasattr(each, "code")]
 
 
-def valid(tenure: Tenure) -> list[Any]:
+def valid(membership: Membership) -> list[Any]:
     life = [b"w9-1-tag", b"i" * 16, 7, HELLO, 4, [1, 3], 0]
     return [
         first_hello(),
         first_hello()._replace(lives=[life]),
-        HostBeat(tenure, 1 << 20, 3, EPOCH, 0, 0, False, {"load": 0.5}),
-        HostLeaves(tenure, 0),
-        Items(tenure, 0, [0], [b"w0-1"], [0]),
-        Items(tenure, 1, [2], [b"w0-1"], [0]),
+        HostBeat(membership, 1 << 20, 3, EPOCH, 0, 0, False, {"load": 0.5}),
+        HostLeaves(membership, 0),
+        Items(membership, 0, [0], [b"w0-1"], [0]),
+        Items(membership, 1, [2], [b"w0-1"], [0]),
     ]
 
 
-def broken_ones(tenure: Tenure) -> list[Any]:
+def broken_ones(membership: Membership) -> list[Any]:
     """Each message that a host may send, with each of its fields spoilt in each way."""
     made: list[Any] = []
-    for message in valid(tenure):
+    for message in valid(membership):
         array = [KINDS[type(message)], *message]
         made += [array[:at] for at in range(len(array))]
         made.append([*array, 0])
@@ -376,9 +376,9 @@ def test_whatever_a_host_sends_another_host_goes_on():
         if number % 50 == 0:  # a link each would take long
             link = joined(needs={"gpu": 1}, offers={"gpu": 8})
         link.hosts.out.clear()
-        tenure = bytes([7, *number.to_bytes(2, "big")]) + bytes(13)
-        said(link, first_hello(f"n{number}", tenure), route := b"%d" % number)
-        array = [tenure if each == b"\x00" * 16 else each for each in array]
+        membership = bytes([7, *number.to_bytes(2, "big")]) + bytes(13)
+        said(link, first_hello(f"n{number}", membership), route := b"%d" % number)
+        array = [membership if each == b"\x00" * 16 else each for each in array]
         for frames in [(cbor2.dumps(array),), (cbor2.dumps(array), b"more"), (b"",)]:
             count += 1
             try:
@@ -411,40 +411,40 @@ def test_whatever_a_host_sends_another_host_goes_on():
 def test_a_host_that_sends_what_is_no_message_begins_anew_and_its_work_is_over(item):
     """What had come with it was lost: that a worker had ended, above all."""
     link = joined()
-    tenure = link.host.lease.tenure
-    first = link.hosts.hosts[tenure].inbox.have + 1
+    membership = link.host.lease.membership
+    first = link.hosts.hosts[membership].inbox.have + 1
     items = [Item(ItemKind.EXITED, b"w0-1", (b"it ended",)), item]
     with pytest.raises(ProtocolError):
-        link.hosts.message(b"r", to_frames(tenure, first, items), link.now_s)
+        link.hosts.message(b"r", to_frames(membership, first, items), link.now_s)
     assert not any(isinstance(each, Exited) for each in link.inputs)
     (record,) = link.hosts.records({}, link.now_s)["hosts"]
     assert (record["state"], record["why"][:28]) == ("set aside", "it sent a malformed message:")
-    assert link.hosts.message(b"r", to_frames(tenure, 0, items[:1]), link.now_s) == []
+    assert link.hosts.message(b"r", to_frames(membership, 0, items[:1]), link.now_s) == []
     link.settle()  # the host is told, kills what lives, and joins anew
     assert b"w0-1" not in link.alive
     assert [about(each) for each in link.inputs if isinstance(each, Exited)] == [b"w0-1"]
     link.second(3)
     assert len(link.alive) == 1
-    assert link.host.lease.tenure != tenure
+    assert link.host.lease.membership != membership
 
 
 def test_a_host_that_was_set_aside_may_send_nonsense_too():
     link = joined()
-    link.hosts._set_aside(link.hosts.hosts[link.host.lease.tenure], "info", "it leaves")
+    link.hosts._set_aside(link.hosts.hosts[link.host.lease.membership], "info", "it leaves")
     with pytest.raises(ProtocolError):
         link.hosts.message(b"r", (b"",), link.now_s)
     (record,) = link.hosts.records({}, link.now_s)["hosts"]
     assert "malformed message" in record["why"]
-    said(link, first_hello("a", link.host.lease.tenure), b"r")
+    said(link, first_hello("a", link.host.lease.membership), b"r")
     assert [each.code for each in refusals(link, b"r")] == ["over", "over"]
 
 
-def test_a_tenure_is_that_of_one_host():
+def test_a_membership_is_that_of_one_host():
     """The lease of the second name ended, and with it the first one's workers, which lived."""
     link = joined()
-    tenure = link.host.lease.tenure
+    membership = link.host.lease.membership
     with pytest.raises(ProtocolError, match="two hosts"):
-        said(link, first_hello("b", tenure)._replace(hello=9))
+        said(link, first_hello("b", membership)._replace(hello=9))
     assert [*link.hosts.leases.holdings] == ["a"]
     link.second(40)
     assert list(link.alive) == [b"w0-1"]
@@ -453,7 +453,7 @@ def test_a_tenure_is_that_of_one_host():
 def test_a_place_that_another_host_has_taken_is_not_closed_with_the_first():
     """It got no more workers, and nobody was told why."""
     link = joined()
-    first = link.hosts.hosts[link.host.lease.tenure]
+    first = link.hosts.hosts[link.host.lease.membership]
     (slot,) = first.slots
     link.dies(b"w0-1", "it ended")
     link.settle()
@@ -531,7 +531,7 @@ WRONG_LIVES: dict[str, list[Any]] = {
         *({"lives": lives} for lives in WRONG_LIVES.values()),
         {"to": b"short"}, {"continues": [b"c" * 16] * 17},
     ],
-    ids=[*WRONG_LIVES, "a router whose id is short", "more tenures than it may continue"],
+    ids=[*WRONG_LIVES, "a router whose id is short", "more memberships than it may continue"],
 )  # fmt: skip
 def test_a_statement_of_lives_that_is_none_is_refused(wrong: dict[str, Any]):
     link = joined()
@@ -546,8 +546,8 @@ def test_a_statement_of_lives_that_is_none_is_refused(wrong: dict[str, Any]):
 def test_a_host_that_takes_nothing_in_gets_no_work_and_then_is_over():
     """What is for it was kept without bound."""
     link = joined()
-    tenure, incarnation = link.host.lease.tenure, link.alive[b"w0-1"]
-    host, body = link.hosts.hosts[tenure], bytes(KEPT_BYTES)
+    membership, incarnation = link.host.lease.membership, link.alive[b"w0-1"]
+    host, body = link.hosts.hosts[membership], bytes(KEPT_BYTES)
     link.tell(ToWorker(b"w0-1", incarnation, Beat(1, [], {}), body))
     link.tell(ToWorker(b"w0-1", incarnation, Beat(1, [], {}), body))
     link.take(link.hosts.tick(link.now_s))
@@ -557,7 +557,7 @@ def test_a_host_that_takes_nothing_in_gets_no_work_and_then_is_over():
     item = Item(ItemKind.TELL, b"w0-1", (b"",))
     for _ in range(KEPT_ITEMS):
         host.outbox.put(item)
-    beat = HostBeat(tenure, 1000, 1, EPOCH, 0, host.outbox._have, False, {})
+    beat = HostBeat(membership, 1000, 1, EPOCH, 0, host.outbox._have, False, {})
     with pytest.raises(ProtocolError, match="to take in"):
         said(link, beat, b"r")
 

@@ -26,8 +26,8 @@ T1, T2, T3, T4 = b"1" * 16, b"2" * 16, b"3" * 16, b"4" * 16
 TERMS = LeaseTerms(fence_s=20.0)
 
 
-def joined(tenure: bytes = T1) -> HostLease:
-    lease = HostLease(tenure)
+def joined(membership: bytes = T1) -> HostLease:
+    lease = HostLease(membership)
     assert lease.welcomed(lease.hello(), EPOCH, 20.0)
     return lease
 
@@ -87,7 +87,7 @@ def test_an_answer_renews_from_when_its_beat_was_read():
     lease = joined()
     assert lease.beat(1.0) == beat(1, 0)
     assert lease.beat(5.0) == beat(2, 0)
-    assert lease.answer(T2, 1) is None, "that is another tenure"
+    assert lease.answer(T2, 1) is None, "that is another membership"
     assert not lease.holds(5.0), "no worker starts before the first answer"
     assert lease.answer(T1, 1) == 21.0
     assert lease.holds(20.9)
@@ -108,7 +108,7 @@ def test_beats_that_could_not_renew_any_more_are_forgotten():
     assert lease.answer(T1, 81) == 100.0
 
 
-def test_with_another_router_the_tenure_is_over():
+def test_with_another_router_the_membership_is_over():
     lease = joined()
     lease.beat(1.0)
     lease.answer(T1, 1)
@@ -145,7 +145,7 @@ def test_a_host_is_lost_by_the_last_beat_that_was_answered_and_never_answered_ag
     assert leases.beat("a", T1, beat(2, 1), 10.0)
     assert leases.lost(10.0 + TERMS.wait_s - 0.01) == []
     (lost,) = leases.lost(10.0 + TERMS.wait_s)
-    assert (lost.host, lost.tenure) == ("a", T1)
+    assert (lost.host, lost.membership) == ("a", T1)
     assert leases.lost(1e9) == []
     assert not leases.beat("a", T1, beat(2, 1), 100.0)
     assert leases.hello("a", T1, 2, [], 100.0) == (Reception.OVER, None)
@@ -153,13 +153,13 @@ def test_a_host_is_lost_by_the_last_beat_that_was_answered_and_never_answered_ag
     assert not leases.beat("a", T1, beat(3, 1), 100.0)
 
 
-def test_a_late_hello_of_a_tenure_long_over_kept_its_host_out_for_ever():
-    """Where there is no lease: the next router but one does not know that tenure any more."""
+def test_a_late_hello_of_a_membership_long_over_kept_its_host_out_for_ever():
+    """Where there is no lease: the next router but one does not know that membership any more."""
     leases = router(LeaseTerms(NO_LEASE_S))
     assert leases.hello("a", T2, 7, [], 1.0) == (Reception.IN_USE, None)
     assert leases.lost(59.9) == []
     (over,) = leases.lost(60.0)
-    assert over.tenure == T1
+    assert over.membership == T1
     assert leases.hello("a", T2, 8, [], 61.0) == (Reception.WELCOME, None)
 
 
@@ -173,7 +173,7 @@ def test_an_id_in_use_is_refused_until_its_lease_has_ended():
     reception, ended = leases.hello("a", T3, 1, [T1], 4.0)
     assert reception is Reception.WELCOME
     assert ended is not None
-    assert ended.tenure == T1
+    assert ended.membership == T1
     assert not leases.beat("a", T1, beat(3, 1), 5.0)
 
 
@@ -213,13 +213,13 @@ def test_a_host_that_hears_nothing_is_lost_however_often_it_is_heard():
     heard = [leases.beat("a", T1, beat(n, 1), float(n)) for n in range(3, 60)]
     assert heard == [n - 0.5 < TERMS.wait_s for n in range(3, 60)]
     (lost,) = leases.lost(59.0 + TERMS.wait_s)
-    assert lost.tenure == T1
+    assert lost.membership == T1
     leases.hello("a", T2, 1, [], 100.0)
     assert not leases.beat("a", T2, beat(1, 0), 100.0 + TERMS.wait_s)
 
 
 def test_a_late_hello_does_not_let_another_router_renew():
-    """A hello of a tenure that no router had welcomed came to the successor of the one that
+    """A hello of a membership that no router had welcomed came to the successor of the one that
     did: its answers renewed what was counted by the first one's time."""
     lease, successor = HostLease(T1), Leases(TERMS, OTHER)
     late = lease.hello()
@@ -232,12 +232,12 @@ def test_a_late_hello_does_not_let_another_router_renew():
     assert lease.over
 
 
-def test_tenures_that_are_over_are_remembered_within_a_bound():
+def test_memberships_that_are_over_are_remembered_within_a_bound():
     leases = router()
     for number in range(OVER_MOST + 1):
-        tenure = number.to_bytes(16, "big")
-        leases.hello(f"h{number}", tenure, 1, [], 0.0)
-        leases.leave(f"h{number}", tenure)
+        membership = number.to_bytes(16, "big")
+        leases.hello(f"h{number}", membership, 1, [], 0.0)
+        leases.leave(f"h{number}", membership)
     assert leases.hello("h0", bytes(16), 2, [], 0.0)[0] is Reception.WELCOME
     assert leases.hello("h1", (1).to_bytes(16, "big"), 2, [], 0.0)[0] is Reception.OVER
 
@@ -250,7 +250,7 @@ def followed(now_s: float = 100.0) -> Leases:
     return Leases(TERMS, OTHER, EarlierEpochs([EpochWait(EPOCH, 90.0)], now_s))
 
 
-def test_a_tenure_of_the_router_before_may_be_continued():
+def test_a_membership_of_the_router_before_may_be_continued():
     leases = followed()
     assert leases.hello("a", T1, 3, (), 101.0, with_epoch=EPOCH) == (Reception.MOVED, None)
     assert not leases.holdings
@@ -259,7 +259,7 @@ def test_a_tenure_of_the_router_before_may_be_continued():
     assert leases.lost(102.0 + TERMS.wait_s) == [], "by what the router before has written down"
     assert leases.lost(189.9) == []
     (lost,) = leases.lost(190.0)
-    assert lost.tenure == T2
+    assert lost.membership == T2
 
 
 def test_what_is_continued_is_counted_from_its_own_beats_after_that():
@@ -286,8 +286,8 @@ def test_a_host_that_goes_on_keeps_its_deadline_and_nothing_else():
 
 
 def test_a_late_hello_to_the_next_router_does_not_prove_that_nothing_runs():
-    """It was welcomed as a new one, and its tenure was accounted for: so the router before was
-    taken for dead while the workers of that tenure, which it had welcomed, lived."""
+    """It was welcomed as a new one, and its membership was accounted for: so the router before was
+    taken for dead while the workers of that membership, which it had welcomed, lived."""
     before = EarlierEpochs([EpochWait(OTHER, 30.0, frozenset([T1]))], 0.0)
     leases = Leases(TERMS, EPOCH, before)
     assert leases.hello("a", T1, 1, [], 1.0) == (Reception.OVER, None)

@@ -211,7 +211,7 @@ def test_a_start_was_over_before_its_host_could_hear_of_it():
         heartbeat(pool, life, float(now_s), 0.0, 0, "")
         assert kinds(pool.tick(float(now_s))) == []
     heartbeat(pool, life, 120.0, 0.0, 0, "")
-    assert Kill(life.id, "no hello within 20 s") in pool.tick(120.0)
+    assert Kill(life.id, "its environment was not set up within 20 s") in pool.tick(120.0)
 
 
 def test_g9_a_blocked_loop_is_reported_with_where_and_never_killed():
@@ -464,7 +464,7 @@ def test_a_worker_that_was_killed_before_it_said_so_made_its_replacement_one_tha
     pool = Pool(1, ServerLimits(), Ids())
     pool.tick(0.0)
     old = pool.lives[b"w0-1"]
-    pool.step(old, LifeInput.KILL, 600.0, "no hello within 600 s")
+    pool.step(old, LifeInput.KILL, 600.0, "its environment was not set up within 600 s")
     pool.tick(601.0)
     assert pool.slots[0].life is pool.lives[b"w0-2"]
     (report,) = pool.set_up_failed(old, "no such module", unloadable=True)
@@ -508,7 +508,7 @@ def counts(pool: Pool) -> tuple[int, bool, int]:
 
 
 def counted_anew(pool: Pool) -> tuple[int, bool, int]:
-    pool._tally = None
+    pool._counts = None
     return counts(pool)
 
 
@@ -709,7 +709,7 @@ def test_failure_18_pool_of_stopped_workers_still_answers_healthy():
     pair.silent.add(FIRST)
     pair.advance(30.0)
     assert pair.router.status()["status"] == "silent"
-    reason = "no worker gives a sign of life"
+    reason = "no worker sends heartbeats"
     assert pair.client.link.health(pair.now_s) == (Health.UNHEALTHY, reason)
     assert not pair.answers
     pair.silent.clear()

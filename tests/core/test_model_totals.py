@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trio_envserve.core.durations import BOUNDS_S, Durations
-from trio_envserve.core.model_totals import COUNTS, ModelTotals, said
+from trio_envserve.core.model_totals import COUNTS, ModelTotals, to_statistics
 from trio_envserve.core.worker_history import STATISTICS_MOST, checked
 
 
@@ -11,7 +11,7 @@ def worker(*took_s: float) -> dict[str, float]:
     took = Durations()
     for each_s in took_s:
         took.add(each_s)
-    return said(dict.fromkeys(COUNTS, len(took_s)), took)
+    return to_statistics(dict.fromkeys(COUNTS, len(took_s)), took)
 
 
 def test_a_worker_that_called_no_model_says_nothing_of_it():

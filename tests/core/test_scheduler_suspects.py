@@ -145,7 +145,7 @@ def mutate(patch: pytest.MonkeyPatch, name: str) -> None:
     most, waiting = scheduler.group_most, Scheduler._waiting
     match name:
         case "groups merge":
-            patch.setattr(scheduler, "_likes", merged)
+            patch.setattr(scheduler, "_mark_of", merged)
         case "a group is one larger":
             patch.setattr(scheduler, "group_most", lambda *likes: most(*likes) + 1)
         case "all run again together":

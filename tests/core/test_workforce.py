@@ -211,9 +211,9 @@ def test_g9_a_worker_that_speaks_under_another_incarnation_was_fed_for_ever(spea
     assert len(pair.runs) == fed  # nothing goes to who says nothing
     heartbeats(pair, 5)
     [kill] = pair.kills
-    assert kill.why.startswith("it has said nothing for 6")
+    assert kill.why.startswith("it sent no message for 6")
     [report] = [each.text for each in pair.reports if "says nothing" in each.text]
-    assert "says nothing for 5.0 s, and its loop is on time" in report
+    assert "has sent no message for 5.0 s although its event loop runs" in report
     assert pair.answers == []  # a kill is no proof (G1)
     pair.die(WORKER)
     assert pair.verdict() == ("worker-lost", Verdict.MAY_HAVE_RUN)

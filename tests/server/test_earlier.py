@@ -17,7 +17,7 @@ from trio_envserve.server.earlier import hosts_ended, processes_ended
 from trio_envserve.server.hosts import EpochRecords
 
 OWN, ONE, TWO = b"o" * 16, b"1" * 16, b"2" * 16
-TENURE = b"t" * 16
+MEMBERSHIP = b"t" * 16
 LONG_S = 100.0
 
 
@@ -105,14 +105,14 @@ async def test_whoever_holds_a_lock_for_too_long_is_named() -> None:
 
 
 class Desk:
-    """A desk whose hosts say after so long that their tenures have ended."""
+    """A desk whose hosts say after so long that their memberships have ended."""
 
     def __init__(self, after_s: float) -> None:
         self._after_s = after_s
 
-    async def end_tenures(self, earlier: EarlierEpochs) -> None:
+    async def end_memberships(self, earlier: EarlierEpochs) -> None:
         await trio.sleep(self._after_s)
-        earlier.accounted_for([TENURE])
+        earlier.accounted_for([MEMBERSHIP])
         await trio.sleep_forever()
 
 
@@ -127,7 +127,7 @@ async def wait_for_hosts(
 
 
 def lease(wait_s: float) -> EarlierEpochs:
-    wait = EpochWait(ONE, wait_s, frozenset([TENURE]))
+    wait = EpochWait(ONE, wait_s, frozenset([MEMBERSHIP]))
     return EarlierEpochs([wait], trio.current_time())
 
 

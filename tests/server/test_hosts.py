@@ -345,7 +345,7 @@ async def test_hostile_messages_end_nobody_elses_session(caplog: pytest.LogCaptu
             open_stranger(server) as socket,
         ):
             await until(lambda: host.lease.holds(boot_s()))
-            tenure = host.lease.tenure
+            membership = host.lease.membership
             for array in luck.sample(broken_ones(b"z" * 16), 500):
                 data = bytearray(cbor2.dumps(array))
                 if luck.random() < 0.3:
@@ -357,10 +357,10 @@ async def test_hostile_messages_end_nobody_elses_session(caplog: pytest.LogCaptu
             while not is_welcome:
                 for frames in await socket.receive():
                     answer, _ = decode([bytes(frame) for frame in frames], most_bytes=1 << 20)
-                    is_welcome |= isinstance(answer, HostWelcome) and answer.tenure == b"a" * 16
+                    is_welcome |= isinstance(answer, HostWelcome) and answer.membership == b"a" * 16
             renewed_s = host.lease.deadline_s
             await until(lambda: host.lease.deadline_s != renewed_s)
-            assert host.lease.tenure == tenure
+            assert host.lease.membership == membership
             assert {"h0", "after"} <= {each.host for each in server.stats().hosts}
     lines = [each for each in caplog.messages if "sent a malformed message" in each]
     assert 1 <= len(lines) < 100, "a line for each would fill the log"

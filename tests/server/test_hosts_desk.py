@@ -85,8 +85,8 @@ def test_of_two_records_of_an_epoch_neither_is_forgotten(
 ) -> None:
     """Also where a server was killed before it had written the second file."""
 
-    def wait(wait_s: float, tenures: set[bytes] | None) -> EpochWait:
-        return EpochWait(EPOCH, wait_s, None if tenures is None else frozenset(tenures))
+    def wait(wait_s: float, memberships: set[bytes] | None) -> EpochWait:
+        return EpochWait(EPOCH, wait_s, None if memberships is None else frozenset(memberships))
 
     for first, second in ((one, other), (other, one)):
         EpochRecords(locks[:1]).write([wait(*first)])
@@ -333,12 +333,12 @@ class Rig:
             nursery.cancel_scope.cancel()
 
 
-def own(*tenures: bytes) -> EpochWait:
-    return EpochWait(EPOCH, TERMS.wait_s, frozenset(tenures))
+def own(*memberships: bytes) -> EpochWait:
+    return EpochWait(EPOCH, TERMS.wait_s, frozenset(memberships))
 
 
-def beat(tenure: bytes, number: int) -> HostBeat:
-    return HostBeat(tenure, number, number - 1, EPOCH, 0, 0, False, {})
+def beat(membership: bytes, number: int) -> HostBeat:
+    return HostBeat(membership, number, number - 1, EPOCH, 0, 0, False, {})
 
 
 async def test_a_host_is_welcomed_once_it_is_written_down() -> None:
@@ -505,13 +505,13 @@ async def test_hosts_of_a_server_that_takes_nothing_over_are_told_that_they_are_
     earlier = EarlierEpochs(waits, trio.current_time())
     with_epoch = first_hello("c", T3)._replace(epoch=OTHER)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(rig.desk.end_tenures, earlier)
+        nursery.start_soon(rig.desk.end_memberships, earlier)
         await rig.socket.come((b"z", b"nonsense"), (b"y", beat(T1, 1)), (b"x", first_hello()))
         assert rig.socket.sent == []
         await rig.socket.come((b"a", first_hello("a", T1)), (b"c", with_epoch))
         (_, refused), (_, _) = rig.socket.sent
         assert isinstance(refused, HostRefused)
-        assert (refused.tenure, refused.hello, refused.epoch) == (T1, 1, EPOCH)
+        assert (refused.membership, refused.hello, refused.epoch) == (T1, 1, EPOCH)
         assert refused.code == "over"
         assert refused.text.endswith("it may join anew")
         assert rig.socket.take() == [(b"a", "HostRefused"), (b"c", "HostRefused")]

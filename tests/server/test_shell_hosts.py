@@ -192,7 +192,7 @@ async def test_a_host_that_goes_without_a_word_is_lost_with_its_lease() -> None:
 async def test_a_host_that_came_while_no_record_could_be_written_was_never_told_anything(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its tenure was over before it could be written down, and it was not told that, either."""
+    """Its membership was over before it could be written down, and it was not told that, either."""
 
     def fail(records: EpochRecords, waits: Any) -> None:
         raise ServerStartError("the disk is full")
@@ -219,12 +219,12 @@ def records(folder: Path) -> EpochRecords:
     return EpochRecords([folder / "epochs.lock"])
 
 
-def left_behind(folder: Path, wait_s: float, tenures: frozenset[bytes] | None = None) -> None:
+def left_behind(folder: Path, wait_s: float, memberships: frozenset[bytes] | None = None) -> None:
     """An earlier server with this journal had hosts, and has ended."""
     locks = FolderLocks(folder)
     assert locks.try_epochs(EARLIER) == set()
     locks.close()
-    records(folder).write([EpochWait(EARLIER, wait_s, tenures)])
+    records(folder).write([EpochWait(EARLIER, wait_s, memberships)])
 
 
 async def test_a_server_that_closes_keeps_its_record_of_hosts_that_have_gone_only(

@@ -137,7 +137,7 @@ def test_a_host_beyond_the_bound_is_found_and_made_small(bound: str, tmp_path):
 # -- the judge alone ----------------------------------------------------------------------
 
 HOST, WORKER = "h0", "server0/w0-1"
-TENURE = b"t" * 16
+MEMBERSHIP = b"t" * 16
 
 
 def judged(*events: tuple[float, str, str, tuple[object, ...]]) -> list[str]:
@@ -146,8 +146,8 @@ def judged(*events: tuple[float, str, str, tuple[object, ...]]) -> list[str]:
     before = [
         (0.0, "is", HOST, ({"rate": 0.5, "guard_s": 0.5},)),
         (0.0, "is", WORKER, ({"server": "server0", "machine": HOST},)),
-        (1.0, "beat", HOST, (TENURE, 1)),
-        (1.5, "answered", HOST, (TENURE, 1, 2.0)),
+        (1.0, "beat", HOST, (MEMBERSHIP, 1)),
+        (1.5, "answered", HOST, (MEMBERSHIP, 1, 2.0)),
     ]
     found = []
     for at_s, kind, who, what in (*before, *events):

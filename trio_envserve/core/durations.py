@@ -1,7 +1,7 @@
-"""How long things took: counts in buckets with fixed bounds.  Pure.
+"""Histograms of durations: counts in buckets with fixed bounds.
 
-Adding one costs a search among twenty numbers, and what is held does not grow.  A record
-says the bound of each bucket, so whoever reads it may have other bounds.
+Adding a duration costs a search among twenty numbers, and the memory does not grow.  A record names
+the bound of each bucket, so its reader may have other bounds.
 """
 
 from __future__ import annotations
@@ -15,47 +15,47 @@ BOUNDS_S: Final = (
     0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 150.0, 300.0,
     600.0, 1800.0, 3600.0,
 )  # fmt: skip
-"""From an empty rollout to an hour.  A bucket has what took at most so long, and longer
-than the one before; the last has no bound."""
+"""Upper bounds of the buckets, in seconds: from an empty rollout to an hour.  A last bucket has the
+longer ones."""
 
 _BUCKETS: Final = {f"{bound_s:g}": n for n, bound_s in enumerate((*BOUNDS_S, math.inf))}
-"""The buckets by their names in a record."""
+"""Index of each bucket, by its name in a record."""
 
 SUM: Final = "sum_s"
-"""The name of the sum in a record."""
+"""Name of the sum in a record."""
 
 MOST: Final = "most_s"
-"""The name of the longest one in a record; other names are bounds."""
+"""Name of the longest duration in a record; all other names but :data:`SUM` are bounds."""
 
 NUMBER_MOST: Final = 2**48
-"""A count or a sum of a peer is taken up to here, so that adding them up stays in bounds."""
+"""Largest count or sum that is taken from a peer, so that totals stay in bounds."""
 
 
 @final
 class Durations:
-    """Counts, the sum and the longest of durations."""
+    """A histogram: counts by bucket, the sum, and the longest of some durations."""
 
     __slots__ = ("counts", "most_s", "sum_s")
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BOUNDS_S) + 1)
-        """By bucket, not cumulated."""
+        """Counts by bucket, not cumulated."""
         self.sum_s = 0.0
         self.most_s = 0.0
 
     def add(self, duration_s: float) -> None:
-        """Count one."""
+        """Count a duration."""
         self.counts[bisect_left(BOUNDS_S, duration_s)] += 1
         self.sum_s += duration_s
         self.most_s = max(self.most_s, duration_s)
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of durations."""
         return sum(self.counts)
 
     def take(self, record: Mapping[str, object]) -> None:
-        """Count those of a record, too.  Names and numbers that cannot be in one are left out."""
+        """Add the durations of a record; names and numbers that no record can have are ignored."""
         self.sum_s += plausible(record.get(SUM))
         self.most_s = max(self.most_s, plausible(record.get(MOST)))
         for name, count in record.items():
@@ -63,19 +63,19 @@ class Durations:
             if bucket is not None:
                 self.counts[bucket] += int(plausible(count))
                 if MOST not in record and plausible(count) >= 1:
-                    # Of another program: what it can have been.
+                    # The record of another program: the longest that its buckets allow.
                     self.most_s = max(self.most_s, (*BOUNDS_S, BOUNDS_S[-1])[bucket])
 
     def to_record(self) -> dict[str, float]:
-        """The counts above zero, by the bound of their bucket, the sum, and the longest."""
+        """The record: the counts above 0 by the bound of their bucket, the sum, and the longest."""
         counts = zip(_BUCKETS, self.counts, strict=True)
         named = {name: count for name, count in counts if count}
         return {SUM: self.sum_s, **({MOST: self.most_s} if named else {}), **named}
 
     def quantile(self, part: float, before: Durations | None = None) -> float | None:
-        """The duration that ``part`` of those since ``before`` do not exceed, in seconds; None if
-        there are none.  Within a bucket they are taken to lie evenly, and none above the longest
-        one that there ever was."""
+        """The quantile of the durations since ``before``, in seconds: the duration that a ``part``
+        of them does not exceed; None if there are none.  Durations are taken to be evenly spread
+        within a bucket, and not to exceed the longest."""
         earlier = [0] * len(self.counts) if before is None else before.counts
         counts = [max(0, now - then) for now, then in zip(self.counts, earlier, strict=True)]
         left = part * sum(counts)
@@ -89,7 +89,7 @@ class Durations:
 
 
 def plausible(number: object) -> float:
-    """A number of a peer, if it can be a count or a sum; else zero."""
+    """A peer's number if it can be a count or a sum; else 0."""
     if type(number) not in (int, float):
         return 0
     assert isinstance(number, (int, float))
@@ -97,7 +97,8 @@ def plausible(number: object) -> float:
 
 
 def _bucket(name: str) -> int | None:
-    """Where what has another bound is counted; None if that is no bound."""
+    """Index of the bucket in which a record's bucket with another bound is counted; None if the
+    name is no bound."""
     try:
         bound_s = float(name)
     except ValueError:

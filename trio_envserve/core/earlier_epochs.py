@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from .terms import Epoch, Tenure
+from .terms import Epoch, Membership
 
 
 class EpochWait(NamedTuple):
@@ -14,7 +14,7 @@ class EpochWait(NamedTuple):
     epoch: Epoch
     wait_s: float
     """By its own limits: those of a later router may be others."""
-    tenures: frozenset[Tenure] | None = None
+    memberships: frozenset[Membership] | None = None
     """Those that may have workers.  None: nobody knows."""
 
 
@@ -22,7 +22,7 @@ class EarlierEpochs:
     """The epochs before this one whose hosts may still have workers.
 
     ``now_s`` is read when this router holds the lock: so the earlier ones answer no more.
-    They are dead once each tenure of theirs was continued here, or is known to have ended;
+    They are dead once each membership of theirs was continued here, or is known to have ended;
     or after the longest of the times that they have written down.  Not each after its own:
     a host that one has taken over lives by what the one before has said."""
 
@@ -35,15 +35,15 @@ class EarlierEpochs:
         """Whether hosts of this epoch may still have workers."""
         return any(each.epoch == epoch for each in self.waits)
 
-    def knows(self, tenure: Tenure) -> bool:
+    def knows(self, membership: Membership) -> bool:
         """Whether one of these epochs has welcomed it, as far as it is not accounted for."""
-        return any(tenure in (each.tenures or ()) for each in self.waits)
+        return any(membership in (each.memberships or ()) for each in self.waits)
 
-    def accounted_for(self, tenures: Iterable[Tenure]) -> None:
-        """Nothing of these tenures lives that this router does not know."""
-        gone = frozenset(tenures)
+    def accounted_for(self, memberships: Iterable[Membership]) -> None:
+        """Nothing of these memberships lives that this router does not know."""
+        gone = frozenset(memberships)
         self.waits = tuple(
-            each if each.tenures is None else each._replace(tenures=each.tenures - gone)
+            each if each.memberships is None else each._replace(memberships=each.memberships - gone)
             for each in self.waits
         )
 
@@ -57,7 +57,7 @@ class EarlierEpochs:
     def take_dead(self, now_s: float) -> list[Epoch]:
         """Those that are dead by now, and were not told before.  The record may then be
         written anew without them."""
-        if now_s < self.until_s and any(each.tenures != frozenset() for each in self.waits):
+        if now_s < self.until_s and any(each.memberships != frozenset() for each in self.waits):
             return []
         dead, self.waits = [each.epoch for each in self.waits], ()
         return dead

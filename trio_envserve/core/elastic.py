@@ -1,24 +1,25 @@
-"""How many workers there are to be, where that may change.
+"""The number of workers, where it may change with the work.
 
 Theory of operation
 -------------------
-A :class:`~.slots.Part` of a pool has as many slots as it may have workers at most; those
-that are not needed are *spare*.  With each tick of the router :class:`Elastic` looks at
-what there is to do (:class:`Need`):
+A :class:`~.lives.Part` of the pool has one slot for each of its most workers; slots that are not
+needed are *spare*.  With each tick of the router :class:`Elastic` looks at the waiting and running
+work (:class:`Need`):
 
-- A request that a worker could take has waited for ``grow_after_s``: more slots are
-  opened, twice as many as there are at most, and no more than what waits would fill.
-  Not before each worker that was to help has been ready once: while they start, what
-  waits says nothing new.  So an environment that cannot be set up gets no more of them.
-- For ``shrink_after_s`` fewer workers would have been enough for all that ran and
-  waited: as many as were not needed in that time become spare.
+- It grows when a request that a worker could take has waited for ``grow_after_s``: more slots are
+  opened, at most as many as are open, and no more than the waiting requests would fill.  It does
+  not grow again before each opened slot has had a ready worker: while workers start, requests wait
+  whether there are enough workers or not.  So an environment that cannot be set up gets no more
+  workers.
+- It shrinks when, for ``shrink_after_s``, fewer workers would have been enough for all running and
+  waiting requests: as many slots as were not needed in that time become spare.
 
-A worker in a spare slot takes no new work and ends when it has none.  If it is wanted
-again before, it is taken back: that is quicker than a new one, and so there are never
-more processes than the range allows.  Nothing is killed for it.
+A worker in a spare slot gets no new work and ends when it has none.  If the slot is opened before
+that, the worker stays: that is quicker than a start, and the number of processes never exceeds the
+range.  No worker is killed to shrink.
 
-The slots of a host are a part of their own.  While it is not known to hear the router, it
-gets no more workers, and nobody waits for those that it starts.
+The slots of a host are one part.  While the host is not known to hear the router, its part does not
+grow, and its starting workers hold up no growth elsewhere.
 
 Times are awake time.
 """
@@ -35,31 +36,31 @@ from .router_effects import PoolEffect, Report
 
 
 class Need(NamedTuple):
-    """The work that there is."""
+    """The work for which there are to be workers."""
 
     running: int
-    """Executions that may run code."""
+    """Number of executions that may run code."""
     waiting: int
-    """Requests that wait for a worker."""
+    """Number of requests that wait for a worker."""
     oldest_s: float
-    """How long that one has waited which waits longest of those that a worker could take;
-    zero while another worker would not help."""
+    """Longest wait, in seconds, of the requests that a worker could take; 0 while another worker
+    would not help."""
 
 
 class Sizing:
-    """Decides by how many they should be more or fewer: workers or whole hosts, each with
-    ``capacity`` executions at once."""
+    """Decides how many units there should be.  A unit takes ``capacity`` executions at once: a
+    worker, or a whole host."""
 
     def __init__(self, limits: ServerLimits) -> None:
         self._limits = limits
         self._fewer_since_s: float | None = None
-        """Since when fewer would be enough, if they would."""
+        """Moment from which on fewer units were enough; None if they are not."""
         self._most_needed = 0
-        """How many would have been, since then."""
+        """Most units that were needed since that moment."""
 
     def decide(self, now_s: float, now: int, need: Need, capacity: int) -> tuple[int, str]:
-        """By how many there should be more than ``now``, or fewer, and why."""
-        needed = -(-(need.running + need.waiting) // capacity)
+        """The change of the number of units, which is ``now``, and the reason for people."""
+        needed = -(-(need.running + need.waiting) // capacity)  # rounded up
         if needed >= now:
             self._fewer_since_s = None
         elif self._fewer_since_s is None:
@@ -74,22 +75,23 @@ class Sizing:
         return 0, ""
 
     def changed(self) -> None:
-        """There are more or fewer now: what was noted was about another number."""
+        """Forget the past after a change of the number, which it was not about."""
         self._fewer_since_s = None
 
 
 class Elastic:
-    """Opens slots and makes them spare."""
+    """Opens slots and makes slots spare, as there is work."""
 
     def __init__(self, pool: Pool, workers: Mapping[bytes, Worker], limits: ServerLimits) -> None:
         self._pool = pool
         self._workers = workers
         self._sizing = Sizing(limits)
         self.why = ""
-        """Its last change, and the reason, for people; empty until then."""
+        """The last change and its reason, for people; empty before the first one."""
 
     def tick(self, now_s: float, need: Need, capacity: int) -> list[PoolEffect]:
-        """Decide anew; before each tick of the pool.  ``capacity``: of one worker."""
+        """Decide anew; to be called before each tick of the pool.  ``capacity``: number of
+        executions that one worker takes at once."""
         pool = self._pool
         if pool.stopping:
             return []
@@ -131,8 +133,8 @@ class Elastic:
             self._pool.spare(min(open_slots, key=self._burden))
 
     def _burden(self, slot: Slot) -> tuple[int, int, int]:
-        """A slot's place in the order of ending: absent, then not ready, then least busy, and of
-        these the last one."""
+        """Sort key of slots; the least one becomes spare first: slots without a life, then those
+        whose worker is not ready, then those with the fewest executions; of equals the last."""
         if slot.life is None:
             return 0, 0, -slot.index
         worker = self._workers.get(slot.life.id)
@@ -141,7 +143,7 @@ class Elastic:
         return 2, len(worker.live), -slot.index
 
     def _follow(self, now_s: float) -> Iterator[PoolEffect]:
-        """The effects for workers in slots that are spare, or are so no more."""
+        """Retire the workers in slots that became spare, recall those in slots that were opened."""
         for part in self._pool.parts:
             for slot in part.slots:
                 if slot.life is None:
@@ -153,7 +155,8 @@ class Elastic:
 
 
 def _readiness(slot: Slot) -> tuple[int, int]:
-    """How soon a slot helps: with a worker that drains, one that starts, one to be started."""
+    """Sort key of slots; the least one is opened first: slots with a draining worker, then with a
+    starting one, then without any."""
     if slot.life is None:
         return 2, slot.index
     return slot.life.phase is Phase.STARTING, slot.index

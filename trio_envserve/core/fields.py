@@ -1,5 +1,5 @@
-"""The fields of messages: how each kind of field is checked, and how the protocol
-document spells it.  They annotate the classes of :mod:`.messages`."""
+"""The types of message fields: the check of each, and its notation in the protocol document.  They
+annotate the fields of the classes of :mod:`.messages`."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ MAX_UINT = 2**63
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Field:
-    """How a field is checked, and how the protocol document spells it."""
+    """The check of a field, and its notation in the protocol document."""
 
     cddl: str
+    """Notation in CDDL."""
     check: Callable[[Any], bool]
+    """Whether a decoded value is allowed."""
     optional: bool = False
-    """Whether the header may end before it.  Only the last field may be so."""
+    """Whether the header may end before it; only the last field may be optional."""
 
 
 def fields_of(message: type) -> tuple[tuple[str, Field], ...]:
-    """The fields of a message class, in order, by name."""
+    """The names and fields of a message class, in order."""
     hints = typing.get_type_hints(message, include_extras=True)
     return tuple((name, annotation.__metadata__[0]) for name, annotation in hints.items())
 
 
 def is_uint(value: Any) -> bool:
-    """Whether this is a natural number that the wire has."""
+    """Whether a value is a non-negative integer below :data:`MAX_UINT`."""
     return type(value) is int and 0 <= value < MAX_UINT
 
 
@@ -54,7 +56,7 @@ def _is_tag(value: Any) -> bool:
 
 
 def is_seconds(value: Any) -> bool:
-    """Whether this is a time that the wire has, or none."""
+    """Whether a value is None or a number of seconds below 10¹²."""
     return value is None or (type(value) in (int, float) and 0 <= value < 1e12)
 
 
@@ -63,7 +65,7 @@ def _is_record(value: Any) -> bool:
 
 
 def is_ranges(value: Any) -> bool:
-    """Whether this is the wire form of :class:`~.ranges.Ranges`."""
+    """Whether a value is the wire form of :class:`~.ranges.Ranges`."""
     if type(value) is not list or not {int}.issuperset(map(type, value)):
         return False
     return not value or (is_flat(value) and is_uint(value[-1]))
@@ -76,7 +78,8 @@ def _is_notes(value: Any) -> bool:
 
 
 def _of_type(kind: type) -> Callable[[Any], bool]:
-    """Whether a value is of a type.  The decoder makes none of a subclass, but for bool."""
+    """A check for instances of a type.  The decoder makes no instances of subclasses, but for
+    bool."""
     return kind.__instancecheck__
 
 
@@ -84,7 +87,7 @@ _TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a
 
 
 def is_traceparent(value: Any) -> bool:
-    """Whether this is a traceparent of version 00, as W3C's Trace Context has it."""
+    """Whether a value is a traceparent of version 00 of W3C's Trace Context."""
     return type(value) is str and _TRACEPARENT.fullmatch(value) is not None
 
 
@@ -108,4 +111,4 @@ Record: TypeAlias = Annotated[dict[str, Any], Field("{* tstr => any}", _is_recor
 Traceparent: TypeAlias = Annotated[
     "str | None", Field("traceparent", is_traceparent, optional=True)
 ]
-"""The span below which spans of this work are.  It decides nothing."""
+"""The parent of this work's spans; no decision depends on it."""

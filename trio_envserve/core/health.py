@@ -1,7 +1,7 @@
-"""Health: of a server, for its clients, and of a client's link.
+"""Health of a server as its client sees it, by the answers to the client's probes.
 
-Being unhealthy decides nothing by itself: it cancels nothing and re-runs
-nothing.  It tells people and programs what is known, with the reason.
+An unhealthy server has no consequence by itself: nothing is cancelled and nothing runs again.
+Health tells people and programs what is known, with the reason.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class ServerHealth:
     health: Health
     """Starting, healthy or unhealthy."""
     reason: str
-    """Why, in words; may be empty for a server that is healthy."""
+    """The reason in words; may be empty for a healthy server."""
 
 
 class ServerStatus(enum.Enum):
-    """A server's status, as it is in each answer to a sync."""
+    """A server's status; each answer to a sync has it."""
 
     STARTING = "starting"
     READY = "ready"
@@ -43,60 +43,61 @@ class ServerStatus(enum.Enum):
 
 @dataclasses.dataclass(slots=True)
 class Link:
-    """A client's view of its server: probes, answers, and what they mean.
+    """A client's link to its server: what the probes and answers on it mean.
 
-    A probe that went unanswered while this side's own loop was late proves
-    nothing and is not counted.
+    A probe that was not answered while the client's own event loop was late proves nothing, and
+    does not count.
     """
 
     limits: ClientLimits
     born_s: float
     connected: bool = False
     trouble: str = ""
-    """The transport's last words, e.g. that nobody listens."""
+    """The transport's last error text, such as a refused connection; empty after an answer."""
     answered_s: float | None = None
-    """When the server last answered anything."""
+    """Moment of the server's last message; None before the first one."""
     asked_s: float | None = None
-    """When the oldest probe that is still unanswered was sent."""
+    """Moment at which the oldest unanswered probe was sent; None if all are answered."""
     server: dict[str, object] = dataclasses.field(default_factory=dict)
-    """The server's status record, as last heard."""
+    """The server's last status record."""
     declared_rerun: bool = False
-    """The environment's declaration, as far as a server has said it."""
+    """The environment's declared consent to further executions, as last received."""
     connected_s: float = dataclasses.field(init=False)
-    """Since when the connection has had time to answer."""
+    """Moment from which on an answer may be expected on this connection."""
     unready_s: float | None = dataclasses.field(init=False)
-    """Since when the server has not been ready, as far as known."""
+    """Moment since which the server is not ready, as far as known; None if it is."""
     patience_s: float = dataclasses.field(init=False)
+    """Time without an answer after which the connection is made anew."""
 
     def __post_init__(self) -> None:
         self.connected_s = self.unready_s = self.born_s
         self.patience_s = self.limits.reconnect_s
 
     def connect(self, now_s: float) -> None:
-        """A connection was made."""
+        """Note a new connection."""
         self.connected = True
         self.connected_s = now_s
 
     def disconnect(self, now_s: float, trouble: str) -> None:
-        """The connection is gone, or could not be made."""
+        """Note that the connection was lost, or could not be made."""
         self.connected = False
         self.trouble = trouble
         self.asked(now_s)
 
     def asked(self, now_s: float) -> None:
-        """A probe was sent."""
+        """Note that a probe was sent."""
         if self.asked_s is None:
             self.asked_s = now_s
 
     def answered(self, now_s: float) -> None:
-        """The server was heard."""
+        """Note a message of the server."""
         self.answered_s = now_s
         self.asked_s = None
         self.trouble = ""
         self.patience_s = self.limits.reconnect_s
 
     def was_late(self, now_s: float, late_s: float) -> None:
-        """This side's own loop was late: whatever waits starts waiting now."""
+        """Note that the client's own loop was late by ``late_s``: every wait starts anew."""
         if self.asked_s is not None:
             self.asked_s = now_s
         self.connected_s = now_s
@@ -104,53 +105,52 @@ class Link:
             self.unready_s += late_s
 
     def status(self, record: dict[str, Any], now_s: float) -> None:
-        """The server's status record has come."""
+        """Take in a status record of the server."""
         self.server = record
-        if record.get("environment"):  # a server without workers yet knows of no declaration
+        if record.get("environment"):  # before its first worker a server knows no declaration
             self.declared_rerun = bool(record.get("rerun"))
         if self.server_is(ServerStatus.READY) or self.server_is(ServerStatus.SILENT):
-            self.unready_s = None  # how long workers may be silent is the server's to say
+            self.unready_s = None  # the server decides how long its workers may be silent
         elif self.unready_s is None:
             self.unready_s = now_s
 
     def stopping(self, now_s: float) -> None:
-        """The server has shown that it stops."""
+        """Note that the server stops."""
         self.status({**self.server, "status": ServerStatus.STOPPING.value}, now_s)
 
     def no_session(self, now_s: float) -> None:
-        """What was known of the server with the last session says nothing about this one."""
+        """Forget the status from the last session: the server that is here grants none yet."""
         status = {"status": ServerStatus.STARTING.value, "reason": "it grants no session yet"}
         self.status(status, now_s)
 
     def server_is(self, status: ServerStatus) -> bool:
-        """Whether this is what the server said of itself last."""
-        return self.server.get("status") == status._value_  # .value takes a call
+        """Whether the server's last status record says this."""
+        return self.server.get("status") == status._value_  # .value would cost a call
 
     def silent(self, now_s: float) -> bool:
-        """Whether the server is gone, or has not answered for so long that it may be."""
+        """Whether there is no connection, or a probe was not answered for ``probe_s``."""
         if not self.connected:
             return True
         return self.asked_s is not None and now_s - self.asked_s >= self.limits.probe_s
 
     def unready_since_s(self, now_s: float) -> float:
-        """Since when the server is not ready, or does not answer; now if it does."""
+        """Moment since which the server is not ready or does not answer; now if it is and does."""
         if self.unready_s is not None:
             return self.unready_s
         return self.asked_s if self.asked_s is not None else now_s
 
     def limit_s(self, asked_s: float, now_s: float, *, again: bool) -> float:
-        """How long a call without a limit of its own may wait, counted from when it was
-        asked: for a server that is not there or not ready, the client's limit.
-        ``again``: whether there was a session before."""
+        """Time that a call without a limit of its own may take from ``asked_s`` on: the client's
+        limit for a server that is not there or not ready, from then on.  ``again``: whether there
+        was a session before."""
         limit_s = self.limits.recovery_s if again else self.limits.start_s
         return max(asked_s, self.unready_since_s(now_s)) - asked_s + limit_s
 
     def leave(self, now_s: float) -> bool:
-        """Whether to make a new connection, since nothing is answered on this one.
+        """Whether to make a new connection because nothing was answered on this one.
 
-        A peer that vanished, or something between that swallows what passes, tells
-        nobody.  A server that is held for long looks the same: the pauses grow.
-        """
+        A vanished peer or a network that drops packets reports no error.  A server that is stopped
+        for long looks alike, so the time until the next new connection doubles."""
         if not self.connected or self.asked_s is None:
             return False
         if now_s - max(self.asked_s, self.connected_s) < self.patience_s:
@@ -160,7 +160,7 @@ class Link:
         return True
 
     def health(self, now_s: float) -> tuple[Health, str]:
-        """The health and the reason for it, in words."""
+        """The health and its reason in words."""
         unanswered_s = 0.0 if self.asked_s is None else now_s - self.asked_s
         young = now_s - self.born_s < self.limits.unreachable_report_s
         if self.answered_s is None:

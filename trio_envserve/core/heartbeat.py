@@ -1,13 +1,13 @@
 """The heartbeat of a worker process: one line of JSON.
 
-``{"lag_s": 0.0, "memory_bytes": 0, "where": ""}``: how late the event loop is, the
-resident memory, and where the loop is blocked, if it is.  Each may be left out.  A server
-asks on the same socket, in the other direction, for the stack of an execution
-(:class:`StackQuestion`); the next heartbeat then has ``"asked": number, "stack": text``, too.
+``{"lag_s": 0.0, "memory_bytes": 0, "where": ""}``: the lag of the event loop, the resident memory,
+and the stack of the loop if it is blocked.  Each field may be left out.  In the other direction of
+the same socket a server asks for the stack of an execution (:class:`StackQuestion`); the next
+heartbeat then has the fields ``"asked": number, "stack": text``, too.
 
-The line comes from a process in which any code runs, so it is checked like a peer's
-message: it has at most :data:`HEARTBEAT_LINE_BYTES`, and every field is checked.  Of all
-lines that arrive together only the last one counts.
+A line comes from a process in which any code runs, so it is checked like a peer's message: it has
+at most :data:`HEARTBEAT_LINE_BYTES`, and every field is checked.  Of lines that arrive together
+only the last one counts.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import json
 from typing import Any, NamedTuple, final
 
 HEARTBEAT_LINE_BYTES = 64 * 1024
-"""Longest line of a heartbeat; ``where`` and ``stack`` are cut to fit."""
+"""Most bytes of a heartbeat's line; ``where`` and ``stack`` are cut to fit."""
 
 WHERE_BESIDE_STACK = 2048
-"""Characters of ``where`` in a line that has a stack, too."""
+"""Most characters of ``where`` in a line that also has a stack."""
 
 _MAX = 2**63
+"""Bound of the numbers of a heartbeat, exclusive."""
 
 
 class Heartbeat(NamedTuple):
@@ -31,9 +32,9 @@ class Heartbeat(NamedTuple):
     memory_bytes: int = 0
     where: str = ""
     asked: int | None = None
-    """The dispatch of an execution whose stack the server has asked for."""
+    """Dispatch number of the execution whose stack the server has asked for."""
     stack: str = ""
-    """Where that stands."""
+    """Stack of that execution."""
 
     def to_line(self) -> bytes:
         """The heartbeat as it is sent."""
@@ -49,12 +50,12 @@ class Heartbeat(NamedTuple):
 
 
 class StackQuestion(NamedTuple):
-    """Asks a worker's process where one of its executions stands."""
+    """A server's question to a worker's process for the stack of an execution."""
 
     number: int
-    """Of its dispatch."""
+    """Number of the execution's dispatch."""
     request: str
-    """As logs have it."""
+    """Id of its request, as logs show it."""
 
     def to_line(self) -> bytes:
         """The question as it is sent."""
@@ -62,7 +63,7 @@ class StackQuestion(NamedTuple):
 
     @classmethod
     def of(cls, data: bytes) -> StackQuestion | None:
-        """The last whole question of what was read; None if there is none."""
+        """The last complete question in the bytes that were read; None if there is none."""
         line = data.rpartition(b"\n")[0].rpartition(b"\n")[2]
         try:
             record = json.loads(line)
@@ -82,11 +83,10 @@ class HeartbeatLines:
     def __init__(self) -> None:
         self._rest = b""
         self._skipping = False
-        """Whether the present line is too long, and is skipped."""
+        """Whether the current line is too long and is being skipped."""
 
     def feed(self, data: bytes) -> Heartbeat | None:
-        """The last whole heartbeat, if there is one.  Raises ValueError if it is
-        malformed."""
+        """The last complete heartbeat; None if there is none.  ValueError if it is malformed."""
         before, newline, self._rest = (self._rest + data).rpartition(b"\n")
         line = before.rpartition(b"\n")[2]
         too_long = (self._skipping and line == before) or len(line) > HEARTBEAT_LINE_BYTES

@@ -9,8 +9,8 @@ until the router has it (:mod:`.host_link`).  A worker's end comes after all tha
 It remembers which dispatches it has passed on, and which have ended.  A router with a
 journal that follows the one before is told so, and takes over what runs.
 
-It holds the lease (:mod:`.lease`).  If that runs out, or its tenure is over, every worker is
-to end; the next tenure, with this router or another one, begins when all of them are reaped.
+It holds the lease (:mod:`.lease`).  If that runs out, or its membership is over, every worker is
+to end; the next membership, with this router or another one, begins when all of them are reaped.
 The guard has killed them by then; the host kills them too, since it costs nothing.
 
 Inputs are methods, with the time ``boot_s`` of a clock that runs while the machine sleeps;
@@ -47,7 +47,7 @@ from .lease import HostLease
 from .limits import BATCH_BYTES, PROTOCOL_VERSION, WireLimits
 from .messages import Announced, Declined, Dispatch, Message, WorkerHello, WorkerOutcome
 from .ranges import Ranges
-from .terms import ID_BYTES, Body, Epoch, Incarnation, Tenure, one_line
+from .terms import ID_BYTES, Body, Epoch, Incarnation, Membership, one_line
 from .worker_range import WorkerRange, least_of, most_of
 
 
@@ -95,7 +95,7 @@ class NewGuard(NamedTuple):
 
 
 class Serve(NamedTuple):
-    """The router says what is to be run, before the first worker of a tenure starts."""
+    """The router says what is to be run, before the first worker of a membership starts."""
 
     serves: dict[str, Any]
 
@@ -148,7 +148,7 @@ class WorkerLife:
 NO_LEASE = "the host's lease does not hold"
 LEAVING = "the host leaves"
 UNANSWERED_BEATS = 10
-"""After so many a host says hello again: the router may know its tenure no more, and then it
+"""After so many a host says hello again: the router may know its membership no more, and then it
 answers no beat of it."""
 REFUSAL_BYTES = 1_000
 """A longer refusal of a router is cut."""
@@ -171,11 +171,11 @@ _PASSING = _first_bytes([messages.Beat, messages.WorkerDelta, messages.WorkerNot
 
 
 class Host:
-    """One host.  ``past`` are tenures that its lock proves dead."""
+    """One host.  ``past`` are memberships that its lock proves dead."""
 
     def __init__(
         self, name: str, workers: int | WorkerRange, new_id: Callable[[], bytes], *,
-        offers: dict[str, Any] | None = None, past: Sequence[Tenure] = (),
+        offers: dict[str, Any] | None = None, past: Sequence[Membership] = (),
         wire: WireLimits | None = None,
     ) -> None:  # fmt: skip
         self.name = name
@@ -188,8 +188,8 @@ class Host:
         self.is_leaving = False
         self._lives: dict[bytes, WorkerLife] = {}
         """Of those workers, and of those of whose end the router may not know."""
-        self._continues: list[Tenure] = []
-        """The tenures that this one continues, until its router has said that it is welcome;
+        self._continues: list[Membership] = []
+        """The memberships that this one continues, until its router has said that it is welcome;
         and with which router one of them was, with which this one is to be, and what was
         there when it began."""
         self._moved_from: Epoch = b""
@@ -208,12 +208,12 @@ class Host:
         self.refusal: tuple[str, str] | None = None
         """The code and the text of the router's refusal; None once it has welcomed the host."""
         self.lease = HostLease(self._new_id())
-        self._outbox, self._inbox = Outbox(self.lease.tenure), Inbox()
+        self._outbox, self._inbox = Outbox(self.lease.membership), Inbox()
 
     def _begin(self) -> None:
-        self._past += [*self._continues, self.lease.tenure]
+        self._past += [*self._continues, self.lease.membership]
         self.lease.begin(self._new_id())
-        self._outbox, self._inbox = Outbox(self.lease.tenure), Inbox()
+        self._outbox, self._inbox = Outbox(self.lease.membership), Inbox()
         self._lives.clear()
         self._stay()
         self._connected = False
@@ -227,7 +227,7 @@ class Host:
         """The next router takes over what runs: nothing of the one before counts any more,
         and what may not have reached that is for this one."""
         lease = self.lease
-        self._continues = [*self._continues, lease.tenure][-ENDED_MOST:]
+        self._continues = [*self._continues, lease.membership][-ENDED_MOST:]
         self._moved_from, self._moved_to = lease.epoch or self._moved_from, to
         self._left_lives = [
             [
@@ -237,7 +237,7 @@ class Host:
             for worker, life in self._lives.items()
         ]  # fmt: skip
         lease.go_on(self._new_id())
-        self._outbox, self._inbox = self._outbox.move(lease.tenure), Inbox()
+        self._outbox, self._inbox = self._outbox.move(lease.membership), Inbox()
         self.connect()
 
     @property
@@ -254,7 +254,7 @@ class Host:
         if lease.over:
             return
         hello = HostHello(
-            PROTOCOL_VERSION, self.name, lease.tenure, lease.hello(), self._past[-ENDED_MOST:],
+            PROTOCOL_VERSION, self.name, lease.membership, lease.hello(), self._past[-ENDED_MOST:],
             lease.epoch or self._moved_from, self.capacity, self._least, self.offers,
             self._continues, self._moved_to, self._left_lives,
         )  # fmt: skip
@@ -272,7 +272,7 @@ class Host:
         except ForeignHost as error:
             self.refusal = VERSION, f"there {error}"
             raise
-        if getattr(message, "tenure", None) != self.lease.tenure or self.lease.over:
+        if getattr(message, "membership", None) != self.lease.membership or self.lease.over:
             return
         match message:
             case HostWelcome():
@@ -323,7 +323,7 @@ class Host:
 
     def _answered(self, answer: HostAnswer, boot_s: float) -> None:
         before_s = self.lease.deadline_s
-        deadline_s = self.lease.answer(answer.tenure, answer.beat)
+        deadline_s = self.lease.answer(answer.membership, answer.beat)
         self._outbox.received(answer.have, answer.beat)
         if len(self._lives) > len(self.workers):
             left = self.workers | self._outbox.ends()
@@ -419,7 +419,7 @@ class Host:
     def _pass(self, item: Item) -> None:
         if self._connected:
             self.flush()  # it overtakes nothing
-            self.out.append(ToRouter(to_frames(self.lease.tenure, 0, [item])))
+            self.out.append(ToRouter(to_frames(self.lease.membership, 0, [item])))
 
     def flush(self) -> None:
         """Send what was not sent."""
@@ -439,7 +439,7 @@ class Host:
             beat = lease.beat(boot_s)
             sent = self._outbox.stated(beat.number)
             message = HostBeat(
-                lease.tenure, *beat, sent, self._inbox.have, self.is_leaving, machine or {}
+                lease.membership, *beat, sent, self._inbox.have, self.is_leaving, machine or {}
             )
             self.out.append(ToRouter((encode(message),)))
             if lease.beats - lease.answered > UNANSWERED_BEATS:
@@ -458,10 +458,10 @@ class Host:
         self.out += [KillWorker(worker, why) for worker in sorted(self.workers)]
 
     def _go_on(self) -> None:
-        """Go on once the tenure is over, or all workers have ended."""
+        """Go on once the membership is over, or all workers have ended."""
         lease = self.lease
         if lease.over and not self._ending:
-            self._end("its tenure with the router is over")
+            self._end("its membership with the router is over")
         if self._ending and not self.workers:
             self._ending = ""
             self.out.append(NewGuard())
@@ -472,7 +472,9 @@ class Host:
                 self._tell_guard()
         if self.is_leaving and not self.workers:
             self.flush()
-            self.out.append(ToRouter((encode(HostLeaves(lease.tenure, self._outbox.put_in_all)),)))
+            self.out.append(
+                ToRouter((encode(HostLeaves(lease.membership, self._outbox.put_in_all)),))
+            )
         elif self._connected:
             self.flush()
 

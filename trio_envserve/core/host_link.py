@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from .errors import ProtocolError
 from .host_messages import Items, encode
-from .terms import Body, Tenure
+from .terms import Body, Membership
 
 FRAMES_MOST = 60
 """Frames of all items in one message: a message of many more is refused by the framing."""
@@ -61,8 +61,8 @@ class Item(NamedTuple):
 class Outbox:
     """The items that are to arrive at the other side."""
 
-    def __init__(self, tenure: Tenure) -> None:
-        self.tenure = tenure
+    def __init__(self, membership: Membership) -> None:
+        self.membership = membership
         self.sent = 0
         """So many were sent, and need not be sent now."""
         self._ever = 0
@@ -115,9 +115,9 @@ class Outbox:
         if self._have < before:
             self.again()
 
-    def move(self, tenure: Tenure) -> Outbox:
+    def move(self, membership: Membership) -> Outbox:
         """Take the items that may not have arrived, for another router."""
-        moved = Outbox(tenure)
+        moved = Outbox(membership)
         for item in self._kept:
             moved.put(item)
         return moved
@@ -136,7 +136,7 @@ class Outbox:
         """All that is to be sent now, as messages."""
         waiting, self._unsent = self._unsent, deque()
         for batch in _batches(waiting):
-            yield to_frames(self.tenure, self.sent + 1, batch)
+            yield to_frames(self.membership, self.sent + 1, batch)
             self.sent += len(batch)
             self._ever = max(self._ever, self.sent)
 
@@ -160,10 +160,10 @@ class Inbox:
         return fresh
 
 
-def to_frames(tenure: Tenure, first: int, items: Sequence[Item]) -> tuple[Body, ...]:
+def to_frames(membership: Membership, first: int, items: Sequence[Item]) -> tuple[Body, ...]:
     """These items as one message."""
     header = Items(
-        tenure, first, [int(item.kind) for item in items], [item.worker for item in items],
+        membership, first, [int(item.kind) for item in items], [item.worker for item in items],
         [len(item.frames) for item in items],
     )  # fmt: skip
     return (encode(header), *(frame for item in items for frame in item.frames))

@@ -23,7 +23,7 @@ from .messages import EDGE_BYTES, FEWEST_ITEMS, ForeignVersion
 from .terms import ID_BYTES, Body
 
 ENDED_MOST = 16
-"""A hello names no more earlier tenures."""
+"""A hello names no more earlier memberships."""
 LONGEST_S = 1e9
 """No lease is longer: a timer of the kernel must hold it."""
 _WORKER = re.compile(rb"[A-Za-z0-9._-]{1,64}")
@@ -34,7 +34,7 @@ class ForeignHost(ForeignVersion):
     """A hello, or a welcome, of another version."""
 
     hello: tuple[bytes, int, str] | None = None
-    """The tenure, the number and the name of the host whose hello is to be answered."""
+    """The membership, the number and the name of the host whose hello is to be answered."""
 
 
 def _is_list_of(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -78,12 +78,12 @@ Length: TypeAlias = Annotated[float, Field("seconds", _is_length)]
 
 class HostHello(NamedTuple):
     """A host joins, or is back over another connection.  ``hello`` counts those of its
-    tenure, ``ended`` are earlier ones whose workers it knows to be dead, and ``epoch`` is the
+    membership, ``ended`` are earlier ones whose workers it knows to be dead, and ``epoch`` is the
     router that this one is with, if there is one."""
 
     version: Uint
     host: Text
-    tenure: Id
+    membership: Id
     hello: Uint
     ended: Ids
     epoch: Bytes
@@ -94,7 +94,7 @@ class HostHello(NamedTuple):
     continues: Ids
     to: Bytes
     lives: Lives
-    """Of the tenures that it continues, of which one was with ``epoch``, to that router: each
+    """Of the memberships that it continues, of which one was with ``epoch``, to that router: each
     worker with its incarnation, process id, hello (empty if it has not said one), the number
     that no dispatch to it has reached, the spans of the dispatches whose code may run, and its
     place among the workers of the host."""
@@ -105,7 +105,7 @@ class HostBeat(NamedTuple):
     many of the router's are here.  ``leaving``: it is to be drained.  ``machine``: how busy it
     is, for people, as numbers by name."""
 
-    tenure: Id
+    membership: Id
     beat: Uint
     answered: Uint
     epoch: Id
@@ -116,10 +116,10 @@ class HostBeat(NamedTuple):
 
 
 class HostLeaves(NamedTuple):
-    """All workers of the tenure have ended, and the host goes.  ``sent``: so many items are
+    """All workers of the membership have ended, and the host goes.  ``sent``: so many items are
     there for the router, which takes no leave of it before all of them have come."""
 
-    tenure: Id
+    membership: Id
     sent: Uint
 
 
@@ -128,7 +128,7 @@ class HostWelcome(NamedTuple):
     as far as the host was not told another thing."""
 
     version: Uint
-    tenure: Id
+    membership: Id
     hello: Uint
     epoch: Id
     fence_s: Length
@@ -136,12 +136,12 @@ class HostWelcome(NamedTuple):
 
 
 class HostRefused(NamedTuple):
-    """The answer to a hello of a tenure that is over (``over``), or was with a router before
+    """The answer to a hello of a membership that is over (``over``), or was with a router before
     and may be continued (``moved``), or of a host whose id another one has (``in-use``), that
     the router has no use for (``unfit``) or no room for (``full``), or that speaks another
     version (``version``)."""
 
-    tenure: Id
+    membership: Id
     hello: Uint
     epoch: Id
     code: Text
@@ -151,7 +151,7 @@ class HostRefused(NamedTuple):
 class HostAnswer(NamedTuple):
     """The answer to a beat, which renews the lease; ``sent`` and ``have`` as in that."""
 
-    tenure: Id
+    membership: Id
     beat: Uint
     sent: Uint
     have: Uint
@@ -159,10 +159,10 @@ class HostAnswer(NamedTuple):
 
 class Items(NamedTuple):
     """Items in either direction, numbered from ``first`` in their order, the first of a
-    tenure is 1.  In columns: what each is, whose, and how many of the frames are its.
+    membership is 1.  In columns: what each is, whose, and how many of the frames are its.
     With ``first`` 0 they have no number, may be lost, and are not sent again."""
 
-    tenure: Id
+    membership: Id
     first: Uint
     what: Uints
     workers: Names

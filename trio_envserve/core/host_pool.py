@@ -65,7 +65,7 @@ from .router_inputs import (
     WorkerBack,
     WorkerMessage,
 )
-from .terms import Body, Epoch, Route, Tenure
+from .terms import Body, Epoch, Membership, Route
 
 KEPT_BYTES = 256 << 20
 """A host that has not yet taken in so much of what is for its workers gets no new work."""
@@ -77,7 +77,7 @@ PAST_HOSTS = 16
 
 @dataclasses.dataclass(slots=True, eq=False)
 class RemoteHost:
-    """One host in one tenure."""
+    """One host in one membership."""
 
     holding: Holding
     route: Route
@@ -158,7 +158,8 @@ class RemoteHost:
         self.put(Item(ItemKind.KILL, worker, (why.encode(),)))
 
     def take_back(self, life: LeftLife, place: int, pool: Pool, *, is_to_end: bool) -> int:
-        """A worker of the tenure before lives on in this place; returns the index of its slot."""
+        """Enter a worker of an earlier membership that lives on in this place; returns the index of
+        its slot."""
         slot = self.slots[place]
         self.workers.add(life.worker)
         if not life.hello:
@@ -217,7 +218,9 @@ class RemoteHost:
         self.outbox.received(beat.have, beat.answered)
         if len(self.outbox) > KEPT_ITEMS:
             raise ProtocolError(f"a beat of a host that has {len(self.outbox)} items to take in")
-        return HostAnswer(beat.tenure, beat.beat, self.outbox.stated(beat.beat), self.inbox.have)
+        return HostAnswer(
+            beat.membership, beat.beat, self.outbox.stated(beat.beat), self.inbox.have
+        )
 
     # -- statistics -------------------------------------------------------------
 
@@ -269,7 +272,7 @@ class PastHosts:
 
 _REFUSALS = {
     Reception.IN_USE: (IN_USE, "another host is here as {}"),
-    Reception.OVER: (OVER, "its tenure is over; it may join anew"),
+    Reception.OVER: (OVER, "its membership is over; it may join anew"),
     Reception.MOVED: (MOVED, "this is another one, which takes over what runs"),
 }
 """The code and the text, for the name of the host, of each reception that refuses it."""
@@ -296,7 +299,7 @@ class Hosts:
         self.leases = Leases(terms, epoch, earlier)
         self._tag = "" if earlier is None else f"-{epoch[:3].hex()}"
         self.out: list[ToHost | RouterEffect] = []
-        self.hosts: dict[Tenure, RemoteHost] = {}
+        self.hosts: dict[Membership, RemoteHost] = {}
         self._pool = pool
         self._needs = needs or {}
         self._wire = wire or WireLimits()
@@ -371,20 +374,20 @@ class Hosts:
             host.why = why
         else:
             self._set_aside(host, "error", why)
-        self._refuse(host.route, host.holding.tenure, host.holding.hello, OVER, why)
+        self._refuse(host.route, host.holding.membership, host.holding.hello, OVER, why)
 
     def _message(self, route: Route, frames: Sequence[Body], now_s: float) -> list[RouterInput]:
         try:
             message, rest = decode(frames, most_bytes=self._wire.header_bytes)
         except ForeignHost as error:
             if error.hello is not None:
-                tenure, number, name = error.hello
-                self._refuse(route, tenure, number, VERSION, f"here {error}")
+                membership, number, name = error.hello
+                self._refuse(route, membership, number, VERSION, f"here {error}")
                 self._past.add(host_name(name), "refused", str(error), now_s)
             raise
         if isinstance(message, HostHello):
             return self._hello(route, message, now_s)
-        host = self.hosts.get(message.tenure)
+        host = self.hosts.get(message.membership)
         if host is None or host.broken:
             return []
         match message:
@@ -393,7 +396,7 @@ class Hosts:
             case HostLeaves():
                 if host.inbox.have < message.sent:
                     return []  # it says so again, once that has come
-                over = self.leases.leave(host.name, message.tenure)
+                over = self.leases.leave(host.name, message.membership)
                 return [] if over is None else self._gone(over, now_s, "it has left", "info")
             case Items():
                 said = [(item, value_of(item)) for item in host.inbox.take(message, rest)]
@@ -405,7 +408,7 @@ class Hosts:
     def _hello(self, route: Route, hello: HostHello, now_s: float) -> list[RouterInput]:
         name = host_name(hello.host)
         if self._claim is not None and (refused := self._claim(route, name)):
-            self._refuse(route, hello.tenure, hello.hello, IN_USE, refused)
+            self._refuse(route, hello.membership, hello.hello, IN_USE, refused)
             self._past.add(name, "refused", refused, now_s)
             return []
         if not min(1, hello.workers) <= hello.least <= hello.workers:
@@ -414,37 +417,37 @@ class Hosts:
             )
         capacity = fitting(hello.workers, hello.offers, self._needs)
         lives = left_lives(hello, header_bytes=self._wire.header_bytes)
-        known = self.hosts.get(hello.tenure)
-        if known is None and self.leases.is_over(hello.tenure):
+        known = self.hosts.get(hello.membership)
+        if known is None and self.leases.is_over(hello.membership):
             pass  # it is told so below, whatever else is wrong with it
         elif known is None:
             is_late = bool(hello.epoch) and hello.to != self.leases.epoch  # told so below, too
             if not is_late and any(life.worker in self._pool.lives for life in lives):
                 raise ProtocolError("a worker of a host that has the name of another one")
             if unwelcome := self._unwelcome(name, hello.workers, capacity):
-                self._refuse(route, hello.tenure, hello.hello, *unwelcome)
+                self._refuse(route, hello.membership, hello.hello, *unwelcome)
                 self._past.add(name, "refused", unwelcome[1], now_s)
                 return []
         elif known.name != name:
-            raise ProtocolError("one tenure of two hosts")
+            raise ProtocolError("one membership of two hosts")
         elif known.broken:
-            self._refuse(route, hello.tenure, hello.hello, OVER, known.why)
+            self._refuse(route, hello.membership, hello.hello, OVER, known.why)
             return []
         reception, over = self.leases.hello(
-            name, hello.tenure, hello.hello, hello.ended, now_s,
+            name, hello.membership, hello.hello, hello.ended, now_s,
             with_epoch=hello.epoch, continues=hello.continues, to=hello.to,
         )  # fmt: skip
-        inputs = [] if over is None else self._gone(over, now_s, "its next tenure says so")
+        inputs = [] if over is None else self._gone(over, now_s, "its next membership says so")
         if reception in _REFUSALS:
             code, text = _REFUSALS[reception]
-            self._refuse(route, hello.tenure, hello.hello, code, text.format(name))
+            self._refuse(route, hello.membership, hello.hello, code, text.format(name))
             if reception is Reception.IN_USE:
                 self._past.add(name, "refused", text.format(name), now_s)
         elif reception is Reception.WELCOME:
-            is_new = hello.tenure not in self.hosts
+            is_new = hello.membership not in self.hosts
             self._welcome(route, hello, name, capacity)
             if is_new:
-                inputs += self._take_back(self.hosts[hello.tenure], lives, now_s)
+                inputs += self._take_back(self.hosts[hello.membership], lives, now_s)
         return inputs
 
     def _unwelcome(self, name: str, workers: int, capacity: int) -> tuple[str, str] | None:
@@ -458,7 +461,7 @@ class Hosts:
     def _take_back(
         self, host: RemoteHost, lives: list[LeftLife], now_s: float
     ) -> list[RouterInput]:
-        """Take back the workers that live on of the tenure that this one continues."""
+        """Take back the workers that live on of the membership that this one continues."""
         if not lives:
             return []
         self._open(host)
@@ -478,21 +481,23 @@ class Hosts:
         self._flush(host)
         return inputs
 
-    def _refuse(self, route: Route, tenure: Tenure, hello: int, code: str, text: str) -> None:
-        refused = HostRefused(tenure, hello, self.leases.epoch, code, text)
+    def _refuse(
+        self, route: Route, membership: Membership, hello: int, code: str, text: str
+    ) -> None:
+        refused = HostRefused(membership, hello, self.leases.epoch, code, text)
         self.out.append(ToHost(route, (encode(refused),)))
 
     def _welcome(self, route: Route, hello: HostHello, name: str, capacity: int) -> None:
         holding = self.leases.holdings[name]
-        host = self.hosts.get(hello.tenure)
+        host = self.hosts.get(hello.membership)
         if host is None:
-            outbox = Outbox(hello.tenure)
+            outbox = Outbox(hello.membership)
             least = min(hello.least, capacity)
             host = RemoteHost(holding, route, capacity, least, outbox, Inbox())
-            self.hosts[hello.tenure] = host
+            self.hosts[hello.membership] = host
         host.route = route
         welcome = HostWelcome(
-            PROTOCOL_VERSION, hello.tenure, hello.hello, self.leases.epoch,
+            PROTOCOL_VERSION, hello.membership, hello.hello, self.leases.epoch,
             self.leases.terms.fence_s, self._serves,
         )  # fmt: skip
         self.out.append(ToHost(route, (encode(welcome),)))
@@ -501,7 +506,7 @@ class Hosts:
 
     def _beat(self, host: RemoteHost, beat: HostBeat, now_s: float) -> list[RouterInput]:
         lease_beat = LeaseBeat(beat.beat, beat.answered, beat.epoch)
-        if not self.leases.beat(host.name, beat.tenure, lease_beat, now_s):
+        if not self.leases.beat(host.name, beat.membership, lease_beat, now_s):
             return []
         self.out.append(ToHost(host.route, (encode(host.answer(beat)),)))
         self._flush(host)
@@ -588,8 +593,8 @@ class Hosts:
     def _gone(
         self, over: Holding, now_s: float, why: str, level: str = "warning"
     ) -> list[RouterInput]:
-        """A tenure is over, and every worker of it is dead."""
-        host = self.hosts.pop(over.tenure)
+        """A membership is over, and every worker of it is dead."""
+        host = self.hosts.pop(over.membership)
         self._close(host)
         state = "left" if level == "info" else "lost"
         self._past.add(host.name, state, why, now_s)

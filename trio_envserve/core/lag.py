@@ -1,4 +1,4 @@
-"""How late an event loop is: seen by itself, and by a thread beside it."""
+"""The lateness (lag) of an event loop: measured by the loop itself, and by a thread beside it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections import deque
 
 
 class LagMeter:
-    """Keeps the last samples of lateness, in seconds."""
+    """The latest samples of an event loop's lag, in seconds."""
 
     __slots__ = ("_samples", "period_s")
 
     def __init__(self, period_s: float = 0.1, window: int = 600) -> None:
         self.period_s = period_s
-        """How long the sampler sleeps; later than this is lag."""
+        """Length of the sampler's sleep; what a sleep takes longer is lag."""
         self._samples: deque[float] = deque(maxlen=window)
 
     def record(self, slept_s: float) -> float:
-        """A sleep of one period took ``slept_s``; returns the lag."""
+        """Record that a sleep of one period took ``slept_s``; returns the lag."""
         lag_s = max(0.0, slept_s - self.period_s)
         self._samples.append(lag_s)
         return lag_s
@@ -32,32 +32,31 @@ class LagMeter:
 
 
 class BlockedFor:
-    """For how long a loop is blocked, as a thread beside it sees it.
+    """Measures how long an event loop is blocked, from a thread beside it.
 
-    The loop says each time when it runs; the thread looks at that every ``turn_s``.  A
-    thread that comes to look later than it meant to has not run itself.  Unless the
-    process was busy meanwhile (code that holds the interpreter), it was stopped, or the
-    whole machine was: the loop could not have run either, and is not blamed for it.
+    The loop notes the time of each of its turns; the thread reads that every ``turn_s``.  If the
+    thread itself runs later than it meant to, either the process was busy (some code held the
+    interpreter), or the process or the whole machine was stopped.  In the second case the loop
+    could not have run either, and that time does not count as blocked.
     """
 
     __slots__ = ("_busy_s", "_looked_s", "_missed_s", "_ran_s", "_turn_s")
 
     def __init__(self, turn_s: float, *, now_s: float, busy_s: float) -> None:
-        """``now_s`` and ``busy_s`` are as for :meth:`look`, which comes first one turn on."""
+        """``now_s``, ``busy_s``: as for :meth:`look`, which is first called a turn later."""
         self._turn_s = turn_s
         self._looked_s = now_s
         self._busy_s = busy_s
         self._ran_s: float | None = None
         self._missed_s = 0.0
-        """Since the loop ran last."""
+        """Time for which the process was stopped since the loop ran last."""
 
     def look(self, now_s: float, busy_s: float, ran_s: float | None, period_s: float) -> float:
-        """How late the loop is, in seconds.
+        """The lag of the loop, in seconds.
 
-        ``busy_s`` is the processor time that the process has used so far; ``ran_s`` is
-        when the loop ran last (None: it has not begun), ``period_s`` after which it
-        meant to run again.
-        """
+        ``busy_s``: processor time that the process has used so far.  ``ran_s``: moment of the
+        loop's last turn; None if it has not begun.  ``period_s``: time after which the loop meant
+        to run again."""
         since_s = now_s - self._looked_s
         late_s = min(since_s - self._turn_s, since_s - (busy_s - self._busy_s))
         self._looked_s, self._busy_s = now_s, busy_s

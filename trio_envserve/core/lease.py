@@ -17,19 +17,19 @@ and the margin is what the clocks may differ by, and the guard be late
 (:func:`least_margin_s`).  Nothing that a host has sent helps it if the answer did not
 arrive: where only one direction is cut, both sides still come to the same end.
 
-A *tenure* is one host with one router: it has random bits of its own, begins with a
+A *membership* is one host with one router: it has random bits of its own, begins with a
 hello, and is never taken up by another router.  The numbers of hellos and beats are those
-of one tenure, so what is left of an older one is never taken for a new one.
+of one membership, so what is left of an older one is never taken for a new one.
 
 A router with a journal knows which executions the one before has started.  It says so to
-a host whose tenure was with that one, and the host begins a tenure that *continues* the
+a host whose membership was with that one, and the host begins a membership that *continues* the
 old one: its workers live on, and the deadline stands, since only answers move it.  The old
 router's answers may have moved it for as long as that router has written down: so the new
 one takes no host that continues for dead before that time.
 
 A router may do without a lease.  Then its hosts keep their workers however long it is silent,
 and it takes none of them for dead but by a host's own word: that it goes, or, with the hello of
-its next tenure, that the workers of the one before have ended.  For the formulas that is a
+its next membership, that the workers of the one before have ended.  For the formulas that is a
 lease of many years.
 """
 
@@ -43,7 +43,7 @@ from typing import NamedTuple
 
 from .earlier_epochs import EarlierEpochs, EpochWait
 from .errors import ConfigError
-from .terms import Epoch, Tenure
+from .terms import Epoch, Membership
 
 FENCE_S = 20.0
 NO_LEASE_S = 5e8
@@ -60,11 +60,11 @@ UNCONFIRMED_MOST = 64
 """Of so many answered beats of a host the router knows when they came: the newest."""
 
 FIRST_BEAT_S = 60.0
-"""A tenure without a beat for so long is over, however long leases are.  A late hello of one
+"""A membership without a beat for so long is over, however long leases are.  A late hello of one
 that was over long ago would keep its host out for ever where there is no lease."""
 
 OVER_MOST = 1 << 14
-"""So many tenures that are over are remembered; another one of theirs has a high number."""
+"""So many memberships that are over are remembered; another one of theirs has a high number."""
 
 
 def least_margin_s(fence_s: float, drift: float = DRIFT, guard_s: float = GUARD_S) -> float:
@@ -122,22 +122,22 @@ class LeaseBeat(NamedTuple):
     number: int
     answered: int
     epoch: Epoch
-    """The router that the tenure is with: no other one may answer.  A hello alone does not
+    """The router that the membership is with: no other one may answer.  A hello alone does not
     say that, since it may be late, and come to the next router."""
 
 
 class HostLease:
-    """The lease of one host, through all its tenures.  It is over the time ``boot_s`` of a
+    """The lease of one host, through all its memberships.  It is over the time ``boot_s`` of a
     clock that runs while the machine sleeps."""
 
-    def __init__(self, tenure: Tenure) -> None:
-        self.begin(tenure)
+    def __init__(self, membership: Membership) -> None:
+        self.begin(membership)
 
-    def begin(self, tenure: Tenure) -> None:
-        """Begin a tenure.  All workers of the one before have ended, and are reaped."""
-        self.tenure = tenure
+    def begin(self, membership: Membership) -> None:
+        """Begin a membership.  All workers of the one before have ended, and are reaped."""
+        self.membership = membership
         self.epoch: Epoch = b""
-        """The router that this tenure is with; empty until one has welcomed it."""
+        """The router that this membership is with; empty until one has welcomed it."""
         self.fence_s = 0.0
         self.hellos = 0
         self.beats = 0
@@ -147,15 +147,15 @@ class HostLease:
         """By then every worker is dead, unless another answer comes; absolute, on the clock
         of the beats.  None: there was no answer yet, and no worker may start."""
         self.over = False
-        """Whether the tenure is over: all workers must end, and then the next one begins."""
+        """Whether the membership is over: all workers must end, and then the next one begins."""
         self._read: dict[int, float] = {}
         """When each beat that may still be answered was read."""
 
-    def go_on(self, tenure: Tenure) -> None:
-        """Begin a tenure that continues the one before: its workers live on, until the
+    def go_on(self, membership: Membership) -> None:
+        """Begin a membership that continues the one before: its workers live on, until the
         deadline at which they would have ended anyway."""
         deadline_s = self.deadline_s
-        self.begin(tenure)
+        self.begin(membership)
         self.deadline_s = deadline_s
 
     def hello(self) -> int:
@@ -164,7 +164,7 @@ class HostLease:
         return self.hellos
 
     def welcomed(self, hello: int, epoch: Epoch, fence_s: float) -> bool:
-        """A router has answered a hello.  Whether the tenure is with it.
+        """A router has answered a hello.  Whether the membership is with it.
 
         That of another router is over, and so is one whose router says that it is
         (:meth:`refused`): what has begun under one router ends before another one is told
@@ -178,11 +178,11 @@ class HostLease:
         return True
 
     def refused(self, hello: int) -> None:
-        """The router says that this tenure is over."""
+        """The router says that this membership is over."""
         self.over |= hello == self.hellos
 
     def beat(self, boot_s: float) -> LeaseBeat:
-        """The next beat; ``boot_s`` was read before.  Only of a tenure that was welcomed and
+        """The next beat; ``boot_s`` was read before.  Only of a membership that was welcomed and
         is not over."""
         assert self.epoch
         assert not self.over
@@ -192,11 +192,11 @@ class HostLease:
             del self._read[number]  # its answer would come too late
         return LeaseBeat(self.beats, self.answered, self.epoch)
 
-    def answer(self, tenure: Tenure, number: int) -> float | None:
+    def answer(self, membership: Membership, number: int) -> float | None:
         """The router has answered a beat.  The new deadline, for the guard; None if the old
         one stands."""
         read_s = self._read.get(number)
-        if tenure != self.tenure or read_s is None or number <= self.answered:
+        if membership != self.membership or read_s is None or number <= self.answered:
             return None
         self.answered = number
         self._read = {n: s for n, s in self._read.items() if n > number}
@@ -216,17 +216,17 @@ class Reception(enum.Enum):
 
     WELCOME = "it is welcome"
     OLD = "a newer hello of it came before, and nothing is said"
-    IN_USE = "another tenure has this id, and may have workers"
-    OVER = "this tenure is over"
+    IN_USE = "another membership has this id, and may have workers"
+    OVER = "this membership is over"
     MOVED = "it was with the router before; the next one may continue it"
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Holding:
-    """One tenure, as the router counts it."""
+    """One membership, as the router counts it."""
 
     host: str
-    tenure: Tenure
+    membership: Membership
     begun_s: float
     hello: int = 0
     """Its newest hello."""
@@ -239,7 +239,7 @@ class Holding:
     not_before_s: float = 0.0
     """It may live until then by what an earlier router has said."""
     continues: bool = False
-    """Whether workers of a tenure before may run in it."""
+    """Whether workers of a membership before may run in it."""
 
     @property
     def heard_s(self) -> float:
@@ -259,54 +259,55 @@ class Leases:
         self.epoch = epoch
         self.earlier = earlier or EarlierEpochs((), 0.0)
         self.holdings: dict[str, Holding] = {}
-        self._over: OrderedDict[Tenure, None] = OrderedDict()
+        self._over: OrderedDict[Membership, None] = OrderedDict()
 
     def hello(
-        self, host: str, tenure: Tenure, number: int, ended: Collection[Tenure], now_s: float,
-        *, with_epoch: Epoch = b"", continues: Collection[Tenure] = (), to: Epoch = b"",
+        self, host: str, membership: Membership, number: int, ended: Collection[Membership],
+        now_s: float, *, with_epoch: Epoch = b"", continues: Collection[Membership] = (),
+        to: Epoch = b"",
     ) -> tuple[Reception, Holding | None]:  # fmt: skip
         """A host wants to join, or is back.
 
-        ``ended``: earlier tenures of this id whose workers it knows to be dead: it has reaped
+        ``ended``: earlier memberships of this id whose workers it knows to be dead: it has reaped
         them, or holds the lock that they have held.  Nothing else that it says proves that.
-        ``with_epoch``: the router that the tenure is with, if it has one, or that the one was
+        ``with_epoch``: the router that the membership is with, if it has one, or that the one was
         with which it ``continues``: then ``to`` is the router to which it says what runs.
         It may be late, and come to the next one, which would take it for the whole.
 
-        Also the tenure that has ended by that, whose executions are over."""
+        Also the membership that has ended by that, whose executions are over."""
         self.earlier.accounted_for(ended)
         holding = self.holdings.get(host)
-        if holding is not None and holding.tenure == tenure:
+        if holding is not None and holding.membership == membership:
             if number <= holding.hello:
                 return Reception.OLD, None
             holding.hello = number
             return Reception.WELCOME, None
         self._remember(ended)
-        if tenure in self._over or (with_epoch and with_epoch not in self.earlier):
+        if membership in self._over or (with_epoch and with_epoch not in self.earlier):
             return Reception.OVER, None  # of a router before, or of this one, long ago
-        if not with_epoch and self.earlier.knows(tenure):
+        if not with_epoch and self.earlier.knows(membership):
             return Reception.OVER, None  # the welcome was lost, or this hello is late
         if with_epoch and not (continues and to == self.epoch):
             return Reception.MOVED, None
         if holding is not None:
-            if holding.tenure not in ended:
+            if holding.membership not in ended:
                 return Reception.IN_USE, None
             self._end(holding)
-        begun = self.holdings[host] = Holding(host, tenure, now_s, number)
+        begun = self.holdings[host] = Holding(host, membership, now_s, number)
         self.earlier.accounted_for(continues)
         if continues:
             begun.continues, begun.not_before_s = True, self.earlier.until_s
         return Reception.WELCOME, holding
 
-    def beat(self, host: str, tenure: Tenure, beat: LeaseBeat, now_s: float) -> bool:
+    def beat(self, host: str, membership: Membership, beat: LeaseBeat, now_s: float) -> bool:
         """A beat has come.  Whether it is to be answered: the lease is counted from now.
 
-        One of a tenure that is over is never answered, since that would renew what is
+        One of a membership that is over is never answered, since that would renew what is
         taken for dead.  Nor is one of a host that has not received any answer for the
         whole wait: it is fenced, and what was to run there would wait for as long as its
         beats come."""
         holding = self.holdings.get(host)
-        if holding is None or (holding.tenure, self.epoch) != (tenure, beat.epoch):
+        if holding is None or (holding.membership, self.epoch) != (membership, beat.epoch):
             return False
         confirmed_s = holding.received.get(beat.answered)
         if confirmed_s is not None:
@@ -321,12 +322,12 @@ class Leases:
 
     def own(self) -> EpochWait:
         """The record of this router for a later one."""
-        tenures = frozenset(each.tenure for each in self.holdings.values())
-        return EpochWait(self.epoch, self.terms.wait_s, tenures)
+        memberships = frozenset(each.membership for each in self.holdings.values())
+        return EpochWait(self.epoch, self.terms.wait_s, memberships)
 
-    def is_over(self, tenure: Tenure) -> bool:
+    def is_over(self, membership: Membership) -> bool:
         """Whether it was over here, as far as that is remembered."""
-        return tenure in self._over
+        return membership in self._over
 
     def is_fresh(self, holding: Holding, now_s: float) -> bool:
         """Whether the host is known to hold its lease for some time yet: then it may get
@@ -336,16 +337,16 @@ class Leases:
         return confirmed_s is not None and now_s - confirmed_s < fresh_s
 
     def lost(self, now_s: float) -> list[Holding]:
-        """The tenures that are over by now: every worker of theirs is dead."""
+        """The memberships that are over by now: every worker of theirs is dead."""
         lost = [each for each in self.holdings.values() if now_s >= self._dead_at_s(each)]
         for each in lost:
             self._end(each)
         return lost
 
-    def leave(self, host: str, tenure: Tenure) -> Holding | None:
+    def leave(self, host: str, membership: Membership) -> Holding | None:
         """A host says that all its workers have ended, and that it goes."""
         holding = self.holdings.get(host)
-        if holding is None or holding.tenure != tenure:
+        if holding is None or holding.membership != membership:
             return None
         self._end(holding)
         return holding
@@ -358,9 +359,9 @@ class Leases:
 
     def _end(self, holding: Holding) -> None:
         del self.holdings[holding.host]
-        self._remember([holding.tenure])
+        self._remember([holding.membership])
 
-    def _remember(self, over: Iterable[Tenure]) -> None:
+    def _remember(self, over: Iterable[Membership]) -> None:
         self._over |= dict.fromkeys(over)
         while len(self._over) > OVER_MOST:
             self._over.popitem(last=False)

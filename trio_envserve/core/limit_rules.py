@@ -1,12 +1,12 @@
-"""Limits held against each other: which must not be below which, and why.
+"""Rules between limits: pairs of which one must not be below the other, each with its reason.
 
-Each limit is checked alone where it is made (:mod:`.limits`).  Together they can still
-say what nobody means: a lease that one late tick ends, a kill before the report that
-announces it.  Those that say so are refused by :func:`check_together` before anything
-is opened; the limits page of the documentation is drawn from :data:`RULES`.
+Each limit is checked alone where it is made (:mod:`.limits`).  Limits that pass can still
+contradict each other: a lease that one late tick ends, a kill before the report that announces it.
+:func:`check_together` refuses such limits before anything is opened; the limits page of the
+documentation is drawn from :data:`RULES`.
 
-What a server and its clients say on different machines cannot be compared here: how
-often a client pings against the server's lease is for the protocol document.
+Limits of a server and of its clients on other machines cannot be compared here: the protocol
+document says how often a client must ping for the server's lease.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from .errors import ConfigError
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rule:
-    """``large`` must be at least ``times`` as much as ``small``; each is ``Class.field``."""
+    """The rule that ``large`` must be at least ``times`` times ``small``; each is
+    ``Class.field``."""
 
     large: str
     times: int
@@ -91,8 +92,8 @@ RULES: tuple[Rule, ...] = (
 
 
 def check_together(*limits: Any) -> None:
-    """ConfigError for the first rule that these limits break among them, with what to
-    write instead.  Rules about a class that is not given are left out."""
+    """ConfigError for the first rule that some of these limits break, with the values to write
+    instead.  Rules about a class that is not given are ignored."""
     given = {type(each).__name__: each for each in limits}
     for rule in RULES:
         (owner, name), (other, least) = rule.large.split("."), rule.small.split(".")
@@ -109,7 +110,7 @@ def check_together(*limits: Any) -> None:
 
 
 def _part(value: float, times: int) -> float:
-    """The largest value that may be written of the smaller one."""
+    """The largest allowed value of the smaller limit."""
     if isinstance(value, int):
         return value // times
     return value / times

@@ -1,8 +1,8 @@
 """Every bound and every timer, in one place, with its default and its reason.
 
-A limit is a field of one of the frozen classes below, made by :func:`limit`,
-which demands a reason.  The protocol document's table of limits is generated
-from these fields, so it cannot disagree with them.  Units are last in a name.
+A limit is a field of one of the frozen classes below, made by :func:`limit`, which demands a
+reason.  The tables of limits in the documentation are drawn from these fields.  A name ends with
+its unit.
 
 All durations are on the monotonic clock of the side that holds the limit.
 """
@@ -29,7 +29,7 @@ HELD_BYTES = 64 * MIB
 """See :attr:`ServerLimits.worker_held_bytes`."""
 
 CAPACITY = 256
-"""Executions at once on a worker that are reckoned with until one has said how many it takes."""
+"""Executions that a worker is assumed to take at once, until a worker has said its capacity."""
 
 PROTOCOL_VERSION = 1
 """Major version of the wire.  A peer with another one is refused."""
@@ -41,8 +41,8 @@ def limit(default: Any, why: str) -> Any:
 
 
 class _Checked:
-    """Refuses what is no positive, finite number.  How limits go together:
-    :mod:`.limit_rules`."""
+    """Base of the limits' classes: refuses values that are no positive, finite numbers.  Rules
+    between limits are in :mod:`.limit_rules`."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]  # mixin of dataclasses only

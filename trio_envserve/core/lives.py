@@ -2,31 +2,30 @@
 
 Theory of operation
 -------------------
-A *slot* is a place in the pool; a *life* is one worker process in it.  A slot has at most one
-life that has not left it; the next one starts as soon as the last one has left, after a pause,
-and never gets the old one's work.
+A *slot* of the pool holds one worker; a *life* is one worker process.  A slot has at most one life
+that has not left it.  After a life has left its slot and a pause has passed, the next life starts
+there.  It never gets the work of the old one.
 
-A life goes ``STARTING -> READY -> (RETIRING ->) ENDING -> REAPED`` and is then forgotten.  On
-its way to ENDING it leaves its slot, so that the next life can begin there at once: a process
-that takes long to die delays nobody.
+A life goes ``STARTING -> READY -> (RETIRING ->) ENDING -> REAPED`` and is then forgotten.  It
+leaves its slot on the way to ENDING: so a process that takes long to die delays no successor.
 
 Every input to a life goes through :meth:`Pool.step`, which looks up :data:`TABLE`.  A cell is
-one short function: it changes the life and returns what to do.
+one short function: it changes the life and returns the effects.
 
-Silence leads to suspicion (no new work), then to a kill.  Silent is a process without a
-heartbeat, and *mute* one whose loop is on time by its heartbeat and which says nothing all the
-same: a rollout has changed what it speaks with, or the name under which it does.  Stops and
-blocked loops do not count for that, since no such heartbeat comes meanwhile.
+Silence leads first to suspicion (no new work), then to a kill.  A worker is *silent* if no
+heartbeat comes, and *mute* if its heartbeats show a loop on time and yet no message comes: a
+rollout has changed the socket or the incarnation with which the process sends.  A stopped process
+or a blocked loop is never mute, since it sends no such heartbeat.
 
 Only EXITED, the report that the process was reaped, leads to :class:`Lost`, and only after
-``reap_settle_s``, so that what the process had already sent is taken in first (G1).
+``reap_settle_s``: by then all messages that the process had sent are taken in (G1).
 
-Deaths soon after the start make the next pause longer.  The environment is *broken* if
-nothing is ready and one slot has failed ``broken_after`` times to set it up, or, as long
-as no worker was ever ready, every slot's worker says that it cannot be loaded.  Calls
-that wait are then told so, if a worker has said so itself.  Once one was ready, or if
-workers only die, or cannot be started, they go on waiting, because that may pass (memory
-that is not free yet, say), until the pause between two starts is as long as it gets.
+Each death soon after a start makes the next pause longer.  The environment is *broken* if no
+worker is ready and either one slot has failed ``broken_after`` times to set it up, or no worker
+was ever ready and the worker of every slot reports that it cannot be loaded.  If a worker has
+reported that itself, and none was ever ready, waiting calls are told at once.  Otherwise (workers
+die, or cannot be started) the cause may pass, for example when memory becomes free: calls wait
+until the pause between two starts has reached its longest.
 """
 
 from __future__ import annotations
@@ -45,14 +44,14 @@ from .terms import Incarnation, worker_name
 from .worker_range import WorkerRange, most_of
 
 BROKEN_CHARACTERS = 4_000
-"""How much of a traceback clients are told; the log has it whole."""
+"""Most characters of a traceback that clients are told; the log has all of it."""
 
 NOT_NEEDED = "fewer workers are enough"
-"""Why a worker retires that may be recalled; see :mod:`.elastic`."""
+"""Reason of a retirement that :data:`LifeInput.RECALL` takes back; see :mod:`.elastic`."""
 
 
 class Phase(enum.Enum):
-    """Where a life stands."""
+    """State of a life."""
 
     STARTING = "starting"
     READY = "ready"
@@ -60,19 +59,19 @@ class Phase(enum.Enum):
     ENDING = "ending"
     REAPED = "reaped"
 
-    __hash__ = object.__hash__  # they are looked up with each step, and Enum's own is slow
+    __hash__ = object.__hash__  # looked up with each step, and Enum's own hash is slow
 
 
 class LifeInput(enum.Enum):
     """An input of a life."""
 
     HELLO = "the environment is set up"
-    HEARTBEAT = "a sign of life"
-    RETIRE = "it is to get no more work"
-    RECALL = "it is to get work again: there is enough for it"
-    DRAINED = "it has no more work and was told to exit"
-    KILL = "it must die"
-    EXITED = "its process was reaped, or could not be started"
+    HEARTBEAT = "a heartbeat"
+    RETIRE = "the worker is to get no more work"
+    RECALL = "the worker is to get work again: there is enough for it"
+    DRAINED = "the worker has no more work and was told to exit"
+    KILL = "the process must die"
+    EXITED = "the process was reaped, or could not be started"
     TIME = "time has passed"
 
     __hash__ = object.__hash__
@@ -90,32 +89,33 @@ class Life:
     heartbeats: bool
     phase: Phase = Phase.STARTING
     host: str = ""
-    """The name of its host; empty for one of this machine."""
+    """Name of its host; empty for a worker of this machine."""
     pid: int | None = None
     ready_s: float | None = None
     left_s: float = 0.0
-    """When it was last told to end; once it is reaped, when that was."""
+    """Moment at which it was last told to end or killed; from REAPED on, that of its reaping."""
     silent: bool = False
     blocked: bool = False
     held: bool = False
-    """Whether it gets no new work, since its host is not known to hold its lease."""
+    """Whether it gets no new work because its host is not known to hold its lease."""
     held_s: float = -math.inf
-    """When that was last so: only the time since then counts against it, since no message
-    may have come through before."""
+    """Last moment at which it was held: earlier silence does not count against it, since its
+    host's messages may not have come through."""
     memory_bytes: int = 0
     lag_s: float = 0.0
     mute_s: float = 0.0
-    """For how long it has said nothing under its incarnation, by heartbeats of a loop on time."""
+    """Duration for which its loop was on time, by heartbeats, and no message of its incarnation
+    came."""
     where: str = ""
-    """Where its loop is blocked, for people; empty while it is not."""
+    """Stack of its blocked loop, for people; empty while the loop runs."""
     why: str = ""
-    """Why it ends, for people."""
+    """Reason of its end, for people."""
     told_broken: bool = False
-    """Whether it has said that its environment cannot be set up: once is enough."""
+    """Whether it has reported a broken environment: a second report is ignored."""
 
     @property
     def name(self) -> str:
-        """The worker's id as text, and where it is."""
+        """The worker's id and its host as text."""
         return worker_name(self.id, self.host)
 
     @property
@@ -124,7 +124,7 @@ class Life:
         return self.phase in (Phase.ENDING, Phase.REAPED)
 
     def counted_s(self, since_s: float, now_s: float) -> float:
-        """The time since then that counts against it."""
+        """The part of the time since a moment that counts against it."""
         return now_s - max(since_s, self.held_s)
 
 
@@ -156,11 +156,12 @@ def _ready(pool: Pool, life: Life, now_s: float, arg: None) -> Sequence[PoolEffe
 
 def _heard(pool: Pool, life: Life, now_s: float, heartbeat: Heartbeat) -> Sequence[PoolEffect]:
     effects: list[PoolEffect] = []
-    since_s = min(now_s - life.heard_s, 2 * pool.limits.heartbeat_s)  # a gap says nothing
+    # Of a longer gap nobody knows whether the loop was on time.
+    since_s = min(now_s - life.heard_s, 2 * pool.limits.heartbeat_s)
     life.heard_s, life.lag_s, life.memory_bytes = now_s, heartbeat.lag_s, heartbeat.memory_bytes
     if life.silent:
         life.silent = False
-        effects.append(Report("info", f"worker {life.name} is heard again"))
+        effects.append(Report("info", f"worker {life.name} sends heartbeats again"))
     blocked = heartbeat.lag_s >= pool.limits.blocked_report_s
     if blocked and not life.blocked:
         text = (
@@ -173,10 +174,13 @@ def _heard(pool: Pool, life: Life, now_s: float, heartbeat: Heartbeat) -> Sequen
     before_s, report_s = life.mute_s, mute_report_s(pool.limits)
     if blocked or life.ready_s is None:
         life.mute_s = 0.0
-    elif heartbeat.lag_s < pool.limits.beat_s:  # else its loop had no turn to say anything
+    elif heartbeat.lag_s < pool.limits.beat_s:  # else its loop had no turn in which to send
         life.mute_s += since_s
     if before_s < report_s <= life.mute_s and not life.leaving:
-        text = f"worker {life.name} says nothing for {life.mute_s:.1f} s, and its loop is on time"
+        text = (
+            f"worker {life.name} has sent no message for {life.mute_s:.1f} s although its event "
+            "loop runs"
+        )
         effects.append(Report("warning", text))
     return effects
 
@@ -191,7 +195,7 @@ def _recall(pool: Pool, life: Life, now_s: float, arg: None) -> Sequence[PoolEff
     if life.why != NOT_NEEDED:
         return ()
     life.phase, life.why = Phase.READY, ""
-    return (Report("info", f"worker {life.name} is needed again, and goes on"),)
+    return (Report("info", f"worker {life.name} is needed again: it does not retire"),)
 
 
 def _end(pool: Pool, life: Life, now_s: float, why: str) -> Sequence[PoolEffect]:
@@ -200,9 +204,8 @@ def _end(pool: Pool, life: Life, now_s: float, why: str) -> Sequence[PoolEffect]
 
 
 def _not_ready(pool: Pool, life: Life, why: str) -> None:
-    """A start that came to nothing says something of the environment, unless the host has
-    left, or is gone."""
-    if not pool.slots[life.slot].closed:
+    """Take a failed start for a sign of a broken environment."""
+    if not pool.slots[life.slot].closed:  # else its host has gone, and may be why
         pool.broken = pool.broken or f"worker {life.name} did not get ready: {why}"
 
 
@@ -244,20 +247,21 @@ def _ended(pool: Pool, life: Life, now_s: float, how: str) -> Sequence[PoolEffec
 def _time_starting(pool: Pool, life: Life, now_s: float, arg: None) -> Sequence[PoolEffect]:
     start_s = pool.limits.start_s
     if life.counted_s(life.born_s, now_s) >= start_s and not _is_too_silent(pool, life, now_s):
-        return _kill_unready(pool, life, now_s, f"no hello within {start_s:.0f} s")
+        why = f"its environment was not set up within {start_s:.0f} s"
+        return _kill_unready(pool, life, now_s, why)
     return _time(pool, life, now_s, arg)
 
 
 def _time(pool: Pool, life: Life, now_s: float, arg: None) -> Sequence[PoolEffect]:
     limits, silent_s = pool.limits, _silent_s(life, now_s)
     if _is_too_silent(pool, life, now_s):
-        return pool.step(life, LifeInput.KILL, now_s, f"no sign of life for {silent_s:.0f} s")
+        return pool.step(life, LifeInput.KILL, now_s, f"no heartbeat for {silent_s:.0f} s")
     if life.mute_s >= mute_kill_s(limits):
-        why = f"it has said nothing for {life.mute_s:.0f} s, and its loop is on time"
+        why = f"it sent no message for {life.mute_s:.0f} s although its event loop runs"
         return pool.step(life, LifeInput.KILL, now_s, why)
     if silent_s >= limits.silence_report_s and not life.silent:
         life.silent = True
-        text = f"worker {life.name} (pid {life.pid}): no sign of life for {silent_s:.1f} s"
+        text = f"worker {life.name} (pid {life.pid}): no heartbeat for {silent_s:.1f} s"
         return (Report("warning", text),)
     if limits.worker_memory_bytes and life.memory_bytes > limits.worker_memory_bytes:
         why = f"it holds {life.memory_bytes >> 20} MiB of memory"
@@ -279,16 +283,16 @@ def _time_reaped(pool: Pool, life: Life, now_s: float, arg: None) -> Sequence[Po
     return (Lost(life.id, life.why, life.host),)
 
 
-# -- what cells share -----------------------------------------------------------------
+# -- functions that cells share -------------------------------------------------------
 
 
 def mute_report_s(limits: ServerLimits) -> float:
-    """For how long a worker says nothing before it gets no new work: some beats may be lost."""
+    """Duration after which a mute worker gets no new work: some beats may be lost."""
     return max(limits.silence_report_s, 5 * limits.beat_s)
 
 
 def mute_kill_s(limits: ServerLimits) -> float:
-    """For how long a worker says nothing before it is killed."""
+    """Duration after which a mute worker is killed."""
     return max(limits.silence_kill_s, 10 * limits.beat_s)
 
 
@@ -302,7 +306,7 @@ def _is_too_silent(pool: Pool, life: Life, now_s: float) -> bool:
 
 
 def _leave(pool: Pool, life: Life, phase: Phase, now_s: float, why: str, *, failed: bool) -> None:
-    """The life is on its way out; its slot may start the next after a pause."""
+    """Let a life leave its slot, which may start the next one after a pause."""
     life.phase, life.left_s, life.why = phase, now_s, why
     pool.vacate(life, now_s, failed=failed)
 
@@ -352,41 +356,43 @@ TABLE: dict[LifeInput, dict[Phase, Cell]] = {
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Slot:
-    """A place in the pool."""
+    """Holder of one worker at a time."""
 
     index: int
     life: Life | None = None
     lives: int = 0
+    """Number of lives that have started in it."""
     start_at_s: float = 0.0
+    """Moment before which no life starts in it."""
     failures: int = 0
-    """Deaths in a row that came soon after the start."""
+    """Number of the latest lives that died soon after their start."""
     failed_starts: int = 0
-    """Of these, how many never became ready."""
+    """Number of these that never became ready."""
     pause_s: float = 0.0
-    """How long it waited, or waits, for its next life."""
+    """Length of its latest pause between two lives."""
     unloadable: bool = False
-    """Whether its last worker could not even load the environment, or its host was set aside
-    because none got ready there."""
+    """Whether its last worker could not load the environment, or its host was set aside because
+    no worker became ready there."""
     tag: str = ""
-    """The end of its workers' names: a host may know those of two routers."""
+    """Last part of its workers' names: a host may know the workers of two routers."""
     closed: bool = False
-    """Whether its host has gone: no life begins in it, until another host takes it."""
+    """Whether its host has gone: no life starts in it until another host takes it."""
     host: str = ""
-    """The name of the host that has it; empty for one of this machine."""
+    """Name of its host; empty for a slot of this machine."""
     spare: bool = False
-    """Whether fewer workers are enough: no life begins in it, until it is opened."""
+    """Whether fewer workers are enough: no life starts in it until it is opened."""
     awaited: bool = False
-    """Whether it was opened for more workers, and none was ready in it since."""
+    """Whether it was opened to have more workers, and none has become ready in it since."""
     lives_before: int = 0
-    """Those from before it was opened last."""
+    """Number of its lives from before it was opened last."""
 
     @property
     def is_open(self) -> bool:
-        """Whether there is to be a worker in it."""
+        """Whether it is to have a worker."""
         return not (self.closed or self.spare)
 
     def begin_anew(self) -> None:
-        """Open it for others; its past does not count."""
+        """Open it for other workers; the deaths of earlier ones do not count."""
         self.closed = self.spare = self.unloadable = False
         self.failures = self.failed_starts = 0
         self.pause_s = self.start_at_s = 0.0
@@ -395,7 +401,7 @@ class Slot:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Part:
-    """Slots of which as many are open as there is work for (:mod:`.elastic`)."""
+    """Slots of one machine, as many of them open as there is work for (:mod:`.elastic`)."""
 
     bounds: WorkerRange
     slots: list[Slot]
@@ -403,16 +409,16 @@ class Part:
     """Whether its host is not known to hear the router: more workers there would not help."""
 
     def open(self) -> list[Slot]:
-        """Those in which there is to be a worker."""
+        """The slots that are to have a worker."""
         return [slot for slot in self.slots if slot.is_open]
 
     def spare(self) -> list[Slot]:
-        """Those that may be opened."""
+        """The slots that may be opened."""
         return [slot for slot in self.slots if slot.spare and not slot.closed]
 
 
-class Tally(NamedTuple):
-    """The part of each answer to a sync that is about the workers."""
+class PoolCounts(NamedTuple):
+    """The figures about workers that each answer to a sync has."""
 
     ready: int
     is_silent: bool
@@ -420,11 +426,11 @@ class Tally(NamedTuple):
 
 
 _RARELY_CHANGES = (LifeInput.TIME, LifeInput.HEARTBEAT)
-"""Inputs that change no phase, and not whether a life is silent, unless something follows."""
+"""Inputs that change neither a life's phase nor its silence, unless they have effects."""
 
 
 class Pool:
-    """All slots.  Times are awake time; every method returns what to do."""
+    """All slots and lives.  Times are awake time; inputs return their effects."""
 
     def __init__(
         self,
@@ -437,24 +443,24 @@ class Pool:
         self.limits = limits
         self.slots = [Slot(index) for index in range(most_of(slots))]
         self.parts: list[Part] = []
-        """The range in which the number of workers may change."""
+        """Groups of slots in which the number of workers changes with the work."""
         self.lives: dict[bytes, Life] = {}
         self.stopping = False
         self.restarts = 0
         self.was_ready = False
         """Whether any worker was ever ready."""
         self.spread_until_s = -math.inf
-        """Until then who still starts is left its share of the work."""
+        """Moment until which workers that still start are left their share of the work."""
         self.reported = False
-        """Whether a worker itself has said that it cannot set up the environment."""
+        """Whether a worker itself has reported that it cannot set up the environment."""
         self.broken: str = ""
-        """The end of the traceback of the last set-up that failed, until one
-        succeeds.  It goes into each answer to a sync, so it is short."""
+        """End of the traceback of the last set-up, if that failed.  Short, since each answer to a
+        sync has it."""
         self.broken_because = ""
-        """The exception of that set-up, type and message, if its worker has said it."""
-        self._tally: Tally | None = None
-        """None if it may have changed.  With hundreds of hosts making it for each sync would
-        cost more than all else that is done for that."""
+        """Type and message of that set-up's exception, if its worker has reported it."""
+        self._counts: PoolCounts | None = None
+        """Cached figures; None if they may have changed.  With hundreds of hosts, counting for
+        each sync would cost more than the rest of its answer."""
         self._new_id = new_id
         self._heartbeats = heartbeats
         if isinstance(slots, WorkerRange):
@@ -463,18 +469,18 @@ class Pool:
     # -- inputs ---------------------------------------------------------------
 
     def step(self, life: Life, input: LifeInput, now_s: float, arg: Any = None) -> list[PoolEffect]:
-        """One input to one life: look up the cell, do it, say what follows.
+        """Give one input to one life: look up its cell, call it, return the effects.
 
         ``arg``: a :class:`~.heartbeat.Heartbeat` for HEARTBEAT, the reason for RETIRE, DRAINED and
         KILL, and how the process ended for EXITED.
         """
         effects = [*TABLE[input][life.phase](self, life, now_s, arg)]
         if effects or input not in _RARELY_CHANGES:
-            self._tally = None
+            self._counts = None
         return effects
 
     def tick(self, now_s: float) -> list[PoolEffect]:
-        """Time has passed: start, suspect, kill, declare lost."""
+        """Do what time brings: starts, suspicion, kills, and losses."""
         effects: list[PoolEffect] = []
         for life in list(self.lives.values()):
             if life.held:
@@ -489,10 +495,11 @@ class Pool:
     def set_up_failed(
         self, life: Life, traceback: str, because: str = "", *, unloadable: bool = False
     ) -> list[PoolEffect]:
-        """The environment raised while it was set up; the process will exit.
-        ``because``: the exception's type and message.  ``unloadable``: another start would do no
-        better."""
-        if life.phase is Phase.STARTING:  # else it is late, and its slot may be another's
+        """Note that the environment raised while it was set up; the process will exit.
+
+        ``because``: the exception's type and message.  ``unloadable``: whether another start would
+        fail in the same way."""
+        if life.phase is Phase.STARTING:  # a late report: the slot may have another life
             self.broken = traceback[-BROKEN_CHARACTERS:] or "it gave no reason"
             self.broken_because = because[:BROKEN_CHARACTERS]
             self.slots[life.slot].unloadable = unloadable
@@ -501,8 +508,8 @@ class Pool:
         return [Report("error", text)]
 
     def vacate(self, life: Life, now_s: float, *, failed: bool) -> None:
-        """The life leaves its slot, which may start the next after a pause: a longer
-        one for each in a row that ``failed`` soon after its start."""
+        """Let a life leave its slot, which may start the next one after a pause: a longer pause
+        for each life in a row that ``failed`` soon after its start."""
         slot, limits = self.slots[life.slot], self.limits
         slot.life = None
         slot.failures = slot.failures + 1 if failed else 0
@@ -514,9 +521,8 @@ class Pool:
         slot.pause_s, slot.start_at_s = pause_s, now_s + pause_s
 
     def open_slots(self, count: int, host: str = "", tag: str = "") -> list[Slot]:
-        """So many places more, for a host that has joined; those that are closed and empty
-        are taken again."""
-        self._tally = None
+        """Add ``count`` slots for a host that has joined; closed and empty ones are used again."""
+        self._counts = None
         free = [slot for slot in self.slots if slot.closed and slot.life is None][:count]
         for slot in free:
             slot.begin_anew()
@@ -527,46 +533,45 @@ class Pool:
         return free + fresh
 
     def close_slots(self, slots: Iterable[Slot], failed: str = "") -> None:
-        """There is to be no worker in them any more; others may get them.  ``failed``: why none
-        got ready there, if that is the reason."""
-        self._tally = None
+        """Close the slots of a host that leaves; another host may get them.  ``failed``: why no
+        worker became ready there, if that is the reason."""
+        self._counts = None
         self.broken = self.broken or failed
         for slot in slots:
             slot.closed = True
             slot.unloadable = slot.unloadable or bool(failed)
 
     def vary(self, slots: list[Slot], least: int) -> Part:
-        """Of these places of a host as many are open as there is work for, at first
-        ``least``."""
-        self._tally = None
+        """Keep as many slots of a host open as there is work for, and at first ``least``."""
+        self._counts = None
         part = _part(WorkerRange(least, len(slots)), slots)
         self.parts.append(part)
         return part
 
     def open(self, slot: Slot) -> None:
-        """There is to be a worker in it again: the one that is still there, or another."""
-        self._tally = None
+        """Let a spare slot have a worker again: the one that is still there, or another."""
+        self._counts = None
         slot.spare = False
         slot.awaited = slot.life is None or slot.life.phase is Phase.STARTING
         if slot.life is None:
             slot.begin_anew()
 
     def spare(self, slot: Slot) -> None:
-        """There is to be none, once who is there has no work any more."""
-        self._tally = None
+        """Make a slot spare: its worker ends once it has no work."""
+        self._counts = None
         slot.spare, slot.awaited, slot.unloadable = True, False, False
         slot.failures = slot.failed_starts = 0
         slot.pause_s = 0.0
 
     def take_back(self, back: WorkerBack, now_s: float) -> Life:
-        """A worker that an earlier epoch has started lives on at its host.  It gets no work
-        before that is known to hold its lease."""
-        self._tally = None
+        """Enter a worker that an earlier epoch has started and that lives on at its host.  It gets
+        no work before the host is known to hold its lease."""
+        self._counts = None
         life = Life(back.worker, back.slot, back.incarnation, now_s, now_s, self._heartbeats)
         life.pid, life.held = back.pid or None, True
         life.host = self.slots[back.slot].host
         if back.is_to_end:
-            life.phase, life.left_s, life.why = Phase.ENDING, now_s, "there is no place for it"
+            life.phase, life.left_s, life.why = Phase.ENDING, now_s, "its host has no slot for it"
         else:
             self.slots[back.slot].life = life
             self.slots[back.slot].lives += 1
@@ -574,59 +579,60 @@ class Pool:
         return life
 
     def stop(self) -> None:
-        """Start no more."""
+        """Start no further lives."""
         self.stopping = True
 
     # -- decisions ------------------------------------------------------------
 
     @property
     def wanted(self) -> int:
-        """How many workers there are to be."""
+        """Number of workers that there are to be: the open slots."""
         return self._counted().wanted
 
     def accepts(self, life: Life) -> bool:
-        """Whether it may get new work as far as its health goes."""
+        """Whether a worker is healthy enough for new work."""
         unwell = life.silent or life.blocked or life.held
         return life.phase is Phase.READY and not unwell and life.mute_s < mute_report_s(self.limits)
 
     def spreads(self, now_s: float) -> bool:
-        """Whether who still starts is to be left its share of the work."""
+        """Whether workers that still start are to be left their share of the work."""
         return now_s < self.spread_until_s and any(
             slot.life is not None and slot.life.phase is Phase.STARTING for slot in self.slots
         )
 
     def ready_count(self) -> int:
-        """Workers that answered hello and were not told to exit.  One that drains
-        before it is replaced still works: without it, a pool of one that is
-        recycled often looked to its clients as if it never became ready."""
+        """Number of workers that said hello and were not told to exit.  A draining worker counts,
+        since it still works: else a pool of one worker that is often recycled would look as if it
+        never became ready."""
         return self._counted().ready
 
     def is_silent(self) -> bool:
-        """Whether there are workers, and none gives a sign of life: of those for new
-        work, or if there are none, of those that drain (they count as ready, too)."""
+        """Whether there are ready workers and all of them are silent.  Draining workers are asked
+        only if there are no others."""
         return self._counted().is_silent
 
-    def _counted(self) -> Tally:
-        if self._tally is None:
+    def _counted(self) -> PoolCounts:
+        if self._counts is None:
             lives = self.lives.values()
             ready = [life.silent for life in lives if life.phase is Phase.READY]
             retiring = [life.silent for life in lives if life.phase is Phase.RETIRING]
             heeded = ready or retiring
-            self._tally = Tally(
+            self._counts = PoolCounts(
                 len(ready) + len(retiring), bool(heeded) and all(heeded),
                 sum(slot.is_open for slot in self.slots),
             )  # fmt: skip
-        return self._tally
+        return self._counts
 
     def is_broken(self) -> bool:
-        """Whether the environment keeps failing to set up and nothing is ready."""
+        """Whether the environment keeps failing to set up and no worker is ready."""
         if not self.broken or self.ready_count():
             return False
-        # Those whose host has gone say nothing: without them it is as before they came.
+        # Slots whose host has gone do not count: the pool is as it was before the host came.
         told = [slot.unloadable for slot in self.slots if slot.unloadable or slot.is_open]
         if told and not self.was_ready and all(told):
             return True
-        # One host whose workers do not start is not all of them.
+        # A host on which no worker starts is set aside, and its slots are closed: they say
+        # nothing of the others.
         most = self.limits.broken_after
         return any(slot.failed_starts >= most for slot in self.slots if slot.is_open)
 
@@ -639,11 +645,11 @@ class Pool:
         )
 
     def _start(self, slot: Slot, now_s: float) -> Spawn:
-        self._tally = None
+        self._counts = None
         slot.lives += 1
         self.restarts += slot.lives > slot.lives_before + 1
         while (worker := f"w{slot.index}-{slot.lives}{slot.tag}".encode()) in self.lives:
-            slot.lives += 1  # a host has come back with one of that name
+            slot.lives += 1  # a host has come back with a worker of that name
         life = Life(worker, slot.index, self._new_id(), now_s, now_s, self._heartbeats)
         life.host = slot.host
         slot.life = self.lives[worker] = life
@@ -651,7 +657,7 @@ class Pool:
 
 
 def _part(bounds: WorkerRange, slots: list[Slot]) -> Part:
-    """These slots, of which the first ones are open."""
+    """A part of these slots, of which the first ``bounds.least`` are open."""
     for place, slot in enumerate(slots):
         slot.spare = place >= bounds.least
         slot.awaited = not slot.spare

@@ -1,8 +1,8 @@
-"""The totals of workers' model calls: as a worker says them, and added up.  Pure.
+"""Totals of model calls: as one worker reports them, and summed over workers.
 
-A worker's statistics are numbers by short names.  So its counts are there as ``model_calls``
-and so on, and how long the calls took as ``model_took_0.25`` and the like, by bucket.  A
-worker that has called no model says nothing of this.
+A worker's statistics are numbers by short names.  Its counts of model calls have names such as
+``model_calls``, and the buckets of their durations names such as ``model_took_0.25``.  A worker
+that has called no model reports none of them.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from typing import Final, final
 from .durations import Durations, plausible
 
 COUNTS: Final = ("calls", "failed", "retries", "prompt_tokens", "completion_tokens")
-"""As in the field ``usage`` of a result."""
+"""Names of the counts, as in the field ``usage`` of a result."""
 
 _COUNT: Final = "model_"
+"""Prefix of the counts' names in a worker's statistics."""
 TOOK: Final = "model_took_"
-"""The prefix of the buckets' names."""
+"""Prefix of the buckets' names there."""
 
 
-def said(counts: Mapping[str, int], took: Durations) -> dict[str, float]:
-    """A worker's statistics of its model calls."""
+def to_statistics(counts: Mapping[str, int], took: Durations) -> dict[str, float]:
+    """The entries about model calls in a worker's statistics; empty if there were none."""
     if not took.count:
         return {}
     return {
@@ -32,21 +33,21 @@ def said(counts: Mapping[str, int], took: Durations) -> dict[str, float]:
 
 @final
 class ModelTotals:
-    """The model calls of several workers."""
+    """Totals of the model calls of several workers."""
 
     def __init__(self) -> None:
         self._counts = dict.fromkeys(COUNTS, 0)
         self._took = Durations()
 
     def take(self, statistics: Mapping[str, object]) -> None:
-        """Add what a worker says of its own."""
+        """Add the statistics of a worker."""
         for name in COUNTS:
             self._counts[name] += int(plausible(statistics.get(f"{_COUNT}{name}")))
         start = len(TOOK)
         self._took.take({n[start:]: count for n, count in statistics.items() if n.startswith(TOOK)})
 
     def copy(self) -> ModelTotals:
-        """Another one, equal to this."""
+        """An independent copy."""
         found = ModelTotals()
         found._counts = dict(self._counts)
         found._took.counts = list(self._took.counts)
@@ -54,9 +55,9 @@ class ModelTotals:
         return found
 
     def usage(self) -> dict[str, int]:
-        """The counts by name."""
+        """The total counts by name."""
         return dict(self._counts)
 
     def took(self) -> dict[str, float]:
-        """How long the calls took, as a record of durations."""
+        """The durations of the calls, as a record of :class:`~.durations.Durations`."""
         return self._took.to_record()

@@ -1,7 +1,7 @@
-"""Notes: what a rollout last said of how far it is.
+"""Notes: the progress that a rollout last reported.
 
-A note is a small map of plain data.  It is encoded where it is written and decoded where it
-is shown; in between nobody looks into it.
+A note is a small map of plain data.  It is encoded where it is written and decoded where it is
+shown; everything in between treats it as opaque bytes.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ Note: TypeAlias = dict[str, Plain]
 """The fields of a note by their names: texts, numbers, booleans and None."""
 
 NAME_CHARACTERS = 64
-"""Longest name of a field."""
+"""Most characters of a field's name."""
 
 _TEXT_HEAD_BYTES = 3
 _CUT = "…"
 
 
 def encode(fields: Mapping[str, Plain]) -> bytes:
-    """A note as it travels: at most :data:`~.terms.NOTE_BYTES`.
+    """The encoded note: at most :data:`~.terms.NOTE_BYTES`.
 
-    Texts are cut where it would be longer, and end in ``…`` then.  Raises TypeError for a
-    field that is no plain data, and ValueError for a number that is not finite or has more
-    than 63 bits, a long name, and more fields than there is room for.
+    Where it would be longer, its longest texts are cut and end in ``…``.  Raises TypeError for a
+    field that is no plain data, and ValueError for a number that is not finite or has more than 63
+    bits, for a long name, and for more fields than fit.
     """
     note = {_name(name): _plain(name, value) for name, value in fields.items()}
     encoded = cbor2.dumps(note)
@@ -41,7 +41,7 @@ def encode(fields: Mapping[str, Plain]) -> bytes:
     texts = sorted((len(v.encode()), k) for k, v in note.items() if isinstance(v, str))
     others = cbor2.dumps({k: "" if isinstance(v, str) else v for k, v in note.items()})
     left = NOTE_BYTES - len(others) - _TEXT_HEAD_BYTES * len(texts)
-    for at, (size_bytes, name) in enumerate(texts):  # what the short ones leave, the long ones get
+    for at, (size_bytes, name) in enumerate(texts):  # short texts leave their rest to long ones
         share = left // (len(texts) - at)
         if share < len(_CUT.encode()) < size_bytes:
             raise ValueError(f"a note has at most {NOTE_BYTES} bytes: write fewer fields")
@@ -62,10 +62,10 @@ def _name(name: str) -> str:
 
 
 def _plain(name: str, value: Plain) -> Plain:
-    """By exact types: others may have code of their own."""
+    """The value as plain data.  Exact types only: a subclass may have code of its own."""
     if type(value) is str:
-        # No longer than a note can be, before anything looks at it; a lone surrogate,
-        # which models say, cannot travel.
+        # Cut before anything else reads it.  A lone surrogate, which models produce, cannot be
+        # encoded.
         text = value if len(value) <= NOTE_BYTES else value[:NOTE_BYTES] + _CUT
         return text.encode("utf-8", "replace").decode()
     if value is None or type(value) is bool:
@@ -84,13 +84,13 @@ def _plain(name: str, value: Plain) -> Plain:
 
 
 def _shortened(text: str, most_bytes: int) -> str:
-    room = most_bytes - len(_CUT.encode())
-    return text.encode()[:room].decode(errors="ignore") + _CUT
+    text_bytes = most_bytes - len(_CUT.encode())
+    return text.encode()[:text_bytes].decode(errors="ignore") + _CUT
 
 
 def decode(note: Body) -> Note:
-    """The fields of a note; none if these bytes are none.  Whoever wrote it may be broken,
-    and a note is not worth an error."""
+    """The fields of a note; empty for bytes that are no note, since a note is not worth an
+    error."""
     try:
         fields = strict_cbor.loads(note)
     except Exception:  # cbor2 documents no complete list of what hostile bytes raise

@@ -1,16 +1,16 @@
-"""Whether dispatching is paused, because what rollouts need is broken.
+"""Pausing: nothing is dispatched while a service that rollouts need is broken (a circuit breaker).
 
 Theory of operation
 -------------------
-A model endpoint or a service that is down fails every rollout within seconds, and workers that
-die one after the other lose them: thousands of requests would be used up before anybody looks.
-So after ``pause_after_errors`` failures in a row that are the engine's or the infrastructure's
-(:data:`FAULTS`, by the table of endings) nothing more is dispatched, and requests wait.  A
-result of any rollout says that all is well again, also of one that ran on.  If none runs, one
-request in each ``pause_s`` is dispatched to try; so nobody has to be awake when the endpoint
-comes back.
+A model endpoint that is down fails every rollout within seconds, and workers that die one after
+the other lose theirs: thousands of requests would be used up before a person looks.  So after
+``pause_after_errors`` failures in a row of the engine or the infrastructure (:data:`FAULTS`, by the
+table of endings) nothing more is dispatched, and requests wait.  The result of any rollout ends the
+pause, also of one that ran before it began.  During the pause one request is dispatched every
+``pause_s`` as a trial; so dispatching goes on by itself once the endpoint is back.
 
-An error of the environment's own code is neither: it says nothing about what is around it.
+An error of the environment's own code neither counts nor ends a pause: it says nothing about
+services.
 """
 
 from __future__ import annotations
@@ -24,36 +24,37 @@ from .router_effects import Report
 from .terms import Body, Status, one_line
 
 FAULTS: Final = (Fault.ENGINE, Fault.INFRASTRUCTURE)
-"""Faults of what is around environments."""
+"""Faults of the services around environments."""
 
 _WHY_BYTES = 300
+"""Most bytes of the last failure's text in the reason of a pause."""
 
 
 @final
 class Pausing:
-    """Counts failures in a row, and says whether to wait."""
+    """Counts failures in a row, and decides whether dispatching is paused."""
 
     def __init__(self, limits: ServerLimits) -> None:
         self._most = limits.pause_after_errors
         self._pause_s = limits.pause_s
         self._failures = 0
-        """In a row."""
+        """Number of failures in a row."""
         self.why = ""
-        """Why dispatching is paused; empty if it is not."""
+        """Reason of the pause; empty while there is none."""
         self._again_s = 0.0
-        """While it is: when the next request is tried, on the awake clock."""
+        """Moment of the next trial in a pause, on the awake clock."""
 
     def holds(self, now_s: float) -> bool:
         """Whether nothing is to be dispatched now."""
         return bool(self.why) and now_s < self._again_s
 
     def dispatched(self, now_s: float) -> None:
-        """Something was; if dispatching is paused, to try."""
+        """Note a dispatch: in a pause it was a trial, and the next one is ``pause_s`` away."""
         if self.why:
             self._again_s = now_s + self._pause_s
 
     def reported(self, status: int, payload: Body, now_s: float) -> list[Report]:
-        """An execution has this outcome."""
+        """Count the outcome of an execution."""
         if self._most is None:
             return []
         if status == Status.RESULT:
@@ -65,7 +66,7 @@ class Pausing:
         return []
 
     def lost(self, worker: str, why: str, now_s: float) -> list[Report]:
-        """A worker has died, and what it ran is lost: one failure, however much that was."""
+        """Count the death of a worker with executions: one failure, however many were lost."""
         return [] if self._most is None else self._failed(f"worker {worker}: {why}", now_s)
 
     def _succeeded(self) -> list[Report]:

@@ -1,14 +1,13 @@
 """A set of non-negative integers, kept as disjoint spans.
 
-Finished sequences and used dispatch numbers only ever grow, and grow mostly
-in order; as spans they cost memory for their gaps, not for their members.
+The sets of finished sequences and of used dispatch numbers only grow, mostly in order; as spans
+they take memory for their gaps, not for their members.
 
-Theory of operation: ``_edges`` is a strictly increasing list ``[a0, b0, a1,
-b1, ...]`` of half-open spans ``[a, b)``.  A number is a member exactly if an
-odd number of edges is at or below it, so membership is one bisection and
-joining a span is one slice assignment.  The union and the complement of sets of many
-spans take one pass, mostly in compiled code: a client with 100,000 requests pending,
-every second one finished, states 50,000 spans.
+Theory of operation: ``_edges`` is a strictly increasing list ``[a0, b0, a1, b1, ...]`` of half-open
+spans ``[a, b)``.  A number is a member exactly if an odd number of edges is at or below it, so a
+membership test is one bisection and adding a span is one slice assignment.  The union and the
+complement of large sets take one pass, mostly in compiled code: a client with 100,000 pending
+requests, every second one finished, states 50,000 spans.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, compress, islice, starmap
 
 FEW_EDGES = 32
-"""A smaller set is added to another one span by span."""
+"""Most edges of a set that is added to another set span by span."""
 
 
 def is_flat(edges: list[int]) -> bool:
@@ -30,7 +29,7 @@ def is_flat(edges: list[int]) -> bool:
 
 
 class Ranges:
-    """A growing set of non-negative integers; equality and truth by content."""
+    """A growing set of non-negative integers, compared by content."""
 
     __slots__ = ("_edges",)
 
@@ -41,14 +40,14 @@ class Ranges:
 
     @classmethod
     def from_flat(cls, flat: Iterable[int]) -> Ranges:
-        """From the wire form ``[a0, b0, a1, b1, ...]``, strictly increasing, each pair
-        a half-open span: as :func:`is_flat` says, which a message is decoded with."""
+        """The set of a wire form ``[a0, b0, a1, b1, ...]`` for which :func:`is_flat` holds, as the
+        decoder of messages has checked."""
         ranges = cls()
         ranges._edges = list(flat)
         return ranges
 
     def flat(self) -> list[int]:
-        """The wire form; a fresh list."""
+        """The wire form, as a new list."""
         return self._edges.copy()
 
     def __contains__(self, number: int) -> bool:
@@ -66,7 +65,7 @@ class Ranges:
     __hash__ = None  # type: ignore[assignment]  # mutable
 
     def __iter__(self) -> Iterator[int]:
-        if len(self) == self.span_count():  # each of one member: no range for each of them
+        if len(self) == self.span_count():  # all spans have one member: no ranges are needed
             return iter(self._edges[::2])
         return chain.from_iterable(starmap(range, self.spans()))
 
@@ -78,7 +77,7 @@ class Ranges:
         return zip(self._edges[::2], self._edges[1::2], strict=True)
 
     def span_count(self) -> int:
-        """How many spans: what the set costs in memory."""
+        """Number of spans, to which the set's memory is proportional."""
         return len(self._edges) // 2
 
     def add(self, number: int) -> bool:
@@ -112,7 +111,7 @@ class Ranges:
             return
         starts = sorted(self._edges[::2] + other._edges[::2])  # two runs, merged in one pass
         stops = sorted(self._edges[1::2] + other._edges[1::2])
-        # A span ends where as many have stopped as have started, and the next starts later.
+        # A joined span ends where as many spans have stopped as started, and the next starts later.
         ends = [*map(operator.gt, islice(starts, 1, None), stops), True]
         stops = [*compress(stops, ends)]
         starts = [*starts[:1], *compress(islice(starts, 1, None), ends)]
@@ -126,7 +125,7 @@ class Ranges:
         return ranges
 
     def gaps(self, stop: int) -> Ranges:
-        """The numbers of ``[0, stop)`` that are not in the set."""
+        """The set of the numbers of ``[0, stop)`` that are not members."""
         edges = self._edges[: bisect_left(self._edges, stop)]
         edges = edges[1:] if edges[:1] == [0] else [0, *edges]
         if len(edges) % 2:

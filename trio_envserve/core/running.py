@@ -1,11 +1,12 @@
-"""Which executions run, the oldest first, a page at a time.
+"""The list of running executions, the oldest first, in pages.
 
 Theory of operation
 -------------------
-Executions are numbered in the order of their dispatch, over all workers, so the oldest have
-the smallest numbers.  The next question goes on from a number, and nothing is remembered
-about who asks.  The list is made once for all questions of a turn, and these get so many
-pages in all (G10): who gets an empty one, with a ``next`` that is no further, asks again.
+Executions are numbered in the order of their dispatch over all workers, so the oldest have the
+smallest numbers.  A question names the number from which its page begins; nothing is remembered
+about those who ask.  The list is made once for all questions of one turn of the server, and these
+get :data:`TURN_PAGES` pages in all (G10).  Every further question of the turn gets an empty page
+whose ``next`` is where it asked, and is to be asked again.
 """
 
 from __future__ import annotations
@@ -20,29 +21,31 @@ from .work import Work
 from .workforce import Workforce
 
 PAGE_ROWS = 100
+"""Most executions on a page."""
 PAGE_BYTES = 16 * 1024
-"""Of names, notes and stacks: so a page fits into a frame of 32 KiB, which any peer takes."""
+"""Most bytes of names, notes and stacks on a page, which then fits into a frame of 32 KiB: any peer
+takes that."""
 TURN_PAGES = 16
-"""Pages for all questions of one turn."""
+"""Most pages for all questions of one turn."""
 WHERE_CHARACTERS = 400
-"""Of a stack the innermost lines are shown."""
+"""Most characters of a stack on a page: its innermost lines."""
 
 
 @final
 class RunningPages:
-    """Answers what runs.  It changes nothing."""
+    """Answers the questions for running executions; changes nothing of the router."""
 
     def __init__(self, workforce: Workforce) -> None:
         self._workforce = workforce
         self._turn_s = -1.0
         self._left = 0
-        """How many pages there may still be in this turn."""
+        """Number of pages that are left for this turn."""
         self._running: list[Execution] = []
         self._typical_s: float | None = None
 
     def page(self, first: int, now_s: float, turn_s: float) -> dict[str, Any]:
-        """The running executions, from this number on, as plain data.  ``now_s`` is the
-        time awake; all questions with one ``turn_s`` are of one turn."""
+        """The page of running executions that begins with number ``first``, as plain data.
+        ``now_s`` is on the awake clock; questions with equal ``turn_s`` belong to one turn."""
         self._begin_turn(turn_s)
         begin = bisect_left(self._running, first, key=_serial)
         end = len(self._running)
@@ -68,7 +71,7 @@ class RunningPages:
         }
 
     def find(self, number: int, turn_s: float) -> Execution | None:
-        """The execution with this number, if its code may run."""
+        """The execution with this number; None if its code does not run."""
         self._begin_turn(turn_s)
         at = bisect_left(self._running, number, key=_serial)
         found = self._running[at : at + 1]
@@ -81,7 +84,7 @@ class RunningPages:
             self._typical_s = median(self._workforce.durations)
 
     def _list(self) -> list[Execution]:
-        """All whose code may run, the oldest first."""
+        """All executions whose code may run, the oldest first."""
         workers = self._workforce.workers.values()
         found = [e for worker in workers for e in worker.live.values() if e.size_bytes is None]
         return sorted(found, key=_serial)
@@ -108,12 +111,12 @@ class RunningPages:
 
 
 def _innermost(where: str) -> str:
-    """The end of a stack.  A worker says it, so it may be any text."""
+    """The end of a stack as valid UTF-8: a worker may send any text."""
     return where[-WHERE_CHARACTERS:].encode("utf-8", "replace").decode()
 
 
 def _size_bytes(row: dict[str, Any]) -> int:
-    """Of its names, its note and its stack."""
+    """Size of a row's names, note and stack in bytes."""
     texts = sum(len(each.encode()) for each in row.values() if isinstance(each, str))
     return texts + sum(len(each) for each in row.values() if isinstance(each, bytes))
 
@@ -123,5 +126,5 @@ def _serial(execution: Execution) -> int:
 
 
 def median(numbers: deque[float]) -> float | None:
-    """The one in the middle; None of none."""
+    """The median; None if there are no numbers."""
     return sorted(numbers)[len(numbers) // 2] if numbers else None

@@ -1,26 +1,26 @@
-"""The order in which executions run, and their workers.
+"""The queue of works: which one is dispatched next, and to which worker.
 
 Theory of operation
 -------------------
-Each session has a first-in-first-out line of waiting entries.  Lines take
-turns, so a client with 10,000 requests does not hold up one with ten.  A
-dispatch goes to the machine that has the least to do for each of its workers, and there
-to the open worker with the least pending executions.
+Each session has a first-in-first-out line of waiting works.  Lines take turns
+(round robin), so a client with 10,000 requests does not hold up one with ten.  A dispatch goes to
+the machine with the fewest executions for each of its workers, and there to the open worker with
+the fewest executions.
 
-*Suspects* are requests whose worker died while it ran them.  They run again in
+*Suspects* are works whose worker died while it ran them.  They run again in
 groups, each group alone on a worker.  A suspect of a death with ``s`` executions
-that has ``r`` executions left goes in a group of at most ``s^((r-1)/r)``
-(:func:`group_most`).  So a suspect with one execution left is alone, and if the
-worker dies again, this suspect is why.  A group is made of suspects of one death
+that has ``r`` executions left goes into a group of at most ``s^((r-1)/r)``
+(:func:`group_most`).  So a suspect with one execution left is alone, and if its
+worker dies again, this suspect is why.  A group consists of suspects of one death
 that have equally many executions left, and none joins it later.
 
-A worker is reserved for each group that waits, as far as half of the workers
-(but at least one) allow: an idle one, or else the least loaded one drains.
+A worker is reserved for each waiting group, as long as at most half of the workers
+(but at least one) are reserved: an idle worker, or else the least loaded one drains.
 Reservations are decided anew with each pick.  So a worker is given back as soon
 as another one is idle, or its suspects are cancelled.
 
-Lines and suspects whose session has used up its share of kept outcomes are
-skipped until it has room again; no worker is reserved for them meanwhile.
+Works whose session has used up its share of the bounds on kept outcomes are skipped, and no worker
+is reserved for them, until outcomes of that session have been received.
 """
 
 from __future__ import annotations
@@ -36,19 +36,20 @@ from .requests import Suspicion
 from .terms import SessionId
 
 _Job = TypeVar("_Job", bound=Job)
-_Likes: TypeAlias = "tuple[Suspicion, int]"
-"""The common mark of a group's members: a death, and how many executions are left."""
+_Mark: TypeAlias = "tuple[Suspicion, int]"
+"""What the members of a group have in common: a death, and the number of executions left."""
 
 
 class Scheduler(Generic[_Job]):
-    """The queue.  ``pick`` decides one dispatch at a time, synchronously."""
+    """The queue; :meth:`pick` decides one dispatch at a time."""
 
     def __init__(self) -> None:
         self._lines: OrderedDict[SessionId, OrderedDict[_Job, None]] = OrderedDict()
         self._paused: dict[SessionId, OrderedDict[_Job, None]] = {}
-        self._suspects: OrderedDict[_Likes, OrderedDict[_Job, None]] = OrderedDict()
-        self._group: tuple[Worker, _Likes, int] | None = None
-        """The group that is being dispatched: where, of whom, and how many more."""
+        self._suspects: OrderedDict[_Mark, OrderedDict[_Job, None]] = OrderedDict()
+        self._group: tuple[Worker, _Mark, int] | None = None
+        """The group that is being dispatched: its worker, its mark, and the most members that are
+        still to come."""
         self.reserving = False
         """Whether a worker may be draining for suspects."""
 
@@ -56,39 +57,39 @@ class Scheduler(Generic[_Job]):
         lines = (*self._lines.values(), *self._paused.values(), *self._suspects.values())
         return sum(map(len, lines))
 
-    def add(self, entry: _Job) -> None:
-        """Append to its session's line, or to the suspects'."""
-        if entry.suspicion is not None:
-            self._suspects.setdefault(_likes(entry), OrderedDict())[entry] = None
+    def add(self, work: _Job) -> None:
+        """Append a work to its session's line, or to the suspects."""
+        if work.suspicion is not None:
+            self._suspects.setdefault(_mark_of(work), OrderedDict())[work] = None
             return
-        session = entry.account.id
+        session = work.account.id
         line = self._paused.get(session)
         if line is None:
             line = self._lines.setdefault(session, OrderedDict())
-        line[entry] = None
+        line[work] = None
 
-    def remove(self, entry: _Job) -> None:
-        """Take an entry out, wherever it waits."""
-        if entry.suspicion is not None:
-            _take(self._suspects, _likes(entry), entry)
+    def remove(self, work: _Job) -> None:
+        """Take a work out, wherever it waits."""
+        if work.suspicion is not None:
+            _remove(self._suspects, _mark_of(work), work)
         else:
-            _take(self._lines, entry.account.id, entry)
-            _take(self._paused, entry.account.id, entry)
+            _remove(self._lines, work.account.id, work)
+            _remove(self._paused, work.account.id, work)
 
     @property
     def may_pick(self) -> bool:
-        """Whether there is anybody to pick, or a worker to be given back."""
+        """Whether a work may be picked, or a worker given back."""
         return bool(self._lines or self._suspects or self.reserving)
 
     @property
     def is_paused(self) -> bool:
-        """Whether lines are skipped whose sessions have used up their share."""
+        """Whether some lines are skipped because their sessions have used up their shares."""
         return bool(self._paused)
 
     def resume(self, share_left: Callable[[SessionId], bool]) -> None:
-        """Before picks: lines whose session has room in its share again take turns again.  A
-        group whose dispatch was cut short is done with: by now its worker may serve others, or
-        be dead."""
+        """Prepare a series of picks: lines whose sessions are below their shares again take turns
+        again.  A group whose dispatch was cut short is not continued: its worker may serve others
+        by now, or be dead."""
         self._group = None
         if self._paused:
             for session in [s for s in self._paused if share_left(s)]:
@@ -98,9 +99,9 @@ class Scheduler(Generic[_Job]):
         self, workers: Collection[Worker], share_left: Callable[[SessionId], bool],
         most: float = math.inf,
     ) -> tuple[_Job, Worker] | None:  # fmt: skip
-        """The next dispatch, taken out of the queue, or None if nothing can go.
-        Call it until then: so a group of suspects is dispatched at once.  ``most``: a worker
-        with as many executions gets none but suspects."""
+        """Take the next dispatch out of the queue; None if nothing can be dispatched.  To be called
+        until it returns None, so that a group of suspects is dispatched at once.  ``most``: number
+        of executions from which on a worker gets suspects only."""
         if self._suspects or self.reserving:
             chosen = self._pick_suspect(workers, share_left)
             if chosen is not None:
@@ -115,12 +116,12 @@ class Scheduler(Generic[_Job]):
                 worker = each
         if worker is None:
             return None
-        entry = self._next_entry(share_left)
-        return None if entry is None else (entry, worker)
+        work = self._next_work(share_left)
+        return None if work is None else (work, worker)
 
     def oldest_s(self, share_left: Callable[[SessionId], bool]) -> float | None:
-        """Since when that one waits which waits longest of those that a worker could take;
-        None if there is none."""
+        """Moment since which the oldest of the works that a worker could take waits; None if there
+        is none."""
         firsts = [
             next(iter(line)).queued_s
             for session, line in self._lines.items() if share_left(session)
@@ -137,24 +138,24 @@ class Scheduler(Generic[_Job]):
             self._group = self._next_group(workers, share_left)
         if self._group is None:
             return None
-        worker, likes, more = self._group
-        entry = None
-        room = more and worker.running < worker.capacity and worker.has_numbers()
-        if room and likes in self._suspects:
-            line = self._suspects[likes]
-            entry = next((each for each in line if share_left(each.account.id)), None)
-        if entry is None:
+        worker, mark, more = self._group
+        work = None
+        has_capacity = more and worker.running < worker.capacity and worker.has_numbers()
+        if has_capacity and mark in self._suspects:
+            line = self._suspects[mark]
+            work = next((each for each in line if share_left(each.account.id)), None)
+        if work is None:
             self._group = None
             return self._pick_suspect(workers, share_left)
-        self._group = worker, likes, more - 1
-        self.remove(entry)
-        entry.suspicion = None
-        return entry, worker
+        self._group = worker, mark, more - 1
+        self.remove(work)
+        work.suspicion = None
+        return work, worker
 
     def _next_group(
         self, workers: Collection[Worker], share_left: Callable[[SessionId], bool]
-    ) -> tuple[Worker, _Likes, int] | None:
-        """The next group and its worker; None if there is none of them yet."""
+    ) -> tuple[Worker, _Mark, int] | None:
+        """The next group, its worker and its size; None if no group waits or no worker is idle."""
         others = [worker for worker in workers if worker.duty is not Duty.SUSPECTS]
         serving = len(workers) - len(others)
         places = max(0, max(1, len(workers) // 2) - serving)
@@ -173,37 +174,37 @@ class Scheduler(Generic[_Job]):
 
     def _waiting(
         self, most: int, share_left: Callable[[SessionId], bool]
-    ) -> tuple[_Likes | None, int]:
-        """The next group, and how many groups wait, up to ``most``."""
+    ) -> tuple[_Mark | None, int]:
+        """The mark of the next group, and the number of groups that wait, up to ``most``."""
         first, groups = None, 0
-        for likes, line in self._suspects.items():
+        for mark, line in self._suspects.items():
             if groups >= most:
                 break
-            size = group_most(*likes)
-            room = filter(share_left, (each.account.id for each in line))
-            count = sum(1 for _ in islice(room, size * most))
+            size = group_most(*mark)
+            able = filter(share_left, (each.account.id for each in line))
+            count = sum(1 for _ in islice(able, size * most))
             groups += -(-count // size)
-            first = first or (likes if count else None)
+            first = first or (mark if count else None)
         return first, min(groups, most)
 
-    def _next_entry(self, share_left: Callable[[SessionId], bool]) -> _Job | None:
+    def _next_work(self, share_left: Callable[[SessionId], bool]) -> _Job | None:
         while self._lines:
             session, line = next(iter(self._lines.items()))
             if not share_left(session):
                 self._paused[session] = self._lines.pop(session)
                 continue
-            entry, _ = line.popitem(last=False)
+            work, _ = line.popitem(last=False)
             if line:
                 self._lines.move_to_end(session)
             else:
                 del self._lines[session]
-            return entry
+            return work
         return None
 
 
 def group_most(suspicion: Suspicion, left: int) -> int:
-    """How many suspects of a death may run together, with so many executions left for
-    each: the least ``g`` with ``g^left >= s^(left-1)``."""
+    """Most suspects of a death of ``s`` executions that may run together if each has ``left``
+    executions left: the least ``g`` with ``g^left >= s^(left-1)``."""
     _, size = suspicion
     if left <= 1:
         return 1
@@ -215,14 +216,14 @@ def group_most(suspicion: Suspicion, left: int) -> int:
     return most
 
 
-def _likes(entry: Job) -> _Likes:
-    assert entry.suspicion is not None
-    return entry.suspicion, entry.allowance - entry.executions
+def _mark_of(work: Job) -> _Mark:
+    assert work.suspicion is not None
+    return work.suspicion, work.allowance - work.executions
 
 
-def _take(lines: dict[Any, OrderedDict[_Job, None]], key: Any, entry: _Job) -> None:
+def _remove(lines: dict[Any, OrderedDict[_Job, None]], key: Any, work: _Job) -> None:
     line = lines.get(key)
     if line is not None:
-        line.pop(entry, None)
+        line.pop(work, None)
         if not line:
             del lines[key]

@@ -8,7 +8,7 @@ What a host is told because of a message waits until the record is safe; a host 
 could not be written down, hears nothing and asks again.
 
 Until hosts are welcome (:meth:`ServerHosts.open`), a server that takes nothing over tells the
-hosts of earlier ones that their tenures are over, and hears which have ended.
+hosts of earlier ones that their memberships are over, and hears which have ended.
 """
 
 from __future__ import annotations
@@ -68,17 +68,17 @@ class ServerHosts:
 
     # -- the servers before -----------------------------------------------------
 
-    def end_tenure(self, route: Route, frames: Sequence[Body]) -> ToHost | None:
+    def end_membership(self, route: Route, frames: Sequence[Body]) -> ToHost | None:
         """Answer to a message of a host of an earlier server; None if it needs none.
         ProtocolError if it is no message."""
         hello, _ = decode(frames, most_bytes=self._wire.header_bytes)
         if not isinstance(hello, HostHello):
             return None
         self.earlier.accounted_for(hello.ended)
-        if not hello.epoch and not self.earlier.knows(hello.tenure):
+        if not hello.epoch and not self.earlier.knows(hello.membership):
             return None
-        text = "this is another router, and its tenure is over; it may join anew"
-        refused = HostRefused(hello.tenure, hello.hello, self._router.epoch, OVER, text)
+        text = "this is another router, and its membership is over; it may join anew"
+        refused = HostRefused(hello.membership, hello.hello, self._router.epoch, OVER, text)
         return ToHost(route, (encode(refused),))
 
     def open(self, earlier: EarlierEpochs | None) -> None:
@@ -112,9 +112,11 @@ class ServerHosts:
         """Note that the record could not be written: new hosts hear nothing.  Whether that is
         new, too."""
         is_new = not self._unwritten
-        known = self._written[-1].tenures or frozenset()
+        known = self._written[-1].memberships or frozenset()
         hosts = self.hosts.hosts.items()
-        self._unwritten = frozenset(host.route for tenure, host in hosts if tenure not in known)
+        self._unwritten = frozenset(
+            host.route for membership, host in hosts if membership not in known
+        )
         self._waits = False
         return is_new
 

@@ -1,48 +1,46 @@
-"""Which workers are spoilt: what runs there fails, and what runs on others does not.
+"""Detection of spoilt workers: their executions fail where those of other workers do not.
 
 Theory of operation
 -------------------
 One rollout can use up all descriptors of its worker, or break its CUDA context.  From then on
-everything there fails at once, so that the worker is always the one with the least to do, and
-takes nearly all requests that come.
+every execution there fails at once.  So the worker is always the least loaded one, and gets nearly
+all requests.
 
-A *row* of executions begins with a failure, and is over once as many of them had results as
-failed.  A worker is *suspect* if ``spoilt_after`` more failed than had results, while some other
-worker has less than half of that.  It gets one execution at a time then, only what no other can
-take, and the next one once others have ended as many since its row began, or after
-:data:`RETRY_S`: else it would take all that waits while others are full.  That costs a healthy
-worker little, and ends with its next result.
+A *row* of a worker's executions begins with a failure, and is over once as many of them had results
+as failed.  A worker is *suspect* if its failures exceed its results by ``spoilt_after``, while some
+other worker's excess is less than half of that.  A suspect gets one execution at a time, and only
+one that no other worker can take.  It gets the next one once other workers have ended as many
+executions since its row began, or after :data:`RETRY_S`: else it would take all waiting requests
+while the others are full.  That costs a healthy worker little, and ends with its next result.
 
 A suspect is *spoilt* if chance does not explain its row beside what the others report meanwhile.
 Then it is drained and replaced.  Let ``k`` of the ``r`` executions of a row have failed, and ``m``
 of the ``n`` that others have ended since the row began.  If all workers fail alike, with whatever
-probability, each choice of ``m + k`` out of ``n + r`` is as likely as any other, so that ``k`` or
-more are among the ``r`` with the probability (Fisher's exact test)
+probability, each choice of ``m + k`` out of ``n + r`` is as likely as any other.  So ``k`` or more
+failures are among the ``r`` with the probability (Fisher's exact test)
 
     P(r, k, n, m) = sum of C(m + k, i) * C(n + r - m - k, r - i) / C(n + r, r) over i from k to r
 
 The worker is spoilt once ``P(r, k, n, m) <= A / (r * (r + 1) * (n + 1) * (n + 2))``, with
-``A = 1 / ROLLOUTS``.  Over all ``r`` and ``n`` these bounds add up to ``A``: so however often it is
-asked, and to whomever the router gives work in between, a row that chance began leads to an alarm
-with a probability of at most ``A``.  (Outcomes may be thought of as drawn before, one pile for the
-worker and one for the others; the order in which they are turned over does not change them.)  Each
-row begins with another failure; one of :data:`ROW` executions is taken for over at the next.
-So of ``N`` rollouts on workers that fail alike at most ``N * A`` lead to a false alarm, on average:
-one of a million.
+``A = 1 / ROLLOUTS``.  Over all ``r`` and ``n`` these bounds add up to ``A``.  So a row that chance
+began leads to an alarm with a probability of at most ``A``, however often the test is made and
+whichever workers get work in between.  (All outcomes may be thought of as drawn beforehand, one
+pile for the worker and one for the others; the order in which they are turned over does not change
+them.)  Each row begins with another failure; a row of :data:`ROW` executions is taken for over at
+the next failure.  So on workers that fail alike, ``N`` rollouts lead to ``N * A`` false alarms at
+most, on average: one in a million.
 
 A worker that always fails is found after 8 failures beside 114 results, 12 beside 42 or 32 beside
 15; beside others of which every second execution fails, after 77 beside 64 or 55 beside 256. One
 that fails seven times of eight is found after 24 executions beside 72 results, or after 48 beside
 48 executions of which every tenth fails.
 
-The test takes failures for independent.  Requests that fail together, and that one worker alone
-had room for, may cost that worker its process, once they are done.
+The test assumes that failures are independent.  Requests that fail together, and ran on one worker
+only, may cost a healthy worker its process, once its executions have ended.
 
-Where all workers fail alike the environment is broken, or the model is: none is suspect.  A
+If all workers fail alike, the environment or the model is broken, and no worker is suspect.  A
 failure counts if the environment, the engine or the infrastructure is at fault, not if the policy
 or the caller is (:mod:`.endings`).
-
-Pure.
 """
 
 from __future__ import annotations
@@ -57,10 +55,11 @@ from .endings import Fault, ending_of
 from .terms import Body, Status
 
 ROW: Final = 256
-"""Number of executions after which a row is taken for over: others may fail less than when it
-began."""
+"""Number of executions after which a row ends at the next failure: by then other workers may fail
+more rarely than when it began."""
 RETRY_S: Final = 10.0
-"""A suspect gets an execution so long after its last failure, whatever others end."""
+"""Pause after the last failure of a suspect, in seconds, after which it gets another execution even
+if other workers have ended none."""
 ROLLOUTS: Final = 1_000_000
 """Number of rollouts in which one false alarm is accepted."""
 
@@ -69,7 +68,7 @@ _COUNTS: Final = frozenset({Fault.ENVIRONMENT, Fault.ENGINE, Fault.INFRASTRUCTUR
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Tally:
-    """How many executions have ended on all workers, and how many of them failed."""
+    """Counts of executions: those that have ended, and those of them that failed."""
 
     ended: int = 0
     failed: int = 0
@@ -77,19 +76,19 @@ class Tally:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Results:
-    """The row of a worker's executions that mostly fail, and what there was when it began."""
+    """The current row of a worker, and the counts of all workers at its beginning."""
 
     excess: int = 0
-    """Number of failures less that of results: 0 if no row is open, at most ``spoilt_after``."""
+    """Failures minus results of the row: 0 if no row is open, at most ``spoilt_after``."""
     row: Tally = dataclasses.field(default_factory=Tally)
-    """The executions of the row."""
+    """Executions of the row."""
     before: Tally = dataclasses.field(default_factory=Tally)
-    """Those of all workers when it began."""
+    """Executions of all workers when the row began."""
     last_s: float = 0.0
-    """Moment at which the last of the row failed."""
+    """Moment of the last failure of the row."""
 
     def add(self, failed: bool, everyone: Tally, most: int, now_s: float) -> None:
-        """Another execution has ended; ``most`` is the limit ``spoilt_after``."""
+        """Count an execution that has ended; ``most`` is the limit ``spoilt_after``."""
         if failed:
             if not self.excess or self.row.ended >= ROW:
                 self.row, self.before = Tally(), dataclasses.replace(everyone)
@@ -102,7 +101,7 @@ class Results:
             tally.failed += failed
 
     def may_be_chance(self, everyone: Tally) -> bool:
-        """Whether chance explains the row beside what others have reported meanwhile."""
+        """Whether chance explains the row, compared with what other workers reported meanwhile."""
         row = self.row
         failed = everyone.failed - self.before.failed - row.failed
         return may_be_chance(row.ended, row.failed, self._peers(everyone), failed)
@@ -117,11 +116,11 @@ class Results:
 
 
 def may_be_chance(row: int, failures: int, peers: int, failed: int) -> bool:
-    """Whether chance explains so many ``failures`` in a ``row`` of executions of one worker,
-    beside ``peers`` executions of others of which ``failed`` failed."""
+    """Whether chance explains ``failures`` in a ``row`` of executions of one worker, beside
+    ``peers`` executions of other workers of which ``failed`` failed."""
     every, bad = row + peers, failures + failed
     if failures * every <= row * bad:
-        return True  # no more than the others
+        return True  # it fails no more often than the others
     term = exp(
         _log_choices(bad, failures)
         + _log_choices(every - bad, row - failures)
@@ -140,7 +139,7 @@ def _log_choices(n: int, k: int) -> float:
 
 
 class Judged(Protocol):
-    """The part of a worker by which it is judged."""
+    """The part of a worker by which suspicion is decided."""
 
     results: Results
 
@@ -150,8 +149,8 @@ class Judged(Protocol):
 
 
 def has_failed(status: int, payload: Body) -> bool | None:
-    """Whether an outcome without a result speaks against its worker; None if it says nothing
-    of it."""
+    """Whether an outcome without a result counts as a failure of its worker; None if it is no
+    evidence for or against the worker."""
     if status == Status.ERROR:
         info = error_records.decode(payload)
         if ending_of(info.code, info.verdict).fault in _COUNTS:
@@ -160,7 +159,7 @@ def has_failed(status: int, payload: Body) -> bool | None:
 
 
 def is_suspect(worker: Judged, workers: Collection[Judged], most: int) -> bool:
-    """Whether it mostly fails, and some other worker that may get work does not."""
+    """Whether a worker mostly fails, and some other worker that may get work does not."""
     return worker.results.excess >= most and any(
         peer.accepting and 2 * peer.results.excess < most for peer in workers if peer is not worker
     )

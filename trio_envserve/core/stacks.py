@@ -1,11 +1,11 @@
-"""Where executions stand: who has asked for a stack, until the worker has said it.
+"""Questions of clients for the stack of an execution, until its worker has answered.
 
 Theory of operation
 -------------------
-The worker is asked beside its event loop, which may be blocked, and it may never answer.  So
-nobody waits here: a question is remembered for :data:`ANSWER_S`, and whoever has no answer by
-then asks again.  Few questions are remembered, and a worker is asked for one execution no more
-often than each :data:`AGAIN_S`, however many ask (G10).
+A worker's process is asked beside its event loop, which may be blocked, and may never answer.  So
+the router does not wait: it remembers a question for :data:`ANSWER_S`, and a client without an
+answer by then asks again.  The number of remembered questions is bounded, and a worker is asked for
+one execution at most once in :data:`AGAIN_S`, however many clients ask (G10).
 """
 
 from __future__ import annotations
@@ -19,25 +19,27 @@ from .router_effects import AskWorker, RouterEffect, ToClient
 from .terms import RequestId, Route
 
 EXECUTIONS_MOST = 16
-"""Executions that are asked for at one time."""
+"""Most executions whose stacks are asked for at one time."""
 ROUTES_MOST = 16
-"""Clients that wait for the stack of one."""
+"""Most clients that wait for the stack of one execution."""
 STACK_BYTES = 24 * 1024
-"""A longer text is cut: with all else it fits into a frame of 32 KiB, which any peer takes."""
+"""Most bytes of a stack, so that the answer fits into a frame of 32 KiB: any peer takes that."""
 ANSWER_S = 5.0
+"""Time for which a question is remembered, in seconds."""
 AGAIN_S = 1.0
+"""Least time between two questions to a worker for one execution, in seconds."""
 
 
 @dataclasses.dataclass(slots=True)
 class _Asked:
-    """An execution whose worker was asked."""
+    """The questions for one execution."""
 
     asked_s: float
-    """When it was first asked for; on the awake clock."""
+    """Moment of the first question, on the awake clock."""
     sent_s: float
-    """When the worker was last asked."""
+    """Moment at which the worker was last asked."""
     routes: dict[Route, int]
-    """The routes that wait, with their probes."""
+    """Routes of the clients that wait, with the probes of their questions."""
 
 
 @final
@@ -46,21 +48,21 @@ class Stacks:
 
     def __init__(self) -> None:
         self._asked: dict[tuple[bytes, int], _Asked] = {}
-        """By worker and dispatch."""
+        """Open questions, by worker and dispatch."""
 
     def ask(
         self, execution: Execution | None, route: Route, probe: int, now_s: float
     ) -> list[RouterEffect]:
-        """Somebody asks where this execution stands (None: it does not run)."""
+        """Take in a client's question for the stack of an execution; None if that does not run."""
         if execution is None:
             return [_answer(route, probe, "over")]
-        place = execution.worker.id, execution.number
-        asked = self._asked.get(place)
+        dispatch = execution.worker.id, execution.number
+        asked = self._asked.get(dispatch)
         if asked is None:
             self._drop_old(now_s)
             if len(self._asked) >= EXECUTIONS_MOST:
                 return [_answer(route, probe, "busy")]
-            asked = self._asked[place] = _Asked(now_s, now_s - AGAIN_S, {})
+            asked = self._asked[dispatch] = _Asked(now_s, now_s - AGAIN_S, {})
         if route not in asked.routes and len(asked.routes) >= ROUTES_MOST:
             return [_answer(route, probe, "busy")]
         asked.routes[route] = probe
@@ -68,11 +70,10 @@ class Stacks:
             return []
         asked.sent_s = now_s
         request = RequestId(execution.session.id, execution.sequence)
-        return [AskWorker(*place, str(request))]
+        return [AskWorker(*dispatch, str(request))]
 
     def taken(self, worker: bytes, number: int, text: str) -> list[RouterEffect]:
-        """A worker has said where one of its executions stands.  It may say any text, and
-        unasked."""
+        """Pass on a worker's answer.  A worker may send any text, and unasked."""
         asked = self._asked.pop((worker, number), None)
         if asked is None:
             return []
@@ -83,9 +84,9 @@ class Stacks:
         ]
 
     def _drop_old(self, now_s: float) -> None:
-        old = [place for place, each in self._asked.items() if now_s - each.asked_s >= ANSWER_S]
-        for place in old:
-            del self._asked[place]
+        old = [key for key, each in self._asked.items() if now_s - each.asked_s >= ANSWER_S]
+        for key in old:
+            del self._asked[key]
 
 
 def _answer(route: Route, probe: int, state: str, **more: Any) -> ToClient:

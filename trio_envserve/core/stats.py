@@ -64,7 +64,7 @@ def status(router: Counted) -> dict[str, Any]:
         stage = router.closing.stage.value
         status, reason = ServerStatus.STOPPING, f"the server is stopping ({stage})"
     elif pool.is_silent():
-        status, reason = ServerStatus.SILENT, "no worker gives a sign of life"
+        status, reason = ServerStatus.SILENT, "no worker sends heartbeats"
     elif ready:
         status = ServerStatus.READY
     elif pool.is_broken():

@@ -21,7 +21,7 @@ Epoch: TypeAlias = bytes
 Incarnation: TypeAlias = bytes
 """128 random bits, fresh for each worker process."""
 
-Tenure: TypeAlias = bytes
+Membership: TypeAlias = bytes
 """128 random bits, fresh for each time that a host joins a router."""
 
 Route: TypeAlias = bytes

@@ -1,29 +1,30 @@
-"""The worker's side of its link to the router.
+"""The worker's end of its link to the router: inputs, effects, and the machine between them.
 
 Theory of operation
 -------------------
-:meth:`WorkerCore.take` is given an input (:mod:`.worker`) and gives the effects
-(:mod:`.worker`), in order; the shell carries them out.  Nothing else changes a
-worker.
+:meth:`WorkerCore.take` is called with an input and returns the effects in order; the shell
+carries them out.  Nothing else changes a worker.
 
-Dispatches are numbered per incarnation, and each number is run at most once:
-``seen`` remembers them all, as spans.  A dispatch for another incarnation, or
-with a number seen before, is not run (G5).  A stop for a number that has not
-arrived is remembered, so that a cancel may overtake its dispatch (G7).
+Dispatches are numbered per incarnation, and each number is run at most once: ``seen`` has all
+numbers that have arrived, as spans.  A dispatch for another incarnation, or with a number seen
+before, is not run (G5).  A stop for a number that has not arrived is remembered, so that a cancel
+may overtake its dispatch (G7).
 
-An outcome is kept until a :class:`~.messages.Statement` shows that the router has
-it, and sent again when a Statement that answers a *later* beat still wants it:
-then it was lost, not merely under way.  Of one above ``announce_bytes`` only the
-size is sent at first, in the same way, until a :class:`~.messages.Fetch` asks for
-it; from then on it is like any other.  Those that come while ``most_held_bytes`` of
-them are in memory are to be parked elsewhere.  Large outcomes do not wait for the next
-beat of the clock: after some megabytes of them there is one at once, or a busy
-worker would hold gigabytes that the router has long had (G8).
+An outcome is kept until a :class:`~.messages.Statement` shows that the router has it.  It is sent
+again when a Statement that answers a *later* beat still wants it: then it was lost, not merely
+under way.  Of an outcome above ``announce_bytes`` only the size is sent at first, and repeated in
+the same way, until a :class:`~.messages.Fetch` asks for the outcome itself.  While
+``most_held_bytes`` of these are in memory, further ones are to be parked elsewhere.  After each
+:data:`BEAT_BYTES` of sent outcomes the worker sends an extra beat: else a busy worker would hold
+gigabytes that the router has long received (G8).
 
-A delta is sent once and not kept, since the outcome has all of it.  From one statement of
-the router to the next no more of them leave than ``DELTAS_BYTES``; the others are dropped,
-and their numbers show it.  The last notes of executions leave with the beats of the clock
-(:mod:`.worker`).
+A delta is sent once and not kept, since the outcome contains its text.  Between two statements of
+the router at most :data:`DELTAS_BYTES` of deltas are sent; further ones are dropped, and the gap in
+their numbers shows it.
+
+The last note (:mod:`.notes`) of an execution replaces the one before.  Changed notes are sent with
+the beats of the clock (:class:`UnsentNotes`).  A lost note is not repeated: the next note, or the
+outcome, says more.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ from .worker_messages import WorkerNotes
 
 
 class EnvironmentReady(NamedTuple):
-    """The environment is set up.  Given before each beat until the worker is
+    """The environment is set up.  To be given before each beat until the worker is
     :attr:`~.worker.WorkerCore.acknowledged`."""
 
     pid: int
     environment: str
     rerun: bool
     capacity: int = CAPACITY
-    """Executions at once."""
+    """Number of executions that the worker takes at once."""
 
 
 class SetUpFailed(NamedTuple):
@@ -61,7 +62,7 @@ class SetUpFailed(NamedTuple):
 
 
 class BeatDue(NamedTuple):
-    """It is time for a beat, with these statistics."""
+    """The clock asks for a beat, with these statistics."""
 
     stats: dict[str, Any]
 
@@ -73,16 +74,16 @@ class RouterMessage(NamedTuple):
 
 
 class DeltaMade(NamedTuple):
-    """An execution says one piece of what it will come to, after so many others that were
-    dropped before they got here."""
+    """An execution has made a piece of its outcome."""
 
     number: int
     payload: bytes
     skipped: int = 0
+    """Number of earlier pieces that were dropped since the last input."""
 
 
 class NoteMade(NamedTuple):
-    """An execution has noted how far it is; see :mod:`.notes`."""
+    """An execution has written a note; see :mod:`.notes`."""
 
     number: int
     note: bytes
@@ -98,7 +99,7 @@ class OutcomeMade(NamedTuple):
 
 
 class OutcomeParked(NamedTuple):
-    """The outcome of this execution is elsewhere now, and reads as ``payload``."""
+    """The outcome of an execution was parked, and can be read as ``payload``."""
 
     number: int
     payload: Body
@@ -119,18 +120,18 @@ class Run(NamedTuple):
     client: str
     body: Body
     traceparent: str | None = None
-    """The span below which those of the execution are."""
+    """Parent of the execution's spans."""
 
 
 class CancelRun(NamedTuple):
-    """Cancel an execution; its end is still to be reported."""
+    """Cancel an execution; its outcome is still to be given."""
 
     number: int
 
 
 class Park(NamedTuple):
-    """Put this outcome where it takes no memory, and say so with
-    :class:`~.worker.OutcomeParked`; it stays where it is if that cannot be done."""
+    """Write an outcome to where it takes no memory, then give :class:`OutcomeParked`; if that
+    fails, the outcome stays in memory."""
 
     number: int
     payload: SentBody
@@ -143,40 +144,41 @@ class ToRouter(NamedTuple):
     message: Message
     body: SentBody | None = None
     client: str = ""
-    """Of an outcome and of a delta: whose they are."""
+    """Name of the client to which an outcome or a delta belongs."""
 
     @property
     def frames(self) -> tuple[Body, ...]:
-        """Of the message alone, each in one piece."""
+        """The frames of this message alone, each in one piece."""
         return (*map(whole, next(frames_to_router((self,)))),)
 
 
-def frames_to_router(said: Iterable[ToRouter]) -> Iterator[tuple[SentBody, ...]]:
-    """The frames of these messages, in this order.  Those of one client share batches."""
-    for (incarnation, client), each in groupby(said, _OF):
+def frames_to_router(effects: Iterable[ToRouter]) -> Iterator[tuple[SentBody, ...]]:
+    """The frames of these messages, in this order; neighbours of one client share batches."""
+    for (incarnation, client), each in groupby(effects, _SENDER_AND_CLIENT):
         for header, *body in in_batches((one.message, one.body) for one in each):
             yield (incarnation, client.encode(), header, *body) if body else (incarnation, header)
 
 
-_OF = attrgetter("incarnation", "client")
+_SENDER_AND_CLIENT = attrgetter("incarnation", "client")
 
 
 class Exit(NamedTuple):
-    """Tear down and exit: there is no more work to come."""
+    """Tear the environment down and exit: no more work comes."""
 
 
 WorkerEffect: TypeAlias = Run | CancelRun | Park | ToRouter | Exit
-"""Everything that a worker can have done."""
+"""Everything that a worker's shell must be able to do."""
 
 
 MESSAGE_BYTES = 16 * 1024
-"""Of notes in one message: so it fits into a frame of 32 KiB, which any peer takes."""
+"""Most bytes of notes in one message, which then fits into a frame of 32 KiB: any peer takes
+that."""
 
 BEAT_MESSAGES = 4
-"""Messages of notes that leave with one beat; the others leave with later ones."""
+"""Most messages of notes that are sent with one beat; further notes wait for later beats."""
 
 _RECORD_BYTES = 32
-"""Each note counts so much besides its bytes: for its number, and its part of the work."""
+"""Bytes that each note counts besides its own, for its number and the work that it makes."""
 
 
 @final
@@ -186,22 +188,22 @@ class UnsentNotes:
     def __init__(self) -> None:
         self._last: dict[int, bytes] = {}
         self._unanswered = False
-        """Whether the router has not said anything since notes were sent to it."""
+        """Whether the router has answered no beat since notes were sent to it."""
 
     def keep(self, number: int, note: bytes) -> None:
-        """This dispatch has a new note.  One that waits keeps its place."""
+        """Set the note of a dispatch.  It replaces a waiting one without going to the end."""
         self._last[number] = note
 
     def drop(self, number: int) -> None:
-        """This dispatch has ended."""
+        """Forget the note of a dispatch that has ended."""
         self._last.pop(number, None)
 
     def answered(self) -> None:
-        """The router has answered a beat, so it takes what comes."""
+        """Note that the router has answered a beat, so it reads what is sent."""
         self._unanswered = False
 
     def take(self) -> Iterator[WorkerNotes]:
-        """The notes that leave with this beat: none, while the router does not answer (G8)."""
+        """The notes to send with a beat: none while the router answers no beats (G8)."""
         if self._unanswered:
             return
         for _ in range(BEAT_MESSAGES):
@@ -218,36 +220,38 @@ class UnsentNotes:
 
 
 NUMBERS_MOST = 1 << 16
-"""Most dispatches that one message may name: each is looked at, and no router has
-given that many to one worker."""
+"""Most dispatches that one message may name: each costs a step, and no router has given that many
+to one worker."""
 
 
 BEAT_BYTES = 8 * MIB
-"""After so many bytes of outcomes a beat asks which of them the router has."""
+"""Bytes of sent outcomes after which an extra beat asks which of them the router has."""
 
 
 DELTA_BYTES = MIB
-"""A larger delta is not sent."""
+"""Most bytes of a delta; a larger one is dropped."""
 
 DELTAS_BYTES = 8 * MIB
-"""All deltas that are sent from one statement of the router to the next."""
+"""Most bytes of deltas between two statements of the router."""
 
 DELTA_RECORD_BYTES = 1024
-"""Each counts so much besides its bytes: an environment may say millions of empty ones."""
+"""Bytes that each delta counts besides its own: an environment may make millions of empty ones."""
 
 
 @dataclasses.dataclass(slots=True)
 class _Kept:
-    said: ToRouter
+    """An outcome that the router is not known to have."""
+
+    message: ToRouter
     payload: SentBody
     after_beat: int
-    """The last beat that was sent before it, or its announcement, was."""
+    """Number of the last beat before it, or its announcement, was last sent."""
     announcement: ToRouter | None = None
-    """The announcement that is sent in their place until the router asks for them."""
+    """The announcement that is sent in its place; None once the router has asked for it."""
     known: bool = False
-    """Whether the router has the announcement, and has no room yet."""
+    """Whether the router has the announcement, and no memory for the outcome yet."""
     held_bytes: int = 0
-    """Its part of the memory for large outcomes."""
+    """Its part of the memory for large outcomes, in bytes."""
 
 
 class WorkerCore:
@@ -262,28 +266,37 @@ class WorkerCore:
         self.announce_bytes = announce_bytes
         self.most_held_bytes = most_held_bytes
         self.held_bytes = 0
-        """Of large outcomes, in memory."""
+        """Bytes of large outcomes in memory."""
         self.acknowledged = False
         """Whether the router has answered the hello."""
         self.running: dict[int, tuple[RequestId, str]] = {}
+        """Request and client of each running execution, by the number of its dispatch."""
         self.seen = Ranges()
+        """Numbers of all dispatches that have arrived."""
         self.fenced = 0
+        """Number of messages for other incarnations."""
         self.repeated = 0
+        """Number of dispatches whose number had been seen."""
         self.malformed = 0
+        """Number of malformed messages."""
         self._kept: dict[int, _Kept] = {}
         self._stopped_early: set[int] = set()
+        """Dispatches that were stopped before they arrived."""
         self._cancelled: set[int] = set()
+        """Running executions that were told to stop."""
         self._beat = 0
+        """Number of the last beat."""
         self._stats: dict[str, Any] = {}
         self._bytes_since_beat = 0
+        """Bytes of outcomes that were sent since the last beat."""
         self._deltas: dict[int, int] = {}
-        """How many deltas each dispatch has had, sent or dropped."""
+        """Number of deltas of each running execution, sent or dropped."""
         self._deltas_bytes = 0
-        """Of those that were sent since the last statement."""
+        """Bytes of deltas that were sent since the last statement."""
         self._notes = UnsentNotes()
 
     def take(self, given: WorkerInput) -> list[WorkerEffect]:
-        """Take one input in; what must be done, in order."""
+        """Take in an input; returns the effects in order."""
         return _INPUTS[type(given)](self, given)
 
     # -- inputs ---------------------------------------------------------------
@@ -324,7 +337,7 @@ class WorkerCore:
             return []
 
     def _delta_made(self, given: DeltaMade) -> list[WorkerEffect]:
-        """It is sent, if there is room; of what has ended, or was cancelled, nothing is."""
+        """Send a delta if it is within the bounds and its execution runs and is not cancelled."""
         number, payload, skipped = given
         if number not in self.running or number in self._cancelled:
             return []
@@ -335,18 +348,18 @@ class WorkerCore:
             return []
         self._deltas_bytes += size_bytes
         (session, sequence), client = self.running[number]
-        said = messages.WorkerDelta(session, sequence, number, delta)
-        return [ToRouter(self.incarnation, said, payload, client)]
+        message = messages.WorkerDelta(session, sequence, number, delta)
+        return [ToRouter(self.incarnation, message, payload, client)]
 
     def _note_made(self, given: NoteMade) -> list[WorkerEffect]:
-        """It waits for a beat; of what has ended, or was cancelled, nothing is sent."""
+        """Keep a note for the next beat if its execution runs and is not cancelled."""
         number, note = given
         if number in self.running and number not in self._cancelled:
             self._notes.keep(number, note)
         return []
 
     def _outcome_made(self, given: OutcomeMade) -> list[WorkerEffect]:
-        """It is kept until the router has it."""
+        """Send an outcome or its announcement, and keep it until the router has it."""
         number, status, payload, duration_s = given
         request, client = self.running.pop(number)
         self._deltas.pop(number, None)
@@ -355,8 +368,8 @@ class WorkerCore:
         outcome = messages.WorkerOutcome(
             request.session, request.sequence, number, status, duration_s
         )
-        said = ToRouter(self.incarnation, outcome, payload, client)
-        kept = self._kept[number] = _Kept(said, payload, self._beat)
+        message = ToRouter(self.incarnation, outcome, payload, client)
+        kept = self._kept[number] = _Kept(message, payload, self._beat)
         if len(payload) <= self.announce_bytes:
             return self._give(kept)
         kept.announcement = self._send(
@@ -372,7 +385,7 @@ class WorkerCore:
         number, payload = given
         kept = self._kept.get(number)
         if kept is not None:
-            kept.payload, kept.said = payload, kept.said._replace(body=payload)
+            kept.payload, kept.message = payload, kept.message._replace(body=payload)
             self._release(kept)
         return []
 
@@ -413,7 +426,8 @@ class WorkerCore:
         return effects
 
     def _fetch(self, numbers: Ranges, later: Ranges) -> list[WorkerEffect]:
-        """The router has room for announced outcomes; or has none yet, and knows them."""
+        """Send the announced outcomes that the router asks for, and stop announcing those that it
+        has no memory for yet."""
         effects: list[WorkerEffect] = []
         for number, kept in self._kept.items():
             kept.known = kept.known or number in later
@@ -425,16 +439,16 @@ class WorkerCore:
     def _give(self, kept: _Kept) -> list[WorkerEffect]:
         """Send an outcome for the first time."""
         kept.after_beat = self._beat
-        effects: list[WorkerEffect] = [kept.said]
+        effects: list[WorkerEffect] = [kept.message]
         self._bytes_since_beat += len(kept.payload)
         if self._bytes_since_beat >= BEAT_BYTES:
             effects.append(self._send_beat())
         return effects
 
     def _state(self, state: Statement, live: Ranges, cancelled: Ranges) -> list[WorkerEffect]:
-        """The router's statement: repair what differs."""
+        """Take in the router's statement, and repair what differs."""
         self.acknowledged = True
-        if not state.beat:  # it may be another router than the one that knows of outcomes
+        if not state.beat:  # perhaps a new router, which knows of no announcement
             for kept in self._kept.values():
                 kept.known = False
         self._deltas_bytes = 0
@@ -448,14 +462,15 @@ class WorkerCore:
             elif number in live and kept.after_beat < state.beat:
                 kept.after_beat = self._beat
                 if kept.announcement is None:
-                    effects.append(kept.said)
+                    effects.append(kept.message)
                 elif not kept.known:
                     effects.append(kept.announcement)
         return effects + self._absent(live, cancelled)
 
     def _absent(self, live: Ranges, cancelled: Ranges) -> list[WorkerEffect]:
-        """Live dispatches that never arrived: decline the cancelled, ask for the rest.  And
-        decline those of which nothing is kept: an earlier router has had the outcome."""
+        """Of the live dispatches that are neither running nor kept, ask for those that never
+        arrived.  Decline the cancelled ones, and those that have ended here: an earlier router
+        has had their outcome."""
         missing, declined = Ranges(), Ranges()
         for number in live:
             if number in self.running or number in self._kept:
@@ -474,7 +489,7 @@ class WorkerCore:
         return effects
 
     def _send_beat(self) -> ToRouter:
-        """A sign of life, answered with the router's statement."""
+        """A beat, which the router answers with its statement."""
         self._beat += 1
         self._bytes_since_beat = 0
         return self._send(messages.Beat(self._beat, self.seen.flat(), self._stats))
@@ -496,7 +511,7 @@ _INPUTS: dict[type, Callable[..., list[WorkerEffect]]] = {
 
 
 def _numbers(flat: list[int]) -> Ranges:
-    """The dispatches that a message names."""
+    """The dispatch numbers of a message.  ProtocolError if there are too many."""
     numbers = Ranges.from_flat(flat)
     if len(numbers) > NUMBERS_MOST:
         raise ProtocolError(f"{len(numbers)} dispatches named at once")
@@ -504,7 +519,7 @@ def _numbers(flat: list[int]) -> Ranges:
 
 
 def never_began(request: RequestId) -> ErrorInfo:
-    """The record of an execution that was cancelled before it began."""
+    """The error of an execution that was cancelled before it began."""
     return ErrorInfo(
         code="cancelled",
         verdict=Verdict.DID_NOT_RUN,

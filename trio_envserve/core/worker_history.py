@@ -1,4 +1,4 @@
-"""The history of workers, for statistics alone: their own figures, and their ends."""
+"""Statistics that workers report of themselves, and the ends of the last workers."""
 
 from __future__ import annotations
 
@@ -10,74 +10,76 @@ from .router_effects import Lost
 from .terms import one_line, worker_name
 
 DEATHS = 20
-"""So many ends of workers are told, the last ones."""
+"""Number of ended workers that are kept for the statistics, the last ones."""
 
 WHY_BYTES = 1024
-"""A longer reason of one is cut."""
+"""Most bytes of the reason of an end; a longer one is cut."""
 
 
 STATISTICS_MOST = 64
-"""Statistics of one worker; it says some thirty of its own."""
+"""Most statistics of one worker; this package's workers report about thirty."""
 
 NAME_CHARACTERS = 64
+"""Most characters of a statistic's name."""
 NUMBER_MOST = 2**63
+"""Bound of a statistic's absolute value, exclusive."""
 
 
-def checked(said: dict[str, Any]) -> tuple[dict[str, float], int]:
-    """A worker's entries that are statistics, and how many of its
-    entries are not.
+def checked(reported: dict[str, Any]) -> tuple[dict[str, float], int]:
+    """The statistics among the entries that a worker reports, and the number of other entries.
 
-    A statistic is a finite number below :data:`NUMBER_MOST` under a short printable
-    name.  So nothing that a worker says can raise where statistics are added up,
-    written or sent, and it cannot make the answer to another one's question large.
+    A statistic is a finite number below :data:`NUMBER_MOST` under a short printable name.  So no
+    report of a worker can raise an exception where statistics are summed, written or sent, or make
+    the answer to a client's question large.
     """
     taken = {
         name: value
-        for name, value in said.items()
+        for name, value in reported.items()
         if type(value) in (int, float)
         and abs(value) < NUMBER_MOST  # false for what is not a number
         and len(name) <= NAME_CHARACTERS
         and name.isprintable()
     }
     taken = dict(list(taken.items())[:STATISTICS_MOST])
-    return taken, len(said) - len(taken)
+    return taken, len(reported) - len(taken)
 
 
 class Death(NamedTuple):
-    """How a worker has ended."""
+    """The end of a worker."""
 
     worker: str
     why: str
     at_s: float
-    """On the awake clock."""
+    """Moment of the end, on the awake clock."""
     lost: int
-    """Executions that were lost with it."""
+    """Number of executions that were lost with it."""
 
 
 class WorkerHistory:
-    """The statistics of the workers that live, and the deaths of the last ones."""
+    """The statistics of the living workers, and the ends of the last dead ones."""
 
     def __init__(self) -> None:
         self.stats: dict[bytes, dict[str, Any]] = {}
         """The last statistics of each worker."""
         self.bad_statistics = 0
-        """How much of what workers said of themselves is not."""
+        """Number of reported entries that are no statistics."""
         self.deaths: deque[Death] = deque(maxlen=DEATHS)
-        """How the last workers have ended, the newest one last."""
+        """Ends of the last workers, the newest one last."""
         self.models_of_the_dead = ModelTotals()
-        """The model calls of workers that are proven dead, as far as they have said."""
+        """Model calls of workers that are proven dead, as far as they were reported."""
 
-    def said(self, worker: bytes, statistics: Any) -> None:
-        """A worker says this of itself."""
+    def reported(self, worker: bytes, statistics: Any) -> None:
+        """Take in the statistics that a worker reports of itself."""
         self.stats[worker], bad = checked(statistics)
         self.bad_statistics += bad
 
     def died(self, end: Lost, now_s: float, lost: int) -> str:
-        """A worker is proven dead, and so many executions with it; its name."""
+        """Note the proven death of a worker, with which ``lost`` executions died; returns its
+        name."""
         name = worker_name(end.worker, end.host)
         self.deaths.append(Death(name, one_line(end.why, WHY_BYTES), now_s, lost))
         return name
 
     def over(self, worker: bytes) -> None:
-        """It will say no more."""
+        """Forget the statistics of a dead worker, but for its model calls."""
         self.models_of_the_dead.take(self.stats.pop(worker, {}))

@@ -1,7 +1,7 @@
 """Every message between workers and the router.
 
-A class *is* the schema of a header (:mod:`.messages`): its fields in this order, each
-annotation with a checker and the CDDL of the field.
+Each class is the schema of a header (:mod:`.messages`): its fields in their order, each annotated
+with its check and its CDDL.
 """
 
 from __future__ import annotations

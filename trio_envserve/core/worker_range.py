@@ -1,4 +1,4 @@
-"""How many workers a pool may have."""
+"""The number of workers that a pool may have: fixed, or a range."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from .errors import ConfigError
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WorkerRange:
-    """From ``least`` to ``most`` workers: as many as there is work for (the page on
-    operations).  As text it is ``2..64``.  Raises ConfigError."""
+    """A range of the number of workers, which follows the work (see the page on operations).  As
+    text it is ``2..64``.  Raises ConfigError."""
 
     least: int
     """Fewest workers."""
@@ -36,7 +36,7 @@ class WorkerRange:
         """Read ``4`` or ``2..64``.  Raises ConfigError.
 
         Args:
-            text: Such a number or range.
+            text: Number or range.
         """
         least, dots, most = text.strip().partition("..")
         if not all(part.isascii() and part.isdigit() for part in (least, most if dots else "0")):
@@ -45,17 +45,17 @@ class WorkerRange:
 
 
 def most_of(workers: int | WorkerRange) -> int:
-    """How many there are at most."""
+    """Most workers of a number or range."""
     return workers.most if isinstance(workers, WorkerRange) else workers
 
 
 def least_of(workers: int | WorkerRange) -> int:
-    """How many there are at least."""
+    """Fewest workers of a number or range."""
     return workers.least if isinstance(workers, WorkerRange) else workers
 
 
 def check_workers(workers: Any, *, least: int) -> None:
-    """ConfigError if it is no range, and no number from ``least`` on."""
+    """ConfigError unless ``workers`` is a range or a number that is at least ``least``."""
     if isinstance(workers, WorkerRange):
         return
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < least:

@@ -1,19 +1,18 @@
-"""The router's side of the worker link: which workers there are, and what they say.
+"""The router's end of the links to workers: the workers that said hello, and their messages.
 
 Theory of operation
 -------------------
 :class:`~.lives.Pool` decides about processes, and :class:`~.dispatches.Dispatches`
-about what runs on them.  A message counts only if it comes from the incarnation that
-this server gave to that worker (G5): everything else is counted and ignored.
+about the executions on them.  A message counts only if it names the incarnation that
+this server gave to that worker (G5): every other message is counted and ignored.
 
-Losses on the link are repaired by statements, not by remembering to retry:
-every :class:`~.messages.Beat` is answered by :class:`~.messages.Statement`, what
-the router holds.  From it the worker sends again what the router still wants,
-drops what it does not, and names the dispatches that never arrived.
+Losses on a link are repaired by statements, not by remembered retries: every
+:class:`~.messages.Beat` of a worker is answered by a :class:`~.messages.Statement` of what the
+router holds.  From it the worker sends again the outcomes that the router still wants, drops the
+others, and names the dispatches that never arrived.
 
-An execution ends by its report or by ``Lost``, and is then handed to the
-router as :class:`~.workforce.ExecutionEnded`.  When a worker must go is decided in
-:mod:`.workforce`.
+An execution ends by its report or by ``Lost``, and the router gets it as an
+:class:`ExecutionEnded`.  :class:`Turnover` decides when a worker is drained or killed.
 """
 
 from __future__ import annotations
@@ -52,23 +51,26 @@ from .worker_history import WorkerHistory
 
 
 class ExecutionEnded(NamedTuple):
-    """An execution has ended: with an outcome, or, if None, with its worker."""
+    """An execution has ended."""
 
     execution: Execution
     kept: RetainedOutcome | None
+    """Its outcome; None if it ended with its worker, or was cancelled before it arrived."""
     why: str
+    """Reason of its worker's death, or of its cancel, for people."""
     suspicion: Suspicion | None = None
+    """Its worker, and the number of executions that died with that; None unless it has died."""
 
 
 class Stray(NamedTuple):
-    """An outcome came from an execution that had already ended."""
+    """An outcome of an execution that had already ended."""
 
     session: bytes
     sequence: int
 
 
 class DeltaReceived(NamedTuple):
-    """An execution has said one piece of its outcome."""
+    """One piece of the outcome of a running execution."""
 
     execution: Execution
     delta: int
@@ -76,23 +78,26 @@ class DeltaReceived(NamedTuple):
 
 
 class NotesReceived(NamedTuple):
-    """These executions have noted how far they are."""
+    """New notes of running executions."""
 
     executions: list[Execution]
+    """Executions that have a new :attr:`~.executions.Execution.note`."""
 
 
 class MalformedRow(NamedTuple):
-    """A row of a batch says what cannot be.  The other rows are as if it were not there."""
+    """A row of a batch that contradicts what the router knows; the other rows count."""
 
     text: str
+    """The contradiction, for people."""
 
 
 WorkerReport: TypeAlias = ExecutionEnded | Stray | DeltaReceived | NotesReceived | MalformedRow
-"""The router's reading of a message of a worker."""
+"""What a message of a worker comes to, for the router."""
 
 
 class Turnover:
-    """Decides by what runs on a worker; what follows for its process is the pool's part."""
+    """Decides which workers get work, which are drained and which are killed, by what runs on them;
+    the pool carries it out."""
 
     def __init__(self, pool: Pool, workers: Mapping[bytes, Worker], limits: ServerLimits) -> None:
         self._pool = pool
@@ -100,10 +105,10 @@ class Turnover:
         self._limits = limits
         self._tally = spoilt.Tally()
         self._failing = False
-        """Whether some worker has as many failures in a row as make it suspect."""
+        """Whether some worker has enough failures in a row to be suspect."""
 
     def check(self, now_s: float) -> list[RouterEffect]:
-        """Drain, retire or kill those whose time has come."""
+        """Drain, retire or kill the workers that are due for it."""
         return [
             effect for worker in self._workers.values() for effect in self._check(worker, now_s)
         ]
@@ -117,7 +122,7 @@ class Turnover:
         if ignored_s >= limits.cancel_kill_s or (
             ignored_s >= limits.cancel_grace_s and worker.only_abandoned()
         ):
-            why = f"an execution ignores its cancel for {ignored_s:.0f} s"
+            why = f"an execution has ignored its cancel for {ignored_s:.0f} s"
             return list(self._pool.step(life, LifeInput.KILL, now_s, why))
         if worker.suspect:
             self._suspect(worker, now_s)
@@ -133,10 +138,10 @@ class Turnover:
         return effects
 
     def reported(self, worker: Worker, failed: bool, now_s: float) -> list[RouterEffect]:
-        """One of its executions has failed, or has a result: decide anew who is suspect, and
-        drain who is spoilt."""
+        """Take in that an execution of a worker has failed or has a result: decide anew which
+        workers are suspect, and drain the spoilt ones."""
         if not (failed or self._failing or worker.results.excess):
-            self._tally.ended += 1  # nearly always: in few steps
+            self._tally.ended += 1  # by far the most frequent case, so a short way
             return []
         most = self._limits.spoilt_after
         worker.results.add(failed, self._tally, most, now_s)
@@ -174,19 +179,19 @@ class Turnover:
         worker.resting = worker.suspect and not worker.results.may_try(self._tally, most, now_s)
 
     def refresh(self, now_s: float) -> None:
-        """Decide anew who may get work.  After anything that ends a life: what
-        is dispatched to a process on its way out is lost for nothing."""
+        """Decide anew which workers may get work.  To be called after each input that may end a
+        life: a dispatch to a process that is ending would be lost."""
         for worker in self._workers.values():
             self.refresh_one(worker, now_s)
 
     def refresh_one(self, worker: Worker, now_s: float) -> None:
-        """Decide anew whether this one may."""
+        """Decide anew whether a worker may get work."""
         life = self._pool.lives[worker.id]
         patient = _ignored_s(worker, life, now_s) < self._limits.cancel_grace_s
         worker.accepting = patient and self._pool.accepts(life)
 
     def retire_all(self, now_s: float) -> list[RouterEffect]:
-        """Start no more and end every worker once it has no work."""
+        """Start no further workers, and end each one once it has no work."""
         self._pool.stop()
         effects: list[RouterEffect] = []
         for life in list(self._pool.lives.values()):
@@ -197,7 +202,7 @@ class Turnover:
         return effects
 
     def kill_all(self, now_s: float) -> list[RouterEffect]:
-        """End every process now."""
+        """Kill every process now."""
         self._pool.stop()
         effects: list[RouterEffect] = []
         for life in list(self._pool.lives.values()):
@@ -207,19 +212,19 @@ class Turnover:
 
 
 def _ignored_s(worker: Worker, life: Life, now_s: float) -> float:
-    """For how long an execution on it has ignored its cancel."""
+    """Duration for which an execution on a worker has ignored its cancel; 0 if none does."""
     stopped_s = worker.oldest_stop_s()
     return 0.0 if stopped_s is None else life.counted_s(stopped_s, now_s)
 
 
 ENVIRONMENT_BYTES = 256
-"""A longer name of an environment is cut."""
+"""Most bytes of an environment's name; a longer one is cut."""
 DURATIONS = 512
-"""Of so many executions the typical duration is told."""
+"""Number of the latest executions of which the typical duration is told."""
 
 
 class Workforce:
-    """The workers, and what they say."""
+    """The workers that said hello, and the reader of their messages."""
 
     def __init__(
         self, pool: Pool, limits: ServerLimits, header_bytes: int, dispatches: Dispatches
@@ -231,21 +236,23 @@ class Workforce:
         self.header_bytes = header_bytes
         self.workers: dict[bytes, Worker] = {}
         self.sites: dict[str, Site] = {}
-        """The machines that have them, by the name of the host; this one has none."""
+        """Machines with workers, by the name of the host; the name of this machine is empty."""
         self.out = dispatches.out
-        """Effects, in order; the dispatcher takes them."""
+        """Effects, in order; the router takes them out."""
         self.environment = ""
+        """Name of the environment; empty until a worker has said it."""
         self.rerun = False
+        """Whether the environment consents to further executions."""
         self.capacity = limits.worker_capacity or CAPACITY
-        """Executions at once on one worker, as the newest said."""
+        """Executions that one worker takes at once, as the newest worker has said."""
         self.fenced = 0
-        """Messages from what is not, or no longer, a worker of this server."""
+        """Number of messages from processes that are not, or no longer, workers of this server."""
         self.strays = 0
-        """Outcomes of executions that had already ended."""
+        """Number of outcomes of executions that had already ended."""
         self.durations: deque[float] = deque(maxlen=DURATIONS)
-        """How long the code of the last ones took that were not cancelled."""
+        """Durations of the code of the latest executions that were not cancelled, in seconds."""
         self.runs = Durations()
-        """From the dispatch to the worker's word that the code has ended."""
+        """Durations from the dispatch to the worker's report that the code has ended."""
         self.pausing = Pausing(limits)
         self.history = WorkerHistory()
         self.turnover = Turnover(pool, self.workers, limits)
@@ -253,19 +260,21 @@ class Workforce:
     # -- messages -------------------------------------------------------------
 
     def message(self, frames: Sequence[Body], now_s: float) -> Sequence[WorkerReport]:
-        """A message from a worker: id, incarnation, then a header, or for an outcome and
-        a delta client id, header and payload.  ProtocolError if malformed."""
+        """Read a message from a worker.  ProtocolError if it is malformed.
+
+        ``frames``: the worker's id, the incarnation, then a header; of outcomes and deltas the
+        client id, a header and a payload."""
         life = self.pool.lives.get(bytes(frames[0]))
-        spoken_as = frames[1] if len(frames) > 1 else b""
-        if life is None or (spoken_as != life.incarnation and len(spoken_as) == ID_BYTES):
+        incarnation = frames[1] if len(frames) > 1 else b""
+        if life is None or (incarnation != life.incarnation and len(incarnation) == ID_BYTES):
             self.fenced += 1
             return []
         try:
-            if spoken_as != life.incarnation or len(frames) not in (3, 5):
+            if incarnation != life.incarnation or len(frames) not in (3, 5):
                 raise ProtocolError(f"{len(frames)} frames from a worker, 3 or 5 expected")
             life.mute_s = 0.0
             return self._message(life, frames, now_s)
-        except ForeignVersion as error:  # it will never be ready: say so now
+        except ForeignVersion as error:  # the worker will never be ready
             text = f"worker {life.name}: {error}"
             self.out += self.pool.set_up_failed(life, text, unloadable=True)
             self._distrust(life, str(error), now_s)
@@ -275,15 +284,15 @@ class Workforce:
             raise
 
     def _distrust(self, life: Life, why: str, now_s: float) -> None:
-        """End a worker whose words cannot be understood: a rollout may have changed what its
-        process speaks with, and then nothing that it runs is ever reported (G9)."""
+        """Kill a worker whose messages cannot be read: a rollout may have broken its socket, and
+        then none of its executions would ever be reported (G9)."""
         if not life.leaving:
             self.out += self.pool.step(life, LifeInput.KILL, now_s, why)
             self.refresh(now_s)
 
     def _message(self, life: Life, frames: Sequence[Body], now_s: float) -> Sequence[WorkerReport]:
-        said = frames[2:] if len(frames) == 3 else frames[3:]
-        rows = messages.read(said, most_bytes=self.header_bytes)
+        batch = frames[2:] if len(frames) == 3 else frames[3:]
+        rows = messages.read(batch, most_bytes=self.header_bytes)
         message, body = rows[0]
         match message:
             case WorkerOutcome():
@@ -294,7 +303,7 @@ class Workforce:
                 self._hello(life, message, now_s)
             case WorkerBroken():
                 if life.ready_s is not None:
-                    raise ProtocolError("a set-up that failed, of a worker that is set up")
+                    raise ProtocolError("the set-up of a ready worker cannot have failed")
                 self._broken(life, message.error)
             case Beat():
                 self._beat(life, message)
@@ -330,7 +339,7 @@ class Workforce:
         self.out += self.pool.set_up_failed(life, traceback, because, unloadable=unloadable)
 
     def _enlist(self, life: Life, hello: WorkerHello, now_s: float) -> Worker:
-        # Every client is told its name with every answer to a ping: a short one.
+        # Cut, since every answer to a ping has it.
         self.environment = one_line(hello.environment, ENVIRONMENT_BYTES)
         self.rerun = hello.rerun
         most = self.limits.worker_capacity
@@ -344,10 +353,11 @@ class Workforce:
         self.turnover.refresh_one(worker, now_s)
         return worker
 
-    # -- what an earlier epoch has left -----------------------------------------
+    # -- workers of an earlier epoch --------------------------------------------
 
     def take_back(self, life: Life, back: WorkerBack, now_s: float) -> Worker | None:
-        """A worker of an earlier epoch, if it has said hello; nothing is said to it yet."""
+        """Enter a worker of an earlier epoch, if it has said hello; None if it has not.  It is told
+        nothing yet."""
         hello = None
         if back.hello:
             hello = messages.decode(back.hello, most_bytes=self.header_bytes)
@@ -357,21 +367,21 @@ class Workforce:
         return self._enlist(life, hello, now_s)
 
     def state(self, worker: Worker) -> None:
-        """Say what this epoch holds of a worker."""
+        """Send a worker the statement of what this epoch holds of it."""
         self.dispatches.tell(worker, worker.statement(0))
 
     def _beat(self, life: Life, beat: Beat) -> None:
         worker = self.workers.get(life.id)
-        if worker is None:  # its hello was lost: it repeats that until it hears us
+        if worker is None:  # its hello was lost; the worker repeats it until it is answered
             return
-        self.history.said(life.id, beat.stats)
+        self.history.reported(life.id, beat.stats)
         seen = Ranges.from_flat(beat.seen)
         for execution in worker.live.values():
             if execution.body is not None and execution.number in seen:
                 execution.body = None
         fetches = worker.fetches()
-        if any(fetches):  # before the statement, which asks for what is not known
-            self.dispatches.tell(worker, fetches)
+        if any(fetches):  # before the statement, after which the worker announces again what no
+            self.dispatches.tell(worker, fetches)  # fetch has named
         self.dispatches.tell(worker, worker.statement(beat.beat))
 
     def _missing(self, life: Life, missing: Missing) -> None:
@@ -380,31 +390,31 @@ class Workforce:
             self.dispatches.repeat(worker, Ranges.from_flat(missing.numbers))
 
     def _declined(self, life: Life, declined: Declined) -> list[ExecutionEnded | Stray]:
-        """Cancelled dispatches that never arrived, and will not be run; or those of an
-        earlier epoch of which the worker has kept nothing."""
+        """End cancelled dispatches that never arrived and will not be run, and those of an earlier
+        epoch of which the worker has kept nothing."""
         worker = self.workers.get(life.id)
         if worker is None:
             return []
         numbers = Ranges.from_flat(declined.numbers)
-        over = [
+        ended = [
             e for n, e in worker.live.items()
             if n in numbers and (n in worker.stopping or e.taken_back)
         ]  # fmt: skip
-        for execution in over:
+        for execution in ended:
             self.dispatches.end(execution)
-        return [ExecutionEnded(execution, None, "") for execution in over]
+        return [ExecutionEnded(execution, None, "") for execution in ended]
 
     def _announced(
         self, life: Life, announced: Announced, now_s: float
     ) -> list[ExecutionEnded | Stray]:
-        """The code of an execution has ended, and its worker holds the outcome."""
+        """Take in that the code of an execution has ended and its worker holds the outcome."""
         worker = self.workers.get(life.id)
         if worker is None:
             self.fenced += 1
             return []
         execution = _reported(worker, announced)
         if execution is None or execution.size_bytes is not None:
-            return []  # ended, or announced before
+            return []  # it has ended, or was announced before
         size_bytes, most_bytes = announced.size_bytes, execution.session.message_bytes
         worker.announce(execution, size_bytes)
         self.runs.add(now_s - execution.dispatched_s)
@@ -412,7 +422,7 @@ class Workforce:
             self.announced.add(execution)
             return []
         kept: RetainedOutcome | None = None
-        if execution.is_wanted:
+        if execution.is_wanted:  # its client could not receive it, so it is not fetched
             kept = outcomes.too_large(execution.work, size_bytes, most_bytes)
         worker.end(execution)
         worker.done += 1
@@ -425,26 +435,26 @@ class Workforce:
         if worker is None:
             self.fenced += 1
             return []
-        heard: list[WorkerReport] = []
+        reports: list[WorkerReport] = []
         for outcome, payload in rows:
             try:
-                heard.append(self._outcome(worker, outcome, payload, now_s))
-            except ProtocolError as error:  # the other outcomes are none the worse
-                heard.append(MalformedRow(str(error)))
+                reports.append(self._outcome(worker, outcome, payload, now_s))
+            except ProtocolError as error:  # the other rows of the batch count
+                reports.append(MalformedRow(str(error)))
                 self._distrust(life, f"it sent a malformed message: {error}", now_s)
-        return heard
+        return reports
 
     def _outcome(
         self, worker: Worker, outcome: Any, payload: Any, now_s: float
     ) -> ExecutionEnded | Stray:
         execution = _reported(worker, outcome)
         session_id, sequence, _, status, duration_s = outcome
-        if execution is None:  # already ended; the next statement lets the worker drop it
+        if execution is None:  # it had ended: the next statement lets the worker drop the outcome
             self.strays += 1
             return Stray(session_id, sequence)
         if not messages.is_status(status):
             raise ProtocolError(f"unknown status {status}")
-        if execution.size_bytes is None:  # else it was counted when it was announced
+        if execution.size_bytes is None:  # else its duration was counted at the announcement
             self.runs.add(now_s - execution.dispatched_s)
         self.dispatches.end(execution)
         worker.done += 1
@@ -457,17 +467,19 @@ class Workforce:
         if failed is not None:
             self.out += self.turnover.reported(worker, failed, now_s)
         if execution.taken_back and execution.is_wanted and status == Status.CANCELLED:
-            why = "the server before had begun to cancel it"  # and nobody was told so
-            return ExecutionEnded(execution, None, why)
+            # Nobody was told of that cancel, so it counts as a loss.
+            return ExecutionEnded(execution, None, "the server before had begun to cancel it")
         executions = execution.work.executions if execution.is_wanted else 0
-        said = messages.Outcome(session_id, sequence, status, worker.name, duration_s, executions)
-        return ExecutionEnded(execution, RetainedOutcome.made(said, payload), "")
+        message = messages.Outcome(
+            session_id, sequence, status, worker.name, duration_s, executions
+        )
+        return ExecutionEnded(execution, RetainedOutcome.made(message, payload), "")
 
     def _delta(self, life: Life, delta: WorkerDelta, payload: Body) -> list[DeltaReceived]:
         worker = self.workers.get(life.id)
         execution = None if worker is None else _reported(worker, delta)
         if execution is None or not execution.is_wanted:
-            return []  # it has ended, or nobody wants it: the outcome would have it all
+            return []  # its outcome has the whole text, or nobody wants it
         return [DeltaReceived(execution, delta.delta, payload)]
 
     def _notes(self, life: Life, message: WorkerNotes) -> list[NotesReceived]:
@@ -476,18 +488,19 @@ class Workforce:
             raise ProtocolError(f"{len(message.notes)} notes of {len(numbers)} dispatches")
         worker = self.workers.get(life.id)
         live = {} if worker is None else worker.live
-        noted = NotesReceived([])
+        received = NotesReceived([])
         for number, note in zip(numbers, message.notes, strict=True):
             execution = live.get(number)
             if execution is not None and execution.is_wanted:
                 execution.note = note
-                noted.executions.append(execution)
-        return [noted]
+                received.executions.append(execution)
+        return [received]
 
     # -- time -----------------------------------------------------------------
 
     def tick(self, now_s: float) -> list[ExecutionEnded]:
-        """Let the pool decide, end what is proven dead, retire what is drained."""
+        """Do what time brings: decisions of the pool, ends of executions whose worker is proven
+        dead, ends of drained workers."""
         ended: list[ExecutionEnded] = []
         self.out += self.turnover.check(now_s)
         for effect in self.pool.tick(now_s):
@@ -503,7 +516,7 @@ class Workforce:
         return ended
 
     def refresh(self, now_s: float) -> None:
-        """Decide anew who may get work."""
+        """Decide anew which workers may get work."""
         self.turnover.refresh(now_s)
 
     def _lost(self, lost: Lost) -> list[ExecutionEnded]:
@@ -521,22 +534,22 @@ class Workforce:
         return [ExecutionEnded(execution, None, lost.why, suspicion) for execution in executions]
 
     def retire_all(self, now_s: float) -> None:
-        """Start no more and end every worker once it has no work."""
+        """Start no further workers, and end each one once it has no work."""
         self.out += self.turnover.retire_all(now_s)
 
     def kill_all(self, now_s: float) -> None:
-        """End every process now."""
+        """Kill every process now."""
         self.out += self.turnover.kill_all(now_s)
 
     def live_count(self) -> int:
-        """Executions on all workers."""
+        """Number of live executions on all workers."""
         return sum(len(worker.live) for worker in self.workers.values())
 
 
 def _reported(worker: Worker, report: Announced | WorkerOutcome | WorkerDelta) -> Execution | None:
-    """The live execution that a report is about."""
+    """The live execution that a report is about; None if it has ended."""
     execution = worker.live.get(report.number)
-    if execution is None or execution.taken_back:  # that of an earlier epoch has another name
+    if execution is None or execution.taken_back:  # an earlier epoch has given it another id
         return execution
     if execution.sequence != report.sequence or execution.session.id != report.session:
         raise ProtocolError(f"dispatch {report.number} is of another request")

@@ -318,7 +318,7 @@ class JoinedHost:
                         else:
                             self._workers.kill(effect.worker)
                     case Serve():
-                        # Of the tenure before no worker is left.
+                        # Of the membership before no worker is left.
                         self._workers = self._broken = None
                         self._prepared = trio.Event()
                         self._nursery.start_soon(self._prepare, effect.serves, self._prepared)

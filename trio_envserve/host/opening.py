@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-All processes of a host hold its lock, whose file lists its tenures: so the next host of
+All processes of a host hold its lock, whose file lists its memberships: so the next host of
 this name knows that the workers of those are dead, and says so to the router.
 """
 
@@ -23,7 +23,7 @@ from ..core.host import Host
 from ..core.host_checks import check_amounts
 from ..core.host_messages import ENDED_MOST
 from ..core.limits import ServerLimits, WireLimits
-from ..core.terms import ID_BYTES, Tenure
+from ..core.terms import ID_BYTES, Membership
 from ..core.worker_range import WorkerRange, check_workers
 from ..net import (
     need_trio,
@@ -42,7 +42,7 @@ from .processes import WorkerProcess
 from .served import Served
 from .workers import ProcessWorkers, parse_command
 
-_TENURE = re.compile(f"[0-9a-f]{{{2 * ID_BYTES}}}")
+_MEMBERSHIP = re.compile(f"[0-9a-f]{{{2 * ID_BYTES}}}")
 LOCK_S = 60.0
 """So long a host waits for the processes of the last one of its name to end."""
 
@@ -118,10 +118,10 @@ async def open_host(
             stack.callback(lock.close)
             past = await _take(lock, name)
 
-            def new_tenure() -> Tenure:
-                tenure = os.urandom(ID_BYTES)
-                lock.append(f"{tenure.hex()}\n")
-                return tenure
+            def new_membership() -> Membership:
+                membership = os.urandom(ID_BYTES)
+                lock.append(f"{membership.hex()}\n")
+                return membership
 
             def make_workers(what: Served, start: Callable[..., WorkerProcess]) -> ProcessWorkers:
                 return ProcessWorkers(
@@ -130,7 +130,9 @@ async def open_host(
                     None if worker_otlp is None else dict(worker_otlp), start,
                 )  # fmt: skip
 
-            core = Host(name, workers, new_tenure, offers=dict(offers or {}), past=past, wire=wire)
+            core = Host(
+                name, workers, new_membership, offers=dict(offers or {}), past=past, wire=wire
+            )
             network = await stack.enter_async_context(open_zmtp_network())
             host = JoinedHost(core, lock, address, own, make_workers)
             socket = await stack.enter_async_context(
@@ -156,13 +158,13 @@ def _open_lock(name: str) -> LockFile:
     return LockFile(runtime_directory() / f"{digest}.host")
 
 
-async def _take(lock: LockFile, name: str) -> list[Tenure]:
-    """The tenures of this name before, whose workers are dead."""
+async def _take(lock: LockFile, name: str) -> list[Membership]:
+    """The memberships of this name before, whose workers are dead."""
     with trio.move_on_after(LOCK_S):
         while not lock.acquire_nowait():  # noqa: ASYNC110  # nothing tells when it is free
             await trio.sleep(0.1)
     if not lock.held:
         raise ServerStartError(f"another host is here as {name}: {lock.find_holders()}")
-    lines = [line for line in lock.read().split() if _TENURE.fullmatch(line)][-ENDED_MOST:]
+    lines = [line for line in lock.read().split() if _MEMBERSHIP.fullmatch(line)][-ENDED_MOST:]
     lock.write("".join(f"{line}\n" for line in lines))
     return [bytes.fromhex(line) for line in lines]

@@ -958,7 +958,7 @@ def silence_is_proof_without_a_lease(patch: Patches) -> None:
 
 
 @LEASES.mutant(needs=(Fault.KILL_SERVER,))
-def the_next_tenure_begins_over_living_workers(patch: Patches) -> None:
+def the_next_membership_begins_over_living_workers(patch: Patches) -> None:
     """A host joins another router before its workers have ended."""
 
     @patch.around(Host, "_go_on")
@@ -988,7 +988,7 @@ def a_successor_waits_for_each_epoch_by_its_own_words(patch: Patches) -> None:
 
     def take_dead(self: Any, now_s: float) -> Any:
         since_s = self.until_s - self.longest_s
-        dead = [e for e in self.waits if not e.tenures or now_s >= since_s + e.wait_s]
+        dead = [e for e in self.waits if not e.memberships or now_s >= since_s + e.wait_s]
         self.waits = tuple(each for each in self.waits if each not in dead)
         return [each.epoch for each in dead]
 
@@ -996,7 +996,7 @@ def a_successor_waits_for_each_epoch_by_its_own_words(patch: Patches) -> None:
 
 
 @LEASES.mutant("CRASH", "G1", "G2", needs=(Fault.JOURNAL, Fault.KILL_SERVER))
-def what_runs_is_said_before_the_tenure_begins(patch: Patches) -> None:
+def what_runs_is_said_before_the_membership_begins(patch: Patches) -> None:
     """A host leaves out what its router had sent last when it says what runs."""
 
     @patch.around(Host, "_go_over")
@@ -1020,9 +1020,9 @@ LEASES.table(
      text(HostLease.hello, "self.hellos += 1",
           "self.hellos, self.beats, self.answered, self._read = self.hellos + 1, 0, 0, {}")),
     ("any-router-answers-a-beat", "", (Fault.JOURNAL, Fault.MANGLE),
-     "A router that knows the tenure, if only by a late hello, answers its beats.",
-     text(Leases.beat, "(holding.tenure, self.epoch) != (tenure, beat.epoch)",
-          "holding.tenure != tenure"),
+     "A router that knows the membership, if only by a late hello, answers its beats.",
+     text(Leases.beat, "(holding.membership, self.epoch) != (membership, beat.epoch)",
+          "holding.membership != membership"),
      named(EarlierEpochs, "knows", lambda *_: False)),
     ("margin-fixed", "", (Fault.CUT_HOST,),
      "The margin is the guard's latency, however long the clocks may drift apart.",
@@ -1040,11 +1040,11 @@ LEASES.table(
      "Where only the router's direction is cut, the host is never lost.",
      text(Leases.beat, "now_s - answered_s >= self.terms.wait_s", "False")),
     ("two-hosts-with-one-id", "", (Fault.COPY_HOST,),
-     "A hello of another tenure proves that the one before has ended.",
-     text(Leases.hello, "holding.tenure not in ended", "False")),
+     "A hello of another membership proves that the one before has ended.",
+     text(Leases.hello, "holding.membership not in ended", "False")),
     ("a-late-hello-says-that-nothing-runs", "", (Fault.JOURNAL, Fault.MANGLE),
-     "A hello that names no router proves that its tenure has no workers.",
-     text(Leases.hello, "accounted_for(continues)", "accounted_for([*continues, tenure])"),
+     "A hello that names no router proves that its membership has no workers.",
+     text(Leases.hello, "accounted_for(continues)", "accounted_for([*continues, membership])"),
      named(EarlierEpochs, "knows", lambda *_: False)),
     ("what-a-lost-host-ran-is-forgotten", "G9 G8 G1", (Fault.CUT_HOST,),
      "Its workers are not said to have ended.",
@@ -1074,7 +1074,7 @@ LEASES.table(
     ("nothing-is-sent-again", "G9", (Fault.RECONNECT_HOST,),
      "What a cut between a host and its router has taken is gone.",
      named(Outbox, "again", lambda self: None)),
-    ("a-tenure-is-kept-with-another-router", "", (Fault.JOURNAL, Fault.KILL_SERVER),
+    ("a-membership-is-kept-with-another-router", "", (Fault.JOURNAL, Fault.KILL_SERVER),
      "The next router renews what runs under the one before.",
      text(Leases.hello, "self.earlier.accounted_for(ended)",
           "with_epoch, continues, to = b'', (), b''; self.earlier.accounted_for(ended)"),
@@ -1106,7 +1106,7 @@ LEASES.table(
     ("a-router-is-written-off-while-its-work-is-stopped", "", (Fault.JOURNAL, Fault.KILL_SERVER),
      "All of its hosts are back: so the next router is told nothing of it.",
      text(EarlierEpochs.record, "(*self.waits, own)",
-          "(*(each for each in self.waits if each.tenures), own)")),
+          "(*(each for each in self.waits if each.memberships), own)")),
 )  # fmt: skip
 
 

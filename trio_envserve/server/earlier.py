@@ -47,7 +47,7 @@ async def hosts_ended(
     """Sleep until the hosts of earlier epochs have no workers any more, by what those wrote."""
     async with trio.open_nursery() as nursery:
         if desk is not None:
-            nursery.start_soon(desk.end_tenures, earlier)
+            nursery.start_soon(desk.end_memberships, earlier)
         while not earlier.have_ended(trio.current_time()):
             now_s = trio.current_time()
             text = "waiting for the workers of hosts of an earlier server to end"

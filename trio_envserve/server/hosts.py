@@ -98,23 +98,23 @@ class EpochRecords:
 
 def _line(wait: EpochWait) -> str:
     words = [wait.epoch.hex(), repr(wait.wait_s)]
-    if wait.tenures is not None:
-        words += ["hosts", *sorted(each.hex() for each in wait.tenures)]
+    if wait.memberships is not None:
+        words += ["hosts", *sorted(each.hex() for each in wait.memberships)]
     return " ".join(words) + "\n"
 
 
 def _wait(line: str) -> EpochWait:
     epoch, wait_s, *words = line.split()
-    tenures = frozenset(map(bytes.fromhex, words[1:])) if words[:1] == ["hosts"] else None
-    return EpochWait(bytes.fromhex(epoch), float(wait_s), tenures)
+    memberships = frozenset(map(bytes.fromhex, words[1:])) if words[:1] == ["hosts"] else None
+    return EpochWait(bytes.fromhex(epoch), float(wait_s), memberships)
 
 
 def _both(one: EpochWait, other: EpochWait) -> EpochWait:
     """The records of an epoch in two files as one: it may have been written to one of them only."""
-    known = one.tenures is not None and other.tenures is not None
-    tenures = (one.tenures or frozenset()) | (other.tenures or frozenset())
+    known = one.memberships is not None and other.memberships is not None
+    memberships = (one.memberships or frozenset()) | (other.memberships or frozenset())
     wait_s = max(one.wait_s, other.wait_s)
-    return EpochWait(one.epoch, wait_s, tenures if known else None)
+    return EpochWait(one.epoch, wait_s, memberships if known else None)
 
 
 def _read(path: Path) -> list[EpochWait]:
@@ -209,15 +209,17 @@ class HostDesk:
         """The hosts that are here."""
         return self._core.hosts
 
-    async def end_tenures(self, earlier: EarlierEpochs) -> None:
-        """Until cancelled: tell the hosts of ``earlier`` that their tenures are over, and hear
+    async def end_memberships(self, earlier: EarlierEpochs) -> None:
+        """Until cancelled: tell the hosts of ``earlier`` that their memberships are over, and hear
         which have ended.  For a server that takes nothing over, before :meth:`open`; nobody is
         welcomed yet, and who asks in vain asks again."""
         self._core.earlier = earlier
         while True:
             for route, *frames in await self._socket.receive():
                 try:
-                    told = self._core.end_tenure(bytes(route), [bytes(frame) for frame in frames])
+                    told = self._core.end_membership(
+                        bytes(route), [bytes(frame) for frame in frames]
+                    )
                 except ProtocolError:
                     continue  # whoever it is hears that once this server welcomes hosts
                 if told is not None:

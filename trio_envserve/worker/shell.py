@@ -230,7 +230,7 @@ class _Shell:
             "fenced": core.fenced,
             "repeated": core.repeated,
             "malformed": core.malformed,
-            **model_totals.said(runner.usage.to_record(), runner.took),
+            **model_totals.to_statistics(runner.usage.to_record(), runner.took),
         }
 
     def _do(self, effects: Sequence[WorkerEffect]) -> None:

@@ -400,7 +400,7 @@ SHOWS: dict[str, tuple[str, ...]] = {
     "hosts-sleep": ("a-clock-that-stands-still-in-sleep",),
     "hosts-guard": ("the-guard-looks-at-the-clock-itself", "the-guard-is-told-for-how-long"),
     "hosts-next": (
-        "the-next-tenure-begins-over-living-workers",
+        "the-next-membership-begins-over-living-workers",
         "a-router-begins-while-the-hosts-of-the-one-before-live",
     ),
     "hosts-limits": (
@@ -408,14 +408,14 @@ SHOWS: dict[str, tuple[str, ...]] = {
         "what-goes-on-is-counted-by-the-limits-of-the-new-router-alone",
     ),
     "hosts-falls": ("a-successor-writes-down-itself-alone",),
-    "hosts-kept": ("a-tenure-is-kept-with-another-router",),
+    "hosts-kept": ("a-membership-is-kept-with-another-router",),
     "hosts-hello": ("a-late-hello-says-that-nothing-runs",),
     "hosts-late": ("any-router-answers-a-beat",),
     "hosts-over-twice": ("a-successor-waits-for-each-epoch-by-its-own-words",),
     "hosts-written-off": ("a-router-is-written-off-while-its-work-is-stopped",),
     "hosts-unknown": (
         "unknown-work-is-not-stopped", "what-is-not-known-runs-on",
-        "what-runs-is-said-before-the-tenure-begins",
+        "what-runs-is-said-before-the-membership-begins",
     ),
 }  # fmt: skip
 """The mutants that a configuration shows, each in the smallest that does."""

@@ -50,8 +50,8 @@ def incarnation(life: int, worker: bytes) -> bytes:
     return _id(b"e%d-" % life + worker)
 
 
-def tenure(machine: str, number: int) -> bytes:
-    """Id of a machine's tenure of this number."""
+def membership(machine: str, number: int) -> bytes:
+    """Id of a machine's membership of this number."""
     return _id(b"%b.%d" % (machine.encode(), number))
 
 

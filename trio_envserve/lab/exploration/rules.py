@@ -257,7 +257,7 @@ RULES: dict[type, dict[str, Rule]] = {
             "each for itself", lambda owner, lives: Bag(tuple(lives.values()))
         ),
         "broken": Rule("the text is for people", lambda owner, text: bool(text)),
-        **_out(_DERIVED, "_tally"),
+        **_out(_DERIVED, "_counts"),
     },
     Slot: {
         "start_at_s": Rule("a clock reading, or never", lambda slot, at_s: math.isinf(at_s)),
@@ -392,7 +392,7 @@ RULES: dict[type, dict[str, Rule]] = {
     _Kept: {
         **_out("nothing is parked here", "held_bytes"),
         **_out("in the form of what is said", "payload"),
-        "said": Rule("as frames", lambda kept, said: frames_form(said.frames)),
+        "message": Rule("as frames", lambda kept, message: frames_form(message.frames)),
         "announcement": Rule("a function of what is said", _is_set),
         **_out("in the form of the worker", "after_beat"),
     },

@@ -80,16 +80,16 @@ HOST_FORMS: Forms = {
         "_past": _PEOPLE,
         "_of_worker": Rule(
             "in the form of the hosts",
-            lambda hosts, of: tuple((name, host.holding.tenure) for name, host in of.items()),
+            lambda hosts, of: tuple((name, host.holding.membership) for name, host in of.items()),
         ),
         "_of_slot": Rule(
             "in the form of the hosts",
-            lambda hosts, of: tuple((slot, host.holding.tenure) for slot, host in of.items()),
+            lambda hosts, of: tuple((slot, host.holding.membership) for slot, host in of.items()),
         ),
     },
     Leases: {"terms": Rule("follows from the life of the router"), "earlier": _ELSEWHERE},
     RemoteHost: {
-        "holding": Rule("in the form of the leases", lambda host, of: of.tenure),
+        "holding": Rule("in the form of the leases", lambda host, of: of.membership),
         "slots": Rule("in the form of the pool", lambda host, slots: len(slots)),
         "busy": _PEOPLE,
         "why": _PEOPLE,

@@ -112,7 +112,7 @@ from ...core.router_inputs import (
     WorkerMessage,
 )
 from ...core.server_hosts import ServerHosts
-from ...core.terms import Incarnation, Status, Tenure, Verdict
+from ...core.terms import Incarnation, Membership, Status, Verdict
 from ...core.worker import (
     BeatDue,
     CancelRun,
@@ -1295,16 +1295,16 @@ class Time(Actor):
 # -- machines --------------------------------------------------------------------------------
 
 
-class Tenures:
+class Memberships:
     """Source of a machine's ids."""
 
     def __init__(self, machine: str) -> None:
         self.machine = machine
-        self.drawn: tuple[Tenure, ...] = ()
+        self.drawn: tuple[Membership, ...] = ()
 
-    def __call__(self) -> Tenure:
+    def __call__(self) -> Membership:
         """The next one."""
-        self.drawn = (*self.drawn, names.tenure(self.machine, len(self.drawn) + 1))
+        self.drawn = (*self.drawn, names.membership(self.machine, len(self.drawn) + 1))
         return self.drawn[-1]
 
 
@@ -1338,7 +1338,7 @@ class Machine(Actor):
 
     def on_start(self) -> None:
         """The host begins, unless it is a second one with the id of the first."""
-        self.tenures = Tenures(self.name)
+        self.memberships = Memberships(self.name)
         if not self.configuration.twins or self.name == HOSTS[0]:
             self._begin()
 
@@ -1382,7 +1382,7 @@ class Machine(Actor):
             yield Choice("wake")
             return
         if self.host is None:
-            first = self.name == HOSTS[0] or not asked.twins or self.tenures.drawn
+            first = self.name == HOSTS[0] or not asked.twins or self.memberships.drawn
             yield Choice("begin", bound="" if first else "twins")
         if self.stopped:
             yield Choice("resume")
@@ -1459,9 +1459,9 @@ class Machine(Actor):
         return b"%b.%d" % (self.name.encode(), self.connections)
 
     def _begin(self) -> None:
-        """A process of the host starts: its lock proves its earlier tenures dead."""
+        """A process of the host starts: its lock proves its earlier memberships dead."""
         host = HOSTS[0] if self.configuration.twins else self.name
-        self.host = Host(host, 1, self.tenures, past=self.tenures.drawn[-16:])
+        self.host = Host(host, 1, self.memberships, past=self.memberships.drawn[-16:])
         self._connect()
         self._carry_out()
 
@@ -1754,14 +1754,14 @@ class HostServer(Server):
             slot.start_at_s = min(slot.start_at_s, NOW_S)
 
     def on_message(self, sender: str, message: Any) -> None:
-        """A message of a host; before hosts are welcome one only hears that its tenure is
+        """A message of a host; before hosts are welcome one only hears that its membership is
         over."""
         if not self.alive:
             return
         if self.hosts.is_open:
             self._give(self.hosts.message(message.route, message.frames, self.clock_s()))
             self._send_to_hosts()
-        elif (told := self.hosts.end_tenure(message.route, message.frames)) is not None:
+        elif (told := self.hosts.end_membership(message.route, message.frames)) is not None:
             self._to_host(told)
 
     def _rule(self) -> None:

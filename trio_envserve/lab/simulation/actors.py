@@ -115,10 +115,10 @@ from ...core.terms import (
     Body,
     Epoch,
     Incarnation,
+    Membership,
     RequestId,
     Route,
     Status,
-    Tenure,
     Verdict,
     whole,
 )
@@ -1232,7 +1232,7 @@ FOR_GOOD_S = 1e6
 """A fault that does not end within the run."""
 
 PAST_MOST = 16
-"""Number of tenures that the lock of a machine proves dead, the newest."""
+"""Number of memberships that the lock of a machine proves dead, the newest."""
 
 
 class SimServerHosts:
@@ -1268,12 +1268,12 @@ class SimServerHosts:
             return True
         early, self._early = self._early, []
         for route, frames in early:
-            self._end_tenure(route, frames)
+            self._end_membership(route, frames)
         return self._core.earlier.have_ended(self.clock_s())
 
-    def _end_tenure(self, route: Route, frames: Frames) -> None:
+    def _end_membership(self, route: Route, frames: Frames) -> None:
         try:
-            told = self._core.end_tenure(route, frames)
+            told = self._core.end_membership(route, frames)
         except ProtocolError:
             return
         if told is not None:
@@ -1312,7 +1312,7 @@ class SimServerHosts:
             if self._journaled or not self._is_locked:
                 self._early.append((route, frames))
             else:
-                self._end_tenure(route, frames)
+                self._end_membership(route, frames)
             return
         inputs: list[RouterInput] = []
         try:
@@ -1332,7 +1332,7 @@ class SimServerHosts:
             self._give(inputs)
             for host in self._core.hosts.hosts.values():
                 if host.set_aside and not host.leaving and not host.broken:
-                    self._world.look_after(host.name, host.holding.tenure)
+                    self._world.look_after(host.name, host.holding.membership)
 
     def _give(self, inputs: Iterable[Any]) -> None:
         self._send()
@@ -1393,7 +1393,7 @@ class Machine:
 
     While it sleeps no code runs and no timer fires, and the clock goes on; as it wakes, the
     timers that are due come first.  Its lock is held by a host, its guard and all workers: so
-    the next host begins when they are dead, and knows of the tenures before that they are over."""
+    the next host begins when they are dead, and knows that the memberships before are over."""
 
     def __init__(self, world: World, index: int, plan: HostPlan) -> None:
         count = len(plan.workers)
@@ -1408,7 +1408,7 @@ class Machine:
         self.cuts = [0, 0]
         """Number of faults that let nothing pass to its host, and from it."""
         self.rng = world.luck_of(f"machine {self.label}")
-        self.past: list[Tenure] = []
+        self.past: list[Membership] = []
         self.host: SimHost | None = None
         self.guard: SimGuard | None = None
         self.is_wanted = False
@@ -1635,7 +1635,7 @@ class SimHost(SimProcess):
         workers = machine.workers
         many = WorkerRange(1, workers) if machine.varies and workers > 1 else workers
         self.core = Host(
-            machine.name, many, self._new_tenure, past=machine.past[-PAST_MOST:],
+            machine.name, many, self._new_membership, past=machine.past[-PAST_MOST:],
             wire=machine.world.wire,
         )  # fmt: skip
         self.link: Link | None = None
@@ -1645,10 +1645,10 @@ class SimHost(SimProcess):
         self._connect()
         self._turn()
 
-    def _new_tenure(self) -> Tenure:
-        tenure = self.world.new_id()
-        self.machine.past.append(tenure)
-        return tenure
+    def _new_membership(self) -> Membership:
+        membership = self.world.new_id()
+        self.machine.past.append(membership)
+        return membership
 
     # -- its connection -------------------------------------------------------
 
@@ -1684,7 +1684,12 @@ class SimHost(SimProcess):
             if isinstance(message, HostAnswer):
                 lease = self.core.lease
                 self.world.happened(
-                    "answered", self.machine.label, "", message.tenure, message.beat, lease.fence_s
+                    "answered",
+                    self.machine.label,
+                    "",
+                    message.membership,
+                    message.beat,
+                    lease.fence_s,
                 )
         try:
             self.core.message([bytes(each) for each in frames], self.machine.clock_s())
@@ -1770,7 +1775,7 @@ class SimHost(SimProcess):
                 for message in of_host(frames) if is_kind(frames, HostBeat) else ():
                     if isinstance(message, HostBeat):
                         self.world.happened(
-                            "beat", self.machine.label, "", message.tenure, message.beat
+                            "beat", self.machine.label, "", message.membership, message.beat
                         )
                 self.world.network.send(self.link, frames, up=True)
             case StartWorker():
@@ -1939,7 +1944,7 @@ class World(BaseWorld[Fault]):
         self.epoch_records: tuple[EpochWait, ...] = ()
         """The records of servers with hosts for their successors."""
         self.counter = itertools.count(1)
-        self._looked_after: set[Tenure] = set()
+        self._looked_after: set[Membership] = set()
         self.servers: list[SimServer] = []
         self.disk = Disk(self.luck_of("disk")) if self.plan.has(Fault.JOURNAL) else None
         self.start_server()
@@ -2156,11 +2161,11 @@ class World(BaseWorld[Fault]):
             machine.cuts[way] += 1
             self.events.after(for_s, end, way)
 
-    def look_after(self, host: str, tenure: Tenure) -> None:
+    def look_after(self, host: str, membership: Membership) -> None:
         """Somebody sees that a host is set aside, and starts it anew."""
         for machine in self.machines:
-            if machine.name == host and tenure not in self._looked_after:
-                self._looked_after.add(tenure)
+            if machine.name == host and membership not in self._looked_after:
+                self._looked_after.add(membership)
                 self.events.after(1.0, machine.kill, 0.1)
 
     def _whom(self, fault: Fault, client: SimClient) -> Process | None:

@@ -62,10 +62,10 @@ class Observed:
     """How fast its clock is."""
     guard_s: float = 0.0
     """Most time from the deadline of its guard to the death of its workers, in seconds."""
-    tenure: bytes = b""
+    membership: bytes = b""
     """That of its newest beat."""
     beats: dict[int, float] = dataclasses.field(default_factory=dict)
-    """When each beat of that tenure was sent."""
+    """When each beat of that membership was sent."""
     until_s: float = -math.inf
     """By then all its workers are dead, by what its server has answered."""
     # Of a worker.
@@ -478,16 +478,18 @@ class Wires(Book):
                     text = f"{worker.name} lives, and {server.name} takes its server's for dead"
                     self.violation("G1", text)
 
-    def beat(self, machine: Observed, tenure: bytes, number: int) -> None:
+    def beat(self, machine: Observed, membership: bytes, number: int) -> None:
         """A host has read its clock, and sent a beat."""
-        if tenure != machine.tenure:
-            machine.tenure, machine.beats = tenure, {}
+        if membership != machine.membership:
+            machine.membership, machine.beats = membership, {}
         machine.beats.setdefault(number, self.now_s)
 
-    def beat_answered(self, machine: Observed, tenure: bytes, number: int, fence_s: float) -> None:
+    def beat_answered(
+        self, machine: Observed, membership: bytes, number: int, fence_s: float
+    ) -> None:
         """The answer to a beat has come to its host: its lease is counted from when that was
         sent, by its clock, and its guard may be late."""
-        if tenure == machine.tenure and number in machine.beats:
+        if membership == machine.membership and number in machine.beats:
             until_s = machine.beats[number] + fence_s / machine.rate + machine.guard_s
             machine.until_s = max(machine.until_s, until_s)
 
