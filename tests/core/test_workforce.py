@@ -212,7 +212,7 @@ def test_g9_a_worker_that_speaks_under_another_incarnation_was_fed_for_ever(spea
     heartbeats(pair, 5)
     [kill] = pair.kills
     assert kill.why.startswith("it sent no message for 6")
-    [report] = [each.text for each in pair.reports if "says nothing" in each.text]
+    [report] = [each.text for each in pair.reports if "has sent no message" in each.text]
     assert "has sent no message for 5.0 s although its event loop runs" in report
     assert pair.answers == []  # a kill is no proof (G1)
     pair.die(WORKER)
