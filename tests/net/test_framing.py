@@ -43,17 +43,6 @@ frames = st.builds(lambda size, fill: bytes([fill]) * size, sizes, st.integers(0
 batches = st.lists(st.lists(frames, min_size=1, max_size=2) | st.just([b"x"] * 5), max_size=6)
 
 
-def drained(decoder: Decoder, most: int) -> list[list[bytes]]:
-    """Everything that there is to take."""
-    taken = []
-    while True:
-        messages = decoder.take(most)
-        assert len(messages) <= most
-        taken += [[bytes(frame) for frame in message] for message in messages]
-        if not decoder.is_backlogged:
-            return taken
-
-
 def decoded(data: bytes, chunks: list[int], limits: FrameLimits, most: int = 3, into: bool = True):
     """Messages, commands and the error of bytes that arrive in such chunks, in turn."""
     decoder = Decoder(limits)
@@ -385,11 +374,6 @@ def test_memory_of_any_format_is_written_byte_for_byte(count: int):
     outgoing = Outgoing()
     outgoing.append(packed)
     assert outgoing.size_bytes == len(b"".join(packed))
-
-
-def test_a_frame_that_has_no_place_in_shared_memory_goes_inline():
-    message = [bytes(COPY_THRESHOLD_BYTES), b"x"]
-    assert encode([message], lambda frame: None) == encode([message])
 
 
 def test_only_small_pieces_of_a_frame_are_joined():

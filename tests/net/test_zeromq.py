@@ -176,23 +176,6 @@ async def test_a_browser_harms_nobody(real_bench):
             assert await b.take(dealer, 1) == [[b"answer"]]
 
 
-async def test_a_dealer_finds_a_stranger(real_bench, new_events):
-    events = new_events()
-
-    async def hang_up(stream: trio.SocketStream) -> None:
-        await stream.send_all(STRANGE_GREETING)
-        await stream.receive_some()
-
-    async with real_bench() as b, trio.open_nursery() as nursery:
-        [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        nursery.start_soon(trio.serve_listeners, hang_up, [listener])
-        port = listener.socket.getsockname()[1]
-        async with b.dealer(f"tcp://127.0.0.1:{port}", on_event=events):
-            await events.wait(ConnectionEvent.HANDSHAKE_FAILED)
-            assert ConnectionEvent.CONNECTED not in events.seen
-        nursery.cancel_scope.cancel()
-
-
 async def test_the_backlog_of_a_peer_that_is_gone_is_dropped_and_counted(real_bench):
     """The moment between EAGAIN and the peer's end is libzmq's to choose; so the
     outbox is filled by hand."""

@@ -37,7 +37,7 @@ from trio_envserve.net.zmtp.connection import Connection, ConnectionState
 from trio_envserve.net.zmtp.sockets import ZmtpRouter
 
 from . import raw_zmtp
-from .conftest import Bench, forked_child, open_bench
+from .conftest import Bench, open_bench
 
 pytestmark = pytest.mark.real
 
@@ -444,17 +444,6 @@ async def test_peers_that_never_read_are_bounded_in_all(zmtp_bench):
 # -- handshakes and connections -------------------------------------------------
 
 
-async def test_a_handshake_has_a_time_limit(zmtp_bench, new_events, caplog):
-    events = new_events()
-    limits = limits_of(handshake_s=0.3)
-    async with opened(zmtp_bench, limits=limits, on_event=events) as (_, router, peers):
-        for begun in (b"", raw_zmtp.GREETING[:10], raw_zmtp.GREETING):
-            await in_thread(raw_zmtp.until_closed, await peers.connect(begun))
-        await events.wait(ConnectionEvent.HANDSHAKE_FAILED, 3)
-        assert router.statistics().closed == 3
-        assert "handshake failed: it took too long" in caplog.text
-
-
 async def test_too_many_handshakes_at_once_cost_the_oldest(zmtp_bench):
     async with opened(zmtp_bench, limits=limits_of(handshakes=5)) as (b, router, peers):
         socks = [await peers.connect() for _ in range(20)]
@@ -669,13 +658,6 @@ async def test_an_old_peer_is_refused_in_words(zmtp_bench, caplog):
     assert "does not speak ZMTP 3" in caplog.text
 
 
-async def test_a_peer_of_another_type_hears_why(zmtp_bench):
-    async with opened(zmtp_bench) as (_, _, peers):
-        sock = await peers.connect(raw_zmtp.GREETING + raw_zmtp.ready(b"SUB"))
-        heard = await in_thread(raw_zmtp.until_closed, sock)
-        assert b"a ROUTER does not talk to a socket of type" in heard
-
-
 # -- loops that are held ----------------------------------------------------------
 
 
@@ -839,18 +821,6 @@ async def test_last_words_arrive_though_something_is_unread(zmtp_bench, monkeypa
                 for number in range(200):
                     assert dealer.send_nowait([b"%d" % number, bytes(1000)])
     assert [int(message[1]) for message in got] == list(range(200))
-
-
-async def test_a_process_that_has_forked_still_hangs_up(zmtp_bench):
-    """A child holds copies of the descriptors: closing them says nothing to anybody."""
-    async with zmtp_bench() as b, b.router() as router:
-        with ExitStack() as ended:
-            async with b.dealer(router) as dealer:
-                [route] = await b.greet(router, dealer)
-                ended.enter_context(forked_child())
-            with trio.fail_after(60):
-                while router.send_nowait(route, [b"x"]):
-                    await trio.sleep(0.01)
 
 
 async def test_too_many_frames_end_their_connection_alone(zmtp_bench):

@@ -17,7 +17,7 @@ from tests.net.curve_peers import (
     shake,
 )
 from trio_envserve.core.terms import Joined
-from trio_envserve.net.framing import COMMAND, FramingError, encode, encode_command
+from trio_envserve.net.framing import FramingError, encode, encode_command
 from trio_envserve.net.interface import Message
 from trio_envserve.net.keypairs import key_text
 from trio_envserve.net.zmtp import boxes
@@ -324,16 +324,6 @@ def test_a_type_of_socket_that_does_not_fit_is_refused():
 def test_a_key_that_opens_every_box_is_none(public):
     with pytest.raises(WrongBox):
         shared(public, CLIENT.secret_bytes)
-
-
-def test_handshake_commands_are_commands_and_traffic_is_not():
-    """As libzmq has it, and checks it."""
-    said, answered = shake(new_client(), new_server())
-    assert [frame[0] for frame in inside(said)] == [COMMAND, COMMAND | 2]
-    assert [frame[0] for frame in inside(answered)] == [COMMAND, COMMAND]
-    client, _ = opened()
-    [small] = client.encode([[b"x"]])
-    assert small[0] == 0
 
 
 # -- bytes that were changed on the way, very many of them -----------------------

@@ -157,14 +157,6 @@ async def test_a_stranger_of_libzmq_is_told_by_its_own_word():
             monitor.close()
 
 
-async def test_a_client_without_keys_is_told_what_is_spoken():
-    events = Events()
-    async with open_sealed() as (network, router):
-        async with network.open_dealer(router.address, limits=LIMITS, on_event=events) as dealer:
-            await events.wait(ConnectionEvent.HANDSHAKE_FAILED)
-            assert "it wants the mechanism CURVE" in dealer.why_refused
-
-
 @pytest.mark.parametrize("after", ["greeting", "hello", "half"])
 async def test_a_peer_that_stops_in_the_middle_of_the_handshake_is_closed(
     after, address, monkeypatch
