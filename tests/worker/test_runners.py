@@ -2,6 +2,7 @@
 reaches the code and ends the execution when the code has ended."""
 
 import asyncio
+import contextlib
 import contextvars
 import signal
 import threading
@@ -528,8 +529,51 @@ async def cancelled(env, witness, asked=None, models=None, then=lambda: None):
     return call
 
 
-async def awaited(function, witness):
-    """The clean-up of a cancelled rollout is awaited."""
+class Cleaning:
+    """Its rollouts wait to be cancelled, clean up until their test lets them go, and end with
+    a result, or by raising ``end``."""
+
+    def __init__(self, backend, witness, end):
+        self.backend = backend
+        self.run_rollout = self._plain if backend == "thread" else self._coroutine
+        self._witness, self._end = witness, end
+
+    async def _coroutine(self, rollout):
+        library, cancelled, shield = asyncio, asyncio.CancelledError, contextlib.nullcontext()
+        if self.backend == "trio":
+            library, cancelled, shield = trio, trio.Cancelled, trio.CancelScope(shield=True)
+        self._witness.begin(rollout)
+        try:
+            await library.sleep(3600)
+        except cancelled:
+            assert rollout.cancelled()
+            self._witness.clean()
+            with shield:
+                while not self._witness.go_on.is_set():  # noqa: ASYNC110  # of another thread
+                    await library.sleep(0.001)
+            return self._over()
+
+    def _plain(self, rollout):
+        self._witness.begin(rollout)
+        while not rollout.cancelled():
+            self._witness.go_on.wait(0.001)
+        self._witness.clean()
+        self._witness.go_on.wait()
+        return self._over()
+
+    def _over(self):
+        self._witness.ended.set()
+        if self._end is not None:
+            raise self._end
+        return "done"
+
+
+@pytest.mark.parametrize("end", [None, ValueError, SystemExit, asyncio.CancelledError])
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_a_cancel_reaches_the_code_once_and_its_clean_up_is_awaited(backend, end):
+    """Work that was done in spite of it is not thrown away; what is raised on the way out is
+    no failure."""
+    witness = Witness()
 
     async def check():
         # The clean-up is under way, and run() has not returned.
@@ -538,48 +582,12 @@ async def awaited(function, witness):
         assert not witness.ended.is_set()
         witness.go_on.set()
 
-    call = await cancelled(load(function), witness, then=check)
-    assert call.scope.cancelled_caught
+    call = await cancelled(load(Cleaning(backend, witness, end)), witness, then=check)
+    assert witness.ended.is_set()
+    assert witness.attempts == [1]
     assert call.error is None
-    assert witness.ended.is_set()
-    assert witness.attempts == [1]
-
-
-async def test_trio_code_is_cancelled_and_its_clean_up_awaited():
-    witness = Witness()
-
-    async def body(rollout):
-        witness.begin(rollout)
-        try:
-            await trio.sleep_forever()
-        finally:
-            assert rollout.cancelled()
-            with trio.CancelScope(shield=True):
-                await trio.lowlevel.checkpoint()
-            witness.ended.set()
-
-    call = await cancelled(load(body), witness)
-    assert call.scope.cancelled_caught
-    assert witness.ended.is_set()
-    assert witness.attempts == [1]
-
-
-async def test_asyncio_code_is_cancelled_once_and_its_clean_up_awaited():
-    witness = Witness()
-
-    @on_asyncio
-    async def body(rollout):
-        witness.begin(rollout)
-        try:
-            await asyncio.sleep(3600)
-        finally:
-            assert rollout.cancelled()
-            witness.clean()
-            while not witness.go_on.is_set():  # noqa: ASYNC110  # it is set in another thread
-                await asyncio.sleep(0.001)
-            witness.ended.set()
-
-    await awaited(body, witness)
+    assert call.value == (None if end else "done")
+    assert call.scope.cancelled_caught is bool(end)
 
 
 async def test_asyncio_code_cancelled_before_its_first_step():
@@ -609,21 +617,6 @@ async def test_asyncio_code_cancelled_before_its_first_step():
     assert ran == ["block"]
 
 
-async def test_a_thread_is_waited_for_and_can_notice():
-    witness = Witness()
-
-    def body(rollout):
-        witness.begin(rollout)
-        while not rollout.cancelled():
-            witness.go_on.wait(0.001)
-        witness.clean()
-        witness.go_on.wait()
-        witness.ended.set()
-        raise ValueError("stopped")
-
-    await awaited(body, witness)
-
-
 async def test_a_rollout_that_waits_for_a_thread_never_starts():
     witness = Witness()
     ran = []
@@ -645,65 +638,6 @@ async def test_a_rollout_that_waits_for_a_thread_never_starts():
         assert waiting.scope.cancelled_caught
         witness.go_on.set()
     assert ran == ["first"]
-
-
-# Work that was done is not thrown away
-
-
-def finishes_trio(witness):
-    async def body(rollout):
-        witness.begin(rollout)
-        try:
-            await trio.sleep_forever()
-        except trio.Cancelled:
-            return "done"
-
-    return body
-
-
-def finishes_asyncio(witness):
-    @on_asyncio
-    async def body(rollout):
-        witness.begin(rollout)
-        try:
-            await asyncio.sleep(3600)
-        except asyncio.CancelledError:
-            return "done"
-
-    return body
-
-
-def finishes_thread(witness):
-    def body(rollout):
-        witness.begin(rollout)
-        while not rollout.cancelled():
-            witness.go_on.wait(0.001)
-        return "done"
-
-    return body
-
-
-@pytest.mark.parametrize("make", [finishes_trio, finishes_thread, finishes_asyncio])
-async def test_a_value_in_spite_of_the_cancel_is_kept(make):
-    witness = Witness()
-    assert (await cancelled(load(make(witness)), witness)).value == "done"
-
-
-@pytest.mark.parametrize("exc", [ValueError, SystemExit, asyncio.CancelledError])
-async def test_an_error_on_the_way_out_is_still_a_cancellation(exc):
-    witness = Witness()
-
-    async def body(rollout):
-        witness.begin(rollout)
-        try:
-            await trio.sleep_forever()
-        except trio.Cancelled:
-            raise exc from None
-
-    call = await cancelled(load(body), witness)
-    assert call.scope.cancelled_caught
-    assert call.error is None
-    assert witness.attempts == [1]
 
 
 async def test_all_members_of_a_group_are_cancelled():
