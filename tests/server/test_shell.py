@@ -97,13 +97,8 @@ async def test_what_has_arrived_is_taken_in_before_a_tick_says_how_late_it_is(
             seen.append(type(given))
         return take(self, given)
 
-    network = MemoryNetwork()
-    limits = ServerLimits(tick_s=1.0)
     monkeypatch.setattr(Router, "take", taken)
-    async with (
-        open_server(Probe(), bind=ADDRESS, workers=0, network=network, limits=limits) as server,
-        open_client(ADDRESS, network=network) as client,
-    ):
+    async with pair(Probe(), server=ServerLimits(tick_s=1.0)) as (server, client):
         await client.wait_ready()
         firsts = []
         autojump_clock.autojump_threshold = math.inf

@@ -10,15 +10,12 @@ import pytest
 import trio
 
 from tests.memory import Probe, pair, virtual
-from trio_envserve import Rollout, ServerLimits, open_client, open_server
+from trio_envserve import Rollout, ServerLimits
 from trio_envserve.core.messages import encode_record
-from trio_envserve.net import MemoryNetwork
 
 
 async def test_a_line_of_statistics_is_logged_every_stats_line_s(autojump_clock, caplog):
     caplog.set_level(logging.INFO, logger="trio_envserve.server")
-    network = MemoryNetwork()
-    limits = ServerLimits(stats_line_s=7.0)
 
     async def run(rollout: Rollout) -> None:
         await trio.sleep(10.0 if rollout.input == "short" else math.inf)
@@ -27,8 +24,7 @@ async def test_a_line_of_statistics_is_logged_every_stats_line_s(autojump_clock,
         return [text for text in caplog.messages if "workers[pending/done/failed]" in text]
 
     async with (
-        open_server(run, bind="memory:s", workers=0, network=network, limits=limits) as server,
-        open_client(server.address, network=network) as client,
+        pair(run, server=ServerLimits(stats_line_s=7.0)) as (_, client),
         trio.open_nursery() as nursery,
     ):
         began_s = trio.current_time()
