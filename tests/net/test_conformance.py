@@ -278,7 +278,7 @@ async def test_receive_is_a_checkpoint_and_honours_a_cancel(bench):
 
 async def test_random_cancels_lose_nothing(bench):
     """Both ways at once, the answers sent by a task that is not the pump."""
-    many = 3_000
+    many = 1_000
     chance = random.Random(7)
     answers: list[bytes] = []
 
