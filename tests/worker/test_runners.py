@@ -6,6 +6,7 @@ import contextlib
 import contextvars
 import signal
 import threading
+from typing import Any
 
 import pytest
 import trio
@@ -539,9 +540,10 @@ class Cleaning:
         self._witness, self._end = witness, end
 
     async def _coroutine(self, rollout):
-        library, cancelled, shield = asyncio, asyncio.CancelledError, contextlib.nullcontext()
+        backend: Any = (asyncio, asyncio.CancelledError, contextlib.nullcontext())
         if self.backend == "trio":
-            library, cancelled, shield = trio, trio.Cancelled, trio.CancelScope(shield=True)
+            backend = (trio, trio.Cancelled, trio.CancelScope(shield=True))
+        library, cancelled, shield = backend
         self._witness.begin(rollout)
         try:
             await library.sleep(3600)
