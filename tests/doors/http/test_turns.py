@@ -13,7 +13,7 @@ import trio.testing
 
 from tests.doors.http.door import HANG_S, Runs, open_door, raw
 from trio_envserve.doors.http import bodies
-from trio_envserve.doors.http.turns import Turns, open_turns
+from trio_envserve.doors.http.turns import Turns
 
 
 class Counting(trio.abc.Instrument):
@@ -67,9 +67,13 @@ async def test_a_body_was_parsed_and_encoded_in_one_turn(
             counting.count()
 
     with trio.fail_after(HANG_S):
-        async with open_turns() as turns, trio.open_nursery() as nursery:
-            for _ in range(tasks):
-                nursery.start_soon(work, turns)
+        async with trio.open_nursery() as behind:
+            turns = Turns()
+            behind.start_soon(turns.run)
+            async with trio.open_nursery() as nursery:
+                for _ in range(tasks):
+                    nursery.start_soon(work, turns)
+            behind.cancel_scope.cancel()
     assert counting.all == tasks * each
     assert counting.most <= most
 

@@ -22,8 +22,8 @@ import hashlib
 import logging
 import re
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import ExitStack
 from typing import Final, NamedTuple, TypeAlias, final
 from urllib.parse import parse_qsl, quote, unquote_to_bytes, urlencode
 
@@ -230,7 +230,7 @@ class KeyedCall:
 
 @final
 class KeyedCalls:
-    """The calls under keys of one door.  Made by :func:`open_keyed_calls`."""
+    """The calls under keys of one door: tasks of its nursery."""
 
     def __init__(self, client: Client, nursery: trio.Nursery, limits: HttpLimits) -> None:
         self._client = client
@@ -327,12 +327,3 @@ class KeyedCalls:
         if late.cancelled_caught and not call.done.is_set():
             raise Problem("not-ready", _SILENT, LATER)
         return call.done.is_set()
-
-
-@asynccontextmanager
-async def open_keyed_calls(client: Client, limits: HttpLimits) -> AsyncGenerator[KeyedCalls, None]:
-    """Calls under keys, which are cancelled when the block ends."""
-    with unwrap_single():
-        async with trio.open_nursery() as nursery:
-            yield KeyedCalls(client, nursery, limits)
-            nursery.cancel_scope.cancel()

@@ -15,8 +15,7 @@ import dataclasses
 import json
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from typing import Any, Final, final
 
 import trio
@@ -27,7 +26,6 @@ from ...core.durations import Durations
 from ...core.errors import EnvServeError
 from ...core.pages import RunningPage
 from ...core.status import ServerStats
-from ...net import unwrap_single
 from .exchange import Exchange
 from .limits import HttpLimits
 from .page import HEADERS, PAGE
@@ -55,7 +53,7 @@ TEXT_CHARACTERS: Final = 400
 
 @final
 class Live:
-    """Makes the views.  Made by :func:`open_live`."""
+    """Makes the views, while :meth:`run` runs."""
 
     def __init__(self, client: Client, limits: HttpLimits, turns: Turns, *, tokens: bool) -> None:
         self._client = client
@@ -139,19 +137,6 @@ class Live:
             return None, None, str(error)
         self._lines = await places(self._client, page.running, most=LINES, timeout_s=LINE_S)
         return stats, page, ""
-
-
-@asynccontextmanager
-async def open_live(
-    client: Client, limits: HttpLimits, turns: Turns, *, tokens: bool
-) -> AsyncGenerator[Live, None]:
-    """The views of a server, until the block ends."""
-    live = Live(client, limits, turns, tokens=tokens)
-    with unwrap_single():
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(live.run)
-            yield live
-            nursery.cancel_scope.cancel()
 
 
 def view(

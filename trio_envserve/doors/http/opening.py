@@ -30,11 +30,11 @@ from .app import HttpApp
 from .bodies import Codec
 from .connections import Connections, Unread
 from .guard import Guard, check_bind, parse_hosts, read_tokens
-from .keys import open_keyed_calls
+from .keys import KeyedCalls
 from .limits import HttpLimits
-from .live import open_live
+from .live import Live
 from .rows import Failures, RowOptions
-from .turns import open_turns
+from .turns import Turns
 
 _BACKLOG = 1024
 
@@ -131,25 +131,26 @@ async def open_http_door(
         server, name="http-door", wire=wire, network=network, transport=transport, curve=curve
     )
     with unwrap_single():
-        async with (
-            client as opened,
-            open_keyed_calls(opened, limits) as calls,
-            open_turns() as turns,
-            open_live(opened, limits, turns, tokens=bool(tokens)) as live,
-            trio.open_nursery() as nursery,
-        ):
+        async with client as opened, trio.open_nursery() as behind:
+            calls, turns = KeyedCalls(opened, behind, limits), Turns()
+            live = Live(opened, limits, turns, tokens=bool(tokens))
+            behind.start_soon(turns.run)
+            behind.start_soon(live.run)
             listeners = await _listen(place)
             rows = RowOptions(run_model, run_model_name, failures, run_rerun, execution_s)
             unread = Unread(limits.answers_bytes)
             codec = Codec(limits, wire, turns)
             app = HttpApp(opened, calls, codec, guard, limits, rows, live, unread)
             app.peers = connections = Connections(app, limits, turns, unread)
-            taking = await nursery.start(connections.serve, listeners)
-            try:
-                yield HttpDoor(_url(place, listeners[0]), opened, connections)
-            finally:
-                live.close()
-                taking.cancel()
+            with unwrap_single():
+                async with trio.open_nursery() as serving:
+                    taking = await serving.start(connections.serve, listeners)
+                    try:
+                        yield HttpDoor(_url(place, listeners[0]), opened, connections)
+                    finally:
+                        live.close()
+                        taking.cancel()
+            behind.cancel_scope.cancel()  # calls that go on, and turns that answers waited for
 
 
 def _parse(bind: str) -> Address:

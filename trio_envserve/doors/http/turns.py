@@ -14,13 +14,9 @@ Costs are in microseconds, and guesses: they need only be of the right size.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from typing import Final, final
 
 import trio
-
-from ...net import unwrap_single
 
 MOST_US: Final = 20_000
 """Of one turn.  Twice as much may come together: of those that waited, and of the others."""
@@ -55,7 +51,7 @@ RUNNING_US: Final = 20
 
 @final
 class Turns:
-    """The turns of one loop.  Made by :func:`open_turns`."""
+    """The turns of one loop, while :meth:`run` runs."""
 
     def __init__(self, most_us: float = MOST_US) -> None:
         self._most_us = most_us
@@ -106,14 +102,3 @@ class Turns:
 
 def _has_room(taken_us: float, cost_us: float, most_us: float) -> bool:
     return not taken_us or taken_us + cost_us <= most_us
-
-
-@asynccontextmanager
-async def open_turns() -> AsyncGenerator[Turns, None]:
-    """The turns of this loop, until the block ends; nobody may wait for one any more then."""
-    turns = Turns()
-    with unwrap_single():
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(turns.run)
-            yield turns
-            nursery.cancel_scope.cancel()
