@@ -18,7 +18,7 @@ from trio_envserve.core.messages import Request
 from trio_envserve.core.router_effects import Kill, Lost, Report, Spawn
 from trio_envserve.core.router_inputs import WorkerBack
 from trio_envserve.core.terms import Status, Verdict
-from trio_envserve.core.worker import EnvironmentReady, SetUpFailed, WorkerCore
+from trio_envserve.core.worker import SetUpFailed, WorkerCore
 from trio_envserve.core.worker_range import WorkerRange
 
 from .helpers import FIRST, OTHER, QUICK, REPLACEMENT, Ids, Pair, identifier, kinds
@@ -389,18 +389,6 @@ def test_a_set_up_that_failed_is_tried_again_before_calls_end():
     pair.die(b"w0-2")
     pair.advance(0.1)
     assert errors(pair)[call].code == "environment-broken"
-
-
-def test_calls_are_served_again_once_the_environment_is_mended():
-    pair = opened()
-    fail_to_set_up(pair, b"w0-1")
-    pair.die(b"w0-1")
-    pair.advance(1.0)
-    pair.work(b"w0-2", pair.workers[b"w0-2"].take(EnvironmentReady(1, "env", False)))
-    call = pair.submit()
-    pair.settle()
-    assert call not in errors(pair)
-    assert pair.router.accounts.all.running_count == 1
 
 
 def test_what_was_ready_once_is_broken_for_good_only_after_the_longest_pause():

@@ -73,14 +73,6 @@ def test_g1_epochs_are_proven_dead_only_when_their_lock_is_free(locks) -> None:
     assert second.try_epochs(numbered(2)) == {numbered(1)}
 
 
-def test_the_files_of_a_passing_address_are_removed(locks, tmp_path: Path) -> None:
-    passing = locks(passing=True)
-    passing.take_server()
-    assert passing.try_epochs(numbered(1)) == set()
-    passing.close()
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_g1_a_lock_that_was_removed_while_waiting_for_it_is_not_taken_for_the_new_one(
     locks,
 ) -> None:
@@ -99,23 +91,19 @@ def test_g1_a_lock_that_was_removed_while_waiting_for_it_is_not_taken_for_the_ne
     assert waiting.server.path.read_text("ascii") == f"{os.getpid()}\n"
 
 
-def test_only_who_has_the_lock_removes_its_file(locks) -> None:
+def test_only_who_has_the_locks_of_a_passing_address_removes_their_files(
+    locks, tmp_path: Path
+) -> None:
     first, second = locks(passing=True), locks(passing=True)
     first.take_server()
+    assert first.try_epochs(numbered(1)) == set()
     second.close()
     assert first.server.path.exists()
     first.server.path.unlink()  # somebody has cleaned up
     first.close()
     first.close()  # twice is not too often
     assert not first.server.held
-
-
-def test_servers_of_all_versions_have_the_same_files_which_are_for_their_user_alone(
-    locks, tmp_path: Path
-) -> None:
-    locks()
-    found = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
-    assert found == {"0210063d277f67d6.server": 0o600, "0210063d277f67d6.epochs": 0o600}
+    assert list(tmp_path.iterdir()) == []
 
 
 # -- what a lock file meets ---------------------------------------------------
@@ -234,24 +222,18 @@ def held_by_another(descriptor: int) -> Iterator[int]:
         holder.kill()
 
 
-def test_a_server_in_another_process_is_named(locks) -> None:
+@pytest.mark.parametrize("lives", [True, False])
+def test_who_holds_the_lock_of_a_server_that_serves_or_has_ended_is_named(locks, lives) -> None:
     first, second = locks(), locks()
     first.take_server()
     with held_by_another(first.server.fd) as pid:
-        first.server.write(f"{pid}\n")
+        first.server.write(f"{pid}\n" if lives else "1\n")
         first.close()
         said = refusal(second.take_server)
-    assert said.startswith(f"another server (pid {pid}) serves {ADDRESS} on this machine")
-
-
-def test_who_holds_the_lock_of_a_server_that_has_ended_is_named(locks) -> None:
-    ended, second = locks(), locks()
-    ended.take_server()
-    ended.server.write("1\n")
-    with held_by_another(ended.server.fd) as pid:
-        ended.close()
-        said = refusal(second.take_server)
-    assert f"(pid 1) has ended, but process {pid}, " in said
+    if lives:
+        assert said.startswith(f"another server (pid {pid}) serves {ADDRESS} on this machine")
+    else:
+        assert f"(pid 1) has ended, but process {pid}, " in said
 
 
 def test_who_holds_the_lock_of_an_epoch_is_named(locks) -> None:
@@ -352,12 +334,14 @@ def test_a_runtime_directory_of_somebody_else_is_replaced_by_a_temporary_one(mon
         assert found.is_dir()
 
 
-def test_the_locks_of_an_address_are_in_the_users_own_directory(monkeypatch, tmp_path):
+def test_servers_of_all_versions_have_the_same_files_in_the_users_own_directory(
+    monkeypatch, tmp_path
+):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    ours = AddressLocks(ADDRESS)
-    ours.close()
-    assert ours.server.path.parent == ours.epochs.path.parent == runtime_directory()
+    AddressLocks(ADDRESS).close()
     assert runtime_directory().parent == tmp_path
+    found = {path.name: path.stat().st_mode & 0o777 for path in runtime_directory().iterdir()}
+    assert found == {"0210063d277f67d6.server": 0o600, "0210063d277f67d6.epochs": 0o600}
 
 
 def test_a_link_is_not_taken_for_the_users_own_directory(

@@ -119,19 +119,6 @@ async def test_events_of_a_router_that_comes_and_goes(bench, new_events):
                 ]
 
 
-async def test_a_closed_dealer_cannot_be_reached(bench, new_events):
-    events = new_events()
-    async with bench() as b, b.router(on_event=events) as router:
-        async with b.dealer(router) as dealer:
-            [route] = await b.greet(router, dealer)
-        await events.wait(ConnectionEvent.DISCONNECTED)
-        # events and messages have no order: a send may still go into the void
-        while router.send_nowait(route, [b"x"]):
-            assert router.receive_nowait() == []
-            await trio.lowlevel.checkpoint()
-        assert events.seen == [ConnectionEvent.CONNECTED, ConnectionEvent.DISCONNECTED]
-
-
 async def test_a_connection_can_be_given_up_for_a_new_one(bench, new_events):
     events = new_events()
     async with bench() as b, b.router() as router, b.dealer(router, on_event=events) as dealer:
@@ -369,15 +356,17 @@ async def test_the_outbox_of_a_lost_peer_is_dropped(bench, new_events):
             accepted = await b.send_until_stuck(router, route, BODY)
             before = router.statistics().undelivered
         await events.wait(ConnectionEvent.DISCONNECTED)
+        assert events.seen == [ConnectionEvent.CONNECTED, ConnectionEvent.DISCONNECTED]
         async with trio.open_nursery() as nursery:
             # libzmq ends a connection only when all that came over it was read
             nursery.start_soon(router.receive)
             await router.flush()
             nursery.cancel_scope.cancel()
+        assert not router.send_nowait(route, [b"x"])
         statistics = router.statistics()
         assert statistics.backlog_peers == 0
         # some may still have gone out while the peer was closing: into the void
-        dropped = statistics.undelivered - before
+        dropped = statistics.undelivered - before - 1
         assert 0 <= dropped <= SMALL_QUEUES.peer_queue_messages
         assert statistics.sent == accepted - dropped
 
@@ -390,17 +379,6 @@ async def test_an_address_is_used_once(bench):
                 raise AssertionError
         assert router.address in str(caught.value)
         await b.greet(router, dealer)  # not disturbed
-
-
-async def test_an_address_is_free_when_its_block_has_ended(bench):
-    async with bench() as b, b.router() as router:
-        address = router.address
-    async with bench() as b:
-        if b.kind == "memory":
-            address = "memory:name"
-        for _ in range(20):
-            async with b.router(address) as router, b.dealer(router) as dealer:
-                await b.greet(router, dealer)
 
 
 async def test_wrong_addresses_and_those_of_the_other_kind_are_refused(bench):

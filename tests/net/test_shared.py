@@ -94,27 +94,16 @@ def test_places_are_within_the_memory_and_do_not_overlap(steps):
         assert all(begin >= 0 and end <= MIB for begin, end in ordered)
 
 
-def test_the_lowest_place_that_fits_is_used_again():
-    places = Places(HALF_BYTES)
+def test_the_lowest_place_that_fits_is_used_again_and_all_of_the_memory_can_be():
+    places = Places(4 * MIB)
     assert [places.find(MIB) for _ in range(3)] == [0, MIB, 2 * MIB]
     places.free(1)
-    assert places.find(2 * MIB) == 3 * MIB
-    assert places.find(MIB) == 0
-    assert places.find(HALF_BYTES) is None
-
-
-def test_the_whole_memory_can_be_used_and_freed():
-    places = Places(2 * MIB)
-    assert (places.find(MIB), places.find(MIB), places.find(1)) == (0, MIB, None)
-    places.free(2)
-    assert places.find(2 * MIB) == 0
+    assert [places.find(size) for size in (2 * MIB, MIB, MIB, 1)] == [None, 0, 3 * MIB, None]
+    places.free(4)
+    assert places.find(4 * MIB) == 0
     places.free(1)
     with pytest.raises(FramingError):
         places.free(1)
-
-
-def test_the_number_of_places_is_bounded():
-    places = Places(HALF_BYTES)
     assert None not in [places.find(1) for _ in range(PLACES_MOST)]
     assert places.find(1) is None
     places.free(1)

@@ -201,15 +201,6 @@ async def test_closing_with_unsent_messages_does_not_hang(real_bench):
         assert router.statistics().backlog_messages == 0
 
 
-async def test_a_cancelled_network_closes(real_bench):
-    with trio.CancelScope() as scope:
-        async with real_bench() as b, b.router() as router, b.dealer(router) as dealer:
-            await b.greet(router, dealer)
-            scope.cancel()
-            await router.receive()
-    assert scope.cancelled_caught
-
-
 async def test_a_network_that_cannot_end_is_left_behind(monkeypatch, caplog):
     monkeypatch.setattr(libzmq_module, "TERMINATE_S", 0.05)
     with trio.fail_after(60):

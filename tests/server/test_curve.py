@@ -373,7 +373,7 @@ def test_the_router_is_told_who_comes_and_who_goes() -> None:
     assert door.keeper.news() == [NOBODY._replace(route=b"r")]
 
 
-async def test_a_key_that_is_taken_away_is_told_and_only_its_connections_end(
+async def test_rights_that_have_changed_are_told_and_those_taken_away_end_their_connections(
     keys: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_client(keys, "watcher", WATCHER, '["watch"]')
@@ -381,6 +381,12 @@ async def test_a_key_that_is_taken_away_is_told_and_only_its_connections_end(
     door.come(b"r", TRAINER)
     door.come(b"s", WATCHER)
     door.keeper.news()
+    await door.keeper.reload()
+    assert door.keeper.news() == []
+    write_client(keys, "trainer", TRAINER, '["submit", "watch"]')
+    await door.keeper.reload()
+    assert door.keeper.news() == [PeerKnown(b"r", "trainer", "submit watch", "", 1.0)]
+    assert door.front.closed == []
     trainer = keys / "clients" / "trainer.toml"
     trainer.rename(keys / "trainer")
     await door.keeper.reload()
@@ -399,20 +405,6 @@ async def test_a_key_that_is_taken_away_is_told_and_only_its_connections_end(
     (keys / "trainer").rename(trainer)
     await door.keeper.reload()
     assert door.keeper.admit(public_of(TRAINER)) == ""
-
-
-async def test_the_router_is_told_the_rights_that_have_changed_and_no_others(keys: Path) -> None:
-    write_client(keys, "watcher", WATCHER, '["watch"]')
-    door = Door(ServerCurve.from_folder(keys))
-    door.come(b"r", TRAINER)
-    door.come(b"s", WATCHER)
-    door.keeper.news()
-    await door.keeper.reload()
-    assert door.keeper.news() == []
-    write_client(keys, "trainer", TRAINER, '["submit", "watch"]')
-    await door.keeper.reload()
-    assert door.keeper.news() == [PeerKnown(b"r", "trainer", "submit watch", "", 1.0)]
-    assert door.front.closed == []
 
 
 async def test_each_complaint_is_made_once(keys: Path, caplog: pytest.LogCaptureFixture) -> None:

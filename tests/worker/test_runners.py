@@ -338,20 +338,6 @@ async def test_members_fail_and_are_repeated_one_by_one(backend):
     assert bad["error"]["attempts"] == 2
 
 
-async def test_members_run_at_the_same_time():
-    arrived = []
-    all_here = trio.Event()
-
-    async def body(rollout):
-        arrived.append(rollout.member)
-        if len(arrived) == 3:
-            all_here.set()
-        await all_here.wait()
-
-    records = await run(load(body), request([1, 2, 3], "group"))
-    assert [record["ok"] for record in records] == [True] * 3
-
-
 def group_environment(backend, body):
     def sync(self, rollouts):
         return body(rollouts)
@@ -642,7 +628,7 @@ async def test_a_rollout_that_waits_for_a_thread_never_starts():
     assert ran == ["first"]
 
 
-async def test_all_members_of_a_group_are_cancelled():
+async def test_members_of_a_group_run_at_the_same_time_and_all_are_cancelled():
     witness = Witness()
     ended = []
 

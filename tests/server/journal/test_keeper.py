@@ -36,16 +36,28 @@ def database(journal: Journal) -> sqlite3.Connection:
     return journal._store._connection
 
 
-async def test_what_is_given_together_is_one_commit(tmp_path: Path):
+async def test_what_is_given_together_is_one_commit_for_which_the_thread_is_woken_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Every record woke it."""
     commits: list[str] = []
+    woken: list[int] = []
     async with open_journal(tmp_path) as journal:
+        notify = journal._condition.notify
+
+        def count() -> None:
+            woken.append(len(journal._waiting))
+            notify()
+
+        monkeypatch.setattr(journal._condition, "notify", count)
         database(journal).set_trace_callback(commits.append)
         with journal._condition:  # the thread has no turn meanwhile
-            for number in range(100):
+            for number in range(keeper.GROUP_RECORDS + 50):
                 journal.save([opened(number)], number + 1)
-        await saved(journal, 100)
+        assert woken == [1, keeper.GROUP_RECORDS]
+        await saved(journal, keeper.GROUP_RECORDS + 50)
     assert commits.count("COMMIT") == 1
-    assert len(read(tmp_path)) == 101
+    assert len(read(tmp_path)) == keeper.GROUP_RECORDS + 51
 
 
 async def test_the_order_is_kept_whatever_the_groups_are(tmp_path: Path):
@@ -179,20 +191,3 @@ async def test_a_folder_is_free_after_the_block_and_not_before(tmp_path: Path):
                 pass
     async with open_journal(tmp_path):
         pass
-
-
-async def test_every_record_woke_the_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    woken: list[int] = []
-    async with open_journal(tmp_path) as journal:
-        notify = journal._condition.notify
-
-        def count() -> None:
-            woken.append(len(journal._waiting))
-            notify()
-
-        monkeypatch.setattr(journal._condition, "notify", count)
-        with journal._condition:  # the thread has no turn meanwhile
-            for number in range(keeper.GROUP_RECORDS + 50):
-                journal.save([opened(number)], number + 1)
-        assert woken == [1, keeper.GROUP_RECORDS]
-        await saved(journal, keeper.GROUP_RECORDS + 50)

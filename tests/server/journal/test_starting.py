@@ -104,29 +104,20 @@ def test_outcomes_are_read_byte_for_byte(tmp_path: Path):
     assert (other.number, other.frames) == (0, (b"header", b"outcome"))
 
 
-def test_an_outcome_in_a_file_that_was_changed_is_told_when_it_is_read(tmp_path: Path):
-    write(tmp_path, [opened(0), Started(0), completed(0, LARGE)])
-    (tmp_path / "bodies" / "3").write_bytes(LARGE[:-1] + b"!")
-    assert len(started(tmp_path)[1]) == 1
-    (one,) = read_outcomes(tmp_path, [0])
-    assert one.frames == ()
-    assert one.why == "bodies/3 is missing or was changed"
-
-
-def test_a_row_that_was_changed_while_the_server_ran_is_told_when_it_is_read(tmp_path: Path):
-    write(tmp_path, a_run(0))
+def test_what_was_changed_while_the_server_ran_is_told_when_it_is_read(tmp_path: Path):
+    write(tmp_path, [*a_run(0), opened(1), Started(1), completed(1, LARGE)])
+    (tmp_path / "bodies" / "6").write_bytes(LARGE[:-1] + b"!")
+    assert len(started(tmp_path)[1]) == 2
+    (large,) = read_outcomes(tmp_path, [1])
+    assert (large.frames, large.why) == ((), "bodies/6 is missing or was changed")
     change(tmp_path, "UPDATE records SET body = x'00' WHERE row = 3")
     assert read_outcomes(tmp_path, [0])[0].why == "journal.db: row 3 was changed"
     change(tmp_path, "DELETE FROM records WHERE row = 3")
     assert "the row of its outcome is not there" in read_outcomes(tmp_path, [0])[0].why
     assert "its rows are not there" in read_outcomes(tmp_path, [7])[0].why
-
-
-def test_a_database_that_cannot_be_read_is_told_of_each(tmp_path: Path):
-    assert [each.frames for each in read_outcomes(tmp_path / "none", [1, 2])] == [(), ()]
-    write(tmp_path, a_run(0))
     change(tmp_path, "DROP TABLE records")
     assert "no such table" in read_outcomes(tmp_path, [0])[0].why
+    assert [each.frames for each in read_outcomes(tmp_path / "none", [1, 2])] == [(), ()]
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3])
