@@ -27,10 +27,11 @@ def counted(record: dict[str, float]) -> float:
 
 
 def test_what_is_counted_is_what_happened():
+    """A worker could overrule what the server knows of it."""
     pair = Pair(workers=2)
     pair.submit_many(3)
     pair.end(pair.runs[0])
-    beat = BeatDue({"loop_lag_p99_s": 0.25, "pid": "a lie"})
+    beat = BeatDue({"loop_lag_p99_s": 0.25, "pid": "a lie", "memory_bytes": "lots"})
     pair.work(b"w0-1", pair.workers[b"w0-1"].take(beat))
     pair.settle()
     stats = pair.router.stats()
@@ -38,7 +39,9 @@ def test_what_is_counted_is_what_happened():
     assert (stats["status"], stats["sessions"]) == ("ready", 1)
     first = stats["per_worker"][0]
     assert (first["worker"], first["pid"], first["done"]) == ("w0-1", 1001, 1)
-    assert first["loop_lag_p99_s"] == 0.25
+    assert (first["loop_lag_p99_s"], first["memory_bytes"]) == (0.25, 0)
+    assert stats["bounds"].keys() <= stats.keys() | first.keys(), "of something that is counted"
+    assert stats["bounds"]["running"] == 2 * first["capacity"]
     text = line(stats)
     assert "ready sessions=1 waiting=0 running=2 kept=1" in text
     assert "w0-1:1/1/0(250ms,0MiB)" in text
@@ -111,12 +114,6 @@ def test_all_who_ask_in_one_turn_get_one_record():
     assert later.stats is not told[0].stats
 
 
-def test_a_worker_could_overrule_what_the_server_knows_of_it():
-    pair = Pair()
-    pair.work(b"w0-1", pair.workers[b"w0-1"].take(BeatDue({"pid": 1, "memory_bytes": "lots"})))
-    assert pair.router.stats()["per_worker"][0]["memory_bytes"] == 0
-
-
 def test_waiting_and_running_are_counted_once_for_each_dispatch():
     pair = Pair.asked(workers=1, server={"worker_capacity": 1})
     pair.submit()
@@ -169,13 +166,6 @@ def test_the_model_calls_of_a_worker_are_counted_after_its_death():
     assert [after["model_usage"], after["model_calls"]] == [
         stats["model_usage"], stats["model_calls"],
     ]  # fmt: skip
-
-
-def test_every_bound_is_of_something_that_is_counted():
-    pair = Pair(workers=2)
-    stats = pair.router.stats()
-    assert stats["bounds"].keys() <= stats.keys() | stats["per_worker"][0].keys()
-    assert stats["bounds"]["running"] == 2 * stats["per_worker"][0]["capacity"]
 
 
 def test_the_work_of_a_key_was_counted_with_each_request_that_waited_for_it():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import cbor2
 import pytest
@@ -105,34 +107,35 @@ def test_other_code_is_found_out_where_it_goes_apart(monkeypatch: pytest.MonkeyP
     assert replay(INCIDENT, until_step=lost - 1).identical is not False
 
 
-def test_code_that_draws_other_ids_is_found_out(monkeypatch: pytest.MonkeyPatch):
-    def fewer(self: Router, given: PoolOpened) -> None:
-        self.starting = ""
-
-    def more(self: Router, given: Tick) -> None:
-        self._time(given.now_s)
-        self._new_id()
-
-    with monkeypatch.context() as patch:
-        patch.setitem(routing._INPUTS, PoolOpened, fewer)
-        played = replay(INCIDENT)
-        assert str(played.difference) == "step 1: the router draws fewer ids"
-    with monkeypatch.context() as patch:
-        patch.setitem(routing._INPUTS, Tick, more)
-        played = replay(INCIDENT)
-        assert played.difference is not None
-        assert played.difference.what == "the router draws more ids"
+def draws_fewer_ids(router: Router, given: PoolOpened) -> None:
+    router.starting = ""
 
 
-def test_code_that_raises_is_found_out(monkeypatch: pytest.MonkeyPatch):
-    def broken(self: Router, given: Tick) -> None:
-        raise RuntimeError("a flaw")
+def draws_more_ids(router: Router, given: Tick) -> None:
+    router._time(given.now_s)
+    router._new_id()
 
-    monkeypatch.setitem(routing._INPUTS, Tick, broken)
+
+def raises(router: Router, given: Tick) -> None:
+    raise RuntimeError("a flaw")
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "what"),
+    [
+        (PoolOpened, draws_fewer_ids, "the router draws fewer ids"),
+        (Tick, draws_more_ids, "the router draws more ids"),
+        (Tick, raises, "the router raises RuntimeError: a flaw"),
+    ],
+)
+def test_code_that_draws_other_ids_or_raises_is_found_out(
+    kind: type, code: Callable[[Router, Any], None], what: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(routing._INPUTS, kind, code)
     played = replay(INCIDENT)
-    assert isinstance(played.raised, RuntimeError)
     assert played.difference is not None
-    assert "raises RuntimeError: a flaw" in played.difference.what
+    assert played.difference.what == what
+    assert isinstance(played.raised, RuntimeError) is (code is raises)
 
 
 # -- damage ----------------------------------------------------------------------

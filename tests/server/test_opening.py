@@ -25,14 +25,12 @@ from trio_envserve import (
     ServerLimits,
     ServerStartError,
     WireLimits,
-    WorkerRange,
     open_client,
     open_server,
     serve,
 )
 from trio_envserve.core.lease import NO_LEASE_S
 from trio_envserve.core.messages import encode_record
-from trio_envserve.core.router import Router
 from trio_envserve.host.folder_locks import FolderLocks
 from trio_envserve.host.locks import AddressLocks
 from trio_envserve.host.workers import InProcessWorkers
@@ -458,70 +456,24 @@ async def test_nobody_listens_to_a_socket_any_more_when_it_is_closed() -> None:
     assert [each.socket.heard_when_gone for each in network.opened] == [False, False]
 
 
-# -- the router ---------------------------------------------------------------------------
-
-
-@pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """The arguments of each router that is made."""
-    seen: list[dict[str, Any]] = []
-
-    def make(**options: Any) -> Router:
-        seen.append(options)
-        return Router(**options)
+async def test_the_locks_of_a_journal_are_held_with_those_of_the_address(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And given to the workers."""
+    network: Any = Elsewhere(PLACE)
+    given: list[Any] = []
 
     def workers(setup: Setup, locks: Any, address: str) -> InProcessWorkers:
-        seen.append({"locks": [each.path.name for each in locks], "address": address})
+        given.extend(each.path.name for each in locks)
         return InProcessWorkers(setup.options.environment, {}, setup.limits, setup.wire)
 
-    monkeypatch.setattr(opening, "Router", make)
     monkeypatch.setattr(opening, "_host", workers)
-    return seen
-
-
-@pytest.mark.parametrize(
-    ("workers", "hosts", "slots"),
-    [
-        (0, None, 1),
-        (0, "memory:hosts", 0),
-        (3, None, 3),
-        (3, "memory:hosts", 3),
-        (WorkerRange(1, 4), None, WorkerRange(1, 4)),
-    ],
-)
-@virtual
-async def test_a_router_has_a_slot_for_each_worker_of_this_machine(
-    made: list[dict[str, Any]], workers: Any, hosts: str | None, slots: Any
-) -> None:
-    limits, wire, keys = ServerLimits(window=99), WireLimits(), KeyLimits(retention_s=9.0)
-    await trio.sleep(5)
-    async with open_server(
-        "arithmetic", bind=ADDRESS, workers=workers, hosts_bind=hosts, network=MemoryNetwork(),
-        limits=limits, wire=wire, keys=keys,
-    ) as server:  # fmt: skip
-        about, options = made
-        assert about == {"locks": [], "address": ADDRESS}
-        assert len(options.pop("epoch")) == len(options.pop("new_id")()) == 16
-        assert options == {
-            "slots": slots, "now_s": 5.0, "limits": limits, "wire": wire, "keys": keys,
-            "heartbeats": False, "journaled": False, "resting": False,
-        }  # fmt: skip
-        assert server.hosts_address == (hosts or "")
-
-
-async def test_the_locks_of_a_journal_are_held_with_those_of_the_address(
-    made: list[dict[str, Any]], tmp_path: Path
-) -> None:
-    network: Any = Elsewhere(PLACE)
     with trio.fail_after(LONG_S):
         async with open_server(
             echo, bind=PLACE, workers=0, network=network, journal=tmp_path / "journal"
         ) as server:
             await server.wait_ready()
-            about, options = made
-            assert about["locks"][1:] == ["epochs.lock", "epochs.lock"]  # in it, and beside it
-            assert options["journaled"]
-            assert options["resting"]
+            assert given[1:] == ["epochs.lock", "epochs.lock"]  # in it, and beside it
             for place in (tmp_path / "journal", tmp_path / ".journal.journal"):
                 assert FolderLocks(place).try_epochs(b"x" * 16) is None
 
