@@ -63,9 +63,9 @@ async def test_who_waits_for_its_share_is_in_nobodys_way():
     assert came == ["full"]
 
 
-async def test_who_gives_up_waiting_takes_no_room_along_and_lets_those_behind_it_pass():
-    bound, came = Bound(3), list[int]()
-    bound.take(1)
+async def test_who_wants_little_does_not_wait_behind_who_wants_more_than_there_is():
+    bound, came = Bound(4), list[int]()
+    bound.take(3)
 
     async def wait(size: int) -> None:
         await bound.wait(size, "rows")
@@ -80,12 +80,14 @@ async def test_who_gives_up_waiting_takes_no_room_along_and_lets_those_behind_it
 
         nursery.start_soon(want_all)
         await trio.testing.wait_all_tasks_blocked()
+        await wait(1)
         nursery.start_soon(wait, 2)
         await trio.testing.wait_all_tasks_blocked()
-        assert came == []
+        bound.give(2)
+        await trio.testing.wait_all_tasks_blocked()
+        assert came == [1, 2]
         gives_up.cancel()
-    assert came == [2]
-    assert bound.taken == 3
+    assert bound.taken == 4
 
 
 async def test_who_is_cancelled_when_it_has_its_room_already_has_it():

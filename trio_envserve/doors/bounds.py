@@ -14,7 +14,8 @@ class Bound:
 
     Whoever has a name (a place, a namespace) may take its share of what the others leave, and
     one in any case while there is room.  Some are refused where there is no room, and others
-    wait for it: those of one name in their order.
+    wait for it: those of one name in their order, but who wants little does not wait behind
+    who wants more than there is.
     """
 
     def __init__(self, most: int, share: float = 1.0) -> None:
@@ -43,8 +44,7 @@ class Bound:
 
     async def wait(self, size: int, name: str = "") -> None:
         """Take so much as soon as there is room."""
-        line = self._waiting.get(name)
-        if not line and self.has_room(size, name):
+        if self.has_room(size, name):
             self.take(size, name)
             return
         turn = trio.Event()
@@ -53,7 +53,6 @@ class Bound:
             await turn.wait()  # who gives something back leaves it to this task
         except BaseException:
             del self._waiting[name][turn]
-            self._admit()  # those behind it may want less
             raise
 
     def give(self, size: int, name: str = "") -> None:
@@ -69,9 +68,12 @@ class Bound:
 
     def _admit(self) -> None:
         for name, line in list(self._waiting.items()):
-            while line and self.has_room(next(iter(line.values())), name):
-                turn, size = line.popitem(last=False)
-                self.take(size, name)
-                turn.set()
+            for turn, size in list(line.items()):
+                if self.has_room(size, name):
+                    del line[turn]
+                    self.take(size, name)
+                    turn.set()
+                elif size <= 1:
+                    break  # nobody wants less
             if not line:
                 del self._waiting[name]
