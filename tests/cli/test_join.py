@@ -117,7 +117,7 @@ async def test_a_host_is_seen_and_one_that_does_not_fit_is_told_why(tmp_path: Pa
     async with router(tmp_path, "told:Told", "--needs", "gpu=1") as (_, address, hosts):
         refused = await run(tmp_path, "join", hosts, "--workers", "1", "--name", "poor")
         assert refused.code == 3
-        assert "it has not what a worker needs: gpu=1" in refused.err
+        assert "it offers less than one worker needs: gpu=1" in refused.err
         given = ("join", hosts, "--workers", "5", "--name", "rich", "--offers", "gpu=1", "--json")
         async with forked(tmp_path, *given) as rich:
             await rich.event("joined")

@@ -98,7 +98,7 @@ USAGE: dict[str, dict[str, str]] = {
     },
     "join": {
         "nowhere": "nowhere",
-        f"{NOWHERE} --offers gpu=many": "is no amount, such as gpu=1",
+        f"{NOWHERE} --offers gpu=many": "is no amount; write a number, such as gpu=1",
         f"{NOWHERE} no_such:Env": "no_such",
         f"{NOWHERE} --workers 1 --worker-env 1:A=b": "numbered",
     },

@@ -84,7 +84,7 @@ def test_a_host_without_a_lease_that_never_beat_was_not_heard_of_for_nineteen_ye
     link.settle()
     link.hosts.tick(link.now_s + 60.0)
     link.route()
-    assert link.logged[-1] == "host a is gone: nothing was heard of it for 60 s"
+    assert link.logged[-1] == "host a is gone: it sent nothing for 60 s"
 
 
 def test_g9_a_host_without_a_lease_lost_its_workers_when_it_was_back():
@@ -282,7 +282,7 @@ def test_a_second_host_with_its_id_is_refused_and_its_own_next_membership_is_not
     refusal = last(link.hosts.out)
     assert refusal.route == b"o"
     other.message(refusal.frames, link.now_s)
-    assert "another host is here as a" in last(other.out).text
+    assert "another host has the name a" in last(other.out).text
     assert not other.lease.over
     again = Host("a", 1, link.ids, past=[link.host.lease.membership])
     (ended,) = link.hosts.message(b"n", hello_of(again), link.now_s)
@@ -308,7 +308,7 @@ def test_needs():
     assert fitting(8, {"gpu": -1}, {"gpu": 1}) == 0
     link = starting(needs={"gpu": 1})
     assert not link.alive
-    assert any("it has not what a worker needs: gpu=1" in text for text in link.logged)
+    assert any("it offers less than one worker needs: gpu=1" in text for text in link.logged)
     (refused,) = link.hosts.records({}, link.now_s)["past_hosts"]
     assert (refused["host"], refused["state"]) == ("a", "refused")
 
@@ -484,7 +484,7 @@ def test_past_the_most_workers_and_the_most_hosts_a_host_waits():
     said(link, first_hello("one"))
     (refusal,) = refusals(link, b"z")
     assert refusal.code == "full"
-    assert "16 hosts with 16384 workers are here" in refusal.text
+    assert "it has 16 hosts with 16384 workers" in refusal.text
     again = first_hello("n0", b"n" * 16)._replace(ended=[b"%016d" % 0])
     said(link, again)
     assert not refusals(link, b"z"), "it takes its own place"

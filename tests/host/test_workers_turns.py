@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_envserve.host.workers import HEARD_AT_ONCE, HEARD_BYTES, _portion
+from trio_envserve.host.workers import MESSAGES_AT_ONCE, HEADER_BYTES_AT_ONCE, _portion
 from trio_envserve.net import Frame
 
 NAME, LIFE = b"w0-1", b"i" * 16
@@ -22,9 +22,12 @@ NAME, LIFE = b"w0-1", b"i" * 16
     ("frames", "heard"),
     [
         ([NAME, LIFE, bytes(60_000)], 3),
-        ([NAME, LIFE, bytes(HEARD_BYTES * 9)], 1),
-        ([NAME, LIFE, bytes(50)], HEARD_AT_ONCE),
-        ([NAME, LIFE, b"client", bytes(50), bytes(1 << 20)], HEARD_AT_ONCE),  # the body is opaque
+        ([NAME, LIFE, bytes(HEADER_BYTES_AT_ONCE * 9)], 1),
+        ([NAME, LIFE, bytes(50)], MESSAGES_AT_ONCE),
+        (
+            [NAME, LIFE, b"client", bytes(50), bytes(1 << 20)],
+            MESSAGES_AT_ONCE,
+        ),  # the body is opaque
     ],
     ids=["long headers", "one that is too long", "short headers", "large bodies"],
 )

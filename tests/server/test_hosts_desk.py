@@ -211,7 +211,7 @@ async def test_a_key_said_hello_as_the_host_of_another_one_and_kept_it_out() -> 
         # Whoever owned the name may not join any more; its host is not known to be dead.
         keys.refused = {b"key of a": "revoked"}
         await rig.socket.come((b"b", first_hello("node", T2)))
-        assert rig.socket.sent[0][1].text == "another host is here as node"
+        assert rig.socket.sent[0][1].text == "another host has the name node"
         await rig.socket.come(
             (b"a", HostLeaves(T3, 0)), (b"b", first_hello("node", T2)._replace(hello=2))
         )

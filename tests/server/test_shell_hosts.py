@@ -284,7 +284,7 @@ async def test_hosts_may_come_back_to_a_server_with_a_journal_and_keys_wait_for_
         ):
             nursery.start_soon(partial(client.outcome, ["key", 0], key="one"))
             assert await client.run_rollout(["plain", 0]) == {"did": 0}
-            assert "hosts of an earlier server may still run work of keys" in caplog.text
+            assert "hosts of an earlier server may still run requests with keys" in caplog.text
             assert EARLIER not in server._router.dead_epochs
             assert probe.started == ["plain"]
             nursery.cancel_scope.cancel()

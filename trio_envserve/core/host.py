@@ -1,20 +1,21 @@
-"""The pure part of a host: it joins a router, and owns the workers of its machine.
+"""The machine of a host: it joins a router and owns the worker processes of its computer.
 
 Theory of operation
 -------------------
-The host decides nothing about work.  It starts and kills the workers that the router wants,
-forwards what they say and what they are told, and keeps what they said, outcomes above all,
-until the router has it (:mod:`.host_link`).  A worker's end comes after all that it said.
+A host decides nothing about work.  It starts and kills the workers that the router wants, and
+forwards messages in both directions.  It keeps the workers' messages, outcomes above all, until the
+router has them (:mod:`.host_link`).  The report of a worker's end follows all its messages.
 
-It remembers which dispatches it has passed on, and which have ended.  A router with a
-journal that follows the one before is told so, and takes over what runs.
+A host remembers which dispatches it has passed on to each worker and which of them have ended.  A
+new router with the journal of the old one is told that, and takes the running work over.
 
-It holds the lease (:mod:`.lease`).  If that runs out, or its membership is over, every worker is
-to end; the next membership, with this router or another one, begins when all of them are reaped.
-The guard has killed them by then; the host kills them too, since it costs nothing.
+A host holds a lease (:mod:`.lease`).  When the lease runs out, or the membership is over, all
+workers must end.  The next membership, with this router or another one, begins when all of them
+are reaped.  The guard has killed them by then; the host kills them as well, since that costs
+nothing.
 
-Inputs are methods, with the time ``boot_s`` of a clock that runs while the machine sleeps;
-what is to be done is in :attr:`Host.out`, in order.
+Inputs are methods, with the time ``boot_s`` of a clock that runs while the machine sleeps.
+Effects are appended to :attr:`Host.out`, in order.
 """
 
 from __future__ import annotations
@@ -58,14 +59,14 @@ class ToRouter(NamedTuple):
 
 
 class StartWorker(NamedTuple):
-    """Start a process for this worker; then say :meth:`.Host.spawned`, and, when it is
-    reaped or cannot be started, :meth:`.Host.exited`."""
+    """Start a process for a worker, then call :meth:`.Host.spawned`.  Call :meth:`.Host.exited`
+    when the process was reaped, or could not be started."""
 
     worker: bytes
     incarnation: Incarnation
     slot: int
-    """Which of the host's places it has, from 0: one that was started there before may still
-    be ending."""
+    """Index of its place on the host, from 0.  An earlier worker of that place may still be
+    ending."""
 
 
 class TellWorker(NamedTuple):
@@ -76,26 +77,25 @@ class TellWorker(NamedTuple):
 
 
 class KillWorker(NamedTuple):
-    """Kill the process and all that it has started."""
+    """Kill a worker's process and all processes that it has started."""
 
     worker: bytes
     why: str
 
 
 class SetDeadline(NamedTuple):
-    """Tell the guard by when it, and all workers, must be dead.  It comes before the
-    workers that may be started for it."""
+    """Tell the guard the moment by which it and all workers must be dead.  Precedes the starts
+    that the deadline allows."""
 
     deadline_s: float
 
 
 class NewGuard(NamedTuple):
-    """Whatever lives is dead by now, or is reaped: a guard that was never told a deadline is
-    to take the place of the one before."""
+    """Replace the guard by one that was never told a deadline: all workers are reaped."""
 
 
 class Serve(NamedTuple):
-    """The router says what is to be run, before the first worker of a membership starts."""
+    """Load the environment that the router wants, before the first start of a membership."""
 
     serves: dict[str, Any]
 
@@ -114,26 +114,27 @@ HostEffect: TypeAlias = (
 
 @dataclasses.dataclass(slots=True)
 class WorkerLife:
-    """A worker that a host reports to the router that takes it over."""
+    """A host's record of a worker, which a router that takes the host over is told."""
 
     incarnation: Incarnation
     place: int
+    """Index of its place on the host."""
     pid: int = 0
     hello: bytes = b""
-    """The header of what it said when it was ready."""
+    """Header of its hello; empty until it is ready."""
     next: int = 0
     """One more than the greatest number of a dispatch to it."""
     running: set[int] = dataclasses.field(default_factory=set)
-    """The dispatches that were passed on to it, and whose end it has not said."""
+    """Numbers of the dispatches that were passed on to it and have not ended."""
 
     def told(self, message: Message) -> None:
-        """This is for the worker."""
+        """Note a message to the worker."""
         if isinstance(message, Dispatch):
             self.next = max(self.next, message.number + 1)
             self.running.add(message.number)
 
     def said(self, header: Body, message: Message) -> None:
-        """The worker says this."""
+        """Note a message of the worker."""
         match message:
             case WorkerHello():
                 self.hello = bytes(header)
@@ -148,10 +149,10 @@ class WorkerLife:
 NO_LEASE = "the host's lease does not hold"
 LEAVING = "the host leaves"
 UNANSWERED_BEATS = 10
-"""After so many a host says hello again: the router may know its membership no more, and then it
-answers no beat of it."""
+"""Number of unanswered beats after which a host says hello again: a router that no longer knows the
+membership answers none of its beats."""
 REFUSAL_BYTES = 1_000
-"""A longer refusal of a router is cut."""
+"""Most bytes of a router's refusal; a longer one is cut."""
 UNANSWERED = "the router has not answered for as long as the lease holds"
 
 
@@ -165,13 +166,13 @@ _TOLD = _first_bytes(
         messages.Dispatch,
     ]
 )  # fmt: skip
-"""Messages to and from workers that say what they are, and what runs."""
+"""First bytes of the messages by which a host learns what a worker is and runs."""
 _PASSING = _first_bytes([messages.Beat, messages.WorkerDelta, messages.WorkerNotes])
-"""Messages of workers of which the next one says more: they are not kept."""
+"""First bytes of workers' messages that are not kept: the next one, or the outcome, says more."""
 
 
 class Host:
-    """One host.  ``past`` are memberships that its lock proves dead."""
+    """One host.  ``past``: memberships whose workers are dead, as the host's lock proves."""
 
     def __init__(
         self, name: str, workers: int | WorkerRange, new_id: Callable[[], bytes], *,
@@ -184,29 +185,31 @@ class Host:
         self.offers = offers or {}
         self.out: list[HostEffect] = []
         self.workers: set[bytes] = set()
-        """Those that were started, or are to be, and are not reaped."""
+        """Names of the workers that are to be started or were started, and are not reaped."""
         self.is_leaving = False
         self._lives: dict[bytes, WorkerLife] = {}
-        """Of those workers, and of those of whose end the router may not know."""
+        """Records of those workers, and of ended ones of whose end the router may not know."""
         self._continues: list[Membership] = []
-        """The memberships that this one continues, until its router has said that it is welcome;
-        and with which router one of them was, with which this one is to be, and what was
-        there when it began."""
+        """Memberships that the present one continues; empty once the router has welcomed it."""
         self._moved_from: Epoch = b""
+        """Router of one of these memberships."""
         self._moved_to: Epoch = b""
+        """Router with which the present membership is to be."""
         self._left_lives: list[list[Any]] = []
+        """Workers at the beginning of a continuing membership, as its hello states them."""
         self._past = list(past)
         self._new_id = new_id
         self._wire = wire or WireLimits()
         self._ending = ""
-        """Why all workers are to end, while they do."""
+        """Reason for which all workers are to end; empty unless they are ending."""
         self._serves: dict[str, Any] = {}
-        """The environment that its workers were started for."""
+        """Environment for which its workers were started."""
         self._boot_s = 0.0
-        """The newest time that it was told."""
+        """Latest time that an input had."""
         self._connected = False
+        """Whether the router has welcomed it on the newest connection."""
         self.refusal: tuple[str, str] | None = None
-        """The code and the text of the router's refusal; None once it has welcomed the host."""
+        """Code and text of the router's last refusal; None once it has welcomed the host."""
         self.lease = HostLease(self._new_id())
         self._outbox, self._inbox = Outbox(self.lease.membership), Inbox()
 
@@ -219,13 +222,13 @@ class Host:
         self._connected = False
 
     def _stay(self) -> None:
-        """Nothing is to be continued."""
+        """Continue no earlier membership."""
         self._continues, self._left_lives = [], []
         self._moved_from = self._moved_to = b""
 
     def _go_over(self, to: Epoch) -> None:
-        """The next router takes over what runs: nothing of the one before counts any more,
-        and what may not have reached that is for this one."""
+        """Begin a membership with the next router, which takes the running work over.  Messages of
+        the old router do not count any more; items that may not have reached it go to the next."""
         lease = self.lease
         self._continues = [*self._continues, lease.membership][-ENDED_MOST:]
         self._moved_from, self._moved_to = lease.epoch or self._moved_from, to
@@ -248,7 +251,7 @@ class Host:
     # -- the router -----------------------------------------------------------
 
     def connect(self) -> None:
-        """There is a new connection, or none answered on the last one: join, or come back."""
+        """Say hello on a new connection, or again on one on which nobody answers."""
         lease = self.lease
         self._connected = False
         if lease.over:
@@ -261,11 +264,11 @@ class Host:
         self.out.append(ToRouter((encode(hello),)))
 
     def disconnect(self) -> None:
-        """The connection is gone: what is sent waits for the next one."""
+        """Note that the connection is gone: items wait for the next one."""
         self._connected = False
 
     def message(self, frames: Sequence[Body], boot_s: float) -> None:
-        """A message of the router.  ProtocolError if it is none."""
+        """Take in a message of the router.  ProtocolError if it is malformed."""
         self._boot_s = boot_s
         try:
             message, rest = decode(frames, most_bytes=self._wire.header_bytes)
@@ -284,7 +287,9 @@ class Host:
             case Items():
                 try:
                     said = [(item, _checked(item)) for item in self._inbox.take(message, rest)]
-                except ProtocolError:  # what it has wanted is lost: all ends, and begins anew
+                except (
+                    ProtocolError
+                ):  # items of the router are lost, so the membership cannot go on
                     self.lease.over = True
                     self._go_on()
                     raise
@@ -303,7 +308,8 @@ class Host:
                 self._serves = message.serves
                 self.out.append(Serve(message.serves))
             elif message.serves != self._serves:
-                self.out.append(Say("warning", "the router wants other workers than there are"))
+                text = "the router serves another environment now: all workers of this host end"
+                self.out.append(Say("warning", text))
                 self.lease.refused(message.hello)
             self._stay()
             self._outbox.again()
@@ -311,11 +317,11 @@ class Host:
     def _refused(self, message: HostRefused) -> None:
         if message.code == MOVED and not self._ending:
             if message.hello == self.lease.hellos:
-                self.out.append(Say("info", f"the router has gone: {message.text}"))
+                self.out.append(Say("info", f"the router was replaced: {message.text}"))
                 self._go_over(message.epoch)
             return
         refusal = message.code, one_line(message.text, REFUSAL_BYTES)
-        if refusal != self.refusal:  # it is asked again and again
+        if refusal != self.refusal:  # not once for each hello
             self.out.append(Say("warning", f"the router refuses this host: {refusal[1]}"))
         self.refusal = refusal
         if message.code in (OVER, MOVED):
@@ -329,7 +335,7 @@ class Host:
             left = self.workers | self._outbox.ends()
             self._lives = {worker: self._lives[worker] for worker in self._lives if worker in left}
         if before_s is not None and boot_s >= before_s and not self._ending:
-            self._end(UNANSWERED)  # the guard is dead, or dies now: no answer brings it back
+            self._end(UNANSWERED)  # the guard is dying or dead, whatever the answer says
         if deadline_s is not None and not self._ending:
             self._tell_guard()
 
@@ -343,7 +349,9 @@ class Host:
         match item.kind:
             case ItemKind.SPAWN:
                 if worker in self._lives:
-                    self.out.append(Say("error", "the router starts a worker that is there"))
+                    name = worker.decode("ascii", "replace")
+                    text = f"the router wanted a second worker {name}, which was not started"
+                    self.out.append(Say("error", text))
                     return
                 self.workers.add(worker)
                 incarnation = bytes(item.frames[0])
@@ -359,7 +367,7 @@ class Host:
                     for message in self._read(item.frames[1:]):
                         self._lives[worker].told(message)
                     self.out.append(TellWorker(worker, item.frames))
-            case _:  # a kill
+            case _:  # ItemKind.KILL
                 if worker in self.workers:
                     why = bytes(item.frames[0]).decode("utf-8", "replace")
                     self.out.append(KillWorker(worker, why))
@@ -367,8 +375,8 @@ class Host:
     # -- workers --------------------------------------------------------------
 
     def _read(self, frames: Sequence[Body]) -> Iterator[messages.Message]:
-        """Messages that concern what runs, of one batch.  What is none is for its receiver to
-        judge."""
+        """The messages of a batch, if their kind is in :data:`_TOLD`.  A malformed batch has none
+        here: its receiver judges it."""
         if not frames or _kind(frames[0]) not in _TOLD:
             return
         try:
@@ -378,15 +386,17 @@ class Host:
             return
 
     def spawned(self, worker: bytes, pid: int) -> None:
-        """A process was started."""
+        """Note that the process of a worker was started."""
         self._lives[worker].pid = pid
         self._put(Item(ItemKind.SPAWNED, worker, (str(pid).encode(),)))
 
     def worker_message(self, worker: bytes, frames: Sequence[Body]) -> None:
-        """A message of a worker: its incarnation, a header, and more.  One that the link could
-        not carry, or the router would not take, would keep back all that come after it: it is
-        dropped, and its worker is ended, which might never report what it runs."""
-        # The rest is for what stands beside it.
+        """Take in a message of a worker: its incarnation, a header, and more.
+
+        A message that the link cannot carry, or the router would refuse, would block the link for
+        all later ones.  It is dropped, and its worker is killed, since the executions on it might
+        never be reported."""
+        # An eighth of a header is left for the fields of the item.
         most_bytes = max(self._wire.header_bytes * 7 // 8, BATCH_BYTES)
         if len(frames) not in (2, 4) or sum(map(len, frames[:3])) > most_bytes:
             name = worker.decode("ascii", "replace")
@@ -403,34 +413,35 @@ class Host:
             self._put(item)
 
     def worker_heartbeat(self, worker: bytes, heartbeat: Heartbeat) -> None:
-        """A heartbeat of a worker's process."""
+        """Take in a heartbeat of a worker's process."""
         self._pass(Item(ItemKind.HEARTBEAT, worker, (heartbeat.to_line(),)))
 
     def exited(self, worker: bytes, how: str) -> None:
-        """It was reaped, and all that it said was given to :meth:`worker_message`."""
+        """Note that a worker was reaped, after :meth:`worker_message` has got all its messages."""
         self.workers.discard(worker)
         self._put(Item(ItemKind.EXITED, worker, (how.encode("utf-8", "replace"),)))
         self._go_on()
 
     def _put(self, item: Item) -> None:
-        """It goes with the next :meth:`flush`, together with others."""
+        """Send an item with the next :meth:`flush`, in a batch with others."""
         self._outbox.put(item)
 
     def _pass(self, item: Item) -> None:
+        """Send an item without a number, which may be lost."""
         if self._connected:
-            self.flush()  # it overtakes nothing
+            self.flush()  # so that it overtakes no earlier item
             self.out.append(ToRouter(to_frames(self.lease.membership, 0, [item])))
 
     def flush(self) -> None:
-        """Send what was not sent."""
+        """Send the items that were not sent yet."""
         if self._connected:
             self.out += [ToRouter(frames) for frames in self._outbox.messages()]
 
     # -- time -----------------------------------------------------------------
 
     def beat(self, boot_s: float, machine: dict[str, Any] | None = None) -> None:
-        """It is time for a beat; ``boot_s`` was read just before.  ``machine``: how busy
-        this machine is, for people."""
+        """Send a beat.  ``boot_s`` was read just before.  ``machine``: load and memory of this
+        computer, for people."""
         self._boot_s = boot_s
         lease = self.lease
         if self.workers and not self._ending and not lease.holds(boot_s):
@@ -443,12 +454,11 @@ class Host:
             )
             self.out.append(ToRouter((encode(message),)))
             if lease.beats - lease.answered > UNANSWERED_BEATS:
-                self._connected = False  # whoever owns it says hello again
+                self._connected = False  # so the shell calls connect()
         self._go_on()
 
     def leave(self) -> None:
-        """Take no more work: the router drains the workers.  Once nothing runs the host says
-        that it goes."""
+        """Leave the router: it drains the workers, and once none is left the host says goodbye."""
         self.is_leaving = True
         self._go_on()
 
@@ -458,7 +468,8 @@ class Host:
         self.out += [KillWorker(worker, why) for worker in sorted(self.workers)]
 
     def _go_on(self) -> None:
-        """Go on once the membership is over, or all workers have ended."""
+        """Do what is due: end a membership that is over, begin the next one once all workers have
+        ended, say goodbye, or send."""
         lease = self.lease
         if lease.over and not self._ending:
             self._end("its membership with the router is over")
@@ -480,8 +491,8 @@ class Host:
 
 
 def _checked(item: Item) -> int:
-    """The place of a worker that is to be started; 0 for what else a router may want.
-    ProtocolError if it may not."""
+    """Check an item of the router: returns the place of a worker that is to be started, and 0 for
+    other kinds.  ProtocolError if it is malformed."""
     match item.kind, item.frames:
         case ItemKind.SPAWN, (incarnation, place) if len(incarnation) == ID_BYTES:
             slot = bytes(place)
@@ -493,6 +504,6 @@ def _checked(item: Item) -> int:
 
 
 def _kind(header: Body) -> int:
-    """The kind of a worker's message: the second item of a short array of CBOR."""
+    """The kind of a worker's message: the first item of its header, a short array of CBOR."""
     first = header[1] if len(header) > 1 else 0
     return header[2] if first == 0x18 and len(header) > 2 else first

@@ -1,7 +1,7 @@
-"""Reading the items of hosts, before anything is believed.
+"""Checks of all that hosts send, made before the router acts on it.
 
-A host is let in to run workers, and for nothing else: what it sends wrong is a ProtocolError,
-which ends its session with the router (:mod:`.host_pool`), and harms nobody else.
+A host is admitted to run workers and for nothing else.  A wrong message is a ProtocolError: it ends
+the host's membership (:mod:`.host_pool`), and affects no other host.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ from .ranges import Ranges
 from .terms import Body, one_line
 
 NAME_BYTES = 64
+"""Most bytes of a host's name."""
 HOST_WORKERS_MOST = 1024
-"""No host has more workers."""
+"""Most workers of one host."""
 HOSTS_MOST = 4096
-"""So many hosts are here at once."""
+"""Most hosts of a router."""
 WORKERS_MOST = 16_384
-"""All of them together have no more workers."""
+"""Most workers of all hosts of a router together."""
 NUMBERS_MOST = 1 << 16
-"""All workers of a host together run no more dispatches."""
+"""Most dispatches that run on the workers of one host."""
 HOW_BYTES = 1_000
-"""A longer word of how a worker ended is cut."""
+"""Most bytes of the text on how a worker ended; a longer one is cut."""
 _PLAIN = frozenset(ascii_letters + digits + "._-")
 _BUSY = ("load", "memory_bytes")
 _BUSY_MOST = 1e18
 
 
 def host_name(given: str) -> str:
-    """The id of a host as it may stand in the name of a worker, a log and a label."""
+    """The name of a host with characters that worker names, logs and metric labels allow."""
     text = "".join(char if char in _PLAIN else "_" for char in given[:NAME_BYTES])
     return text or "_"
 
@@ -47,14 +48,18 @@ def _is_amount(value: Any) -> bool:
 
 
 def check_amounts(what: str, amounts: Mapping[str, Any]) -> None:
-    """ConfigError if these are not what somebody needs or offers."""
+    """ConfigError if some needed or offered resource has no valid amount.  ``what``: name of the
+    option, for the message."""
     for name, amount in amounts.items():
         if not _is_amount(amount):
-            raise ConfigError(f"{what}: {name}={amount!r:.80} is no amount, such as gpu=1")
+            raise ConfigError(
+                f"{what}: {name}={amount!r:.80} is no amount; write a number, such as gpu=1"
+            )
 
 
 def fitting(workers: int, offers: Mapping[str, Any], needs: Mapping[str, float]) -> int:
-    """How many workers a host is good for, of what each of them needs."""
+    """Number of workers, out of ``workers``, for which a host's resources are enough.  ``needs``:
+    amount of each resource that one worker needs."""
     most = float(workers)
     for what, need in needs.items():
         offered = offers.get(what, 0)
@@ -64,25 +69,29 @@ def fitting(workers: int, offers: Mapping[str, Any], needs: Mapping[str, float])
 
 
 def unfit(workers: int, capacity: int, needs: Mapping[str, float]) -> tuple[str, str] | None:
-    """Why a host is good for nothing, if it is: a code, and a text for people."""
+    """Code and text of the reason for which a host can have no worker here; None if it can."""
     if workers > HOST_WORKERS_MOST:
-        return UNFIT, f"it has {workers} workers, and a host has {HOST_WORKERS_MOST} at most"
+        return (
+            UNFIT,
+            f"it offers {workers} workers, but a host may have {HOST_WORKERS_MOST} at most",
+        )
     if not capacity:
         wanted = ", ".join(f"{what}={need:g}" for what, need in needs.items())
-        return UNFIT, f"it has not what a worker needs: {wanted}"
+        return UNFIT, f"it offers less than one worker needs: {wanted}"
     return None
 
 
 def crowded(here: Sequence[int], capacity: int) -> tuple[str, str] | None:
-    """Why there is no room for a host of this capacity beside those that are here, if there is
-    none."""
+    """Code and text of the refusal of a further host of this capacity; None if the router may have
+    it.  ``here``: capacities of the present hosts."""
     if len(here) >= HOSTS_MOST or sum(here) + capacity > WORKERS_MOST:
-        return FULL, f"{len(here)} hosts with {sum(here)} workers are here, and no more can be"
+        text = f"the router is full: it has {len(here)} hosts with {sum(here)} workers"
+        return FULL, text
     return None
 
 
 def busy(said: Mapping[str, Any]) -> dict[str, float]:
-    """A host's figures of its machine, as far as they are known here."""
+    """The load and memory of a machine among the figures that its host has sent."""
     found: dict[str, float] = {"load": 0.0, "memory_bytes": 0}
     for name in _BUSY:
         value: Any = said.get(name)
@@ -92,7 +101,7 @@ def busy(said: Mapping[str, Any]) -> dict[str, float]:
 
 
 class LeftLife(NamedTuple):
-    """A worker that lives on, as its host reports it."""
+    """A worker that lives on from an earlier membership, as its host reports it."""
 
     worker: bytes
     incarnation: bytes
@@ -101,22 +110,22 @@ class LeftLife(NamedTuple):
     next: int
     running: Ranges
     place: int
-    """Among the workers of its host."""
+    """Index of its place on the host."""
 
 
 def left_lives(hello: HostHello, *, header_bytes: int) -> list[LeftLife]:
-    """Those of a hello.  ProtocolError if they cannot be."""
+    """The surviving workers that a hello states.  ProtocolError if the statement is impossible."""
     lives = [
         LeftLife(worker, incarnation, pid, said, after, Ranges.from_flat(running), place)
         for worker, incarnation, pid, said, after, running, place in hello.lives
     ]
     if len({life.worker for life in lives}) < len(lives):
-        raise ProtocolError("workers of a host that have one name")
+        raise ProtocolError("two workers of a host have one name")
     if (count := sum(len(life.running) for life in lives)) > NUMBERS_MOST:
-        raise ProtocolError(f"workers of a host that run {count} dispatches")
+        raise ProtocolError(f"the workers of a host run {count} dispatches, {NUMBERS_MOST} at most")
     for life in lives:
         if any(number >= life.next for number in life.running):
-            raise ProtocolError("a worker that runs what was never dispatched to it")
+            raise ProtocolError("a worker runs a dispatch that it was never sent")
         if life.hello:
             said = messages.decode(life.hello, most_bytes=header_bytes)
             if not isinstance(said, WorkerHello):
@@ -125,8 +134,8 @@ def left_lives(hello: HostHello, *, header_bytes: int) -> list[LeftLife]:
 
 
 def in_places(lives: Iterable[LeftLife], count: int) -> Iterator[tuple[LeftLife, int, bool]]:
-    """Each worker in its place of a host, if there still is one, else in another; and whether
-    it is to end, since there is none.  Of too many those stay that run most."""
+    """Each surviving worker with its place on the host, and whether it is to end because no place
+    is left.  Workers with more executions come first; each keeps its place if that is free."""
     free = set(range(count))
     for life in sorted(lives, key=lambda life: -len(life.running)):
         is_to_end = not free
@@ -139,8 +148,8 @@ Value: TypeAlias = Sequence[Body] | int | str | Heartbeat
 
 
 def value_of(item: Item) -> Value:
-    """The value of an item: the frames of a worker's message, a pid, how a worker ended, or a
-    heartbeat.  ProtocolError if it is none of a host."""
+    """The value of a host's item: the frames of a worker's message, a pid, a text on how a worker
+    ended, or a heartbeat.  ProtocolError if it is malformed, or an item of routers."""
     match item.kind:
         case ItemKind.MESSAGE:
             return item.frames
@@ -155,25 +164,25 @@ def value_of(item: Item) -> Value:
 
 
 def is_hello(frames: Sequence[Body]) -> bool:
-    """Whether a worker says that it is ready."""
+    """Whether a worker's message is a hello."""
     head = bytes((0x18, WORKER_KINDS[WorkerHello]))
     return len(frames) == 2 and bytes(frames[1][1:3]) == head
 
 
 def _heartbeat(item: Item) -> Heartbeat:
     try:
-        felt = HeartbeatLines().feed(b"".join(map(bytes, item.frames)))
+        heartbeat = HeartbeatLines().feed(b"".join(map(bytes, item.frames)))
     except ValueError as error:
-        raise ProtocolError(f"a heartbeat that is {error}") from None
-    if felt is None:
-        raise ProtocolError("a heartbeat without an end")
-    return felt
+        raise ProtocolError(f"malformed heartbeat: {error}") from None
+    if heartbeat is None:
+        raise ProtocolError("malformed heartbeat: its line has no end")
+    return heartbeat
 
 
 def _number(item: Item) -> int:
     text = _text(item)
     if not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise ProtocolError("a pid that is no number")
+        raise ProtocolError("a pid is no number")
     return int(text)
 
 

@@ -1,12 +1,12 @@
-"""Items between a host and its router: each arrives once, in order, whatever is lost.
+"""The reliable link between a host and its router: items arrive once and in order.
 
 Theory of operation
 -------------------
-Each side numbers its items and keeps them until the other has them.  With each beat and
-each answer both say how many they have sent and how many have come.  Between the two ends
-of one connection nothing overtakes: so if a beat's answer says that less has come than was
-sent before that beat, the rest was lost, and all of it is sent again.  The same after a
-reconnect.  What comes twice, or leaves a gap, is dropped by who receives it.
+Each side has an outbox and an inbox.  It numbers its items, and keeps each in the outbox until the
+other side has it.  Each beat of the host and each answer of the router states how many items that
+side has sent and how many have arrived there.  A connection keeps its messages in order.  So if the
+answer to a beat states fewer arrivals than were sent before that beat, the rest was lost, and is
+sent again; likewise after a reconnect.  The receiver drops items that arrive twice or leave a gap.
 """
 
 from __future__ import annotations
@@ -21,37 +21,36 @@ from .host_messages import Items, encode
 from .terms import Body, Membership
 
 FRAMES_MOST = 60
-"""Frames of all items in one message: a message of many more is refused by the framing."""
+"""Most frames of all items of one message: the framing refuses messages of many more."""
 BATCH_BYTES = 1 << 20
-"""Bytes of all items in one message, if they are more than one: the framing has a bound for
-all that a message has."""
+"""Most bytes of all items of one message with more than one: the framing bounds a message."""
 MARKS_MOST = 64
-"""Of so many beats that are not answered it is known what was sent before: the newest."""
+"""Number of the latest unanswered beats for which the count of items sent before is kept."""
 
 
 class ItemKind(enum.IntEnum):
-    """The kind of an item: those of hosts, then those of routers."""
+    """The kind of an item: first those of hosts, then those of routers."""
 
     MESSAGE = 0
-    """A worker's message: its frames."""
+    """A message of a worker.  Frames: its frames."""
     SPAWNED = 1
-    """Its process was started: the pid."""
+    """A worker's process was started.  Frame: the pid."""
     EXITED = 2
-    """Its process was reaped, or could not be started: how it ended.  Nothing of this worker
-    comes later."""
+    """A worker's process was reaped, or could not be started.  Frame: how it ended.  The last item
+    of its worker."""
     HEARTBEAT = 3
-    """A heartbeat.  It has no number."""
+    """A heartbeat of a worker's process, sent without a number.  Frame: its line."""
 
     SPAWN = 16
-    """Start a worker: the incarnation, and the number of its place on this host."""
+    """Start a worker.  Frames: the incarnation, and the index of its place on the host."""
     TELL = 17
-    """A message to a worker: its frames."""
+    """A message to a worker.  Frames: its frames."""
     KILL = 18
-    """Kill it: why."""
+    """Kill a worker.  Frame: the reason."""
 
 
 class Item(NamedTuple):
-    """One item."""
+    """A report of a host about a worker, or an order of the router for one."""
 
     kind: ItemKind
     worker: bytes
@@ -59,55 +58,57 @@ class Item(NamedTuple):
 
 
 class Outbox:
-    """The items that are to arrive at the other side."""
+    """The items that the other side is not known to have."""
 
     def __init__(self, membership: Membership) -> None:
         self.membership = membership
         self.sent = 0
-        """So many were sent, and need not be sent now."""
+        """Number of the last item that was sent and need not be sent again now."""
         self._ever = 0
-        """So many were ever sent."""
+        """Number of the last item that was ever sent."""
         self.bytes = 0
-        """Of all that is kept."""
+        """Bytes of all kept items."""
         self._kept: deque[Item] = deque()
-        """Those that the other side is not known to have; the first has number _have + 1."""
+        """Items that the other side is not known to have; the first has number ``_have + 1``."""
         self._unsent: deque[Item] = deque()
-        """The last ones of these, which are to be sent."""
+        """The last of these, which are to be sent."""
         self._have = 0
+        """Number of the last item that the other side is known to have."""
         self._sent_at: dict[int, int] = {}
-        """How many were sent before each beat, or answer."""
+        """Value of ``sent`` at each unanswered beat, or answer."""
 
     def put(self, item: Item) -> None:
-        """Keep it until it has arrived."""
+        """Append an item, which is kept until it has arrived."""
         self._kept.append(item)
         self._unsent.append(item)
         self.bytes += _size(item)
 
     def __len__(self) -> int:
-        """How many items the other side is not known to have."""
+        """Number of items that the other side is not known to have."""
         return len(self._kept)
 
     @property
     def put_in_all(self) -> int:
-        """How many there were ever, sent or not."""
+        """Number of items that were ever appended, sent or not."""
         return self._have + len(self._kept)
 
     def stated(self, beat: int) -> int:
-        """How many were sent: to be said with this beat, or its answer."""
+        """The number of sent items, to be stated with this beat or its answer."""
         self._sent_at[beat] = self.sent
         if len(self._sent_at) > MARKS_MOST:
             del self._sent_at[next(iter(self._sent_at))]
         return self.sent
 
     def received(self, have: int, beat: int) -> None:
-        """The other side said, after what was stated with that beat had come, that it has so
-        many.  If they are less than were sent before, the rest is sent again."""
+        """Take in that the other side had ``have`` items when it read what was stated with a beat.
+        If more had been sent before that beat, the rest is sent again.  ProtocolError if ``have``
+        is more than was ever sent."""
         if have > self._ever:
-            raise ProtocolError(f"{have} items have come, and {self._ever} were sent")
+            raise ProtocolError(f"{have} items are said to have arrived, {self._ever} were sent")
         while self._have < have:
             self.bytes -= _size(self._kept.popleft())
             self._have += 1
-        while self.sent < have:  # they have arrived, and were to be sent again
+        while self.sent < have:  # these were to be sent again, but have arrived
             self._unsent.popleft()
             self.sent += 1
         before = self._sent_at.get(beat, 0)
@@ -116,24 +117,24 @@ class Outbox:
             self.again()
 
     def move(self, membership: Membership) -> Outbox:
-        """Take the items that may not have arrived, for another router."""
+        """A new outbox, for another router, with the items that may not have arrived."""
         moved = Outbox(membership)
         for item in self._kept:
             moved.put(item)
         return moved
 
     def ends(self) -> set[bytes]:
-        """The workers of which the other side may not know that they have ended."""
+        """Names of the workers of whose end the other side may not know."""
         return {item.worker for item in self._kept if item.kind is ItemKind.EXITED}
 
     def again(self) -> None:
-        """All that may be lost is to be sent again, as after a reconnect."""
+        """Send all items again that may be lost, as after a reconnect."""
         self.sent = self._have
         self._unsent = self._kept.copy()
         self._sent_at.clear()
 
     def messages(self) -> Iterator[tuple[Body, ...]]:
-        """All that is to be sent now, as messages."""
+        """The messages to send now, with all unsent items."""
         waiting, self._unsent = self._unsent, deque()
         for batch in _batches(waiting):
             yield to_frames(self.membership, self.sent + 1, batch)
@@ -142,26 +143,28 @@ class Outbox:
 
 
 class Inbox:
-    """The items that have come from the other side."""
+    """The count of the items that have arrived from the other side."""
 
     def __init__(self) -> None:
         self.have = 0
+        """Number of the last item that has arrived."""
 
     def take(self, message: Items, frames: Sequence[Body]) -> list[Item]:
-        """Those of the items that come next.  ProtocolError for items that are none."""
+        """The new items of a message: without those that arrived before, and none if earlier ones
+        are missing.  ProtocolError if an item is malformed."""
         items = _items(message, frames)
         if not message.first:
             return items
         seen = self.have + 1 - message.first
         if seen < 0:
-            return []  # some before them were lost
+            return []  # earlier ones were lost
         fresh = items[seen:]
         self.have += len(fresh)
         return fresh
 
 
 def to_frames(membership: Membership, first: int, items: Sequence[Item]) -> tuple[Body, ...]:
-    """These items as one message."""
+    """One message with these items, the first of which has number ``first``; 0: none has one."""
     header = Items(
         membership, first, [int(item.kind) for item in items], [item.worker for item in items],
         [len(item.frames) for item in items],

@@ -1,10 +1,10 @@
 """Every message between a host of another machine and its router.
 
-A class *is* the schema of a header, as in :mod:`.messages`: its fields in this order, each
-annotation with a checker.  They are a link of their own, with kinds of its own.
+Each class is the schema of a header, as in :mod:`.messages`: its fields in their order, each
+annotated with its check.  This link has kinds of its own.
 
-What happens on the host, and what the router wants there, travels as *items*: as many as
-there are go in one message, in columns, and the frames of all follow the header in order.
+Reports of the host and orders of the router travel as *items* (:mod:`.host_link`): a message has a
+batch of them in columns, and the frames of all items follow the header in order.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .messages import EDGE_BYTES, FEWEST_ITEMS, ForeignVersion
 from .terms import ID_BYTES, Body
 
 ENDED_MOST = 16
-"""A hello names no more earlier memberships."""
+"""Most earlier memberships that a hello names."""
 LONGEST_S = 1e9
-"""No lease is longer: a timer of the kernel must hold it."""
+"""Bound of a lease in seconds, exclusive: a timer of the kernel must hold it."""
 _WORKER = re.compile(rb"[A-Za-z0-9._-]{1,64}")
-"""The name of a worker, which stands in logs and labels."""
+"""Allowed names of workers: they appear in logs and metric labels."""
 
 
 class ForeignHost(ForeignVersion):
@@ -175,16 +175,16 @@ HostMessage: TypeAlias = (
 
 OVER, MOVED, IN_USE, UNFIT, VERSION = "over", "moved", "in-use", "unfit", "version"
 FULL = "full"
-"""The codes of :class:`HostRefused`."""
+"""Codes of :class:`HostRefused`, with those above."""
 
 KINDS: dict[Any, int] = {
     HostHello: 128, HostBeat: 129, HostLeaves: 130, Items: 136,
     HostWelcome: 144, HostRefused: 145, HostAnswer: 146,
 }  # fmt: skip
-"""The kind of each message class: the first element of its header."""
+"""Kind of each message class: the first element of its header."""
 
 FIELDS: dict[Any, tuple[tuple[str, Field], ...]] = {cls: fields_of(cls) for cls in KINDS}
-"""The fields of each message with their checkers and CDDL."""
+"""Fields of each message class, with their checks and CDDL."""
 
 _BY_KIND = {kind: cls for cls, kind in KINDS.items()}
 _WITH_VERSION = (HostHello, HostWelcome)
@@ -196,8 +196,8 @@ def encode(message: HostMessage) -> bytes:
 
 
 def decode(frames: Sequence[Body], *, most_bytes: int) -> tuple[HostMessage, list[Body]]:
-    """The message of these frames, every field checked, and the frames that follow its
-    header; ProtocolError if it is none."""
+    """The message of these frames, with every field checked, and the frames after its header.
+    ProtocolError if it is malformed."""
     if not frames or len(frames[0]) > most_bytes:
         raise ProtocolError("no header, or a header that is too long")
     try:
@@ -230,7 +230,7 @@ def decode(frames: Sequence[Body], *, most_bytes: int) -> tuple[HostMessage, lis
 
 
 def _foreign(cls: Any, array: list[Any]) -> ForeignHost:
-    """The other version and the sender, if a hello begins as all of them do."""
+    """The error for another version, with the sender if it is a hello that begins like ours."""
     version = array[1] if array[1:] and is_uint(array[1]) else 0
     error = ForeignHost(f"protocol version {version} is not spoken, {PROTOCOL_VERSION} is")
     if cls is HostHello and len(array) > 4 and _is_ids([array[3]]) and is_uint(array[4]):

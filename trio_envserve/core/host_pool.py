@@ -1,14 +1,14 @@
-"""The router's side of hosts: to the router a worker of theirs is like any other.
+"""The router's side of hosts, by which a host's worker is to the router like any other.
 
 Theory of operation
 -------------------
 A host that has joined, and is known to hold its lease, brings slots to the
-:class:`~.lives.Pool`.  What the router wants of a worker in one of them (:meth:`Hosts.take`)
-becomes an item for that host; what the host says becomes inputs of the router.
+:class:`~.lives.Pool`.  Effects of the router that concern a worker in one of them
+(:meth:`Hosts.take`) become items for that host; items of the host become inputs of the router.
 
-A host is lost when its lease is over (:mod:`.lease`): then, and not before, its workers are
-reported as ended.  Its slots close first, so none of them is started again there.  Until a
-host is known to hear the router its workers get no new work.
+A host is lost when its lease is over (:mod:`.lease`).  Only then are its workers reported as ended.
+Its slots close first, so that no worker is started there again.  While a host is not known to hear
+the router, its workers get no new work.
 """
 
 from __future__ import annotations
@@ -68,56 +68,59 @@ from .router_inputs import (
 from .terms import Body, Epoch, Membership, Route
 
 KEPT_BYTES = 256 << 20
-"""A host that has not yet taken in so much of what is for its workers gets no new work."""
+"""Bytes of items for a host that are not known to have arrived, above which it gets no new work."""
 KEPT_ITEMS = 1 << 20
-"""One that has not taken in so many messages for them takes in none."""
+"""Number of such items above which the host's session ends."""
 PAST_HOSTS = 16
-"""So many hosts that are not here are told, the last ones."""
+"""Number of past hosts that are kept for the statistics, the last ones."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class RemoteHost:
-    """One host in one membership."""
+    """The router's record of one host in one membership."""
 
     holding: Holding
     route: Route
     capacity: int
-    """How many workers it is good for."""
+    """Most workers that it is to have."""
     least: int
-    """How many it is to have at least."""
+    """Fewest workers that it is to have."""
     outbox: Outbox
     inbox: Inbox
     slots: list[Slot] = dataclasses.field(default_factory=list)
+    """Its slots of the pool; empty while it has none."""
     places: dict[int, int] = dataclasses.field(default_factory=dict)
-    """Which of them each slot of the pool is, by its index."""
+    """Place on the host of each of its slots, by the slot's index in the pool."""
     part: Part | None = None
-    """These slots, if not all of them are always to have a worker."""
+    """Its slots as a part of the pool, if the number of its workers changes with the work."""
     workers: set[bytes] = dataclasses.field(default_factory=set)
-    """Those that were to be started there and have not ended."""
+    """Names of the workers that were to be started there and have not ended."""
     unready: set[bytes] = dataclasses.field(default_factory=set)
-    """Of these, the ones that have not said hello."""
+    """Names of those among them that have not said hello."""
     failed_starts: int = 0
-    """How many in a row have ended before they said hello."""
+    """Number of the latest workers that ended before they said hello."""
     set_aside: bool = False
+    """Whether it gets no further workers."""
     why: str = ""
-    """Why it is set aside."""
+    """Reason for which it is set aside, for people."""
     leaving: bool = False
     broken: bool = False
-    """Whether it has sent a malformed message: nothing that it says counts any more."""
+    """Whether it has sent a malformed message: all further messages are ignored."""
     fresh: bool = False
+    """Whether its workers may get new work: it is known to hold its lease."""
     busy: dict[str, float] = dataclasses.field(default_factory=dict)
-    """How busy the machine is, as far as it says."""
+    """Load and memory of its machine, as far as it reports them."""
     dirty: bool = False
-    """Whether there is something to be sent to it."""
+    """Whether its outbox has unsent items."""
 
     @property
     def name(self) -> str:
-        """Its id, for people too."""
+        """Id of the host."""
         return self.holding.host
 
     @property
     def state(self) -> str:
-        """How it is, in a word of the page on hosts."""
+        """State of the host, in a word of the page on hosts."""
         if self.leaving:
             return "leaving"
         if self.set_aside:
@@ -127,7 +130,7 @@ class RemoteHost:
         return "quiet" if self.slots else "joining"
 
     def open(self, pool: Pool, tag: str) -> None:
-        """Bring its slots to the pool; ``tag`` ends the names of their workers."""
+        """Add its slots to the pool.  ``tag``: last part of the names of their workers."""
         self.slots = pool.open_slots(self.capacity, self.name, tag)
         self.places = {slot.index: place for place, slot in enumerate(self.slots)}
         if self.least < self.capacity:
@@ -135,8 +138,8 @@ class RemoteHost:
             self.part.held = not self.fresh
 
     def close(self, pool: Pool, failed: str = "") -> list[int]:
-        """Take its slots out of the pool; returns their indexes, which another host may get.
-        ``failed``: why no worker got ready here, if that is the reason."""
+        """Close its slots; returns their indexes, which another host may get.  ``failed``: why no
+        worker became ready here, if that is the reason."""
         if self.part is not None:
             pool.parts.remove(self.part)
             self.part = None
@@ -147,14 +150,14 @@ class RemoteHost:
     # -- its workers ------------------------------------------------------------
 
     def start(self, spawn: Spawn) -> None:
-        """A worker is to be started in one of its slots."""
+        """Order the start of a worker in one of its slots."""
         self.workers.add(spawn.worker)
         self.unready.add(spawn.worker)
         place = str(self.places[spawn.slot]).encode()
         self.put(Item(ItemKind.SPAWN, spawn.worker, (spawn.incarnation, place)))
 
     def kill(self, worker: bytes, why: str) -> None:
-        """A worker is to be killed."""
+        """Order the kill of a worker."""
         self.put(Item(ItemKind.KILL, worker, (why.encode(),)))
 
     def take_back(self, life: LeftLife, place: int, pool: Pool, *, is_to_end: bool) -> int:
@@ -165,26 +168,26 @@ class RemoteHost:
         if not life.hello:
             self.unready.add(life.worker)
         if is_to_end:
-            self.kill(life.worker, "there is no place for it")
+            self.kill(life.worker, "its host has no slot for it")
         elif slot.spare:
             pool.open(slot)
         return slot.index
 
     def got_ready(self, worker: bytes) -> None:
-        """A worker has said hello."""
+        """Note that a worker has said hello."""
         self.unready.discard(worker)
         self.failed_starts = 0
 
     def ended(self, worker: bytes, how: str) -> None:
-        """A worker has ended."""
+        """Note that a worker has ended."""
         self.workers.discard(worker)
         if worker in self.unready:
             self.unready.discard(worker)
-            # What its lease has ended, or never let begin, is no fault of the environment.
+            # An end by the lease, or a start that it forbade, is no fault of the environment.
             self.failed_starts += self.fresh and how not in (NO_LEASE, LEAVING)
 
     def drain(self, pool: Pool, now_s: float) -> list[RouterEffect]:
-        """It leaves: let its workers end."""
+        """Drain its workers, since the host leaves."""
         effects: list[RouterEffect] = []
         for worker in sorted(self.workers):
             life = pool.lives[worker]
@@ -203,21 +206,21 @@ class RemoteHost:
     # -- the link ---------------------------------------------------------------
 
     def put(self, item: Item) -> None:
-        """Send it with what is sent next."""
+        """Append an item, which goes with the next messages."""
         self.outbox.put(item)
         self.dirty = True
 
     def messages(self) -> Iterator[tuple[Body, ...]]:
-        """The messages that are to be sent to it now."""
+        """The messages to send to it now."""
         self.dirty = False
         return self.outbox.messages()
 
     def answer(self, beat: HostBeat) -> HostAnswer:
-        """Take in a beat, and answer it.  ProtocolError if there is too much else to take in."""
+        """Take in a beat, and answer it.  ProtocolError if the host reads none of its items."""
         self.busy = busy(beat.machine)
         self.outbox.received(beat.have, beat.answered)
         if len(self.outbox) > KEPT_ITEMS:
-            raise ProtocolError(f"a beat of a host that has {len(self.outbox)} items to take in")
+            raise ProtocolError(f"the host beats, but has not read {len(self.outbox)} items")
         return HostAnswer(
             beat.membership, beat.beat, self.outbox.stated(beat.beat), self.inbox.have
         )
@@ -225,8 +228,8 @@ class RemoteHost:
     # -- statistics -------------------------------------------------------------
 
     def record(self, running: Mapping[bytes, int], wait_s: float, now_s: float) -> dict[str, Any]:
-        """It in statistics.  ``running``: what runs on each worker that said hello;
-        ``wait_s``: so long after its last beat it is lost."""
+        """The host's record in the statistics.  ``running``: number of executions on each worker
+        that said hello.  ``wait_s``: time after its last beat when it is lost."""
         received_s = self.holding.received_s
         heard_s = self.holding.begun_s if received_s is None else received_s
         return {
@@ -249,20 +252,20 @@ class Past(NamedTuple):
 
 
 class PastHosts:
-    """Hosts that are not here, by their names; the newest one last."""
+    """The last past hosts, by name; the newest one is last."""
 
     def __init__(self) -> None:
         self._past: OrderedDict[str, Past] = OrderedDict()
 
     def add(self, name: str, state: str, why: str, now_s: float) -> None:
-        """Remember it, in the place of what was known under this name."""
+        """Add a past host, and drop an older record of its name."""
         self._past.pop(name, None)
         self._past[name] = Past(state, why, now_s)
         if len(self._past) > PAST_HOSTS:
             self._past.popitem(last=False)
 
     def records(self, now_s: float) -> list[dict[str, Any]]:
-        """They in statistics."""
+        """Their records in the statistics."""
         return [
             {"host": name, "state": past.state, "why": past.why,
              "age_s": round(now_s - past.at_s, 3)}
@@ -271,11 +274,11 @@ class PastHosts:
 
 
 _REFUSALS = {
-    Reception.IN_USE: (IN_USE, "another host is here as {}"),
+    Reception.IN_USE: (IN_USE, "another host has the name {}"),
     Reception.OVER: (OVER, "its membership is over; it may join anew"),
-    Reception.MOVED: (MOVED, "this is another one, which takes over what runs"),
+    Reception.MOVED: (MOVED, "this is its successor, which takes the running work over"),
 }
-"""The code and the text, for the name of the host, of each reception that refuses it."""
+"""Code and text of each reception that refuses a host; ``{}`` is the name of the host."""
 
 
 class ToHost(NamedTuple):
@@ -294,8 +297,8 @@ class Hosts:
         serves: dict[str, Any] | None = None,
         earlier: EarlierEpochs | None = None, claim: Callable[[Route, str], str] | None = None,
     ) -> None:  # fmt: skip
-        """``earlier``: the routers before whose journal this one has, if it has one.
-        ``claim``: why the peer behind a route may not be the host of a name, or ""."""
+        """``earlier``: earlier routers with the same journal; None without a journal.  ``claim``:
+        returns why the peer behind a route may not be the host of a name, or ""."""
         self.leases = Leases(terms, epoch, earlier)
         self._tag = "" if earlier is None else f"-{epoch[:3].hex()}"
         self.out: list[ToHost | RouterEffect] = []
@@ -304,16 +307,17 @@ class Hosts:
         self._needs = needs or {}
         self._wire = wire or WireLimits()
         self._serves = serves or {}
-        """The environment that a host is told to run."""
+        """Environment that hosts are told to run."""
         self._of_worker: dict[bytes, RemoteHost] = {}
         self._of_slot: dict[int, RemoteHost] = {}
         self._past = PastHosts()
         self._claim = claim
 
-    # -- what the router wants ------------------------------------------------
+    # -- effects of the router ------------------------------------------------
 
     def take(self, effect: RouterEffect) -> bool:
-        """An effect of the router.  Whether it starts or kills a worker of a host."""
+        """Carry out an effect of the router if it starts or kills a worker of a host; returns
+        whether it does."""
         match effect:
             case Spawn():
                 host = self._of_slot.get(effect.slot)
@@ -329,8 +333,8 @@ class Hosts:
         return host is not None
 
     def tell(self, worker: bytes, told: Iterable[tuple[Body, ...]]) -> bool:
-        """Messages for a worker, each with its incarnation first.  Whether it is one of a
-        host."""
+        """Send messages, each with the incarnation first, to a worker if it is one of a host;
+        returns whether it is."""
         host = self._of_worker.get(worker)
         if host is None:
             return False
@@ -339,26 +343,26 @@ class Hosts:
         return True
 
     def flush(self) -> None:
-        """Send what was taken: what has come together goes together."""
+        """Send the items that were added since the last flush, in batches."""
         for host in self.hosts.values():
             if host.dirty:
                 self._flush(host)
 
     def host_of(self, worker: bytes) -> str | None:
-        """The name of the host that has a worker; None for one of this machine."""
+        """Name of the host of a worker; None for a worker of this machine."""
         host = self._of_worker.get(worker)
         return None if host is None else host.name
 
     def _flush(self, host: RemoteHost) -> None:
         self.out += [ToHost(host.route, frames) for frames in host.messages()]
 
-    # -- what hosts say -------------------------------------------------------
+    # -- messages of hosts ----------------------------------------------------
 
     def message(self, route: Route, frames: Sequence[Body], now_s: float) -> list[RouterInput]:
-        """A message of a host: the inputs that the router is to get, in order.
-        ProtocolError if it is none: then nothing of it counts, and the session of the host is
-        over.  It is told so; its workers are taken for dead no sooner than those of a host
-        that says nothing."""
+        """Take in a message of a host; returns the inputs that the router is to get, in order.
+
+        ProtocolError if it is malformed: then it has no effect, the host's membership ends, and
+        the host is told that.  Its workers count as dead no earlier than those of a silent host."""
         try:
             return self._message(route, frames, now_s)
         except ProtocolError as error:
@@ -395,7 +399,7 @@ class Hosts:
                 return self._beat(host, message, now_s)
             case HostLeaves():
                 if host.inbox.have < message.sent:
-                    return []  # it says so again, once that has come
+                    return []  # items are missing; the host repeats its goodbye
                 over = self.leases.leave(host.name, message.membership)
                 return [] if over is None else self._gone(over, now_s, "it has left", "info")
             case Items():
@@ -451,17 +455,17 @@ class Hosts:
         return inputs
 
     def _unwelcome(self, name: str, workers: int, capacity: int) -> tuple[str, str] | None:
-        """Why a host cannot join, if it cannot: a code, and a text for people."""
+        """Code and text of the reason for which a host cannot join; None if it can."""
         if refused := unfit(workers, capacity, self._needs):
             return refused
         if name in self.leases.holdings:
-            return None  # it takes the place of one that is here
+            return None  # it replaces a host that is here
         return crowded([host.capacity for host in self.hosts.values()], capacity)
 
     def _take_back(
         self, host: RemoteHost, lives: list[LeftLife], now_s: float
     ) -> list[RouterInput]:
-        """Take back the workers that live on of the membership that this one continues."""
+        """Enter the workers that live on from the membership that this one continues."""
         if not lives:
             return []
         self._open(host)
@@ -559,8 +563,8 @@ class Hosts:
     # -- statistics -----------------------------------------------------------
 
     def records(self, running: Mapping[bytes, int], now_s: float) -> dict[str, Any]:
-        """The hosts that are here, and the last ones that are not.  ``running``: what runs on
-        each worker that said hello."""
+        """The statistics of present and past hosts.  ``running``: number of executions on each
+        worker that said hello."""
         hosts = sorted(self.hosts.values(), key=lambda host: host.name)
         wait_s = self.leases.terms.wait_s
         return {
@@ -571,16 +575,17 @@ class Hosts:
     # -- time -----------------------------------------------------------------
 
     def tick(self, now_s: float, *, unknown: int = 0) -> list[RouterInput]:
-        """Before each tick of the router: which hosts are lost, and which get work.
+        """Decide which hosts are lost and which get work; to be called before each tick of the
+        router.
 
-        ``unknown``: so many executions have come back that are not known here, and are to
-        stop.  While one lives, the router that has started it is not dead; nor may a later
-        router think so."""
+        ``unknown``: number of live executions of earlier routers that this one does not know and
+        stops.  While there is one, the router that started it does not count as dead, here or for
+        a later router."""
         inputs: list[RouterInput] = []
         if not unknown and (dead := self.leases.earlier.take_dead(now_s)):
             inputs.append(HostsDead(dead, now_s))
         for over in self.leases.lost(now_s):
-            why = f"nothing was heard of it for {now_s - over.heard_s:.0f} s"
+            why = f"it sent nothing for {now_s - over.heard_s:.0f} s"
             inputs += self._gone(over, now_s, why)
         for host in self.hosts.values():
             host.refresh(self._pool, has_lease=self.leases.is_fresh(host.holding, now_s))
@@ -593,7 +598,7 @@ class Hosts:
     def _gone(
         self, over: Holding, now_s: float, why: str, level: str = "warning"
     ) -> list[RouterInput]:
-        """A membership is over, and every worker of it is dead."""
+        """Remove the host of a membership that is over, whose workers are all dead."""
         host = self.hosts.pop(over.membership)
         self._close(host)
         state = "left" if level == "info" else "lost"

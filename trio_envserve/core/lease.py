@@ -2,35 +2,34 @@
 
 Theory of operation
 -------------------
-A router cannot reap a process of another machine.  So a host that it no longer hears has
-promised to be dead by a time that the router can count.
+A router cannot reap a process of another machine.  So each host promises that, without answers of
+the router, its workers are dead by a time that the router can compute.
 
-A host sends numbered beats.  Before it sends beat ``n`` it reads ``b_n`` on a clock that
-runs while the machine sleeps (CLOCK_BOOTTIME).  Only the router's answer to ``n`` renews
-the lease, to ``b_n + fence_s``, and nothing makes it shorter.  That time is absolute: a
-guard, which nothing in an environment can hold up, kills the workers when it has come.
-No worker starts before the first answer.
+A host sends numbered beats.  Before it sends beat ``n`` it reads the time ``b_n`` on a clock that
+runs while the machine sleeps (CLOCK_BOOTTIME).  Only the router's answer to beat ``n`` renews
+the lease, to ``b_n + fence_s``, and nothing makes it shorter.  At that absolute time a guard, which
+no code of an environment can hold up, kills the workers.  No worker starts before the first answer.
 
-The router counts ``fence_s + margin_s`` from its receipt of the last beat that it
-answered.  The beat was read before it was received, so the host's time begins earlier,
-and the margin is what the clocks may differ by, and the guard be late
-(:func:`least_margin_s`).  Nothing that a host has sent helps it if the answer did not
-arrive: where only one direction is cut, both sides still come to the same end.
+The router waits ``fence_s + margin_s`` from its receipt of the last beat that it answered.  The
+host read its clock before the router received the beat, so the host's period began earlier; the
+margin covers the drift of the clocks and the latency of the guard (:func:`least_margin_s`).  A beat
+whose answer does not arrive does not renew the host's lease: so the computation also holds where
+only one direction of the network is cut.
 
-A *membership* is one host with one router: it has random bits of its own, begins with a
-hello, and is never taken up by another router.  The numbers of hellos and beats are those
-of one membership, so what is left of an older one is never taken for a new one.
+A *membership* is the time that a host belongs to one router.  It has random bits of its own, begins
+with a hello, and is never continued by another router as it is.  Hellos and beats are numbered
+within one membership, so a late message of an older membership is never taken for a new one.
 
-A router with a journal knows which executions the one before has started.  It says so to
-a host whose membership was with that one, and the host begins a membership that *continues* the
-old one: its workers live on, and the deadline stands, since only answers move it.  The old
-router's answers may have moved it for as long as that router has written down: so the new
-one takes no host that continues for dead before that time.
+A router with a journal knows which executions the router before it has started.  It tells a host of
+that router to go on, and the host begins a membership that *continues* the old one: its workers
+live on, and its deadline stands, since only answers move it.  The old router's answers may have
+moved that deadline by as much as that router has written down.  So the new router does not count a
+continuing host as dead before that time.
 
-A router may do without a lease.  Then its hosts keep their workers however long it is silent,
-and it takes none of them for dead but by a host's own word: that it goes, or, with the hello of
-its next membership, that the workers of the one before have ended.  For the formulas that is a
-lease of many years.
+A router may have no lease.  Then its hosts keep their workers however long it is silent, and it
+counts a host as dead only by the host's own statement: that it leaves, or, in the hello of its next
+membership, that the workers of the last one have ended.  The formulas treat that as a lease of many
+years.
 """
 
 from __future__ import annotations
@@ -47,42 +46,40 @@ from .terms import Epoch, Membership
 
 FENCE_S = 20.0
 NO_LEASE_S = 5e8
-"""The lease that stands for none: some sixteen years.  A host of such a router is never taken for
-dead because of what a clock says."""
+"""Length in seconds that stands for no lease: about sixteen years."""
 FRESH_S = 10.0
-"""A host that is not known to have heard the router for so long gets no work."""
+"""Age of a host's last confirmed answer, in seconds, from which on it gets no work."""
 DRIFT = 0.1
-"""A clock is at most so much slower, or faster, than time itself."""
+"""Largest relative error of a clock's rate."""
 GUARD_S = 5.0
-"""The guard has killed all workers at most so long after its time has come."""
+"""Longest time that the guard takes after the deadline to kill all workers, in seconds."""
 
 UNCONFIRMED_MOST = 64
-"""Of so many answered beats of a host the router knows when they came: the newest."""
+"""Number of a host's latest answered beats of which the router keeps the time of receipt."""
 
 FIRST_BEAT_S = 60.0
-"""A membership without a beat for so long is over, however long leases are.  A late hello of one
-that was over long ago would keep its host out for ever where there is no lease."""
+"""Time in seconds after which a membership without any beat is over, however long leases are.
+Without it, and without a lease, a late hello of an old membership would keep its host out for
+ever."""
 
 OVER_MOST = 1 << 14
-"""So many memberships that are over are remembered; another one of theirs has a high number."""
+"""Number of the latest ended memberships that are remembered."""
 
 
 def least_margin_s(fence_s: float, drift: float = DRIFT, guard_s: float = GUARD_S) -> float:
-    """The margin that the router must wait past ``fence_s``.
-
-    The host counts ``fence_s`` on a clock that may be slow, and then the guard may be late;
-    the router counts on one that may be fast."""
+    """The least time that the router must wait beyond ``fence_s``: the host's clock may be slow,
+    the guard late, and the router's clock fast."""
     return fence_s * 2 * drift / (1 - drift) + guard_s * (1 + drift)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LeaseTerms:
-    """The terms of a router's leases.  ConfigError if they cannot hold."""
+    """The terms of a router's leases.  ConfigError if they prove nothing."""
 
     fence_s: float = FENCE_S
-    """A host that heard no answer for so long has no workers any more."""
+    """Length of a lease: a host without an answer for so long has no workers left."""
     margin_s: float | None = None
-    """None: the least that there may be."""
+    """Time that the router waits beyond it; None: the least margin."""
     drift: float = DRIFT
     guard_s: float = GUARD_S
 
@@ -102,12 +99,12 @@ class LeaseTerms:
 
     @property
     def proves(self) -> bool:
-        """Whether there is a lease: then the death of a host is known at last."""
+        """Whether there is a lease, by which the death of a silent host is known in the end."""
         return self.fence_s < NO_LEASE_S
 
     @property
     def wait_s(self) -> float:
-        """So long after the last beat that it answered a router takes a host for dead."""
+        """Time after the last answered beat when the router counts a host as dead, in seconds."""
         if self.margin_s is not None:
             return self.fence_s + self.margin_s
         return self.fence_s + least_margin_s(self.fence_s, self.drift, self.guard_s)
@@ -117,58 +114,61 @@ class LeaseTerms:
 
 
 class LeaseBeat(NamedTuple):
-    """One beat of a host.  ``answered`` is the newest one whose answer it has."""
+    """A beat of a host."""
 
     number: int
     answered: int
+    """Number of the newest beat whose answer has arrived."""
     epoch: Epoch
-    """The router that the membership is with: no other one may answer.  A hello alone does not
-    say that, since it may be late, and come to the next router."""
+    """Router of the membership; no other router may answer.  Each beat names it, since a late hello
+    may have made the membership known to the next router."""
 
 
 class HostLease:
-    """The lease of one host, through all its memberships.  It is over the time ``boot_s`` of a
-    clock that runs while the machine sleeps."""
+    """The lease of one host, through all its memberships.  The times ``boot_s`` are of a clock that
+    runs while the machine sleeps."""
 
     def __init__(self, membership: Membership) -> None:
         self.begin(membership)
 
     def begin(self, membership: Membership) -> None:
-        """Begin a membership.  All workers of the one before have ended, and are reaped."""
+        """Begin a membership; all workers of the last one must have been reaped."""
         self.membership = membership
         self.epoch: Epoch = b""
-        """The router that this membership is with; empty until one has welcomed it."""
+        """Router of this membership; empty until a router has welcomed the host."""
         self.fence_s = 0.0
         self.hellos = 0
+        """Number of the last hello."""
         self.beats = 0
+        """Number of the last beat."""
         self.answered = 0
-        """The newest beat whose answer is here."""
+        """Number of the newest beat whose answer has arrived."""
         self.deadline_s: float | None = None
-        """By then every worker is dead, unless another answer comes; absolute, on the clock
-        of the beats.  None: there was no answer yet, and no worker may start."""
+        """Moment by which every worker must be dead unless another answer arrives, on the clock of
+        the beats.  None before the first answer: no worker may start."""
         self.over = False
-        """Whether the membership is over: all workers must end, and then the next one begins."""
+        """Whether the membership is over: all workers must end before the next one begins."""
         self._read: dict[int, float] = {}
-        """When each beat that may still be answered was read."""
+        """Time ``b_n`` of each beat whose answer may still arrive."""
 
     def go_on(self, membership: Membership) -> None:
-        """Begin a membership that continues the one before: its workers live on, until the
-        deadline at which they would have ended anyway."""
+        """Begin a membership that continues the last one: its workers live on, and their deadline
+        stands."""
         deadline_s = self.deadline_s
         self.begin(membership)
         self.deadline_s = deadline_s
 
     def hello(self) -> int:
-        """The number of the next hello: one for each connection."""
+        """The number for the next hello; each connection has one hello."""
         self.hellos += 1
         return self.hellos
 
     def welcomed(self, hello: int, epoch: Epoch, fence_s: float) -> bool:
-        """A router has answered a hello.  Whether the membership is with it.
+        """Take in a router's welcome; returns whether the membership is with that router.
 
-        That of another router is over, and so is one whose router says that it is
-        (:meth:`refused`): what has begun under one router ends before another one is told
-        of it, since only the first one knows by when it will be dead."""
+        If it was with another router it is over, as it is when its router says so
+        (:meth:`refused`).  Work that began under one router ends before another router is told of
+        it, since only the first router knows when it will be dead."""
         if self.over or hello != self.hellos:
             return False
         if self.epoch not in (b"", epoch):
@@ -178,23 +178,23 @@ class HostLease:
         return True
 
     def refused(self, hello: int) -> None:
-        """The router says that this membership is over."""
+        """Take in a router's word that this membership is over."""
         self.over |= hello == self.hellos
 
     def beat(self, boot_s: float) -> LeaseBeat:
-        """The next beat; ``boot_s`` was read before.  Only of a membership that was welcomed and
+        """The next beat; ``boot_s`` was read before.  Only for a membership that was welcomed and
         is not over."""
         assert self.epoch
         assert not self.over
         self.beats += 1
         self._read[self.beats] = boot_s
         for number in [n for n, read_s in self._read.items() if read_s + self.fence_s <= boot_s]:
-            del self._read[number]  # its answer would come too late
+            del self._read[number]  # an answer would be too late
         return LeaseBeat(self.beats, self.answered, self.epoch)
 
     def answer(self, membership: Membership, number: int) -> float | None:
-        """The router has answered a beat.  The new deadline, for the guard; None if the old
-        one stands."""
+        """Take in the router's answer to a beat; returns the new deadline for the guard, or None if
+        the old one stands."""
         read_s = self._read.get(number)
         if membership != self.membership or read_s is None or number <= self.answered:
             return None
@@ -204,7 +204,7 @@ class HostLease:
         return self.deadline_s
 
     def holds(self, boot_s: float) -> bool:
-        """Whether workers may live, and start."""
+        """Whether the lease holds: workers may live and start."""
         return not self.over and self.deadline_s is not None and boot_s < self.deadline_s
 
 
@@ -212,49 +212,49 @@ class HostLease:
 
 
 class Reception(enum.Enum):
-    """A router's answer to a hello."""
+    """A router's answer to a host's hello."""
 
-    WELCOME = "it is welcome"
-    OLD = "a newer hello of it came before, and nothing is said"
-    IN_USE = "another membership has this id, and may have workers"
+    WELCOME = "the host is welcome"
+    OLD = "a newer hello came before; there is no answer"
+    IN_USE = "another membership has this host's name, and may have workers"
     OVER = "this membership is over"
-    MOVED = "it was with the router before; the next one may continue it"
+    MOVED = "this membership was with the router before; the next one may continue it"
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Holding:
-    """One membership, as the router counts it."""
+    """The router's record of one membership."""
 
     host: str
     membership: Membership
     begun_s: float
     hello: int = 0
-    """Its newest hello."""
+    """Number of its newest hello."""
     received_s: float | None = None
-    """When the last beat came that was answered.  None: no worker can have been started."""
+    """Moment of receipt of the last answered beat; None: no worker can have been started."""
     received: dict[int, float] = dataclasses.field(default_factory=dict)
-    """When each of the answered beats came whose answers may not have arrived."""
+    """Moment of receipt of each answered beat whose answer may not have arrived, by number."""
     confirmed_s: float | None = None
-    """When the newest beat came whose answer is known to have arrived."""
+    """Moment of receipt of the newest beat whose answer is known to have arrived."""
     not_before_s: float = 0.0
-    """It may live until then by what an earlier router has said."""
+    """Moment until which it may live by the answers of an earlier router."""
     continues: bool = False
-    """Whether workers of a membership before may run in it."""
+    """Whether workers of an earlier membership may run in it."""
 
     @property
     def heard_s(self) -> float:
-        """When something of it was heard last that counts."""
+        """Moment from which the router counts its wait."""
         return self.begun_s if self.received_s is None else self.received_s
 
 
 class Leases:
-    """The hosts of one router.  Times are of a clock that never runs ahead of time by more
-    than the drift; that it stands still in sleep does no harm here."""
+    """The leases of all hosts of one router.  Times are of a clock that is at most ``drift`` too
+    fast; it may stand still while the machine sleeps."""
 
     def __init__(
         self, terms: LeaseTerms, epoch: Epoch, earlier: EarlierEpochs | None = None
     ) -> None:
-        """``earlier``: the routers before whose journal this one has."""
+        """``earlier``: earlier routers with the journal of this one."""
         self.terms = terms
         self.epoch = epoch
         self.earlier = earlier or EarlierEpochs((), 0.0)
@@ -266,15 +266,14 @@ class Leases:
         now_s: float, *, with_epoch: Epoch = b"", continues: Collection[Membership] = (),
         to: Epoch = b"",
     ) -> tuple[Reception, Holding | None]:  # fmt: skip
-        """A host wants to join, or is back.
+        """Answer the hello of a host that joins or is back; returns the answer, and the membership
+        that has ended by it, whose executions are over.
 
-        ``ended``: earlier memberships of this id whose workers it knows to be dead: it has reaped
-        them, or holds the lock that they have held.  Nothing else that it says proves that.
-        ``with_epoch``: the router that the membership is with, if it has one, or that the one was
-        with which it ``continues``: then ``to`` is the router to which it says what runs.
-        It may be late, and come to the next one, which would take it for the whole.
-
-        Also the membership that has ended by that, whose executions are over."""
+        ``ended``: earlier memberships of this name whose workers are dead: the host has reaped
+        them, or holds the lock that they held.  No other statement of a host proves that.
+        ``with_epoch``: router of the membership, if it has one, or of the one that it
+        ``continues``.  ``to``: router for which a continuing host has stated its running work; the
+        statement may be late and arrive at the next router, for which it is incomplete."""
         self.earlier.accounted_for(ended)
         holding = self.holdings.get(host)
         if holding is not None and holding.membership == membership:
@@ -284,9 +283,9 @@ class Leases:
             return Reception.WELCOME, None
         self._remember(ended)
         if membership in self._over or (with_epoch and with_epoch not in self.earlier):
-            return Reception.OVER, None  # of a router before, or of this one, long ago
+            return Reception.OVER, None  # of an earlier router, or of this one and long ended
         if not with_epoch and self.earlier.knows(membership):
-            return Reception.OVER, None  # the welcome was lost, or this hello is late
+            return Reception.OVER, None  # its welcome was lost, or this hello is late
         if with_epoch and not (continues and to == self.epoch):
             return Reception.MOVED, None
         if holding is not None:
@@ -300,12 +299,11 @@ class Leases:
         return Reception.WELCOME, holding
 
     def beat(self, host: str, membership: Membership, beat: LeaseBeat, now_s: float) -> bool:
-        """A beat has come.  Whether it is to be answered: the lease is counted from now.
+        """Take in a beat; returns whether it is to be answered, which renews the lease.
 
-        One of a membership that is over is never answered, since that would renew what is
-        taken for dead.  Nor is one of a host that has not received any answer for the
-        whole wait: it is fenced, and what was to run there would wait for as long as its
-        beats come."""
+        A beat of an ended membership is not answered, since that would renew the lease of a host
+        that counts as dead.  Nor is a beat of a host that has received no answer for the whole
+        wait: its workers are dead, and executions for it would wait as long as beats come."""
         holding = self.holdings.get(host)
         if holding is None or (holding.membership, self.epoch) != (membership, beat.epoch):
             return False
@@ -326,25 +324,26 @@ class Leases:
         return EpochWait(self.epoch, self.terms.wait_s, memberships)
 
     def is_over(self, membership: Membership) -> bool:
-        """Whether it was over here, as far as that is remembered."""
+        """Whether a membership has ended here, as far as that is remembered."""
         return membership in self._over
 
     def is_fresh(self, holding: Holding, now_s: float) -> bool:
-        """Whether the host is known to hold its lease for some time yet: then it may get
-        work.  A beat alone says nothing: answers may be what is cut."""
+        """Whether a host is known to hold its lease for some time to come, so that it may get work.
+        Beats alone do not show that: the answers may be lost."""
         confirmed_s = holding.confirmed_s
         fresh_s = min(self.terms.fence_s / 2, FRESH_S)
         return confirmed_s is not None and now_s - confirmed_s < fresh_s
 
     def lost(self, now_s: float) -> list[Holding]:
-        """The memberships that are over by now: every worker of theirs is dead."""
+        """End and return the memberships whose wait is over: all their workers are dead."""
         lost = [each for each in self.holdings.values() if now_s >= self._dead_at_s(each)]
         for each in lost:
             self._end(each)
         return lost
 
     def leave(self, host: str, membership: Membership) -> Holding | None:
-        """A host says that all its workers have ended, and that it goes."""
+        """End the membership of a host that leaves, with all its workers ended; None if it is not
+        here."""
         holding = self.holdings.get(host)
         if holding is None or holding.membership != membership:
             return None
@@ -354,7 +353,7 @@ class Leases:
     def _dead_at_s(self, holding: Holding) -> float:
         wait_s = self.terms.wait_s
         if holding.received_s is None and not holding.continues:
-            wait_s = min(wait_s, FIRST_BEAT_S)  # nothing runs there: its hello may have been late
+            wait_s = min(wait_s, FIRST_BEAT_S)  # nothing runs there, and its hello may be late
         return max(holding.heard_s + wait_s, holding.not_before_s)
 
     def _end(self, holding: Holding) -> None:

@@ -1,14 +1,13 @@
-"""The hosts of one server, between those of the servers before it and the record for those after.
+"""The hosts of one server, and the durable record of them for later servers.
 
 Theory of operation
 -------------------
-Before its first host is welcomed, and before each other one is, a server writes down which hosts
-may have workers and for how long (:meth:`ServerHosts.record`): a later server waits for that.
-What a host is told because of a message waits until the record is safe; a host that is new, and
-could not be written down, hears nothing and asks again.
+Before it welcomes a host, a server durably records which hosts may have workers and for how long
+(:meth:`ServerHosts.record`): a later server waits for that.  The answers to hosts wait until the
+record is safe.  A new host that could not be recorded gets no answer, and asks again.
 
-Until hosts are welcome (:meth:`ServerHosts.open`), a server that takes nothing over tells the
-hosts of earlier ones that their memberships are over, and hears which have ended.
+Before hosts are welcome (:meth:`ServerHosts.open`), a server without the journal of earlier servers
+tells their hosts that their memberships are over, and learns which have ended.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from .terms import Body, Route
 
 @final
 class ServerHosts:
-    """Hosts of one server, from its start on.
+    """The hosts of one server, from its start on.
 
     Args:
         router: Router of the server, whose pool has the slots of hosts.
@@ -109,8 +108,8 @@ class ServerHosts:
         self._written, self._unwritten, self._waits = record, frozenset(), False
 
     def not_written(self) -> bool:
-        """Note that the record could not be written: new hosts hear nothing.  Whether that is
-        new, too."""
+        """Note that the record could not be written: new hosts get no answer.  Returns whether this
+        is the first failure in a row."""
         is_new = not self._unwritten
         known = self._written[-1].memberships or frozenset()
         hosts = self.hosts.hosts.items()
@@ -125,7 +124,7 @@ class ServerHosts:
         """Whether a record of this server was ever written."""
         return bool(self._written)
 
-    # -- what comes in, and what goes out ---------------------------------------
+    # -- messages and effects -----------------------------------------------------
 
     def message(self, route: Route, frames: Sequence[Body], now_s: float) -> list[RouterInput]:
         """Inputs that the router is to get because of a message of a host.  Ask for the

@@ -20,18 +20,18 @@ from .typed_records import checked, typed
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ClosingRecord:
-    """How far a server is that is stopping, and what it waits for."""
+    """The progress of a stopping server, and what it waits for."""
 
     stage: ClosingStage
-    """How far closing is."""
+    """Stage of closing."""
     running: int
-    """Executions that have not ended."""
+    """Number of executions that have not ended."""
     outcomes: int
-    """Outcomes that clients who are still there have not fetched."""
+    """Number of outcomes that present clients have not fetched."""
     workers: int
-    """Workers that are not proven dead."""
+    """Number of workers that are not proven dead."""
     left_s: float
-    """Seconds until the next stage at the latest."""
+    """Longest time until the next stage, in seconds."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,27 +41,27 @@ class StatusRecord:
     status: ServerStatus
     """Starting, ready, silent, broken or stopping."""
     reason: str = ""
-    """Why it is not ready, for people; empty if it is."""
+    """Reason for which it is not ready, for people; empty if it is ready."""
     ready: int = 0
-    """How many workers are ready."""
+    """Number of ready workers."""
     workers: int = 0
-    """How many workers there are to be."""
+    """Number of workers that there are to be."""
     environment: str = ""
-    """The environment's own name; empty until a worker has said it."""
+    """Name of the environment; empty until a worker has reported it."""
     rerun: bool = False
     """Whether the environment consents to further executions."""
     durable: bool = False
-    """Whether what is known of keys outlives the server."""
+    """Whether the state of keys outlives the server."""
     paused: str = ""
-    """Why nothing is dispatched for now (the limit ``pause_after_errors``); empty if it is."""
+    """Reason of the pause in dispatching (limit ``pause_after_errors``); empty if there is none."""
     journal: str = ""
-    """Why the server's journal cannot save what is new; empty if it can, or there is none."""
+    """Reason for which the journal has failed; empty if it works, or there is none."""
     closing: ClosingRecord | None = None
-    """How far closing is; None until it begins."""
+    """Progress of closing; None until it begins."""
 
     @classmethod
     def of(cls, record: Any) -> StatusRecord:
-        """The record for the one on the wire.  ProtocolError if it is none."""
+        """Read a record of the wire.  ProtocolError if it is malformed."""
         return typed(cls, record, **_status(record))
 
     def to_record(self) -> dict[str, Any]:
@@ -111,13 +111,13 @@ class CacheStats:
     spent: int = 0
     """Repeated requests that their client had finished before."""
     refused_for_now: int = 0
-    """Requests that found no room, and are tried again."""
+    """Requests that met a full bound, and are tried again by their clients."""
     dispatched: int = 0
     """Executions that were sent to workers."""
     completed: int = 0
     """Requests with an outcome."""
     finished: int = 0
-    """Requests whose outcome its client has."""
+    """Requests whose outcomes their clients have."""
     cancelled: int = 0
     """Requests that their clients cancelled."""
     stray_outcomes: int = 0
@@ -143,48 +143,48 @@ class WorkerStats:
     """A server's record of one worker, with the worker's own statistics."""
 
     worker: str = ""
-    """Its name: slot and life."""
+    """Name: slot and life."""
     slot: int = -1
-    """Its place in the pool, which the next life takes over; -1 where an earlier server does
-    not say it."""
+    """Index of its slot in the pool, which its successor takes over; -1 from a server that does not
+    report it."""
     host: str = ""
-    """The host that has it; empty for the server's own machine."""
+    """Name of its host; empty for the server's own machine."""
     pid: int | None = None
-    """None until its process is started."""
+    """Process id; None until its process is started."""
     phase: str = ""
     """``starting``, ``ready``, ``retiring``, ``ending`` or ``reaped``."""
     pending: int = 0
-    """Executions dispatched to it that have not ended."""
+    """Executions on it that have not ended."""
     capacity: int = 0
     """Executions that it takes at once; 0 until it is ready."""
     done: int = 0
     """Executions that have ended."""
     failed: int = 0
-    """Those of them without a result."""
+    """Number of these without a result."""
     restarts: int = 0
     """Lives of its slot before this one."""
     memory_bytes: int = 0
-    """Memory of its process."""
+    """Resident memory of its process, in bytes."""
     lag_s: float = 0.0
-    """How late its loop is."""
+    """Lag of its event loop, in seconds."""
     silent: bool = False
-    """Whether it gives no sign of life."""
+    """Whether its heartbeats do not come."""
     blocked: bool = False
-    """Whether its loop is blocked."""
+    """Whether its event loop is blocked."""
     more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """Finite numbers by short names, as the worker says them."""
+    """Further statistics that the worker reports: finite numbers by short names."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerDeath:
-    """How a worker has ended, whatever the reason."""
+    """The end of a worker."""
 
     worker: str = ""
     """Its name: slot and life."""
     why: str = ""
     """The reason, for people."""
     age_s: float = 0.0
-    """Since then; time in which the server was awake."""
+    """Seconds since then in which the server was awake."""
     lost: int = 0
     """Executions that were lost with it."""
 
@@ -202,28 +202,28 @@ class HostStats:
     """``joining`` (no work yet), ``ready``, ``quiet`` (it is not known to hear the server, and
     gets no new work), ``set aside`` (its workers did not start), ``leaving``."""
     why: str = ""
-    """Why it is set aside."""
+    """Reason for which it is set aside."""
     slots: int = 0
-    """How many workers it may have at most."""
+    """Most workers that it may have."""
     workers: int = 0
-    """How many of them were to be started and have not ended."""
+    """Number of its workers that were to be started and have not ended."""
     ready: int = 0
-    """How many of these have said hello."""
+    """Number of these that have said hello."""
     running: int = 0
-    """The number of executions on them."""
+    """Number of executions on them."""
     heard_s: float = 0.0
-    """Age of its last beat that was answered."""
+    """Age of its last answered beat, in seconds."""
     lost_s: float = 0.0
-    """Seconds until it is taken for lost, if no other beat comes."""
+    """Seconds until it counts as lost, unless another beat comes."""
     load: float = 0.0
-    """Its load average over a minute, for each processor."""
+    """Load average of its machine over a minute, divided by the number of processors."""
     memory_bytes: int = 0
-    """Memory of the machine that can still be had."""
+    """Available memory of its machine, in bytes."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PastHost:
-    """A host that was refused, has left, or was lost: the last ones."""
+    """A past host: it was refused, has left, or was lost."""
 
     host: str = ""
     """Its id."""
@@ -232,31 +232,31 @@ class PastHost:
     why: str = ""
     """The reason, for people."""
     age_s: float = 0.0
-    """Since then."""
+    """Seconds since then."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStats(StatusRecord):
-    """Everything countable of a server; see the page on operations."""
+    """The statistics of a server; see the page on operations."""
 
     epoch: str = ""
     """The epoch of the server, in hex."""
     sessions: int = 0
-    """Clients that it remembers."""
+    """Number of sessions that it remembers."""
     waiting: int = 0
-    """Requests that wait for a worker."""
+    """Number of requests that wait for a worker."""
     running: int = 0
-    """Executions, those being stopped included."""
+    """Number of executions, with those being stopped."""
     kept: int = 0
-    """Outcomes that their clients do not have yet."""
+    """Number of outcomes that their clients do not have yet."""
     kept_bytes: int = 0
-    """Their size."""
+    """Their size in bytes."""
     announced: int = 0
-    """Outcomes that wait at their workers for room."""
+    """Number of outcomes that wait at their workers until the server has memory for them."""
     announced_bytes: int = 0
-    """Their size."""
+    """Their size in bytes."""
     held_bytes: int = 0
-    """Bodies of requests that may still have to be dispatched."""
+    """Bytes of the bodies of requests that may still have to be dispatched."""
     keys: int = 0
     """Generations of keys whose outcomes are to come or retained."""
     keys_bytes: int = 0
@@ -266,57 +266,56 @@ class ServerStats(StatusRecord):
     journal_bytes: int = 0
     """Their size there: names, inputs and outcomes."""
     oldest_wait_s: float = 0.0
-    """Wait of the oldest request that a worker could take."""
+    """Longest wait of a request that a worker could take, in seconds."""
     workers_least: int = 0
     """Fewest workers that there are to be; their number is fixed where it equals
     ``workers_most``."""
     workers_most: int = 0
     """Most workers that there are to be."""
     resized: str = ""
-    """The last change of their number, and the reason; empty until then."""
+    """Last change of the number of workers, and its reason; empty before the first one."""
     worker_restarts: int = 0
-    """Lives of workers after the first of each slot."""
+    """Number of worker processes after the first one of each slot."""
     malformed: int = 0
-    """Messages that the protocol does not allow."""
+    """Number of malformed messages."""
     fenced: int = 0
-    """Messages from what is not, or no longer, a worker of this server."""
+    """Number of messages from processes that are not, or no longer, workers of this server."""
     strays: int = 0
-    """Outcomes of executions that had already ended."""
+    """Number of outcomes of executions that had already ended."""
     bad_statistics: int = 0
-    """Entries in workers' statements about themselves that are no statistics."""
+    """Number of entries in workers' statistics that are none."""
     bounds: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """The limits of what is counted here, by the name of that field; ``pending`` is of one
-    worker."""
+    """Bounds of the fields here, by the field's name; ``pending`` is that of one worker."""
     waits: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """How long requests waited until they were dispatched: counts by their upper bound in
-    seconds (zero counts are omitted), and ``sum_s``."""
+    """Histogram of the waits of requests until their dispatch: counts by upper bound in seconds (no
+    zeros), and ``sum_s``."""
     runs: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """How long executions took from their dispatch until their workers reported them."""
+    """Histogram of the durations of executions, from the dispatch to the worker's report."""
     model_calls: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """How long the model calls of rollouts took, answered or not; a beat old at most."""
+    """Histogram of the durations of rollouts' model calls, answered or not; a beat old at most."""
     model_usage: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """Their totals: ``calls`` (answered), ``failed``, ``retries``, ``prompt_tokens``,
+    """Totals of these calls: ``calls`` (answered), ``failed``, ``retries``, ``prompt_tokens``,
     ``completion_tokens``."""
     cache: CacheStats = dataclasses.field(default_factory=CacheStats)
     """The counters of requests."""
     failures: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """Requests that have ended without a result since the server's start, by the code of their
-    ending (:data:`~.endings.ENDINGS`; ``other`` for codes that it does not have).  The work of a
-    key is one, whoever waits."""
+    """Number of requests that have ended without a result since the server's start, by the code of
+    their ending (:data:`~.endings.ENDINGS`; ``other`` for codes that it does not have).  The work
+    of a key counts once, however many wait for it."""
     per_worker: tuple[WorkerStats, ...] = ()
     """The workers, by slot."""
     deaths: tuple[WorkerDeath, ...] = ()
-    """The last workers that have ended, the newest one last."""
+    """Ends of the last workers, the newest one last."""
     hosts: tuple[HostStats, ...] = ()
     """The hosts that have joined, by name."""
     past_hosts: tuple[PastHost, ...] = ()
-    """Others, the newest one last."""
+    """The last past hosts, the newest one last."""
     more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """The entries of the server's shell: its address, the lag of its loop, its socket."""
 
     @classmethod
     def of(cls, record: Any) -> ServerStats:
-        """The statistics for the record on the wire.  ProtocolError if it is none."""
+        """Read the statistics of a record of the wire.  ProtocolError if it is malformed."""
         if not isinstance(record, dict):
             raise ProtocolError(f"statistics are of type {type(record).__name__}")
         workers = checked(record, "per_worker", list, [])

@@ -2,10 +2,10 @@
 
 Theory of operation
 -------------------
-The pure part decides; here its bytes are moved, its processes started through the guard
-(:mod:`.guarded`), and its time is kept, on a clock that runs while the machine sleeps.  Its
-effects are carried out in order and at once, so the guard hears of a deadline before it
-hears of the workers that may start for it.
+The core decides; this module moves its bytes, starts its processes through the guard
+(:mod:`.guarded`), and keeps its time on a clock that runs while the machine sleeps.  Effects are
+carried out in order and without an await, so the guard is told a deadline before the workers start
+that the deadline allows.
 """
 
 from __future__ import annotations
@@ -51,26 +51,26 @@ _log = logging.getLogger("trio_envserve.server")
 _LEVELS = logging.getLevelNamesMapping()
 
 BEAT_S = 1.0
-"""The longest pause between two beats; a tenth of the lease if that is less."""
+"""Longest pause between two beats; a tenth of the lease if that is less."""
 LEAST_BEAT_S = 0.05
-"""The shortest one, however short the lease is."""
+"""Shortest pause between two beats, however short the lease is."""
 HELLO_S = 2.0
-"""A router that has not answered a hello by then is asked again."""
+"""Time after which an unanswered hello is repeated."""
 LEAVE_S = 1.0
-"""So long it tries to tell the router at the end that it goes."""
+"""Longest time for the goodbye to the router to be sent."""
 
 _TROUBLE = {
     ConnectionEvent.DISCONNECTED: "the connection to {} was lost",
     ConnectionEvent.REFUSED: "nothing listens at {} (is the router started, with --hosts-bind?)",
-    ConnectionEvent.HANDSHAKE_FAILED: "what listens at {} does not speak ZeroMQ",
+    ConnectionEvent.HANDSHAKE_FAILED: "the program that listens at {} does not speak ZeroMQ",
 }
 _BARRED = ("it refuses", "it does not know this key", "it wants the mechanism")
-"""How the reasons begin for which a peer lets nobody in, however often he tries."""
+"""Beginnings of the reasons for which a peer would refuse every further attempt as well."""
 _NOT_STARTED = "it was not started"
 
 
 def boot_s() -> float:
-    """A clock that runs while the machine sleeps."""
+    """The time of a clock that runs while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -83,28 +83,29 @@ class JoinedHost:
         make_workers: Callable[[Served, Callable[..., WorkerProcess]], ProcessWorkers],
     ) -> None:  # fmt: skip
         self.address = address
-        """Of its router."""
+        """Address of its router."""
         self._core = core
         self._lock = lock
         self._nursery: trio.Nursery | None = None
         self._own = own
-        """The environment that it was told itself to run."""
+        """Settings of the environment that this host was started with, which win over the
+        router's."""
         self._make_workers = make_workers
         self._guard: Guard | None = None
         self._socket: DealerSocket | None = None
         self._workers: ProcessWorkers | None = None
-        """None until the router has said what is to be run."""
+        """None until the router has named the environment."""
         self._prepared = trio.Event()
-        """Set when it is known what is to be run, or why that cannot be run here."""
+        """Set when the environment is known and checked, or known to be impossible here."""
         self._served: Served | None = None
         self._trouble = f"nobody has answered at {address} yet"
-        """Why there is no connection, for people; empty while there is one."""
+        """Reason for which there is no connection, for people; empty while there is one."""
         self._barred = ""
-        """Why it will not be let in, for people."""
+        """Reason for which the router will never admit it, for people; empty if none is known."""
         self._broken: ConfigError | None = None
-        """Why what is to be run cannot be run here."""
+        """Error by which the environment cannot run on this machine."""
         self._unwanted: set[bytes] = set()
-        """Workers that are to be killed, and have not begun."""
+        """Workers that are to be killed and were not started yet."""
         self._changed = trio.lowlevel.ParkingLot()
 
     def _start_process(self, **options: Any) -> WorkerProcess:
@@ -114,7 +115,7 @@ class JoinedHost:
 
     @property
     def name(self) -> str:
-        """The id of this host."""
+        """Name of this host."""
         return self._core.name
 
     @property
@@ -124,12 +125,12 @@ class JoinedHost:
 
     @property
     def workers(self) -> int:
-        """How many workers have been started, or are to be, and have not ended."""
+        """Number of workers that were started, or are to be, and have not ended."""
         return len(self._core.workers)
 
     @property
     def serves(self) -> str:
-        """The environment of its workers, for people; empty until the router has said it."""
+        """Name of its workers' environment, for people; empty until the router has named it."""
         served = self._served
         if served is None:
             return ""
@@ -137,12 +138,12 @@ class JoinedHost:
 
     @property
     def holds_lease(self) -> bool:
-        """Whether workers may live."""
+        """Whether its lease holds, so that workers may live."""
         return self._core.lease.holds(boot_s())
 
     @property
     def trouble(self) -> str:
-        """Why the router does not have it, for people; empty if it has."""
+        """Reason for which it is not joined, for people; empty if it is."""
         if self.is_joined:
             return ""
         if self._core.refusal is not None:
@@ -150,13 +151,13 @@ class JoinedHost:
         return self._trouble or "the router has not answered yet"
 
     def check_hopeless(self) -> None:
-        """Raise ServerNotReady if the router will not take this host, however long it waits
-        (another version, a key that may not come in, nothing that its workers need), and
-        ConfigError if what is to be run cannot be run here."""
+        """Raise ServerNotReady if the router will never admit this host (another version, a key
+        without the right, too few resources for a worker), and ConfigError if the environment
+        cannot run on this machine."""
         if self._broken is not None:
             raise self._broken
         if self._core.workers:
-            return  # they are over when the lease is
+            return  # they live until the lease is over
         if self._barred:
             raise ServerNotReady(self._barred)
         if self._core.refusal is not None and self._core.refusal[0] in (UNFIT, VERSION):
@@ -170,19 +171,19 @@ class JoinedHost:
             await self._changed.park()
 
     async def wait_changed(self) -> None:
-        """Sleep until something has happened, or for a second."""
+        """Sleep until something has changed, a second at most."""
         with trio.move_on_after(1.0):
             await self._changed.park()
 
     async def leave(self) -> None:
-        """Take no more work, and sleep until all workers have ended."""
+        """Accept no further work, and sleep until all workers have ended."""
         self._core.leave()
         self._carry_out()
         while self._core.workers:
             await self._changed.park()
 
     def kill(self) -> None:
-        """Kill all workers now, whatever they run, and start no more."""
+        """Kill all workers now, whatever they run, and start no others."""
         self._core.leave()
         self._core.out += [KillWorker(each, LEAVING) for each in sorted(self._core.workers)]
         self._carry_out()
@@ -190,7 +191,7 @@ class JoinedHost:
     # -- tasks ----------------------------------------------------------------
 
     def _start(self, socket: DealerSocket, nursery: trio.Nursery) -> None:
-        """All tasks, until the nursery is cancelled."""
+        """Start all tasks, which run until the nursery is cancelled."""
         self._socket, self._nursery = socket, nursery
         self._new_guard()
         nursery.start_soon(self._listen, socket)
@@ -221,11 +222,11 @@ class JoinedHost:
                 self._carry_out()
 
     def _take_wrong(self, error: ProtocolError) -> None:
-        """Take a message that no router sends to a host."""
+        """Report a message that no router sends to a host."""
         if self.is_joined:
             _log.warning("the router sent a malformed message: %s", error)
         else:
-            # A router's address for clients answers, too, but does not speak of hosts.
+            # A router's address for clients answers as well, but with messages for clients.
             self._trouble = (
                 f"{self.address} answers, but not as a router answers a host: is it the address "
                 f"of --hosts-bind? ({error})"
@@ -245,27 +246,27 @@ class JoinedHost:
             await trio.sleep(min(BEAT_S, max(tenth_s, LEAST_BEAT_S)))
 
     async def _prepare(self, record: dict[str, Any], prepared: trio.Event) -> None:
-        """Find out what is to be run."""
+        """Check the environment that the router has named, and make its workers possible."""
         broken: ConfigError | None = None
         try:
-            said = Served.from_record(record)
-            served = await said.under(self._own).check()
+            named = Served.from_record(record)
+            served = await named.under(self._own).check()
         except ConfigError as error:
             broken = error
         if prepared is not self._prepared:
-            return  # another router has said something else meanwhile
+            return  # another router has named another environment meanwhile
         if broken is not None:
             _log.error("this host cannot run its environment: %s", broken)
             self._broken = broken
         else:
             self._served = served
             self._workers = self._make_workers(served, self._start_process)
-            _log.info("its workers run %s", self.serves)
+            _log.info("workers of this host run the environment %s", self.serves)
         prepared.set()
         self._changed.unpark_all()
 
     async def _live(self, worker: bytes, incarnation: bytes, slot: int) -> None:
-        """One life of a worker: from its start until it is reaped."""
+        """Supervise one worker, from its start until it is reaped."""
         await self._prepared.wait()
         if self._workers is None or worker in self._unwanted:
             how = _NOT_STARTED if self._broken is None else f"{_NOT_STARTED}: {self._broken}"
@@ -278,34 +279,35 @@ class JoinedHost:
             self._core.spawned(worker, pid)
             self._carry_out()
 
-        def heard(batch: list[list[Frame]]) -> None:
+        def on_messages(batch: list[list[Frame]]) -> None:
             for _, *frames in batch:
                 self._core.worker_message(worker, [bytes(frame) for frame in frames])
             self._carry_out()
 
-        def felt(heartbeat: Heartbeat) -> None:
+        def on_heartbeat(heartbeat: Heartbeat) -> None:
             self._core.worker_heartbeat(worker, heartbeat)
             self._carry_out()
 
-        how = await self._workers.live(Spawn(slot, worker, incarnation), started, heard, felt)
+        spawn = Spawn(slot, worker, incarnation)
+        how = await self._workers.live(spawn, started, on_messages, on_heartbeat)
         self._core.exited(worker, how)
         self._carry_out()
 
     # -- effects --------------------------------------------------------------
 
     def _carry_out(self) -> None:
-        """Carry out what the pure part wants, in order; nothing comes in between."""
+        """Carry out the core's effects in order, without an await."""
         if self._guard is None:
-            return  # it has closed: no worker lives, and its router has been told
+            return  # the host has closed: no worker lives, and the router has been told
         assert self._socket is not None
         assert self._nursery is not None
-        self._core.flush()  # what has come together goes together
+        self._core.flush()  # reports of one turn share messages
         while self._core.out:
             out, self._core.out = self._core.out, []
             for effect in out:
                 match effect:
                     case ToRouter():
-                        # Not sent is no loss: the next beat repairs it.
+                        # A message that cannot be sent is repaired by the next beat.
                         self._socket.send_nowait(effect.frames)
                     case StartWorker():
                         self._nursery.start_soon(self._live, *effect)
@@ -318,7 +320,7 @@ class JoinedHost:
                         else:
                             self._workers.kill(effect.worker)
                     case Serve():
-                        # Of the membership before no worker is left.
+                        # No worker of the last membership is left.
                         self._workers = self._broken = None
                         self._prepared = trio.Event()
                         self._nursery.start_soon(self._prepare, effect.serves, self._prepared)
@@ -341,14 +343,14 @@ class JoinedHost:
         await guard.run()
         guard.forget()
         if guard is self._guard:
-            # It died, by the deadline or by somebody's hand.
+            # The guard died by its deadline, or was killed.
             self._new_guard()
             deadline_s = self._core.lease.deadline_s
             if deadline_s is not None and self._core.lease.holds(boot_s()):
                 self._guard.set_deadline(deadline_s)
 
     async def _close(self) -> None:
-        """End all workers, and say so to the router."""
+        """End all workers, and tell the router that the host has left."""
         assert self._guard is not None
         assert self._socket is not None
         guard, self._changed = self._guard, trio.lowlevel.ParkingLot()
@@ -368,11 +370,11 @@ class JoinedHost:
 
 
 def _machine() -> dict[str, float]:
-    """How busy this machine is."""
+    """Load of this machine for each processor, and its available memory; empty if unknown."""
     try:
         load = os.getloadavg()[0] / (os.cpu_count() or 1)
-        told = Path("/proc/meminfo").read_text(encoding="ascii")
-        (free_kib,) = (line.split()[1] for line in told.splitlines() if "MemAvailable" in line)
+        meminfo = Path("/proc/meminfo").read_text(encoding="ascii")
+        (free_kib,) = (line.split()[1] for line in meminfo.splitlines() if "MemAvailable" in line)
         return {"load": round(load, 3), "memory_bytes": int(free_kib) << 10}
-    except (OSError, ValueError):  # a system that does not say it
+    except (OSError, ValueError):  # a system without these figures
         return {}

@@ -164,7 +164,9 @@ async def _take(lock: LockFile, name: str) -> list[Membership]:
         while not lock.acquire_nowait():  # noqa: ASYNC110  # nothing tells when it is free
             await trio.sleep(0.1)
     if not lock.held:
-        raise ServerStartError(f"another host is here as {name}: {lock.find_holders()}")
+        raise ServerStartError(
+            f"another host of this machine has the name {name}: {lock.find_holders()}"
+        )
     lines = [line for line in lock.read().split() if _MEMBERSHIP.fullmatch(line)][-ENDED_MOST:]
     lock.write("".join(f"{line}\n" for line in lines))
     return [bytes.fromhex(line) for line in lines]

@@ -2,16 +2,15 @@
 
 Theory of operation
 -------------------
-A worker has no address.  Its host, here, gives it one end of a stream of messages and
-keeps the other, so nobody else can speak as a worker.  A message on a stream is from
-the worker that was started with it, and its id is put before each message here.  The
-incarnation in the message still counts, against stale messages (G5).
+A worker has no address.  It is started with one end of a stream of messages, and this module keeps
+the other end: so nobody else can pose as a worker.  Each message of a stream gets the id of its
+worker in front here.  The incarnation in the message still counts, against stale messages (G5).
 
-The host reads everything that a process has sent before it reports the death: no
-message is lost, and none can come later.
+All messages that a process has sent are read before its death is reported: none is lost, and none
+can arrive later.
 
-Both kinds of workers have the same interface (:class:`Workers`); the shell does not
-know which kind it has.
+Both kinds of workers have one interface (:class:`Workers`), and the shell does not know which kind
+it has.
 """
 
 from __future__ import annotations
@@ -55,29 +54,32 @@ from .processes import WorkerProcess, start_process
 _log = logging.getLogger("trio_envserve.server")
 
 Started: TypeAlias = Callable[[int], None]
-Heard: TypeAlias = Callable[[list[list[Frame]]], None]
-"""Takes messages of a worker, each with the worker's id before it."""
-Felt: TypeAlias = Callable[[Heartbeat], None]
-"""Takes a heartbeat."""
+"""Called with the pid of a worker that was started."""
+OnMessages: TypeAlias = Callable[[list[list[Frame]]], None]
+"""Called with messages of a worker, each with the worker's id in front."""
+OnHeartbeat: TypeAlias = Callable[[Heartbeat], None]
+"""Called with each heartbeat of a worker."""
 
-HEARD_AT_ONCE = 64
-"""Number of messages of a worker that are handled before other tasks have a turn."""
-HEARD_BYTES = 128 * KIB
-"""Bytes of headers of these after which other tasks have a turn all the same: the longest that a
-worker may send take milliseconds each."""
+MESSAGES_AT_ONCE = 64
+"""Most messages of a worker that are handled before other tasks have a turn."""
+HEADER_BYTES_AT_ONCE = 128 * KIB
+"""Most bytes of headers that are handled before other tasks have a turn: the longest headers take
+milliseconds each."""
 
 _NOT_STARTED = "it was killed before it was started"
 
 
 class Workers(Protocol):
-    """How the shell starts, reaches and ends workers."""
+    """The interface by which the shell starts, reaches and ends workers."""
 
     heartbeats: bool
-    """Whether a thread beside their event loop sends a heartbeat."""
+    """Whether a thread beside their event loop sends heartbeats."""
 
-    async def live(self, spawn: Spawn, started: Started, heard: Heard, felt: Felt) -> str:
-        """Supervise a worker: start it, and return when it is reaped and all its
-        messages were heard; returns how it ended."""
+    async def live(
+        self, spawn: Spawn, started: Started, on_messages: OnMessages, on_heartbeat: OnHeartbeat
+    ) -> str:
+        """Supervise a worker: start it, and return when it is reaped and all its messages were
+        handled; returns a text on how it ended."""
         ...
 
     def send_many_nowait(self, worker: bytes, messages: Sequence[Message]) -> bool:
@@ -86,16 +88,16 @@ class Workers(Protocol):
         ...
 
     def kill(self, worker: bytes) -> None:
-        """Kill the worker now, or before it starts, if the router has decided both at
-        once; ``live`` returns when it is dead."""
+        """Kill a worker now, or before its start if :meth:`live` has not begun; ``live`` returns
+        when it is dead."""
         ...
 
     def where(self, worker: bytes) -> str:
-        """The stacks of its executions, for people; empty if they are not known."""
+        """The stacks of a worker's executions, for people; empty if they are not known."""
         ...
 
     def stack(self, ask: AskWorker) -> str | None:
-        """Where one of its executions stands; None: a heartbeat will say it, or nothing."""
+        """The stack of one of its executions; None if a heartbeat will have it, or nothing will."""
         ...
 
 
@@ -130,9 +132,9 @@ class ProcessWorkers:
         self._limits = limits
         self._wire = wire
         self._start = start
-        """How a process is started: as a child of this one, or of a guard."""
+        """Starts a process as a child of this one, or of a guard."""
         self._locks = locks
-        """Those that prove to a later server that a worker lives."""
+        """Locks by which a later server sees that a worker lives."""
         self._address = address
         self._environ = environ
         self._logging = worker_logging
@@ -140,10 +142,12 @@ class ProcessWorkers:
         self._command = command
         self._python = python
         self._living: dict[bytes, WorkerProcess | None] = {}
-        """None: the worker was killed before its process was started."""
+        """Process of each living worker; None if it was killed before its process was started."""
         self._streams: dict[bytes, Stream] = {}
 
-    async def live(self, spawn: Spawn, started: Started, heard: Heard, felt: Felt) -> str:
+    async def live(
+        self, spawn: Spawn, started: Started, on_messages: OnMessages, on_heartbeat: OnHeartbeat
+    ) -> str:
         """Supervise one process, from its start until it is reaped."""
         worker = spawn.worker
         if self._living.pop(worker, ...) is None:
@@ -164,7 +168,7 @@ class ProcessWorkers:
                 process.link, limits=self._wire, first=first, memory=make_memory()
             ) as stream:
                 self._streams[worker] = stream
-                return await self._attend(process, stream, worker, heard, felt)
+                return await self._attend(process, stream, worker, on_messages, on_heartbeat)
         finally:
             self._streams.pop(worker, None)
             try:
@@ -173,12 +177,17 @@ class ProcessWorkers:
                 del self._living[worker]
 
     async def _attend(
-        self, process: WorkerProcess, stream: Stream, worker: bytes, heard: Heard, felt: Felt
+        self,
+        process: WorkerProcess,
+        stream: Stream,
+        worker: bytes,
+        on_messages: OnMessages,
+        on_heartbeat: OnHeartbeat,
     ) -> str:
         """Listen to a process until it is reaped; returns how it ended."""
         why = ""
         arrived: deque[list[Frame]] = deque()
-        """The messages that were received and not handled."""
+        """Messages that were received and not handled yet."""
 
         async def receive() -> None:
             nonlocal why
@@ -186,7 +195,7 @@ class ProcessWorkers:
                 while True:
                     arrived.extend(_named(worker, await stream.receive()))
                     while arrived:
-                        heard(_portion(arrived))
+                        on_messages(_portion(arrived))
                         if arrived:
                             await trio.lowlevel.checkpoint()
             except trio.EndOfChannel:
@@ -194,20 +203,20 @@ class ProcessWorkers:
                 await trio.sleep(self._limits.stop_s)
                 why = "it closed its link and did not exit; "
             except FramingError as error:
-                why = f"it broke the framing of its link with {error}; "
+                why = f"it sent bytes on its link that are no message ({error}); "
             process.kill()
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(process.listen, felt)
+            nursery.start_soon(process.listen, on_heartbeat)
             nursery.start_soon(receive)
             how = await process.wait()
             nursery.cancel_scope.cancel()
         if arrived:
-            heard([*arrived])
+            on_messages([*arrived])
         try:
-            heard(_named(worker, stream.drain_nowait()))
+            on_messages(_named(worker, stream.drain_nowait()))
         except FramingError as error:
-            why = why or f"its last words broke the framing of its link with {error}; "
+            why = why or f"the last bytes on its link were no message ({error}); "
         return why + how
 
     def send_many_nowait(self, worker: bytes, messages: Sequence[Message]) -> bool:
@@ -253,7 +262,7 @@ class ProcessWorkers:
 
 
 def _not_started(error: OSError) -> str:
-    """Why a process could not be started, and what to do about it."""
+    """The reason for which a process could not be started, and what to do about it."""
     advice = {
         errno.EMFILE: (
             f"this process may have {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} descriptors "
@@ -286,7 +295,7 @@ def parse_command(command: str | Sequence[str] | None) -> tuple[str, ...]:
 
 @final
 class _WorkerTask:
-    """A worker in a task of its own; says how it ended, and when."""
+    """A worker in a task of its own, and how and when it ended."""
 
     def __init__(self, scope: trio.CancelScope) -> None:
         self.scope = scope
@@ -312,10 +321,9 @@ class _WorkerTask:
 class InProcessWorkers:
     """The environment runs in this process, for closures, debuggers and quick tests.
 
-    There is one worker, which nobody can kill: code that ignores its cancellation holds
-    its place until it ends.  The worker is a system task, because a nursery cannot be
-    left while such code is in it, and a closing server must be able to leave it behind.
-    It disturbs nobody then, but trio waits for it at the end of ``trio.run``.
+    There is one worker, which cannot be killed: code that ignores its cancellation runs until it
+    ends by itself.  The worker is a system task: a closing server must be able to leave such code
+    behind, and a nursery could not be left.  ``trio.run`` waits for it at its end.
     """
 
     heartbeats = False
@@ -331,9 +339,10 @@ class InProcessWorkers:
         self._tasks: dict[bytes, trio.lowlevel.Task] = {}
         self._streams: dict[bytes, MessageStream] = {}
 
-    async def live(self, spawn: Spawn, started: Started, heard: Heard, felt: Felt) -> str:
-        """Supervise one worker in a task.  If it is cancelled after a kill, it does not
-        wait any more."""
+    async def live(
+        self, spawn: Spawn, started: Started, on_messages: OnMessages, on_heartbeat: OnHeartbeat
+    ) -> str:
+        """Supervise one worker in a task.  Cancelled after a kill, it waits no longer for it."""
         worker = spawn.worker
         started(os.getpid())
         here, there = open_memory_streams(self._wire)
@@ -346,7 +355,7 @@ class InProcessWorkers:
 
         async def receive() -> None:
             while True:
-                heard(_named(worker, await here.receive()))
+                on_messages(_named(worker, await here.receive()))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(receive)
@@ -362,7 +371,7 @@ class InProcessWorkers:
                         await running.ended.wait()
             nursery.cancel_scope.cancel()
         while last := here.receive_nowait():
-            heard(_named(worker, last))
+            on_messages(_named(worker, last))
         del self._scopes[worker], self._streams[worker], self._tasks[worker]
         if running.error is not None:
             raise running.error
@@ -391,7 +400,7 @@ def _portion(messages: deque[list[Frame]]) -> list[list[Frame]]:
     """The first messages, as many as are handled in one turn."""
     taken: list[list[Frame]] = []
     size_bytes = 0
-    while messages and len(taken) < HEARD_AT_ONCE and size_bytes < HEARD_BYTES:
+    while messages and len(taken) < MESSAGES_AT_ONCE and size_bytes < HEADER_BYTES_AT_ONCE:
         taken.append(messages.popleft())
         size_bytes += sum(map(len, taken[-1][:4]))  # what comes then is not looked into
     return taken

@@ -2,18 +2,16 @@
 
 Theory of operation
 -------------------
-:class:`~trio_envserve.core.router.Router` decides; this module moves its bytes,
-starts its processes and keeps its time.  The nursery owns the task of
-the front, the clock, one supervisor for each worker life, which also listens to it,
-and the line of statistics (:mod:`.statistics`).  Every input is handed to the router
-synchronously, and its effects are carried out before the next await: first what concerns
-processes, then the messages, for each peer in order and together.  Inputs go to the
-router itself, or through the tape of a recording (:mod:`.recording`).
+:class:`~trio_envserve.core.router.Router` decides; this module moves its bytes, starts its
+processes and keeps its time.  The nursery owns a task for the front, one for the clock, one
+supervisor for each worker, which also reads its messages, and one that logs statistics
+(:mod:`.statistics`).  Each input is given to the router synchronously, and the effects are carried
+out before the next await: first those on processes, then the messages, in order and batched for
+each peer.  Inputs go to the router directly, or through a recording (:mod:`.recording`).
 
-Closing is decided by the router, too (:mod:`~trio_envserve.core.closing`); here it
-is only waited for, and the front listens to the end of its last stage.  It needs the
-tasks, so all of them run in the background of the block that opened the server
-(:mod:`.opening`).
+The router also decides about closing (:mod:`~trio_envserve.core.closing`); the shell waits for it,
+and the front is read until the last stage ends.  Closing needs the tasks, so all of them run in the
+background of the block that opened the server (:mod:`.opening`).
 """
 
 from __future__ import annotations
@@ -96,7 +94,7 @@ class Server:
         desk: HostDesk | None = None,
     ) -> None:  # fmt: skip
         self._router = router
-        """Only read here; every change goes through ``_take``."""
+        """Read only; every change goes through ``_take``."""
         self._take = take
         self._front = front
         self._workers = workers
@@ -106,7 +104,7 @@ class Server:
         self._doorkeeper = doorkeeper
         self._desk = desk
         self._left: tuple[bytes, ...] = ()
-        """The workers that did not end in time."""
+        """Names of the workers that did not end in time."""
         self._statistics = Statistics(router, front, desk, limits.tick_s)
         self._changed = trio.lowlevel.ParkingLot()
         self._inputs = 0
@@ -119,27 +117,27 @@ class Server:
 
     @property
     def curve(self) -> ClientCurve | None:
-        """Keys with every right, for clients in this very process; None if it needs none."""
+        """Keys with every right, for clients in this process; None if the server has no keys."""
         return None if self._doorkeeper is None else self._doorkeeper.own
 
     @property
     def hosts_address(self) -> str:
-        """The address that hosts join; empty if none can."""
+        """The address that hosts join; empty if no hosts can join."""
         return "" if self._desk is None else self._desk.address
 
     def stats(self) -> ServerStats:
-        """Everything countable: see the operations page of the documentation.
-        :meth:`trio_envserve.Client.stats` gets the same."""
+        """The statistics, as :meth:`trio_envserve.Client.stats` gets them: see the operations page
+        of the documentation."""
         return ServerStats.of(self._statistics.record())
 
     def status(self) -> StatusRecord:
-        """Whether it is ready, and the reason if not; as clients see it."""
+        """The status as clients see it: whether the server is ready, and the reason if not."""
         return StatusRecord.of(self._router.status())
 
     async def wait_ready(self, timeout_s: float | None = None) -> None:
         """Sleep until a worker is ready.  Raises EnvironmentBroken with the traceback as soon as
-        the environment is known to be broken, and ServerNotReady, with what is known, after
-        ``timeout_s``.
+        the environment is known to be broken, and ServerNotReady with the server's last reason
+        after ``timeout_s``.
 
         Args:
             timeout_s: Longest wait in seconds; None: the limit ``start_s``.
@@ -156,12 +154,12 @@ class Server:
         raise ServerNotReady(f"not ready after {limit_s:g} s: {self._router.status()['reason']}")
 
     async def drain(self, drain_s: float | None = None) -> bool:
-        """Take no more in and wait until nothing runs and every client that is
-        still there has its outcomes.  False if that took too long, or if the server was killed
+        """Accept no new requests, and wait until no execution is left and every present client has
+        its outcomes.  False if that took longer than ``drain_s``, or the server was killed
         meanwhile.
 
-        Closing goes on by itself then: what still runs is cancelled, and the workers are ended.
-        Clients are answered until the block ends.
+        Closing then goes on by itself: executions are cancelled, and workers are ended.  Clients
+        are answered until the block ends.
 
         Args:
             drain_s: Longest wait in seconds; None: the limit ``drain_s``.
@@ -173,17 +171,17 @@ class Server:
         return closing.drained
 
     def kill(self) -> None:
-        """End every worker process now, whatever it runs, and start no more.
+        """Kill every worker process now, whatever it runs, and start no others.
 
-        Their executions are answered "it may have run".  The server itself ends with its
-        block, which then has little left to wait for.
+        Requests that ran are answered "it may have run".  The server itself ends with its block,
+        which then ends soon.
         """
         self._give(CloseAsked(_now_s(), ClosingStage.KILLING))
 
     # -- tasks ----------------------------------------------------------------
 
     def _start(self, locks: Sequence[AddressLocks | FolderLocks]) -> None:
-        """All tasks, until the nursery is cancelled."""
+        """Start all tasks, which run until the nursery is cancelled."""
         if self._journal is not None:
             at_rest = self._journal.at_rest()
             self._give(Restored(list(self._journal.records()), _now_s()))
@@ -214,13 +212,13 @@ class Server:
                 self._carry_out(effects)
 
     def _tell_peers(self) -> None:
-        """Tell the router who has come and gone."""
+        """Tell the router which peers with keys have connected and disconnected."""
         assert self._doorkeeper is not None
         for given in self._doorkeeper.news():
             self._give(given)
 
     async def _keep_time(self) -> None:
-        """Tick, each time after all input that had arrived was taken in."""
+        """Tick, each time after all input that has arrived was given to the router."""
         while True:
             asked_s = trio.current_time()
             await trio.sleep(self._limits.tick_s)
@@ -232,8 +230,8 @@ class Server:
             self._give(Tick(now_s))
 
     async def _drain_input(self) -> None:
-        """Let the other tasks take in what has arrived.  That is much after this process
-        was stopped, but the wait for it must end."""
+        """Let the other tasks take in what has arrived: much, if this process was stopped.  The
+        number of turns is bounded, so that the clock goes on under any load."""
         for _ in range(200):
             before = self._inputs
             await trio.lowlevel.checkpoint()
@@ -242,7 +240,7 @@ class Server:
                 return
 
     async def _open_pool(self, locks: Sequence[AddressLocks | FolderLocks]) -> None:
-        """Start workers once what earlier servers have left has ended."""
+        """Start workers once the processes of earlier servers have ended."""
         dead = await processes_ended(locks, self._router, self._limits.lock_s, self._give)
         records = EpochRecords([each.epochs.path for each in locks])
         hosted = EarlierEpochs(records.read(), _now_s())
@@ -256,15 +254,15 @@ class Server:
         wait = {each.epoch for each in hosted.waits}
         if wait:
             _log.info(
-                "hosts of an earlier server may still run work of keys: what they run is taken "
-                "over; other such work begins once all of them are back (%s)",
+                "hosts of an earlier server may still run requests with keys: these are taken "
+                "over; other requests with keys start once all these hosts are back (%s)",
                 records.until(hosted, _now_s()),
             )
             self._give(HostsLive(_now_s()))
         self._give(PoolOpened(dead - wait, _now_s()))
 
     async def _keep_saved(self, journal: Journal) -> None:
-        """Tell the router what is safe."""
+        """Tell the router which records of the journal are safe."""
         while True:
             upto, failure = await journal.news()
             if failure is None:
@@ -279,13 +277,13 @@ class Server:
                 self._give(Loaded(*outcome, _now_s()))
 
     async def _supervise(self, spawn: Spawn) -> None:
-        """One life of a worker: from its start until it is reaped."""
+        """Supervise one worker, from its start until it is reaped."""
         take, give = self._take, self._give
 
         def started(pid: int) -> None:
             give(Spawned(spawn.worker, pid))
 
-        def heard(batch: list[list[Frame]]) -> None:
+        def on_messages(batch: list[list[Frame]]) -> None:
             now_s = _now_s()
             for portion in portions(batch, len(self._router.sessions.known), of_worker):
                 effects: list[RouterEffect] = []
@@ -293,13 +291,13 @@ class Server:
                     effects += take(WorkerMessage(message, now_s))
                 self._carry_out(effects)
 
-        def felt(heartbeat: Heartbeat) -> None:
+        def on_heartbeat(heartbeat: Heartbeat) -> None:
             now_s = _now_s()
             give(HeartbeatReceived(spawn.worker, now_s, *heartbeat[:3]))
             if heartbeat.asked is not None:
                 give(StackTaken(spawn.worker, now_s, heartbeat.asked, heartbeat.stack))
 
-        how = await self._workers.live(spawn, started, heard, felt)
+        how = await self._workers.live(spawn, started, on_messages, on_heartbeat)
         give(Exited(spawn.worker, _now_s(), how))
 
     # -- effects --------------------------------------------------------------
@@ -309,16 +307,15 @@ class Server:
         self._carry_out(self._take(given))
 
     def _give_all(self, effects: list[RouterEffect], inputs: list[RouterInput]) -> None:
-        """Carry out these effects, and what inputs have come to."""
+        """Give the router inputs, and carry out these effects and those of the inputs."""
         for each in inputs:
             effects += self._take(each)
         self._carry_out(effects)
 
     def _carry_out(self, effects: list[RouterEffect]) -> None:
-        """Carry out effects of the router.  Synchronous: nothing comes in between.
+        """Carry out effects of the router, without an await.
 
-        A message to a worker that is killed or retired here is lost with it, as it
-        could be anyway."""
+        A message to a worker that is killed by these effects is lost with it."""
         self._inputs += 1
         to_clients: dict[Route, list[Said]] = {}
         to_workers: dict[tuple[bytes, Incarnation], list[Said]] = {}
@@ -334,7 +331,7 @@ class Server:
                     to_clients.setdefault(effect.route, []).append(self._statistics.told(effect))
                 case AskWorker():
                     text = self._workers.stack(effect)
-                    if text is not None:  # else the worker's next heartbeat says it
+                    if text is not None:  # else the worker's next heartbeat has the answer
                         taken = StackTaken(effect.worker, _now_s(), effect.number, text)
                         self._nursery.start_soon(self._give_later, taken)
                 case Spawn():
@@ -355,16 +352,16 @@ class Server:
                     self._left = effect.left
                 case Lost():
                     pass  # the router has already taken it in
-        for (worker, incarnation), said in to_workers.items():
-            # Not sent is no loss: the answer to the next beat repairs it.
-            messages = [(incarnation, *frames) for frames in in_batches(said)]
+        for (worker, incarnation), rows in to_workers.items():
+            # A message that cannot be sent is repaired by the answer to the next beat.
+            messages = [(incarnation, *frames) for frames in in_batches(rows)]
             if self._desk is None or not self._desk.tell(worker, messages):
                 self._workers.send_many_nowait(worker, messages)
         if self._desk is not None:
             self._desk.flush()
-        for route, said in to_clients.items():
-            # Not sent is no loss: the outcome is kept, and the next sync asks for it.
-            self._front.send_many_nowait(route, list(in_batches(said)))
+        for route, rows in to_clients.items():
+            # A message that cannot be sent is repaired by the next sync; outcomes are kept.
+            self._front.send_many_nowait(route, list(in_batches(rows)))
         if self._changed:
             self._changed.unpark_all()
         if self._router.behind and not self._catching_up:
@@ -372,25 +369,25 @@ class Server:
             self._nursery.start_soon(self._catch_up)
 
     async def _give_later(self, given: RouterInput) -> None:
-        """Give the router what an effect of its own has come to."""
+        """Give the router an input that answers one of its effects."""
         self._give(given)
 
     async def _catch_up(self) -> None:
-        """Give the router further turns until it needs none; other tasks run in between."""
+        """Give the router further turns until it needs none; other tasks run between them."""
         while self._router.behind:
             await trio.lowlevel.checkpoint()
             self._give(Resume(_now_s()))
         self._catching_up = False
 
     async def _flush(self) -> None:
-        if self._journal is not None:  # what waits for it is told then
+        if self._journal is not None:  # answers that wait for it are sent first
             await self._journal.settled()
             await trio.lowlevel.checkpoint()
         await self._front.flush()
         self._give(Flushed(_now_s()))
 
     async def _close(self) -> None:
-        """Close without a drain, and wait for the end, which the router ensures."""
+        """Close without a drain, and wait for the last stage, which the router ensures."""
         self._give(CloseAsked(_now_s(), ClosingStage.CANCELLING))
         while self._router.closing.stage is not ClosingStage.CLOSED:
             await self._changed.park()
@@ -398,12 +395,12 @@ class Server:
             self._desk.closed()
 
     def _left_over(self) -> str:
-        """The processes of this machine that did not end in time, in words; empty if all did."""
+        """A text about the processes of this machine that did not end in time; empty if all did."""
         return left_over(
             self._left, self._desk, self._router, self._limits.reap_s, self._workers.where
         )
 
 
 def _now_s() -> float:
-    """The monotonic clock: trio's own, so that a virtual one is followed."""
+    """The time of trio's clock, which may be a virtual one."""
     return trio.current_time()
