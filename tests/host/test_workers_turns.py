@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_envserve.host.workers import MESSAGES_AT_ONCE, HEADER_BYTES_AT_ONCE, _portion
+from trio_envserve.host.workers import HEADER_BYTES_AT_ONCE, MESSAGES_AT_ONCE, _portion
 from trio_envserve.net import Frame
 
 NAME, LIFE = b"w0-1", b"i" * 16

@@ -39,7 +39,7 @@ TESTS = {
         "tests/core/test_workforce.py",
     ),
     "scheduler": ("tests/core/test_scheduler.py", "tests/core/test_scheduler_suspects.py"),
-    "server_hosts": ("tests/server/test_hosts_desk.py",),
+    "server_hosts": ("tests/server/test_hosts_messages.py",),
     "worker": ("tests/core/test_worker.py", "tests/core/test_worker_machine.py"),
 }
 """The tests of each module of the core that may be mutated."""
@@ -114,7 +114,7 @@ SHELLS = {
     ),
     "worker.shell": WORKER,
     "server.curve": ("tests/server/test_curve.py",),
-    "server.hosts": ("tests/server/test_hosts_desk.py", "tests/server/test_shell_hosts.py"),
+    "server.hosts": ("tests/server/test_hosts_messages.py", "tests/server/test_shell_hosts.py"),
     "server.opening": ("tests/server/test_opening.py",),
     "server.traces": ("tests/server/test_traces.py",),
     "server.earlier": ("tests/server/test_earlier.py",),

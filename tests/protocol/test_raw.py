@@ -183,7 +183,8 @@ async def test_a_worker_whose_stream_has_ended_is_replaced(
         outcome = await client.outcome({"do": what}, rerun=False)
         assert type(outcome.error) is WorkerLost
         assert await client.run_rollout("next") == {"echo": "next", "number": 0}
-    said = {"break the framing": "sent bytes on its link that are no message (a frame with the flags",
+    said = {"break the framing":
+            "sent bytes on its link that are no message (a frame with the flags",
             "close the link": "it closed its link and did not exit"}  # fmt: skip
     assert said[what] in str(outcome.error)
 

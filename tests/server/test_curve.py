@@ -38,7 +38,7 @@ from trio_envserve.net.keypairs import key_bytes
 from trio_envserve.net.zmtp.curve import STRANGER as NOT_KNOWN
 from trio_envserve.regular_files import read_regular
 from trio_envserve.server import curve as curve_module
-from trio_envserve.server.curve import Doorkeeper, read_clients
+from trio_envserve.server.curve import Authenticator, read_clients
 
 TRAINER, WATCHER, STRANGER, HOST = (KeyPair.new() for _ in range(4))
 CLIENTS = {
@@ -166,7 +166,7 @@ def fail_with(number: int, name: str, path: Path) -> Any:
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
 async def test_a_server_without_descriptors_keeps_its_keys(keys, monkeypatch, caplog, number):
     """Strangers could end every client's connection by taking all of them."""
-    keeper = Doorkeeper(ServerCurve.from_folder(keys))
+    keeper = Authenticator(ServerCurve.from_folder(keys))
     monkeypatch.setattr(curve_module, "read_regular", partial(fail_with, number, ""))
     await keeper.reload()
     await keeper.reload()
@@ -177,7 +177,7 @@ async def test_a_server_without_descriptors_keeps_its_keys(keys, monkeypatch, ca
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
 async def test_a_file_that_may_not_be_read_costs_its_own_key_only(keys, monkeypatch, number):
     write_client(keys, "watcher", WATCHER)
-    keeper = Doorkeeper(ServerCurve.from_folder(keys))
+    keeper = Authenticator(ServerCurve.from_folder(keys))
     monkeypatch.setattr(curve_module, "read_regular", partial(fail_with, number, "watcher"))
     await keeper.reload()
     assert keeper.admit(public_of(TRAINER)) == ""
@@ -213,7 +213,7 @@ async def test_a_file_that_is_wrong_costs_its_own_key_only(
 @pytest.mark.parametrize("name", ["\udcff.toml", "a\nb.toml", "\x1b[2J.toml"])
 def test_a_name_that_is_no_text_costs_its_own_key_only(keys: Path, name: str, caplog):
     (keys / "clients" / name).write_text(f'public = "{HOST.public}"\nroles = ["submit"]')
-    keeper = Doorkeeper(ServerCurve.from_folder(keys))
+    keeper = Authenticator(ServerCurve.from_folder(keys))
     assert keeper.admit(public_of(TRAINER)) == ""
     assert keeper.admit(public_of(HOST)) == NOT_KNOWN
     assert len(caplog.messages) == 1
@@ -249,7 +249,7 @@ async def test_a_key_under_two_names_counts_under_neither(keys: Path):
     """Which of their rights it has would be a guess."""
     write_client(keys, "watcher", WATCHER)
     write_client(keys, "twin", TRAINER)
-    keeper = Doorkeeper(ServerCurve.from_folder(keys))
+    keeper = Authenticator(ServerCurve.from_folder(keys))
     clients, faults = read_clients(keys / "clients")
     assert {*clients} == {"watcher"}
     assert {*faults} == {"trainer", "twin"}
@@ -266,7 +266,7 @@ async def test_a_key_under_two_names_counts_under_neither(keys: Path):
 
 
 class Front:
-    """The front of a server, as far as a doorkeeper knows it: the keys of its connections."""
+    """The front of a server, as far as a authenticator knows it: the keys of its connections."""
 
     def __init__(self) -> None:
         self.keys: dict[bytes, bytes] = {}
@@ -292,10 +292,10 @@ class Front:
 
 
 class Door:
-    """A doorkeeper whose connections a test opens and ends."""
+    """A authenticator whose connections a test opens and ends."""
 
     def __init__(self, curve: ServerCurve) -> None:
-        self.keeper = Doorkeeper(curve)
+        self.keeper = Authenticator(curve)
         self.front = Front()
         front: Any = self.front
         self.keeper.open(front)
@@ -319,7 +319,7 @@ def public_of(keys: KeyPair) -> bytes:
 
 
 async def test_whoever_has_a_key_is_let_in_and_no_other() -> None:
-    keeper = Doorkeeper(CURVE)
+    keeper = Authenticator(CURVE)
     keeper.on_peer(b"r", "a place")
     keeper.on_peer(b"r", None)
     assert keeper.news() == []  # it has no front yet
@@ -329,7 +329,7 @@ async def test_whoever_has_a_key_is_let_in_and_no_other() -> None:
     assert keeper.admit(public_of(STRANGER)) == NOT_KNOWN
     assert keeper.admit_host(public_of(STRANGER)) == NOT_KNOWN
     assert keeper.own.server == SERVER.public
-    assert keeper.own != Doorkeeper(CURVE).own
+    assert keeper.own != Authenticator(CURVE).own
 
 
 def test_a_name_of_a_host_in_a_file_belongs_to_its_key() -> None:
@@ -337,7 +337,7 @@ def test_a_name_of_a_host_in_a_file_belongs_to_its_key() -> None:
         "gpu": ClientRight(HOST.public, ("work",), hosts=("n1", "n2")),
         "any": ClientRight(TRAINER.public, ("work",)),
     }
-    keeper = Doorkeeper(ServerCurve(SERVER, rights))
+    keeper = Authenticator(ServerCurve(SERVER, rights))
     assert keeper.refuse_name(public_of(HOST), "n2") == ""
     assert keeper.refuse_name(public_of(TRAINER), "n3") == ""
     refused = keeper.refuse_name(public_of(HOST), "n3")
@@ -348,7 +348,7 @@ def test_a_name_of_a_host_in_a_file_belongs_to_its_key() -> None:
 
 @pytest.mark.parametrize("role", ROLES)
 def test_only_hosts_that_may_work_join(role: str) -> None:
-    keeper = Doorkeeper(ServerCurve(SERVER, {"gpu": ClientRight(HOST.public, (role, "watch"))}))
+    keeper = Authenticator(ServerCurve(SERVER, {"gpu": ClientRight(HOST.public, (role, "watch"))}))
     refused = keeper.admit_host(public_of(HOST))
     if role in ("work", "admin"):
         assert refused == ""
@@ -408,7 +408,7 @@ async def test_rights_that_have_changed_are_told_and_those_taken_away_end_their_
 
 
 async def test_each_complaint_is_made_once(keys: Path, caplog: pytest.LogCaptureFixture) -> None:
-    keeper = Doorkeeper(ServerCurve.from_folder(keys))
+    keeper = Authenticator(ServerCurve.from_folder(keys))
     folder, trainer = keys / "clients", keys / "clients" / "trainer.toml"
     right = trainer.read_text()
 
@@ -436,13 +436,13 @@ async def test_the_folder_is_looked_at_each_second_and_the_router_told_after_tha
 ) -> None:
     did: list[str] = []
 
-    async def reload(_: Doorkeeper) -> None:
+    async def reload(_: Authenticator) -> None:
         await trio.lowlevel.checkpoint()
         did.append("reload")
 
-    monkeypatch.setattr(Doorkeeper, "reload", reload)
+    monkeypatch.setattr(Authenticator, "reload", reload)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(Doorkeeper(CURVE).keep, partial(did.append, "tell"))
+        nursery.start_soon(Authenticator(CURVE).keep, partial(did.append, "tell"))
         await trio.testing.wait_all_tasks_blocked()
         for seconds, most in ((0.75, 0), (0.25, 1), (0.75, 1), (0.25, 2)):
             mock_clock.jump(seconds * curve_module.RELOAD_S)

@@ -149,5 +149,5 @@ async def test_hosts_are_waited_for_until_their_leases_are_over_or_they_say_so()
 async def test_hosts_that_had_no_lease_are_waited_for_until_they_have_come() -> None:
     router = OfRouter()
     assert await wait_for_hosts(router, lease(NO_LEASE_S), Desk(699.9)) == pytest.approx(700)
-    assert "until each of them has come" in router.told[0]
-    assert "removes epochs.hosts and starts the server anew" in router.told[0]
+    assert "until each of them has joined" in router.told[0]
+    assert "remove epochs.hosts and start the server again" in router.told[0]

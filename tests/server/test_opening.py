@@ -281,7 +281,7 @@ async def test_hosts_are_told_all_that_they_run_or_it_is_refused() -> None:
     left = 2048 - len(encode_record(opening._serves(setup(1000))))
     async with opening.open_setup(setup(1000 + left)):
         pass
-    with pytest.raises(ConfigError, match="bytes, and hosts can be told 2048"):
+    with pytest.raises(ConfigError, match="bytes together; hosts can be sent 2048"):
         async with opening.open_setup(setup(1001 + left)):
             pass
 

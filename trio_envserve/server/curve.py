@@ -10,7 +10,7 @@ connection ended.  A file that is no client's costs its own key only, and two fi
 key cost that one: which of them counts would be a guess.  A folder that cannot be listed
 changes nothing.  Both are complained about once.
 
-The :class:`Doorkeeper` is asked at each handshake, and tells the router who is behind
+The :class:`Authenticator` is asked at each handshake, and tells the router who is behind
 which route.
 """
 
@@ -189,7 +189,7 @@ def _faulty(name: str) -> str:
 
 
 @final
-class Doorkeeper:
+class Authenticator:
     """Knows whose keys may come in, and who is there."""
 
     def __init__(self, curve: ServerCurve) -> None:

@@ -17,7 +17,7 @@ from ..core.router_inputs import PoolWaits
 from ..core.terms import Epoch
 from ..host.folder_locks import FolderLocks
 from ..host.locks import AddressLocks
-from .hosts import EpochRecords, HostDesk
+from .hosts import EpochRecords, HostsShell
 
 Give = Callable[[PoolWaits], None]
 """Gives the router an input, and carries out its effects."""
@@ -42,12 +42,12 @@ async def processes_ended(
 
 
 async def hosts_ended(
-    earlier: EarlierEpochs, records: EpochRecords, desk: HostDesk | None, give: Give
+    earlier: EarlierEpochs, records: EpochRecords, hosts: HostsShell | None, give: Give
 ) -> None:
     """Sleep until the hosts of earlier epochs have no workers any more, by what those wrote."""
     async with trio.open_nursery() as nursery:
-        if desk is not None:
-            nursery.start_soon(desk.end_memberships, earlier)
+        if hosts is not None:
+            nursery.start_soon(hosts.end_memberships, earlier)
         while not earlier.have_ended(trio.current_time()):
             now_s = trio.current_time()
             text = "waiting for the workers of hosts of an earlier server to end"

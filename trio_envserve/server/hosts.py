@@ -2,9 +2,10 @@
 
 Theory of operation
 -------------------
-Hosts connect to an address of their own.  Before the first one is answered the server
-writes down, beside each lock that proves its epoch dead, how long a later one must wait
-besides (:class:`EpochRecords`): the lock says nothing of the workers of other machines.
+Hosts connect to an address of their own.  The locks of a server prove to a later server that the
+processes of this machine are dead, but nothing about other machines.  So before the first host is
+answered, the server writes beside each lock how long a later server must wait for the hosts
+(:class:`EpochRecords`).
 """
 
 from __future__ import annotations
@@ -31,35 +32,34 @@ from ..core.server_hosts import ServerHosts
 from ..core.terms import ID_BYTES, Body
 from ..net import RouterSocket
 from ..net.zmtp.sockets import ZmtpRouter
-from .curve import Doorkeeper
+from .curve import Authenticator
 
 _log = logging.getLogger("trio_envserve.server")
 
 COMPLAIN_S = 1.0
-"""The pause between lines about malformed messages."""
+"""Least pause between two log lines about malformed messages, in seconds."""
 
 NAMES_MOST = 10_000
-"""Names of hosts that are kept for a key; the one that was used longest ago goes first."""
+"""Most names of hosts that are kept for a key; the least recently used one is dropped."""
 
 
 @final
 class EpochRecords:
-    """The records beside each epoch lock: the epochs whose hosts may have workers, and
-    how long each is to be waited for."""
+    """The files beside the epoch locks: the epochs whose hosts may have workers, and how long a
+    later server must wait for each."""
 
     def __init__(self, locks: Sequence[Path]) -> None:
         self._paths = [path.with_suffix(".hosts") for path in locks]
 
     def read(self) -> list[EpochWait]:
-        """Read them; all locks are held.  How long to wait from now for the hosts of each of
-        those epochs."""
+        """Read the epochs, each with the wait from now; all locks must be held."""
         found: dict[bytes, EpochWait] = {}
         for each in (wait for path in self._paths for wait in _read(path)):
             found[each.epoch] = _both(each, found.get(each.epoch, each))
         return list(found.values())
 
     def write(self, waits: Sequence[EpochWait]) -> None:
-        """Write them anew, safely.  Raises ServerStartError."""
+        """Replace the records durably.  Raises ServerStartError."""
         text = "".join(map(_line, waits))
         for path in self._paths:
             draft = path.with_suffix(".hosts-new")
@@ -76,18 +76,18 @@ class EpochRecords:
                     os.close(folder)
             except OSError as error:
                 raise ServerStartError(
-                    f"{path} cannot be written: {error.strerror}; a later server needs it to "
-                    "know how long the hosts of this one may have workers"
+                    f"{path} cannot be written: {error.strerror}; without it a later server "
+                    "could not know how long the hosts of this one may have workers"
                 ) from error
 
     def until(self, earlier: EarlierEpochs, now_s: float) -> str:
-        """When the hosts of those epochs have no workers any more, for people."""
+        """The time at which the hosts of earlier epochs have no workers left, for people."""
         if earlier.longest_s < NO_LEASE_S:
             return f"{earlier.until_s - now_s:.0f} s"
         places = " and ".join(map(str, self._paths))
         return (
-            "they had no lease: until each of them has come; whoever knows that they are dead "
-            f"removes {places} and starts the server anew"
+            "they had no lease, so until each of them has joined; if you know that they are dead, "
+            f"remove {places} and start the server again"
         )
 
     def clear(self) -> None:
@@ -110,7 +110,7 @@ def _wait(line: str) -> EpochWait:
 
 
 def _both(one: EpochWait, other: EpochWait) -> EpochWait:
-    """The records of an epoch in two files as one: it may have been written to one of them only."""
+    """One record for the two of an epoch in two files, of which one may be older."""
     known = one.memberships is not None and other.memberships is not None
     memberships = (one.memberships or frozenset()) | (other.memberships or frozenset())
     wait_s = max(one.wait_s, other.wait_s)
@@ -125,51 +125,54 @@ def _read(path: Path) -> list[EpochWait]:
     except (OSError, ValueError) as error:
         raise ServerStartError(f"{path} cannot be read: {error}") from error
     if any(len(each.epoch) != ID_BYTES for each in found):
-        raise ServerStartError(f"{path} has what is no epoch")
+        raise ServerStartError(f"{path} is damaged: a line does not begin with an epoch")
     return found
 
 
 @final
-class HostDoor:
-    """The keys that may join.  One that was taken away loses its connection; its lease ends.
+class HostAuthenticator:
+    """Decides which keys may join as hosts, and under which names.
 
-    A host's name belongs to the key whose file has it, else to the key that used it first, as
-    long as that may join: also while no host of it is here, or another key could keep it out
-    whenever it starts anew.  When that key was revoked, the name is free; who uses it next
-    waits, as ever, until the host that was here is known to be dead."""
+    A revoked key loses its connections; then its lease runs out.
 
-    def __init__(self, doorkeeper: Doorkeeper) -> None:
-        self.admit = doorkeeper.admit_host
-        self._doorkeeper = doorkeeper
+    A host's name belongs to the key whose file has it, else to the key that used it first, as long
+    as that key may join.  It does so also while the host is away: otherwise another key could take
+    the name while the host restarts.  The name of a revoked key is free; its next user waits, like
+    any other, until the old host is known to be dead."""
+
+    def __init__(self, authenticator: Authenticator) -> None:
+        self.admit = authenticator.admit_host
+        self._authenticator = authenticator
         self._names: dict[bytes, OrderedDict[str, None]] = {}
-        """The names that each key has used, the newest last."""
+        """Names that each key has used, the newest last."""
         self._here: dict[bytes, bytes] = {}
+        """Public key of each connected peer, by route."""
         self._socket: ZmtpRouter | None = None
 
     def open(self, socket: ZmtpRouter) -> None:
-        """Begin."""
+        """Begin with this socket."""
         self._socket = socket
 
     def on_peer(self, route: bytes, place: str | None) -> None:
-        """A connection was opened or lost."""
+        """Note that a connection was opened, or lost if ``place`` is None."""
         if place is None:
             self._here.pop(route, None)
         elif self._socket is not None:
             self._here[route] = self._socket.peer_key(route)
 
     def claim(self, route: bytes, name: str) -> str:
-        """The reason why the peer behind a route may not be the host of a name, or "": then the
-        name belongs to its key."""
+        """Give a name to the key of the peer behind a route; returns why it may not have it, or
+        ""."""
         public = self._here.get(route)
         if public is None:
             return "its connection has ended"
-        if refused := self._doorkeeper.refuse_name(public, name):
+        if refused := self._authenticator.refuse_name(public, name):
             return refused
         for other, names in list(self._names.items()):
             if self.admit(other):
-                del self._names[other]  # it was taken away
+                del self._names[other]  # that key was revoked
             elif other != public and name in names:
-                return f"the name {name} belongs to the key {self._doorkeeper.name_of(other)}"
+                return f"the name {name} belongs to the key {self._authenticator.name_of(other)}"
         names = self._names.setdefault(public, OrderedDict())
         names[name] = None
         names.move_to_end(name)
@@ -178,7 +181,7 @@ class HostDoor:
         return ""
 
     def look(self) -> None:
-        """Close the connections of those that may not be here any more."""
+        """Close the connections of keys that may not join any more."""
         for route, public in list(self._here.items()):
             if (refused := self.admit(public)) and self._socket is not None:
                 del self._here[route]
@@ -186,33 +189,34 @@ class HostDoor:
 
 
 @final
-class HostDesk:
-    """The hosts of one server, their socket and the record on the disk."""
+class HostsShell:
+    """The shell of a server's hosts: their socket, their core, and the records on the disk."""
 
     def __init__(
         self, router: Router, socket: RouterSocket, terms: LeaseTerms, wire: WireLimits,
-        serves: dict[str, Any], needs: Mapping[str, float], door: HostDoor | None = None,
+        serves: dict[str, Any], needs: Mapping[str, float],
+        authenticator: HostAuthenticator | None = None,
     ) -> None:  # fmt: skip
         self._wrong = 0
-        """Messages that were none, of which nothing was logged."""
+        """Number of malformed messages since the last log line about them."""
         self._complained_s = float("-inf")
         self._records: EpochRecords | None = None
-        self._door = door
+        self._authenticator = authenticator
         self._socket = socket
         self._core = ServerHosts(
             router, terms, wire=wire, needs=dict(needs), serves=serves,
-            claim=None if door is None else door.claim,
+            claim=None if authenticator is None else authenticator.claim,
         )  # fmt: skip
 
     @property
     def hosts(self) -> Hosts:
-        """The hosts that are here."""
+        """The present hosts."""
         return self._core.hosts
 
     async def end_memberships(self, earlier: EarlierEpochs) -> None:
-        """Until cancelled: tell the hosts of ``earlier`` that their memberships are over, and hear
-        which have ended.  For a server that takes nothing over, before :meth:`open`; nobody is
-        welcomed yet, and who asks in vain asks again."""
+        """Tell the hosts of earlier servers that their memberships are over, and learn which have
+        ended, until cancelled.  For a server without their journal, before :meth:`open`: new hosts
+        get no answer yet, and ask again."""
         self._core.earlier = earlier
         while True:
             for route, *frames in await self._socket.receive():
@@ -221,20 +225,20 @@ class HostDesk:
                         bytes(route), [bytes(frame) for frame in frames]
                     )
                 except ProtocolError:
-                    continue  # whoever it is hears that once this server welcomes hosts
+                    continue  # the peer is told once this server welcomes hosts
                 if told is not None:
                     self._socket.send_nowait(told.route, told.frames)
 
     def open(self, records: EpochRecords, earlier: EarlierEpochs | None) -> None:
-        """Before the first host is welcomed.  ``earlier``: those whose journal this server
-        has, if it has one; their hosts may come back."""
+        """Write the first record, and welcome hosts.  ``earlier``: earlier epochs with this
+        server's journal, whose hosts may come back; None without a journal."""
         self._records = records
         self._core.open(earlier)
         self._write(trio.current_time())
 
     def _write(self, now_s: float) -> None:
-        """Write down what a later server must know, if it has changed.  If that cannot be,
-        nothing is said to hosts that are new: they ask again."""
+        """Write the record for later servers if it has changed.  If that fails, new hosts get no
+        answer, and ask again."""
         record = self._core.record(now_s)
         if record is None or self._records is None:
             return
@@ -244,12 +248,12 @@ class HostDesk:
             if not self._core.is_recorded:  # it has only begun
                 raise
             if self._core.not_written():
-                _log.error("no other host can join: %s", error)
+                _log.error("no further host can join: %s", error)
         else:
             self._core.written(record)
 
     def closed(self) -> None:
-        """All workers of this server's hosts have ended."""
+        """Remove this server from the records: all workers of its hosts have ended."""
         if self._records is not None and self._core.earlier.waits:
             self._records.write(self._core.earlier.waits)
         elif self._records is not None:
@@ -265,15 +269,17 @@ class HostDesk:
         return self.hosts.host_of(worker)
 
     def take(self, effect: RouterEffect) -> bool:
-        """Whether an effect starts or kills a worker of a host; :meth:`flush` sends it there."""
+        """Take an effect that starts or kills a worker of a host, which :meth:`flush` sends;
+        returns whether it is one."""
         return self.hosts.take(effect)
 
     def tell(self, worker: bytes, told: Sequence[tuple[Body, ...]]) -> bool:
-        """Whether messages are for a worker of a host; :meth:`flush` sends them there."""
+        """Take messages to a worker of a host, which :meth:`flush` sends; returns whether it is
+        one."""
         return self.hosts.tell(worker, told)
 
     def flush(self) -> None:
-        """Send what was taken, together."""
+        """Send what was taken, in batches."""
         self.hosts.flush()
         left = self._send()
         assert not left
@@ -284,15 +290,15 @@ class HostDesk:
         return self.hosts.records(running, now_s)
 
     def tick(self, now_s: float) -> tuple[list[RouterEffect], list[RouterInput]]:
-        """Before each tick of the router: what follows, in this order."""
-        if self._door is not None:
-            self._door.look()
+        """The effects and inputs that precede a tick of the router, in this order."""
+        if self._authenticator is not None:
+            self._authenticator.look()
         inputs = self._core.tick(now_s)
         self._write(now_s)
         return self._send(), inputs
 
     async def serve(self, give: Callable[[list[RouterEffect], list[RouterInput]], None]) -> None:
-        """Take in what hosts say, until cancelled."""
+        """Read the messages of hosts, until cancelled."""
         while True:
             batch = await self._socket.receive()
             now_s = trio.current_time()
@@ -305,11 +311,11 @@ class HostDesk:
                 except ProtocolError as error:
                     self._complain(error, now_s)
                 give(self._send(), inputs)
-            self._write(now_s)  # once for all of them, and before any is welcomed
+            self._write(now_s)  # once for the batch, and before a host of it is welcomed
             give(self._send(), [])
 
     def _complain(self, error: ProtocolError, now_s: float) -> None:
-        """Log it, but not each of very many."""
+        """Log a malformed message, with a bounded rate."""
         self._wrong += 1
         if now_s >= self._complained_s + COMPLAIN_S:
             others = f" (and {self._wrong - 1} more)" if self._wrong > 1 else ""
@@ -317,11 +323,11 @@ class HostDesk:
             self._complained_s, self._wrong = now_s, 0
 
     def _send(self) -> list[RouterEffect]:
-        """Send what hosts are to be told now; the rest is the router's."""
+        """Send the messages to hosts; returns the other effects, which the caller carries out."""
         rest: list[RouterEffect] = []
         for effect in self._core.effects():
             if isinstance(effect, ToHost):
-                # Not sent is no loss: the host's next beat repairs it.
+                # A message that cannot be sent is repaired by the host's next beat.
                 self._socket.send_nowait(effect.route, effect.frames)
             else:
                 rest.append(effect)

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable
 
 from ..core.router import Router
 from ..core.terms import RequestId
-from .hosts import HostDesk
+from .hosts import HostsShell
 
 _log = logging.getLogger("trio_envserve.server")
 
 
 def left_over(
-    workers: Iterable[bytes], desk: HostDesk | None, router: Router, reap_s: float,
+    workers: Iterable[bytes], hosts: HostsShell | None, router: Router, reap_s: float,
     where: Callable[[bytes], str],
 ) -> str:  # fmt: skip
     """Log which of ``workers`` are left, and return the text about those of this machine;
@@ -22,7 +22,7 @@ def left_over(
     here: list[bytes] = []
     away: Counter[str] = Counter()
     for worker in workers:
-        host = None if desk is None else desk.host_of(worker)
+        host = None if hosts is None else hosts.host_of(worker)
         if host is None:
             here.append(worker)
         else:

@@ -2,10 +2,9 @@
 
 Theory of operation
 -------------------
-Everything that can be wrong with the arguments is said before anything is opened.  What
-is opened is owned by one exit stack inside the background of the block
-(:func:`~trio_envserve.net.open_background`): a block that is cancelled from outside
-closes like any other, in stages.
+All arguments are checked before anything is opened.  One exit stack, inside the background of the
+block (:func:`~trio_envserve.net.open_background`), owns all that is opened: so a block that is
+cancelled from outside closes in stages, like any other.
 """
 
 from __future__ import annotations
@@ -54,8 +53,8 @@ from ..net.zmtp.network import RouterCurve, sealed_wire
 from ..net.zmtp.sockets import ZmtpRouter
 from ..options import taken_by, with_options_of
 from ..worker.config import check_args
-from .curve import Doorkeeper
-from .hosts import HostDesk, HostDoor
+from .curve import Authenticator
+from .hosts import HostAuthenticator, HostsShell
 from .journal import Journal, open_journal
 from .options import ServerOptions, check_slots, completed
 from .recording import Recorder, open_recorder
@@ -72,10 +71,10 @@ async def open_server(options: ServerOptions) -> AsyncIterator[Server]:
     """Serve an environment at ``bind`` until the block ends.
 
     The block begins when the address is bound; :meth:`Server.wait_ready` waits for a worker.
-    An environment whose name is wrong is a ConfigError at once; one that cannot be set up ends
-    the calls of clients with EnvironmentBroken, and the server goes on trying.  At its end what
-    runs is cancelled, workers are ended and reaped; call :meth:`Server.drain` before to let work
-    finish.
+    A wrong name of an environment is a ConfigError at once.  If the environment cannot be set up,
+    calls of clients end with EnvironmentBroken, and the server goes on trying.  At the end of the
+    block executions are cancelled, and workers are ended and reaped; call :meth:`Server.drain`
+    before to let work finish.
 
     Raises ConfigError for wrong arguments and for limits that contradict each other,
     ServerStartError if the address or the journal cannot be had, and at the block's end
@@ -94,7 +93,7 @@ async def open_server(options: ServerOptions) -> AsyncIterator[Server]:
         raise ConfigError("a server with hosts cannot record: give record or hosts_bind, not both")
     if command and not workers and not hosted:
         raise ConfigError("worker_command starts processes: give workers=1 or more")
-    # With no workers here it is a path on the hosts.
+    # Without workers on this machine it is a path on the hosts.
     python = None if options.worker_python is None else os.fspath(options.worker_python)
     if python is not None and workers:
         python = find_interpreter(python)
@@ -137,18 +136,18 @@ async def open_server(options: ServerOptions) -> AsyncIterator[Server]:
 
 @asynccontextmanager
 async def open_setup(setup: Setup) -> AsyncIterator[Server]:
-    """:func:`open_server`, whose arguments have been checked."""
+    """:func:`open_server` with checked arguments."""
     name, limits, wire, new_id = setup.name, setup.limits, setup.wire, setup.new_id
     options = setup.options
 
     async def run(served: Callable[[Server], Awaitable[None]]) -> None:
         async with AsyncExitStack() as stack:
             locks = _lock(options.bind, stack)
-            doorkeeper: Doorkeeper | None = None
+            authenticator: Authenticator | None = None
             front: RouterSocket
             if options.curve is not None:
-                doorkeeper = Doorkeeper(options.curve)
-                front = await stack.enter_async_context(open_sealed(setup, doorkeeper))
+                authenticator = Authenticator(options.curve)
+                front = await stack.enter_async_context(open_sealed(setup, authenticator))
             else:
                 sockets = options.network
                 if sockets is None:
@@ -157,7 +156,7 @@ async def open_setup(setup: Setup) -> AsyncIterator[Server]:
                 front = await stack.enter_async_context(opened)
             if locks is None:
                 locks = _lock(front.address, stack, passing=True)
-            if doorkeeper is None:
+            if authenticator is None:
                 _warn_if_reachable(front.address)
             journal: Journal | None = None
             if options.journal is not None:
@@ -167,7 +166,7 @@ async def open_setup(setup: Setup) -> AsyncIterator[Server]:
             held: list[AddressLocks | FolderLocks] = [locks] if locks else []
             held += journal.locks if journal else ()
             host = _host(setup, [each.epochs for each in held], front.address)
-            # Without workers this process is one, unless hosts bring theirs.
+            # Without worker processes this process has a worker task, unless hosts bring theirs.
             slots = options.workers or int(options.hosts_bind is None)
             now_s = trio.current_time()
             make = partial(
@@ -184,16 +183,18 @@ async def open_setup(setup: Setup) -> AsyncIterator[Server]:
                 )  # fmt: skip
                 recorder = await stack.enter_async_context(recording)
             router = make(new_id=new_id) if recorder is None else recorder.tape.router
-            desk: HostDesk | None = None
+            hosts: HostsShell | None = None
             if options.hosts_bind is not None:
-                desk = await _open_desk(setup, router, doorkeeper, stack)
-            # Last: whoever listens to a socket has ended before that is closed.
+                hosts = await _open_hosts(setup, router, authenticator, stack)
+            # Entered last, so that the tasks have ended before their sockets close.
             stack.enter_context(unwrap_single())
             nursery = await stack.enter_async_context(trio.open_nursery())
             take = router.take if recorder is None else recorder.tape.take
             if tracing.tracer() is not None:
                 take = Traces(router, take, name).take
-            server = Server(router, take, front, host, nursery, limits, journal, doorkeeper, desk)
+            server = Server(
+                router, take, front, host, nursery, limits, journal, authenticator, hosts
+            )
             server._start(held)
             if recorder is not None:
                 nursery.start_soon(recorder.keep_writing)
@@ -210,22 +211,22 @@ async def open_setup(setup: Setup) -> AsyncIterator[Server]:
 
 
 @asynccontextmanager
-async def open_sealed(setup: Setup, doorkeeper: Doorkeeper) -> AsyncIterator[ZmtpRouter]:
-    """The front of a server whose clients have keys."""
+async def open_sealed(setup: Setup, authenticator: Authenticator) -> AsyncIterator[ZmtpRouter]:
+    """Open the front of a server whose clients have CURVE keys."""
     assert setup.options.curve is not None
-    side = RouterCurve(setup.options.curve.keys, doorkeeper.admit)
+    side = RouterCurve(setup.options.curve.keys, authenticator.admit)
     async with (
         open_zmtp_network() as sockets,
         sockets.open_router(
-            setup.options.bind, limits=setup.wire, on_peer=doorkeeper.on_peer, curve=side
+            setup.options.bind, limits=setup.wire, on_peer=authenticator.on_peer, curve=side
         ) as front,
     ):
-        doorkeeper.open(front)
+        authenticator.open(front)
         yield front
 
 
 def _host(setup: Setup, locks: Sequence[LockFile], address: str) -> Workers:
-    """The owner of the workers: of processes, or of tasks in this one."""
+    """The owner of the workers: of processes, or of a task in this process."""
     options, args = setup.options, dict(setup.options.args or {})
     if not options.workers and options.hosts_bind is None:
         return InProcessWorkers(options.environment, args, setup.limits, setup.wire)
@@ -238,7 +239,7 @@ def _host(setup: Setup, locks: Sequence[LockFile], address: str) -> Workers:
 
 
 def _serves(setup: Setup) -> dict[str, Any]:
-    """The environment that hosts are told to run.  ConfigError if no welcome can hold it."""
+    """The environment that hosts are told to run.  ConfigError if it is too large for a welcome."""
     options, environment = setup.options, setup.options.environment
     record = Served(
         environment=None if environment is None else str(environment), args=options.args or {},
@@ -248,41 +249,42 @@ def _serves(setup: Setup) -> dict[str, Any]:
     size_bytes, most_bytes = len(encode_record(record)), setup.wire.header_bytes // 2
     if size_bytes > most_bytes:
         raise ConfigError(
-            f"args and worker_environ take {size_bytes} bytes, and hosts can be told {most_bytes}"
+            f"args and worker_environ take {size_bytes} bytes together; hosts can be sent "
+            f"{most_bytes}"
         )
     return record
 
 
-async def _open_desk(
-    setup: Setup, router: Router, doorkeeper: Doorkeeper | None, stack: AsyncExitStack
-) -> HostDesk:
+async def _open_hosts(
+    setup: Setup, router: Router, authenticator: Authenticator | None, stack: AsyncExitStack
+) -> HostsShell:
     assert setup.options.hosts_bind is not None
     serves, needs = _serves(setup), setup.options.needs or {}
-    if doorkeeper is None:
+    if authenticator is None:
         sockets = setup.options.network
         if sockets is None:
             sockets = await stack.enter_async_context(open_zmtp_network())
         opened = sockets.open_router(setup.options.hosts_bind, limits=setup.wire)
         socket = await stack.enter_async_context(opened)
         _warn_if_reachable(socket.address)
-        return HostDesk(router, socket, setup.lease, setup.wire, serves, needs)
+        return HostsShell(router, socket, setup.lease, setup.wire, serves, needs)
     assert setup.options.curve is not None
     network = await stack.enter_async_context(open_zmtp_network())
-    door = HostDoor(doorkeeper)
-    side = RouterCurve(setup.options.curve.keys, door.admit)
+    host_keys = HostAuthenticator(authenticator)
+    side = RouterCurve(setup.options.curve.keys, host_keys.admit)
     sealed = network.open_router(
-        setup.options.hosts_bind, limits=setup.wire, on_peer=door.on_peer, curve=side
+        setup.options.hosts_bind, limits=setup.wire, on_peer=host_keys.on_peer, curve=side
     )
     guarded = await stack.enter_async_context(sealed)
-    door.open(guarded)
-    return HostDesk(router, guarded, setup.lease, setup.wire, serves, needs, door)
+    host_keys.open(guarded)
+    return HostsShell(router, guarded, setup.lease, setup.wire, serves, needs, host_keys)
 
 
 def _warn_if_reachable(address: str) -> None:
     if not is_loopback(address):
         _log.warning(
-            "%s is reachable from other machines, and whoever reaches it can use it: "
-            "there is no authentication",
+            "%s is reachable from other machines, and everybody who reaches it can use it: "
+            "there is no authentication (see --curve)",
             address,
         )
 
@@ -307,7 +309,7 @@ async def serve(
 
 
 def _lock(address: str, stack: AsyncExitStack, *, passing: bool = False) -> AddressLocks | None:
-    """The locks of an address, if it is one that is known already."""
+    """The locks of an address; None for one that is not known before it is bound."""
     parsed = parse_address(address)
     if parsed.scheme == "memory" or (parsed.scheme == "tcp" and not parsed.port):
         return None

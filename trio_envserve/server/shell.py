@@ -71,9 +71,9 @@ from ..host.locks import AddressLocks
 from ..host.workers import Workers
 from ..net import Frame, RouterSocket
 from ..net.keypairs import ClientCurve
-from .curve import Doorkeeper
+from .curve import Authenticator
 from .earlier import hosts_ended, processes_ended
-from .hosts import EpochRecords, HostDesk
+from .hosts import EpochRecords, HostsShell
 from .journal import Journal
 from .left_over import left_over
 from .portions import of_worker, portions
@@ -90,8 +90,8 @@ class Server:
     def __init__(
         self, router: Router, take: Callable[[RouterInput], list[RouterEffect]],
         front: RouterSocket, workers: Workers, nursery: trio.Nursery, limits: ServerLimits,
-        journal: Journal | None = None, doorkeeper: Doorkeeper | None = None,
-        desk: HostDesk | None = None,
+        journal: Journal | None = None, authenticator: Authenticator | None = None,
+        hosts: HostsShell | None = None,
     ) -> None:  # fmt: skip
         self._router = router
         """Read only; every change goes through ``_take``."""
@@ -101,11 +101,11 @@ class Server:
         self._nursery = nursery
         self._limits = limits
         self._journal = journal
-        self._doorkeeper = doorkeeper
-        self._desk = desk
+        self._authenticator = authenticator
+        self._hosts = hosts
         self._left: tuple[bytes, ...] = ()
         """Names of the workers that did not end in time."""
-        self._statistics = Statistics(router, front, desk, limits.tick_s)
+        self._statistics = Statistics(router, front, hosts, limits.tick_s)
         self._changed = trio.lowlevel.ParkingLot()
         self._inputs = 0
         self._catching_up = False
@@ -118,12 +118,12 @@ class Server:
     @property
     def curve(self) -> ClientCurve | None:
         """Keys with every right, for clients in this process; None if the server has no keys."""
-        return None if self._doorkeeper is None else self._doorkeeper.own
+        return None if self._authenticator is None else self._authenticator.own
 
     @property
     def hosts_address(self) -> str:
         """The address that hosts join; empty if no hosts can join."""
-        return "" if self._desk is None else self._desk.address
+        return "" if self._hosts is None else self._hosts.address
 
     def stats(self) -> ServerStats:
         """The statistics, as :meth:`trio_envserve.Client.stats` gets them: see the operations page
@@ -188,9 +188,9 @@ class Server:
             self._give(AtRest(at_rest, _now_s()))
             self._nursery.start_soon(self._keep_saved, self._journal)
             self._nursery.start_soon(self._keep_loaded, self._journal)
-        if self._doorkeeper is not None:
+        if self._authenticator is not None:
             self._tell_peers()
-            self._nursery.start_soon(self._doorkeeper.keep, self._tell_peers)
+            self._nursery.start_soon(self._authenticator.keep, self._tell_peers)
         self._nursery.start_soon(self._serve_front)
         self._nursery.start_soon(self._keep_time)
         self._nursery.start_soon(self._statistics.keep_logging, self._limits.stats_line_s)
@@ -200,7 +200,7 @@ class Server:
         take = self._take
         while True:
             batch = await self._front.receive()
-            if self._doorkeeper is not None:
+            if self._authenticator is not None:
                 self._tell_peers()
             for number, portion in enumerate(portions(batch, len(self._router.workforce.workers))):
                 if number:
@@ -213,8 +213,8 @@ class Server:
 
     def _tell_peers(self) -> None:
         """Tell the router which peers with keys have connected and disconnected."""
-        assert self._doorkeeper is not None
-        for given in self._doorkeeper.news():
+        assert self._authenticator is not None
+        for given in self._authenticator.news():
             self._give(given)
 
     async def _keep_time(self) -> None:
@@ -225,8 +225,8 @@ class Server:
             self._statistics.lag.record(trio.current_time() - asked_s)
             await self._drain_input()
             now_s = _now_s()
-            if self._desk is not None:
-                self._give_all(*self._desk.tick(now_s))
+            if self._hosts is not None:
+                self._give_all(*self._hosts.tick(now_s))
             self._give(Tick(now_s))
 
     async def _drain_input(self) -> None:
@@ -244,13 +244,13 @@ class Server:
         dead = await processes_ended(locks, self._router, self._limits.lock_s, self._give)
         records = EpochRecords([each.epochs.path for each in locks])
         hosted = EarlierEpochs(records.read(), _now_s())
-        if self._desk is None or self._journal is None:
-            await hosts_ended(hosted, records, self._desk, self._give)
-        if self._desk is None:
+        if self._hosts is None or self._journal is None:
+            await hosts_ended(hosted, records, self._hosts, self._give)
+        if self._hosts is None:
             records.clear()
         else:
-            self._desk.open(records, None if self._journal is None else hosted)
-            self._nursery.start_soon(self._desk.serve, self._give_all)
+            self._hosts.open(records, None if self._journal is None else hosted)
+            self._nursery.start_soon(self._hosts.serve, self._give_all)
         wait = {each.epoch for each in hosted.waits}
         if wait:
             _log.info(
@@ -320,7 +320,7 @@ class Server:
         to_clients: dict[Route, list[Said]] = {}
         to_workers: dict[tuple[bytes, Incarnation], list[Said]] = {}
         for effect in effects:
-            if self._desk is not None and self._desk.take(effect):
+            if self._hosts is not None and self._hosts.take(effect):
                 continue
             match effect:
                 case ToClient():
@@ -355,10 +355,10 @@ class Server:
         for (worker, incarnation), rows in to_workers.items():
             # A message that cannot be sent is repaired by the answer to the next beat.
             messages = [(incarnation, *frames) for frames in in_batches(rows)]
-            if self._desk is None or not self._desk.tell(worker, messages):
+            if self._hosts is None or not self._hosts.tell(worker, messages):
                 self._workers.send_many_nowait(worker, messages)
-        if self._desk is not None:
-            self._desk.flush()
+        if self._hosts is not None:
+            self._hosts.flush()
         for route, rows in to_clients.items():
             # A message that cannot be sent is repaired by the next sync; outcomes are kept.
             self._front.send_many_nowait(route, list(in_batches(rows)))
@@ -391,13 +391,13 @@ class Server:
         self._give(CloseAsked(_now_s(), ClosingStage.CANCELLING))
         while self._router.closing.stage is not ClosingStage.CLOSED:
             await self._changed.park()
-        if self._desk is not None and not self._left:
-            self._desk.closed()
+        if self._hosts is not None and not self._left:
+            self._hosts.closed()
 
     def _left_over(self) -> str:
         """A text about the processes of this machine that did not end in time; empty if all did."""
         return left_over(
-            self._left, self._desk, self._router, self._limits.reap_s, self._workers.where
+            self._left, self._hosts, self._router, self._limits.reap_s, self._workers.where
         )
 
 

@@ -13,7 +13,7 @@ from ..core.router import Router
 from ..core.router_effects import TellStats
 from ..core.stats import line
 from ..net import RouterSocket
-from .hosts import HostDesk
+from .hosts import HostsShell
 
 _log = logging.getLogger("trio_envserve.server")
 
@@ -22,11 +22,11 @@ class Statistics:
     """Everything countable of one server."""
 
     def __init__(
-        self, router: Router, front: RouterSocket, desk: HostDesk | None, tick_s: float
+        self, router: Router, front: RouterSocket, hosts: HostsShell | None, tick_s: float
     ) -> None:
         self._router = router
         self._front = front
-        self._desk = desk
+        self._hosts = hosts
         self.lag = LagMeter(tick_s)
         """How late the ticks come."""
         self._told: tuple[Any, bytes] = None, b""
@@ -54,8 +54,8 @@ class Statistics:
     def _own(self) -> dict[str, Any]:
         front = self._front.statistics()
         hosts: dict[str, Any] = {}
-        if self._desk is not None:
-            hosts = self._desk.records(self._router.workforce.workers, trio.current_time())
+        if self._hosts is not None:
+            hosts = self._hosts.records(self._router.workforce.workers, trio.current_time())
         return {
             **hosts,
             **self.lag.summary("router"),

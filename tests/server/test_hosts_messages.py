@@ -32,7 +32,7 @@ from trio_envserve.core.lives import Pool
 from trio_envserve.core.router_effects import Kill, Report, Spawn
 from trio_envserve.core.router_inputs import HostsDead
 from trio_envserve.server import hosts as hosts_module
-from trio_envserve.server.hosts import COMPLAIN_S, EpochRecords, HostDesk, HostDoor
+from trio_envserve.server.hosts import COMPLAIN_S, EpochRecords, HostAuthenticator, HostsShell
 
 EPOCH, BEFORE, OTHER = b"e" * 16, b"b" * 16, b"o" * 16
 T1, T2, T3 = b"1" * 16, b"2" * 16, b"3" * 16
@@ -143,7 +143,7 @@ def test_a_record_that_cannot_be_read_is_no_record_of_nothing(locks: list[Path],
 
 
 class Keys:
-    """A doorkeeper, and the socket that knows whose connection is whose."""
+    """A authenticator, and the socket that knows whose connection is whose."""
 
     def __init__(self) -> None:
         self.refused: dict[bytes, str] = {}
@@ -166,10 +166,10 @@ class Keys:
         self.closed.append((route, why))
 
 
-def opened(*routes: bytes) -> tuple[Any, HostDoor]:
+def opened(*routes: bytes) -> tuple[Any, HostAuthenticator]:
     """The door behind which these hosts are."""
     keys: Any = Keys()
-    door = HostDoor(keys)
+    door = HostAuthenticator(keys)
     door.on_peer(b"early", "a place")
     door.open(keys)
     for route in routes:
@@ -216,7 +216,7 @@ async def test_a_key_said_hello_as_the_host_of_another_one_and_kept_it_out() -> 
             (b"a", HostLeaves(T3, 0)), (b"b", first_hello("node", T2)._replace(hello=2))
         )
         assert rig.socket.take()[1:] == [(b"b", "HostWelcome")]
-    assert {past["state"] for past in rig.desk.records({}, 0.0)["past_hosts"]} <= {
+    assert {past["state"] for past in rig.shell.records({}, 0.0)["past_hosts"]} <= {
         "left",
         "refused",
     }
@@ -243,7 +243,7 @@ def test_a_key_keeps_as_many_names_as_it_may_and_costs_no_other_key_its_own(
     assert door.claim(b"b", "node") != ""
 
 
-# -- the desk -----------------------------------------------------------------------------
+# -- the shell -----------------------------------------------------------------------------
 
 
 class Records:
@@ -298,9 +298,9 @@ class Socket:
 
 
 class Rig:
-    """A desk, with all that it talks to."""
+    """A shell of hosts, with the peers of its sockets."""
 
-    def __init__(self, door: HostDoor | None = None) -> None:
+    def __init__(self, door: HostAuthenticator | None = None) -> None:
         numbers = itertools.count(1)
         self.router = SimpleNamespace(
             pool=Pool(0, ServerLimits(), lambda: next(numbers).to_bytes(16, "big")),
@@ -312,13 +312,13 @@ class Rig:
         self.given: list[tuple[list[Any], list[Any]]] = []
         socket: Any = self.socket
         router: Any = self.router
-        self.desk = HostDesk(
+        self.shell = HostsShell(
             router, socket, TERMS, WireLimits(), {"environment": "e"}, {"gpu": 1}, door
         )
 
     def open(self, earlier: EarlierEpochs | None = None) -> None:
         records: Any = self.records
-        self.desk.open(records, earlier)
+        self.shell.open(records, earlier)
 
     def give(self, effects: list[Any], inputs: list[Any]) -> None:
         """What the router is to get."""
@@ -326,9 +326,9 @@ class Rig:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        """The desk hears its hosts, until the end of the block."""
+        """The shell reads what its hosts send, until the end of the block."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.desk.serve, self.give)  # noqa: ASYNC113
+            nursery.start_soon(self.shell.serve, self.give)  # noqa: ASYNC113
             yield
             nursery.cancel_scope.cancel()
 
@@ -357,7 +357,7 @@ async def test_a_host_is_welcomed_once_it_is_written_down() -> None:
         await rig.socket.come((b"a", beat(T1, 1)))
         assert rig.socket.take() == [(b"a", "HostAnswer")]
         assert len(rig.records.written) == 2  # nothing has changed
-    assert rig.desk.address == "memory:hosts"
+    assert rig.shell.address == "memory:hosts"
 
 
 async def test_a_host_that_cannot_be_written_down_hears_nothing_until_it_can(
@@ -373,9 +373,9 @@ async def test_a_host_that_cannot_be_written_down_hears_nothing_until_it_can(
             asks = first_hello("b", T2)._replace(hello=number)
             await rig.socket.come((b"b", asks), (b"a", beat(T1, number)))
             assert rig.socket.take() == [(b"a", "HostAnswer")]
-        rig.desk.tick(trio.current_time())
+        rig.shell.tick(trio.current_time())
         assert rig.socket.sent == []
-        assert caplog.text.count("no other host can join: the disk is full") == 1
+        assert caplog.text.count("no further host can join: the disk is full") == 1
         rig.records.is_full = False
         await rig.socket.come((b"b", asks._replace(hello=3)))
         assert rig.socket.take() == [(b"b", "HostWelcome")]
@@ -384,13 +384,13 @@ async def test_a_host_that_cannot_be_written_down_hears_nothing_until_it_can(
         rig.records.is_full = True
         await rig.socket.come((b"c", first_hello("c", T3)), (b"b", beat(T2, 1)))
         assert rig.socket.take() == [(b"b", "HostAnswer")]
-        assert caplog.text.count("no other host can join") == 2
+        assert caplog.text.count("no further host can join") == 2
 
 
-async def test_before_a_desk_is_open_nothing_is_written() -> None:
+async def test_before_hosts_are_welcome_nothing_is_written() -> None:
     rig = Rig()
-    assert rig.desk.tick(trio.current_time()) == ([], [])
-    rig.desk.closed()
+    assert rig.shell.tick(trio.current_time()) == ([], [])
+    rig.shell.closed()
     rig.records.is_full = True
     with pytest.raises(ServerStartError, match="the disk is full"):
         rig.open()
@@ -403,16 +403,16 @@ async def test_hosts_of_earlier_servers_are_written_down_until_they_are_dead() -
     earlier = EarlierEpochs([wait], now_s)
     rig.open(earlier)
     assert rig.records.written == [[wait, own()]]
-    rig.desk.closed()  # and by a server that closes before
+    rig.shell.closed()  # and by a server that closes before
     assert rig.records.written[1:] == [[wait]]
     # While one of their executions may live the router that has started it is not dead.
     rig.router.dispatches.unknown.live_executions = 1
-    assert rig.desk.tick(now_s + 50) == ([], [])
+    assert rig.shell.tick(now_s + 50) == ([], [])
     rig.router.dispatches.unknown.live_executions = 0
-    assert rig.desk.tick(now_s + 51) == ([], [HostsDead([BEFORE], now_s + 51)])
+    assert rig.shell.tick(now_s + 51) == ([], [HostsDead([BEFORE], now_s + 51)])
     assert rig.records.written[2:] == [[own()]]
     assert rig.records.cleared == 0
-    rig.desk.closed()
+    rig.shell.closed()
     assert (len(rig.records.written), rig.records.cleared) == (3, 1)
 
 
@@ -422,13 +422,13 @@ async def test_a_host_that_is_lost_is_written_down_no_more() -> None:
     async with rig.serving():
         await rig.socket.come((b"a", first_hello("a", T1)))
         assert rig.records.written[-1] == [own(T1)]
-        effects, inputs = rig.desk.tick(trio.current_time() + TERMS.wait_s + 1)
+        effects, inputs = rig.shell.tick(trio.current_time() + TERMS.wait_s + 1)
         (report,) = effects
         assert isinstance(report, Report)
         assert "host a" in report.text
         assert inputs == []
         assert rig.records.written[-1] == [own()]
-        (past,) = rig.desk.records({}, trio.current_time())["past_hosts"]
+        (past,) = rig.shell.records({}, trio.current_time())["past_hosts"]
         assert past["host"] == "a"
 
 
@@ -439,19 +439,19 @@ async def test_what_is_for_the_workers_of_a_host_is_sent_to_it_together() -> Non
     async with rig.serving():
         await rig.socket.come((b"a", first_hello("a", T1)), (b"a", beat(T1, 1)))
         await rig.socket.come((b"a", beat(T1, 2)))
-        rig.desk.tick(trio.current_time())  # its place is opened
-        (slot,) = rig.desk.hosts.hosts[T1].places
+        rig.shell.tick(trio.current_time())  # its place is opened
+        (slot,) = rig.shell.hosts.hosts[T1].places
         rig.socket.take()
-        assert rig.desk.host_of(worker) is None
-        assert not rig.desk.take(Kill(worker, "of this machine"))
-        assert not rig.desk.tell(worker, [(b"i" * 16, b"x")])
-        assert rig.desk.take(Spawn(slot, worker, b"i" * 16))
-        assert rig.desk.tell(worker, [(b"i" * 16, b"x")])
-        assert rig.desk.host_of(worker) == "a"
+        assert rig.shell.host_of(worker) is None
+        assert not rig.shell.take(Kill(worker, "of this machine"))
+        assert not rig.shell.tell(worker, [(b"i" * 16, b"x")])
+        assert rig.shell.take(Spawn(slot, worker, b"i" * 16))
+        assert rig.shell.tell(worker, [(b"i" * 16, b"x")])
+        assert rig.shell.host_of(worker) == "a"
         assert rig.socket.take() == []
-        rig.desk.flush()
+        rig.shell.flush()
         assert rig.socket.take() == [(b"a", "Items")]
-        rig.desk.flush()
+        rig.shell.flush()
         assert rig.socket.take() == []
 
 
@@ -505,7 +505,7 @@ async def test_hosts_of_a_server_that_takes_nothing_over_are_told_that_they_are_
     earlier = EarlierEpochs(waits, trio.current_time())
     with_epoch = first_hello("c", T3)._replace(epoch=OTHER)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(rig.desk.end_memberships, earlier)
+        nursery.start_soon(rig.shell.end_memberships, earlier)
         await rig.socket.come((b"z", b"nonsense"), (b"y", beat(T1, 1)), (b"x", first_hello()))
         assert rig.socket.sent == []
         await rig.socket.come((b"a", first_hello("a", T1)), (b"c", with_epoch))
