@@ -180,23 +180,24 @@ class Door:
     async def _run(self, start: Start, scope: trio.CancelScope) -> None:
         """Make the call of a run, and say what it has come to.  Then the server may forget it:
         its outcome is here, or was there already when the run was cancelled."""
-        ran = True
+        name, ran = start.name, True
         with scope:
             try:
                 outcome = await self._call(start)
             finally:
-                if self._scopes.get(start.name) is scope:
-                    del self._scopes[start.name]
+                if self._scopes.get(name) is scope:
+                    del self._scopes[name]
             ran = outcome.ran
-            self._do(self._runs.ended(start.name, outcome, self._now_s()))
+            self._do(self._runs.ended(name, outcome, self._now_s()))
             del outcome  # the table has it, for as long as it is kept
+        del start  # what it asks is not counted any more
         if not scope.cancelled_caught:
             if ran:
-                await self._release(start.name)
+                await self._release(name)
         elif self._late < MOST_LATE:
             self._late += 1
             try:
-                await self._release(start.name)
+                await self._release(name)
             finally:
                 self._late -= 1
 

@@ -1,4 +1,4 @@
-"""The door at a server that has less room than the door."""
+"""The server keeps nothing of a run once the door has its outcome, and has little room for it."""
 
 from __future__ import annotations
 
