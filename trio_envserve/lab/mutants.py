@@ -29,7 +29,7 @@ from ..core.dispatches import Dispatches
 from ..core.earlier_epochs import EarlierEpochs
 from ..core.elastic import Elastic
 from ..core.health import Health
-from ..core.host import Host, SetDeadline
+from ..core.host import Host
 from ..core.host_link import Outbox
 from ..core.host_pool import Hosts
 from ..core.lease import HostLease, Leases, LeaseTerms
@@ -96,18 +96,6 @@ def duplicates_run_again(patch: Patches) -> None:
         return request(self, session, sequence, ask, asker)
 
 
-@WORKS.mutant()
-def spans_one_too_long(patch: Patches) -> None:
-    """A span that a statement finishes has one more at its end."""
-
-    @patch.around(Ranges, "gaps")
-    def longer(gaps: Any, self: Ranges, stop: int) -> Ranges:
-        made = Ranges()
-        for start, end in gaps(self, stop).spans():
-            made.add_span(start, end + 1)
-        return made
-
-
 @WORKS.mutant("G7", "G8")
 def finish_frees_a_running_request(patch: Patches) -> None:
     """A request that is finished while it runs is taken for ended: nobody stops it."""
@@ -137,19 +125,6 @@ def cancelled_is_kept(patch: Patches) -> None:
         self.answer(work, outcomes.stopped)
 
 
-@WORKS.mutant("G7", "G8", needs=(Fault.SHORT_LEASE, Fault.KILL_CLIENT))
-def lease_ends_and_work_goes_on(patch: Patches) -> None:
-    """Requests that a client left running when its lease ended are not cancelled."""
-
-    @patch.around_cell(TABLE[WorkInput.LOSE], WorkState.RUNNING)
-    def lose(original: Any, self: Any, work: Any, ticket: Any) -> None:
-        execution = work.execution
-        original(self, work, ticket)
-        if work.name is None:
-            self._stopping.remove(execution)
-            execution.is_wanted, execution.body = False, None
-
-
 @WORKS.mutant("G4", "G9")
 def kept_outcomes_are_evicted(patch: Patches) -> None:
     """A new outcome throws away those that its session has not fetched yet."""
@@ -163,20 +138,6 @@ def kept_outcomes_are_evicted(patch: Patches) -> None:
                 session.finished.add(other.sequence)
                 self._forget(other)
         complete(self, work, brought)
-
-
-@WORKS.mutant("G6", "G1", "G2", "CRASH", needs=(Fault.HOSTILE,))
-def conflict_replaces_the_first(patch: Patches) -> None:
-    """Another payload under the same id takes the place of the one that waits."""
-
-    @patch.around(Works, "request")
-    def replace(request: Any, self: Any, session: Any, sequence: int, ask: Any, asker: Any) -> Any:
-        ticket = session.tickets.get(sequence)
-        work = None if ticket is None else ticket.work
-        if work is None or work.name is not None or work.state is not WorkState.WAITING:
-            return request(self, session, sequence, ask, asker)
-        work.body = ask.body
-        return None
 
 
 WORKS.table(
@@ -245,6 +206,20 @@ WORKS.table(
     ("bytes-are-not-given-back", "G8", (),
      "The bytes of a request's body count as held after it is dropped.",
      text(Works._drop_body, "self.accounts.hold(work.account, -work.body_bytes)", "pass")),
+    ("spans-one-too-long", "", (),
+     "A span that a statement finishes has one more at its end.",
+     text(Ranges.gaps, "return ranges", "made = Ranges(); "
+          "[made.add_span(start, end + 1) for start, end in ranges.spans()]; return made")),
+    ("lease-ends-and-work-goes-on", "G7 G8", (Fault.SHORT_LEASE, Fault.KILL_CLIENT),
+     "Requests that a client left running when its lease ended are not cancelled.",
+     text(Works._lose, "self._leave(work, ticket)", "run = work.execution; "
+          "self._leave(work, ticket)\n    if run is not None and work.name is None: "
+          "self._stopping.remove(run); run.is_wanted, run.body = False, None")),
+    ("conflict-replaces-the-first", "G6 G1 G2 CRASH", (Fault.HOSTILE,),
+     "Another payload under the same id takes the place of the one that waits.",
+     text(Works.request, "same = ", "work = ticket.work\n        if work is not None and "
+          "work.name is None and work.state is _W.WAITING: work.body = ask.body; return None"
+          "\n        same = ")),
 )  # fmt: skip
 
 
@@ -254,19 +229,6 @@ ROUTER = Family(ANY)
 
 EXPIRE_S = 1.0
 """Time in seconds after which :func:`kept_outcomes_expire` forgets: sooner than any retry."""
-
-
-@ROUTER.mutant("G9")
-def any_server_answers_a_ping(patch: Patches) -> None:
-    """A ping is answered whether the session is known or not: a restart goes unseen."""
-
-    @patch.around_cell(router._HANDLERS, messages.Sync)
-    def sync(original: Any, router: Any, route: Any, message: Any) -> None:
-        if message.session in router.sessions.known:
-            original(router, route, message)
-        else:
-            synced = messages.Synced(message.session, message.probe, [], router.status())
-            router.send(route, synced)
 
 
 @ROUTER.mutant("G2", "G4", "G9")
@@ -336,6 +298,11 @@ ROUTER.table(
      'Requests that still run when a server closes are answered with "did not run".',
      text(outcomes.stopped, '"cancelled", Verdict.MAY_HAVE_RUN',
           '"stopping", Verdict.DID_NOT_RUN')),
+    ("any-server-answers-a-ping", "G9", (),
+     "A ping is answered whether the session is known or not: a restart goes unseen.",
+     text(Router._sync, "session = self._session(", "if sync.session not in self.sessions.known: "
+          "self.send(route, messages.Synced(sync.session, sync.probe, [], self.status())); return"
+          "\n    session = self._session(")),
 )  # fmt: skip
 
 
@@ -380,17 +347,6 @@ def lost_when_killed(patch: Patches) -> None:
         effects = tick(self, now_s)
         lost, self.__dict__["killed"] = self.__dict__.get("killed", []), []
         return [*effects, *lost]
-
-
-@WORKERS.mutant("G7", "G8")
-def cancel_stays_at_the_router(patch: Patches) -> None:
-    """The worker is never told that an execution is to stop."""
-
-    @patch.around(Dispatches, "stop")
-    def stop(original: Any, self: Any, executions: Any, now_s: float) -> list[Any]:
-        for execution in executions:
-            execution.is_wanted, execution.body = False, None
-        return []
 
 
 @WORKERS.mutant("G1", "G2", "G4", "G9")
@@ -511,6 +467,10 @@ WORKERS.table(
     ("what-is-left-to-others-waits-for-ever", "G8 G9", (Fault.SPREAD,),
      "A worker that never gets ready is left its share all the same.",
      text(Pool.spreads, "now_s < self.spread_until_s", "self.was_ready")),
+    ("cancel-stays-at-the-router", "G7 G8", (),
+     "The worker is never told that an execution is to stop.",
+     text(Dispatches.stop, "if execution.size_bytes is not None", "execution.is_wanted, "
+          "execution.body = False, None; continue\n        if execution.size_bytes is not None")),
 )  # fmt: skip
 
 
@@ -765,44 +725,7 @@ BATCHES.table(
 
 KEYS = Family(ANY, needs=(Fault.KEYS,))
 
-
-@KEYS.mutant("G7", "G8")
-def a_waiter_is_counted_twice(patch: Patches) -> None:
-    """A caller that joins work under way counts for two, and leaves once."""
-
-    def leave(self: Any, work: Any, ticket: Any) -> None:
-        if [each for each in work.tickets if each.counts][1:] != [ticket]:
-            Works._leave(self, work, ticket)
-
-    for state in OPEN:
-        patch.item(TABLE[WorkInput.LEAVE], state, leave)
-
-
-@KEYS.mutant("G7")
-def the_first_who_leaves_cancels(patch: Patches) -> None:
-    """The work of a key is cancelled by the first of two waiters that leaves."""
-
-    def leave(self: Any, work: Any, ticket: Any) -> None:
-        Works._leave(self, work, ticket)
-        if work.state is not WorkState.CLOSED and ticket.counts:
-            self._close(work)
-
-    for state in WITHOUT_OUTCOME:
-        patch.item(TABLE[WorkInput.LEAVE], state, leave)
-
-
-@KEYS.mutant("G4", "G7")
-def retention_forgets_what_runs(patch: Patches) -> None:
-    """The retention of a key begins when its work does."""
-
-    @patch.around_cell(TABLE[WorkInput.DISPATCH], WorkState.WAITING)
-    def run(original: Any, self: Any, work: Any, execution: Any) -> None:
-        original(self, work, execution)
-        if work.name is not None:
-            work.wait_in(self.retained, self.clock.awake_s)
-
-    for state in (WorkState.WAITING, WorkState.RUNNING):
-        patch.item(TABLE[WorkInput.OUTDATED], state, Works._close)
+_LEAVE: Any = Works._leave
 
 
 @KEYS.mutant("G7", "G9")
@@ -821,18 +744,6 @@ def who_is_cancelled_by_key_is_told_that_it_never_ran(patch: Patches) -> None:
 
     for input in (WorkInput.CANCEL, WorkInput.FORGET):
         patch.item(TABLE[input], WorkState.RUNNING, end)
-
-
-@KEYS.mutant("G7")
-def the_limit_of_one_ends_the_work_of_all(patch: Patches) -> None:
-    """When the deadline of one who waits for a key passes, the work is cancelled."""
-
-    @patch.around(Works, "expire")
-    def expire(original: Any, self: Any, ticket: Any) -> bool:
-        work = ticket.work
-        if work is not None and work.name is not None and work.outcome is None:
-            self._close(work)
-        return bool(original(self, ticket))
 
 
 KEYS.table(
@@ -889,6 +800,25 @@ KEYS.table(
     ("what-was-answered-is-never-given-back", "G8", (),
      "A caller that has received the outcome of a key goes on being counted as holding it.",
      text(Works._forget, "self._let_go(kept.shared)", "pass")),
+    ("a-waiter-is-counted-twice", "G7 G8", (),
+     "A caller that joins work under way counts for two, and leaves once.",
+     cells(TABLE[WorkInput.LEAVE], OPEN, lambda self, work, ticket:
+           [each for each in work.tickets if each.counts][1:] == [ticket]
+           or _LEAVE(self, work, ticket))),
+    ("the-first-who-leaves-cancels", "G7", (),
+     "The work of a key is cancelled by the first of two waiters that leaves.",
+     cells(TABLE[WorkInput.LEAVE], WITHOUT_OUTCOME, lambda self, work, ticket:
+           (_LEAVE(self, work, ticket), ticket.counts
+            and work.state is not WorkState.CLOSED and self._close(work)))),
+    ("retention-forgets-what-runs", "G4 G7", (),
+     "The retention of a key begins when its work does.",
+     text(Works._run, "work.live = True", "work.live = True; "
+          "work.name is not None and work.wait_in(self.retained, self.clock.awake_s)"),
+     cells(TABLE[WorkInput.OUTDATED], (WorkState.WAITING, WorkState.RUNNING), Works._close)),
+    ("the-limit-of-one-ends-the-work-of-all", "G7", (),
+     "When the deadline of one who waits for a key passes, the work is cancelled.",
+     text(Works.expire, "work = ticket.work", "work = ticket.work; work is not None and "
+          "work.name is not None and work.outcome is None and self._close(work)")),
 )  # fmt: skip
 
 
@@ -934,43 +864,6 @@ LEASES = Family(("CRASH", "G1", "G2", "G9"), needs=(Fault.HOSTS,))
 _TAKE_BACK = router._INPUTS[WorkerBack]
 
 
-@LEASES.mutant()
-def renewed_by_anything_heard(patch: Patches) -> None:
-    """A host holds its lease for as long as it hears the router."""
-
-    @patch.around(Host, "message")
-    def message(original: Any, self: Any, frames: Any, boot_s: float) -> None:
-        original(self, frames, boot_s)
-        if self.lease.epoch and self.lease.holds(boot_s):
-            self.lease.deadline_s = boot_s + self.lease.fence_s
-            self.out.append(SetDeadline(self.lease.deadline_s))
-
-
-@LEASES.mutant("G1", needs=(Fault.NO_LEASE, Fault.CUT_HOST))
-def silence_is_proof_without_a_lease(patch: Patches) -> None:
-    """A host silent for three seconds is taken for dead, though it promised nothing."""
-    original = vars(LeaseTerms)["wait_s"].fget
-
-    def wait_s(self: Any) -> Any:
-        return original(self) if self.proves else 3.0
-
-    patch.attribute(LeaseTerms, "wait_s", property(wait_s))
-
-
-@LEASES.mutant(needs=(Fault.KILL_SERVER,))
-def the_next_membership_begins_over_living_workers(patch: Patches) -> None:
-    """A host joins another router before its workers have ended."""
-
-    @patch.around(Host, "_go_on")
-    def go_on(original: Any, self: Any) -> None:
-        if self.lease.over:
-            lives, self._ending = dict(self._lives), ""
-            self._begin()
-            self._lives |= lives
-            self.connect()
-        original(self)
-
-
 @LEASES.mutant(needs=(Fault.JOURNAL, Fault.KILL_SERVER))
 def a_successor_waits_by_its_own_limits(patch: Patches) -> None:
     """An earlier epoch is dead after what this router would wait."""
@@ -993,21 +886,6 @@ def a_successor_waits_for_each_epoch_by_its_own_words(patch: Patches) -> None:
         return [each.epoch for each in dead]
 
     patch.attribute(EarlierEpochs, "take_dead", take_dead)
-
-
-@LEASES.mutant("CRASH", "G1", "G2", needs=(Fault.JOURNAL, Fault.KILL_SERVER))
-def what_runs_is_said_before_the_membership_begins(patch: Patches) -> None:
-    """A host leaves out what its router had sent last when it says what runs."""
-
-    @patch.around(Host, "_go_over")
-    def go_over(original: Any, self: Any, to: Any) -> None:
-        left = [(life, life.next, set(life.running)) for life in self._lives.values()]
-        for life, next_, running in left:
-            life.next = max(next_ - 1, 0)
-            life.running = running - {next_ - 1}
-        original(self, to)
-        for life, next_, running in left:
-            life.next, life.running = next_, running
 
 
 LEASES.table(
@@ -1107,6 +985,25 @@ LEASES.table(
      "All of its hosts are back: so the next router is told nothing of it.",
      text(EarlierEpochs.record, "(*self.waits, own)",
           "(*(each for each in self.waits if each.memberships), own)")),
+    ("renewed-by-anything-heard", "", (),
+     "A host holds its lease for as long as it hears the router.",
+     text(Host.message, "self._boot_s = boot_s", "self._boot_s, lease = boot_s, self.lease\n    "
+          "if lease.epoch and lease.holds(boot_s): lease.deadline_s = boot_s + lease.fence_s; "
+          "self.out.append(SetDeadline(lease.deadline_s))")),
+    ("silence-is-proof-without-a-lease", "G1", (Fault.NO_LEASE, Fault.CUT_HOST),
+     "A host silent for three seconds is taken for dead, though it promised nothing.",
+     text(vars(LeaseTerms)["wait_s"].fget, "if self.margin_s is not None",
+          "if not self.proves: return 3.0\n    if self.margin_s is not None")),
+    ("the-next-membership-begins-over-living-workers", "", (Fault.KILL_SERVER,),
+     "A host joins another router before its workers have ended.",
+     text(Host._go_on, "lease = self.lease", "lives = dict(self._lives)\n    if self.lease.over: "
+          "self._ending = ''; self._begin(); self._lives |= lives; self.connect()"
+          "\n    lease = self.lease")),
+    ("what-runs-is-said-before-the-membership-begins", "CRASH G1 G2",
+     (Fault.JOURNAL, Fault.KILL_SERVER),
+     "A host leaves out what its router had sent last when it says what runs.",
+     text(Host._go_over, "life.next,", "max(life.next - 1, 0),"),
+     text(Host._go_over, "sorted(life.running)", "sorted({*life.running} - {life.next - 1})")),
 )  # fmt: skip
 
 
