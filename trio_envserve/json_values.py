@@ -44,7 +44,7 @@ PIECE_BYTES = 3 * 1024 * 1024
 
 _SMALL = 64 * 1024
 _INT_BITS = 4096
-"""Larger numbers are text: no reader of JSON takes them."""
+"""Bits of the largest integer that is written as a number: readers of JSON take no larger ones."""
 
 _TOKEN = secrets.token_hex(16)
 """Stands in JSON for the bytes that are written in pieces.  Nobody can know it."""
@@ -53,10 +53,10 @@ _WEIGHT = 1_000
 """The cost of JSON that is written in one piece, as :func:`weight` has it: some 1 ms."""
 
 _ITEMS = 100
-"""So many items are weighed together."""
+"""Number of items that are weighed together."""
 
 _CHARACTERS = 1 << 18
-"""Of a text in one piece."""
+"""Most characters of a text in one piece."""
 
 Bytes: TypeAlias = bytes | memoryview
 Pause: TypeAlias = Callable[[], None]
@@ -123,7 +123,7 @@ def base64_text(data: Bytes) -> str:
 
 
 def base64_in_pieces(data: Bytes, pause: Pause) -> str:
-    """The same of many bytes."""
+    """The base64 text of many bytes, made in pieces."""
     parts = []
     for start in range(0, len(data), PIECE_BYTES):
         pause()
@@ -154,8 +154,8 @@ def weight(value: Any, most: int, of_array: int = 128) -> int:
 
 
 def dumped(value: Any, pause: Pause) -> bytes:
-    """What :func:`jsonable` has made, as ``json.dumps`` writes it.  That keeps Python's lock
-    until all is written; here ``pause`` is called in between."""
+    """The JSON text of a value that :func:`jsonable` has made.  That keeps Python's lock until all
+    is written; here ``pause`` is called in between."""
     return b"".join(_dumped(value, pause))
 
 

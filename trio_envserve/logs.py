@@ -40,7 +40,7 @@ WAITING_BYTES = 8 << 20
 _STANDARD_ERROR = 2
 
 FLUSH_S = 1.0
-"""How long a process waits at its end for its last lines to be written."""
+"""Time that a process waits at its end for its last lines to be written, in seconds."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,29 +35,29 @@ _TAKEN: Mapping[str, Any] = {
     "bool": bool, "str |": (str, os.PathLike, list, tuple), "str": str, "Mapping": Mapping,
     "Sequence": (list, tuple),
 }  # fmt: skip
-"""What may be given, by how a type begins."""
+"""Types of values that may be given, by the beginning of the annotation."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """What an option is, besides its type and its default."""
+    """An option apart from its type and default."""
 
     help: str
-    """What it does: its first sentence is all that the first screen of help shows."""
+    """Help text; its first sentence is all that the first screen of help shows."""
     name: str
     """The name of its field."""
     kind: str
-    """Its type, as it is written, without None."""
+    """Type as it is written, without None."""
     default: Any
-    """Its default; ``dataclasses.MISSING`` if it must be given."""
+    """Default; ``dataclasses.MISSING`` if the option must be given."""
     flag: str = ""
-    """Its name for the command, if that is not the field's."""
+    """Name on the command line, if that is not the field's."""
     short: str = ""
     """A letter for the command, such as ``-n``."""
     metavar: str = ""
-    """What stands for its value in help."""
+    """Stand-in for the value in help."""
     shown: str = ""
-    """Its default in words."""
+    """Default in words."""
     common: bool = False
     """Whether it is one of the few that ``--help`` shows."""
     hidden: bool = False
@@ -80,7 +80,7 @@ class Option:
 
     @property
     def flags(self) -> str:
-        """Its name for the command."""
+        """Name of the option on the command line."""
         return self.flag or f"--{self.name.replace('_', '-')}"
 
     def value_of(self, given: Any, where: str) -> Any:
@@ -110,7 +110,7 @@ class Option:
         return self.least <= given <= self.most and given > self.above
 
     def described(self) -> str:
-        """What it may be."""
+        """The allowed values in words."""
         if self.choices:
             return f"one of {', '.join(self.choices)}"
         words = _WORDS.get(self.kind.partition("[")[0], "a text")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("trio_envserve.otlp")
 
 FLUSH_S = 1.0
-"""How long a process waits at its end for its last spans to be sent."""
+"""Time that a process waits at its end for its last spans to be sent, in seconds."""
 
 SEND_EVERY_S = 1.0
 """Ended spans are sent so often, unless OTEL_BSP_SCHEDULE_DELAY says otherwise."""
@@ -112,8 +112,8 @@ def configure(setup: OtlpSetup, who: str) -> None:
 
 
 def try_to_configure(setup: OtlpSetup | Mapping[str, Any], who: str) -> None:
-    """The same, for who works as well without: a line in the log says why there are none.
-    ``setup`` may be arguments of :class:`OtlpSetup` that nobody has looked at yet."""
+    """Configure spans if that is possible; else a line in the log says why there are none.
+    ``setup`` may be unchecked arguments of :class:`OtlpSetup`."""
     try:
         configure(setup if isinstance(setup, OtlpSetup) else OtlpSetup(**setup), who)
     except Exception as error:  # wrong arguments, variables that the SDK cannot read, or its lack

@@ -47,7 +47,7 @@ _NAME = "trio_envserve"
 _TOLD_CHARS = 200
 """Most of a name, and of why a span has failed."""
 _OF_TRACE = 35
-"""Of a traceparent, what all of one trace have."""
+"""Length of the part of a traceparent that all spans of one trace share."""
 _VALUE_CHARS = 1000
 """Most of an attribute that is text."""
 _HEADER = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
@@ -139,7 +139,7 @@ class Span:
             self._span.set_attributes(_bounded(attributes))
 
     def end(self, attributes: Attributes | None = None, *, error: str | None = None) -> None:
-        """It is over; ``error``: why it has failed."""
+        """End the span; ``error``: why it has failed."""
         if attributes:
             self.tell(attributes)
         with _contained():
@@ -165,7 +165,7 @@ def begin(
 
 
 def begin_here(name: str, kind: Kind, attributes: Attributes | None = None) -> Span | None:
-    """The same below the span that is OpenTelemetry's current one."""
+    """Begin a span below OpenTelemetry's current one."""
     found = tracer()
     return None if found is None else _begin(found, name, None, kind, attributes)
 
@@ -193,8 +193,7 @@ def _bounded(attributes: Attributes) -> dict[str, str | bool | int | float]:
 
 
 def _text(text: str, most: int) -> str:
-    """At most so much of it, without secrets, and nothing that cannot be sent: that would cost
-    others."""
+    """A text cut to its bound, without secrets, and with nothing that could not be sent."""
     return redacted(text)[:most].encode("utf-8", "replace").decode()
 
 
@@ -273,4 +272,4 @@ class Trace:
 
 
 NO_TRACE = Trace()
-"""Of what nobody follows."""
+"""Trace that records nothing."""

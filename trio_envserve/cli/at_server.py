@@ -17,7 +17,7 @@ from .options import AtServer
 
 LOOK_S = 0.25
 AGAIN_S = 10.0
-"""The same message is repeated after so long."""
+"""Least time between two log lines with one message, in seconds."""
 PATIENCE_S = 3.0
 """A server that is only starting is not reported before."""
 
@@ -59,7 +59,7 @@ class HasHealth(Protocol):
     """A client or a door, which says how its server is."""
 
     def health(self) -> ServerHealth:
-        """As far as it knows."""
+        """The server's health, as far as the client knows it."""
 
 
 async def tell_health(client: HasHealth, wait_s: float) -> None:

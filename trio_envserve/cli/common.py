@@ -79,7 +79,7 @@ SERVICE = {
 
 
 LAST_RESORT_S = 3.0
-"""How long the orderly end may take after a second signal; then the process ends
+"""Time that the orderly end may take after a second signal, in seconds; then the process ends
 itself."""
 
 
@@ -121,7 +121,7 @@ class Stop:
         self.kill: Callable[[], object] = lambda: None
         """Kills this command's own workers, once it has some."""
         self.not_closed: ServerNotClosed | None = None
-        """Why this command's own server did not close; the process ends without it."""
+        """Error by which this command's own server did not close; the process ends without it."""
 
     @property
     def why(self) -> str:

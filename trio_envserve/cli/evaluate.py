@@ -643,7 +643,7 @@ def check_server(run_name: str, plan: Plan, stats: ServerStats) -> None:
 
 
 def conflict_text(run_name: str, conflict: KeyConflict) -> str:
-    """Why an evaluation stopped."""
+    """The reason for which an evaluation stopped."""
     return (
         f"under the name {run_name!r} the server knows another evaluation (another input, model, "
         "argument or option, such as --rerun): give what it was begun with, or another --run "

@@ -206,7 +206,7 @@ async def fuzz(asked: Fuzz, stop: Stop) -> Result:
 
 
 def _first(group: BaseExceptionGroup) -> BaseException:
-    """One of the exceptions that were raised at the same time."""
+    """The first of the exceptions that were raised at the same time."""
     one: BaseException = group
     while isinstance(one, BaseExceptionGroup):
         one = one.exceptions[0]

@@ -83,8 +83,8 @@ def any_tables(
 
 
 def pairs_table(times: Mapping[str, int], how: str = "how often") -> Table:
-    """How often each input came to a work in each state: inputs down, states across; ``-`` is
-    what cannot occur."""
+    """The table of how often each input came to a work in each state: inputs down, states across;
+    ``-`` is what cannot occur."""
 
     def shown(pair: str) -> str:
         return f"{times[pair]:,}" if pair in times else "-"

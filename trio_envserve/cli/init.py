@@ -153,7 +153,7 @@ def _check_name(name: str) -> None:
 
 
 def _write(files: dict[str, str]) -> None:
-    """All of the files or none.  Raises ConfigError."""
+    """Write all of the files or none.  Raises ConfigError."""
     there = [file for file in files if os.path.lexists(file)]
     if there:
         raise ConfigError(f"{there[0]} exists, and is not overwritten: take another name")

@@ -33,7 +33,7 @@ from .render import Table, duration, show_tables
 from .verbs import verb
 
 ANSWER_S = 30.0
-"""How long the server may take for one key."""
+"""Longest time for the server's answer about one key, in seconds."""
 _COLUMNS = "key", "state", "waiters", "age", "left", "bytes", "namespace"
 _NOT_DONE = {NOT_STARTED: NO_SERVER, ROLLOUT_ERRORS: "the server did not do it; the line says why"}
 

@@ -26,10 +26,10 @@ from typing import Final, NoReturn, final
 STANDARD_ERROR: Final = 2
 
 _IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
-"""They are meant for the command; its last words come after them."""
+"""Signals that are meant for the command, and after which the last lines are still written."""
 
 _OBJECT: Final = b'{"time": "'
-"""How a line of :mod:`..logs` begins."""
+"""Beginning of a line of :mod:`..logs`."""
 
 _MOST_WAITING: Final = 8 << 20
 _LONGEST_LINE: Final = 256 << 10

@@ -46,7 +46,7 @@ class Seen:
     usage: dict[str, float] = dataclasses.field(default_factory=dict)
     """The totals of its model calls since then."""
     waits: str = ""
-    """What its oldest rollout that waits is waiting for."""
+    """What the oldest waiting rollout waits for."""
 
     def take(self, stats: ServerStats) -> None:
         """Take what it says now."""

@@ -49,7 +49,8 @@ class Manager:
 
     def __init__(self, address: str, watchdog_s: float | None) -> None:
         self.watchdog_s = watchdog_s
-        """It ends the service if it hears nothing for so long; None: it has no watchdog."""
+        """Time without a message after which systemd ends the service, in seconds; None: there is
+        no watchdog."""
         self._address = _kernel_address(address)
         self._due: dict[str, str] = {}
         self._told: dict[str, str] = {}

@@ -40,7 +40,7 @@ class Output:
         self.run = ""
         """The digest of what this evaluation asks."""
         self.problem: NotWritten | None = None
-        """Why the file could not be finished."""
+        """Error by which the file could not be finished."""
         self.lines = ""
         """The file of lines that becomes a table at the end, until it does."""
         self._path = ""
@@ -94,7 +94,7 @@ class Output:
         return self.lines or ("" if self._path == "-" or self.file is None else self._path)
 
     def told(self) -> Counter[Name]:
-        """How often the file was told an outcome of each rollout."""
+        """Number of times that the file was told an outcome of each rollout."""
         return Counter(one.name for one in self._found.results if is_told(one))
 
     def missing(

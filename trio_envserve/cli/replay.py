@@ -27,7 +27,7 @@ from .status import status_tables
 from .verbs import Asked, verb
 
 TURN_INPUTS = 512
-"""How many inputs are replayed before signals have a turn."""
+"""Number of inputs that are replayed before signals have a turn."""
 SAY_EVERY_S = 3.0
 MOST_SHOWN = 20
 """Sessions, and keys, in the tables for people; ``--json`` has all."""

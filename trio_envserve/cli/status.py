@@ -38,7 +38,7 @@ from .results import calls_words, tokens_words
 from .verbs import verb
 
 STACK_S = 10.0
-"""How long a worker may take to say where its code stands."""
+"""Time that a worker may take to report where its code stands, in seconds."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -122,7 +122,7 @@ def _ready(stats: dict[str, Any], as_json: bool) -> Result:
 
 
 def state_of(stats: dict[str, Any]) -> str:
-    """Its status and the reason, on one line."""
+    """The status and its reason on one line."""
     state, reason = str(stats["status"]), stats["reason"]
     return f"{state}: {_first_line(reason)}" if reason else state
 
@@ -193,7 +193,8 @@ def status_tables(stats: dict[str, Any]) -> list[Table]:
 
 
 def pool_rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
-    """How many workers there are, and where that may change, how far and why it has."""
+    """Rows on the number of workers: how many there are, and where it may change, its range and
+    last change."""
     ready = f"{stats['ready']} of {stats['workers']}"
     if stats["workers_least"] == stats["workers_most"]:
         return [("workers ready", ready)]
@@ -205,7 +206,7 @@ def pool_rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def worker_table(stats: dict[str, Any]) -> Table:
-    """Its workers."""
+    """The table of the workers."""
     columns = (
         "worker", "pid", "phase", "pending", "capacity", "done", "failed", "restarts", "lag p99",
         "MiB",
@@ -222,7 +223,7 @@ def worker_table(stats: dict[str, Any]) -> Table:
 
 
 def host_tables(stats: dict[str, Any]) -> list[Table]:
-    """Its hosts, and the last ones that are not here; nothing without any."""
+    """Tables of the present and the past hosts; nothing without any."""
     columns = ("host", "state", "ready", "running", "heard", "lost in", "load", "free MiB", "why")
     hosts = [
         (
@@ -303,13 +304,13 @@ def _milliseconds(seconds: float | None) -> str:
 
 _COLUMNS = "key or request", "age", "p50", "worker", "execution", "note", "where it stands"
 LINES = 5
-"""Of so many of the oldest their workers are asked for the line."""
+"""Number of the oldest rollouts whose workers are asked for their line."""
 LINE_S = 1.0
 
 
 async def oldest(client: Client, most: int) -> dict[str, Any]:
-    """So many that have run longest, as plain data: what ``--json`` adds.  The oldest of them
-    with the line of their code."""
+    """The longest running rollouts as plain data, which ``--json`` adds.  The oldest of them with
+    the line of their code."""
     found: list[RunningRollout] = []
     first = 0
     while True:
@@ -340,7 +341,7 @@ def name_of(row: Mapping[str, Any]) -> str:
 
 
 def slow_table(slow: dict[str, Any]) -> Table:
-    """The same for people."""
+    """The table of the longest running rollouts, for people."""
     typical_s = slow["typical_s"]
     typical = "-" if typical_s is None else duration(typical_s)
     rows = [_row(each, typical) for each in slow["running"]]

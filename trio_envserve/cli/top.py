@@ -24,7 +24,7 @@ from .verbs import verb
 ANSWER_S = 2.0
 """A server that takes longer to answer is shown as silent."""
 HISTORY = 60
-"""So many rates are drawn."""
+"""Number of rates that are drawn."""
 DEATHS = 5
 
 
@@ -64,7 +64,7 @@ class Watch:
     def __init__(self) -> None:
         self.last: dict[str, Any] = {}
         self.silent = ""
-        """Why the server says nothing; empty if it does."""
+        """Reason for which the server does not answer; empty if it does."""
         self.rates: deque[float] = deque(maxlen=HISTORY)
         """Rollouts completed in a second."""
         self._before: tuple[float, Mapping[str, Any]] | None = None

@@ -148,12 +148,12 @@ def _written(path: Path, keys: ClientCurve) -> Iterator[None]:
 
 
 Make: TypeAlias = Callable[[Server], Awaitable[Start]]
-"""Says how hosts of a server are started, once it has an address."""
+"""Makes the function that starts the hosts of a server, once that has an address."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Keys:
-    """Those of one run."""
+    """The key files of one run."""
 
     of_server: ServerCurve
     of_host: ClientCurve
@@ -198,7 +198,7 @@ async def _ray(
 def _slurm(
     sbatch: Sequence[str], leave_s: int, workers: int, keys: Keys, folder: Path
 ) -> Make:  # fmt: skip
-    """How a host is started by a job of Slurm."""
+    """A function that starts a host by a job of Slurm."""
     slurm.check_installed()
     key = folder / "host.key"
     write_whole(key, keys.of_host.to_text(), 0o600)

@@ -228,7 +228,7 @@ class Command(click.Command):
         return run_verb(main, as_json=bool(given.get("as_json")))
 
     def given(self, ctx: click.Context) -> dict[str, Any]:
-        """What the command line says."""
+        """The options that the command line gives."""
         return {
             name: ctx.params[name]
             for name in self.options
@@ -271,7 +271,7 @@ class Command(click.Command):
             ctx.exit()
 
     def text(self, ctx: click.Context, *, whole: bool) -> str:
-        """Its help: all of it, or what fits a screen."""
+        """The help of a verb: all of it, or what fits a screen."""
         formatter = ctx.make_formatter()
         self.format_usage(ctx, formatter)
         if whole:
@@ -296,7 +296,7 @@ class Command(click.Command):
         return formatter.getvalue().rstrip("\n")
 
     def get_help(self, ctx: click.Context) -> str:
-        """All of it."""
+        """The whole help."""
         return self.text(ctx, whole=True)
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:

@@ -94,10 +94,7 @@ class HostHello(NamedTuple):
     continues: Ids
     to: Bytes
     lives: Lives
-    """Of the memberships that it continues, of which one was with ``epoch``, to that router: each
-    worker with its incarnation, process id, hello (empty if it has not said one), the number
-    that no dispatch to it has reached, the spans of the dispatches whose code may run, and its
-    place among the workers of the host."""
+    """Workers that live on from the memberships that it continues, for router ``to``."""
 
 
 class HostBeat(NamedTuple):

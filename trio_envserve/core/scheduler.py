@@ -37,7 +37,7 @@ from .terms import SessionId
 
 _Job = TypeVar("_Job", bound=Job)
 _Mark: TypeAlias = "tuple[Suspicion, int]"
-"""What the members of a group have in common: a death, and the number of executions left."""
+"""Common mark of a group's members: a death, and the number of executions left."""
 
 
 class Scheduler(Generic[_Job]):

@@ -176,7 +176,7 @@ def describe(router: Counted) -> dict[str, Any]:
 
 
 def _size(router: Counted) -> dict[str, Any]:
-    """Where the number of workers may change: how far, and what was done last."""
+    """The figures on the number of workers: longest wait, range, last change."""
     pool = router.pool
     fixed = pool.wanted - sum(len(part.open()) for part in pool.parts)
     return {

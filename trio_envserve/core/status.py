@@ -180,7 +180,7 @@ class WorkerDeath:
     """The end of a worker."""
 
     worker: str = ""
-    """Its name: slot and life."""
+    """Name of the worker: slot and life."""
     why: str = ""
     """The reason, for people."""
     age_s: float = 0.0
@@ -197,7 +197,7 @@ class HostStats:
     """One host of a server; see the page on hosts."""
 
     host: str = ""
-    """Its name."""
+    """Name of the host."""
     state: str = ""
     """``joining`` (no work yet), ``ready``, ``quiet`` (it is not known to hear the server, and
     gets no new work), ``set aside`` (its workers did not start), ``leaving``."""
@@ -226,7 +226,7 @@ class PastHost:
     """A past host: it was refused, has left, or was lost."""
 
     host: str = ""
-    """Its id."""
+    """Name of the host."""
     state: str = ""
     """``refused``, ``left`` or ``lost``."""
     why: str = ""

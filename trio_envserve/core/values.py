@@ -111,7 +111,7 @@ _TAG_SELF_DESCRIBED: Final = 55799
 
 TAG_PADDED: Final = 1701737992
 _PADDED: Final = written_head(6, TAG_PADDED) + written_head(4, 2)
-"""How a padded body begins: a byte string and the value follow."""
+"""Beginning of a padded body; a byte string and the value follow."""
 
 _DEAREST: Final = 160
 """Bytes of memory that one byte of a body takes at most: an empty array of three.  A
@@ -133,7 +133,7 @@ class EncodingError(EnvServeError, ValueError):
     def __init__(self, message: str, path: str, type_name: str) -> None:
         super().__init__(message)
         self.path = path
-        """Where it is, such as ``input.messages[3].image``."""
+        """Path to the value, such as ``input.messages[3].image``."""
         self.type_name = type_name
         """The name of its type, such as ``PIL.Image.Image``."""
 
@@ -173,7 +173,8 @@ def encode_to_send(
     value: object, *, root: str = "value", limits: WireLimits = DEFAULT_LIMITS,
     at_once: bool = False, pause: Callable[[], None] | None = None, sort_keys: bool = False,
 ) -> bytes | Joined:  # fmt: skip
-    """The same.  What is large in a large body is not copied, if nobody can change it."""
+    """The body for ``value``, as of :func:`encode`.  Large parts of a large body are not copied, if
+    nobody can change them."""
     if pause is None and takes_small(limits) and is_small(value):
         try:
             return cbor2.dumps(small_in_order(value) if sort_keys else value)
@@ -225,7 +226,7 @@ def _padded(body: bytes, limits: WireLimits, pause: Callable[[], None]) -> bytes
 
 
 def _no_pause() -> None:
-    """Nobody else waits to run."""
+    """The pause for callers without one."""
 
 
 # --- decoding --------------------------------------------------------------

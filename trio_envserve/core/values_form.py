@@ -41,7 +41,8 @@ class Form:
         self._members = {**members, key: None}
         self._key = key
         self._items = items_left(self._members, SMALL_ITEMS, SMALL_DEPTH)
-        """How many items the value may have; negative if the others are not small."""
+        """Number of items that the value may have to stay small; negative if the others are not
+        small."""
         self._around = self._around_in_order = b"", b""
         if self._items >= 0:
             try:
@@ -74,7 +75,8 @@ class Form:
         self, value: object, root: str, limits: WireLimits, *, sort_keys: bool,
         at_once: bool = False, pause: Callable[[], None] | None = None,
     ) -> bytes | Joined:  # fmt: skip
-        """The same of a value that is not small: only that is walked through."""
+        """The encoding of the map with a value that is not small: only the value is walked
+        through."""
         at_most = ITEMS_AT_ONCE if at_once else None
         lowering = Lowering(limits, pause=pause, items_at_once=at_most, sort_keys=sort_keys)
         try:

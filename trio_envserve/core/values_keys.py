@@ -17,7 +17,7 @@ _HARMLESS: Final = frozenset({str, bytes, bool, type(None)})
 
 
 def chosen(keys: Collection[object]) -> int:
-    """How many of these keys have hashes that can be chosen."""
+    """The number of these keys whose hashes can be chosen."""
     kinds = set(map(type, keys)) - _HARMLESS
     if not kinds:
         return 0
@@ -28,7 +28,8 @@ def chosen(keys: Collection[object]) -> int:
 
 
 def too_many(most: int) -> str:
-    """Why a map or set with more than ``most`` of them is refused, and what to do."""
+    """The reason for which a map or set with more than ``most`` such keys is refused, and what to
+    do."""
     return (
         f"it has more than {most} keys or members that are neither text, bytes nor integers "
         f"up to {_MOST_HARMLESS} (write them as text, or all of it as a list)"

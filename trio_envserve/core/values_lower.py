@@ -59,12 +59,12 @@ _LEAF_ITEMS: Final = 8
 """More items than the encoding of any tagged scalar or array has (without dimensions)."""
 
 _LEAF_CONTAINERS: Final = 5
-"""It costs no more than so many containers and _LEAF_ITEMS."""
+"""Containers that, with ``_LEAF_ITEMS`` items, cost at least as much as such an encoding."""
 _ITEM_COST_BYTES: Final = 130
 _CONTAINER_COST_BYTES: Final = 512
 
 _CONTAINER_WORK: Final = 5
-"""Encoding a container takes as long as so many items more, with its reader's bound."""
+"""Number of items whose encoding takes as long as that of a container, with its reader's bound."""
 
 _OF_NOBODY: Final = frozenset(
     {"builtins", "collections", "datetime", "decimal", "uuid", "pathlib", "numpy", "torch", "cbor2"}
@@ -96,8 +96,8 @@ def is_small(value: object) -> bool:
 
 
 def items_left(value: object, left: int, depth: int) -> int:
-    """How many of ``left`` items remain after the members of a value; negative if it is not
-    small."""
+    """The number of ``left`` items that remain after the members of a value; negative if the value
+    is not small."""
     members: Collection[Any]
     if type(value) is dict:
         left -= 2 * len(value)

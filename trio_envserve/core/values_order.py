@@ -59,8 +59,8 @@ def _names_in_order(names: Iterable[Any]) -> Iterable[Any]:
 
 @functools.lru_cache(256)  # most calls have the same names
 def _texts_in_order(names: tuple[str, ...]) -> Iterable[str]:
-    """Those of ASCII, which most are, need not be encoded for that: the shorter text comes
-    first, and of equal length that of the smaller letters."""
+    """The texts in the order of their encodings.  ASCII texts, which most are, need not be encoded
+    for that: the shorter text comes first, then alphabetical order counts."""
     is_ascii = "".join(names).isascii()
     return sorted(sorted(names), key=len) if is_ascii else sorted(names, key=cbor2.dumps)
 

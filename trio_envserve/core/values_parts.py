@@ -93,8 +93,8 @@ def joined(
 
 
 def unchanging(parts: Iterable[bytes | memoryview]) -> list[bytes | memoryview]:
-    """The same bytes in pieces that nobody can change: neighbours that are small joined, and
-    large ones copied, but for those of ``bytes``."""
+    """The parts as pieces that nobody can change: small neighbours are joined, and large ones
+    copied unless they are of ``bytes``."""
     pieces: list[bytes | memoryview] = []
     small: list[bytes | memoryview] = []
     for part in parts:

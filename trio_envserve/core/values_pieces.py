@@ -79,7 +79,7 @@ class PieceDecoder:
         self._in_vain = 0
         """Bytes that were decoded in vain."""
         self._guess = 64
-        """How many members the next window is thought to hold."""
+        """Estimated number of members in the next window."""
 
     def whole(self, depth: int) -> object:
         """The value.  Raises :class:`PieceProblem`."""
@@ -217,8 +217,8 @@ class PieceDecoder:
     def _window_full(
         self, major: int, at: int, most: int, depth: int, *, immutable: bool
     ) -> tuple[Any, int]:
-        """As many members as are likely to fit in a window, and where they end; None
-        if not even one fits."""
+        """The members that fit into a window, by estimate, and their end; None if not even one
+        fits."""
         if not self._window or self._in_vain > at + _FREE_WINDOWS * self._window:
             return None, at
         count = min(most, self._guess)

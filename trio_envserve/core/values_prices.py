@@ -52,7 +52,7 @@ def most_bytes(length: int, limits: WireLimits) -> int:
 
 
 def missing_bytes(cost_bytes: int, length: int, limits: WireLimits) -> int:
-    """How many bytes a body of ``length`` must grow for a value of that cost."""
+    """The number of bytes by which a body of ``length`` must grow for a value of that cost."""
     return max(0, -((limits.value_bytes - cost_bytes) // limits.value_times) - length)
 
 

@@ -43,8 +43,8 @@ TAG_CUT: Final = 1701737991
 """The placeholder's tag.  It never leaves this process."""
 
 LEAST_CUT_BYTES: Final = 64 * KIB
-"""Smaller strings are left to the decoder: cheap, and an array does not keep the
-whole message alive."""
+"""Least bytes of a string that is cut out: for smaller ones the decoder is cheap, and an array does
+not keep the whole message alive."""
 
 FEW_KEYS: Final = 255
 """Most colliding keys that take no longer than other items of their length: 3 µs each."""
@@ -98,7 +98,7 @@ _STEPS_BETWEEN_PAUSES: Final = 64
 _WINDOW_BYTES: Final = 8 * KIB
 """Most of a body that is looked at in one step."""
 _RUN_BYTES: Final = 64 * KIB
-"""The same of numbers."""
+"""Most bytes of numbers that are looked at in one step."""
 
 Part: TypeAlias = bytes | str | memoryview
 """A string, or a view of the body for the elements of an array."""
@@ -134,7 +134,7 @@ class TooMuchWork(Exception):
 
 @functools.lru_cache(maxsize=256)
 def _summed(run: bytes) -> tuple[int, int]:
-    """How many items such a run has, and what they cost: the same few stand between
+    """The number of items of a run, and their cost; cached, since the same few runs stand between
     the texts of a conversation."""
     heads = b"".join(_HEADS.findall(run))
     return len(heads), prices.run(heads)[1]
@@ -202,7 +202,7 @@ class _Look:
         self._least = LEAST_CUT_BYTES
         self._rest: list[bytes | memoryview] = []
         self._start = 0
-        """Where what was not cut out begins."""
+        """Beginning of the part that is not cut out yet."""
         self._parts: list[Part] = []
 
     def over_all(self) -> Survey:
@@ -351,7 +351,7 @@ class _Look:
             self._unknown(prices.UNKNOWN_PAIRS_BYTES)
 
     def _unknown(self, extra_bytes: int) -> None:
-        """From here on each item may be in a map or set that does not say its size."""
+        """Charge each further item as a member of a map or set of unknown size."""
         self._large_keys = True
         self._extra_bytes = max(self._extra_bytes, extra_bytes)
 

@@ -92,7 +92,7 @@ class MalformedRow(NamedTuple):
 
 
 WorkerReport: TypeAlias = ExecutionEnded | Stray | DeltaReceived | NotesReceived | MalformedRow
-"""What a message of a worker comes to, for the router."""
+"""Reading of a worker's message, for the router."""
 
 
 class Turnover:

@@ -88,7 +88,7 @@ RESERVED = frozenset({"reset", *CALLED})
 """Public methods that are not tools."""
 
 CLOSE_S = 10.0
-"""How long a ``close`` that is a coroutine may take."""
+"""Time that a ``close`` that is a coroutine may take, in seconds."""
 
 _log = logging.getLogger("trio_envserve.envs")
 

@@ -110,7 +110,8 @@ def _part(value: Any) -> dict[str, Any] | None:
 
 
 def _image(value: Any) -> dict[str, Any] | None:
-    """One of Pillow's images as a part.  It is known by what it can do: nothing is imported."""
+    """A message part for an image of Pillow's.  It is known by what it can do: nothing is
+    imported."""
     if not foreign.call(_is_image, value).value:
         return None
     drawn = io.BytesIO()

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 CONNECT_S = 10.0
 
 _ERROR_BYTES = 2_000
-"""How much of an answer is shown that is an error."""
+"""Most bytes of an error answer that are shown."""
 
 _LARGE_BYTES = 64 * 1024
 """Answers of more are read in a thread."""
@@ -124,7 +124,7 @@ def from_url(
 
 
 def from_https(rest: str, **options: Any) -> HttpService:
-    """The same for ``https:``, which is part of the URL."""
+    """The service of a URL with ``https:``."""
     return from_url(f"https:{rest}" if rest.startswith("//") else rest, **options)
 
 

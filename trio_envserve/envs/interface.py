@@ -54,7 +54,7 @@ from ..tracing import NO_TRACE, Trace
 from .notes import RolloutNotes
 
 Backend: TypeAlias = Literal["trio", "thread", "asyncio"]
-"""How the code of an environment is run."""
+"""The way in which the code of an environment is run."""
 
 
 class EnvironmentUnavailable(EnvServeError):
@@ -137,7 +137,7 @@ class Rollout:
     note: RolloutNotes = dataclasses.field(default_factory=RolloutNotes)
     """Says how far the rollout is: ``rollout.note(turn=3, text="reads the tests")``."""
     _trace: Trace = NO_TRACE
-    """That of its execution."""
+    """Trace of its execution."""
     _asked: list[Any] = dataclasses.field(default_factory=list)
     """Messages of the first call of the model, as they were then."""
     _answered_by: dict[str, None] = dataclasses.field(default_factory=dict)

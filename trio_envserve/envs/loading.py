@@ -304,7 +304,7 @@ def _is_list_like(given: object) -> bool:
 
 
 def _place(function: Callable[..., Any]) -> str:
-    """Where a function of the author's is, for messages; empty if nobody knows."""
+    """File and line of a function of the author's, for messages; empty if they are unknown."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     if not inspect.iscode(code):
         return ""

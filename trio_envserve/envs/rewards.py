@@ -22,7 +22,8 @@ from .. import foreign
 
 
 class ScorerFailed(Exception):
-    """What computes a reward has raised, so there is none; the cause is what it raised."""
+    """A function that computes a reward has raised, so there is no reward; the cause is its
+    exception."""
 
     code = "scorer-failed"
 

@@ -272,7 +272,7 @@ def _near_modules(missing: str) -> str:
 
 
 def _folder_hint(missing: str) -> str:
-    """Where the module is, if the working directory is the wrong one, or not searched."""
+    """A hint where the module is, if the working directory is wrong or is not searched."""
     here, name = Path.cwd(), missing.partition(".")[0]
     if (here / f"{name}.py").exists() or (here / name).is_dir():
         return f"; it is in {here}, which is not on sys.path: add it to PYTHONPATH"

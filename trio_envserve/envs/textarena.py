@@ -178,7 +178,7 @@ class Match(Game):
         raise RuntimeError(f"the other players have made {_MOVES} moves, one after the other")
 
     def _look(self) -> int:
-        """Whose turn it is; what is new to that player is noted."""
+        """The player whose turn it is; new observations of that player are noted."""
         player, shown = self._env.get_observation()
         text = shown if isinstance(shown, str) else "\n".join(str(item[1]) for item in shown)
         before = self._shown.get(player, "")
@@ -209,7 +209,7 @@ class Match(Game):
 
 
 class _AllOut(Exception):
-    """It would be the next player's turn, and all are out for wrong moves."""
+    """All players are out for wrong moves, so nobody can have the next turn."""
 
 
 def _guard(state: Any, players: range) -> None:

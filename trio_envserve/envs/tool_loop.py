@@ -117,7 +117,7 @@ class Game(abc.ABC):
 
 
 _AT_ITS_END = ("answer", "truncated")
-"""What a game says that was played to its end."""
+"""Stops of a game that was played to its end."""
 
 _WHY_UNFINISHED: Mapping[str, str] = MappingProxyType(
     {
@@ -126,7 +126,7 @@ _WHY_UNFINISHED: Mapping[str, str] = MappingProxyType(
         "context": "the model's context is full",
     }
 )
-"""Why a rollout was not finished, by its ``stop``; in the case of a game also others."""
+"""Reason for which a rollout was not finished, by its ``stop``; a game has further ones."""
 
 
 @final

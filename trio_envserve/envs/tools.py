@@ -61,7 +61,7 @@ class Tool:
 
     name: str
     schema: dict[str, Any]
-    """As OpenAI's chat completions have it."""
+    """Schema of the arguments, in the form of OpenAI's chat completions."""
     kinds: Mapping[str, _Kind]
     """The arguments, by name."""
     required: tuple[str, ...]
@@ -119,7 +119,7 @@ def tools_of_object(
 
 _PLAIN_METHODS = (types.FunctionType, functools._lru_cache_wrapper)
 _METHODS = (*_PLAIN_METHODS, classmethod)
-"""What an object of a class has as a bound method."""
+"""Kinds of functions that an object of a class has as bound methods."""
 
 
 def _tool(name: str, function: Callable[..., Any], where: str) -> Tool:

@@ -23,8 +23,8 @@ import trio
 T = TypeVar("T")
 
 _TURN_S = 0.002
-"""How long the work goes on before the loop has a turn.  It makes another rollout
-some milliseconds slower.  A turn costs 0.1 ms."""
+"""Time for which the work goes on before the loop has a turn, in seconds.  It makes another rollout
+some milliseconds slower. A turn costs 0.1 ms."""
 
 _THREADS = 2
 

@@ -50,8 +50,8 @@ class Witness:
         fcntl.flock(self._life, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def begin(self, key: str) -> Predecessor:
-        """This process begins ``key`` now.  Returns the state of the process that
-        began it before."""
+        """Note that this process begins ``key`` now.  Returns the state of the process that began
+        it before."""
         name = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
         descriptor = os.open(self.directory / f"key-{name}", _FLAGS, 0o644)
         try:

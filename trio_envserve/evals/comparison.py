@@ -10,7 +10,7 @@ from .files import Entry
 from .statistics import CONFIDENCE, Estimate, Paired, estimate, input_means, paired
 
 SHOWN = 5
-"""How many of the inputs that changed most are named."""
+"""Number of the most changed inputs that are named."""
 
 
 class Comparison(NamedTuple):

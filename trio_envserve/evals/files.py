@@ -64,7 +64,7 @@ class Record(NamedTuple):
     """A record of a file."""
 
     place: int
-    """Where it is in the file: the first byte of its line, or the number of its row."""
+    """Position in the file: the first byte of its line, or the number of its row."""
     record: dict[str, Any]
     result: RolloutResult
 
@@ -73,7 +73,7 @@ class Entry(NamedTuple):
     """One rollout of a file."""
 
     place: int
-    """That of its record."""
+    """Position of its record in the file."""
     result: RolloutResult
     """Without the traceback of a failure: there may be many, and they may be large."""
     input: str
@@ -115,7 +115,7 @@ class ResultsFile:
         self.path = path
         self._fd = fd
         self._end = end
-        """Where the last whole line ends; None for what is not a regular file."""
+        """End of the last whole line; None for what is not a regular file."""
 
     def append(self, record: Mapping[str, Any], check: Check = nothing) -> None:
         """Write one line.  Raises NotWritten, or what ``check`` raises; there is nothing
@@ -192,7 +192,7 @@ def _mode(path: str) -> int:
 
 
 def _end_of_lines(fd: int) -> int:
-    """Where the last whole line ends; the file is read from there on."""
+    """The end of the last whole line, from which the file is read on."""
     end = os.fstat(fd).st_size
     while end:
         start = max(0, end - 65536)
@@ -314,8 +314,8 @@ def chosen(
     below: float | None = None, above: float | None = None, worst: bool = False,
     best: bool = False, slowest: bool = False,
 ) -> list[Entry]:  # fmt: skip
-    """Those that pass all filters, in the order that is asked for.  A rollout without a
-    finite reward passes no filter of rewards, and comes last by reward."""
+    """The rollouts that pass all filters, in the requested order.  A rollout without a finite
+    reward passes no filter of rewards, and comes last by reward."""
     found = [
         each
         for each in entries

@@ -17,7 +17,7 @@ MOST_CHARS = 2000
 """Longest text of one part of a page, unless all is wanted."""
 
 MOST_LEVELS = 200
-"""Of a nested value so much is shown: more than any that was decoded here has."""
+"""Most levels of a nested value that are shown: more than any decoded value here has."""
 
 CONVERSATION = ("prompt", "messages", "completion")
 """Fields of a result that are conversations, in this order."""
@@ -33,7 +33,7 @@ class Line(NamedTuple):
     style: str = ""
     """``title``, ``name``, ``error``, ``dim``, a role of a message, or empty."""
     names: bool = False
-    """It says what the lines after it are."""
+    """Whether the line is a heading of the lines after it."""
 
 
 def page(record: Mapping[str, Any], *, place: str = "", full: bool = False) -> list[Line]:
@@ -45,7 +45,7 @@ def page(record: Mapping[str, Any], *, place: str = "", full: bool = False) -> l
 
 
 def body(record: Mapping[str, Any]) -> list[Line]:
-    """The same without its head, and nothing of it shortened."""
+    """The lines without the heading, with nothing shortened."""
     lines = _body(record, result_from(record).failure, None)
     return [line._replace(text=plain_text(line.text)) for line in lines]
 

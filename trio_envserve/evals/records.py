@@ -51,7 +51,7 @@ _UNREAD: Final = object()
 
 
 class Kind(NamedTuple):
-    """How a field of a record is read, and its type in a table."""
+    """The reader of a record's field, and the field's type in a table."""
 
     read: Callable[[Any], Any]
     """Reads a value that anybody may have written; ``_UNREAD`` for none of its field's."""
@@ -121,7 +121,7 @@ class Failure:
         return self._ending.mask
 
     def to_record(self, *, traceback: bool = True) -> dict[str, str]:
-        """As it stands in a record, or without its traceback in a summary."""
+        """The error as it stands in a record, or without its traceback in a summary."""
         told = {name: str(getattr(self, kept)) for name, kept in FAILURE.items()}
         if not traceback:
             del told["traceback"]
@@ -157,18 +157,18 @@ class RolloutResult:
     usage: Numbers = dataclasses.field(default_factory=dict)
     """Model calls and their tokens, as they are counted."""
     failure: Annotated[Failure | None, Kind(_failure_from, "failure")] = None
-    """Its error, or null: ``class``, ``code``, ``verdict``, ``fault``, ``type``, ``message``,
-    ``traceback``."""
+    """Error of the rollout, or null: ``class``, ``code``, ``verdict``, ``fault``, ``type``,
+    ``message``, ``traceback``."""
     worker: Text = ""
     """The worker that ran it."""
     duration_s: Seconds = None
-    """How long it ran, in seconds."""
+    """Duration of the environment's code, in seconds."""
     took_s: Annotated[float, Kind(_seconds, "float64")] = 0.0
-    """How long the caller waited, in seconds."""
+    """Time for which the caller waited, in seconds."""
     executions: Whole = 0
-    """How often it was executed."""
+    """Number of executions."""
     ended_s: Seconds = None
-    """When the caller had the outcome, by the wall clock: seconds since 1970."""
+    """Time at which the caller had the outcome, in seconds since 1970."""
     environment: Text = ""
     """The environment, by its name."""
     model: Text = ""
@@ -178,7 +178,7 @@ class RolloutResult:
 
     @property
     def name(self) -> Name:
-        """Its name among the rollouts of its evaluation."""
+        """Name of the rollout among those of its evaluation."""
         return self.index, self.repeat
 
     @property

@@ -47,7 +47,7 @@ from .records import Name, RolloutResult, record_of, result_of
 from .tally import Tally
 
 MOST_NAME_BYTES = 200
-"""Of 256 that a key may have; the rest is for the numbers."""
+"""Most bytes of an evaluation's name, of the 256 of a key; the rest is for numbers."""
 
 _NOT_TOLD = frozenset(
     error.__name__ for error in (NoAnswer, ServerLost, NotDurable, UnknownKey)
@@ -125,7 +125,7 @@ class Plan:
 
     @property
     def rollouts(self) -> int:
-        """How many there are."""
+        """Number of rollouts."""
         return len(self.inputs) * self.repeat
 
 
@@ -149,7 +149,7 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """How long it has taken."""
+        """Time since the start, in seconds."""
         return (trio.current_time() if self.ended_s is None else self.ended_s) - self.began_s
 
     @property
@@ -159,7 +159,7 @@ class Progress:
 
     @property
     def left_s(self) -> float | None:
-        """How long the rest will take, at this rate; None if nothing is known."""
+        """Time that the rest will take at this rate, in seconds; None if unknown."""
         return (self.total - self.done) / self.rate if self.done else None
 
 
@@ -176,13 +176,13 @@ class Evaluation:
         self.tally = tally
         self.progress = Progress(0, trio.current_time())
         self.not_written: NotWritten | None = None
-        """Why writing stopped."""
+        """Reason for which writing stopped."""
         self.unwritten = 0
         """Results that came and are not in the file."""
         self.gave_up = False
         """Whether as many rollouts as ``most_errors`` have ended in errors."""
         self.conflict: KeyConflict | None = None
-        """Why it stopped: under its name something else was asked."""
+        """Reason for which it stopped: another evaluation has used its name."""
         self._keys = keys
         self._whole = trio.CancelScope()
         self._file = file

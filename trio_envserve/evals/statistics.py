@@ -32,9 +32,9 @@ class Estimate(NamedTuple):
     """A mean over inputs, and how sure it is."""
 
     mean: float | None
-    """None without inputs."""
+    """Mean over the inputs; None without inputs."""
     std_error: float | None
-    """None with fewer than two inputs, and where it is too large for a float."""
+    """Standard error; None with fewer than two inputs, or where it is too large for a float."""
     inputs: int
     low: float | None
     """The interval around the mean that has the level :data:`CONFIDENCE`."""
@@ -177,7 +177,7 @@ class Bin(NamedTuple):
     low: float
     high: float
     number: int
-    """How many values are in it."""
+    """Number of values in it."""
 
     @property
     def label(self) -> str:

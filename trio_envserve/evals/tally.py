@@ -22,7 +22,7 @@ from .statistics import (
 
 PERCENTILES = (50, 90, 99)
 SHOWN = 5
-"""How many of the slowest and of the failed rollouts a summary names."""
+"""Number of the slowest and of the failed rollouts that a summary names."""
 
 _MESSAGE_CHARS = 500
 _METRICS = 100
@@ -203,7 +203,7 @@ def bins(values: Sequence[float]) -> list[dict[str, float]]:
 
 
 def _odd(one: RolloutResult) -> str:
-    """Why a result has no finite reward; empty if it has one, or is an error."""
+    """The reason for which a result has no finite reward; empty if it has one, or is an error."""
     if one.failure is not None or one.score is not None:
         return ""
     if one.reward is None:

@@ -22,17 +22,17 @@ from typing import Final, NoReturn
 import trio
 
 YOUNG: Final = (10_000, 0)
-"""So many objects more than have gone are looked at, and those of the time before every
-second time: some 3 ms at most."""
+"""Thresholds of the young generation: the surplus of new objects at which it is looked at, and that
+the generation before is looked at every second time; some 3 ms at most."""
 
 EVERY_S: Final = 60.0
 """The pause between two looks."""
 
 FEW_OBJECTS: Final = 50_000
-"""So many are collected in 15 ms, and not put off."""
+"""Number of objects whose collection takes at most 15 ms, and is not put off."""
 
 AT_LATEST_S: Final = 3600.0
-"""After so long garbage is collected, however much there is to look at."""
+"""Time after which garbage is collected, however many objects there are, in seconds."""
 
 _NEVER: Final = 2**31 - 1
 

@@ -47,7 +47,7 @@ READY, STARTED, FAILED, ENDED = range(4)
 worker the process id, why it did not start, how it ended."""
 
 RECORD: Final = struct.Struct("<qqq")
-"""One of these, with two numbers."""
+"""A message of either side: its kind and two numbers."""
 
 _FDS_MOST = 16
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36

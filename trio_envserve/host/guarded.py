@@ -61,7 +61,7 @@ class GuardedChild:
         self.when_started: Callable[[int], None] = lambda pid: None
 
     def poll(self) -> int | None:
-        """As of :class:`subprocess.Popen`."""
+        """The exit status, or None; like :meth:`subprocess.Popen.poll`."""
         return self.returncode
 
     def wait(self) -> int:
@@ -70,7 +70,7 @@ class GuardedChild:
         return self.returncode
 
     def end(self, returncode: int, how: str) -> None:
-        """It is dead."""
+        """Note that the process is dead."""
         self.returncode, self.how = returncode, how
         self.ended.set()
 
@@ -89,7 +89,7 @@ class GuardedProcess(WorkerProcess):
         self._kill = kill
 
     def tell_started(self, started: Callable[[int], None]) -> None:
-        """Once the guard has said so."""
+        """Call ``started`` with the pid once the guard has reported it."""
         self._child.when_started = started
         if self._child.pid:
             started(self._child.pid)
@@ -112,7 +112,7 @@ class Guard:
     ) -> None:
         self.pid = 0
         self.unlocked = ""
-        """Why its memory is not locked."""
+        """Reason for which its memory is not locked; empty if it is locked."""
         self.ready = trio.Event()
         """Set when it runs, or has ended."""
         self.ended = trio.Event()
@@ -131,16 +131,16 @@ class Guard:
     # -- what the host says ---------------------------------------------------
 
     def set_deadline(self, boot_s: float) -> None:
-        """It, and all workers, are dead by this time of CLOCK_BOOTTIME, unless a later one
-        is said before.  It holds for all workers that are started after this call."""
+        """Tell the guard the time of CLOCK_BOOTTIME by which it and all workers must be dead,
+        unless a later call moves it.  Holds for all workers that are started after this call."""
         self._say(DEADLINE, 0, int(boot_s * 1e9))
 
     def start(
         self, *, environ: Mapping[str, str], locks: Sequence[int] = (),
         command: Sequence[str] = (), python: str | None = None,
     ) -> GuardedProcess:  # fmt: skip
-        """As :func:`~.processes.start_process`.  Raises OSError if this process has no
-        descriptor left."""
+        """Start a worker as a child of the guard, like :func:`~.processes.start_process`.  Raises
+        OSError if this process has no descriptor left."""
         self._numbers += 1
         number = self._numbers
         said = {
@@ -206,7 +206,7 @@ class Guard:
     # -- its life -------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until no process of it is left."""
+        """Serve the guard until no process of it is left."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._send_later)
             nursery.start_soon(self._listen)

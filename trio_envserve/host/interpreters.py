@@ -28,8 +28,8 @@ from ..core.errors import ConfigError
 from ..core.terms import gist
 
 _LINES, _SAID_CHARS = 5, 400
-"""How much is shown of what an interpreter says that cannot run: its last lines, since the
-reason is often followed by a stack."""
+"""Most lines and characters of an interpreter's output that are shown if it cannot run: the last
+ones, since the reason often follows a stack."""
 
 ASK_S = 60.0
 """An interpreter that has not answered by then is not one."""

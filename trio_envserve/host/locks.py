@@ -141,15 +141,15 @@ class LockFile:
             raise self._unusable(error) from error
 
     def holder(self) -> tuple[str, str]:
-        """Of a lock whose file has a process id: that, and, if that process does not hold
-        it, those who do, in words."""
+        """The process id in the lock's file, and, if that process does not hold the lock, its
+        holders in words."""
         pid = self.read().strip() or "unknown"
         holders = holders_of(self.path)
         return pid, _named(holders) if holders and pid not in map(str, holders) else ""
 
     def try_epochs(self, epoch: Epoch) -> set[Epoch] | None:
-        """Of a lock whose file has a list of epochs, with their workers: the earlier ones,
-        which are proven dead, and this one is added; None while one of them is alive."""
+        """Add an epoch to a lock whose file lists epochs; returns the earlier ones, which are
+        proven dead with their workers.  None while a process of theirs is alive."""
         if not self.acquire_nowait():
             return None
         lines = [line for line in self.read().split() if len(line) == 2 * ID_BYTES]

@@ -44,7 +44,7 @@ from .workers import ProcessWorkers, parse_command
 
 _MEMBERSHIP = re.compile(f"[0-9a-f]{{{2 * ID_BYTES}}}")
 LOCK_S = 60.0
-"""So long a host waits for the processes of the last one of its name to end."""
+"""Time for which a host waits for the processes of the last host of its name to end, in seconds."""
 
 
 @asynccontextmanager

@@ -24,7 +24,7 @@ EVERY_S: Final = 1.0
 """The pause between two looks."""
 
 MOST: Final = 1_000
-"""So many are reaped in one look, so that the loop goes on."""
+"""Most processes that are reaped at a time, so that the loop goes on."""
 
 
 def is_first() -> bool:

@@ -49,8 +49,8 @@ _MEANINGS = {
 }
 _POLL_S = 0.05
 REAP_S = 5.0
-"""How long a server that must end waits for a killed process: one in a system call that
-does not return (on a network file system) cannot be reaped."""
+"""Time for which an ending server waits for a killed process, in seconds: a process in a system
+call that does not return (on a network file system) cannot be reaped."""
 _STANDARD_STREAMS = 3
 STARTED: set[int] = set()
 """The process ids of all workers that this process has started and not reaped."""
@@ -215,7 +215,7 @@ def beyond_standard(descriptor: int, stack: contextlib.ExitStack) -> int:
 
 
 def describe_exit(returncode: int) -> str:
-    """How a process ended, in words."""
+    """The end of a process, in words."""
     if returncode >= 0:
         return f"it exited with status {returncode}{_MEANINGS.get(returncode, '')}"
     try:

@@ -33,14 +33,14 @@ class Served:
     environment: str | None = None
     args: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     command: Sequence[str] = ()
-    """In the place of this package's own worker."""
+    """Command that is started instead of this package's own worker."""
     python: str | None = None
     environ: Sequence[Mapping[str, str]] = ()
     """Environment variables for each of the host's places."""
     limits: ServerLimits | None = None
 
     def to_record(self) -> dict[str, Any]:
-        """As a router tells its hosts."""
+        """The record that a router tells its hosts."""
         return {
             "environment": self.environment,
             "args": dict(self.args),
@@ -82,7 +82,7 @@ class Served:
         )  # fmt: skip
 
     def under(self, own: Served) -> Served:
-        """This, which a router has said, under what the host was told itself."""
+        """These settings of a router with the settings that the host itself was given on top."""
         replaced = own.environment is not None or bool(own.command)
         what = own if replaced else self
         return Served(
@@ -98,7 +98,8 @@ class Served:
         )
 
     async def check(self) -> Served:
-        """It, with the interpreter's own path; ConfigError if it cannot be run here."""
+        """These settings with the interpreter's full path; ConfigError if they cannot be run on
+        this machine."""
         if self.environment is None and not self.command:
             raise ConfigError("neither this host nor its router says which environment to run")
         check_args(self.args)

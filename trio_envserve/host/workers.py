@@ -382,7 +382,7 @@ class InProcessWorkers:
         return describe_requests(self._tasks[worker])
 
     def stack(self, ask: AskWorker) -> str | None:
-        """Where one of its executions stands."""
+        """The stack of one of its executions."""
         task = self._tasks.get(ask.worker)
         return None if task is None else describe_request(task, ask.request)
 

@@ -56,7 +56,8 @@ async def keep_hosts(
     server: Server, start: Start, hosts: WorkerRange, *, workers: int, limits: ServerLimits,
     name: str,
 ) -> None:  # fmt: skip
-    """Until cancelled; then all of them are ended.  ``workers``: of each host."""
+    """Keep the wanted number of hosts until cancelled; then end all of them.  ``workers``: number
+    of workers of each host."""
     kept = _Kept(server, start, hosts, workers, limits, name)
     try:
         while True:
@@ -84,7 +85,8 @@ class _Kept:
         self._number = 0
         self._wanted = hosts.least
         self._here: dict[str, tuple[Host, float]] = {}
-        """Those that are to stay, in the order of their start, and when that was."""
+        """Hosts that are to stay, in the order of their start, each with the moment of its
+        start."""
         self._leaving: dict[str, Host] = {}
         self._failures = 0
         self._again_s = 0.0
@@ -138,7 +140,7 @@ class _Kept:
                 _log.info("host %s has left: %s", name, how)
 
     async def end(self) -> None:
-        """All of them, now."""
+        """End all hosts now."""
         hosts = [*(host for host, _ in self._here.values()), *self._leaving.values()]
         async with trio.open_nursery() as nursery:
             for host in hosts:

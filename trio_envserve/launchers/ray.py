@@ -68,7 +68,7 @@ class RayHosts:
 
 @final
 class RayHost:
-    """One of them."""
+    """A host that Ray has started."""
 
     def __init__(self, actor: Any, group: Any, run: Any) -> None:
         self._actor = actor

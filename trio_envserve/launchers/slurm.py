@@ -66,7 +66,7 @@ class SlurmHosts:
     ) -> None:  # fmt: skip
         self._join = list(join)
         self._options = list(options)
-        """Of ``sbatch``, for all of them."""
+        """Options of ``sbatch`` for all hosts."""
         self._folder = folder
         self._leave_s = leave_s
         self._environ = {**os.environ, **(environ or {})}

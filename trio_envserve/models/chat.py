@@ -535,7 +535,7 @@ def _error(body: Mapping[str, Any]) -> ChatProblem:
 
 
 def error_codes(body: object) -> tuple[str, ...]:
-    """What an error in one of these forms says for programs: its code, its type."""
+    """The code and the type of an error in one of these forms, for programs."""
     found = []
     while isinstance(body, Mapping):
         for field in ("code", "type", "error_type", "status"):

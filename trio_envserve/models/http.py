@@ -77,15 +77,15 @@ PART_CONNECTIONS = 64
 """Most connections of a part of the pool."""
 
 IDLE_S = 4.0
-"""How long an idle connection is kept: less than the 5 s after which uvicorn, which serves
-most of these endpoints, closes it."""
+"""Time for which an idle connection is kept, in seconds: less than the 5 s after which uvicorn,
+which serves most of these endpoints, closes it."""
 
 
 AWAY_S = 10.0
-"""How long an address that could not be connected is the last choice of all."""
+"""Time for which an address that could not be connected is tried last, in seconds."""
 
 PROBE_S = 5.0
-"""How long an address may take to be connected when it is only looked for."""
+"""Longest time to connect an address that is only probed, in seconds."""
 
 WAIT_TOLD_S = 1.0
 """A rollout that has waited for less does not say so."""
@@ -201,14 +201,14 @@ class HttpModel(RolloutModel):
         return urls
 
     def _first_left_s(self) -> float:
-        """How long an endpoint that has never answered is still asked."""
+        """Time for which an endpoint that has never answered is still asked, in seconds."""
         now_s = trio.current_time()
         self._first_asked_s = min(self._first_asked_s, now_s)
         return self._first_asked_s + patience.FIRST_ANSWER_S - now_s
 
     async def unreachable(self) -> str:
-        """Why no address of the endpoint can be connected; empty if one can, whatever it
-        answers.  It takes at most :data:`PROBE_S` for each."""
+        """The reason for which no address of the endpoint can be connected; empty if one can,
+        whatever it answers.  It takes at most :data:`PROBE_S` for each."""
         import httpx2
 
         if not self._pool:
@@ -347,7 +347,7 @@ class _ForRollout:
         self._asker = asker
 
     async def complete(self, messages: Messages, **how: Unpack[Asking]) -> Completion:
-        """As :meth:`HttpModel.complete`."""
+        """Like :meth:`HttpModel.complete`."""
         return await self._model._complete(messages, how, self._asker)
 
     async def aclose(self) -> None:
@@ -400,7 +400,7 @@ class _Part:
 
     client: httpx2.AsyncClient
     busy: int = 0
-    """How many requests use it."""
+    """Number of requests that use it."""
 
 
 def _busy(part: _Part) -> int:
@@ -490,7 +490,7 @@ def _unanswered(error: Exception) -> Failure:
 
 
 def said(error: Exception) -> str:
-    """Its name, and the first text that it or one of its causes has."""
+    """The name of an exception, and the first text that it or one of its causes has."""
     texts = (str(cause) for cause in _causes(error))
     return ": ".join([type(error).__name__, *itertools.islice(filter(None, texts), 1)])
 

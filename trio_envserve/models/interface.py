@@ -52,10 +52,10 @@ class ModelError(EnvServeError):
     """
 
     code = "model-unavailable"
-    """How a rollout ends that does not catch it: a code of :data:`.endings.RAISED`."""
+    """Code of :data:`.endings.RAISED` with which a rollout ends that does not catch it."""
 
     requests = 0
-    """How often the call was sent to the endpoint."""
+    """Number of requests for this call that were sent to the endpoint."""
     status: int | None = None
     """The HTTP status of the endpoint's last answer, or the status in its error; None if
     there was none."""
@@ -128,7 +128,7 @@ class Completion:
     """
 
     text: str
-    """Its text; empty if it has none."""
+    """Text of the answer; empty if it has none."""
     prompt_tokens: int | None = None
     """Tokens of the prompt."""
     completion_tokens: int | None = None
@@ -148,7 +148,8 @@ class Completion:
     weight_version: str | None = None
     """The version of the weights that answered."""
     requests: int = 1
-    """How often the call was sent to the endpoint; 1, if it answered the first time."""
+    """Number of requests for this call that were sent to the endpoint; 1 if the first one was
+    answered."""
     reasoning_fields: tuple[str, ...] = ("reasoning_content",)
     """The names under which the endpoint gave ``reasoning``."""
     null_content: bool = False
@@ -254,5 +255,5 @@ class BlockingModel(Protocol):
     """The further methods of the model of a rollout in a thread."""
 
     def complete_sync(self, messages: Messages, **how: Unpack[Asking]) -> Completion:
-        """As :meth:`Model.complete`, and blocks the calling thread."""
+        """Like :meth:`Model.complete`, but blocks the calling thread."""
         ...

@@ -137,7 +137,8 @@ def _code(codes: Sequence[str]) -> str:
 
 
 def pause_s(retry: int, failure: Failure, jitter: float) -> float:
-    """How long to wait before the ``retry``-th repetition (from 1).
+    """The pause before the ``retry``-th repetition (from 1), in seconds.  ``jitter`` is a random
+    number from 0 to 1.
 
     ``jitter`` is a random number from 0 to 1.
     """

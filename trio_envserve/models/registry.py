@@ -38,7 +38,7 @@ MAX_ENDPOINTS = 64
 """Most clients of one worker: each holds connections, and requests choose them."""
 
 CLOSE_S = 5.0
-"""How long one client may take to close; then it is left behind."""
+"""Time that one client may take to close, in seconds; then it is left behind."""
 
 _ADDRESS = re.compile(r"https?:|[\w.-]+:\d+(/|$)|localhost(/|$)|[\w.-]+\.[\w.-]+/")
 """Addresses without ``://``."""

@@ -48,7 +48,7 @@ class TokenRecord:
     weight_versions: tuple[str | None, ...] = ()
     """The version of the weights for each of these turns, if the endpoint says it."""
     begins: str = ""
-    """Why this is a segment of its own; empty for the first one."""
+    """Reason for which this is a segment of its own; empty for the first one."""
     version_spans: tuple[tuple[int, int, str], ...] = ()
     """The sampled tokens of each version of the weights, where the endpoint says it: the
     number of the first of ``response_ids``, the number after the last, and the version."""
@@ -109,7 +109,8 @@ class _Segment:
         self._per_token: dict[str, list[Any]] = {}
 
     def differs(self, prompt_ids: TokenIds) -> str:
-        """Why a turn with this prompt cannot continue the segment; empty if it can."""
+        """The reason for which a turn with this prompt cannot continue the segment; empty if it
+        can."""
         size = len(self._ids)
         if prompt_ids[:size] == self._ids:
             return ""

@@ -90,7 +90,7 @@ class _Call:
         self.name = ""
         self.extra_content: Mapping[str, Any] | None = None
         self.in_doubt = False
-        """It may be the end of the call before it, which has its index and its name."""
+        """Whether it may be the end of the call before it, which has the same index and name."""
         self._object = ""
         """Arguments that came as an object, as text."""
         self._pieces: list[str] = []

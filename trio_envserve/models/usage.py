@@ -25,11 +25,11 @@ class ModelUsage:
         self.failed = 0
         """Calls that ended with :class:`ModelError`."""
         self.retries = 0
-        """How often a call was sent to the endpoint again.  This repeats no rollout, and
-        is not among its executions and attempts."""
+        """Number of repeated sendings of calls to the endpoint.  This repeats no rollout, and is
+        not among its executions and attempts."""
         self.prompt_tokens = 0
         self.completion_tokens = 0
-        """As far as the models report them."""
+        """Number of completion tokens, as far as the models report it."""
 
     def answered(self, completion: Completion, took_s: float = 0.0) -> Completion:
         """Count an answer, and return it."""

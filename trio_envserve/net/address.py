@@ -21,7 +21,7 @@ IPC_PATH_BYTES = 103
 with the final zero (Linux has 108)."""
 
 ANY = "*"
-"""As a host: every interface of this machine.  As a port: any free one."""
+"""Host that stands for every interface of this machine, or port that stands for any free one."""
 
 _HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?")
 _PORT = re.compile(r"[0-9]{1,5}")  # int() refuses thousands of digits in words of its own

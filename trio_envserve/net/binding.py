@@ -35,8 +35,9 @@ KEEPALIVE_PROBES: Final = 4
 sent."""
 
 USER_TIMEOUT_S: Final = 120
-"""The same if something is sent.  The system also counts a peer that does not read, and
-a peer whose loop is blocked for a minute must keep its connection."""
+"""Longest time, in seconds, for which a peer may acknowledge no sent bytes.  The system also counts
+a peer that does not read, and a peer whose loop is blocked for a minute must keep its
+connection."""
 
 BUFFER_BYTES: Final = 1024 * 1024
 """The requested buffer of a unix socket; for TCP the system knows better."""
@@ -52,7 +53,7 @@ class Listener:
     def __init__(self, sock: socket.socket, asked: Address) -> None:
         self.sock = sock
         self.address = str(asked)
-        """Its real address: port 0 is resolved."""
+        """Bound address, with the real port in the place of 0."""
         self._path = asked.path
         self._file: tuple[int, int] | None = None
         if asked.scheme == "ipc":
@@ -202,8 +203,8 @@ def peer_name(name: Any) -> str:
 
 
 def place_of(sock: socket.socket, name: str) -> str:
-    """Where the peer with this name is: the address of its machine, or, over a unix socket,
-    its user.  Connections of one program have the same, and others may have it, too."""
+    """Name of the place of a peer: the address of its machine, or, over a unix socket, its user.
+    Connections of one program have the same, and others may have it, too."""
     if sock.family != socket.AF_UNIX:
         return name.rpartition(":")[0]
     _, user, _ = _CREDENTIALS.unpack(

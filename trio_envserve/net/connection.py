@@ -25,17 +25,17 @@ from .interface import FRAMES_MAX, Message, size_bytes
 from .outbox import Outbox
 
 READ_TURN_BYTES: Final = MIB
-"""After so many bytes of large frames other connections have their turn."""
+"""Bytes of large frames that are read from a connection before others have their turn."""
 
 WRITE_TURN_BYTES: Final = MIB
-"""The same for writing."""
+"""Bytes of large frames that are written to a connection before others have their turn."""
 
 FRAMED_BYTES: Final = 256 * KIB
 """Messages are framed while fewer bytes than this wait to be written: about as many as a
 socket takes."""
 
 JOINED_MESSAGES: Final = 64
-"""How many messages are framed at a time: small ones in one piece."""
+"""Number of messages that are framed at a time, small ones into one piece."""
 
 Encode: TypeAlias = Callable[[Sequence[Message]], list[Piece]]
 """The bytes of messages, to be written in the order in which they were made."""
@@ -183,7 +183,7 @@ class SocketEnd:
 
 
 def _portion(messages: Sequence[Message]) -> int:
-    """How many messages to encode at once where that takes time for each byte."""
+    """Number of messages to encode at once where each byte takes time."""
     total = 0
     for number, message in enumerate(messages, 1):
         total += size_bytes(message)

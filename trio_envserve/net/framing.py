@@ -48,7 +48,7 @@ _RESERVED: Final = 0xF8
 bytes that are not ZMTP show there first."""
 
 READ_BYTES: Final = 64 * KIB
-"""How many bytes to read at once if :meth:`Decoder.buffer` returns None."""
+"""Number of bytes to read at once if :meth:`Decoder.buffer` returns None."""
 
 _OFFSET_BYTES: Final = 8
 """A frame's offset in shared memory."""
@@ -142,7 +142,7 @@ class Decoder:
         self._spare = spare
         """Memory for large frames; None: each has new memory."""
         self._take_shared = take_shared
-        """None: frames with the flag SHARED are refused."""
+        """Copies a frame out of shared memory; None: frames with the flag SHARED are refused."""
         self._data = b""
         """The bytes that have arrived and are not decoded, from ``_at`` on."""
         self._at = 0
@@ -153,7 +153,7 @@ class Decoder:
         self._flags = 0
         """The large frame's."""
         self._unseal: Unseal | None = None
-        """None: frames are as they arrive."""
+        """Opens a sealed frame; None: frames are not sealed."""
         self._inside = limits
         """The bounds of what sealed frames have in them."""
         self._opened: list[Frame] = []
@@ -195,12 +195,12 @@ class Decoder:
         return None if self._large is None else self._large.buffer()
 
     def received(self, size: int) -> None:
-        """So many bytes were written at the beginning of :meth:`buffer`."""
+        """Note that this number of bytes was written at the beginning of :meth:`buffer`."""
         assert self._large is not None
         self._large.received(size)
 
     def feed(self, data: bytes) -> None:
-        """These bytes have arrived."""
+        """Take in bytes that have arrived."""
         if self._large is None:
             rest = self._data[self._at :]
             self._data = rest + data if rest else data
@@ -215,8 +215,8 @@ class Decoder:
         self._data += data
 
     def unseal(self, unseal: Unseal, head_bytes: int, limits: FrameLimits) -> None:
-        """From here on each message is one frame, sealed, with so many bytes before its body;
-        ``limits`` are those of the messages inside."""
+        """Expect sealed messages from here on: each is one frame with this number of bytes before
+        its body; ``limits`` are those of the messages inside."""
         frame_bytes = limits.frame_bytes + head_bytes
         self._limits = FrameLimits(frame_bytes=frame_bytes, message_bytes=frame_bytes, frames=1)
         self._unseal, self._inside = unseal, limits
@@ -224,7 +224,7 @@ class Decoder:
     # -- what it means
 
     def take(self, most: int) -> list[list[Frame]]:
-        """Whole messages that have arrived, at most so many; a command counts as one.
+        """The next whole messages that have arrived, up to this number; a command counts as one.
 
         Once everything before a violation was given out, each call raises
         FramingError.
@@ -433,7 +433,7 @@ class Outgoing:
     def __init__(self) -> None:
         self._pieces: deque[Piece] = deque()
         self.size_bytes = 0
-        """How many bytes are left to write."""
+        """Number of bytes that are left to write."""
 
     def __bool__(self) -> bool:
         return bool(self._pieces)
@@ -450,7 +450,7 @@ class Outgoing:
         return list(islice(self._pieces, PIECES_MOST))
 
     def sent(self, size: int) -> None:
-        """So many bytes were written from the beginning of :meth:`pieces`."""
+        """Note that this number of bytes was written from the beginning of :meth:`pieces`."""
         self.size_bytes -= size
         pieces = self._pieces
         while size:

@@ -38,16 +38,16 @@ SPARE_BYTES: Final = 64 * MIB
 """The most that is remembered, in use or not: as much as an allocator keeps freed."""
 
 SPARE_MOST: Final = 64
-"""How many are remembered, so that to look through them takes no time."""
+"""Most buffers that are remembered, so that searching them takes no time."""
 
 SWEPT_AFTER: Final = 2
-"""After so many sweeps without use memory goes back to the system."""
+"""Number of sweeps without use after which memory goes back to the system."""
 
 _WASTE_PART: Final = 8
 """A frame's memory may be larger by an eighth."""
 
 GROW_BYTES: Final = 2 * MIB
-"""By how much the buffer grows at most: new memory takes time."""
+"""Most bytes by which the buffer grows at a time: new memory takes time."""
 
 MAPPED_BYTES: Final = 4 * MIB
 """The largest buffer that is copied when it grows."""
@@ -70,9 +70,10 @@ class LargeFrame:
         self.size = size
         """The bytes of the whole frame."""
         self.filled = len(head)
-        """How many are there."""
+        """Number of bytes that have arrived."""
         self.room = min(size, max(first_bytes, len(head)))
-        """How many count as taken by the frame, because they have come or may come next."""
+        """Number of bytes that count as taken by the frame, because they have arrived or may arrive
+        next."""
         self._spare = spare
         self._memory: Memory = bytearray(head)
         self._view: memoryview | None = None
@@ -84,7 +85,7 @@ class LargeFrame:
         return self.filled == self.size
 
     def buffer(self) -> memoryview:
-        """Where to put the next bytes; empty if the frame is whole."""
+        """The part of the buffer for the next bytes; empty if the frame is whole."""
         if self._view is not None:
             self._view.release()  # nothing came
         if self.filled == self.room < self.size:
@@ -93,7 +94,7 @@ class LargeFrame:
         return self._view
 
     def received(self, size: int) -> None:
-        """So many bytes were written at the beginning of :meth:`buffer`."""
+        """Note that this number of bytes was written at the beginning of :meth:`buffer`."""
         assert self._view is not None
         self._view.release()  # an exported buffer could not grow
         self.filled += size
@@ -145,7 +146,7 @@ class _Spare:
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
         self.sweeps = 0
-        """How many sweeps have found it unused."""
+        """Number of sweeps that have found it unused."""
 
     def is_free(self) -> bool:
         """Whether nobody has a view of it: then, and only then, can it be resized."""

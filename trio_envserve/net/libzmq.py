@@ -82,9 +82,9 @@ ZmqSocket: TypeAlias = "zmq.Socket[bytes]"
 ZmqContext: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
 
 LINGER_S = 0.25
-"""How long libzmq may go on sending after a socket was closed.  Zero would lose a
-client's last messages (its cancels), and its server would run the work for a whole
-lease.  Only the end of the network waits for it."""
+"""Time for which libzmq may go on sending after a socket was closed, in seconds.  Zero would lose a
+client's last messages (its cancels), and its server would run the work for a whole lease. Only the
+end of the network waits for it."""
 
 PEER_QUEUE_LIBZMQ_MESSAGES = 100
 """Messages that libzmq itself may hold for one peer, in each direction.  This is
@@ -102,7 +102,7 @@ RETRY_MAX_S = 0.04
 """Pause before full outboxes are tried again; it doubles while nothing can be sent."""
 
 _FRAMES_UNASKED = 100 - FRAMES_MAX - 1
-"""After so many frames, the next message may contain the hundredth."""
+"""Number of frames after which the next message may contain the hundredth."""
 
 # Plain ints: pyzmq's enums cost as much as the call.
 _NOBLOCK = int(zmq.NOBLOCK)
@@ -587,4 +587,4 @@ def _ms(seconds: float) -> int:
 
 
 def _ignore(event: ConnectionEvent) -> None:
-    """Nobody is told any more."""
+    """Ignore events after the end of the socket."""

@@ -69,9 +69,9 @@ class MemoryNetwork:
         self.filter: Filter | None = None
         """Decides on each message; None delivers all.  See :data:`Filter`."""
         self.latency_s = 0.0
-        """How long a message takes, on the trio clock."""
+        """Travel time of each message, on the trio clock."""
         self.route_latency_s: dict[bytes, float] = {}
-        """The same for single connections, by route."""
+        """Travel time of the messages of single connections, by route."""
         self._routers: dict[str, MemoryRouter] = {}
         self._partitioned: set[str] = set()
         self._numbers = itertools.count(1)
@@ -141,7 +141,7 @@ class MemoryNetwork:
     def latency_of(
         self, direction: Direction, connection: Connection, frames: Parcel
     ) -> float | None:
-        """How long a message takes that is sent now; None if it is lost."""
+        """Travel time of a message that is sent now; None if it is lost."""
         if self.is_partitioned(connection.router.address):
             return None
         route = connection.route
@@ -184,7 +184,7 @@ class Pipe:
 
     @property
     def next_arrival(self) -> float:
-        """When the next message arrives; inf if none is on its way."""
+        """Moment of arrival of the next message; inf if none is on its way."""
         return self._under_way[0][0] if self._under_way else math.inf
 
     def offer(self, frames: Parcel) -> bool:
@@ -311,7 +311,7 @@ class _MemorySocket(SocketPump):
         return accepted == len(messages)
 
     def _way_to(self, route: bytes) -> Callable[[Parcel], bool] | None:
-        """What takes messages for a peer, if there is such a peer."""
+        """A function that takes messages for a peer; None if there is no such peer."""
         raise NotImplementedError
 
 

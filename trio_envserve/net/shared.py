@@ -43,7 +43,8 @@ from .framing import FramingError
 from .interface import SentFrame, size_bytes, write_frame
 
 PLACE_FROM_BYTES: Final = 32 * KIB
-"""Smaller frames go inline: there is little to gain."""
+"""Least bytes of a frame that is placed in shared memory: for smaller ones there is little to
+gain."""
 
 HALF_BYTES: Final = 32 * MIB
 """The memory for one direction.  The system gives pages as they are first used."""
@@ -115,7 +116,7 @@ class SharedMemory:
         self._is_heard = not offered
         """Whether the other end has said that it has the memory, too."""
         self._taken = 0
-        """How many frames were taken and not yet given back."""
+        """Number of frames that were taken and not given back yet."""
         self._taken_bytes = 0
         self._says_hello = not offered
 

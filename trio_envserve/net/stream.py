@@ -42,8 +42,8 @@ TURN_BYTES = 1 * MIB
 """Most bytes that are read in one turn, however much the peer writes."""
 
 _DRAINED_BYTES = 16 * TURN_BYTES
-"""The same for the last words of a peer.  A system's buffer holds a few megabytes; more
-comes from a peer that has not ended."""
+"""Most bytes that are read from a peer after its end.  A system's buffer holds a few megabytes;
+more comes from a peer that has not ended."""
 
 _BUFFER_BYTES = 1 * MIB
 """The requested size of the system's buffer in each direction; it may give less."""

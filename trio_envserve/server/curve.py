@@ -66,7 +66,7 @@ class ClientRight:
     public: str
     """The public key, as 40 characters of Z85."""
     roles: tuple[str, ...] = ("submit",)
-    """What it may do: any of ``submit``, ``work``, ``watch``, ``admin``."""
+    """Roles of the client: any of ``submit``, ``work``, ``watch``, ``admin``."""
     namespaces: tuple[str, ...] = ()
     """The namespaces of its keys of requests; empty: any."""
     share: float = 1.0
@@ -99,7 +99,7 @@ class ServerCurve:
     clients: Mapping[str, ClientRight] = dataclasses.field(default_factory=dict)
     """The rights of its clients, by their names."""
     folder: Path | None = None
-    """From which both were read, and the clients are read again."""
+    """Folder from which both were read, and from which the clients are read again."""
     faults: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """The names in the folder whose files are no clients', each with the reason."""
 
@@ -216,7 +216,7 @@ class Authenticator:
         return self._gone.get(public, STRANGER)
 
     def admit_host(self, public: bytes) -> str:
-        """The same for a host that wants to join."""
+        """Whether a key may join as a host: the reason if not, else ""."""
         if refused := self.admit(public):
             return refused
         name, right = self._clients[public]

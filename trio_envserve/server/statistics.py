@@ -28,12 +28,12 @@ class Statistics:
         self._front = front
         self._hosts = hosts
         self.lag = LagMeter(tick_s)
-        """How late the ticks come."""
+        """Lag of the ticks."""
         self._told: tuple[Any, bytes] = None, b""
         """Statistics of the router for which a client asked, and what was sent for them."""
 
     def record(self) -> dict[str, Any]:
-        """All of them now."""
+        """All statistics now."""
         return {**self._router.stats(), **self._own()}
 
     def told(self, effect: TellStats) -> Said:

@@ -64,9 +64,9 @@ class Traces:
         self._environment = environment
         self._rollouts: dict[RequestId, tracing.Span] = {}
         self._in_turn: deque[RequestId] = deque()
-        """Those, and some that have ended, in the order in which they are looked at."""
+        """Requests with open spans, and some whose spans have ended, in the order of the checks."""
         self._executions: dict[bytes, dict[int, tracing.Span]] = {}
-        """By worker and number."""
+        """Open spans of executions, by worker and number."""
         self._sweep_at_s = 0.0
 
     def take(self, given: RouterInput) -> list[RouterEffect]:

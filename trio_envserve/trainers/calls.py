@@ -68,7 +68,7 @@ class CallSettings:
     """The settings of a trainer's calls.  Raises ConfigError for wrong ones."""
 
     address: str = ""
-    """Of the server; by default that of the variable ``TRIO_ENVSERVE_ADDRESS``."""
+    """Address of the server; by default that of the variable ``TRIO_ENVSERVE_ADDRESS``."""
     model: str = ""
     """The endpoint: a name in the workers' file of endpoints, or a URL; by default the trainer's
     own engines, or ``policy`` where it has none."""
@@ -78,11 +78,12 @@ class CallSettings:
     logprobs: bool = True
     """Whether samples need log-probabilities."""
     timeout_s: float | None = None
-    """How long a rollout may take, its waiting included; None: without limit."""
+    """Longest time that a rollout may take, its waiting included, in seconds; None: without
+    limit."""
     execution_s: float | None = None
-    """How long one execution may last; None: as long as the server lets any."""
+    """Longest time that one execution may last, in seconds; None: as long as the server allows."""
     max_retries: int = 0
-    """How often a rollout that failed is repeated inside its one execution."""
+    """Number of repetitions of a failed rollout inside its one execution."""
     rerun: bool | None = None
     """Consent to a further execution after a worker's proven death."""
     input: str = ""
@@ -96,14 +97,15 @@ class CallSettings:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], *, where: str) -> CallSettings:
-        """Those of a trainer's configuration; ``where`` is told of a wrong one."""
+        """The settings of a trainer's configuration; ``where`` names it in errors."""
         known = [field.name for field in dataclasses.fields(cls)]
         if unknown := sorted(set(settings) - set(known)):
             raise ConfigError(f"{where}: unknown settings {unknown}; known are {known}")
         return cls(**{name: plain(value) for name, value in settings.items()})
 
     def at_engine(self, kind: str, url: str, name: str) -> CallSettings:
-        """Those by which turns go to the trainer's own engine, unless another endpoint is set."""
+        """The settings by which turns go to the trainer's own engine, unless another endpoint is
+        set."""
         if self.model:
             return self
         return dataclasses.replace(
@@ -136,7 +138,8 @@ class _Opening:
         self.trained = False
         """Whether some rollout could be trained on."""
         self.lacking = 0
-        """How many lacked token ids or log-probabilities, or were refused for good."""
+        """Number of rollouts that lacked token ids or log-probabilities, or were refused for
+        good."""
 
     async def close(self) -> None:
         await asyncio.wait([self.task])
@@ -144,7 +147,7 @@ class _Opening:
 
 
 _openings: dict[tuple[int, asyncio.AbstractEventLoop, str, str], _Opening] = {}
-"""By process, event loop, address and file of keys."""
+"""Opened clients, by process, event loop, address and file of keys."""
 
 
 async def _opening(settings: CallSettings) -> tuple[_Opening, AsyncioClient]:

@@ -53,7 +53,7 @@ class Sample:
     response_mask: list[int]
     """For each response token, 1 if the model sampled it; all 0 if the sample is masked."""
     logprobs: list[float] | None
-    """Of the response tokens; 0.0 where the mask is 0."""
+    """Log-probabilities of the response tokens; 0.0 where the mask is 0."""
     reward: float | None
     """The reward of the rollout, the same in all its segments; None if it does not count."""
     weight_versions: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ class Sample:
     turns: int = 1
     """The number of the model's answers in it."""
     masked: str = ""
-    """Why it is not trained on; empty if it is."""
+    """Reason for which it is not trained on; empty if it is."""
 
     @property
     def oldest_version(self) -> int | None:
@@ -89,13 +89,13 @@ class SampledRollout:
     rollout: str
     outcome: Outcome
     reward: float | None
-    """None if the rollout does not count: it failed, or has no finite reward."""
+    """Reward; None if the rollout does not count: it failed, or has no finite reward."""
     samples: tuple[Sample, ...]
-    """Its segments; none if it failed, or has no token ids."""
+    """Segments of the rollout; none if it failed, or has no token ids."""
     logprobs: bool = True
     """Whether its samples have log-probabilities."""
     masked: str = ""
-    """Why none of it is trained on; empty if some of it is."""
+    """Reason for which none of it is trained on; empty if some of it is."""
 
     @property
     def counts(self) -> bool:
@@ -274,7 +274,7 @@ def _sample(record: Any, logprobs: bool, masked: str, **head: Any) -> Sample:
 
 
 def _flaw(prompt: list[Any], response: list[Any], mask: list[Any]) -> str:
-    """Why a segment cannot be trained on; empty if it can."""
+    """The reason for which a segment cannot be trained on; empty if it can."""
     if not response:
         return "the segment has no response tokens"
     if not prompt:
@@ -287,7 +287,7 @@ def _flaw(prompt: list[Any], response: list[Any], mask: list[Any]) -> str:
 
 
 def _flaw_of_numbers(mask: list[Any], logprobs: list[Any]) -> str:
-    """Why its log-probabilities cannot be trained on; empty if they can."""
+    """The reason for which its log-probabilities cannot be trained on; empty if they can."""
     if not logprobs:
         return NO_LOGPROBS
     if len(logprobs) != len(mask):

@@ -84,7 +84,7 @@ def differing_rewards(args: Any, samples: Sequence[Any], **_: Any) -> bool:
 
 
 def _settings(args: Any) -> CallSettings:
-    """Those of the arguments.  Without the setting ``model``, turns go to the trainer's own
+    """The settings of the arguments.  Without the setting ``model``, turns go to the trainer's own
     router of SGLang engines, if it has one."""
     given = {
         name.removeprefix(PREFIX): value

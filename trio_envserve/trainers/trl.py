@@ -317,7 +317,7 @@ class _Group:
     row: Mapping[str, Any]
     version: int
     found: dict[int, Outcome] = dataclasses.field(default_factory=dict)
-    """By member."""
+    """Outcomes by member."""
 
 
 def _rows(sampled: SampledGroup, group: _Group, number: int) -> list[Any]:

@@ -60,8 +60,8 @@ class CodeBackend(Protocol):
         ...
 
     async def call_here(self, call: Call) -> CodeResult:
-        """As ``call``, for a task that awaits nothing more afterwards: the code may
-        run in it, and may leave anything behind in it."""
+        """Like ``call``, for a task that awaits nothing afterwards: the code may run in it, and may
+        leave anything behind in it."""
         ...
 
 

@@ -32,7 +32,7 @@ class WorkerConfig:
     worker: str
     incarnation: Incarnation
     environment: str | None
-    """None: not given, with a command that knows its own environment."""
+    """Name of the environment; None with a command that knows its own."""
     args: dict[str, Any]
     server: str
     """The server's address, for titles and logs."""

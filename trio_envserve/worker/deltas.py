@@ -41,9 +41,9 @@ class Deltas:
         self._lock = threading.RLock()
         self._waiting: deque[DeltaMade] = deque()
         self._added_bytes = 0
-        """Of all that ever waited; set by whoever has the lock."""
+        """Bytes of all deltas that ever waited; written under the lock."""
         self._taken_bytes = 0
-        """Of all that waits no more; set by the loop."""
+        """Bytes of all deltas that wait no more; written by the loop."""
         self.due = False
         """Whether the loop was asked to call :meth:`drain`, and has not yet.  What an execution
         has said, and its loop has not taken, makes it so."""

@@ -33,7 +33,8 @@ from ..core.worker import Run
 from .parking import Parking
 
 TURN_S = 0.002
-"""How long one task runs executions that do not wait, before other tasks have a step."""
+"""Time for which one task runs executions that do not wait before other tasks have a turn, in
+seconds."""
 
 Execute: TypeAlias = Callable[
     [trio.lowlevel.Task, contextvars.Context, float, float], Awaitable[float | None]
@@ -44,7 +45,7 @@ the last of them ended; None if its code left something behind in the task."""
 
 @final
 class ExecutionTasks:
-    """All of them, of one incarnation."""
+    """The tasks of all executions of one incarnation."""
 
     def __init__(self, execute: Execute, parking: Parking, done: trio.Event) -> None:
         """``done`` is set when the worker's own code has failed."""

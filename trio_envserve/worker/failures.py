@@ -82,7 +82,7 @@ class EnvironmentFailure(Exception):
         self.exception = exception
         """The exception of the last attempt; any ``BaseException``."""
         self.attempts = attempts
-        """How many attempts there were in this execution."""
+        """Number of attempts in this execution."""
         self.during = during
         """The environment's stage at the time."""
 
@@ -109,7 +109,7 @@ def describe_exception(exc: BaseException) -> Description:
 
 
 def code_of(exc: BaseException) -> str:
-    """How a rollout ended that raised ``exc``: a code of :data:`~.core.endings.RAISED`.
+    """The code of :data:`~.core.endings.RAISED` for a rollout that raised ``exc``.
 
     An :class:`EnvironmentFailure` has that of its exception, and a group the one that all its
     leaves have.  Only classes of this package say a code; it is read from the classes
@@ -136,9 +136,9 @@ def _code_of_class(kind: type[BaseException]) -> str:
 
 
 def retry_after_of(exc: BaseException) -> float | None:
-    """How long what an environment needs will be down, in seconds: the most that an
-    :class:`~trio_envserve.EnvironmentUnavailable` among the leaves of ``exc`` says.  Never
-    raises."""
+    """Time in seconds for which a service that the environment needs will be down: the longest that
+    an :class:`~trio_envserve.EnvironmentUnavailable` among the leaves of ``exc`` states; None if
+    none states one.  Never raises."""
     if type(exc) is EnvironmentFailure:
         exc = exc.exception
     found: float | None = foreign.call(_retry_after_of, exc).value

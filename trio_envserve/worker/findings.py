@@ -21,7 +21,7 @@ class Findings:
         self._tell = tell
 
     def begin(self, check: str) -> None:
-        """This check begins; a parent that waits too long names it."""
+        """Report that a check begins; a parent that waits too long names it."""
         self._tell({"began": check})
 
     def say(self, check: str, level: Level, text: str, traceback: str = "") -> None:

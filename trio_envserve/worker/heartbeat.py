@@ -58,7 +58,7 @@ class HeartbeatThread:
         self._blocked = BlockedFor(heartbeat_s, now_s=time.monotonic(), busy_s=time.process_time())
         self._loop_thread = threading.get_ident()
         self._root: trio.lowlevel.Task | None = None
-        """Of the tasks of the loop, once that runs."""
+        """Root of the loop's tasks, once the loop runs."""
         self._question: StackQuestion | None = None
         """The server's last question that has no answer yet."""
 
@@ -117,7 +117,7 @@ class HeartbeatThread:
         return Heartbeat(lag_s, memory_bytes(), where, question.number, stack)
 
     def _loop_stack(self) -> str:
-        """Where the loop's thread stands."""
+        """The stack of the loop's thread."""
         from ..redaction import redacted
 
         frames = traceback.format_stack(sys._current_frames().get(self._loop_thread))
@@ -125,7 +125,7 @@ class HeartbeatThread:
 
 
 def _request_stack(root: trio.lowlevel.Task, request: str, loop_thread: int | None) -> str:
-    """Where an execution stands."""
+    """The stack of an execution."""
     from .stacks import describe_request
 
     return describe_request(root, request, loop_thread)

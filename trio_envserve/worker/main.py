@@ -30,7 +30,7 @@ LINK_FD, SIGNS_FD, LOCK_FD = (
 """Variables that tell a command the numbers of its descriptors."""
 
 JOURNAL_LOCK_FD = "TRIO_ENVSERVE_JOURNAL_LOCK_FD"
-"""That of the second lock, if there is one."""
+"""Variable with the descriptor of the journal's lock, if there is one."""
 
 _EXEC_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ)
 """Signals that Python ignores; a program that replaces it would ignore them, too."""

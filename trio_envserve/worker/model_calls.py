@@ -127,7 +127,7 @@ class ThreadModel:
         sampling_args: Mapping[str, Any],
         reference: str | None = None,
     ) -> Completion:
-        """As ``Model.complete``, but blocks.  Raises :class:`RolloutCancelled`."""
+        """Like ``Model.complete``, but blocks the thread.  Raises :class:`RolloutCancelled`."""
         answer: queue.SimpleQueue[CodeResult] = queue.SimpleQueue()
         work = _bind(self._model, messages, name, sampling_args, reference)
         self._calls.submit(work, answer.put)

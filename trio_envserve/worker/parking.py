@@ -51,7 +51,7 @@ class Parking:
         """The map of the whole file.  It is only read: on a full disk a write fails, but a
         write to a map would kill the process."""
         self._end: int
-        """How much of the file is written."""
+        """Number of bytes of the file that are written."""
         self._failed = False
         """Whether the log has said that there is no space."""
 

@@ -241,7 +241,7 @@ class _HookCode:
         return self._hook()
 
     def finish(self, value: Any) -> None:
-        """Nobody wants it."""
+        """Ignore the value of a hook."""
 
 
 @final
@@ -292,7 +292,7 @@ class _Job:
         )
 
     def _notes(self, member: int, attempt: int) -> RolloutNotes:
-        """Those of one attempt: what the one before noted holds no more."""
+        """The notes of one attempt, without the fields that earlier attempts wrote."""
         always: dict[str, int] = {"attempt": attempt} if attempt > 1 else {}
         if self.request.kind == "group":
             always["member"] = member

@@ -20,7 +20,7 @@ from ..core.stack_frames import authors_line, is_authors
 from ..redaction import redacted
 
 REQUEST = "request "
-"""How the name of an execution's task begins."""
+"""Prefix of the names of executions' tasks."""
 
 ASYNCIO_THREAD = "trio-envserve-asyncio"
 """The name of the thread in which their loop runs."""
@@ -127,7 +127,7 @@ def _tree(task: trio.lowlevel.Task) -> str:
 
 
 def _of_threads(name: str) -> list[str]:
-    """Where the threads of this name stand that have begun."""
+    """The stacks of the threads of this name that have begun."""
     threads = [each for each in threading.enumerate() if each.name == name]
     return [_frames(each.ident) for each in threads if each.ident is not None]
 

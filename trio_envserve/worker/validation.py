@@ -72,11 +72,12 @@ class Wanted:
     model: str
     model_name: str = ""
     inputs: list[Any] | None = None
-    """In the place of the environment's own."""
+    """Inputs to use instead of the environment's own."""
     cancel_s: float = 5.0
     path: list[str]
     keep_path: bool = False
-    """This interpreter is another one than the parent's: ``path`` goes before its own."""
+    """Whether ``path`` goes before this interpreter's own path, since the parent has another
+    interpreter."""
 
 
 @final
@@ -135,7 +136,7 @@ class Validation:
         self._longest_s = 0.0
         """The longest rollout."""
         self._held_s = 0.0
-        """How long the loop was held at most."""
+        """Longest time for which the loop was held, in seconds."""
         self._values: list[Any] = []
         self._twice: list[tuple[Any, Any]] = []
         """For each input, what its two rollouts returned that ran alone."""
@@ -417,7 +418,8 @@ class _Heard(logging.Handler):
 
 
 def _about_class(environment: ClassEnvironment) -> str:
-    """How the objects of a class run, and what of them the model can call."""
+    """The threads and loops on which the objects of a class run, and the tools that the model can
+    call, in words."""
     tools = ", ".join(environment.tools) or "none"
     where = "the main thread, one rollout at a time" if environment.main_thread else "threads"
     loop = "asyncio" if environment.backend == "asyncio" else "trio"

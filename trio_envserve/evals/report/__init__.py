@@ -32,10 +32,10 @@ MOST_CHARS = 20_000
 """Most characters of one rollout."""
 
 FEWEST_CHARS = 2_000
-"""So many of each, however many rollouts there are."""
+"""Fewest characters of each rollout, however many there are."""
 
 ALL_CHARS = 64_000_000
-"""Of all rollouts together, as long as each has :data:`FEWEST_CHARS`."""
+"""Most characters of all rollouts together, as long as each has :data:`FEWEST_CHARS`."""
 
 _PART_CHARS = 200
 """The least that is left of a part that is cut; else whole parts are left out."""
@@ -45,7 +45,7 @@ _NAME_CHARS = 60
 
 
 def most_chars(rollouts: int) -> int:
-    """How many characters of each rollout go into a page of so many."""
+    """Most characters of each rollout on a page of this number of rollouts."""
     return max(FEWEST_CHARS, min(MOST_CHARS, ALL_CHARS // max(1, rollouts)))
 
 
@@ -163,7 +163,7 @@ def _is_cut_off(path: str) -> bool:
 
 
 def page_data(found: Survey, *, passed_from: float, most: int | None) -> dict[str, Any]:
-    """All of a page but its rollouts' texts, as plain data."""
+    """The plain data of a page, without the rollouts' texts."""
     tally = Tally(passed_from=passed_from)
     for entry in found.entries:
         tally.add(entry.result)

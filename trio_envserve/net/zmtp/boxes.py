@@ -23,7 +23,7 @@ from ...core.errors import ConfigError
 
 KEY_BYTES: Final = 32
 ROOM_BYTES: Final = 32
-"""So many bytes before a text are for its box."""
+"""Bytes that are left free before a text for its box."""
 
 _GAP: Final = bytes(16)
 

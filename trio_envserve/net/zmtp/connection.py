@@ -13,7 +13,7 @@ from ..outbox import Outbox
 from .engine import Engine
 
 SLICE_MESSAGES: Final = 8
-"""How many messages are decoded at a time."""
+"""Number of messages that are decoded at a time."""
 
 _PEEK: Final = socket.MSG_PEEK
 
@@ -64,11 +64,11 @@ class Connection(SocketEnd):
         self.state = ConnectionState.HANDSHAKE
         self.made_s = now_s
         self.heard_s = now_s
-        """When something arrived last."""
+        """Moment at which bytes last arrived."""
         self.held_bytes = 0
         """The bytes of unfinished messages in the engine, when last counted."""
         self.debt_bytes = 0
-        """How many bytes more than its share it has had: see :mod:`.traffic`."""
+        """Bytes above its share that the connection has had: see :mod:`.traffic`."""
         self.is_blocked = False
         """Whether writing waits for the system."""
         self.is_queued = False

@@ -73,12 +73,12 @@ class _Curve(Mechanism):
         super().__init__(socket_type)
         self._random = random
         self._passing = random(KEY_BYTES)
-        """This side's secret key for this connection."""
+        """Secret key of this side for this connection."""
         self._key = b""
         """The key that both passing ones make."""
         self._cookie = b""
         self._sent = 0
-        """This side's last counter."""
+        """Last counter of this side."""
         self._heard = 0
         """The peer's."""
 

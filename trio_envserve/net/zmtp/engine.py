@@ -114,7 +114,7 @@ class Engine:
         return self._pong is not None or bool(self._replies)
 
     def shake(self, data: bytes) -> bool:
-        """These bytes have arrived during the handshake; returns True when it is done.
+        """Take in bytes that have arrived during the handshake; returns True when it is done.
 
         Bytes that arrived after the handshake are in the decoder.  Raises HandshakeError,
         which tells people what is wrong with the peer; :meth:`replies` may then have an
@@ -156,7 +156,7 @@ class Engine:
         return True
 
     def take(self, most: int) -> list[list[Frame]]:
-        """Whole messages that have arrived; see :meth:`~..framing.Decoder.take`."""
+        """The next whole messages that have arrived; see :meth:`~..framing.Decoder.take`."""
         messages = self.decoder.take(most)
         if self.decoder.commands:
             self._obey()

@@ -53,24 +53,24 @@ logger = logging.getLogger("trio_envserve.net")
 SWEEP_S: Final = 1.0
 
 TURN_BYTES: Final = MIB
-"""After so many bytes, received, copied or given back with a connection that is closed, a
-turn goes on to no further connection: forty of them with large frames would take half a
-second, most of it for memory."""
+"""Bytes received, copied, or given back with a closed connection, after which a turn reads no
+further connection: forty connections with large frames would take half a second, most of it for
+memory."""
 
 # As numbers, because a system without epoll imports this module, too.
 OUT: Final = 0x4
 HANG_UP: Final = 0x2000
 
 HEAVY_TURN_BYTES: Final = 128 * KIB
-"""After so many bytes of connections that have had more than their share, the others have
-a turn.  Who receives the messages has more work with them than this socket has."""
+"""Bytes of connections above their shares after which the others have a turn: the receiver of the
+messages has more work with them than this socket."""
 
 SERVED_MOST: Final = 64
 """Most events of one poll of the service: a handshake or a blocked write takes a third
 of a millisecond, and many connections may begin, or end, in the same moment."""
 
 LAST_WORDS_S: Final = 0.25
-"""How long a closing socket waits for its peers to read its last messages."""
+"""Time for which a closing socket waits for its peers to read its last messages, in seconds."""
 
 _GONE: Final = HANG_UP | 0x10 | 0x8
 
@@ -105,7 +105,7 @@ class Hub(SocketPump):
         self._pumped_s = 0.0
         """Seconds in which, moreover, a task received; otherwise no peer can be heard."""
         self._turns = self._turns_swept = 0
-        """How often a task received, now and at the last sweep."""
+        """Number of turns in which a task received, now and at the last sweep."""
         self._turn_bytes = 0
         """Bytes that were received, copied or given back in this turn of a task."""
         self._shaking: dict[int, Connection] = {}
@@ -117,9 +117,9 @@ class Hub(SocketPump):
         """Sum of ``held_bytes``."""
         self._numbers = itertools.count(1)
         self.why_refused = ""
-        """Why the last handshake that failed did so."""
+        """Reason for which the last failed handshake failed."""
         self._complaint = ""
-        """Why one of them was closed, for the next line of the log."""
+        """Peer and reason of a closed connection, for the next line of the log."""
         self._complained = 0
         """Their count at the last line of the log."""
         forget_in_children(self)
@@ -537,7 +537,7 @@ class Hub(SocketPump):
 
     @abstractmethod
     def _opened(self, connection: Connection) -> None:
-        """Its handshake is done."""
+        """Note that the handshake of a connection is done."""
 
     @abstractmethod
     def _lost(self, connection: Connection) -> None:

@@ -33,7 +33,7 @@ class Mechanism(ABC):
     """One side of one handshake, of a socket of one type."""
 
     name: bytes
-    """As in the greeting, at most 20 bytes."""
+    """Name of the mechanism in the greeting, at most 20 bytes."""
     is_sealed = False
     """Whether traffic is sealed; then there are only commands before."""
 
@@ -65,7 +65,7 @@ class Mechanism(ABC):
         return f"it refuses: {reason!r}"
 
     def seal(self) -> Seal:
-        """What traffic is sealed with, once the handshake is done."""
+        """The seal of the traffic, once the handshake is done."""
         raise NotImplementedError
 
     def _learn(self, data: bytes) -> None:

@@ -39,14 +39,15 @@ class RouterCurve:
     """Is asked for each client's public key: see :data:`~.curve.Admit`."""
 
     def mechanism(self) -> CurveServer:
-        """This side of one handshake."""
+        """The mechanism of this side for one handshake."""
         return CurveServer(
             b"ROUTER", secret=self.keys.secret_bytes, admit=self.admit, random=os.urandom
         )
 
 
 def sealed_wire(wire: WireLimits) -> WireLimits:
-    """The same limits for sealed connections: of the sizes that can be sealed in one step."""
+    """The limits for sealed connections: bounds on sizes are lowered to what can be sealed in one
+    step."""
     boxes.check_installed()
     return dataclasses.replace(wire, message_bytes=min(wire.message_bytes, SEALED_FRAME_BYTES))
 

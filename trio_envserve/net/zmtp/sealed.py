@@ -44,7 +44,7 @@ _INNER_COMMAND: Final = 2
 
 @final
 class Seal:
-    """What both directions of a connection are sealed with."""
+    """The keys and counters that seal both directions of a connection."""
 
     __slots__ = ("_heard", "_hears", "_key", "_sends", "_sent")
 
@@ -53,7 +53,7 @@ class Seal:
         self._sends = sends
         """The first part of this side's nonces."""
         self._sent = sent
-        """This side's last counter."""
+        """Last counter of this side."""
         self._hears = hears
         self._heard = heard
         """The peer's last counter."""

@@ -44,9 +44,8 @@ ACCEPTS_MOST: Final = 64
 """Connections that are accepted at once."""
 
 ACCEPT_PAUSE_S: Final = 0.25
-"""How long nobody is accepted if no connection may be closed.  So it is also the least
-time that a new connection has to say something: a round trip, and more on busy
-machines."""
+"""Time for which no connection is accepted if none may be closed, in seconds.  So it is also the
+least time that a new connection has to say something: a round trip, and more on busy machines."""
 
 SILENT_S: Final = 10.0
 """A connection that was silent for so long may be closed to make room for another."""
@@ -80,9 +79,10 @@ class ZmtpRouter(Hub, RouterPump):
         self._listener = listener.sock
         self._routes: dict[bytes, Connection] = {}
         self._pauses = 0
-        """How many pauses of accepting there were in which strangers could be heard."""
+        """Number of pauses of accepting in which messages of strangers could arrive."""
         self._silent: list[Connection] = []
-        """Those that were silent for long in the sweep of ``_looked_s``, the longest last."""
+        """Connections that had been silent for long in the sweep of ``_looked_s``, the longest
+        silent one last."""
         self._looked_s = -1.0
         self._most = _most_connections(limits)
         self._service.register(self._listener.fileno(), EPOLLIN)

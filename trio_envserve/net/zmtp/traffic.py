@@ -26,7 +26,7 @@ from ..pump import Sleep
 from .connection import Connection
 
 QUANTUM_BYTES: Final = 64 * KIB
-"""So much of each turn of a connection costs it nothing."""
+"""Bytes of each turn of a connection that are not charged."""
 
 DEBT_MOST_BYTES: Final = MIB
 """More than this is forgiven: after one large body its sender is heavy for 16 turns."""

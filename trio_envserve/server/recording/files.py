@@ -92,7 +92,7 @@ class Recorder:
 
     def __init__(self, fd: int, tape: Tape, flush_s: float) -> None:
         self.tape = tape
-        """Where the inputs go."""
+        """Tape that records the inputs."""
         self._fd = fd
         self._flush_s = flush_s
         self._full = trio.lowlevel.ParkingLot()
@@ -102,7 +102,7 @@ class Recorder:
         tape.full = self._full.unpark_all
 
     async def keep_writing(self) -> None:
-        """Until it is cancelled."""
+        """Write the tape to the file until cancelled."""
         while True:
             with trio.move_on_after(self._flush_s):
                 await self._full.park()

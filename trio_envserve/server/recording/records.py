@@ -115,7 +115,7 @@ def mark_of(record: Sequence[Any]) -> list[Any]:
 
 
 def about_of(record: Any) -> dict[str, Any]:
-    """What a header says of its server.  ValueError if it is the header of something else."""
+    """The header's record of its server.  ValueError if it is no header of a recording."""
     if type(record) is not list or len(record) < 3 or record[:2] != [HEADER, NAME]:
         raise ValueError("is no recording")
     if record[2] != FORMAT:
@@ -176,7 +176,8 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "Sequence[int]": lambda numbers: list(map(_exactly(int), numbers)),
     "Sequence[Body]": _frames, "Collection[Epoch]": lambda ids: list(map(_exactly(bytes), ids)),
 }  # fmt: skip
-"""By the type of a field, as it is written: how it is read; raises if it is not right."""
+"""Readers of field values, by the type of the field as it is written; each raises for a wrong
+value."""
 
 _FIELDS: dict[int, list[Callable[[Any], Any]]] = {
     code: [_READ[hint.__forward_arg__] for hint in cls.__annotations__.values()]
@@ -230,7 +231,7 @@ class EffectsHash:
 
 
 def slots_of(noted: Any) -> int | WorkerRange:
-    """How many slots a router was made with.  Raises ConfigError."""
+    """Number of slots with which a router was made.  Raises ConfigError."""
     return noted if type(noted) is int else WorkerRange.of(str(noted))
 
 

@@ -51,7 +51,8 @@ class Tape:
         slots: int | WorkerRange, heartbeats: bool, bodies: bool = False, about: Mapping[str, Any],
     ) -> None:  # fmt: skip
         self.stopped: str | None = None
-        """Why nothing is noted any more, empty if the server has ended; None while it is."""
+        """Reason for which recording has stopped, empty if the server has ended; None while it goes
+        on."""
         self.step = 0
         self.full: Callable[[], object] = lambda: None
         """Called when much waits to be drained."""
