@@ -30,8 +30,8 @@ _NUMBER: Final = re.compile(r"[0-9]{1,18}")
 
 
 @final
-class Scrapes:
-    """Answers scrapes."""
+class About:
+    """Answers what is asked about the server."""
 
     def __init__(
         self, client: Client, limits: HttpLimits, counts: Callable[[], DoorCounts]
@@ -41,7 +41,7 @@ class Scrapes:
         self._counts = counts
         self._exposition = _exposition()
 
-    async def answer(self, exchange: Exchange) -> None:
+    async def metrics(self, exchange: Exchange) -> None:
         """All metrics, in the form that is asked for."""
         exposition = self._exposition
         if exposition is None:
@@ -61,26 +61,8 @@ class Scrapes:
         except EnvServeError:
             return None  # it is gone, or no server of this kind: the door's own are told
 
-
-def _exposition() -> Exposition | None:
-    """None without the extra.  Loaded when a door opens: it takes longer than a turn may."""
-    try:
-        from .exposition import Exposition
-    except ImportError:
-        return None
-    return Exposition()
-
-
-@final
-class Stragglers:
-    """Answers which executions run."""
-
-    def __init__(self, client: Client, limits: HttpLimits) -> None:
-        self._client = client
-        self._limits = limits
-
-    async def answer(self, exchange: Exchange) -> None:
-        """A page of them, as :meth:`.Client.list_running` returns it."""
+    async def running(self, exchange: Exchange) -> None:
+        """A page of what runs, the oldest first, as :meth:`.Client.list_running` returns it."""
         query = read_query(exchange.query, ("sort", "first"))
         if query.get("sort", "age") != "age":
             raise Problem("bad-request", "sort is age: the oldest first")
@@ -110,3 +92,12 @@ class Stragglers:
             return await self._client.list_running(first=first, timeout_s=self._limits.scrape_s)
         except EnvServeError as error:
             raise Problem("not-ready", str(error), LATER) from None
+
+
+def _exposition() -> Exposition | None:
+    """None without the extra.  Loaded when a door opens: it takes longer than a turn may."""
+    try:
+        from .exposition import Exposition
+    except ImportError:
+        return None
+    return Exposition()

@@ -29,7 +29,7 @@ from ...core.errors import CallError, ConfigError
 from ...core.health import Health, ServerStatus
 from ...net import unwrap_single
 from ..bounds import Bound
-from .about import Scrapes, Stragglers
+from .about import About
 from .answers import encoded, later, line, problem_for, record, refuse
 from .bodies import CBOR, JSON, LINES, Codec, accepted, body_type, to_json
 from .connections import Unread
@@ -149,8 +149,7 @@ class HttpApp:
         self._bodies = Bound(limits.bodies_bytes)
         self._rows = Rows(client, keyed, codec, self._calls, self._bodies, limits, rows)
         self._asks_ready = trio.Lock()
-        self._scrapes = Scrapes(client, limits, self._counts)
-        self._stragglers = Stragglers(client, limits)
+        self._about = About(client, limits, self._counts)
         self._answers: Counter[int] = Counter()
         """By status."""
         self.peers: Sized = ()
@@ -160,15 +159,15 @@ class HttpApp:
             ("/readyz", "GET"): self._readyz,
             ("/", "GET"): live.page,
             ("/v1/events", "GET"): live.events,
-            ("/v1/running", "GET"): self._stragglers.answer,
-            ("/v1/stack", "GET"): self._stragglers.stack,
+            ("/v1/running", "GET"): self._about.running,
+            ("/v1/stack", "GET"): self._about.stack,
             ("/v1/openapi.json", "GET"): self._openapi,
             ("/v1/rollouts", "POST"): self._rollout,
             (KEY_PATH, "GET"): self._attach,
             (KEY_PATH, "DELETE"): self._forget,
             ("/v1/batches", "POST"): self._batch,
             ("/run", "POST"): self._rows.answer,
-            ("/metrics", "GET"): self._scrapes.answer,
+            ("/metrics", "GET"): self._about.metrics,
         }
         assert {(path, method) for path in PATHS for method in PATHS[path]} == set(self._handlers)
 
@@ -249,7 +248,7 @@ class HttpApp:
             async with self._asks_ready:  # whoever else asks needs no token
                 if self._client.health().health is Health.HEALTHY:
                     return True
-                stats = await self._scrapes.stats()
+                stats = await self._about.stats()
                 return stats is not None and stats.status is ServerStatus.READY
         return False
 

@@ -71,9 +71,6 @@ class Live:
         self._changed = trio.lowlevel.ParkingLot()
         self._over = False
 
-    def __len__(self) -> int:
-        return self._viewers
-
     def close(self) -> None:
         """End what the viewers are sent."""
         self._over = True

@@ -342,9 +342,6 @@ class Runs:
         self.not_understood = 0
         """Messages that were dropped."""
 
-    def __len__(self) -> int:
-        return len(self._runs)
-
     def find(self, name: bytes) -> Run | None:
         """The run with this id, if it is not over."""
         return self._runs.get(name)
