@@ -1,5 +1,6 @@
 """The one class of process: started, told, stopped, killed, started again where it was."""
 
+import os
 import signal
 import sys
 
@@ -8,7 +9,7 @@ import trio
 
 from tests.rig import echo
 from trio_envserve.core.errors import ServerStartError
-from trio_envserve.lab.processes import Process, program
+from trio_envserve.lab.processes import Process, program, serve_process
 
 pytestmark = pytest.mark.real
 
@@ -44,6 +45,16 @@ async def test_process_that_is_killed_starts_again_and_hears_the_next_order():
         assert process.pid != first
         assert process.lives == 2
         assert (await process.ask({"do": "that"}))["do"] == "that"
+
+
+async def test_server_that_is_killed_comes_back_at_its_address(tmp_path):
+    async with serve_process("arithmetic", tmp_path, workers=0, cwd=tmp_path) as server:
+        address = server.said["address"]
+        await server.kill()
+        await server.start()
+        assert server.said["address"] == address
+        assert server.said["pid"] == server.pid
+        assert os.getpgid(server.pid) == server.pid, "it leads a group of its own"
 
 
 async def test_process_that_is_stopped_ends_with_its_context():
