@@ -54,9 +54,6 @@ class Run(Log):
     def stand_still(self) -> None:
         self.events = [each for each in self.events if each["at_s"] != 21]
 
-    def try_nothing(self) -> None:
-        self.events = [self.events[0], self.events[-1]]
-
     def found(self, folder: Path, **options: Any) -> dict[str, Any]:
         return judge(self.written(folder / "events.jsonl"), **options)
 
@@ -100,12 +97,8 @@ CHANGES: dict[str, tuple[Any, ...]] = {
     "reconnection now and then": ("", do.change("phase", {"connections": 4}, connections=1)),
     "attack that was never made": ("attacked", UNMADE),
     "attack that was not made after a loss": ("survived", UNMADE, do.victim("ended")),
-    "call without an answer": ("G9", do.without("told", request="front-1/7")),
     "wrong answer": ("G3", do.change("told", {"right": False}, request="front-1/0")),
-    "second start": ("G1 G2 G3", do.began(14.5, "front-1/0", "p1", "again", "alive")),
-    "start that nobody asked for": ("G2", do.began(11.5, "x", "p1", "again", "none")),
     "run without an end": ("shown", do.without("phase", "end")),
-    "run in which nothing was tried": ("shown", do.try_nothing()),
     "log that cannot be read": ("log", do.add(60, "nonsense", "twins")),
 }
 # fmt: on

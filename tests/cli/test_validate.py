@@ -367,11 +367,6 @@ async def test_what_is_written_runs_as_it_is(tmp_path: Path):
     tested = python(tmp_path, "pytest", "-q", "-p", "no:cacheprovider", ".")
     assert tested.returncode == 0, tested.stdout
     assert "3 passed" in tested.stdout
-    for model, reward in (("oracle", 1.0), ("random", 0.0)):
-        done = await run(tmp_path, "eval", environment, "-n", "10", "--model", model, "--json")
-        assert done.code == 0, done.err
-        assert done.last["results"] == done.last["usage"]["calls"] == 10
-        assert (done.last["mean_reward"] == 1.0) == (reward == 1.0)
     done = await run(tmp_path, "validate", environment, "--strict", "--json")
     wrong = {each["check"] for each in done.last["checks"] if each["finding"] != "ok"}
     assert wrong <= {"event loop"}, done.last  # a machine that stands still holds it, too

@@ -150,22 +150,15 @@ def test_the_looking_glass_sees_a_name():
 # -- records of options ----------------------------------------------------------
 
 
-def keywords(function, *without):
+def test_the_record_of_options_has_what_a_call_takes():
+    function = Client.outcome
     found = typing.get_type_hints(inspect.unwrap(function))
-    names = [
-        parameter.name
-        for parameter in inspect.signature(function).parameters.values()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and parameter.name not in without
-    ]
-    return {name: found[name] for name in names}
-
-
-@pytest.mark.parametrize(
-    ("record", "function", "without"),
-    [(CallOptions, Client.outcome, ("kind",))],
-)
-def test_the_records_of_options_have_what_the_functions_take(record, function, without):
-    assert typing.get_type_hints(record) == keywords(function, *without)
+    named = {
+        name: found[name]
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and name != "kind"
+    }
+    assert typing.get_type_hints(CallOptions) == named
 
 
 @pytest.mark.parametrize("function", [open_server, open_client, serve])
