@@ -126,6 +126,8 @@ def test_a_host_leaves_by_draining():
     link.host.leave()
     link.second()
     assert list(link.alive) == [b"w0-1"], "what was not ready is killed"
+    link.from_router(Item(ItemKind.SPAWN, b"x", (b"i" * 16, b"0")))
+    assert not any(isinstance(each, StartWorker) for each in link.host.out)
     assert link.pool.lives[b"w0-1"].phase is Phase.RETIRING
     link.dies(b"w0-1", "it retired")
     link.settle()
@@ -165,13 +167,6 @@ def test_a_host_whose_worker_ended_before_it_did_broke_the_environment(what):
     link.second(2)
     assert not link.pool.is_broken(), "another host may join, as before it came"
     assert not link.pool.is_broken_for_good()
-
-
-def test_a_leaving_host_starts_nothing():
-    link = joined()
-    link.host.is_leaving = True
-    link.from_router(Item(ItemKind.SPAWN, b"x", (b"i" * 16, b"0")))
-    assert not any(isinstance(each, StartWorker) for each in link.host.out)
 
 
 def test_a_host_whose_workers_all_failed_at_once_told_nobody_that_the_environment_is_broken():

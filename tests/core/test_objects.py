@@ -50,11 +50,6 @@ def test_vectors(value, data):
     assert back(value) == value
 
 
-def test_offsets_are_kept_and_naive_stays_naive():
-    assert back(datetime.datetime(2020, 1, 1, tzinfo=CET)).utcoffset() == CET.utcoffset(None)
-    assert back(datetime.datetime(2020, 1, 1)).tzinfo is None  # noqa: DTZ001  # the point
-
-
 class Odd(datetime.tzinfo):
     """Neither aware nor plainly naive."""
 
@@ -73,7 +68,9 @@ class NotATime(datetime.datetime):
         return "NaT"
 
 
-def test_unusual_datetimes():
+def test_offsets_are_kept_naive_stays_naive_and_subclasses_are_plain():
+    assert back(datetime.datetime(2020, 1, 1, tzinfo=CET)).utcoffset() == CET.utcoffset(None)
+    assert back(datetime.datetime(2020, 1, 1)).tzinfo is None  # noqa: DTZ001  # the point
     odd = datetime.datetime(2020, 1, 1, tzinfo=Odd())
     assert back(odd) == odd.replace(tzinfo=None)
     stamp = Stamp(2020, 1, 1, tzinfo=UTC)
@@ -194,13 +191,10 @@ def test_a_record_that_contains_itself():
     assert caught.value.type_name.endswith("Message")
 
 
-def test_records_are_no_keys():
+def test_records_are_no_keys_and_their_classes_no_records():
     for value in ({Key(1): 1}, {(Key(1),)}):
         with pytest.raises(EncodingError, match="cannot be a key"):
             encode(value)
-
-
-def test_classes_are_no_records():
     for kind in (Message, Step, Model, Color):
         with pytest.raises(EncodingError, match="no encoding"):
             encode(kind)
