@@ -119,6 +119,20 @@ async def test_what_has_arrived_is_taken_in_before_a_tick_says_how_late_it_is(
 # -- what it says ------------------------------------------------------------------
 
 
+@virtual
+async def test_where_a_rollout_of_this_process_stands_is_told_at_once() -> None:
+    async with pair(Probe()) as (_, client), trio.open_nursery() as nursery:
+        nursery.start_soon(client.outcome, ["a", "wait"])
+        await trio.sleep(1)
+        (running,) = (await client.list_running()).running
+        began_s = trio.current_time()
+        text = await client.stack(running.number)
+        assert trio.current_time() == began_s
+        assert text is not None
+        assert "await self.gate.wait()" in text
+        nursery.cancel_scope.cancel()
+
+
 @pytest.mark.real
 async def test_where_a_rollout_of_a_process_stands_is_told_with_its_next_heartbeat(judge):
     with trio.fail_after(PATIENCE_S):
