@@ -18,7 +18,7 @@ import pytest
 import trio
 
 from tests.doors.http.door import HANG_S, open_door
-from tests.doors.http.test_runs import cutting_proxy
+from tests.doors.http.test_rows import cutting_proxy
 
 PYTHON = os.environ.get("TRIO_ENVSERVE_NEMO_GYM_PYTHON", "")
 CLIENT = Path(__file__).with_name("nemo_gym_client.py")
