@@ -266,7 +266,7 @@ async def strike(seed: int, stage: Path, folder: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "seed", [pytest.param(seed, marks=[pytest.mark.slow] * (seed >= 6)) for seed in range(50)]
+    "seed", [pytest.param(seed, marks=[pytest.mark.slow] * (seed >= 3)) for seed in range(50)]
 )
 async def test_signal_at_a_random_moment_leaves_nothing(seed: int, tmp_path: Path, folder: str):
     await strike(seed, tmp_path, folder)

@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("rich")
 
 from rich.console import Console
+from trio.testing import MockClock
 
 from tests.core.helpers import Pair
 from trio_envserve.cli.live import Seen, view
@@ -55,7 +56,7 @@ def text_of(seen: Seen) -> str:
     return console.export_text()
 
 
-async def test_model_calls_and_tokens_are_those_since_the_evaluation_began():
+async def test_model_calls_and_tokens_are_those_since_the_evaluation_began(mock_clock: MockClock):
     seen = Seen({"calls": 5, "retries": 1, "prompt_tokens": 100})
     assert "model calls" not in text_of(seen)
     usage = {"calls": 1205, "failed": 2, "retries": 4, "prompt_tokens": 5100}
