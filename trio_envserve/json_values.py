@@ -235,11 +235,11 @@ class Malformed(ValueError):
 
 
 def restored(value: Any, *, strict: bool = False, pause: Pause | None = None) -> Any:
-    """The value of parsed JSON: bytes are bytes again, arrays numpy's where numpy is
-    there.  What cannot be told (dates, ``$text``) stays text.
+    """The value of parsed JSON: bytes are bytes again, arrays numpy's where numpy is there.  Text
+    whose type cannot be known (dates, ``$text``) stays text.
 
-    What is malformed stays as it is.  With ``strict`` it raises :class:`Malformed`, and
-    so does an array where numpy is missing.  ``pause`` is called now and then.
+    Malformed text stays as it is.  With ``strict`` it raises :class:`Malformed`, and so does an
+    array where numpy is missing.  ``pause`` is called now and then.
     """
     if not isinstance(value, (list, dict)):
         return value

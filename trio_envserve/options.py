@@ -127,7 +127,7 @@ def option(default: Any, help: str, **about: Any) -> Any:
 
     Args:
         default: Its default, or ``dict`` for an empty one.
-        help: What it does.
+        help: The text of the help.
         **about: Further fields of :class:`Option`.
     """
     metadata = {_KEY: {"help": help, **about}}

@@ -7,13 +7,13 @@ here does that, and nothing here imports OpenTelemetry: if nobody else has, ther
 provider (:func:`tracer`), and there are no spans.  Our own processes set one up where they
 are told to (:mod:`.otlp`).
 
-From process to process a span is its *traceparent*, 55 characters of W3C's Trace Context.
-Who keeps no traces, or not this one, passes it on unchanged.  A traceparent says whether
-its trace is kept (*sampled*), and all below it follow that.
+From process to process a span is its *traceparent*, 55 characters of W3C's Trace Context. A process
+that keeps no traces, or not this one, passes it on unchanged.  A traceparent says whether its trace
+is kept (*sampled*), and all below it follow that.
 
-A provider, its sampler and its processors are code of the program around.  What they raise
-costs a span and a line in the log, and nothing else; and names and texts are cut, since they
-wait in a queue that is bounded in spans only.
+A provider, its sampler and its processors are code of the program around.  An exception of theirs
+costs a span and a line in the log, and nothing else.  Names and texts are cut, since they wait in a
+queue that is bounded in spans only.
 
 Inside a process the innermost span is a context variable (:func:`here`), set with
 :func:`below`, and OpenTelemetry's own is set along with it, so that spans which other code

@@ -96,9 +96,9 @@ class Tree(NamedTuple):
         return [end for pid, end in both if os.getpgid(pid) == group]
 
     def everything(self) -> list[int]:
-        """The keeper and all that is below it."""
-        keeper = int(status_of(self.guard.pid, "PPid"))
-        found, below = [keeper], children(keeper)
+        """The reaper and all that is below it."""
+        reaper = int(status_of(self.guard.pid, "PPid"))
+        found, below = [reaper], children(reaper)
         while below:
             found.append(below.pop())
             below += children(found[-1])
@@ -133,7 +133,7 @@ async def has_died_stopped(held_up: str, after_s: float) -> bool:
         all_stopped = boot_s() < deadline_s
         await dead([tree.ended[tree.pids.index(tree.process.pid)]])
         assert boot_s() >= deadline_s
-        # What the worker has started is stopped still: the keeper ends it when it goes on.
+        # What the worker has started is stopped still: the reaper ends it when it goes on.
         with contextlib.suppress(ProcessLookupError):  # it was over before
             os.kill(pids[0], signal.SIGCONT)
         await dead(tree.ended)
@@ -164,9 +164,9 @@ async def test_a_guard_that_is_killed_takes_all_with_it(held_up):
 async def test_a_keeper_that_is_killed_takes_the_workers_with_it(held_up):
     with trio.fail_after(PATIENCE_S):
         async with open_tree(held_up) as tree:
-            keeper = int(status_of(tree.guard.pid, "PPid"))
+            reaper = int(status_of(tree.guard.pid, "PPid"))
             own = tree.own_group()
-            os.kill(keeper, signal.SIGKILL)
+            os.kill(reaper, signal.SIGKILL)
             await dead(own)
             # Nobody looks after those that have left the worker's group; so it is not said
             # that all is dead, as long as they live.

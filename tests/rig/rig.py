@@ -240,7 +240,7 @@ class Rig:
         for host in self.hosts.values():
             if host.living:
                 of_host = OfHost.at(self.folder, host.pid)
-                known |= dict.fromkeys(of_host.keepers, "keeper")
+                known |= dict.fromkeys(of_host.reapers, "reaper")
                 known |= dict.fromkeys(of_host.guards, "host guard")
                 known[host.pid] = "host"
         known |= {each.process.pid: "client" for each in self.clients if each.process.living}

@@ -6,7 +6,7 @@ Everything is read from ``/proc``.  A process belongs to a run if it works in it
 working directory is inherited, and is the kernel's own record, so what was left behind by a
 process that is dead is found too, whoever its parent is now.  Servers, hosts and clients are
 known by their ids; a process that leads its own group is a worker, and one that does not is the
-guard in a worker's group.  A host has a keeper and a guard besides.
+guard in a worker's group.  A host has a reaper and a guard besides.
 
 A sample adds up descriptors and threads over all processes of one kind, and has the largest
 resident memory among them.  A process that ends while it is looked at counts as one that is not
@@ -90,7 +90,7 @@ def processes_in(folder: Path) -> list[Held]:
 class OfHost(NamedTuple):
     """The processes that a host has started, by their ids."""
 
-    keepers: list[int]
+    reapers: list[int]
     guards: list[int]
     """The parents of its workers."""
     workers: list[int]
@@ -99,10 +99,10 @@ class OfHost(NamedTuple):
     def at(cls, folder: Path, host: int) -> OfHost:
         """Each is a child of the one before; workers lead groups of their own."""
         found = processes_in(folder)
-        keepers = [held.pid for held in found if held.parent == host]
-        # What its workers leave behind is the keeper's child, too.
-        guards = [held.pid for held in found if held.parent == held.group in keepers]
-        return cls(keepers, guards, [held.pid for held in found if held.parent in guards])
+        reapers = [held.pid for held in found if held.parent == host]
+        # What its workers leave behind is the reaper's child, too.
+        guards = [held.pid for held in found if held.parent == held.group in reapers]
+        return cls(reapers, guards, [held.pid for held in found if held.parent in guards])
 
 
 def workers_of(folder: Path, pid: int, *, hosted: bool) -> list[int]:

@@ -107,8 +107,8 @@ def test_sockets_and_locks_are_counted(tmp_path: Path, monkeypatch: pytest.Monke
 
 @needs_proc
 @pytest.mark.real
-def test_keeper_and_guard_of_a_host_are_told_from_its_workers(tmp_path: Path) -> None:
-    """The keeper leads a group, and the guard is in it; each worker leads its own."""
+def test_reaper_and_guard_of_a_host_are_told_from_its_workers(tmp_path: Path) -> None:
+    """The reaper leads a group, and the guard is in it; each worker leads its own."""
     (tmp_path / "tree.py").write_text(
         "import os, subprocess, sys\n"
         "depth = int(sys.argv[1])\n"
@@ -127,9 +127,9 @@ def test_keeper_and_guard_of_a_host_are_told_from_its_workers(tmp_path: Path) ->
     assert host.stdout is not None
     try:
         assert [host.stdout.readline() for _ in range(2)] == [b"up\n", b"up\n"]
-        (keeper,), (guard,), workers = OfHost.at(tmp_path, host.pid)
+        (reaper,), (guard,), workers = OfHost.at(tmp_path, host.pid)
         parents = {held.pid: held.parent for held in processes_in(tmp_path)}
-        assert (parents[keeper], parents[guard]) == (host.pid, keeper)
+        assert (parents[reaper], parents[guard]) == (host.pid, reaper)
         assert [parents[worker] for worker in workers] == [guard, guard]
         assert workers_of(tmp_path, host.pid, hosted=True) == workers
     finally:

@@ -149,7 +149,7 @@ class Fuzz(Asked):
         return BaseTally() if self.protocol else Tally()
 
     def named(self, seed: int) -> dict[str, Any]:
-        """What the figures say of the target and of a run of it."""
+        """Names of the target, and of a run of it, in the figures."""
         if self.protocol:
             return {"protocol": self.protocol}
         return {"harsh": is_harsh(seed, always=self.harsh)}

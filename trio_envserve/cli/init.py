@@ -102,7 +102,7 @@ async def init(asked: Init, stop: Stop) -> Result:
       trio-envserve init reverse
       trio-envserve eval reverse.py:Reverse -n 20 --model oracle
 
-    Both run as they are; change them. What is there already is not overwritten.
+    Both run as they are; change them. Existing files are not overwritten.
 
     With --json, the last line of standard output has files (their names) and environment
     (what to give to `eval` and `serve`).

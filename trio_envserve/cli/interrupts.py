@@ -7,10 +7,10 @@ shows a traceback.  Before the loop takes the signals over, nothing has been sta
 that must be cleaned up, so a signal simply ends the process.  Once the work is done
 and only the last line is left to print, the first signal has nothing to stop.
 
-In between, trio's receiver gets the signals.  :meth:`Interrupts.count` stands before
-it, so that a third signal ends the process even if environment code blocks the loop
-(``--workers 0``).  The same signal twice within a moment counts as one: ``timeout``
-sends it to the process and to its process group.
+In between, trio's receiver gets the signals.  :meth:`Interrupts.count` stands before it, so that a
+third signal ends the process even if environment code blocks the loop (``--workers 0``).  A signal
+that comes twice within a moment counts once: ``timeout`` sends it to the process and to its process
+group.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The progress of an evaluation, for people: a live view on a terminal, a line now and
 then everywhere else.
 
-The view is drawn by a task, four times a second, from what the evaluation counts.  What
-runs on each worker, and what model calls have come to, is the server's to say, and is asked
-for once a second.
+The view is drawn by a task, four times a second, from what the evaluation counts.  The executions
+on each worker, and the totals of model calls, are the server's figures, and are asked for once a
+second.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Seen:
     usage: dict[str, float] = dataclasses.field(default_factory=dict)
     """The totals of its model calls since then."""
     waits: str = ""
-    """What the oldest waiting rollout waits for."""
+    """Text on the thing for which the oldest waiting rollout waits."""
 
     def take(self, stats: ServerStats) -> None:
         """Take what it says now."""
@@ -85,7 +85,7 @@ async def _keep_saying(evaluation: Evaluation, client: Client, stream: TextIO) -
 
 
 async def _waits(client: Client) -> str:
-    """What the oldest rollout that waits is waiting for; empty if none is known."""
+    """Text on the thing for which the oldest waiting rollout waits; empty if none is known."""
     try:
         page = await client.list_running(timeout_s=ASKED_EVERY_S)
     except EnvServeError:

@@ -7,7 +7,7 @@ often it wants to hear of a service.  :meth:`Manager.tell` is called by a task i
 server's own loop, so a loop that is held tells nothing, and systemd ends the service.
 It is called until the server has closed, so no drain is too long for the watchdog.
 
-A send never waits.  What the manager has no room for is sent again with the next beat.
+A send never waits.  A message that the manager cannot take is sent again with the next beat.
 """
 
 from __future__ import annotations

@@ -149,13 +149,13 @@ def encode(
     value: object, *, root: str = "value", limits: WireLimits = DEFAULT_LIMITS,
     at_once: bool = False, pause: Callable[[], None] | None = None, sort_keys: bool = False,
 ) -> bytes:  # fmt: skip
-    """The body for ``value``.  The same value gives the same bytes; with ``sort_keys`` also
-    if its dicts were filled in another order.
+    """The body for ``value``.  Equal values give equal bytes if their dicts were filled in one
+    order; with ``sort_keys`` in any.
 
-    ``root`` is what error messages call the value itself.  Raises
-    :class:`EncodingError` if there is something without an encoding in it, if
-    it contains itself, or if it exceeds ``limits.depth``, ``limits.items`` or
-    ``limits.keys``.  What can be encoded can be decoded under the same limits.
+    ``root`` is what error messages call the value itself.  Raises :class:`EncodingError` if there
+    is something without an encoding in it, if it contains itself, or if it exceeds
+    ``limits.depth``, ``limits.items`` or ``limits.keys``.  An encoded value can be decoded under
+    equal limits.
 
     ``at_once`` raises :class:`TooMuchWork` instead of taking long, unless code of
     the value's classes has run.  With ``pause`` it is encoded in pieces, and
@@ -327,7 +327,7 @@ def _in_pieces(
 
 
 class _Accepted(dict[int, Any]):
-    """The decoders of tags.  What is missing is cbor2's, or refused."""
+    """The decoders of tags.  A tag without an entry is decoded by cbor2, or refused."""
 
     def __missing__(self, tag: int) -> NoReturn:
         if tag in _BUILT_IN:

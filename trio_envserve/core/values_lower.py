@@ -2,11 +2,10 @@
 
 Theory of operation
 -------------------
-:class:`Lowering` walks a value once.  It looks at the types of a container's
-members in one sweep; a container is passed on itself if all its members are,
-and is rebuilt with its members lowered if not.  What comes out are exact dicts,
-lists, tuples, scalars, byte strings and CBOR tags: nothing on which the encoder
-would decide anything by itself, and never deeper than the limit.
+:class:`Lowering` walks a value once.  It looks at the types of a container's members in one sweep;
+a container is passed on itself if all its members are, and is rebuilt with its members lowered if
+not.  The result consists of exact dicts, lists, tuples, scalars, byte strings and CBOR tags:
+nothing about which the encoder would decide by itself, and never deeper than the limit.
 
 Byte strings and arrays that are large make their containers come out as
 :class:`Pieces`: encoded parts that only have to be joined, among them the large

@@ -8,8 +8,8 @@ a body can be priced before anything of it is decoded.  Each item also costs the
 in the list or map that it stands in, a ninth more than a pointer, since lists are
 made with room to grow.
 
-The same prices hold on every machine and version (they were measured on CPython 3.11
-for 64 bits), so that a body is taken everywhere or nowhere.
+The prices are equal on every machine and version (they were measured on CPython 3.11 for 64 bits),
+so that a body is taken everywhere or nowhere.
 """
 
 from __future__ import annotations

@@ -17,11 +17,10 @@ This is the shape of TRL's ``environment_factory``::
         def get_reward(self):             # optional: a number, or named numbers
             return self.counter == 3
 
-The loop asks the model with the tools, calls what it asks for, and ends when it asks for
-none, or after ``max_turns`` answers.  The model is told of a name that no tool has, of
-wrong arguments, of an ``Exception`` of a tool, and of a tool that takes longer than
-``tool_timeout_s``.  What ``reset``, ``get_reward``, ``next_message`` and ``oracle`` raise
-is a failed rollout.
+The loop asks the model with the tools, calls what it asks for, and ends when it asks for none, or
+after ``max_turns`` answers.  The model is told of a name that no tool has, of wrong arguments, of
+an ``Exception`` of a tool, and of a tool that takes longer than ``tool_timeout_s``.  An exception
+of ``reset``, ``get_reward``, ``next_message`` or ``oracle`` fails the rollout.
 
 All plain methods of an object, ``__init__`` among them, run in one thread, its own
 (:mod:`.methods`); coroutines run on the loop.  If ``reset``, the tools, ``get_reward``,

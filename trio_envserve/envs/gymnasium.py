@@ -7,10 +7,10 @@ says of the actions, and the first observation; each answer is an action, and th
 message has what came of it.  It is built as a class of :mod:`.classes`: an object for
 each rollout, whose code runs in a thread.
 
-An observation becomes text by what the environment draws in text (``render_mode="ansi"``,
-if it has that), or else as JSON.  An answer becomes an action by its last number, for a
-discrete action space; else by the last JSON array in it.  What stands between
-``<action>`` and ``</action>`` goes first.  ``to_text`` and ``to_action`` replace both.
+An observation becomes text by what the environment draws in text (``render_mode="ansi"``, if it has
+that), or else as JSON.  An answer becomes an action by its last number, for a discrete action
+space; else by the last JSON array in it.  Text between ``<action>`` and ``</action>`` goes first.
+``to_text`` and ``to_action`` replace both.
 """
 
 from __future__ import annotations

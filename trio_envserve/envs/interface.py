@@ -65,7 +65,7 @@ class EnvironmentUnavailable(EnvServeError):
     counts for ``pause_after_errors``.
 
     Args:
-        why: What is down, for people.
+        why: Name of the service that is down, for people.
         retry_after_s: How long it will be down, in seconds, as far as is known; part of the
             message.
     """
@@ -131,9 +131,9 @@ class Rollout:
     usage: ModelUsage = dataclasses.field(default_factory=ModelUsage)
     """Counts what :meth:`ask` and :meth:`ask_sync` did in this attempt."""
     delta: Callable[[bytes], None] = _nobody
-    """Says one piece of the result that is to come, to a caller that follows the rollout.  May
-    be called in any thread.  It never waits, and a piece may be lost: the result has all of
-    them.  Those of a group go nowhere."""
+    """Says one piece of the result that is to come, to a caller that follows the rollout.  May be
+    called in any thread.  It never waits, and a piece may be lost: the result has all of them.
+    Deltas of a group's members are dropped."""
     note: RolloutNotes = dataclasses.field(default_factory=RolloutNotes)
     """Says how far the rollout is: ``rollout.note(turn=3, text="reads the tests")``."""
     _trace: Trace = NO_TRACE
@@ -204,7 +204,7 @@ class Rollout:
             with rollout.span("compile", files=3):
                 ...
 
-        May be used in any thread.  What the block raises is noted by its type only.
+        May be used in any thread.  Of an exception of the block only the type is noted.
 
         Args:
             name: Name of the span.
@@ -279,7 +279,7 @@ class Environment(Protocol):
         """Run one rollout; a plain or a coroutine function.
 
         Args:
-            rollout: What is asked, and the model to ask.
+            rollout: The input, and the model to ask.
         """
         ...
 

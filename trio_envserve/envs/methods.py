@@ -59,8 +59,9 @@ class PlainCalls:
     """Calls the plain methods of an object where its caller runs: in the main thread, for an
     object that needs that.
 
-    The context variables of these methods begin as those of the first caller.  What a later
-    caller has changed since (the span that it has opened, say) is there during its call.
+    The context variables of these methods begin as those of the first caller.  Variables that a
+    later caller has changed since (such as the span that it has opened) have its values during its
+    call.
     """
 
     def __init__(self) -> None:

@@ -47,9 +47,9 @@ def messages_of(params: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The messages of a request, as chat completions have them: its ``instructions``, and its
     ``input``, which is text or a list of items.
 
-    What the model once thought (items of the type ``reasoning``) stands in the message after
-    it.  Raises ``TypeError`` for an input that is neither, and ``ValueError`` for an item of
-    another kind.
+    Earlier thoughts of the model (items of the type ``reasoning``) stand in the message after them.
+    Raises ``TypeError`` for an input that is neither, and ``ValueError`` for an item of another
+    kind.
     """
     given, instructions = params.get("input"), params.get("instructions")
     messages: list[dict[str, Any]] = []

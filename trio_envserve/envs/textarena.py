@@ -2,10 +2,9 @@
 
 Theory of operation
 -------------------
-The model is one player, and other players are scripted or play at random.  What a player
-is shown is text already, and so is a move: an answer goes to the game as it is, without
-what stands between ``<think>`` and ``</think>``.  Of what the game shows, the model gets
-what is new since its last turn.
+The model is one player, and other players are scripted or play at random.  Observations and moves
+are text: an answer goes to the game as it is, without the text between ``<think>`` and
+``</think>``.  Of what the game shows, the model gets what is new since its last turn.
 
 A random player picks one of the moves that stand in square brackets in what it was shown
 last, or else in what it was shown at first; it does not repeat one that the game has

@@ -2,13 +2,13 @@
 
 Theory of operation
 -------------------
-A method is a tool by its signature and its docstring: the annotations become a JSON
-schema, the first paragraphs of the docstring say what the tool does, and its section
-``Args:`` what each argument means.  What a model cannot be told (an argument without an
-annotation, a type that JSON does not have) is refused when the class is loaded.
+A method is a tool by its signature and its docstring: the annotations become a JSON schema, the
+first paragraphs of the docstring say what the tool does, and its section ``Args:`` what each
+argument means.  Tools that cannot be described to a model (an argument without an annotation, a
+type that JSON does not have) are refused when the class is loaded.
 
-The same annotations read the model's arguments: :meth:`Tool.read` takes what the model
-wrote, tells it in words what is wrong, and gives the method the types that it declares.
+These annotations also read the model's arguments: :meth:`Tool.read` takes what the model wrote,
+tells it in words what is wrong, and gives the method the types that it declares.
 """
 
 from __future__ import annotations

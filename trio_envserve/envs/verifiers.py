@@ -11,9 +11,9 @@ The library is asyncio code, large, and needs many other packages, so it belongs
 interpreter of its own (``worker_python``); it is imported only when such an environment is
 loaded.
 
-An episode that failed is a failed rollout with the library's reason, never a reward of 0.
-What the library would have sent to its own client while the episode ran is kept: the
-state column ``deltas``.
+An episode that failed is a failed rollout with the library's reason, never a reward of 0. Messages
+that the library would have sent to its own client while the episode ran are kept in the state
+column ``deltas``.
 
 A client of the library asks by way of the door for verifiers.  Its run comes as it was
 packed, and names the task, the model and the client to ask it with; the result is what the

@@ -2,11 +2,11 @@
 
 Theory of operation
 -------------------
-An evaluation runs each of its *inputs* once or, with repeats, several times.  What came
-of one rollout is a :class:`~.records.RolloutResult`: made of an outcome as it comes, or
-of a line of a file of results (:mod:`.files`), so that an evaluation that goes on, and
-the verbs ``show`` and ``compare``, count the same things in the same way.
-:mod:`.statistics` and :mod:`.tally` turn results into figures.
+An evaluation runs each of its *inputs* once or, with repeats, several times.  The result of one
+rollout is a :class:`~.records.RolloutResult`: made of an outcome as it comes, or of a line of a
+file of results (:mod:`.files`), so that an evaluation that goes on, and the verbs ``show`` and
+``compare``, count the same things in the same way.  :mod:`.statistics` and :mod:`.tally` turn
+results into figures.
 
 Only :mod:`.run` needs trio.  The rest is synchronous: what takes long is called in a
 thread, and asks between its steps whether to go on.

@@ -2,9 +2,9 @@
 
 Theory of operation
 -------------------
-A line is written piece by piece and ends with a line end.  If it cannot be written whole
-(a full disk, an interruption), the file is cut back to the line before.  What a killed
-process left of a line is no line: readers leave it out, and who goes on with the file cuts
+A line is written piece by piece and ends with a line end.  If it cannot be written whole (a full
+disk, an interruption), the file is cut back to the line before.  A last line without its end, as a
+killed process leaves it, is no line: readers ignore it, and a writer that continues the file cuts
 it off.  One evaluation at a time has a file: it is locked.
 
 A table is a file of Parquet (the extra ``table``), which is finished by its last bytes and
@@ -13,8 +13,8 @@ the table at its end; if it is killed before, the lines are there, and it goes o
 Arrays are not text in a table: in ``value`` and ``input``, which are JSON, the ``data`` of
 an array is ``{"$part": N}``, and the bytes are the N-th member of the column ``parts``.
 
-Both are read by :func:`records`, and a single record by :func:`record_at`.  Everything here
-blocks, and is called in a thread.  What may take long calls ``check`` between its steps, which
+Both are read by :func:`records`, and a single record by :func:`record_at`.  Everything here blocks,
+and is called in a thread.  Functions that may take long call ``check`` between their steps, which
 may raise.
 """
 
@@ -422,7 +422,7 @@ def _row(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _split(value: Any, parts: list[bytes]) -> Any:
-    """The same with the bytes of arrays in ``parts``."""
+    """The record with the bytes of its arrays moved to ``parts``."""
     if isinstance(value, list):
         return [_split(item, parts) for item in value]
     if not isinstance(value, dict):

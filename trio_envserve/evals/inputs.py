@@ -2,10 +2,10 @@
 
 Theory of operation
 -------------------
-A file is read as the kind that its name says, and each input stands in it as it is handed
-to the environment.  What a reader of that kind would quietly change or drop is refused, with
-file, line and reason: a doubled key or column (the last one would win), a number that a float
-does not hold (``1e400``), a row of another length, one object around all rows or of columns.
+A file is read as the kind that its name says, and each input stands in it as it is handed to the
+environment.  Input that a reader of that kind would quietly change or drop is refused, with file,
+line and reason: a doubled key or column (the last one would win), a number that a float does not
+hold (``1e400``), a row of another length, one object around all rows or of columns.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Text of others, made harmless for a terminal.
 
-An environment, a model or a file may put anything into a name, a message or a result:
-sequences that move the cursor, set the title or answer questions, characters that turn
-the direction of writing around or break the line.  What a terminal might act on is shown
-as an escape instead.
+An environment, a model or a file may put anything into a name, a message or a result: sequences
+that move the cursor, set the title or answer questions, characters that turn the direction of
+writing around or break the line.  Characters that a terminal might act on are shown as escapes.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ def plain_text(text: str) -> str:
 
 
 def plain_line(text: str, most: int | None = None) -> str:
-    """The same on one line, of at most ``most`` characters."""
+    """The plain text on one line of at most ``most`` characters."""
     if most is not None and len(text) > most:
         text = text[: most - 1] + "…"
     return plain_text(text).replace("\n", "\\n").replace("\t", " ")

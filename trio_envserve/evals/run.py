@@ -8,16 +8,16 @@ written.  What has been taken is held until then, so whenever the evaluation is 
 nothing of what came is lost: what is left is written in a last moment (``LAST_S``), and
 the line that this cuts short is taken back.
 
-If a result cannot be written, the evaluation stops: whatever else came would be lost.
-What has come by then is counted all the same.
+If a result cannot be written, the evaluation stops: whatever else came would be lost. Outcomes that
+have arrived by then are counted all the same.
 
-What an evaluation with a name has asked for once, it never asks to run again.  A rollout has the
-key ``NAME/INDEX/REPEAT``, and a group ``NAME/INDEX/group``.  So an evaluation that was killed
-and is started again joins what runs, and takes what there is from the server.  An error is an
-outcome, too, and its key is answered with it for ever.  What is to run again after one therefore
+An evaluation with a name never asks twice for the run of one rollout.  A rollout has the key
+``NAME/INDEX/REPEAT``, and a group ``NAME/INDEX/group``.  So an evaluation that was killed and is
+started again joins what runs, and takes what there is from the server.  An error is an outcome,
+too, and its key is answered with it for ever.  A rollout that is to run again after one therefore
 gets another key: ``NAME/INDEX/REPEAT/again-1``.  Its number is how often the file of results was
-told an outcome; so it stays the same until that of this key is in the file, whenever the
-evaluation is killed.
+told an outcome; so it stays the same until that of this key is in the file, whenever the evaluation
+is killed.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def check_name(name: str) -> str:
 
 
 def is_told(result: RolloutResult) -> bool:
-    """Whether a result is what became of its key.  Otherwise the server did not say, and may
-    be asked again: with a journal it knows.  What never ran has no outcome."""
+    """Whether a result is what became of its key.  Otherwise the server did not say, and may be
+    asked again: with a journal it knows.  A rollout that never ran has no outcome."""
     failure = result.failure
     return failure is None or not (result.did_not_run or failure.kind in _NOT_TOLD)
 
@@ -294,7 +294,8 @@ class Evaluation:
             self._count(self._taken.popleft()[1])
 
     async def _write(self) -> None:
-        """Write and count what has been taken.  What a cancel interrupts stays taken."""
+        """Write and count what has been taken.  A rollout whose wait a cancel interrupts stays
+        taken."""
         batch = list(self._taken)
         written = 0
 

@@ -7,9 +7,9 @@ still for 100 ms.  It finds hardly anything, because what the server forgets is 
 without it.  So full collections are left to a task here, which waits until few objects
 are there.
 
-Collections of young objects go on, and begin later.  What is retained under keys comes one
-by one and goes with the ticks, many at once.  With the interpreter's own threshold almost
-each of these objects would be looked at twice before it goes, which takes 4 µs for a call.
+Collections of young objects go on, and begin later.  Objects retained under keys come one by one
+and go with the ticks, many at once.  With the interpreter's own threshold almost each of these
+objects would be looked at twice before it goes, which takes 4 µs for a call.
 
 The ``serve`` command does this; an application that embeds a server decides for itself.
 """
@@ -40,7 +40,7 @@ _NEVER: Final = 2**31 - 1
 async def collect_seldom() -> NoReturn:
     """Collect garbage when few objects are there, until cancelled.
 
-    What exists at the start is taken for lasting, and not looked at again.  The settings
+    Objects that exist at the start are taken for lasting, and not looked at again.  The settings
     that were found are put back at the end.
     """
     found = gc.get_threshold()

@@ -2,24 +2,24 @@
 
 Theory of operation
 -------------------
-A host that joins a router has promised that its workers are dead by a time (the host lease,
-:mod:`~trio_envserve.core.lease`).  Its own loop cannot keep that promise: it may be held
-up, stopped, or asleep with the machine.  So the workers are children of this process, and
-its deadline is a timer of the kernel, on a clock that runs while the machine sleeps, whose
-signal is SIGKILL.  Nothing has to be scheduled for that, and a process that is stopped dies
-as well.  Its death kills the workers (the parent-death signal), stopped or not.
+A host promises its router that its workers are dead by a deadline (the host lease,
+:mod:`~trio_envserve.core.lease`).  The host's own loop cannot keep that promise: it may be held
+up, stopped, or asleep with the machine.  So the workers are children of another process, the
+guard.  The deadline is a timer of the kernel, on a clock that runs while the machine sleeps, whose
+signal is SIGKILL.  Nothing has to be scheduled for that, and a stopped process dies as well.  The
+death of the guard kills the workers (parent-death signal), stopped or not.
 
-It has one thread, which follows what the host says over one ordered channel: so a deadline
-that was said before a worker is set before that worker starts.  Without a deadline none
-starts.  The memory is locked, so that nothing waits for a disk.  A worker is killed and
-reaped here, by its number: no other process can have its id then.
+The guard has one thread, which reads the host's orders from one ordered channel: so a deadline that
+was sent before the start of a worker is set before that worker starts.  Without a deadline no
+worker starts.  The guard's memory is locked, so that nothing waits for a disk.  The guard kills and
+reaps the workers, so the id of a worker cannot belong to another process yet.
 
-The *keeper* stands between the host and the guard.  The system makes it the parent of
-whatever the guard and the workers leave behind, in any process group or session.  When the
-guard has ended, or the host, it kills all of that, and ends.  Keeper, guard and workers hold
-the end of a pipe: once that is closed, all of them are dead.
+The *reaper* stands between the host and the guard.  The kernel makes it the parent of all orphans
+of the guard and the workers, in any process group or session (child subreaper).  When the guard or
+the host has ended, the reaper kills all of these, and ends.  Reaper, guard and workers hold one end
+of a pipe: once that end is closed, all of them are dead.
 
-This module is the main program of both, and imports nothing that is large.
+This module is the main program of both, and imports nothing large.
 """
 
 from __future__ import annotations
@@ -40,11 +40,12 @@ from pathlib import Path
 from typing import Final, NoReturn, final
 
 DEADLINE, START, KILL = range(3)
-"""Messages of the host: a time in nanoseconds, the bytes of a start, nothing; each with the
-number of a worker."""
+"""Kinds of the host's messages.  Each has the number of a worker, and a value: the deadline in
+nanoseconds, the length of the record that follows, none."""
 READY, STARTED, FAILED, ENDED = range(4)
-"""Messages of the guard: its id and why its memory is not locked, then for the number of a
-worker the process id, why it did not start, how it ended."""
+"""Kinds of the guard's messages.  READY has the guard's pid, and the errno if its memory is not
+locked.  The others have the number of a worker, and its pid, the errno of the failed start, or its
+exit status."""
 
 RECORD: Final = struct.Struct("<qqq")
 """A message of either side: its kind and two numbers."""
@@ -68,8 +69,8 @@ _DEAF_TO = (
 
 
 def main() -> NoReturn:
-    """The keeper, which forks the guard.  Arguments: the numbers of the channel and of the
-    pipe, and the host's process id.  What else was inherited is held."""
+    """The reaper, which forks the guard.  Arguments: the numbers of the channel and of the pipe,
+    and the host's process id.  Other inherited descriptors stay open."""
     channel, life, parent = map(int, sys.argv[1:4])
     for number in _DEAF_TO:
         # A handler and not SIG_IGN, which workers would inherit.
@@ -79,14 +80,14 @@ def main() -> NoReturn:
         os._exit(1)
     libc = _Libc()
     libc.control(_PR_SET_CHILD_SUBREAPER, 1)
-    keeper = os.getpid()
+    reaper = os.getpid()
     woken = _wake_for_children()
     guard = os.fork()
     try:
         if guard == 0:
             os.close(host)
             libc.control(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() == keeper:
+            if os.getppid() == reaper:
                 _Guard(socket.socket(fileno=channel), life, _wake_for_children(), libc).run()
         else:
             os.close(channel)
@@ -258,7 +259,7 @@ def _kill_group(pid: int) -> None:
             send(pid, signal.SIGKILL)
 
 
-# -- the keeper -----------------------------------------------------------------------
+# -- the reaper -----------------------------------------------------------------------
 
 
 def _keep(host: int, guard: int, woken: int) -> None:

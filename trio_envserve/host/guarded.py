@@ -1,12 +1,12 @@
-"""Worker processes whose parent is a guard (:mod:`.guard`), seen from the host.
+"""The host's end of a guard (:mod:`.guard`) and of the worker processes that it starts.
 
 Theory of operation
 -------------------
-The host says what is to be done over one ordered channel, and never waits for the guard: a
-guard that is stopped holds up no loop.  What cannot be sent at once is sent by a task.
+The host sends its orders over one ordered channel and never waits for the guard, so a stopped guard
+holds up no loop.  Bytes that cannot be sent at once are sent by a task.
 
-A worker has ended when the guard has reaped it; or, once the guard itself is dead, when no
-process of its tree is left: then the pipe that all of them hold is closed.
+A worker has ended when the guard has reaped it, or, once the guard itself is dead, when no process
+of the guard's tree is left: then the pipe that all of them hold is closed.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ GUARD_DEAD = "its guard has ended, and all workers with it"
 
 @final
 class GuardedChild:
-    """A process of the guard, as it is known here."""
+    """The host's record of a process that the guard has started."""
 
     def __init__(self) -> None:
         self.pid = 0
-        """0: not known yet."""
+        """Process id; 0 until the guard has reported it."""
         self.returncode: int | None = None
         self.how = ""
         self.ended = trio.Event()
@@ -65,7 +65,7 @@ class GuardedChild:
         return self.returncode
 
     def wait(self) -> int:
-        """Only after :attr:`ended`."""
+        """The exit status; only after :attr:`ended`."""
         assert self.returncode is not None
         return self.returncode
 
@@ -77,8 +77,7 @@ class GuardedChild:
 
 @final
 class GuardedProcess(WorkerProcess):
-    """One worker process.  Made by :meth:`Guard.start`; that it could not be started is how
-    it ended."""
+    """One worker process.  Made by :meth:`Guard.start`.  A failed start counts as its end."""
 
     def __init__(
         self, child: GuardedChild, link: socket.socket, signs: socket.socket,
@@ -98,26 +97,26 @@ class GuardedProcess(WorkerProcess):
         self._kill()
 
     async def wait(self) -> str:
-        """Wait until the guard has reaped it, or all that the guard had is dead."""
+        """Wait until the guard has reaped the process, or the guard's whole tree is dead."""
         await self._child.ended.wait()
         return self._child.how
 
 
 @final
 class Guard:
-    """A guard that runs.  Made by :func:`open_guard`."""
+    """A running guard.  Made by :func:`open_guard`."""
 
     def __init__(
-        self, keeper: subprocess.Popen[bytes], channel: socket.socket, life: socket.socket
+        self, reaper: subprocess.Popen[bytes], channel: socket.socket, life: socket.socket
     ) -> None:
         self.pid = 0
         self.unlocked = ""
         """Reason for which its memory is not locked; empty if it is locked."""
         self.ready = trio.Event()
-        """Set when it runs, or has ended."""
+        """Set when the guard runs, or has ended."""
         self.ended = trio.Event()
-        """No process of it is left."""
-        self._keeper = keeper
+        """Set when no process of the guard's tree is left."""
+        self._reaper = reaper
         self._channel = channel
         self._life = life
         self._children: dict[int, GuardedChild] = {}
@@ -128,7 +127,7 @@ class Guard:
         channel.setblocking(False)
         forget_in_children(self)
 
-    # -- what the host says ---------------------------------------------------
+    # -- orders of the host ---------------------------------------------------
 
     def set_deadline(self, boot_s: float) -> None:
         """Tell the guard the time of CLOCK_BOOTTIME by which it and all workers must be dead,
@@ -190,7 +189,7 @@ class Guard:
             except BlockingIOError:
                 self._more.set()
                 return
-            except OSError:  # it is dead: what is left of it will be told as ended
+            except OSError:  # the guard is dead: run() reports the end of all its workers
                 self._drop()
                 return
             _close(given)
@@ -211,10 +210,10 @@ class Guard:
             nursery.start_soon(self._send_later)
             nursery.start_soon(self._listen)
             await trio.lowlevel.wait_readable(self._life)
-            await wait_ended(self._keeper)
-            self._keeper.wait()
+            await wait_ended(self._reaper)
+            self._reaper.wait()
             nursery.cancel_scope.cancel()
-        # What it still said comes first: how each of them ended.
+        # The guard's last reports say how some of the workers ended.
         self._take_in()
         self._hung_up = True
         self._drop()
@@ -237,10 +236,10 @@ class Guard:
             await trio.lowlevel.wait_readable(self._channel)
 
     def _take_in(self) -> bool:
-        """Take in what the guard has said; False if it will say no more."""
+        """Read the guard's reports; False after the last one."""
         while True:
             try:
-                # Whole ones: each was sent by one call, and it is the other side that waits.
+                # Whole records only: each was sent by one call.
                 data = self._channel.recv(RECORD.size, socket.MSG_PEEK)
                 if 0 < len(data) < RECORD.size:
                     return True
@@ -251,9 +250,9 @@ class Guard:
                 return False
             if not data:
                 return False
-            self._heard(*RECORD.unpack(data))
+            self._on_report(*RECORD.unpack(data))
 
-    def _heard(self, kind: int, number: int, value: int) -> None:
+    def _on_report(self, kind: int, number: int, value: int) -> None:
         if kind == READY:
             self.pid, self.unlocked = number, os.strerror(value) if value else ""
             self._warn()
@@ -276,14 +275,14 @@ class Guard:
             )  # fmt: skip
 
     def hang_up(self) -> None:
-        """End it, and all that it has started."""
+        """End the guard and all that it has started."""
         self._hung_up = True
         self._drop()
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the guard has ended
             self._channel.shutdown(socket.SHUT_WR)
 
     def forget(self) -> None:
-        """In a forked child, and at the end: nothing of it is this process's."""
+        """Close this process's ends of the sockets: at the end, and in a forked child."""
         self._hung_up = True
         self._drop()
         self._channel.close()
@@ -292,10 +291,10 @@ class Guard:
 
 @asynccontextmanager
 async def open_guard(locks: Sequence[int] = ()) -> AsyncIterator[Guard]:
-    """A guard without a deadline, in which no worker can be started yet.  At the end of the
-    block all that it has started is dead.  Keeper and guard hold the locks, too.
+    """Open a guard without a deadline, under which no worker can start yet.  At the end of the
+    block all processes that it has started are dead.  Reaper and guard hold the locks as well.
 
-    Raises OSError if it cannot be started."""
+    Raises OSError if the guard cannot be started."""
 
     async def run(serve: Callable[[Guard], Awaitable[None]]) -> None:
         guard = start_guard(locks)
@@ -320,8 +319,8 @@ async def open_guard(locks: Sequence[int] = ()) -> AsyncIterator[Guard]:
 
 
 def start_guard(locks: Sequence[int] = ()) -> Guard:
-    """A guard whose :meth:`Guard.run` is still to be run; it takes what is said already.
-    Raises OSError."""
+    """Start a guard, which accepts orders at once; the caller runs :meth:`Guard.run`.  Raises
+    OSError."""
     with ExitStack() as kept, ExitStack() as given:
         channel, other = socket.socketpair()
         kept.enter_context(channel)
@@ -331,14 +330,14 @@ def start_guard(locks: Sequence[int] = ()) -> Guard:
             given.enter_context(theirs)
         numbers = [beyond_standard(each.fileno(), given) for each in (other, held)]
         inherited = [*numbers, *(beyond_standard(lock, given) for lock in locks)]
-        keeper = subprocess.Popen(
+        reaper = subprocess.Popen(
             [sys.executable, "-P", "-c", _BOOT, ROOT, *map(str, numbers), str(os.getpid())],
             stdin=subprocess.DEVNULL,
             process_group=0,
             pass_fds=inherited,
         )
         kept.pop_all()
-    return Guard(keeper, channel, life)
+    return Guard(reaper, channel, life)
 
 
 def _close(given: Sequence[socket.socket | int]) -> None:

@@ -1,20 +1,19 @@
-"""Two locks for each bind address, and the proof they give.
+"""The two lock files of each bind address, which prove that earlier servers are dead.
 
 Theory of operation
 -------------------
-The one server at an address holds the *server lock*, which keeps a second server out
-(for ``ipc`` even if the bind would succeed).
+The server at an address holds the *server lock*, which keeps a second server out (for ``ipc`` even
+if the bind would succeed).
 
-A server **and, through an inherited descriptor, its workers** hold the *epoch lock*.
-The kernel gives it to a new server only when every process that had it is gone.  So
-the server that has it knows that all epochs in the file are dead, workers included,
-and starts no worker before (G1 across restarts).  The file's text is the list of those
-epochs.
+A server **and, through an inherited descriptor, its workers** hold the *epoch lock*.  The kernel
+gives that lock to a new server only when every process that held it is gone.  So its holder knows
+that all epochs in the file are dead with their workers, and a server starts no worker before it
+holds the lock (G1 across restarts).  The file's text is the list of these epochs.
 
-The files stay, in a directory of the user's own, and hold only epochs and a process
-id.  Only the files of a port that the system chose are removed when their server
-closes.  Removing a file that others wait for would break the lock, so a server that
-gets a lock checks whether the path still leads to that file.
+The files lie in a directory of the user's own, contain only epochs or a process id, and stay there.
+Only the files of a port that the system chose are removed when their server closes.  Removing a
+file for which another server waits would break the lock; so a server that gets a lock checks that
+the path still leads to the locked file.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ from ..core.terms import ID_BYTES, Epoch
 from ..net.forks import forget_in_children
 
 EPOCHS_KEPT = 256
-"""The least number of earlier epochs that the file remembers; a client that was away
-for longer is told "may have run"."""
+"""Fewest earlier epochs that the file keeps; a client that was away for more is told "may have
+run"."""
 
 _ADVICE = (
     "a server needs it to know that no other one serves the address. Repair it, or set "
@@ -43,7 +42,7 @@ _ADVICE = (
 
 
 def runtime_directory() -> Path:
-    """A directory of this user's own, made if it does not exist."""
+    """The directory for lock files, which belongs to this user; made if it does not exist."""
     base = os.environ.get("XDG_RUNTIME_DIR", "")
     if not os.access(base, os.W_OK | os.X_OK):  # batch systems and su pass on another's
         base = tempfile.gettempdir()
@@ -63,7 +62,7 @@ def runtime_directory() -> Path:
 
 @final
 class LockFile:
-    """A file that is locked while a descriptor of it is open somewhere.
+    """A file whose lock is held as long as any process has the locked descriptor open.
 
     Raises ServerStartError if it cannot be opened, or written later.
     """
@@ -73,7 +72,7 @@ class LockFile:
         self.held = False
         self._advice = advice
         self.fd = self._open()
-        """-1: closed."""
+        """The open descriptor; -1 if it is closed."""
         forget_in_children(self)
 
     def _open(self) -> int:

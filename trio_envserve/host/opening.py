@@ -65,8 +65,8 @@ async def open_host(
 ) -> AsyncIterator[JoinedHost]:  # fmt: skip
     """Own workers on this machine for a router, until the block ends.
 
-    What they run is what the router says: its environment with its arguments, its interpreter,
-    variables for each slot, and limits.  What is given here counts more.
+    The workers run the router's environment with its arguments, its interpreter, its variables for
+    each slot, and its limits.  Arguments that are given here win over the router's.
 
     The block begins at once, and the host goes on trying: :meth:`JoinedHost.wait_joined` waits
     for the router.  At the end of the block all workers are dead; call :meth:`JoinedHost.leave`
@@ -80,7 +80,7 @@ async def open_host(
         workers: Number of worker processes, or a :class:`~trio_envserve.WorkerRange`: as many as
             the router has work for.
         name: Id of this host, which no other host of the router has; by default the machine's name.
-        offers: What this machine has for the needs of workers, such as ``{"gpu": 8}``.
+        offers: Resources of this machine for the needs of workers, such as ``{"gpu": 8}``.
         worker_command: As for :func:`~trio_envserve.open_server`, in the place of what the router
             says.
         worker_python: Another Python for the workers, in the place of the router's.

@@ -1,8 +1,8 @@
 """The environment of a host's workers: as its router says, and by its own options.
 
-The router says it in its welcome, so that a host need not be told anything.  What a host was
-told itself counts more: an environment, with its arguments, takes the place of the router's;
-single arguments, variables, an interpreter and limits are laid over it.
+The router says it in its welcome, so that a host need not be told anything.  The settings of the
+host itself win: an environment, with its arguments, replaces the router's; single arguments,
+variables, an interpreter and limits replace the router's one by one.
 """
 
 from __future__ import annotations

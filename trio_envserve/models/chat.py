@@ -2,9 +2,9 @@
 
 Theory of operation
 -------------------
-:func:`request_body` makes the bytes to send.  An answer, whole (:func:`read_answer`) or
-streamed (:class:`StreamReader`), is collected in a draft, and the draft becomes a
-:class:`Completion`.  What is not an answer in this form raises :class:`ChatProblem`.
+:func:`request_body` makes the bytes to send.  An answer, whole (:func:`read_answer`) or streamed
+(:class:`StreamReader`), is collected in a draft, and the draft becomes a :class:`Completion`.  An
+answer that does not have this form raises :class:`ChatProblem`.
 
 Only reasons to finish that are known to be good end an answer (:data:`FINISH_REASONS`):
 engines have many words for a cut one, and will have more.  An error in an answer's place, with

@@ -120,7 +120,7 @@ class ToolCall:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Completion:
-    """One answer.  What the model does not report is None.
+    """One answer.  Fields that the model does not report are None.
 
     Token ids and log-probabilities are the endpoint's own, never found by tokenizing
     ``text`` again; ``logprobs`` has one number for each of ``response_ids``, where both

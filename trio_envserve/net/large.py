@@ -12,14 +12,13 @@ time: the allocator moves it to new memory, page by page.)  Huge pages, where th
 has them for those who ask, make new pages cheap: 64 MiB take 10 ms to fill, and 7 ms in
 memory that was in use before.
 
-New memory is dear all the same: for a frame of 16 MB it costs more than to receive it.  So
-the memory of frames that were given out is remembered (:class:`SpareMemory`), and once
-nobody holds a view of it any more, another frame of about that size that outgrows its
-first buffer goes on in it.  What is remembered is bounded in bytes and in number, and what
-was not used for two sweeps is given back to the system.  It counts for no connection: a
-peer that begins a large frame and does not go on holds memory that was there before.  A
-frame has at most an eighth more memory than it needs, so that who keeps it keeps little
-else.
+New memory is dear all the same: for a frame of 16 MB it costs more than to receive it.  So the
+memory of frames that were given out is remembered (:class:`SpareMemory`), and once nobody holds a
+view of it any more, another frame of about that size that outgrows its first buffer goes on in it.
+The spare buffers are bounded in bytes and in number, and a buffer that was not used for two sweeps
+is given back to the system.  They count for no connection: a peer that begins a large frame and
+stops holds memory that was there before.  A frame has at most an eighth more memory than it needs,
+so that its holder keeps little else in memory.
 
 Pure: no sockets, no trio, no clock.
 """

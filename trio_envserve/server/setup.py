@@ -32,5 +32,5 @@ class Setup:
     keys: KeyLimits = dataclasses.field(default_factory=KeyLimits)
     lease: LeaseTerms = dataclasses.field(default_factory=LeaseTerms)
     new_id: Callable[[], bytes] = _random_id
-    """Makes the ids of sessions, workers and the epoch.  Who knows a session's id can
-    use the session; a trial draws them from its seed."""
+    """Makes the ids of sessions, workers and the epoch.  A session's id is the right to use the
+    session; a trial draws the ids from its seed."""

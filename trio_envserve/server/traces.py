@@ -7,16 +7,16 @@ looks at what goes by: the core knows nothing of spans.  It is there only if thi
 keeps traces when the server is opened, and it changes one field of some messages:
 
 - A request that enters gets the traceparent of its *rollout* span, in the place of its
-  caller's.  Whoever sends it again changes nothing (:mod:`~trio_envserve.core.messages`).
+  caller's.  A retransmission changes nothing (:mod:`~trio_envserve.core.messages`).
 - A dispatch gets that of its *execution* span, which is below the one that it carries.  The
   worker's spans are below that.  A dispatch that is sent again has the same one.
 
-A rollout's span ends with the first transmission of its outcome, an execution's with the
-report of its worker, or with the proof of that one's death.  What ends without any of these
-(a cancelled request, a lease) is found by looking through the open spans.  Of rollouts there
-may be many: so a tick looks at some of them, and each that enters at two.  Then those that
-are over and were not found yet are never more than those that are open (G8), and no turn
-ends more than :data:`ENDED_AT_ONCE` (G10).
+A rollout's span ends with the first transmission of its outcome, an execution's with the report of
+its worker, or with the proof of that one's death.  Spans that end without any of these (after a
+cancel, or a lease) are found by looking through the open spans.  Of rollouts there may be many: so
+a tick looks at some of them, and each that enters at two.  Then those that are over and were not
+found yet are never more than those that are open (G8), and no turn ends more than
+:data:`ENDED_AT_ONCE` (G10).
 
 Headers are peeked at in the form in which this project writes them.  A client that writes
 the same header in another form is served as well, and has no span here.
@@ -118,8 +118,8 @@ class Traces:
     def _entering(
         self, given: ClientMessage
     ) -> tuple[list[ClientMessage], list[tuple[RequestId, tracing.Span]]]:
-        """Requests that may enter, with the traceparents of their spans.  Who writes larger
-        batches than this project finds its own in several."""
+        """Requests that may enter, with the traceparents of their spans.  A batch larger than this
+        project's own is split into several."""
         route, frames, now_s = given
         if len(frames) != 2 or bytes(frames[0][1:2]) not in _REQUESTS:
             return [given], []

@@ -209,9 +209,9 @@ async def ask_rollout(
 def sampling_args(sampling_params: Mapping[str, Any]) -> dict[str, Any]:
     """A trainer's sampling parameters as fields of a chat completion.
 
-    Those that restrict nothing are fields, too: engines take what is not said from a file of
-    the model's (vLLM's ``generation_config``), and log-probabilities would be of another
-    distribution than the trainer's.
+    Settings that restrict nothing are fields, too: engines take what is not said from a file of the
+    model's (vLLM's ``generation_config``), and log-probabilities would be of another distribution
+    than the trainer's.
     """
     given = plain(sampling_params)
     fields = {

@@ -2,8 +2,8 @@
 
 Theory of operation
 -------------------
-The modules of the trainers turn a form into the trainer's own type.  What each trainer
-requires stands in the tests as data, which hold the forms to it where no trainer is installed.
+The modules of the trainers turn a form into the trainer's own type.  The requirements of each
+trainer stand in the tests as data, so the forms are checked without any trainer.
 
 A rollout that counts and cannot be trained on is a *placeholder*: a token that nobody
 sampled, with mask 0, and the reward, which belongs to the baseline.

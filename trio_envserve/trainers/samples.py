@@ -7,9 +7,9 @@ baseline is over rollouts: a rollout of three segments counts once.  A rollout *
 it has a finite reward; a failed one, or one that was not finished, has none, and is
 neither in the mean nor in the count.
 
-What cannot be trained on stays in the list and is *masked*, with the reason in words: its
-reward may count all the same, since the policy earned it.  Nothing here raises for what an
-environment or an endpoint returned: one rollout must not end a step of training.
+A segment that cannot be trained on stays in the list and is *masked*, with the reason in words: its
+reward may still count, since the policy earned it.  Nothing here raises for what an environment or
+an endpoint returned: one rollout must not end a step of training.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 Theory of operation
 -------------------
-The environment's code is never slowed, so it may say more than the loop takes.  What waits
-for the loop is therefore bounded, for all executions of a worker together, by what the core
-would let leave at most before the router's next statement.  What finds no room is dropped
-here and only counted; the next piece of its execution says how many were.
+The environment's code is never slowed, so it may say more than the loop takes.  Deltas that wait
+for the loop are therefore bounded, for all executions of a worker together, by the most that the
+core would send before the router's next statement.  Deltas past that bound are dropped and only
+counted; the next delta of the execution has their count.
 
 The loop waits for nobody here: threads have a lock among themselves only.
 

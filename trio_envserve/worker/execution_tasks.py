@@ -131,9 +131,9 @@ class ExecutionTasks:
         return True
 
     def may_take(self, task: trio.lowlevel.Task, now_s: float, until_s: float) -> bool:
-        """Whether this task goes on with the next dispatch.  One that has waited meanwhile, and
-        is not the taker any more, does not; a taker is woken once the parking has caught up.
-        What has not begun when the worker closes is lost with it."""
+        """Whether this task goes on with the next dispatch.  One that has waited meanwhile, and is
+        not the taker any more, does not; a taker is woken once the parking has caught up.
+        Dispatches that have not begun when the worker closes are lost with it."""
         return (
             bool(self.arrived)
             and self._taker is task

@@ -1,8 +1,8 @@
 """Leftovers of code in this process: tasks, threads, children, descriptors.
 
-A :class:`Snapshot` is taken before and after; :meth:`Snapshot.more_than` names what has
-come.  What this package and trio keep for the next use (threads of trio's cache) is not
-counted.  Children and descriptors are read from ``/proc``, and are not known elsewhere.
+A :class:`Snapshot` is taken before and after; :meth:`Snapshot.more_than` names what has come.
+Objects that this package and trio keep for the next use (threads of trio's cache) are not counted.
+Children and descriptors are read from ``/proc``, and are not known elsewhere.
 """
 
 from __future__ import annotations

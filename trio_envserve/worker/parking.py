@@ -2,11 +2,11 @@
 
 Theory of operation
 -------------------
-A file holds many outcomes, one after the other, and is mapped into memory, so other code
-reads a parked outcome like any other.  A mapped file takes memory only while it is read,
-and the system may take that back at any time.  A file has no name.  When the last of its
-outcomes is forgotten, the map is freed, and the file with it.  The same happens when the
-process dies, however it dies.
+A file holds many outcomes, one after the other, and is mapped into memory, so other code reads a
+parked outcome like any other.  A mapped file takes memory only while it is read, and the system may
+take that back at any time.  A file has no name.  When the last of its outcomes is forgotten, the
+map is freed, and the file with it.  The kernel does so, too, when the process dies, however it
+dies.
 
 Writing may take long, so a thread does it.  Meanwhile the worker begins no more
 executions than that thread can keep up with (:attr:`Parking.is_behind`); otherwise

@@ -10,8 +10,8 @@ one *execution*: it returns the value to encode, or raises
   too.  A rollout that failed is repeated up to ``max_retries`` times; the input
   is copied for each attempt, so that none sees what another did to it.
 - ``trio.Cancelled`` if the calling scope was cancelled, after the environment's
-  code has ended.  Cancellation is no failure: nothing is repeated.  What the
-  code raised on its way out is logged.  If it returned a value nevertheless,
+  code has ended.  Cancellation is no failure: nothing is repeated.  An exception
+  that the code raised on its way out is logged.  If it returned a value nevertheless,
   the value is returned: work that is done is not thrown away.
 
 It raises nothing else, whatever the environment raises.

@@ -1,16 +1,17 @@
-"""Looks an environment over, in a process of its own: the work of ``validate``.
+"""The checks of ``validate``: they try an environment in a process of its own.
 
 Theory of operation
 -------------------
-The parent gives a :class:`Wanted` as JSON on standard input, and gets a line of JSON on
-standard output for each check that begins and for each finding.  What the environment
-prints goes to standard error.  Nothing here has a time limit of its own but the cancel:
-the parent sees which check does not end, and ends the process.
+The parent gives a :class:`Wanted` as JSON on standard input, and gets a line of JSON on standard
+output for each check that begins and for each finding.  The environment's own output goes to
+standard error.  Nothing here has a time limit of its own but the cancel: the parent sees which
+check does not end, and ends the process.
 
-The environment runs as in a worker, on a :class:`~.runners.Runner`.  The same inputs run
-twice, and what is there after the second time and was not after the first is left behind:
-what an environment opens once, at its first rollout, is not counted.  They run a third time,
-eight at once, and earn what they have earned one after the other.
+The environment runs as in a worker, on a :class:`~.runners.Runner`.  All inputs run twice.  Tasks,
+threads, children and descriptors that exist after the second time and not after the first count as
+left behind; so those that an environment opens once, at its first rollout, do not count.  The
+inputs run a third time, eight at once, and must earn the rewards that they earned one after the
+other.
 
 Code that sets a handler of signals in a thread is refused by Python, and where an ``except``
 hides that, a right answer earns nothing.  So each such attempt is noted.

@@ -12,10 +12,10 @@ the order of the handshake:
   *vouch* (that key's box of its passing one) and its metadata.
 - READY (server): its metadata in a box.
 
-Who replays a HELLO or an INITIATE gets nothing: its box was made for another connection's
-passing key, and the cookie is another one, too.  The server looks the client's key up only
-when the vouch has shown that the client has its secret half; a key that may not come in is
-told so by ERROR, and the reason ``400`` is the word of libzmq for it.
+A replayed HELLO or INITIATE is useless: its box was made for the passing key of another connection,
+and the cookie differs, too.  The server looks the client's key up only when the vouch has shown
+that the client has its secret half; a key that may not come in is told so by ERROR, and the reason
+``400`` is the word of libzmq for it.
 
 Nothing is kept for a peer before the end of the handshake but its commands, each of which
 is bounded.

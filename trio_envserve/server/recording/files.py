@@ -2,10 +2,10 @@
 
 Theory of operation
 -------------------
-The tape collects records in memory; :meth:`Recorder.keep_writing` drains it
-every ``record_flush_s``, or as soon as much has collected, and has a thread
-write it, so that a slow disk holds up nobody.  What was written survives the
-end of this process, however it comes; nothing is forced to the disk.
+The tape collects records in memory; :meth:`Recorder.keep_writing` drains it every
+``record_flush_s``, or as soon as much has collected, and has a thread write it, so that a slow disk
+holds up nobody.  Written bytes survive the end of this process, whatever ends it; nothing is forced
+to the disk.
 
 A FILE that is there at the start is of an earlier server, perhaps of one that has
 just crashed: it becomes FILE.old.  FILE is locked while it is written: two servers

@@ -2,11 +2,11 @@
 
 Theory of operation
 -------------------
-A recording is a CBOR sequence (RFC 8742).  Each record is an array that begins with
-its code.  An *input* is ``[code, field...]``: the codes from 1 on are those of
-:data:`~trio_envserve.core.router_inputs.RouterInput` in its order, and the fields
-those of its class.  The *step* of an input is its number, from 1.  What the router
-took or did while it dealt with an input follows that.  The rest are marks:
+A recording is a CBOR sequence (RFC 8742).  Each record is an array that begins with its code.  An
+*input* is ``[code, field...]``: the codes from 1 on are those of
+:data:`~trio_envserve.core.router_inputs.RouterInput` in its order, and the fields those of its
+class.  The *step* of an input is its number, from 1.  The ids that the router drew for
+an input, and an error that it raised, follow that input.  The rest are marks:
 
 ====== ======================================== ==================================
 HEADER [0, "trio-envserve recording", 3, about] first record
