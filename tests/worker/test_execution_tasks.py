@@ -119,7 +119,7 @@ async def test_what_waits_keeps_no_other_waiting(autojump_clock):
         assert len(ran) == 4
         assert len({ran[0], ran[1], ran[3]}) == 3
         assert len({task.parent_nursery for task in ran}) == 1
-        # One that has waited is not the taker any more, and leaves the rest to it.
+        # One that has waited is not the intake any more, and leaves the rest to it.
         busy = len(executing(nursery))
         rig.gate.set()
         await trio.testing.wait_all_tasks_blocked()

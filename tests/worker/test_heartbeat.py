@@ -49,7 +49,7 @@ def test_a_stack_that_changes_while_it_is_read_does_not_end_the_heartbeat(
         late._send_heartbeat()
         heard = HeartbeatLines().feed(ours.recv(1 << 20))
     assert heard is not None
-    assert heard.where.startswith("it changed while it was read: AttributeError")
+    assert heard.where.startswith("the stack changed while it was read: AttributeError")
 
 
 # -- a worker without descriptors ------------------------------------------------

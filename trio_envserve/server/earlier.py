@@ -1,7 +1,7 @@
-"""The wait for earlier servers: workers start once nothing of theirs can run any more.
+"""The wait for earlier servers: workers start when no worker of an earlier server can run any more.
 
-The processes of this machine have ended when their locks are free; the hosts of earlier
-epochs have no workers any more when their leases are over, or when they say so.
+The processes of this machine have ended when their locks are free.  The hosts of earlier epochs
+have no workers left when their leases are over, or when they say so.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Give = Callable[[PoolWaits], None]
 async def processes_ended(
     locks: Sequence[AddressLocks | FolderLocks], router: Router, lock_s: float, give: Give
 ) -> set[Epoch]:
-    """Sleep until no process of an earlier epoch is left at this address, or of those with
-    this journal; returns those epochs.  ServerStartError after ``lock_s``."""
+    """Sleep until no process of an earlier server with this address or this journal is left;
+    returns the epochs of those servers.  ServerStartError after ``lock_s``."""
     dead: set[Epoch] = set()
     began_s = trio.current_time()
     for each in locks:
@@ -44,7 +44,7 @@ async def processes_ended(
 async def hosts_ended(
     earlier: EarlierEpochs, records: EpochRecords, hosts: HostsShell | None, give: Give
 ) -> None:
-    """Sleep until the hosts of earlier epochs have no workers any more, by what those wrote."""
+    """Sleep until the hosts of earlier epochs have no workers left, by the records of these."""
     async with trio.open_nursery() as nursery:
         if hosts is not None:
             nursery.start_soon(hosts.end_memberships, earlier)

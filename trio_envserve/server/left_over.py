@@ -1,4 +1,4 @@
-"""The workers that have not ended when their server has closed, in words."""
+"""A report on the workers that have not ended when their server has closed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def left_over(
     workers: Iterable[bytes], hosts: HostsShell | None, router: Router, reap_s: float,
     where: Callable[[bytes], str],
 ) -> str:  # fmt: skip
-    """Log which of ``workers`` are left, and return the text about those of this machine;
-    empty if there are none.  ``where``: what a worker's process is doing."""
+    """Log the workers of other hosts among ``workers``, and return a text about those of this
+    machine; empty if there are none.  ``where``: returns the stacks of a worker's executions."""
     here: list[bytes] = []
     away: Counter[str] = Counter()
     for worker in workers:

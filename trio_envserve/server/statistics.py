@@ -1,4 +1,4 @@
-"""The statistics of a server: the router's, and those that only its shell can know."""
+"""The statistics of a server: those of its router, and those that only its shell knows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = logging.getLogger("trio_envserve.server")
 
 
 class Statistics:
-    """Everything countable of one server."""
+    """The statistics of one server."""
 
     def __init__(
         self, router: Router, front: RouterSocket, hosts: HostsShell | None, tick_s: float
@@ -30,15 +30,15 @@ class Statistics:
         self.lag = LagMeter(tick_s)
         """Lag of the ticks."""
         self._told: tuple[Any, bytes] = None, b""
-        """Statistics of the router for which a client asked, and what was sent for them."""
+        """The router's statistics for the last question of a client, and the encoded answer."""
 
     def record(self) -> dict[str, Any]:
         """All statistics now."""
         return {**self._router.stats(), **self._own()}
 
     def told(self, effect: TellStats) -> Said:
-        """The answer to a client that asked.  One record for all who ask in one turn: making it
-        costs far more than asking."""
+        """The answer to a client's question.  All questions of one turn get one record, since
+        making it costs far more than asking."""
         stats, record = self._told
         if stats is not effect.stats:
             record = encode_record({**effect.stats, **self._own()})
@@ -46,7 +46,7 @@ class Statistics:
         return effect.told(record)[1:]
 
     async def keep_logging(self, every_s: float) -> None:
-        """Log a line of them now and then."""
+        """Log a line of statistics every ``every_s`` seconds."""
         while True:
             await trio.sleep(every_s)
             _log.info("%s", line(self.record()))

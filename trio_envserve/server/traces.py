@@ -2,24 +2,23 @@
 
 Theory of operation
 -------------------
-:class:`Traces` stands between the shell and the router (or the tape of a recording) and
-looks at what goes by: the core knows nothing of spans.  It is there only if this process
-keeps traces when the server is opened, and it changes one field of some messages:
+:class:`Traces` stands between the shell and the router (or the tape of a recording), and reads the
+inputs and effects that pass: the core knows nothing of spans.  A server has it only if its process
+keeps traces when the server is opened.  It changes one field of some messages:
 
-- A request that enters gets the traceparent of its *rollout* span, in the place of its
-  caller's.  A retransmission changes nothing (:mod:`~trio_envserve.core.messages`).
-- A dispatch gets that of its *execution* span, which is below the one that it carries.  The
-  worker's spans are below that.  A dispatch that is sent again has the same one.
+- A new request gets the traceparent of its *rollout* span instead of its caller's.  A
+  retransmission changes nothing (:mod:`~trio_envserve.core.messages`).
+- A dispatch gets the traceparent of its *execution* span, which is below the span of its request.
+  The worker's spans are below that.  A repeated dispatch has the traceparent of the first.
 
 A rollout's span ends with the first transmission of its outcome, an execution's with the report of
 its worker, or with the proof of that one's death.  Spans that end without any of these (after a
-cancel, or a lease) are found by looking through the open spans.  Of rollouts there may be many: so
-a tick looks at some of them, and each that enters at two.  Then those that are over and were not
-found yet are never more than those that are open (G8), and no turn ends more than
-:data:`ENDED_AT_ONCE` (G10).
+cancel, or a lease) are found by looking through the open spans.  There may be many rollouts: so a
+tick looks at some of them, and each new request at two.  By that, spans that are over and not found
+yet are never more than the open ones (G8), and no turn ends more than :data:`ENDED_AT_ONCE` (G10).
 
-Headers are peeked at in the form in which this project writes them.  A client that writes
-the same header in another form is served as well, and has no span here.
+Headers are recognised in the form in which this project writes them.  A client that writes an equal
+header in another form is served, but has no spans here.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ from ..core.router_inputs import ClientMessage, RouterInput, Tick, WorkerMessage
 from ..core.terms import RequestId, Status
 
 SWEEP_S: Final = 1.0
-"""The executions are looked through so often.  Workers have places for so many only."""
+"""Pause between two looks through all executions, whose number the workers' capacity bounds."""
 
 LOOKED_AT: Final = 2048
-"""Rollouts at which a tick looks."""
+"""Number of rollouts at which a tick looks."""
 
 ENDED_AT_ONCE: Final = 256
-"""Spans of rollouts that it ends: each goes through processors that are not ours."""
+"""Most spans of rollouts that a tick ends: each goes through processors of other authors."""
 
 _REQUESTS: Final = b"\x01", b"\x07"
 """The second byte of a Request and of a KeyedRequest."""
@@ -59,7 +58,7 @@ class Traces:
         self, router: Router, take: Callable[[RouterInput], list[RouterEffect]], environment: str
     ) -> None:
         self._router = router
-        """Only read here."""
+        """Read only."""
         self._take = take
         self._environment = environment
         self._rollouts: dict[RequestId, tracing.Span] = {}
@@ -70,7 +69,7 @@ class Traces:
         self._sweep_at_s = 0.0
 
     def take(self, given: RouterInput) -> list[RouterEffect]:
-        """Hand an input on; gives what the router gives, with spans."""
+        """Pass an input on to the router; returns the effects, with spans."""
         entering: list[tuple[RequestId, tracing.Span]] = []
         more: list[ClientMessage] = []
         if isinstance(given, ClientMessage):
@@ -80,7 +79,7 @@ class Traces:
             effects += self._take(each)
         for request, span in entering:
             if self._has_seen(request):
-                self._rollouts[request] = span  # else it was refused, and no span has been
+                self._rollouts[request] = span  # of a refused request the span is dropped
                 self._in_turn.append(request)
                 self._look_at(2, 2)
         if isinstance(given, WorkerMessage):
@@ -103,7 +102,7 @@ class Traces:
         return effects
 
     def close(self) -> None:
-        """End what is open: the server has ended."""
+        """End all open spans: the server has ended."""
         for span in self._rollouts.values():
             span.end(error="the server has ended")
         for of_worker in self._executions.values():
@@ -125,19 +124,19 @@ class Traces:
             return [given], []
         try:
             rows = messages.read(frames, most_bytes=self._router.wire.header_bytes)
-        except ProtocolError:  # the router says so
+        except ProtocolError:  # the router reports it
             return [given], []
         entering: dict[RequestId, tracing.Span] = {}
-        said: list[messages.Said] = []
+        changed: list[messages.Said] = []
         for message, body in rows:
-            said.append((self._below_span(message, entering), body))
+            changed.append((self._below_span(message, entering), body))
         if not entering:
             return [given], []
-        batches = messages.in_batches(said)
+        batches = messages.in_batches(changed)
         return [ClientMessage(route, each, now_s) for each in batches], list(entering.items())
 
     def _below_span(self, message: Any, entering: dict[RequestId, tracing.Span]) -> Any:
-        """A request that may enter, below a span of its own; else it is as it was."""
+        """A request that may enter, with the traceparent of its own span; else unchanged."""
         if not isinstance(message, messages.Request | messages.KeyedRequest):
             return message
         if isinstance(message, messages.KeyedRequest) and message.act != KeyAct.ASK:
@@ -162,7 +161,7 @@ class Traces:
         return message._replace(traceparent=span.traceparent)
 
     def _has_seen(self, request: RequestId) -> bool:
-        """Whether a request was let in before; so, too, in a session that is not known."""
+        """Whether a request was entered before; True as well for an unknown session."""
         session = self._router.sessions.known.get(request.session)
         return session is None or session.has_seen(request.sequence)
 
@@ -202,7 +201,8 @@ class Traces:
         return effect._replace(message=dispatch._replace(traceparent=span.traceparent))
 
     def _reported(self, given: WorkerMessage) -> None:
-        """A worker has said something, and the router has taken it in."""
+        """End the spans of the executions that a worker's message has ended, by the router's
+        state."""
         frames = given.frames
         of_worker = self._executions.get(bytes(frames[0])) if len(frames) == 5 else None
         if not of_worker or bytes(frames[3][1:3]) != _WORKER_OUTCOME:
@@ -221,7 +221,7 @@ class Traces:
         known = self._router.workforce.workers.get(worker)
         return known is not None and number in known.live
 
-    # -- what ends in silence -----------------------------------------------------
+    # -- spans that end without a message -----------------------------------------
 
     def _look_at(self, count: int, most_ended: int) -> None:
         """Look at the next of the rollouts, and end the spans of those that are over."""

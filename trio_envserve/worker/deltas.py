@@ -1,4 +1,4 @@
-"""Carries what executions say, in any thread, to the core on the trio loop.
+"""The way of deltas from executions, in any thread, to the core on the trio loop.
 
 Theory of operation
 -------------------
@@ -7,10 +7,10 @@ for the loop are therefore bounded, for all executions of a worker together, by 
 core would send before the router's next statement.  Deltas past that bound are dropped and only
 counted; the next delta of the execution has their count.
 
-The loop waits for nobody here: threads have a lock among themselves only.
+The loop takes no lock here; the lock is for threads among themselves.
 
-All backends take this way.  On the trio loop, too, code may say something at any moment (a
-finalizer may, in the middle of a decision of the core), or in a thread of its own.
+All backends use it.  Code on the trio loop, too, may make a delta at any moment (a finalizer in the
+middle of a decision of the core), or in a thread of its own.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Deltas:
         self._take = take
         self._token = trio.lowlevel.current_trio_token()
         self._pid = os.getpid()
-        # A finalizer may say something while its own thread is in here.
+        # Reentrant: a finalizer may make a delta while its own thread holds the lock.
         self._lock = threading.RLock()
         self._waiting: deque[DeltaMade] = deque()
         self._added_bytes = 0
@@ -61,7 +61,7 @@ class Deltas:
         return say
 
     def _add(self, made: DeltaMade) -> bool:
-        """Let it wait for the loop; returns False if there is no room."""
+        """Queue a delta for the loop; returns False if the bound is reached."""
         added_bytes = self._added_bytes + _size_bytes(made)
         if len(made.payload) > DELTA_BYTES or added_bytes - self._taken_bytes > DELTAS_BYTES:
             return False
@@ -74,8 +74,8 @@ class Deltas:
         return True
 
     def drain(self) -> None:
-        """Hand over what waits.  Only on the trio loop."""
-        self.due = False  # first, so that it is called again for what is not seen here
+        """Hand over the waiting deltas.  Only on the trio loop."""
+        self.due = False  # first, so that a delta that comes meanwhile asks for another call
         taken = [self._waiting.popleft() for _ in range(len(self._waiting))]
         if taken:
             self._taken_bytes += sum(map(_size_bytes, taken))

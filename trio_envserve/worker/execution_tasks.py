@@ -1,21 +1,19 @@
-"""The tasks that run executions, one after the other; there are as many as have to wait.
+"""The tasks that run executions: each runs one execution after the other.
 
 Theory of operation
 -------------------
-A task of the execution nursery runs one execution after the other, because a new task
-costs more than an empty rollout.  One of the tasks, the *taker*, takes the dispatches
-that have arrived.  Before it begins an execution it wakes another task for the rest: if
-the execution waits, the other one is the taker; if not, the first goes on for
-``TURN_S``.  The executions that a task runs one after the other share a cancel scope
-until one of them is cancelled; only one of them runs at a time, so the cancel reaches no
-other.
+A task of the execution nursery runs one execution after the other, because a new task costs more
+than an empty rollout.  One of the tasks, the *intake*, begins the dispatches that have arrived.
+Before it begins an execution it wakes another task for the rest.  If the execution waits, the other
+task becomes the intake; if not, the first one goes on for ``TURN_S``.  So there are as many tasks
+as executions that wait at one time.  The executions of a task share a cancel scope until one of
+them is cancelled; only one of them runs at a time, so the cancel reaches no other.
 
-The environment's code runs in such a task.  Whatever it leaves behind there (open
-cancel scopes, nurseries, context variables) ends with the task, which then takes no
-other execution.  If a nursery is left open, trio complains when the task has ended and
-has reported, and fails the nursery around it.  That is why there is an execution
-nursery: a failed one keeps its executions, and a new one takes the next.  Their scopes
-are shielded from the failure, so the end of the shell cancels each of them.
+The environment's code runs in such a task.  Scopes, nurseries and context variables that it leaves
+behind there end with the task, which then runs no other execution.  If a nursery is left open, trio
+raises an error when the task has ended and has reported, and fails the nursery around it.  That is
+why there is an execution nursery: a failed one keeps its executions, and a new one runs the next.
+Their scopes are shielded from the failure, so the end of the shell cancels each of them.
 """
 
 from __future__ import annotations
@@ -39,8 +37,8 @@ seconds."""
 Execute: TypeAlias = Callable[
     [trio.lowlevel.Task, contextvars.Context, float, float], Awaitable[float | None]
 ]
-"""Runs arrived dispatches in a task, from a time until another one at the latest.  Returns when
-the last of them ended; None if its code left something behind in the task."""
+"""Runs arrived dispatches in a task, from one moment until another at the latest.  Returns the
+moment at which the last one ended; None if its code left something behind in the task."""
 
 
 @final
@@ -50,7 +48,7 @@ class ExecutionTasks:
     def __init__(self, execute: Execute, parking: Parking, done: trio.Event) -> None:
         """``done`` is set when the worker's own code has failed."""
         self.arrived: deque[Run] = deque()
-        """The dispatches that have not begun."""
+        """Dispatches that have not begun."""
         self.closing = False
         """Whether no further dispatch is to begin."""
         self._execute = execute
@@ -59,21 +57,20 @@ class ExecutionTasks:
         self._nursery: trio.Nursery | None = None
         self._execution_nursery: trio.Nursery | None = None
         self._idle: dict[trio.lowlevel.Task, None] = {}
-        """Tasks without an execution.  The last one in is the first one out: its caches
-        are warm."""
-        self._taker: trio.lowlevel.Task | None = None
-        """The task that takes arrived dispatches."""
+        """Tasks without an execution, used last in, first out: the caches of the last are warm."""
+        self._intake: trio.lowlevel.Task | None = None
+        """The task that begins arrived dispatches."""
         self._coming = False
-        """Whether another task was woken, and has not had its step yet."""
+        """Whether another task was woken, and has not run yet."""
         self._failed = False
         """Whether the worker's own code has failed in an execution."""
 
     def open(self, nursery: trio.Nursery) -> None:
-        """Have execution nurseries in this one."""
+        """Begin with this nursery, in which the execution nurseries are to be."""
         self._nursery = nursery
 
     def wake(self) -> None:
-        """Make sure that a task takes the dispatches that have arrived."""
+        """Make sure that a task begins the dispatches that have arrived."""
         if self._coming or not self.arrived or self._parking.is_behind:
             return
         self._coming = True
@@ -120,7 +117,7 @@ class ExecutionTasks:
     async def _take(self, task: trio.lowlevel.Task, context: contextvars.Context) -> bool:
         """Run arrived dispatches; returns False if one left something behind in this
         task."""
-        self._taker, self._coming = task, False
+        self._intake, self._coming = task, False
         now_s = trio.current_time()
         until_s = now_s + TURN_S
         while self.may_take(task, now_s, until_s):
@@ -131,12 +128,12 @@ class ExecutionTasks:
         return True
 
     def may_take(self, task: trio.lowlevel.Task, now_s: float, until_s: float) -> bool:
-        """Whether this task goes on with the next dispatch.  One that has waited meanwhile, and is
-        not the taker any more, does not; a taker is woken once the parking has caught up.
-        Dispatches that have not begun when the worker closes are lost with it."""
+        """Whether this task goes on with the next dispatch: only the intake does, so not a task
+        that has waited meanwhile.  While the parking is behind nothing begins; an intake is woken
+        afterwards.  Dispatches that have not begun when the worker closes are lost with it."""
         return (
             bool(self.arrived)
-            and self._taker is task
+            and self._intake is task
             and now_s < until_s
             and not self._parking.is_behind
             and not self.closing

@@ -2,21 +2,19 @@
 
 Theory of operation
 -------------------
-When a server is killed, the system kills its workers at once (on Linux).  Then no code
-of a worker runs any more, and nothing ends the processes that the environment has
-started.  The heartbeat thread could do that, but it needs the interpreter lock, which
-the environment's code may hold.
+When a server is killed, Linux kills its workers at once.  Then no code of a worker runs any more,
+and nobody ends the processes that the environment has started.  The heartbeat thread cannot do it
+in every case, since it needs the interpreter lock, which the environment's code may hold.
 
-So a worker begins by forking a guard into its own process group, while it is
-small and has one thread.  The guard only waits for the end of the server: of the
-socket pair to it, and of its process, because a process that the server has forked may
-keep the socket open.  Then it kills the worker, which may have left the process group,
-and the group, itself included.  If the worker ends first, its server kills the group
-before it reaps the worker.
+So a worker begins by forking a guard into its own process group, while it is small and has one
+thread.  The guard waits for the end of the server: of the socket pair to it, and of its process,
+because a process that the server has forked may keep the socket open.  Then it kills the worker,
+which may have left the process group, and the group with itself.  If the worker ends first, its
+server kills the group before it reaps the worker.
 
-The guard holds the epoch lock as well: the next server waits until the guard is gone.
-It is forked twice, so it is not the worker's child, and environments that wait for all
-their children do not wait for it.
+The guard holds the epoch lock as well, so the next server waits until the guard is gone.  The guard
+is forked twice, so it is not the worker's child, and environments that wait for all their children
+do not wait for it.
 """
 
 from __future__ import annotations

@@ -2,14 +2,14 @@
 
 Theory of operation
 -------------------
-A thread sends the heartbeat over an inherited socket pair.  It tells the server that
-the process lives and how late the event loop is, even while environment code blocks
-that loop.  The thread also notices the end of the server, whatever killed it: a read
-from the socket finds its end, or this process has another parent.  Then the thread
-kills the whole process group, with everything that the environment has started there.
+A thread sends heartbeats over an inherited socket pair.  They tell the server that the process
+lives and how late its event loop is, even while environment code blocks that loop.  The thread also
+notices the end of the server, whatever killed it: the socket ends, or this process gets another
+parent.  Then the thread kills the whole process group, with all processes that the environment has
+started there.
 
-A thread needs the interpreter lock.  If code never releases it, a process watches, too
-(:mod:`.guard`), and on Linux the kernel does (:func:`die_with_parent`).
+The thread needs the interpreter lock.  For code that never releases it, a process watches the
+server as well (:mod:`.guard`), and on Linux the kernel does (:func:`die_with_parent`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PR_SET_PDEATHSIG = 1
 class HeartbeatThread:
     """The state that the event loop and the heartbeat thread share.
 
-    The loop calls :meth:`touch`; the thread reads how long ago that was.
+    The loop calls :meth:`touch`; the thread measures how long ago the last call was.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class HeartbeatThread:
         self._signs = signs
         self._parent = parent
         self._unsent = b""
-        """The rest of a line of which a part was sent."""
+        """The unsent rest of a line."""
         self._heartbeat_s = heartbeat_s
         self._blocked_report_s = blocked_report_s
         self._touched_s: float | None = None
@@ -63,7 +63,7 @@ class HeartbeatThread:
         """The server's last question that has no answer yet."""
 
     def touch(self, period_s: float) -> None:
-        """The loop runs, and will call this again after ``period_s``."""
+        """Note that the loop runs, and will call this again after ``period_s``."""
         if self._root is None:
             self._root = sys.modules["trio"].lowlevel.current_root_task()
         self._period_s = period_s
@@ -132,16 +132,15 @@ def _request_stack(root: trio.lowlevel.Task, request: str, loop_thread: int | No
 
 
 def _read(stack: Callable[[], str]) -> str:
-    """A stack of tasks or threads that go on meanwhile: a part of it may be gone, or another
-    object may be in its place."""
+    """The stack of tasks or threads that run meanwhile, which may change while it is read."""
     try:
         return stack()
-    except Exception as error:  # of what has changed; a heartbeat must not end for it
-        return f"it changed while it was read: {error!r}; look again"
+    except Exception as error:  # any, from a changed object; heartbeats must go on
+        return f"the stack changed while it was read: {error!r}; ask again"
 
 
 def memory_bytes() -> int:
-    """Resident memory of this process; its peak if the system tells no more."""
+    """Resident memory of this process in bytes; its peak if the system does not tell it."""
     try:
         with open("/proc/self/statm") as statm:
             return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,15 +1,15 @@
 """``main()`` of a worker process.
 
-A server starts it with three descriptors: the *link*, which carries messages both ways;
-the *signs*, on which the worker sends its heartbeat, and whose end tells that the server
-is gone; and the epoch lock, which this process holds as long as it lives.  A server with
-a journal has another such lock there.
+A server starts it with three descriptors: the *link*, which carries messages in both directions;
+the *signs*, on which the worker sends its heartbeats, and whose end shows that the server is gone;
+and the epoch lock, which this process holds as long as it lives.  A server with a journal passes a
+second lock.
 
-Arguments: the numbers of these descriptors (of the locks with a comma between them; -1:
-there is none), the server's process id and, if the worker is another program, its command.
+Arguments: the numbers of these descriptors (those of the locks separated by commas; -1: none), the
+server's process id and, if the worker is another program, its command.
 
-Exit status: 0 after retiring, 3 if the environment could not be set up, 127 if the
-command could not be run, and whatever killed it otherwise.
+Exit status: 0 after retiring, 3 if the environment could not be set up, 127 if the command could
+not be run.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def main() -> NoReturn:
         os.dup2(2, 1)  # standard output is the server's; environments print to standard error
     inherited = Inherited.of(sys.argv[1:5])
     command = sys.argv[5:]
-    # Guard and heartbeat come before everything that takes long or can hang: silence
-    # is noticed from the first moment.
+    # Guard and heartbeat come before everything that takes long or can hang, so that silence means
+    # a stopped process from the first moment on.
     from trio_envserve.worker.guard import start_guard
     from trio_envserve.worker.heartbeat import die_with_parent
 

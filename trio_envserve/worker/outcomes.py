@@ -1,15 +1,14 @@
-"""The outcomes of executions: what a worker makes of a value or an error of its code.
+"""The outcomes of executions, made from the value or the error of the environment's code.
 
 Theory of operation
 -------------------
-The body of a dispatch is decoded, the environment runs, and its value is encoded.  At
-each step something may fail, and then the outcome is an error that says so.  Cancellation
-is no outcome here: a cancelled scope ends these methods, and the shell, which owns the
-scope, asks for :meth:`OutcomeMaker.cancelled`.
+The body of a dispatch is decoded, the environment runs, and its value is encoded.  Each step may
+fail, and then the outcome is an error that names the step.  Cancellation is no outcome here: a
+cancelled scope ends these methods, and the shell, which owns the scope, calls
+:meth:`OutcomeMaker.cancelled`.
 
-A large body is decoded in a thread.  A large value is encoded in a thread, too, but not
-within :meth:`OutcomeMaker.of`: that returns a :class:`LargeValue`, and the shell has another
-task for it.
+A large body is decoded in a thread.  A large value is encoded in a thread as well, but after
+:meth:`OutcomeMaker.of`: that returns a :class:`LargeValue`, which the shell gives to another task.
 
 A value that does not fit into a message is cut, its screenshots first: see
 :mod:`~trio_envserve.envs.cutting`.
@@ -54,7 +53,7 @@ class LargeValue(NamedTuple):
 
 @final
 class OutcomeMaker:
-    """Makes the outcomes of one incarnation's executions, which began at ``began_s``."""
+    """Makes the outcomes of one incarnation's executions.  ``began_s`` is the begin of one."""
 
     def __init__(
         self, runner: Runner, *, worker: str, incarnation: Incarnation, wire: WireLimits
@@ -65,10 +64,10 @@ class OutcomeMaker:
         self._wire = wire
         self._threads = Threads()
         self._said: set[str] = set()
-        """Secrets that were found in results, and said."""
+        """Names of secrets that were found in results, and reported."""
 
     def decoded_at_once(self, body: Body) -> foreign.CodeResult | None:
-        """The request; None if it is a large one."""
+        """The decoded request; None if it is large."""
         asked = foreign.call(self._request, body, at_once=True)
         if asked.error is not None and foreign.is_exception(asked.error, values.TooMuchWork):
             return None
@@ -83,9 +82,9 @@ class OutcomeMaker:
         scope: trio.CancelScope, said: Callable[[bytes], None], noted: Callable[[bytes], None],
         traceparent: str | None = None,
     ) -> Outcome | LargeValue:  # fmt: skip
-        """Run the environment: a result, or an error that says why there is none.  ``said``
-        is called with each delta, ``noted`` with each note, in any thread.  ``traceparent``
-        is the span of the execution."""
+        """Run the environment; returns the result, or an error with the reason.  ``said`` is called
+        with each delta, ``noted`` with each note, in any thread.  ``traceparent`` is the span of
+        the execution."""
         if asked.error is not None:
             return self._error("refused", asked.error, began_s, Verdict.DID_NOT_RUN)
         try:
@@ -134,7 +133,7 @@ class OutcomeMaker:
         return foreign.call(values.encode_to_send, value, root="result", limits=self._wire, **how)
 
     def _fitting(self, value: Any, **how: Any) -> foreign.CodeResult:
-        """The encoding of a value, of which as much is cut as does not fit into a message."""
+        """The encoding of a value, from which parts are cut until it fits into a message."""
         encoded = self._encode(value, **how)
         most_bytes = self._wire.message_bytes
         if encoded.error is not None or len(encoded.value) <= most_bytes:

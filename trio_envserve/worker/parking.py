@@ -1,4 +1,4 @@
-"""Outcomes that wait for room at the router, in temporary files.
+"""Parking: outcomes that the router has no memory for yet wait in temporary files.
 
 Theory of operation
 -------------------
@@ -8,9 +8,9 @@ take that back at any time.  A file has no name.  When the last of its outcomes 
 map is freed, and the file with it.  The kernel does so, too, when the process dies, however it
 dies.
 
-Writing may take long, so a thread does it.  Meanwhile the worker begins no more
-executions than that thread can keep up with (:attr:`Parking.is_behind`); otherwise
-waiting outcomes would fill the memory after all.
+Writing may take long, so a thread does it.  While that thread is behind
+(:attr:`Parking.is_behind`) the worker begins no executions; otherwise waiting outcomes would fill
+the memory after all.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from ..core.terms import Body, SentBody, pieces_of
 from .failures import log
 
 FILE_BYTES = 64 * MIB
-"""The size of a file; a larger outcome has a file of its own.  A file takes a descriptor,
-and its space on the disk until the last of its outcomes is forgotten."""
+"""Size of a file; a larger outcome has a file of its own.  A file takes a descriptor, and space on
+the disk until the last of its outcomes is forgotten."""
 
 
 @final
@@ -57,17 +57,18 @@ class Parking:
 
     @property
     def is_behind(self) -> bool:
-        """Whether too much is still to be written."""
+        """Whether more than ``most_bytes`` are still to be written."""
         return self._waiting_bytes > self._most_bytes
 
     def add(self, number: int, payload: SentBody) -> None:
-        """Park this outcome soon."""
+        """Queue an outcome to be parked."""
         self._waiting.append((number, payload))
         self._waiting_bytes += len(payload)
         self._come.set()
 
     async def run(self) -> None:
-        """Park outcomes as they come.  One for which there is no space stays in memory."""
+        """Park queued outcomes, until cancelled.  An outcome without space on the disk stays in
+        memory."""
         try:
             while True:
                 await self._come.wait()
@@ -104,7 +105,7 @@ class Parking:
         return self._map[begin : self._end]
 
     def close(self) -> None:
-        """Write no more.  Parked outcomes stay as long as they are used."""
+        """Close the current file.  Parked outcomes stay as long as they are used."""
         if self._file is not None:
             self._file.close()
         self._file, self._map, self._end = None, memoryview(b""), 0

@@ -1,4 +1,4 @@
-"""Runs requests: attempts, groups, set-up and tear-down of an environment.
+"""The runner of requests: attempts, groups, set-up and tear-down of an environment.
 
 Theory of operation
 -------------------
@@ -16,15 +16,14 @@ one *execution*: it returns the value to encode, or raises
 
 It raises nothing else, whatever the environment raises.
 
-A task that exists for this execution only, and awaits nothing more after it, runs the
-execution ``here``: the last attempt then needs no task of its own.  Something that the
-code leaves behind in the task (a shielded scope, say) may hide a cancel.  So a cancelled
-execution may end with :class:`EnvironmentFailure`, too, and the caller looks at the
-scope that it owns.
+A task that exists for this execution only, and awaits nothing after it, runs the execution
+``here``: the last attempt then needs no task of its own.  An object that the code leaves behind in
+the task (such as a shielded scope) may hide a cancel.  So a cancelled execution may also end with
+:class:`EnvironmentFailure`, and the caller checks the scope that it owns.
 
-A group runs as the environment's ``run_group``, repeated as a whole; without
-one, its members run concurrently and are repeated one by one.  Either way the
-value is a list in the order of the inputs, of ``{"ok": True, "value": v}`` and
+A group runs as the environment's ``run_group``, and is repeated as a whole; without ``run_group``
+its members run concurrently and are repeated one by one.  In both cases the value is a list in the
+order of the inputs, of ``{"ok": True, "value": v}`` and
 ``{"ok": False, "error": {"type", "message", "traceback", "code", "attempts"}}``.
 """
 
@@ -66,7 +65,7 @@ class Runner:
         self._models = models
         self.took = Durations()
         self.usage = ModelUsage(took=self.took)
-        """The totals of all rollouts' model calls, and how long these took."""
+        """Totals of all rollouts' model calls, and the histogram of their durations."""
 
     def run(
         self, request: RolloutRequest, *, request_id: str, here: bool = False,
@@ -74,10 +73,9 @@ class Runner:
         noted: Callable[[bytes], None] | None = None, traceparent: str | None = None,
     ) -> Coroutine[Any, Any, Any]:  # fmt: skip
         """One execution of ``request``, to be awaited: the value of a rollout, or the list of a
-        group.  May be called any number of times at once.  The module's docstring has
-        the errors and the meaning of ``here``.  ``said`` is called with each delta of a
-        rollout, ``noted`` with each note, in any thread.  Spans of the model calls, and of
-        the code's own, are below ``traceparent``.
+        group.  May be called any number of times at once.  The module's docstring explains the
+        errors and ``here``.  ``said`` is called with each delta of a rollout, ``noted`` with each
+        note, in any thread.  Spans of model calls and of the code are below ``traceparent``.
         """
         model, trace = self._models.get(request.endpoint), tracing.NO_TRACE
         if traceparent is not None:
@@ -91,7 +89,8 @@ class Runner:
         return self._members(job)
 
     def tell_waits(self) -> None:
-        """Called with each beat: notes of rollouts say how long they wait for their model."""
+        """Let the notes of rollouts say how long they wait for their model; called with each
+        beat."""
         self._models.tell_waits()
 
     async def _members(self, job: _Job) -> list[dict[str, Any]]:
@@ -111,7 +110,7 @@ class Runner:
         return records
 
     async def _attempts(self, code: _RolloutCode | _GroupCode, *, here: bool) -> Any:
-        """Call until a value comes back, or ``max_retries`` is used up."""
+        """Repeat attempts until one returns a value, or ``max_retries`` is used up."""
         while code.attempt <= code.max_retries:
             try:
                 return await self._call(code)
@@ -148,21 +147,21 @@ class _Code(Protocol):
 
     during: Stage
     attempt: int
-    """1 for the first one of this execution."""
+    """Number of the attempt in this execution, from 1."""
 
     def __call__(self, context: RunContext) -> Any:
         """One attempt."""
         ...
 
     def finish(self, value: Any) -> Any:
-        """The value to send, from what it has returned."""
+        """The value to send, made from the returned one."""
         ...
 
 
 def _value(code: _Code, ended: CodeResult) -> Any:
     """The value to send.  Raises :class:`EnvironmentFailure`."""
     if ended.error is None:
-        # The value is the environment's, and may be a mapping with code of its own.
+        # A value of the environment may be a mapping with code of its own.
         ended = foreign.call(code.finish, ended.value)
     error = ended.error
     if error is None:
@@ -189,7 +188,7 @@ class _RolloutCode:
         return self._env.run_rollout(self._rollout)
 
     def finish(self, value: Any) -> Any:
-        """The result with what was recorded, and of its state what is wanted."""
+        """The result with the recorded data, and with the wanted columns of its state."""
         value = trim_state(value, self._job.request.state_columns)
         return recorded(value, self._rollout)
 
@@ -246,7 +245,7 @@ class _HookCode:
 
 @final
 class _Job:
-    """A request under way: makes the rollouts for its attempts."""
+    """A running request, which makes the rollouts for its attempts."""
 
     def __init__(
         self, request: RolloutRequest, request_id: str, model: Model, usage: ModelUsage,
@@ -304,7 +303,7 @@ def _waits(note: RolloutNotes, text: str | None) -> None:
 
 
 def _delta(said: Callable[[bytes], None] | None) -> Callable[[bytes], None]:
-    """The function that environment code calls with a delta, which is dropped if nobody is told."""
+    """The function that environment code calls with a delta; without ``said`` it drops it."""
 
     def delta(piece: bytes) -> None:
         if type(piece) is not bytes:  # other kinds may change, or have code of their own
@@ -330,11 +329,11 @@ async def open_runner(
     models: Models | None = None,
     teardown_s: float = WorkerLimits().teardown_s,
 ) -> AsyncIterator[Runner]:
-    """A runner whose environment is set up, and torn down at the end.
+    """Set an environment up and open its runner; tear the environment down at the end.
 
-    ``threads`` bounds the rollouts at once of an environment that runs in
-    threads (setup and teardown use one as well).  ``models`` are the clients to use;
-    they stay open.  Without it the runner has its own.
+    ``threads``: most rollouts at once of an environment that runs in threads (setup and teardown
+    use a thread as well).  ``models``: the model clients to use, which stay open; None: the runner
+    has its own.
 
     All executions must have ended before the block does.  Raises
     :class:`EnvironmentFailure` if ``setup`` fails; there is no ``teardown``
@@ -359,7 +358,7 @@ async def _tear_down(runner: Runner, teardown_s: float) -> None:
         try:
             await runner._hook("teardown")
         except EnvironmentFailure as failure:
-            # The rollouts are done; no caller is left to report to.
+            # No caller is left to whom it could be reported.
             log(logging.WARNING, "the environment's %s", failure, about=failure.exception)
     if scope.cancelled_caught:
         log(logging.WARNING, "the environment's teardown took longer than %g s", teardown_s)

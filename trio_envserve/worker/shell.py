@@ -2,15 +2,14 @@
 
 Theory of operation
 -------------------
-:class:`~trio_envserve.core.worker.WorkerCore` decides; this module moves its
-messages and runs the environment's code.  The nursery owns the receiver, the beat, the
-lag sampler and the *execution nursery*, whose tasks run executions
-(:mod:`.execution_tasks`).  Whatever an execution does, it ends in exactly one
-:class:`~trio_envserve.core.worker.OutcomeMade`, which the core takes synchronously
-when its end is known.  There completion and cancellation meet, and one of them has won.
+:class:`~trio_envserve.core.worker.WorkerCore` decides; this module moves its messages and runs the
+environment's code.  The nursery owns the receiver, the beat, the lag sampler and the *execution
+nursery*, whose tasks run executions (:mod:`.execution_tasks`).  Whatever an execution does, it ends
+in exactly one :class:`~trio_envserve.core.worker.OutcomeMade`, which the core takes synchronously.
+There a completion that races with a cancel has one winner.
 
-The same shell runs in a worker process and, with a stream in memory, inside the
-server's own process (``workers=0``).
+The shell runs in a worker process and, with a stream in memory, inside the server's own process
+(``workers=0``).
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ from .stacks import REQUEST
 def _hide_secrets() -> None:
     """Hide the secrets that variables and the file of endpoints name, before any text is made."""
     hide_named()
-    with suppress(ConfigError):  # a file that is wrong is told when a model is asked
+    with suppress(ConfigError):  # a malformed file is reported when a model is asked
         if os.path.exists(endpoints_file()):
             read_endpoints()
 
@@ -85,9 +84,8 @@ async def run_worker(
 ) -> bool:
     """Serve one environment until told to retire; False if it could not be set up.
 
-    ``stream`` joins the worker to the server; when it ends, the worker ends.
-    ``load`` makes the environment; ``touch`` is called in each turn of the lag
-    sampler (the heartbeat thread watches it).
+    ``stream``: the link to the server; when it ends, the worker ends.  ``load`` makes the
+    environment.  ``touch`` is called in each turn of the lag sampler, for the heartbeat thread.
     """
     _hide_secrets()
     core = WorkerCore(
@@ -135,17 +133,15 @@ class _Shell:
         self._limits = limits
         self._parking = Parking(self._parked, limits.held_bytes)
         self._scopes: dict[int, trio.CancelScope] = {}
-        """The scope of every execution that has begun, until it is cancelled, or its end is
-        reported."""
+        """Scope of each execution that has begun, until it is cancelled or its end is reported."""
         self._stopped: set[int] = set()
         """Executions that were cancelled before they began."""
-        self._deltas = Deltas(self._pieces_said)
+        self._deltas = Deltas(self._deltas_made)
         self._noted: dict[int, bytes] = {}
-        """The notes of executions since the last beat; the last one counts.  Each is set in
-        any thread, so it is only ever popped: however many there are, they cost the loop
-        nothing until then."""
+        """Last note of each execution since the last beat.  Set in any thread, and only popped by
+        the loop: notes cost the loop nothing before the next beat."""
         self._unsent: list[ToRouter] = []
-        self._said = trio.Event()
+        self._has_unsent = trio.Event()
         """Set while a message is unsent."""
         self._lag = LagMeter()
         self._done = trio.Event()
@@ -186,15 +182,14 @@ class _Shell:
         self._tasks.wake()
 
     async def _send(self) -> None:
-        """Send the outcomes of one turn of the loop at once, so that the router wakes
-        once for all of them."""
+        """Send the outcomes of one turn of the loop together, so that the router wakes once."""
         while True:
-            await self._said.wait()
+            await self._has_unsent.wait()
             self._send_now()
 
     def _send_now(self) -> None:
-        if self._said.is_set():
-            self._said = trio.Event()
+        if self._has_unsent.is_set():
+            self._has_unsent = trio.Event()
         unsent, self._unsent = self._unsent, []
         if unsent:
             self._stream.send_many_nowait(list(frames_to_router(unsent)))
@@ -212,7 +207,7 @@ class _Shell:
             for _ in range(len(self._noted)):
                 self._do(self._core.take(NoteMade(*self._noted.popitem())))
             self._do(self._core.take(BeatDue(self._stats())))
-            self._send_now()  # a beat is about the messages before it
+            self._send_now()  # a beat counts the messages before it as sent
             await trio.sleep(self._limits.beat_s)
 
     async def _measure(self, touch: Callable[[float], None]) -> None:
@@ -251,16 +246,17 @@ class _Shell:
                 case Exit():
                     self._done.set()
         if self._tasks.closing or not self._core.running:
-            self._send_now()  # no other outcome will join it
-        elif self._unsent and not self._said.is_set():
-            self._said.set()
+            self._send_now()  # no further outcome could share the batch
+        elif self._unsent and not self._has_unsent.is_set():
+            self._has_unsent.set()
 
     async def _execute(
         self, task: trio.lowlevel.Task, context: contextvars.Context, now_s: float, until_s: float
     ) -> float | None:
-        """Run executions, from their dispatches to their outcomes, until one is cancelled: they
-        share a scope, which takes longer to open and close than an empty rollout.  Returns when
-        the last one ended; None if its code left something behind in this task."""
+        """Run executions, from their dispatches to their outcomes, until one is cancelled.  They
+        share a scope, since opening and closing one takes longer than an empty rollout.  Returns
+        the moment at which the last one ended; None if its code left something behind in this
+        task."""
         outcome: Outcome | LargeValue | None = None
         closed = True
         scope = trio.CancelScope(shield=True)
@@ -278,7 +274,7 @@ class _Shell:
                     if not self._tasks.may_take(task, now_s, until_s):
                         return now_s
         except RuntimeError:
-            # Once there is an outcome, this is trio: the code left a scope open.
+            # With an outcome, the error is trio's: the code left a scope open.
             if outcome is None:
                 raise
             closed = False
@@ -289,7 +285,7 @@ class _Shell:
         self, task: trio.lowlevel.Task, run: Run, outcome: Outcome | LargeValue | None,
         began_s: float,
     ) -> float:  # fmt: skip
-        """An execution has this outcome, or none since it is cancelled.  Returns the time."""
+        """Report the outcome of an execution, or its cancel if there is none; returns the time."""
         if not isinstance(outcome, LargeValue):
             return self._ended(run, outcome, began_s)
         # In a task of its own: the code may have left anything in this one.
@@ -335,14 +331,14 @@ class _Shell:
         with tracing.below(args[-1]):
             return await self._outcomes.of(*args)
 
-    def _pieces_said(self, made: list[DeltaMade]) -> None:
-        """Executions have said pieces of their results."""
+    def _deltas_made(self, made: list[DeltaMade]) -> None:
+        """Give the core the deltas of executions."""
         self._do([effect for each in made for effect in self._core.take(each)])
 
     async def _encode_large(
         self, run: Run, large: LargeValue, began_s: float, scope: trio.CancelScope
     ) -> None:
-        """End an execution whose value takes long to encode."""
+        """Encode a value that takes long, and end its execution."""
         with self._tasks.failing():
             outcome: Outcome | None = None
             with scope:
@@ -350,11 +346,11 @@ class _Shell:
             self._ended(run, outcome, began_s)
 
     def _ended(self, run: Run, outcome: Outcome | None, began_s: float) -> float:
-        """Report the end: completed or cancelled, since there was no await in between.  Returns
-        the time."""
+        """Give the core the end of an execution, completed or cancelled, without an await after the
+        decision; returns the time."""
         self._scopes.pop(run.number, None)
         if self._deltas.due:
-            self._deltas.drain()  # what it said comes before its outcome
+            self._deltas.drain()  # an execution's deltas precede its outcome
         if outcome is None:
             outcome = self._outcomes.cancelled(began_s)
         now_s = trio.current_time()
