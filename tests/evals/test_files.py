@@ -96,10 +96,10 @@ def test_what_is_no_file_of_results_is_left_as_it_is(tmp_path: Path, text: str):
     assert path.read_text() == text
 
 
-def test_the_last_record_of_a_name_counts(tmp_path: Path):
+def test_the_last_record_of_a_name_counts_and_a_blank_line_is_none(tmp_path: Path):
     path = tmp_path / "r.jsonl"
     given = [a_record(0), a_record(1), a_record(0, {"reward": 1.0})]
-    path.write_bytes(b"".join(b"".join(pieces(one)) for one in given))
+    path.write_bytes(b"\n".join(b"".join(pieces(one)) for one in given))
     assert [(r["index"], r["reward"]) for r in last_records(str(path))] == [(1, 0.5), (0, 1.0)]
 
 
