@@ -7,12 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_envserve.net.framing import (
+    Decoder,
     FrameLimits,
     FramingError,
     encode,
     encode_command,
 )
-from trio_envserve.net.zmtp.engine import Engine
+from trio_envserve.net.zmtp.engine import GREETING_BYTES, Engine
 from trio_envserve.net.zmtp.mechanism import HandshakeError, Mechanism, Null, parse_metadata
 
 LIMITS = FrameLimits(frame_bytes=1000, message_bytes=2000, frames=8)
@@ -224,3 +225,12 @@ def test_metadata_is_read_without_regard_to_case():
     assert parse_metadata(ready()[8:]) == {b"socket-type": b"DEALER", b"identity": b"me"}
     with pytest.raises(HandshakeError):
         parse_metadata(b"".join(b"\x02%02d\0\0\0\0" % n for n in range(33)))
+
+
+def test_our_greeting_is_whole_and_says_3_1():
+    replies = new_engine(b"DEALER").replies()
+    assert replies[:GREETING_BYTES] == GREETING
+    decoder = Decoder(LIMITS)
+    decoder.feed(replies[GREETING_BYTES:])
+    assert decoder.take(1) == []
+    assert parse_metadata(decoder.commands[0][6:])[b"socket-type"] == b"DEALER"
