@@ -294,6 +294,12 @@ def test_an_environment_that_keeps_failing_is_broken_until_one_is_ready():
     assert not pool.is_broken()
     assert pool.broken == ""
     assert pool.slots[0].failed_starts == 0
+    pool.open_slots(1)
+    for now_s in (4.0, 6.0):
+        life = born(pool, now_s)
+        pool.set_up_failed(life, "no disk")
+        pool.step(life, LifeInput.EXITED, now_s, "exit 1")
+    assert not pool.is_broken(), "another one is ready"
 
 
 def test_deaths_are_told_apart_from_ends():
