@@ -7,11 +7,10 @@ asked for the running total after each step, in one conversation.  Only the
 last answer counts.  Tasks follow from (seed, index) alone, so that a worker
 rebuilds a task from its index and nobody ships a data set.
 
-``log_path`` and ``duration_s`` are for demonstrations and tests: the first
-writes a :class:`~trio_envserve.envs.recorder.RunLog`, the second makes each
-rollout last so long.  If an input has a ``key``, the log has the key, the name of
-this process, and whether the process that began the same key before is dead
-(:class:`~trio_envserve.envs.witness.Witness`).
+``log_path`` and ``duration_s`` are for demonstrations and tests: each rollout writes to a
+:class:`~trio_envserve.envs.recorder.RunLog` there, and lasts ``duration_s`` seconds.  If an input
+has a ``key``, the log has the key, the name of this process, and whether the process that began
+that key before is dead (:class:`~trio_envserve.envs.witness.Witness`).
 """
 
 from __future__ import annotations

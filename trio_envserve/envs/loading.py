@@ -282,7 +282,7 @@ def _method(environment: object, name: str, label: str) -> Callable[..., Any] | 
 
 
 def _check_takes(function: Callable[..., Any], label: str, *given: str) -> None:
-    """Raise ConfigError if a function cannot be called with so many arguments."""
+    """Raise ConfigError if a function cannot be called with this number of arguments."""
     try:
         inspect.signature(function).bind(*given)
     except (TypeError, ValueError) as error:

@@ -86,7 +86,8 @@ class RunKeys:
         return _again(f"{index}/{repeat}", self._told(name))
 
     def group(self, index: int, repeat: int) -> str:
-        """That of a group of so many repeats.  It is told when each member is."""
+        """The part of a group's key behind the evaluation's name.  A group counts as told once each
+        member has been told."""
         told = min(self._told((index, member)) for member in range(repeat))
         return _again(f"{index}/group", told)
 
@@ -99,7 +100,7 @@ HELD = 64
 """Most outcomes that are taken and not written yet."""
 
 LAST_S = 0.3
-"""After a cancel, results that were taken before it may be written for so long."""
+"""Time after a cancel in which results that were taken before may be written, in seconds."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -163,7 +163,7 @@ def _t_below(t: float, degrees: int) -> float:
 # -- histograms of rewards and metrics, as counts and as bars of text --------------
 
 MOST_VALUES = 8
-"""Up to so many different values have a row of their own; more are put into bins."""
+"""Most different values that have a row of their own each; more are put into bins."""
 
 BINS = 10
 _EIGHTHS = " ▏▎▍▌▋▊▉█"

@@ -29,7 +29,7 @@ LOOK_S = 1.0
 PAUSE_MAX_S = 60.0
 """The longest pause before another host takes the place of one that has ended."""
 HEALTHY_S = 60.0
-"""A host that has lived for so long is replaced at once."""
+"""Life in seconds after which a host that ends is replaced at once."""
 
 
 class Host(Protocol):

@@ -152,7 +152,7 @@ def trl_samples(
 ) -> Iterator[dict[str, Any]]:
     """The fields of TRL's ``RolloutSample`` for each segment of a group that can be trained on.
 
-    ``version``: that of the weights when the group began.
+    ``version``: version of the weights when the group began.
     """
     for rollout, advantage in zip(group.rollouts, group.advantages(), strict=True):
         result = rollout.outcome.value

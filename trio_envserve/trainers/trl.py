@@ -234,7 +234,7 @@ class RolloutWorker:
         self._version = model_version
 
     def check_health(self, stale_after_s: float) -> None:
-        """Raise what ended the worker; or ``RuntimeError`` if no rollout came for so long."""
+        """Raise the error that ended the worker, or ``RuntimeError`` if no rollout came in time."""
         if self._error is not None:
             raise RuntimeError(f"no more rollouts: {self._error}") from self._error
         silent_s = time.monotonic() - self._moved_at

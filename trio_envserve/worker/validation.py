@@ -54,7 +54,7 @@ HELD_S = 0.2
 """A loop that is held for longer is worth a warning."""
 
 SETTLE_S = 2.0
-"""Leftovers of a rollout may take so long to go."""
+"""Time that leftovers of a rollout may take to go, in seconds."""
 
 AT_ONCE = 8
 """Rollouts that run at once, to be compared with one after the other."""

@@ -42,7 +42,7 @@ STRANGER: Final = "400"
 """The refusal of an unknown key, as libzmq and its clients know it."""
 
 Random: TypeAlias = Callable[[int], bytes]
-"""Gives so many random bytes."""
+"""Returns this number of random bytes."""
 
 Admit: TypeAlias = Callable[[bytes], str]
 """Is asked for a client's public key, and says why it may not come in; empty if it may."""

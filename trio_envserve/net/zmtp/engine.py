@@ -93,7 +93,7 @@ class Engine:
         self.is_ready = False
         """Whether the handshake is done: messages may pass in both directions."""
         self.ttl_s: float | None = None
-        """The peer promised to be heard at least so often; None if it did not."""
+        """Longest silence that the peer has promised, in seconds; None if it has promised none."""
 
     def replies(self) -> bytes:
         """The bytes to be written now, before any message; perhaps none."""

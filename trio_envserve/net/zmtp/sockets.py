@@ -48,7 +48,7 @@ ACCEPT_PAUSE_S: Final = 0.25
 least time that a new connection has to say something: a round trip, and more on busy machines."""
 
 SILENT_S: Final = 10.0
-"""A connection that was silent for so long may be closed to make room for another."""
+"""Silence in seconds after which a connection may be closed to make room for another."""
 
 DESCRIPTORS_SHARE: Final = 0.75
 """The part of the process's descriptors for connections; the rest is for its workers

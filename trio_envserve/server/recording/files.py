@@ -37,7 +37,7 @@ from .tape import MakeRouter, Tape
 _log = logging.getLogger("trio_envserve.server")
 
 CLOSE_S = 5.0
-"""At the end the last records may take so long; a disk that is stuck holds up nobody."""
+"""Time that the last records may take at the end, in seconds; a disk that hangs holds up nobody."""
 
 
 def _open_new(path: Path) -> int:
