@@ -58,9 +58,9 @@ def _prepared(state: WorkState, *, rerun: bool) -> tuple[Works, Work | None]:
 
 
 def _opened(works: Works, sequence: int, *, rerun: bool) -> Work:
-    session = works.sessions.open(b"s" * 16, b"n" * 16, "drawn", b"route", 1, 0.0)
+    session = works.sessions.open(b"s" * 16, b"c" * 16, b"n" * 16, "drawn", b"route", 1, 0.0)
     assert session is not None
-    asked = Keyed(KeyAct.ASK, NAME, b"caller")
+    asked = Keyed(KeyAct.ASK, NAME)
     ask = Ask(b"d" * 32, b"body", rerun, 4, asked)
     assert works.request(session, sequence, ask, b"route") is not None
     return works.open[NAME]
@@ -69,16 +69,14 @@ def _opened(works: Works, sequence: int, *, rerun: bool) -> Work:
 def _give(works: Works, work: Work | None, given: WorkInput) -> None:
     """One input, with what it comes with."""
     ticket = next(iter(work.tickets), None) if work is not None else None
-    session = works.sessions.open(b"s" * 16, b"n" * 16, "drawn", b"route", 1, 0.0)
+    session = works.sessions.open(b"s" * 16, b"c" * 16, b"n" * 16, "drawn", b"route", 1, 0.0)
     assert session is not None
-    another = Ticket(session, 9, b"d" * 32, 4, Keyed(KeyAct.ASK, NAME, b"other"), b"other", True)
+    another = Ticket(session, 9, b"d" * 32, 4, Keyed(KeyAct.ASK, NAME))
     ask = Ask(b"d" * 32, b"body", None, 4, another.key)
     if given in (WorkInput.ASK, WorkInput.CLASH, WorkInput.ATTACH):
         arg: Any = (another, ask)
     elif given in (WorkInput.LEAVE, WorkInput.LOSE):
         arg = ticket
-    elif given is WorkInput.WITHDRAW:
-        arg = another
     elif given is WorkInput.DISPATCH:
         arg = object()
     elif given in (WorkInput.REPORT, WorkInput.READ):

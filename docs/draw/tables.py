@@ -55,7 +55,6 @@ WORK_WORDS: Mapping[str, str] = {
     "_show": "replay",
     "_leave": "counts no more; the last one: close, or retention begins",
     "_lose": "its caller counts on for `orphan_s`, if that is not 0",
-    "_waive": "its caller counts no more; the last one: close, or retention begins",
     "_close": "close",
     "_release": "waiting",
     "_run": "running",
@@ -133,7 +132,6 @@ LINKS: Sequence[tuple[range, str, str, str]] = (
 )
 WITH_BODY: Mapping[type, str] = {
     messages.Request: "body",
-    messages.KeyedRequest: "body",
     messages.Outcome: "body",
     messages.Delta: "body",
     messages.Stats: "body",
@@ -155,7 +153,7 @@ REFUSAL_WORDS: Mapping[str, str] = {
     "queue-full": "too many requests wait, in number or in bytes, of all or of this session. "
     "Try again",
     "refused": "the body is larger than `message_bytes`, or the allowance is 0, or key or "
-    "namespace are empty or too long. A bug of the client",
+    "namespace are empty, too long, or of another digest. A bug of the client",
     "key-conflict": "under this key another input was asked, or the same with another consent; "
     "that work goes on. Take another key, or forget this one",
     "unknown-key": "nothing is known under this key, and this request may not start it: it "
@@ -165,8 +163,10 @@ REFUSAL_WORDS: Mapping[str, str] = {
     "key-queue-full": "there is no room in the queue for the work of another key, or for the work "
     "of another namespace. It says the same. Try again",
     "commands-full": "no further command with an id of its own can be remembered. Try again",
-    "keys-early": "nothing is known under the key, the request is issued again, and no worker has "
-    "said yet whether the environment consents to that. Try again",
+    "early": "the request is issued again, nothing is known under its key, if it has one, and no "
+    "worker has said yet whether the environment consents to that. Try again",
+    "server-lost": "the request is issued again, a lost session may have run it, and consent or "
+    "allowance for a further execution is missing",
     "journal": "the server's journal cannot save a new key, or its disk is far behind, and the "
     "text says why. It says nothing of other keys, nor of requests without one. Try again",
     "key-crowded": "as many requests wait for this key as may. Try again",
@@ -242,7 +242,7 @@ def messages_cddl() -> str:
 def _column(field: Field) -> str:
     """A field of a kind that has batches."""
     if field.optional:
-        return f"{field.cddl} / [1*{messages.BATCH_ROWS} {field.cddl} / null]"
+        return f"column<{field.cddl} / null>"
     return f"column<{field.cddl}>"
 
 

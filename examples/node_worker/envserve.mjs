@@ -10,7 +10,7 @@ import { rows } from "./batches.mjs";
 import { Link } from "./link.mjs";
 import { Seen, members, toSpans } from "./spans.mjs";
 
-const VERSION = 1;
+const VERSION = 2;
 const HELLO = 64, BROKEN = 65, BEAT = 66, OUTCOME = 67, MISSING = 68, DECLINED = 69, ANNOUNCED = 70;
 const DISPATCH = 80, STOP = 81, STATE = 82, RETIRE = 83, START = 84, FETCH = 85;
 const RESULT = 0, ERROR = 1, CANCELLED = 2;

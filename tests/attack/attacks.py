@@ -812,7 +812,7 @@ def unasked(rng: random.Random, welcome: Welcome) -> bytes:
         messages.Synced(session, number, [0, number], {"workers": None}),
         messages.Refused(session, number, "queue-full", "", 0.0), messages.Error(1, "x", "y"),
         messages.Notes(session, [0, number + 1], [b"x"]),
-        messages.Welcome(1, session, session, session, 1, 1, {}),
+        messages.Welcome(2, session, session, session, 1, 1, {}),
     )
     with_bodies: tuple[Message, ...] = (
         messages.Outcome(session, number, rng.randrange(5), "w", 0.0, 1), messages.Stats(number),

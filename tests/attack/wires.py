@@ -318,7 +318,7 @@ def said(header: Message, *frames: bytes) -> bytes:
 
 
 def hello(rng: random.Random) -> Hello:
-    return Hello(PROTOCOL_VERSION, rng.randbytes(16), 1, "attacker", 1 << 24)
+    return Hello(PROTOCOL_VERSION, rng.randbytes(16), 1, "attacker", 1 << 24, bytes(16))
 
 
 def welcome_to(hello: Hello, rng: random.Random) -> Welcome:

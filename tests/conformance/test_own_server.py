@@ -154,7 +154,7 @@ async def answer(router: RouterSocket, how: Any) -> None:
 def welcome(hello: messages.Hello) -> bytes:
     status = {"status": "ready", "environment": "odd"}
     return messages.encode(
-        messages.Welcome(1, hello.nonce, b"s" * 16, b"e" * 16, 10, 1 << 20, status)
+        messages.Welcome(2, hello.nonce, b"s" * 16, b"e" * 16, 10, 1 << 20, status)
     )
 
 

@@ -8,7 +8,7 @@ import cbor2
 
 from trio_envserve.core import error_records, messages
 from trio_envserve.core.executions import Execution
-from trio_envserve.core.key_records import KeyAct, Keyed, KeyName, Reissue, input_digest
+from trio_envserve.core.key_records import KeyAct, Keyed, KeyName, input_digest
 from trio_envserve.core.limits import KeyLimits, ServerLimits
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.requests import Ask, RetainedOutcome
@@ -109,27 +109,28 @@ class Bench:
 
     # -- clients ----------------------------------------------------------------
 
-    def session(self, number: int) -> Session[Ticket]:
+    def session(self, number: int, caller: int | None = None) -> Session[Ticket]:
         """The session of a client, opened if there is none."""
-        route = b"route %d" % number
-        session = self.works.sessions.known.get(identifier(number)) or self.works.sessions.open(
-            identifier(number), identifier(NONCE + number), f"client {number}", route, 1, self.now_s
-        )
-        assert session is not None
-        return session
+        found = self.works.sessions.known.get(identifier(number))
+        if found is None:
+            found = self.works.sessions.open(
+                identifier(number), identifier(number % 10 if caller is None else caller),
+                identifier(NONCE + number), f"client {number}", b"route %d" % number, 1, self.now_s,
+            )  # fmt: skip
+            assert found is not None
+        return found
 
     def ask(
         self, number: int, sequence: int = 0, *, body: bytes = b"input",
-        name: KeyName | None = None, act: KeyAct = KeyAct.ASK, caller: int | None = None,
-        tag: int | bytes = b"", reissue: Reissue | None = None, rerun: bool | None = None,
-        allowance: int = 4, digest: bytes | None = None,
+        name: KeyName | None = None, act: KeyAct = KeyAct.ASK, tag: int | bytes | None = None,
+        earlier: int | None = None, rerun: bool | None = None, allowance: int = 4,
+        digest: bytes | None = None,
     ) -> list[Told]:  # fmt: skip
         """A request: of a key if it names one."""
         if digest is None:
             digest = input_digest(body, rerun)
-        token = identifier(number % 10 if caller is None else caller)
-        key = None if name is None else Keyed(act, name, token, tag, reissue)
-        ask = Ask(digest, body, rerun, allowance, key)
+        key = None if name is None else Keyed(act, name, tag)
+        ask = Ask(digest, body, rerun, allowance, key, earlier=earlier)
         self.works.request(self.session(number), sequence, ask, self.session(number).route)
         return self.turn()
 
@@ -137,8 +138,9 @@ class Bench:
         return self.ask(number, sequence, body=b"", name=name, act=KeyAct.ATTACH)
 
     def command(
-        self, number: int, act: KeyAct, tag: int | bytes, name: KeyName = NAME, sequence: int = 0
-    ) -> list[Told]:
+        self, number: int, act: KeyAct, tag: int | bytes | None, name: KeyName = NAME,
+        sequence: int = 0,
+    ) -> list[Told]:  # fmt: skip
         return self.ask(number, sequence, body=b"", name=name, act=act, tag=tag)
 
     def finish(self, number: int, *sequences: int) -> list[Told]:

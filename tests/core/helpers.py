@@ -579,9 +579,10 @@ class Pair(Joined):
         """A message to the router from whoever has this route."""
         self.router_takes(ClientMessage(route, (messages.encode(message), *bodies), self.now_s))
 
-    def stranger(self, number: int = 900) -> bytes:
+    def stranger(self, number: int = 900, caller: bytes = identifier(77)) -> bytes:
         """The session of another client, which speaks bytes and never syncs."""
-        self.tell(messages.Hello(1, identifier(number), 1, "other", 1 << 20), route=STRANGER)
+        hello = messages.Hello(2, identifier(number), 1, "other", 1 << 20, caller)
+        self.tell(hello, route=STRANGER)
         welcome = self.heard()
         assert isinstance(welcome, messages.Welcome)
         return welcome.session

@@ -40,7 +40,7 @@ from trio_envserve.core.worker_range import WorkerRange
 TERMS = LeaseTerms(fence_s=20.0)
 EPOCH = b"e" * 16
 SERVES = {"environment": "arithmetic"}
-HELLO = encode_worker(WorkerHello(1, 7, "arithmetic", False, 256))
+HELLO = encode_worker(WorkerHello(2, 7, "arithmetic", False, 256))
 BEAT = encode_worker(Beat(1, [], {}))
 
 

@@ -54,14 +54,14 @@ class Keyed(Pair):
 
     def request(
         self, session: bytes, sequence: int = 0, body: bytes = b"body", *,
-        act: KeyAct = KeyAct.ASK, name: KeyName = NAME, caller: bytes = OTHER,
-        tag: int | bytes = b"", earlier: int | None = None, gone: bool = False,
-        deadline_s: float | None = None, rerun: bool | None = None, allowance: int = 4,
+        act: KeyAct = KeyAct.ASK, name: KeyName = NAME, tag: int | bytes | None = None,
+        earlier: int | None = None, deadline_s: float | None = None, rerun: bool | None = None,
+        allowance: int = 4,
     ) -> None:  # fmt: skip
         """Of a stranger."""
-        request = messages.KeyedRequest(
-            session, sequence, input_digest(body, rerun), rerun, allowance, deadline_s, caller,
-            act, *name, tag, earlier, gone,
+        request = messages.Request(
+            session, sequence, input_digest(body, rerun), rerun, allowance, deadline_s, None,
+            None, *name, int(act) or None, tag, earlier,
         )  # fmt: skip
         self.tell(request, body, route=STRANGER)
 

@@ -113,7 +113,7 @@ def test_one_session_filled_the_queue_for_all_with_large_bodies():
 
 def test_g8_a_body_is_held_no_longer_than_it_can_be_needed():
     bench = Bench()
-    bench.ask(1, body=b"body", rerun=True, allowance=2)
+    bench.ask(1, body=b"body", rerun=True, allowance=3)
     work, taken = bench.own(), bench.accounts.all
     assert taken.held_bytes == work.account.held_bytes == 4
     execution = bench.dispatch(work)

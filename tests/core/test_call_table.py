@@ -143,30 +143,31 @@ def test_every_input_to_a_call_that_is_gone_changes_nothing(input):
 
 
 @pytest.mark.parametrize(
-    ("rerun", "declared", "allowance", "again"),
-    [
-        (None, False, 4, False), (None, True, 4, True), (False, True, 4, False),
-        (True, False, 4, True), (True, True, 1, False),
-    ],
-)  # fmt: skip
-def test_g2_a_call_is_issued_again_only_with_consent_and_allowance_left(
-    rerun, declared, allowance, again
+    ("rerun", "allowance", "earlier"), [(None, 4, 3), (False, 4, 1), (True, 4, 3), (True, 1, 1)]
+)
+def test_g2_a_call_that_is_issued_again_says_what_lost_sessions_may_have_started(
+    rerun, allowance, earlier
 ):
-    calls, _, call = made(Stage.SENT, rerun=rerun, max_executions=allowance)
-    effects = calls.step(call, CallInput.PROVEN, 0.0, declared)
-    assert dos(effects) == (
-        [CallAction.TELL_NEXT] if again else [CallAction.TELL_NEXT, CallAction.FAIL]
-    )
-    assert calls.reissued == again
+    """Whether it may start again, says the server."""
+    calls, session, call = made(Stage.SENT, rerun=rerun, max_executions=allowance)
+    assert dos(calls.step(call, CallInput.PROVEN, 0.0)) == [CallAction.TELL_NEXT]
+    assert calls.reissued == 1
     assert call.may_have_run
-    if not again:
-        assert error(effects) == ("server-lost", Verdict.MAY_HAVE_RUN)
+    calls.step(call, CallInput.SEND, 0.0, session)
+    assert call.request is not None
+    assert (call.request.allowance, call.request.earlier) == (allowance, earlier)
+
+
+def test_g2_what_may_still_run_is_not_issued_again():
+    calls, _, call = made(Stage.SENT, rerun=True)
+    effects = calls.step(call, CallInput.UNPROVEN, 0.0)
+    assert error(effects) == ("server-lost", Verdict.MAY_HAVE_RUN)
 
 
 def test_g9_what_was_settled_did_not_run_and_keeps_its_allowance():
     calls, _, call = made(Stage.SENT)
     calls.step(call, CallInput.SETTLED, 0.0, False)
-    assert (call.allowance, call.earlier, call.may_have_run) == (4, 0, False)
+    assert (call.most, call.earlier, call.may_have_run) == (4, 0, False)
     calls, _, call = made(Stage.EXPIRED)
     effects = calls.step(call, CallInput.SETTLED, 0.0, False)
     assert error(effects) == ("never-started", Verdict.DID_NOT_RUN)

@@ -22,7 +22,7 @@ from .helpers import identifier
 def test_pending_is_stated_as_spans(sequences):
     session = ClientSession(identifier(1), identifier(2), 9, 9)
     for sequence in sorted(sequences):
-        session.calls[sequence] = Call(sequence, b"", None, 1, 1, None, 0.0)
+        session.calls[sequence] = Call(sequence, b"", None, 1, None, 0.0)
     assert session.pending() == Ranges(sequences).flat()
 
 
@@ -50,20 +50,10 @@ def test_g9_a_limit_that_passed_says_did_not_run_only_if_the_server_does(started
     assert calls.limit_passed(started=started).verdict is verdict
 
 
-@pytest.mark.parametrize(
-    ("proven", "consent", "words"),
-    [(False, True, "not proven"), (True, False, "rerun=True"), (True, True, "used up")],
-)
-def test_g9_a_lost_server_says_why_the_call_was_not_issued_again(proven, consent, words):
-    info = calls.server_lost(proven, consent)
-    assert info.verdict is Verdict.MAY_HAVE_RUN
-    assert words in info.message
-
-
 def lost(earlier: int, most: int, act: KeyAct | None = None) -> Call:
     """A call of whose executions lost sessions may have started so many."""
     key = None if act is None else CallKey(act, KeyName(b"n", b"k"))
-    return Call(0, b"", None, most, most, None, 0.0, may_have_run=True, earlier=earlier, key=key)
+    return Call(0, b"", None, most, None, 0.0, may_have_run=True, earlier=earlier, key=key)
 
 
 def test_g9_after_a_loss_did_not_run_is_not_the_whole_truth():

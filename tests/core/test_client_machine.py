@@ -192,7 +192,7 @@ class ClientMachine(RuleBasedStateMachine):
         session = b"s%015d" % len(self.sessions)
         before = self.core.sessions.current
         nonce = self.nonce if ours and self.nonce else b"n" * 16
-        self.say(messages.Welcome(1, nonce, session, epoch, 4, 1 << 20, status))
+        self.say(messages.Welcome(2, nonce, session, epoch, 4, 1 << 20, status))
         if self.core.sessions.current is not before:
             assert nonce == self.nonce, "takes a welcome that is not its own"
             self.sessions.append(session)

@@ -112,8 +112,8 @@ def test_a_router_of_another_version_is_noticed():
     link = Link()
     link.host.connect()
     with pytest.raises(ForeignHost):
-        link.host.message((cbor2.dumps([KINDS[HostWelcome], 2, "more"]),), 0.0)
-    assert link.host.refusal == (VERSION, "there protocol version 2 is not spoken, 1 is")
+        link.host.message((cbor2.dumps([KINDS[HostWelcome], 1, "more"]),), 0.0)
+    assert link.host.refusal == (VERSION, "there protocol version 1 is not spoken, 2 is")
 
 
 def test_what_a_lost_message_had_comes_with_the_next_beats():
@@ -232,12 +232,12 @@ def test_messages_of_the_wrong_side_are_refused():
         link.host.message((encode(HostLeaves(membership, 0)),), link.now_s)
     with pytest.raises(ProtocolError):
         link.hosts.message(
-            b"r", (encode(HostWelcome(1, membership, 1, EPOCH, 1.0, {})),), link.now_s
+            b"r", (encode(HostWelcome(2, membership, 1, EPOCH, 1.0, {})),), link.now_s
         )
     with pytest.raises(ProtocolError):
         spawned = to_frames(membership, 0, [Item(ItemKind.SPAWNED, b"w0-1", (b"7",))])
         link.host.message(spawned, link.now_s)
-    link.host.message((encode(HostWelcome(1, b"x" * 16, 1, EPOCH, 1.0, {})),), link.now_s)
+    link.host.message((encode(HostWelcome(2, b"x" * 16, 1, EPOCH, 1.0, {})),), link.now_s)
 
 
 STEPS = ["second", "say", "die", "tell", "lose up", "lose down", "double", "move", "connect", "cut"]
@@ -301,7 +301,7 @@ def test_whatever_is_lost_each_word_of_a_worker_comes_once_and_its_end_comes_las
 
 def broken_ones(membership: bytes) -> list[Any]:
     messages = [
-        HostWelcome(1, membership, 2, EPOCH, 20.0, SERVES),
+        HostWelcome(2, membership, 2, EPOCH, 20.0, SERVES),
         HostRefused(membership, 2, EPOCH, "unfit", "no"),
         HostAnswer(membership, 1, 0, 0),
         Items(membership, 0, [17], [b"w0-1"], [0]),
@@ -372,7 +372,7 @@ def test_a_lease_is_no_longer_than_a_timer_of_the_kernel_holds():
     """The guard was to be told a number that its message does not hold."""
     link = Link()
     link.host.connect()
-    welcome = HostWelcome(1, link.host.lease.membership, 1, EPOCH, LONGEST_S, SERVES)
+    welcome = HostWelcome(2, link.host.lease.membership, 1, EPOCH, LONGEST_S, SERVES)
     with pytest.raises(ProtocolError, match="fence_s"):
         link.host.message((encode(welcome),), link.now_s)
 
@@ -571,7 +571,7 @@ def test_a_late_statement_for_an_earlier_router_was_taken_for_a_malformed_messag
     link = joined()
     lives = [[b"w0-1", link.alive[b"w0-1"], 7, b"", 1, [], 0]]
     late = HostHello(
-        1, "a", b"t" * 16, 1, [], b"x" * 16, 1, 1, {}, [b"c" * 16], b"n" * 16, lives
+        2, "a", b"t" * 16, 1, [], b"x" * 16, 1, 1, {}, [b"c" * 16], b"n" * 16, lives
     )  # fmt: skip
     assert answer_to(link, late, link.now_s) == OVER
 
@@ -621,5 +621,5 @@ def test_a_host_that_came_back_too_late_was_malformed_until_its_workers_were_for
     membership, epoch = link.host.lease.membership, link.hosts.leases.epoch
     link.take(link.hosts.tick(link.now_s + 1000))
     assert link.pool.lives, "what they had sent may still be taken in"
-    hello = HostHello(1, "a", membership, 9, [], before, 1, 1, {}, [b"t" * 16], epoch, lives)
+    hello = HostHello(2, "a", membership, 9, [], before, 1, 1, {}, [b"t" * 16], epoch, lives)
     assert answer_to(link, hello, link.now_s + 1000) == OVER

@@ -29,9 +29,9 @@ from trio_envserve.core.host_messages import (
 MEMBERSHIP = b"t" * 16
 MOST = 100_000
 ONE_EACH: list[Any] = [
-    HostHello(1, "a", MEMBERSHIP, 1, [b"p" * 16], b"", 16, 2, {"gpu": 2}, [], b"", []),
+    HostHello(2, "a", MEMBERSHIP, 1, [b"p" * 16], b"", 16, 2, {"gpu": 2}, [], b"", []),
     HostHello(
-        1, "a", MEMBERSHIP, 1, [], b"e" * 16, 2, 2, {}, [b"c" * 16], b"o" * 16,
+        2, "a", MEMBERSHIP, 1, [], b"e" * 16, 2, 2, {}, [b"c" * 16], b"o" * 16,
         [
             [b"w0-1", b"i" * 16, 7, b"hello", 5, [1, 2, 4, 5], 0],
             [b"w1-1", b"j" * 16, 0, b"", 0, [], 1],
@@ -39,7 +39,7 @@ ONE_EACH: list[Any] = [
     ),
     HostBeat(MEMBERSHIP, 3, 2, b"e" * 16, 7, 5, False, {"load": 0.5}),
     HostLeaves(MEMBERSHIP, 9),
-    HostWelcome(1, MEMBERSHIP, 1, b"e" * 16, 20.0, {"environment": "arithmetic"}),
+    HostWelcome(2, MEMBERSHIP, 1, b"e" * 16, 20.0, {"environment": "arithmetic"}),
     HostRefused(MEMBERSHIP, 1, b"e" * 16, "over", "its membership is over"),
     HostAnswer(MEMBERSHIP, 3, 5, 7),
 ]  # fmt: skip

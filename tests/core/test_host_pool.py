@@ -321,7 +321,7 @@ JUNK: list[Any] = [
 
 
 def first_hello(name: str = "z", membership: Membership = OTHER, workers: int = 1) -> HostHello:
-    return HostHello(1, name, membership, 1, [], b"", workers, workers, {"gpu": 1}, [], b"", [])
+    return HostHello(2, name, membership, 1, [], b"", workers, workers, {"gpu": 1}, [], b"", [])
 
 
 def said(link: Link, message: Any, route: bytes = b"z") -> None:
@@ -750,7 +750,7 @@ def test_the_next_router_keeps_the_workers_that_there_are():
 # -- A router with a journal takes back what a host runs for the one before ----
 
 WORKER, BEFORE = b"w0-1", b"b" * 16
-READY = messages.encode(messages.WorkerHello(1, 7, "env", False, 256))
+READY = messages.encode(messages.WorkerHello(2, 7, "env", False, 256))
 
 
 class Followed(Journaled):
@@ -897,7 +897,7 @@ def test_what_the_router_before_had_begun_to_cancel_is_not_cancelled_for_others(
 def test_what_is_lost_after_all_runs_again_by_consent():
     first = Journaled.running(rerun=True)
     other = Followed(first, rerun=True)
-    other.back(0, hello=messages.encode(messages.WorkerHello(1, 7, "env", True, 256)))
+    other.back(0, hello=messages.encode(messages.WorkerHello(2, 7, "env", True, 256)))
     other.give(HostsDead([BEFORE], other.now_s))
     other.workers.clear()
     other.auto_hello = True

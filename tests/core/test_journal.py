@@ -131,14 +131,14 @@ def test_g11_what_is_said_to_a_cancel_of_a_call_is_safe_before():
     pair, session = Journaled.with_stranger()
     pair.request(session)
     pair.disk(1)
-    pair.tell(messages.KeyedCancel(session, 0), route=STRANGER)
+    pair.tell(messages.Cancel(session, 0), route=STRANGER)
     assert pair.records[-1] == Closed(0)
     assert not said_to_cancels(pair)
     pair.disk()
     assert said_to_cancels(pair) == [messages.Cancelled(session, 0, True)]
     pair.request(session, 1, name=KeyName(b"default", b"unsaved"))
     pair.tell(messages.Cancel(session, 2), route=STRANGER)  # without a key: at once
-    pair.tell(messages.KeyedCancel(session, 3), route=STRANGER)  # it was never taken in
+    pair.tell(messages.Cancel(session, 3), route=STRANGER)  # it was never taken in
     assert len(said_to_cancels(pair)) == 3
 
 
@@ -245,7 +245,7 @@ def test_g9_what_waited_for_a_record_that_never_will_be_safe_may_have_run():
     waiting = KeyName(b"default", b"waiting")
     session = pair.stranger()
     pair.request(session, name=waiting)
-    pair.tell(messages.KeyedCancel(session, 0), route=STRANGER)
+    pair.tell(messages.Cancel(session, 0), route=STRANGER)
     fail(pair, final=True)
     assert said_to_cancels(pair) == [messages.Cancelled(session, 0, True)]
     assert pair.failure().verdict is Verdict.MAY_HAVE_RUN
@@ -455,7 +455,7 @@ def flood(pair: Journaled, session: bytes, first: int = 0) -> None:
     """Ask and cancel under ever new keys."""
     for number in range(first, first + 200):
         pair.request(session, number, name=key(number))
-        pair.tell(messages.KeyedCancel(session, number), route=STRANGER)
+        pair.tell(messages.Cancel(session, number), route=STRANGER)
 
 
 @pytest.mark.parametrize("kind", [Stuck, StuckAtRest], ids=["in memory", "at rest"])
@@ -483,7 +483,7 @@ def test_g8_the_inputs_of_what_was_cancelled_filled_memory_while_a_disk_was_stuc
     session = pair.stranger()
     for number in range(20):
         pair.request(session, number, bytes(4_000), name=key(number))
-        pair.tell(messages.KeyedCancel(session, number), route=STRANGER)
+        pair.tell(messages.Cancel(session, number), route=STRANGER)
     assert owed(pair)[1] == 12_000
     pair.disk(1)
     assert owed(pair)[1] == 8_000
@@ -493,14 +493,14 @@ def test_g8_the_inputs_of_what_was_cancelled_filled_memory_while_a_disk_was_stuc
     assert owed(pair)[1] == 0
 
 
-@pytest.mark.parametrize("act", [KeyAct.CANCEL, KeyAct.FORGET, KeyAct.WITHDRAW])
+@pytest.mark.parametrize("act", [KeyAct.CANCEL, KeyAct.FORGET])
 def test_g8_commands_that_hit_nothing_filled_memory_while_a_disk_was_stuck(act: KeyAct):
     pair = Stuck(ready=False)
     session = pair.stranger()
     pair.request(session, 0)
     for number in range(1, 400):
         pair.request(session, number, b"", act=act, tag=99, name=key(number))
-        pair.tell(messages.KeyedCancel(session, number), route=STRANGER)
+        pair.tell(messages.Cancel(session, number), route=STRANGER)
     assert owed(pair)[2] <= 2 * RECORDS_OF_EACH * MOST + 2
 
 
@@ -620,7 +620,7 @@ def test_g11_a_cancel_was_confirmed_before_what_it_had_ended_was_safe():
     pair.request(session)
     pair.disk()
     for _ in range(2):  # it comes again
-        pair.tell(messages.KeyedCancel(session, 0), route=STRANGER)
+        pair.tell(messages.Cancel(session, 0), route=STRANGER)
     assert is_closed(pair.records[-1])
     assert mail_of(pair) == []
     pair.disk()
@@ -631,7 +631,7 @@ def test_a_cancel_that_ends_nothing_does_not_wait_for_the_disk():
     pair, session = Journaled.with_stranger(ready=False)
     pair.request(session, 0)
     pair.request(session, 1)
-    pair.tell(messages.KeyedCancel(session, 0), route=STRANGER)
+    pair.tell(messages.Cancel(session, 0), route=STRANGER)
     assert mail_of(pair) == [messages.Cancelled(session, 0, True)]
 
 
@@ -639,7 +639,7 @@ def test_a_cancel_of_what_is_over_waits_for_the_end_of_that():
     pair, session = Journaled.with_stranger(ready=False)
     pair.request(session)
     pair.about(KeyAct.CANCEL)
-    pair.tell(messages.KeyedCancel(session, 0), route=STRANGER)
+    pair.tell(messages.Cancel(session, 0), route=STRANGER)
     assert mail_of(pair) == []
     pair.disk()
     assert mail_of(pair) == [messages.Cancelled(session, 0, True)]
@@ -648,7 +648,7 @@ def test_a_cancel_of_what_is_over_waits_for_the_end_of_that():
 def test_a_cancel_is_confirmed_to_nobody_whose_session_is_gone():
     pair, session = Journaled.with_stranger(ready=False)
     pair.request(session)
-    pair.tell(messages.KeyedCancel(session, 0), route=STRANGER)
+    pair.tell(messages.Cancel(session, 0), route=STRANGER)
     pair.tell(messages.Goodbye(session), route=STRANGER)
     pair.disk()
     assert mail_of(pair) == []
@@ -789,7 +789,7 @@ def test_g9_what_may_have_run_before_did_not_run_said_a_server_without_a_worker(
     pair = Keyed(ready=False, rerun=True)
     pair.router.works.declared_rerun = pair.router.works.knows_environment = True
     back, other = pair.stranger(), pair.stranger(901)
-    pair.request(back, earlier=1, gone=True, rerun=True)
+    pair.request(back, earlier=1, rerun=True)
     pair.request(other, rerun=True)
     pair.close(ClosingStage.DRAINING)
     assert pair.verdict_of(other) is Verdict.MAY_HAVE_RUN

@@ -35,7 +35,7 @@ from trio_envserve.core.work import FOLLOWERS
 from trio_envserve.core.worker import DeltaMade, EnvironmentReady
 
 from .helpers import STRANGER, Pair, decoded, identifier, kinds
-from .keyed import OTHER, Keyed
+from .keyed import Keyed
 
 # -- time ---------------------------------------------------------------------
 
@@ -125,7 +125,7 @@ def test_a_heartbeat_of_nobody_is_ignored():
 
 def test_g2_with_consent_a_lost_request_runs_again_and_ends_with_its_allowance():
     pair, session = Pair.with_stranger(server={"restart_pause_s": 0.1, "restart_pause_max_s": 0.1})
-    pair.ask(session, rerun=True, allowance=2)
+    pair.ask(session, rerun=True, allowance=3)
     pair.die()
     pair.advance(1.0)
     assert len(pair.runs) == 2
@@ -232,7 +232,7 @@ def test_a_dispatch_that_was_lost_is_sent_again_with_its_span():
     assert [run.traceparent for _, run in pair.runs] == [SPAN]
 
 
-HELLO = messages.Hello(1, identifier(900), 1, "raw", 1 << 20)
+HELLO = messages.Hello(2, identifier(900), 1, "raw", 1 << 20, bytes(16))
 REQUEST = messages.Request(identifier(5), 0, identifier(901), None, 1, None)
 
 # -- a well-behaved client ----------------------------------------------------
@@ -323,7 +323,7 @@ def test_g7_a_cancel_reaches_the_environment_and_says_whether_it_started():
     assert pair.heard() == messages.Cancelled(session, 0, True)
     assert pair.cancels == [(b"w0-1", 0)]
     pair.tell(messages.Cancel(session, 7), route=STRANGER)
-    assert pair.heard() == messages.Cancelled(session, 7, False)
+    assert pair.heard() == messages.Cancelled(session, 7, None)
     pair.ask(session, 7)
     assert pair.heard().code == "finished"
     assert len(pair.runs) == 1
@@ -408,7 +408,7 @@ def test_failure_12_server_restarted_between_two_health_checks_is_never_noticed(
 
 def hello(connection: int) -> messages.Hello:
     """That of a stranger on one of its connections."""
-    return messages.Hello(1, identifier(900), connection, "other", 1 << 20)
+    return messages.Hello(2, identifier(900), connection, "other", 1 << 20, bytes(16))
 
 
 def answers(
@@ -686,7 +686,7 @@ def test_a_delta_of_another_request_than_was_dispatched_is_malformed(wrong):
 def test_g10_of_many_that_wait_for_a_key_some_hear_its_deltas_and_notes(how: str):
     pair, session = Keyed.with_stranger()
     for number in range(FOLLOWERS + 5):
-        pair.request(session, number, caller=OTHER[:-1] + bytes([number]))
+        pair.request(session, number)
     pair.mail.clear()
     say(pair, how)
     if how == "delta":

@@ -123,7 +123,7 @@ class RouterMachine(RuleBasedStateMachine):
 
     @rule(client=st.sampled_from(CLIENTS))
     def hello(self, client):
-        self.say(client, messages.Hello(1, client * 16, 1, "machine", 1 << 20))
+        self.say(client, messages.Hello(2, client * 16, 1, "machine", 1 << 20, bytes(16)))
 
     @rule(
         client=st.sampled_from(CLIENTS),
@@ -188,7 +188,7 @@ class RouterMachine(RuleBasedStateMachine):
         worker = data.draw(st.sampled_from(sorted(set(self.incarnation) - self.ready)))
         self.ready.add(worker)
         self.give(Spawned(worker, 1000 + len(self.ready)))
-        self.from_worker(worker, messages.WorkerHello(1, 1, "machine", False, 256))
+        self.from_worker(worker, messages.WorkerHello(2, 1, "machine", False, 256))
 
     @rule(data=st.data(), status=st.sampled_from(Status), times=st.integers(1, 2))
     @precondition(lambda self: self.runs)

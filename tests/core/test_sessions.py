@@ -22,12 +22,12 @@ NONCE = 7000
 
 
 def hello(number: int) -> Hello:
-    return Hello(1, identifier(NONCE + number), 1, "flood", 1 << 20)
+    return Hello(2, identifier(NONCE + number), 1, "flood", 1 << 20, bytes(16))
 
 
 def opened(bench: Bench, number: int, route: bytes, now_s: float = 0.0) -> Session[Ticket] | None:
     return bench.works.sessions.open(
-        identifier(number), identifier(NONCE + number), "x", route, 1, now_s
+        identifier(number), bytes(16), identifier(NONCE + number), "x", route, 1, now_s
     )  # fmt: skip
 
 
@@ -93,7 +93,7 @@ def test_of_the_idle_sessions_the_one_unheard_for_longest_makes_room():
     assert three.id not in sessions.known
     assert opened(bench, 5, b"5", 2.0) is not None
     assert two.ended
-    bench.works.cancel(one, 0, keyed=False)
+    bench.works.cancel(one, 0)
     assert opened(bench, 6, b"6", 2.0) is not None  # one is idle, but was heard last
     assert not one.ended
 
@@ -228,7 +228,7 @@ def test_a_hostile_peer_grew_the_finished_spans_by_single_cancels():
     session = bench.session(1)
     for sequence in range(0, 50, 2):
         bench.ask(1, sequence)
-        bench.works.cancel(session, sequence, keyed=False)
+        bench.works.cancel(session, sequence)
         bench.turn()
     assert session.finished.span_count() <= 3
     assert len(session.tickets) <= 2

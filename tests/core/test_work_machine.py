@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 )
 
 from trio_envserve.core.executions import Execution
-from trio_envserve.core.key_records import KeyAct, KeyName, Reissue
+from trio_envserve.core.key_records import KeyAct, KeyName
 from trio_envserve.core.limits import KeyLimits
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.requests import RetainedOutcome
@@ -59,7 +59,7 @@ CONSENT = st.none() | st.booleans()
 IDS = st.sampled_from([b"1", b"2", b"3", b"4", b"5"])
 AHEAD = st.integers(0, 7)
 """Sequences, counted from the first that is not finished: histories have no end."""
-COMMANDS = {"cancel": KeyAct.CANCEL, "forget": KeyAct.FORGET, "withdraw": KeyAct.WITHDRAW}
+COMMANDS = {"cancel": KeyAct.CANCEL, "forget": KeyAct.FORGET}
 
 Cell = tuple[WorkInput, WorkState]
 POSSIBLE: set[Cell] = {
@@ -136,7 +136,7 @@ class WorkMachine(RuleBasedStateMachine):
         self._connect(caller)
 
     def _connect(self, caller: int) -> int:
-        self.bench.session(self.opened)
+        self.bench.session(self.opened, caller)
         self.model.clients[self.opened] = model.Client(
             caller, self.model.now_s, b"route %d" % self.opened
         )
@@ -151,7 +151,7 @@ class WorkMachine(RuleBasedStateMachine):
         for fate in data.draw(st.lists(fates, min_size=1, max_size=3), label="fates"):
             name = data.draw(st.none() | NAME, label="name")
             rerun = data.draw(st.sampled_from([True, True, None, False]), label="consent")
-            id = self._request(self.session(data), name, b"p", rerun, 2)
+            id = self._request(self.session(data), name, b"p", rerun, 3)
             asked = self.model.asked(id)
             job = None if asked is None else asked.job
             if fate == "wait" or job is None:
@@ -165,22 +165,22 @@ class WorkMachine(RuleBasedStateMachine):
             elif fate == "hold" and name is not None:
                 session = self.session(data)
                 self._command(session, "cancel", name, job.number)
-                reissue = data.draw(st.sampled_from([None, (True, 1)]), label="reissue")
-                self._request(session, name, b"p", True, 2, reissue=reissue)
+                earlier = data.draw(st.sampled_from([None, 1]), label="earlier")
+                self._request(session, name, b"p", True, 2, earlier=earlier)
 
     @precondition(lambda self: self.alive())
     @rule(
         data=st.data(), name=st.none() | NAME, payload=PAYLOADS, rerun=CONSENT,
         allowance=st.integers(1, 3), ahead=st.integers(0, 2),
-        reissue=st.none() | st.tuples(st.booleans(), st.integers(0, 3)),
+        earlier=st.none() | st.integers(0, 3),
     )  # fmt: skip
     def request(
         self, data: st.DataObject, name: KeyName | None, payload: bytes, rerun: bool | None,
-        allowance: int, ahead: int, reissue: tuple[bool, int] | None,
+        allowance: int, ahead: int, earlier: int | None,
     ) -> None:  # fmt: skip
         session = self.session(data)
         self._request(
-            session, name, payload, rerun, allowance, reissue=reissue if name else None,
+            session, name, payload, rerun, allowance, earlier=earlier,
             sequence=self.base(session) + ahead,
         )  # fmt: skip
 
@@ -201,21 +201,19 @@ class WorkMachine(RuleBasedStateMachine):
 
     def _request(
         self, session: int, name: KeyName | None, payload: bytes, rerun: bool | None,
-        allowance: int, *, act: str = "ask", reissue: tuple[bool, int] | None = None,
-        tag: int | bytes = b"", sequence: int | None = None,
+        allowance: int, *, act: str = "ask", earlier: int | None = None,
+        tag: int | bytes | None = None, sequence: int | None = None,
     ) -> Id:  # fmt: skip
         id = session, self.base(session) if sequence is None else sequence
-        caller = self.model.clients[session].caller
         how: dict[str, Any] = {
             "name": name, "body": payload, "rerun": rerun, "allowance": allowance,
-            "act": KeyAct[act.upper()], "tag": tag, "caller": caller,
-            "reissue": Reissue(*reissue) if reissue else None,
+            "act": KeyAct[act.upper()], "tag": tag, "earlier": earlier,
         }  # fmt: skip
-        terms = (name, payload, rerun, act, tag, reissue)
+        terms = (name, payload, rerun, act, tag, earlier)
         if self.model.asked(id) is None:
-            self.made[id] = how, terms, (rerun, allowance, act, reissue, tag)
+            self.made[id] = how, terms, (rerun, allowance, act, earlier, tag)
         told = self.bench.ask(*id, **how)
-        expected = self.model.request(id, terms, payload, rerun, allowance, act, reissue, tag)
+        expected = self.model.request(id, terms, payload, rerun, allowance, act, earlier, tag)
         self.check(told, expected)
         self._pair(id)
         return id
@@ -277,16 +275,16 @@ class WorkMachine(RuleBasedStateMachine):
         assert {*missing} == absent
 
     @precondition(lambda self: self.alive())
-    @rule(data=st.data(), ahead=AHEAD, keyed=st.booleans())
-    def cancel(self, data: st.DataObject, ahead: int, keyed: bool) -> None:
+    @rule(data=st.data(), ahead=AHEAD)
+    def cancel(self, data: st.DataObject, ahead: int) -> None:
         session = self.session(data)
-        self._cancel(session, max(0, self.base(session) - 3) + ahead, keyed=keyed)
+        self._cancel(session, max(0, self.base(session) - 3) + ahead)
 
     @precondition(lambda self: self.asked())
     @rule(data=st.data())
     def cancel_some(self, data: st.DataObject) -> None:
         id = data.draw(st.sampled_from(self.asked()), label="request")
-        self._cancel(*id, keyed=self.made[id][0]["name"] is not None)
+        self._cancel(*id)
 
     @precondition(lambda self: self.alive())
     @rule(data=st.data())
@@ -294,12 +292,12 @@ class WorkMachine(RuleBasedStateMachine):
         session = self.session(data)
         first = self.base(session) + 10
         for sequence in range(first, first + 16, 2):
-            self._cancel(session, sequence, keyed=False)
+            self._cancel(session, sequence)
         self._end_session(session, lost=False)
 
-    def _cancel(self, session: int, sequence: int, *, keyed: bool) -> None:
-        self.works.cancel(self.bench.session(session), sequence, keyed=keyed)
-        self.check(self.bench.turn(), self.model.cancel(session, sequence, keyed=keyed))
+    def _cancel(self, session: int, sequence: int) -> None:
+        self.works.cancel(self.bench.session(session), sequence)
+        self.check(self.bench.turn(), self.model.cancel(session, sequence))
 
     @precondition(lambda self: self.asked())
     @rule(data=st.data())
@@ -351,9 +349,9 @@ class WorkMachine(RuleBasedStateMachine):
     )  # fmt: skip
     def command(self, data: st.DataObject, name: KeyName, what: str, way: str) -> None:
         known = self.works.open.get(name)
-        tag: int | bytes = data.draw(IDS, label="id")
+        tag: int | bytes | None = data.draw(IDS, label="id")
         if way == "no id":
-            tag = b""
+            tag = None
         elif way != "id":
             others = st.integers(0, self.model.numbers)
             tag = known.number if way == "number" and known else data.draw(others)
@@ -367,20 +365,16 @@ class WorkMachine(RuleBasedStateMachine):
         self._request(self.session(data), KeyName(*name), b"p", True, 2)
         self._command(self.session(data), what, KeyName(*name), tag)
 
-    @precondition(lambda self: self.alive())
-    @rule(data=st.data(), name=NAME)
-    def withdraw(self, data: st.DataObject, name: KeyName) -> None:
-        self._command(self.session(data), "withdraw", name, b"")
-
     @precondition(lambda self: self.alive() and len(self.model.clients) < 8)
     @rule(data=st.data(), name=NAME)
-    def come_back_and_withdraw(self, data: st.DataObject, name: KeyName) -> None:
+    def come_back_and_leave(self, data: st.DataObject, name: KeyName) -> None:
         session = self.session(data)
         self._request(session, name, b"p", True, 2)
         caller = self._end_session(session, lost=True)
-        self._command(self._connect(caller), "withdraw", name, b"")
+        id = self._request(self._connect(caller), name, b"p", True, 2, earlier=2)
+        self._cancel(*id)
 
-    def _command(self, session: int, what: str, name: KeyName, tag: int | bytes) -> None:
+    def _command(self, session: int, what: str, name: KeyName, tag: int | bytes | None) -> None:
         self._request(session, name, b"", None, 4, act=what, tag=tag)
 
     @precondition(lambda self: self.alive())

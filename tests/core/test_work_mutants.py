@@ -337,7 +337,6 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "who attaches counts": cells(Input.ATTACH, attaches_as_a_waiter, S.WAITING, S.RUNNING),
     "who attaches is not answered": around(Works, "_tell_all", loses_watchers),
-    "a withdrawal is ignored": cells(Input.WITHDRAW, Works._ignore),
     "a cancel by key is stopped by those who wait": cells(Input.CANCEL, cancels_for_one_alone),
     "a command hits whatever is open": around(Works, "_command", hits_any_generation),
     "a second copy of a command hits again": around(Works, "_command", forgets_ids),

@@ -35,7 +35,7 @@ def worker_outcome(pair: Pair, **changed: Any) -> messages.WorkerOutcome:
 @pytest.mark.parametrize(
     "message",
     [
-        messages.WorkerHello(1, 1, "other", True, 256), messages.Beat(1, [], {"a": 1}),
+        messages.WorkerHello(2, 1, "other", True, 256), messages.Beat(1, [], {"a": 1}),
         messages.WorkerBroken({"message": "x"}), messages.Missing([0, 1]),
         messages.Declined([0, 1]), messages.WorkerOutcome(identifier(1), 0, 0, 0, 1.0),
     ],
@@ -261,7 +261,7 @@ spoilt = st.builds(
         lambda whole: whole[: at % len(whole)] + bytes([bits]) + whole[at % len(whole) + 1 :]
     )(messages.encode(message)),
     st.sampled_from([
-        messages.Beat(1, [0, 1], {"running": 1}), messages.WorkerHello(1, 1, "env", False, 256),
+        messages.Beat(1, [0, 1], {"running": 1}), messages.WorkerHello(2, 1, "env", False, 256),
         messages.Missing([0, 1]), messages.Announced(identifier(1), 0, 0, 5),
         WorkerOutcome(identifier(1), 0, 0, 0, 1.0), messages.WorkerNotes([0, 1], [b"\xa0"]),
     ]),
@@ -318,7 +318,7 @@ def test_work_was_dispatched_at_the_hello_to_a_host_that_may_not_hear():
     pair = Pair(hello=False)
     life = pair.router.pool.lives[WORKER]
     life.held = True
-    pair.from_worker(messages.WorkerHello(1, 5, "env", True, 256))
+    pair.from_worker(messages.WorkerHello(2, 5, "env", True, 256))
     pair.submit()
     assert pair.runs == []
     life.held = False
@@ -329,7 +329,7 @@ def test_work_was_dispatched_at_the_hello_to_a_host_that_may_not_hear():
 def test_a_hello_of_a_life_that_ends_gets_no_work():
     pair = Pair(hello=False)
     pair.give(CloseAsked(pair.now_s, ClosingStage.KILLING))
-    pair.from_worker(messages.WorkerHello(1, 5, "env", True, 256))
+    pair.from_worker(messages.WorkerHello(2, 5, "env", True, 256))
     assert not pair.router.workforce.workers
 
 

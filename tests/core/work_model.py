@@ -100,6 +100,11 @@ class Client:
     ended: bool = False
 
 
+def _granted(allowance: int) -> int:
+    """A quarter of what may be started is left for the sessions after this one."""
+    return max(1, allowance * 3 // 4)
+
+
 class Model:
     """What works must do."""
 
@@ -227,7 +232,7 @@ class Model:
 
     def request(
         self, id: Id, terms: Terms, payload: bytes, rerun: bool | None, allowance: int,
-        act: str = "ask", reissue: tuple[bool, int] | None = None, tag: int | bytes = b"",
+        act: str = "ask", earlier: int | None = None, tag: int | bytes | None = None,
     ) -> list[Told]:  # fmt: skip
         """``terms``: its name first, or None."""
         client, known = self.clients[id[0]], self.asked(id)
@@ -243,7 +248,10 @@ class Model:
             return [(*id, "queue-full")]
         name: Name | None = terms[0]  # type: ignore[assignment]
         if name is None:
-            job = Job(-1, None, id[0], payload, rerun, allowance, entered=True)
+            if not self._may_again(rerun, allowance, earlier):
+                return [(*id, "server-lost")]
+            granted = _granted(allowance - (earlier or 0))
+            job = Job(-1, None, id[0], payload, rerun, granted, entered=True)
             self._admit(id, terms, job)
             self.jobs.append(job)
             job.counting[id] = client.caller
@@ -252,7 +260,7 @@ class Model:
         if act == "attach":
             return self._attach(id, terms, job_of_name)
         if act == "ask":
-            return self._ask(id, terms, job_of_name, payload, rerun, allowance, reissue)
+            return self._ask(id, terms, job_of_name, payload, rerun, allowance, earlier)
         return self._command(id, terms, job_of_name, act, tag)
 
     def _admit(self, id: Id, terms: Terms, job: Job | None) -> None:
@@ -272,11 +280,11 @@ class Model:
 
     def _ask(
         self, id: Id, terms: Terms, job: Job | None, payload: bytes, rerun: bool | None,
-        allowance: int, reissue: tuple[bool, int] | None,
+        allowance: int, earlier: int | None,
     ) -> list[Told]:  # fmt: skip
         caller = self.clients[id[0]].caller
         if job is None:
-            return self._open(id, terms, payload, rerun, allowance, reissue)
+            return self._open(id, terms, payload, rerun, allowance, earlier)
         if (job.payload, job.rerun) != (payload, rerun):
             return [(*id, "key-conflict")]
         if self._crowd(job) >= WAITERS:
@@ -289,17 +297,14 @@ class Model:
 
     def _open(
         self, id: Id, terms: Terms, payload: bytes, rerun: bool | None, allowance: int,
-        reissue: tuple[bool, int] | None,
+        earlier: int | None,
     ) -> list[Told]:  # fmt: skip
         name: Name = terms[0]  # type: ignore[assignment]
-        earlier = 0
         if not self.may_wait(name[0], len(payload)):
             return [(*id, "key-queue-full")]
-        if reissue is not None:
-            gone, earlier = reissue
-            consent = self.declared if rerun is None else rerun
-            if not (gone and consent and earlier < allowance):
-                return [(*id, "unknown-key")]
+        if not self._may_again(rerun, allowance, earlier):
+            return [(*id, "unknown-key")]
+        earlier = earlier or 0
         held = self.ends(name)
         if not self.may_open(name, len(payload) if held else 0):
             return [(*id, "keys-full")]
@@ -312,10 +317,13 @@ class Model:
             self._enter(job)
         return []
 
+    def _may_again(self, rerun: bool | None, allowance: int, earlier: int | None) -> bool:
+        consent = self.declared if rerun is None else rerun
+        return earlier is None or (consent and earlier < allowance)
+
     def _enter(self, job: Job) -> None:
-        """A quarter of what may be started is left for the sessions after this one."""
         job.entered = True
-        job.allowance = max(1, job.allowance * 3 // 4)
+        job.allowance = _granted(job.allowance)
 
     def _attach(self, id: Id, terms: Terms, job: Job | None) -> list[Told]:
         if job is None:
@@ -332,16 +340,14 @@ class Model:
     def _crowd(self, job: Job) -> int:
         return len(job.counting) + len(job.watching)
 
-    def _replace(self, job: Job, caller: int, session: int) -> bool:
-        """The caller is in this session now.  Whether it counted before, elsewhere."""
+    def _replace(self, job: Job, caller: int, session: int) -> None:
+        """The caller is in this session now."""
         old = {id for id, c in job.counting.items() if c == caller and id[0] != session}
-        found = bool(old) or caller in job.lost
         job.lost -= {caller}
         for id in old:
             del job.counting[id]
         if job.outcome is None:
             job.watching |= old
-        return found
 
     # -- who leaves -------------------------------------------------------------------
 
@@ -372,15 +378,15 @@ class Model:
             job.lost.add(caller)
         return self._counts(job)
 
-    def cancel(self, session: int, sequence: int, *, keyed: bool) -> list[Told]:
+    def cancel(self, session: int, sequence: int) -> list[Told]:
         client, id = self.clients[session], (session, sequence)
         if self._gaps(client.finished | {sequence}) > WINDOW + 1:
             return [(*id, True)]
         asked = client.asked.pop(sequence, None)
-        before, started = sequence in client.finished, keyed
+        before = sequence in client.finished
         client.finished.add(sequence)
         if asked is None:
-            return [(*id, before or keyed)]
+            return [(*id, before or None)]
         told: list[Told] = []
         if asked.terms[0] is None:
             started = asked.ran if asked.told is not None else bool(asked.job and asked.job.starts)
@@ -452,23 +458,18 @@ class Model:
     # -- commands ---------------------------------------------------------------------
 
     def _command(
-        self, id: Id, terms: Terms, job: Job | None, act: str, tag: int | bytes
+        self, id: Id, terms: Terms, job: Job | None, act: str, tag: int | bytes | None
     ) -> list[Told]:
         name: Name = terms[0]  # type: ignore[assignment]
         answer: dict[str, object] = {"generation": None, "started": True}
         told: list[Told] = []
-        if act == "withdraw":
-            if job is not None and self._replace(job, self.clients[id[0]].caller, id[0]):
-                told = self._counts(job)
-                if not job.open:
-                    answer["started"] = job.started
-        elif (isinstance(tag, int) and (job is None or job.number != tag)) or (
-            tag == b"" and job is None
+        if (isinstance(tag, int) and (job is None or job.number != tag)) or (
+            tag is None and job is None
         ):
             pass
-        elif isinstance(tag, bytes) and tag and (act, name, tag) in self.commands:
+        elif isinstance(tag, bytes) and (act, name, tag) in self.commands:
             answer = self.commands[act, name, tag][0]
-        elif isinstance(tag, bytes) and tag and not self._remembers(name[0]):
+        elif isinstance(tag, bytes) and not self._remembers(name[0]):
             return [(*id, "commands-full")]
         else:
             if job is not None and act == "cancel" and job.outcome is not None:
@@ -476,7 +477,7 @@ class Model:
             elif job is not None:
                 answer = {"generation": job.number, "started": job.started}
                 told = self._close(job)
-            if isinstance(tag, bytes) and tag:
+            if isinstance(tag, bytes):
                 self.commands[act, name, tag] = answer, self.now_s
         self._admit(id, terms, None)
         return [*told, *self._tell([id], answer)]

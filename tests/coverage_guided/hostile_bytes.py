@@ -82,9 +82,9 @@ def _router() -> tuple[Router, bytes]:
     router = Router(epoch=ID, slots=1, now_s=0.0, new_id=lambda: ID)
     effects = router.take(PoolOpened((), 0.0))
     (worker,) = [each.worker for each in effects if isinstance(each, Spawn)]
-    hello = messages.encode(messages.Hello(1, ID, 1, "fuzz", 1 << 20))
+    hello = messages.encode(messages.Hello(2, ID, 1, "fuzz", 1 << 20, bytes(16)))
     router.take(ClientMessage(b"route", (hello,), 0.1))
-    ready = messages.encode(messages.WorkerHello(1, 1, "fuzz", False, 256))
+    ready = messages.encode(messages.WorkerHello(2, 1, "fuzz", False, 256))
     router.take(WorkerMessage((worker, ID, ready), 0.2))
     return router, worker
 
@@ -117,7 +117,7 @@ def client(data: bytes) -> None:
     for call in range(2):
         core.take(CallSubmitted(call, b"body", 0.1))
     core.take(Connected(0.2))
-    welcome = messages.encode(messages.Welcome(1, ID, ID, ID, 64, 1 << 20, {}))
+    welcome = messages.encode(messages.Welcome(2, ID, ID, ID, 64, 1 << 20, {}))
     core.take(ServerMessage((welcome,), 0.3))
     frames = data.split(MARK)
     for index in range(len(frames)):

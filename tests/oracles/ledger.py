@@ -96,7 +96,7 @@ SHARE = 20
 """Of the generated mutations of a module each so many-th is a row."""
 
 GENERATED = (
-    "account", "archive", "announced", "call_keys", "call_queue", "call_table", "calls", "client",
+    "account", "archive", "announced", "call_queue", "call_table", "calls", "client",
     "client_pings", "client_sessions", "closing", "dispatches", "earlier_epochs", "elastic",
     "executions", "gate", "health", "host", "host_checks", "host_link", "host_pool",
     "journal", "key_pages", "key_records", "lease", "lives", "outcomes", "pausing", "ranges",

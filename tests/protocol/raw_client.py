@@ -24,7 +24,7 @@ class RawClient:
         self.socket.set(zmq.LINGER, 250)
         self.socket.connect(address)
         nonce = os.urandom(16)
-        hello = [HELLO, 1, nonce, 1, "raw", 1 << 28]
+        hello = [HELLO, 2, nonce, 1, "raw", 1 << 28, nonce]
         (_, _, _, self.session, self.epoch, *_), _ = self.ask([hello], WELCOME)
 
     def ask(self, headers, wanted, *, body=None, again_ms=1000):

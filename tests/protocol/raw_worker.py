@@ -142,7 +142,7 @@ class RawWorker:
             if time.monotonic() >= beat_at:
                 if not self.heard:
                     capacity = self.told["limits"]["capacity"] or 8
-                    self.say(HELLO, 1, os.getpid(), "raw", False, capacity)
+                    self.say(HELLO, 2, os.getpid(), "raw", False, capacity)
                 self.beat += 1
                 self.say(BEAT, self.beat, spans(self.seen), {})
                 beat_at = time.monotonic() + self.beat_s

@@ -72,7 +72,7 @@ def test_the_picture_of_the_layers_has_all_of_them():
 
 
 def hello() -> messages.Hello:
-    return messages.Hello(1, NONCE, 1, "test", MOST)
+    return messages.Hello(2, NONCE, 1, "test", MOST, bytes(16))
 
 
 def request(sequence: int, **other: Any) -> tuple[messages.Request, bytes]:
@@ -81,13 +81,12 @@ def request(sequence: int, **other: Any) -> tuple[messages.Request, bytes]:
     return ask._replace(**other), body
 
 
-def asked(sequence: int, **other: Any) -> tuple[messages.KeyedRequest, bytes]:
+def asked(sequence: int, **other: Any) -> tuple[messages.Request, bytes]:
     """An ask of a key; its body is empty unless it is given."""
     body = other.pop("body", b"")
-    ask = messages.KeyedRequest(
-        SESSION, sequence, input_digest(body, None), None, 1, None, b"c" * 16, KeyAct.ASK,
-        b"default", b"key", b"", None, True,
-    )  # fmt: skip
+    ask = messages.Request(
+        SESSION, sequence, input_digest(body, None), None, 1, None, None, None, b"default", b"key"
+    )
     return ask._replace(**other), body
 
 
@@ -128,10 +127,11 @@ PROVOKED: dict[str, tuple[dict[str, Any], tuple[tuple[Any, ...], ...]]] = {
         {"keys": KeyLimits(commands=1)},
         (asked(0, act=KeyAct.FORGET, tag=b"one"), asked(1, act=KeyAct.FORGET, tag=b"two")),
     ),
-    "keys-early": ({}, (asked(0, earlier=1),)),
+    "early": ({}, (asked(0, earlier=1, allowance=4),)),
+    "server-lost": ({}, (request(0, earlier=1, rerun=False),)),
     "journal": ({}, (SaveFailed("the disk is full", False, 0.0), asked(0))),
     "key-crowded": ({"keys": KeyLimits(waiters=1)}, (asked(0), asked(1))),
-    "foreign-version": ({}, ((hello()._replace(version=2),),)),
+    "foreign-version": ({}, ((hello()._replace(version=1),),)),
     "malformed": ({}, ((b"",),)),
     "no-session": ({"connection_sessions": 1}, ((hello()._replace(nonce=b"m" * 16),),)),
 }  # fmt: skip
@@ -157,8 +157,20 @@ def test_a_refusal_is_as_documented(code: str):
 
 @pytest.mark.parametrize(
     "told",
-    [request(0, allowance=0), asked(0, key=b""), asked(0, key=bytes(257))],
-    ids=["an allowance of nothing", "an empty key", "a key that is too long"],
+    [
+        request(0, allowance=0),
+        asked(0, key=b""),
+        asked(0, key=bytes(257)),
+        request(0, act=int(KeyAct.ATTACH)),
+        asked(0, digest=bytes(16)),
+    ],
+    ids=[
+        "an allowance of nothing",
+        "an empty key",
+        "a key that is too long",
+        "something of a key without one",
+        "a digest that is not of a key",
+    ],
 )
 def test_an_impossible_request_is_refused_for_good(told: tuple[Any, bytes]):
     (answer,) = Said().say(*told)

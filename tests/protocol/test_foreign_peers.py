@@ -108,7 +108,7 @@ async def test_a_foreign_dealer_completes_replays_and_cancels(
         ) as server:
             await server.wait_ready()
             async with open_peer(name, server.address) as peer:
-                hello = cbor2.dumps([HELLO, 1, os.urandom(16), 1, name, 1 << 28])
+                hello = cbor2.dumps([HELLO, 2, os.urandom(16), 1, name, 1 << 28, bytes(16)])
                 welcome, *_ = await peer.ask(WELCOME, hello)
                 session, epoch = welcome[3], welcome[4]
 

@@ -377,7 +377,7 @@ async def test_a_raw_worker_repairs_what_is_lost_on_its_link():
         # Its first hello is lost, and so is the answer to the second.
         shell.lose = [messages.WorkerHello, messages.Statement]
         await shell.until(shell.router.pool.ready_count)
-        shell.say(messages.Hello(1, b"n" * 16, 1, "test", MOST))
+        shell.say(messages.Hello(2, b"n" * 16, 1, "test", MOST, bytes(16)))
         session = next(iter(shell.router.sessions.known))
 
         shell.lose = [messages.Dispatch, messages.WorkerOutcome]

@@ -292,7 +292,7 @@ async def test_g9_malformed_messages_are_answered_and_disturb_nobody(judge):
             raw.send_frames(*frames)
             error, _ = await raw.next(messages.Error)
             assert error.text
-        raw.send(messages.Hello(99, b"n" * 16, 1, "foreign", 1))
+        raw.send(messages.Hello(99, b"n" * 16, 1, "foreign", 1, bytes(16)))
         error, _ = await raw.next(messages.Error)
         assert error.code == "foreign-version"
         await calls.value(calls.start("a"))

@@ -10,7 +10,7 @@ import trio
 
 from trio_envserve import KeyConflict, Rollout, UnknownKey, open_client, open_server
 from trio_envserve.cli.replay import state_of
-from trio_envserve.core.messages import KeyedRequest, decode
+from trio_envserve.core.messages import Request, decode
 from trio_envserve.core.router_inputs import ClientMessage
 from trio_envserve.core.work import WorkState
 from trio_envserve.lab.recording import Player, RequestName, RequestWatch, load, replay
@@ -61,7 +61,8 @@ def names(path: Path) -> list[tuple[bytes, int, int]]:
     """The requests that name keys: session, sequence, what each asks."""
     frames = [one.given.frames for one in load(path) if isinstance(one.given, ClientMessage)]
     heard = [decode(bytes(each[0]), most_bytes=1 << 20) for each in frames]
-    return [(m.session, m.sequence, m.act) for m in heard if isinstance(m, KeyedRequest)]
+    asked = [m for m in heard if isinstance(m, Request) and m.key is not None]
+    return [(m.session, m.sequence, m.act or 0) for m in asked]
 
 
 def story(path: Path, session: str, sequence: int) -> list[tuple[str, str]]:

@@ -66,9 +66,9 @@ class Bench:
         effects = self.tape.take(PoolOpened({b"d" * 16, b"c" * 16}, self.now_s))
         (self.spawn,) = [each for each in effects if isinstance(each, Spawn)]
         self.tape.take(Spawned(self.spawn.worker, 7))
-        self.worker(messages.WorkerHello(1, 7, "e", False, 256))
+        self.worker(messages.WorkerHello(2, 7, "e", False, 256))
         self.told: list[Any] = []
-        self.client(messages.Hello(1, b"n" * 16, 1, "me", 1 << 20))
+        self.client(messages.Hello(2, b"n" * 16, 1, "me", 1 << 20, bytes(16)))
         self.session = self.told[-1].session
 
     def client(self, message: messages.Message, *bodies: bytes) -> None:

@@ -346,11 +346,10 @@ def test_requests_of_a_batch_that_have_no_span_go_on_as_they_were(
 def test_questions_about_keys_that_come_with_a_request_go_on_as_they_were(kept: Kept):
     pair = TracedPair()
     digests = [input_digest(body, None) for body in (b"body", b"")]
-    asked = messages.KeyedRequest(
-        pair.theirs, 0, digests[0], None, 1, None, identifier(9), KeyAct.ASK, b"space", b"key",
-        b"", None, False, None, SPAN,
-    )  # fmt: skip
-    attached = asked._replace(sequence=1, digest=digests[1], act=KeyAct.ATTACH)
+    asked = messages.Request(
+        pair.theirs, 0, digests[0], None, 1, None, None, SPAN, b"space", b"key"
+    )
+    attached = asked._replace(sequence=1, digest=digests[1], act=int(KeyAct.ATTACH))
     pair.together((asked, b"body"), (attached, b""))
     assert len(pair.traces._rollouts) == len(pair.runs) == 1
     assert not pair.router.malformed

@@ -69,7 +69,7 @@ def _ended(outcome: Outcome) -> KeyEnded:
 
 async def _call(
     client: Client, act: KeyAct, key: str, namespace: str, timeout_s: float | None,
-    submitted: Callable[[], object] | None = None, tag: bytes = b"",
+    submitted: Callable[[], object] | None = None, tag: bytes | None = None,
 ) -> Outcome:  # fmt: skip
     asks = CallKey(act, key_name(key, namespace), tag=tag)
     terms = Terms(limit_s=seconds(timeout_s), key=asks)

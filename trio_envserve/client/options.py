@@ -113,7 +113,7 @@ class Asked(NamedTuple):
         if name is None:
             return terms
         rerun, max_executions, limit_s, _, *more = terms
-        key = _call_key((_ASK, name, input_digest(body, rerun), b""))
+        key = _call_key((_ASK, name, input_digest(body, rerun), None))
         return _terms((rerun, max_executions, limit_s, key, *more))
 
     def is_hashed_long(self, body: SentBody) -> bool:

@@ -20,7 +20,7 @@ BURST = 64
 """Calls refused for now that are tried again at once, to begin with."""
 
 FOR_KEYS = frozenset(
-    {"keys-full", "key-queue-full", "commands-full", "keys-early", "key-crowded", "journal"}
+    {"keys-full", "key-queue-full", "commands-full", "early", "key-crowded", "journal"}
 )
 """The codes of refusals for now that say nothing of other requests."""
 

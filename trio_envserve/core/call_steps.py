@@ -40,4 +40,3 @@ class CallAction(enum.Enum):
     TELL = "tell the server at once what is finished"
     TELL_SOON = "tell it with others, within finish_flush_s"
     TELL_NEXT = "tell it with the next tick or request"
-    WITHDRAW = "withdraw what a lost session may still have under its key"

@@ -19,11 +19,11 @@ The table knows nothing of links, and of sessions only the ids of their calls.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from . import messages
-from .call_keys import Asking, keyed_request, of_key, withdrawal
 from .call_queue import CallQueue, Retries, RetriesForKeys
 from .call_steps import CallAction, CallInput
 from .calls import (
@@ -37,19 +37,21 @@ from .calls import (
     info,
     limit_passed,
     not_reissued,
+    of_key,
     server_lost,
 )
 from .client_inputs import CallSubmitted
 from .errors import ErrorInfo
-from .key_records import CallerToken, KeyAct
+from .key_records import KeyAct, KeyName
 from .limits import ClientLimits
-from .terms import ID_BYTES, Verdict
+from .terms import ID_BYTES, Verdict, quick
 
 MOST_SECONDS = 1e12
 """A limit past this is none; the wire has no infinity."""
 
 
 _ASK, _WAITS = KeyAct.ASK, (KeyAct.ASK, KeyAct.ATTACH)
+_request = quick(messages.Request)
 
 Effects: TypeAlias = Sequence[tuple[CallAction, Any]]
 Cell: TypeAlias = Callable[["Calls", Call, float, Any], Effects]
@@ -60,10 +62,8 @@ Unsent: TypeAlias = Callable[[float], ErrorInfo]
 class Calls:
     """The calls of a client.  All its methods are synchronous."""
 
-    def __init__(self, limits: ClientLimits, caller: CallerToken = bytes(ID_BYTES)) -> None:
+    def __init__(self, limits: ClientLimits) -> None:
         self.limits = limits
-        self.caller = caller
-        """The caller's token, for keys."""
         self.live: dict[int, Call] = {}
         """All that are not gone, by number."""
         self.queue = CallQueue()
@@ -77,7 +77,10 @@ class Calls:
         is sent.  Who waits for room for its key holds up nobody."""
         self.retransmitted = 0
         self.reissued = 0
-        self.asking = Asking()
+        self.asking: Counter[KeyName] = Counter()
+        """Number of calls that ask for each key, and that somebody waits for."""
+        self.probe = 0
+        """The last one that was sent."""
         self._retries = Retries()
         self._retries_for_keys = RetriesForKeys()
 
@@ -90,13 +93,13 @@ class Calls:
         if limit_s is not None:
             limit_s = float(limit_s) if limit_s < MOST_SECONDS else None
         call = Call(
-            number, body, rerun, most, most, limit_s, now_s, key=key, traceparent=traceparent,
-            execution_s=execution_s, alone=number < 0,
+            number, body, rerun, most, limit_s, now_s, key=key, traceparent=traceparent,
+            execution_s=execution_s,
         )  # fmt: skip
         if key is not None:
             if key.act is _ASK:
                 call.asks_for = key.name
-                self.asking.begin(key.name)
+                self.asking[key.name] += 1
             call.waits_for_key = key.act in _WAITS
         self.live[number] = call
         self.queue.put(call)
@@ -110,13 +113,22 @@ class Calls:
         ``call``: None if it is gone.  ``arg``: the session for SEND, the probe that was
         answered for MISSING, until when to wait for HOLD, for KEY_HELD that and the code, a
         :class:`Reply` for OUTCOME, the error for REFUSED, an :data:`Unsent` for LIMIT, whether
-        it was started for CANCELLED, and for a lost session whether it consents to reruns.
+        it was started for CANCELLED, None if it was never seen.
         """
         return () if call is None else TABLE[input][call.stage](self, call, now_s, arg)
 
-    def withdraw(self, call: Call, now_s: float) -> None:
-        """Nobody wants what this call has asked for under its key: tell the server so."""
-        self.new(withdrawal(call, now_s))
+    def leave(self, call: Call) -> None:
+        """Give up the place that a lost session may have at the work of a key: the call is issued
+        again, which takes that place, and ends at once.  It starts nothing, since it says that
+        its executions are used up."""
+        assert call.asks_for is not None
+        if call.asks_for in self.asking:
+            return  # another call takes the place
+        call.is_leaving = call.alone = call.may_have_run = True
+        call.limit_s, call.earlier, call.session = None, call.most, None
+        call.stage = Stage.QUEUED
+        self.live[call.number] = call
+        self.queue.put(call)
 
     def due(self, now_s: float) -> list[Call]:
         """Some of the calls that were refused for now and are due.  Those that hold up
@@ -145,23 +157,27 @@ def _never(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
 
 
 def _send(calls: Calls, call: Call, now_s: float, session: ClientSession) -> Effects:
+    if call.is_leaving and call.asks_for in calls.asking:
+        return _end(calls, call, CallAction.TELL)  # another call takes the place
     calls.queue.take(call)
     call.stage = Stage.SENT
     call.session, call.sequence = session, session.next
-    call.granted = grant(call.allowance)
     session.next += 1
     session.calls[call.sequence] = call
     if call.key is None:
         # The client gives no number twice: another request under this id has another one.
         digest = call.number.to_bytes(ID_BYTES, "big")
-        call.request = messages.Request(
-            session.id, call.sequence, digest, call.rerun, call.granted,
-            call.left_s(now_s), call.execution_s, call.traceparent,
-        )  # fmt: skip
+        named: tuple[Any, ...] = (None, None, None, None)
     else:
-        call.request = keyed_request(call, session, calls.caller, now_s)
+        act, name, digest, tag = call.key
+        named = (*name, int(act) or None, tag)
         session.waiting_for_keys += call.waits_for_key
-    return ((CallAction.TRANSMIT, call),)
+    call.request = _request((
+        session.id, call.sequence, digest, call.rerun, call.most, call.left_s(now_s),
+        call.execution_s, call.traceparent, *named, call.earlier if call.may_have_run else None,
+    ))  # fmt: skip
+    transmit = (CallAction.TRANSMIT, call)
+    return (transmit, *_end(calls, call, CallAction.TELL)) if call.is_leaving else (transmit,)
 
 
 def _retransmit(calls: Calls, call: Call, now_s: float, probe: int) -> Effects:
@@ -203,8 +219,6 @@ def _release(calls: Calls, call: Call) -> None:
 def _answer(calls: Calls, call: Call, now_s: float, reply: Reply) -> Effects:
     error = reply.error
     call.stage = Stage.ANSWERED
-    if call.asks_for is not None:
-        calls.asking.placed(call, call.asks_for)
     if call.may_have_run and error is not None and error.verdict is Verdict.DID_NOT_RUN:
         return _fail(calls, call, now_s, error)  # which tells the truth about the lost session, too
     if call.alone:
@@ -221,8 +235,6 @@ def _defer(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
 
 def _refuse(calls: Calls, call: Call, now_s: float, error: ErrorInfo) -> Effects:
     call.stage = Stage.ANSWERED
-    if call.asks_for is not None:
-        calls.asking.placed(call, call.asks_for)
     return _fail(calls, call, now_s, error)
 
 
@@ -295,28 +307,31 @@ def _lose_unseen(calls: Calls, call: Call, now_s: float, probe: int) -> Effects:
     return () if call.sent_probe >= probe else _lose_left(calls, call, now_s, probe)
 
 
-def _cancelled(calls: Calls, call: Call, now_s: float, started: bool) -> Effects:
+def _cancelled(calls: Calls, call: Call, now_s: float, started: bool | None) -> Effects:
+    if started is None:  # it never came; of a key, others may have started the work
+        started = call.key is not None
     error = limit_passed(started=started or call.may_have_run)
     return _fail(calls, call, now_s, of_key(call, error))
 
 
-def _lose(calls: Calls, call: Call, now_s: float, declared: bool) -> Effects:
-    consent = _charge(call, declared)
-    if call.key is not None:
-        call.proven = False
-        return _reissue(calls, call, now_s, declared)
-    return _fail(calls, call, now_s, server_lost(False, consent))
+def _lose(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
+    call.earlier, call.may_have_run = call.most, True
+    if call.key is not None:  # it may join what runs
+        return _reissue(calls, call, now_s, arg)
+    return _fail(calls, call, now_s, server_lost())
 
 
-def _lose_proven(calls: Calls, call: Call, now_s: float, declared: bool) -> Effects:
-    consent = _charge(call, declared)
-    if call.key is not None or (consent and call.allowance > 0):  # to join needs neither
-        return _reissue(calls, call, now_s, declared)
-    return _fail(calls, call, now_s, server_lost(True, consent))
+def _lose_proven(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
+    """Whether it may run again, says the next server."""
+    left = call.most - call.earlier
+    if left > 0:
+        call.earlier += 1 if call.rerun is False else grant(left)
+    call.may_have_run = True
+    return _reissue(calls, call, now_s, arg)
 
 
-def _lose_expired(calls: Calls, call: Call, now_s: float, declared: bool) -> Effects:
-    _charge(call, declared)
+def _lose_expired(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
+    call.earlier, call.may_have_run = call.most, True
     return _fail(calls, call, now_s, limit_passed(started=None))
 
 
@@ -343,8 +358,9 @@ def _abandon(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
 def _fail(calls: Calls, call: Call, now_s: float, error: ErrorInfo) -> Effects:
     if call.may_have_run:
         error = after_loss(error, call)
+    is_alone = call.alone
     ended = _end(calls, call, CallAction.TELL_NEXT)
-    return ended if call.alone else (*ended, (CallAction.FAIL, (call, error)))
+    return ended if is_alone else (*ended, (CallAction.FAIL, (call, error)))
 
 
 def _ask(calls: Calls, call: Call, now_s: float) -> Effects:
@@ -352,16 +368,6 @@ def _ask(calls: Calls, call: Call, now_s: float) -> Effects:
     server knows it for sure only once; later it says that it may have run."""
     call.held_until_s = now_s + calls.limits.ping_s
     return ((CallAction.ASK, call),)
-
-
-def _charge(call: Call, declared: bool) -> bool:
-    """Its session may have started all that was granted to it.  Whether there is
-    consent to a further execution."""
-    consent = declared if call.rerun is None else call.rerun
-    call.allowance -= call.granted
-    call.earlier += call.granted if consent else 1
-    call.may_have_run = True
-    return consent
 
 
 def _requeue(calls: Calls, call: Call) -> Effects:
@@ -377,15 +383,28 @@ def _requeue(calls: Calls, call: Call) -> Effects:
 
 def _end(calls: Calls, call: Call, tell: CallAction) -> Effects:
     """The call is gone; the server is told unless it never had an id."""
-    is_left = call.asks_for is not None and calls.asking.end(call, call.asks_for)
-    withdraw = ((CallAction.WITHDRAW, call),) if is_left else ()
     del calls.live[call.number]
     calls.timed.pop(call.number, None)
+    name, may_count = call.asks_for, False
+    if name is not None and not call.is_leaving:
+        calls.asking[name] -= 1
+        if not calls.asking[name]:
+            del calls.asking[name]
+        may_count = not call.stays
     if call.stage is Stage.QUEUED:
         calls.queue.take(call)
-        return withdraw
+        if may_count and call.may_have_run:
+            calls.leave(call)
+        return ()
+    session = call.session
     _leave_session(calls, call)
-    return ((tell, None), *withdraw)
+    if may_count and call.stage is not Stage.ANSWERED:
+        if call.may_have_run:  # what it asked here may be lost
+            calls.leave(call)
+        else:
+            assert session is not None
+            session.left.append((calls.probe, call))
+    return ((tell, None),)
 
 
 def _leave_session(calls: Calls, call: Call) -> None:
@@ -405,7 +424,7 @@ _COLUMNS = (Stage.QUEUED, Stage.SENT, Stage.EXPIRED, Stage.LEFT, Stage.ANSWERED)
 TABLE: dict[CallInput, dict[Stage, Cell]] = {
     row[0]: dict(zip(_COLUMNS, row[1:], strict=True))
     for row in (
-        # input           queued         sent           expired          left         answered
+        # input               queued         sent           expired          left          answered
         (CallInput.SEND,      _send,         _never,        _never,          _never,      _never),
         (CallInput.MISSING,   _never,        _retransmit,   _ignore,         _lose_unseen, _ignore),
         (CallInput.HOLD,      _never,        _hold,         _ignore,         _ignore,     _ignore),

@@ -41,8 +41,6 @@ class Call:
     number: int
     body: SentBody
     rerun: bool | None
-    allowance: int
-    """Executions it may still be granted; shrinks when a session is lost."""
     most: int
     """Executions that its caller allowed in all."""
     limit_s: float | None
@@ -51,8 +49,7 @@ class Call:
     session: ClientSession | None = None
     """The session in which it has its id, once it was sent."""
     sequence: int = -1
-    granted: int = 0
-    request: messages.Message | None = None
+    request: messages.Request | None = None
     """The request, with its body; the same in each transmission."""
     sent_probe: int = 0
     """The last probe sent before its latest transmission."""
@@ -64,7 +61,8 @@ class Call:
     may_have_run: bool = False
     """A session that knew it was lost."""
     earlier: int = 0
-    """The most executions that lost sessions may have started."""
+    """The most executions that lost sessions may have started; all that are allowed, where it
+    is not proven that these have ended."""
     key: CallKey | None = None
     traceparent: str | None = None
     """The caller's span."""
@@ -76,12 +74,12 @@ class Call:
     """The code with which it is refused for now, for its key."""
     waits_for_key: bool = False
     """Whether it is answered when the work of a key is, which may take long to begin."""
-    proven: bool = True
-    """Whether of all lost sessions nothing runs any more."""
     stays: bool = False
     """Whether its caller goes on counting for the work of its key, though its limit has passed."""
     alone: bool = False
     """Whether nobody waits for what comes of it."""
+    is_leaving: bool = False
+    """Whether it is asked again only to leave: a lost session may go on counting its caller."""
 
     def left_s(self, now_s: float) -> float | None:
         """The rest of its limit, which the server counts from when it has the request."""
@@ -107,6 +105,9 @@ class ClientSession:
     """How many of them do."""
     unflushed: list[int] = dataclasses.field(default_factory=list)
     """Finished, and the server was not told yet."""
+    left: list[tuple[int, Call]] = dataclasses.field(default_factory=list)
+    """Calls for the work of keys that were given up here, each with the last probe before that:
+    until a later one is answered the server may not know."""
     lost_s: float | None = None
     """When the server said that it does not know it."""
 
@@ -168,7 +169,7 @@ def info(code: str, verdict: Verdict, text: str) -> ErrorInfo:
 
 def refused(code: str, text: str) -> ErrorInfo:
     """The server refuses the request for good."""
-    if code == "unknown-key":
+    if code in ("unknown-key", "server-lost"):
         return info(code, Verdict.MAY_HAVE_RUN, text)
     if code == "finished":
         text = "the server has forgotten the request; it may have run"
@@ -249,13 +250,20 @@ def _lost_before(call: Call) -> str:
     )
 
 
-def server_lost(proven: bool, consent: bool) -> ErrorInfo:
-    """The session is lost, and the call may not be issued again."""
-    if not proven:
-        why = "and it is not proven that nothing of the request still runs"
-    elif not consent:
-        why = "a further execution needs rerun=True"
-    else:
-        why = "its executions are used up, those counted that may have been started"
-    text = f"the server that had the request is gone; {why}"
+def server_lost() -> ErrorInfo:
+    """The session is lost, and nobody says what still runs."""
+    text = (
+        "the server that had the request is gone, and it is not proven that nothing of the "
+        "request still runs"
+    )
     return info("server-lost", Verdict.MAY_HAVE_RUN, text)
+
+
+def of_key(call: Call, error: ErrorInfo) -> ErrorInfo:
+    """The error of a call whose limit has passed: what its server knows is of the work of
+    its key, which may be that of others."""
+    if not call.waits_for_key or error.verdict is Verdict.DID_NOT_RUN:
+        return error
+    why = f"the server refused it for now ({call.held_as})" if call.held_as else "it waited"
+    text = f"the limit passed while {why}; the work of its key may go on: ask for it again"
+    return dataclasses.replace(error, message=text)

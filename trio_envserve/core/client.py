@@ -79,8 +79,8 @@ class ClientCore:
         self.wire = wire or WireLimits()
         self.link = Link(self.limits, now_s)
         self.sessions = Sessions()
-        self.pings = Pings(name, new_id, now_s, self.sessions, self.limits, self.wire)
-        self.calls = Calls(self.limits, caller)
+        self.pings = Pings(name, caller, new_id, now_s, self.sessions, self.limits, self.wire)
+        self.calls = Calls(self.limits)
         self.closed = False
         self._flush_at_s: float | None = None
         """When the server is told of finished requests at the latest."""
@@ -140,12 +140,12 @@ class ClientCore:
         for number in numbers:
             self._step(self.calls.live.get(number), CallInput.CANCEL, now_s)
         self._flush_due(now_s)
-        self._pump(now_s)  # what is to be withdrawn, and who waited for room
+        self._pump(now_s)  # who waited for room, and who is to leave
 
     def _close(self, given: inputs.ClientClosed) -> None:
         """End every pending call now, and tell the server."""
         self.closed = True
-        for _ in range(2):  # the second time, what was to be withdrawn: nobody hears of that
+        for _ in range(2):  # the second time, those that were to leave in another session
             for call in list(self.calls.live.values()):
                 self._step(call, CallInput.CLOSED, given.now_s)
             self._pump(given.now_s)
@@ -167,8 +167,7 @@ class ClientCore:
                 case CallAction.TELL_SOON:
                     self._flush_by(now_s + self.limits.finish_flush_s)
                 case CallAction.ASK:
-                    cancel = messages.Cancel if what.key is None else messages.KeyedCancel
-                    self._send(cancel(what.session.id, what.sequence))
+                    self._send(messages.Cancel(what.session.id, what.sequence))
                 case CallAction.FAIL:
                     failed, error = what
                     self._out.append(Fail(failed.number, error))
@@ -178,8 +177,6 @@ class ClientCore:
                     self._flush_at_s = now_s
                 case CallAction.TELL_NEXT:
                     self._flush_by(0.0)
-                case CallAction.WITHDRAW:
-                    self.calls.withdraw(what, now_s)
                 case _:
                     assert_never(do)
 
@@ -258,7 +255,8 @@ class ClientCore:
         session = self.sessions.current
         if session is None or synced.session != session.id:
             return
-        self.calls.asking.heard(synced.probe)
+        if session.left:
+            session.left = [each for each in session.left if each[0] >= synced.probe]
         self._malformed.pop(messages.Sync, None)
         self.link.status(synced.server, now_s)
         idle, ready = not self.calls.live, self.link.unready_s is None
@@ -297,8 +295,8 @@ class ClientCore:
         if session is self.sessions.current:
             self.sessions.lose(session, now_s)
             self.pings.lost(session, unknown.epoch)
-            for given_up in self.calls.asking.lose():
-                self.calls.withdraw(given_up, now_s)
+            for _, call in () if unknown.settled else session.left:
+                self.calls.leave(call)
             if not self.closed:  # else it has taken the goodbye before it was asked again
                 self._report("warning", f"the server does not know session {short(session.id)}")
             self.link.no_session(now_s)
@@ -312,7 +310,7 @@ class ClientCore:
         """It is known what may still run of a lost session, or nobody will ever say so."""
         self.sessions.lost.remove(session)
         for call in list(session.calls.values()):
-            self._step(call, input, now_s, self.link.declared_rerun)
+            self._step(call, input, now_s)
 
     def _cancelled(self, cancelled: messages.Cancelled, now_s: float) -> None:
         call = self.sessions.call(cancelled.session, cancelled.sequence)
@@ -380,7 +378,7 @@ class ClientCore:
         self.link.asked(now_s)
         for message in self.pings.next(now_s, idle=not self.calls.live, closed=self.closed):
             self._send(message)
-        self.calls.asking.probe = self.pings.probe
+        self.calls.probe = self.pings.probe
 
     def _scan(self, now_s: float) -> None:
         """Calls whose limit has passed, held ones that are due, lost sessions."""

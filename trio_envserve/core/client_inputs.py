@@ -19,7 +19,7 @@ class CallKey(NamedTuple):
     name: KeyName
     digest: bytes = bytes(DIGEST_BYTES)
     """Of an ask: :func:`~.key_records.input_digest`."""
-    tag: Tag = b""
+    tag: Tag = None
     """Of a cancel or a forget: what it hits."""
 
 

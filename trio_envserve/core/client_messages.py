@@ -16,6 +16,7 @@ from .fields import (
     Count,
     Digest,
     Id,
+    Name,
     NoteList,
     Record,
     Seconds,
@@ -30,45 +31,37 @@ from .fields import (
 
 
 class Hello(NamedTuple):
-    """Asks for a session.  The same nonce gets the same session, while that is open."""
+    """Asks for a session.  The same nonce gets the same session, while that is open.
+
+    ``caller`` is the same in all sessions of one that asks for keys.
+    """
 
     version: Uint
     nonce: Id
     connection: Uint
     name: Text
     message_bytes: Uint
+    caller: Id
 
 
 class Request(NamedTuple):
-    """Asks for one execution.  Every transmission has the same fields and the same body.
+    """Asks for one execution, or something of a key.  Every transmission has the same fields
+    and the same body.
 
-    ``digest`` is any 16 bytes that differ when body or options differ.
+    ``digest``, without a key: any 16 bytes that differ when body or options differ; with one:
+    32 bytes, a strong hash of input and consent (:func:`~.key_records.input_digest`).
     ``rerun`` is consent (null: as the environment declares); ``allowance`` the
-    most executions this session may start for it.  ``deadline_s`` is when it is answered at the
-    latest, counted from its arrival; ``execution_s`` how long each execution may last, counted
-    from its dispatch (null: as long as the server lets any).  ``traceparent`` is the caller's
-    span, and no part of what ``digest`` is about.  Body: the encoded value.
-    """
+    most executions that may be started for it, in all its sessions.  ``deadline_s`` is when it
+    is answered at the latest, counted from its arrival; ``execution_s`` how long each execution
+    may last, counted from its dispatch (null: as long as the server lets any).  ``traceparent``
+    is the caller's span, and no part of what ``digest`` is about.
 
-    session: Id
-    sequence: Uint
-    digest: Id
-    rerun: Choice
-    allowance: Uint
-    deadline_s: Seconds
-    execution_s: Seconds = None
-    traceparent: Traceparent = None
-
-
-class KeyedRequest(NamedTuple):
-    """Asks something of a key.  ``act``: 0 ask, 1 attach, 2 cancel, 3 forget, 4 withdraw.
-
-    ``digest`` is a strong hash of input and consent (:func:`~.key_records.input_digest`).
-    ``caller`` is the same in all sessions of who asks.  ``allowance`` and ``execution_s`` are
-    the key's, for all of its life: those of the request that opens it.  ``tag`` says what a
-    cancel or a forget hits.  ``earlier``: the request is issued again, and so many executions
-    may have been started for it in sessions that were lost; ``gone``: nothing of those runs any
-    more.  Body: of an ask the encoded value, else empty.
+    ``namespace`` and ``key`` name work that others may ask for, too; of such ``allowance`` and
+    ``execution_s`` are those of the request that begins it.  ``act``: null ask, 1 attach, 2
+    cancel, 3 forget.  ``tag`` says what a cancel or a forget hits.  ``earlier``: the request is
+    issued again, since its session was unknown, and of its allowance so many may have been
+    started or may still run; all of it, where nothing proves that they have ended.
+    Body: of an ask the encoded value, else empty.
     """
 
     session: Id
@@ -77,15 +70,13 @@ class KeyedRequest(NamedTuple):
     rerun: Choice
     allowance: Uint
     deadline_s: Seconds
-    caller: Id
-    act: Act
-    namespace: Bytes
-    key: Bytes
-    tag: Tag
-    earlier: Count
-    gone: Bool
     execution_s: Seconds = None
     traceparent: Traceparent = None
+    namespace: Name = None
+    key: Name = None
+    act: Act = None
+    tag: Tag = None
+    earlier: Count = None
 
 
 class Finish(NamedTuple):
@@ -109,13 +100,6 @@ class Sync(NamedTuple):
 
 class Cancel(NamedTuple):
     """Finishes one sequence and asks whether it ever started."""
-
-    session: Id
-    sequence: Uint
-
-
-class KeyedCancel(NamedTuple):
-    """The same of a :class:`KeyedRequest`, for whose work others may wait."""
 
     session: Id
     sequence: Uint
@@ -240,11 +224,12 @@ class Unknown(NamedTuple):
 
 
 class Cancelled(NamedTuple):
-    """Answers a cancel.  ``started`` false: it never ran and never will."""
+    """Answers a cancel.  ``started`` false: it never ran and never will; null: its request
+    never came, and will not be taken."""
 
     session: Id
     sequence: Uint
-    started: Bool
+    started: Choice
 
 
 class Stats(NamedTuple):

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from . import messages
 from .calls import ClientSession
 from .client_sessions import Sessions
+from .key_records import CallerToken
 from .limits import PROTOCOL_VERSION, ClientLimits, WireLimits
 from .terms import Epoch
 
@@ -26,10 +27,11 @@ class Pings:
     """The pings of one client."""
 
     def __init__(
-        self, name: str, new_id: Callable[[], bytes], now_s: float, sessions: Sessions,
-        limits: ClientLimits, wire: WireLimits,
+        self, name: str, caller: CallerToken, new_id: Callable[[], bytes], now_s: float,
+        sessions: Sessions, limits: ClientLimits, wire: WireLimits,
     ) -> None:  # fmt: skip
         self.name = name
+        self._caller = caller
         self.connections = 0
         """How many connections there were; numbers them for the server."""
         self.probe = 0
@@ -77,7 +79,7 @@ class Pings:
             said.append(
                 messages.Hello(
                     PROTOCOL_VERSION, self._nonce, self.connections, self.name,
-                    self._wire.message_bytes,
+                    self._wire.message_bytes, self._caller,
                 )
             )  # fmt: skip
         return said

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, TypeAlias
 
 from .ranges import is_flat
-from .terms import DIGEST_BYTES, ID_BYTES, NOTE_BYTES
+from .terms import DIGEST_BYTES, ID_BYTES, NOTE_BYTES, TAG_BYTES
 
 MAX_UINT = 2**63
 """Exclusive bound of every integer on the wire."""
@@ -25,7 +25,7 @@ class Field:
     check: Callable[[Any], bool]
     """Whether a decoded value is allowed."""
     optional: bool = False
-    """Whether the header may end before it; only the last field may be optional."""
+    """Whether it may be null, and left out at the end of a header; optional fields come last."""
 
 
 def fields_of(message: type) -> tuple[tuple[str, Field], ...]:
@@ -48,11 +48,11 @@ def _is_id(value: Any) -> bool:
 
 
 def _is_digest(value: Any) -> bool:
-    return type(value) is bytes and len(value) == DIGEST_BYTES
+    return type(value) is bytes and len(value) in (ID_BYTES, DIGEST_BYTES)
 
 
 def _is_tag(value: Any) -> bool:
-    return type(value) is bytes or is_uint(value)
+    return is_uint(value) or (type(value) is bytes and 0 < len(value) <= TAG_BYTES)
 
 
 def is_seconds(value: Any) -> bool:
@@ -96,9 +96,12 @@ Positive: TypeAlias = Annotated[int, Field("positive", _is_positive)]
 Id: TypeAlias = Annotated[bytes, Field("id", _is_id)]
 Digest: TypeAlias = Annotated[bytes, Field("digest", _is_digest)]
 Bytes: TypeAlias = Annotated[bytes, Field("bstr", _of_type(bytes))]
-Act: TypeAlias = Annotated[int, Field("0..4", lambda v: type(v) is int and 0 <= v <= 4)]
-Tag: TypeAlias = Annotated["int | bytes", Field("uint / bstr", _is_tag)]
-Count: TypeAlias = Annotated["int | None", Field("uint / null", lambda v: v is None or is_uint(v))]
+Name: TypeAlias = Annotated["bytes | None", Field("bstr", _of_type(bytes), optional=True)]
+Act: TypeAlias = Annotated[
+    "int | None", Field("1..3", lambda v: type(v) is int and 0 < v < 4, optional=True)
+]
+Tag: TypeAlias = Annotated["int | bytes | None", Field("tag", _is_tag, optional=True)]
+Count: TypeAlias = Annotated["int | None", Field("uint", is_uint, optional=True)]
 Text: TypeAlias = Annotated[str, Field("tstr", _of_type(str))]
 Bool: TypeAlias = Annotated[bool, Field("bool", _of_type(bool))]
 Choice: TypeAlias = Annotated[

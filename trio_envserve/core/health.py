@@ -60,8 +60,6 @@ class Link:
     """Moment at which the oldest unanswered probe was sent; None if all are answered."""
     server: dict[str, object] = dataclasses.field(default_factory=dict)
     """The server's last status record."""
-    declared_rerun: bool = False
-    """The environment's declared consent to further executions, as last received."""
     connected_s: float = dataclasses.field(init=False)
     """Moment from which on an answer may be expected on this connection."""
     unready_s: float | None = dataclasses.field(init=False)
@@ -107,8 +105,6 @@ class Link:
     def status(self, record: dict[str, Any], now_s: float) -> None:
         """Take in a status record of the server."""
         self.server = record
-        if record.get("environment"):  # before its first worker a server knows no declaration
-            self.declared_rerun = bool(record.get("rerun"))
         if self.server_is(ServerStatus.READY) or self.server_is(ServerStatus.SILENT):
             self.unready_s = None  # the server decides how long its workers may be silent
         elif self.unready_s is None:

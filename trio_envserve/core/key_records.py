@@ -10,12 +10,12 @@ from typing import NamedTuple, TypeAlias
 from .terms import SentBody, pieces_of
 
 CallerToken: TypeAlias = bytes
-"""Said with each keyed request of a caller, also after its process was started anew; of a
-caller that gives none, one that its client has drawn, the same in all sessions of that."""
+"""The name of a caller in all its sessions, also after its process was started anew; of a
+caller that gives none, one that its client has drawn."""
 
-Tag: TypeAlias = "int | bytes"
+Tag: TypeAlias = "int | bytes | None"
 """The target of a command by key: the generation of this number, or, for an id of the command's
-own, whichever is open when it first arrives.  So a copy of it hits nothing else.  Empty: the
+own, whichever is open when it first arrives.  So a copy of it hits nothing else.  None: the
 same, and copies are known by the id of the request, which is refused if it is issued again."""
 
 
@@ -56,17 +56,6 @@ class KeyAct(enum.IntEnum):
     """The outcome of what was asked under it."""
     CANCEL = 2
     FORGET = 3
-    WITHDRAW = 4
-    """The caller is back, and wants none of what it asked for in earlier sessions."""
-
-
-class Reissue(NamedTuple):
-    """A keyed request is issued again, because its session was unknown."""
-
-    gone: bool
-    """Whether that session's epoch is proven dead."""
-    earlier: int
-    """How many executions may have been started for it there."""
 
 
 class Keyed(NamedTuple):
@@ -74,11 +63,8 @@ class Keyed(NamedTuple):
 
     act: KeyAct
     name: KeyName
-    caller: CallerToken
-    tag: Tag = b""
+    tag: Tag = None
     """Of a cancel or a forget."""
-    reissue: Reissue | None = None
-    """Of an ask, or a command."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)

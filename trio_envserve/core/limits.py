@@ -31,7 +31,7 @@ HELD_BYTES = 64 * MIB
 CAPACITY = 256
 """Executions that a worker is assumed to take at once, until a worker has said its capacity."""
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 """Major version of the wire.  A peer with another one is refused."""
 
 

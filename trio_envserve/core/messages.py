@@ -49,8 +49,6 @@ from .client_messages import (
     Finish,
     Goodbye,
     Hello,
-    KeyedCancel,
-    KeyedRequest,
     KnownKeys,
     Notes,
     Outcome,
@@ -91,7 +89,7 @@ __all__ = [
     "BATCHED", "BATCH_BYTES", "BATCH_ROWS", "EDGE_BYTES", "FEWEST_ITEMS", "FIELDS", "KINDS",
     "MESSAGES", "UNLOADABLE", "Announced", "AskKeys", "AskRunning", "AskStack", "AskStats", "Beat",
     "Cancel", "Cancelled", "Declined", "Delta", "Dispatch", "Error", "Fetch", "Finish",
-    "ForeignVersion", "Goodbye", "Hello", "KeyedCancel", "KeyedRequest", "KnownKeys", "Message",
+    "ForeignVersion", "Goodbye", "Hello", "KnownKeys", "Message",
     "Missing", "Notes", "Outcome", "Refused", "Request", "Retire", "Running", "Stack", "Start",
     "Statement", "Stats", "Stop", "Sync", "Synced", "Unknown", "Welcome", "WorkerBroken",
     "WorkerDelta", "WorkerHello", "WorkerNotes", "WorkerOutcome", "decode", "encode",
@@ -101,7 +99,7 @@ __all__ = [
 
 Message: TypeAlias = (
     Hello | Request | Finish | Sync | Cancel | AskStats | Goodbye
-    | KeyedRequest | KeyedCancel | AskKeys | AskRunning | AskStack
+    | AskKeys | AskRunning | AskStack
     | Welcome | Outcome | Synced | Refused | Unknown | Cancelled | Stats | Error | KnownKeys
     | Delta | Notes | Running | Stack
     | WorkerHello | WorkerBroken | Beat | WorkerOutcome | Missing | Declined | Announced
@@ -114,8 +112,7 @@ MESSAGES: tuple[Any, ...] = typing.get_args(Message)
 
 KINDS: dict[Any, int] = {
     Hello: 0, Request: 1, Finish: 2, Sync: 3, Cancel: 4, AskStats: 5, Goodbye: 6,
-    KeyedRequest: 7, KeyedCancel: 8, AskKeys: 9, AskRunning: 10,
-    AskStack: 11,
+    AskKeys: 7, AskRunning: 8, AskStack: 9,
     Welcome: 16, Outcome: 17, Synced: 18, Refused: 19, Unknown: 20, Cancelled: 21, Stats: 22,
     Error: 23, KnownKeys: 24, Delta: 25, Notes: 26, Running: 27, Stack: 28,
     WorkerHello: 64, WorkerBroken: 65, Beat: 66, WorkerOutcome: 67, Missing: 68, Declined: 69,
@@ -129,21 +126,24 @@ FIELDS: dict[Any, tuple[tuple[str, Field], ...]] = {cls: fields_of(cls) for cls 
 
 Check: TypeAlias = Callable[[Any], bool]
 
+
+def _check_of(field: Field) -> Check:
+    check = field.check
+    return (lambda value: value is None or check(value)) if field.optional else check
+
+
 _BY_KIND: dict[int, tuple[Any, tuple[Check, ...]]] = {
-    KINDS[cls]: (cls, tuple(field.check for _, field in FIELDS[cls] if not field.optional))
-    for cls in MESSAGES
+    KINDS[cls]: (cls, tuple(_check_of(field) for _, field in FIELDS[cls])) for cls in MESSAGES
 }
 
-_WITH_OPTIONAL: dict[Any, tuple[Check, ...]] = {
-    cls: tuple(field.check for _, field in fields)
-    for cls, fields in FIELDS.items()
-    if any(field.optional for _, field in fields)
+_FEWEST: dict[Any, int] = {
+    cls: sum(not field.optional for _, field in fields) for cls, fields in FIELDS.items()
 }
-"""Of the messages whose last field may be left out, which is None then: all of their checks."""
+"""The number of fields that cannot be left out; the others are null where they are."""
 
 _HELLOS = (Hello, WorkerHello)
 
-BATCHED: frozenset[Any] = frozenset({Request, KeyedRequest, Outcome, Dispatch, WorkerOutcome})
+BATCHED: frozenset[Any] = frozenset({Request, Outcome, Dispatch, WorkerOutcome})
 """The kinds whose messages are rows of batches."""
 
 _WITH_BODY = BATCHED | {Delta, Stats, KnownKeys, Running, Stack, WorkerDelta, Start}
@@ -174,9 +174,16 @@ def encode(message: Message) -> bytes:
     """The header frame of a message; of a batch of one."""
     cls = message.__class__
     header = [KINDS[cls], None, *message] if cls in BATCHED else [KINDS[cls], *message]
-    if header[-1] is None and cls in _WITH_OPTIONAL:
-        del header[-1]
-    return cbor2.dumps(header)
+    return cbor2.dumps(_without_nulls(cls, header))
+
+
+def _without_nulls(cls: Any, header: list[Any]) -> list[Any]:
+    """The header, less what may be left out at its end."""
+    if header[-1] is None:
+        least = _FEWEST[cls] + 1 + (cls in BATCHED)
+        while len(header) > least and header[-1] is None:
+            del header[-1]
+    return header
 
 
 @typing.overload
@@ -205,8 +212,8 @@ def in_batches(said: Iterable[ToSay]) -> Iterator[tuple[SentBody, ...]]:
                 yield (encode(message),) if body is None else (encode(message), body)
                 continue
         size_bytes = len(body)
-        if isinstance(message, KeyedRequest):
-            size_bytes += KEYED_ROW_BYTES + len(message.namespace) + len(message.key)
+        if isinstance(message, Request) and message.key is not None:
+            size_bytes += KEYED_ROW_BYTES + len(message.namespace or b"") + len(message.key)
         if size_bytes > ROW_BYTES:
             size_bytes = BATCH_BYTES + 1  # it goes alone
         if rows and (size_bytes > left_bytes or len(rows) == BATCH_ROWS):
@@ -228,9 +235,7 @@ def _batch(cls: Any, rows: list[Message], bodies: list[SentBody]) -> tuple[SentB
     for column in zip(*rows, strict=True):
         first = column[0]
         header.append(first if column.count(first) == len(column) else column)
-    if header[-1] is None and cls in _WITH_OPTIONAL:
-        del header[-1]
-    return cbor2.dumps(header), b"".join(bodies)  # type: ignore[arg-type]  # none is Joined: those are large
+    return cbor2.dumps(_without_nulls(cls, header)), b"".join(bodies)  # type: ignore[arg-type]  # none is Joined: those are large
 
 
 def decode(header: bytes | memoryview, *, most_bytes: int) -> Message:
@@ -300,12 +305,10 @@ def _opened(header: Body, most_bytes: int) -> tuple[Any, tuple[Check, ...], list
         version = array[1] if len(array) > 1 and is_uint(array[1]) else "?"
         raise ForeignVersion(f"protocol version {version} is not spoken, {PROTOCOL_VERSION} is")
     more = 2 if cls in BATCHED else 1
-    if len(array) != len(checks) + more:
-        checks = _WITH_OPTIONAL.get(cls, checks)
-        if len(array) != len(checks) + more:
-            raise ProtocolError(
-                f"{cls.__name__} with {len(array) - more} fields, not {len(checks)}"
-            )
+    count, fewest = len(array) - more, _FEWEST[cls]
+    if not fewest <= count <= len(checks):
+        right = f"{fewest} to {len(checks)}" if fewest < len(checks) else str(fewest)
+        raise ProtocolError(f"{cls.__name__} with {count} fields, not {right}")
     return cls, checks, array[1:]
 
 
@@ -342,16 +345,12 @@ def _rows(
             columns.append(repeat(field, count))
         elif len(field) != count:
             raise ProtocolError(f"{cls.__name__}.{name} of {len(field)} rows, not {count}")
-        elif spec.optional:  # then it may be left out of some rows
-            is_right = all(check(value) for value in field if value is not None)
-            columns.append(field)
         else:
             is_right = all(map(check, field))
             columns.append(field)
         if not is_right:
             raise ProtocolError(f"{cls.__name__}.{name} is not {spec.cddl}")
-    if len(columns) < len(FIELDS[cls]):
-        columns.append(repeat(None, count))
+    columns += [repeat(None, count) for _ in checks[len(columns) :]]
     rows = map(partial(tuple.__new__, cls), zip(*columns, strict=True))  # by C code, too
     # Of bytes of their own: what is kept of one must not hold those of all.
     view = memoryview(blob)
@@ -361,8 +360,8 @@ def _rows(
 
 def _wrong_field(cls: Any, fields: list[Any]) -> ProtocolError:
     """The error about the first field that is wrong."""
-    checked = zip(FIELDS[cls], fields, strict=False)  # the last one may be left out
-    name, cddl = next((name, f.cddl) for (name, f), value in checked if not f.check(value))
+    checked = zip(FIELDS[cls], fields, strict=False)  # the last ones may be left out
+    name, cddl = next((name, f.cddl) for (name, f), value in checked if not _check_of(f)(value))
     return ProtocolError(f"{cls.__name__}.{name} is not {cddl}")
 
 

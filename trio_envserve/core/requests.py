@@ -28,13 +28,15 @@ class Ask:
     """Consent to a further execution after proof of death; None: as the
     environment declares (:attr:`.Works.declared_rerun`)."""
     allowance: int
-    """Most executions that may be started for it here."""
+    """Most executions that may be started for it, in all its sessions."""
     key: Any = None
     """Its request about a key, if it names one.  Opaque here (:class:`~.key_records.Keyed`)."""
     traceparent: str | None = None
     """The caller's span.  Another one is no conflict: the first is passed on."""
     execution_s: float | None = None
     """How long each execution may last, by its caller; None: as long as any."""
+    earlier: int | None = None
+    """Executions that lost sessions may have started, if it is issued again."""
 
 
 OUTCOME_BYTES = 64

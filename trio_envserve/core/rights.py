@@ -57,10 +57,10 @@ class Right:
         roles = self.roles
         if "admin" in roles:
             return ""
-        if isinstance(message, messages.Request | messages.KeyedRequest):
+        if isinstance(message, messages.Request):
             if "submit" not in roles:
                 return f"{self._named()} may not submit: that needs the role submit"
-            if isinstance(message, messages.KeyedRequest):
+            if message.key is not None:
                 return self._may_not_key(message)
         elif isinstance(message, _SEES):
             if "watch" not in roles:
@@ -71,10 +71,10 @@ class Right:
                 return self._outside(message.namespace)
         return ""
 
-    def _may_not_key(self, request: messages.KeyedRequest) -> str:
+    def _may_not_key(self, request: messages.Request) -> str:
         if request.act in _ENDS and not self.namespaces:
             return f"{self._named()} may not end keys: that needs admin, or namespaces of its own"
-        return self._outside(request.namespace)
+        return self._outside(request.namespace or b"")
 
     def _outside(self, namespace: bytes) -> str:
         name = namespace.decode("utf-8", "backslashreplace")
@@ -124,7 +124,7 @@ class Rights:
         if known is not None and (known.owner is None or known.owner.name != right.name):
             return _forbidden("this session belongs to another key")
         why = right.may_not(message)
-        if not isinstance(message, messages.Request | messages.KeyedRequest):
+        if not isinstance(message, messages.Request):
             return _forbidden(why) if why else None
         if known is not None and known.has_seen(message.sequence):
             return None  # it was let in before: a refusal says that it never ran

@@ -37,7 +37,7 @@ from .executions import Execution
 from .heartbeat import Heartbeat
 from .journal import Journal
 from .key_pages import KeyPages
-from .key_records import KeyAct, Keyed, KeyName, Reissue
+from .key_records import KeyAct, Keyed, KeyName
 from .limits import PROTOCOL_VERSION, KeyLimits, ServerLimits, WireLimits
 from .lives import LifeInput, Pool
 from .messages import ForeignVersion
@@ -84,6 +84,7 @@ AGAIN_S = 1.0
 deadline passes."""
 
 _ACTS = tuple(KeyAct)
+_NO_KEY = (None, None, None, None)
 _keyed, _key_name = quick(Keyed), quick(KeyName)
 
 
@@ -460,8 +461,12 @@ class Router:
 
     def _hello(self, route: Route, hello: messages.Hello) -> None:
         name = one_line(hello.name, self.wire.name_bytes)
+        owner, caller = self.rights.owner(route) if self.rights.on else None, hello.caller
+        if owner is not None:  # nobody acts for a caller of another one by giving its token (G7)
+            named = owner.name.encode() + caller
+            caller = hashlib.blake2b(named, digest_size=ID_BYTES).digest()
         session = self.sessions.open(
-            self._new_id(), hello.nonce, name, route, hello.connection, self.awake_s
+            self._new_id(), caller, hello.nonce, name, route, hello.connection, self.awake_s
         )
         if session is None:
             text = self.sessions.refusal(hello.nonce, route)
@@ -469,8 +474,7 @@ class Router:
             self.send(route, messages.Error(PROTOCOL_VERSION, "no-session", text))
             return
         session.account.message_bytes = hello.message_bytes
-        if self.rights.on:
-            session.owner = self.rights.owner(route)
+        session.owner = owner
         welcome = messages.Welcome(
             PROTOCOL_VERSION, hello.nonce, session.id, self.epoch, self.limits.window,
             self.wire.message_bytes, self.status(),
@@ -496,22 +500,29 @@ class Router:
         if session is None:
             return
         sequence = request.sequence
+        key = None
+        if request.key is not None:
+            key = _key_of(request)
+        elif request[8:12] != _NO_KEY:
+            self._refuse_for_good(route, request, "something of a key, which it does not name")
+            return
         if len(body) > self.wire.message_bytes or not request.allowance:
             text = f"a body of {len(body)} bytes, an allowance of {request.allowance}"
-            refusal = messages.Refused(session.id, sequence, "refused", text, None)
-            self.send(route, refusal)
+            self._refuse_for_good(route, request, text)
             return
-        allowance = min(request.allowance, self.limits.max_executions)
-        key = _key_of(request, session) if isinstance(request, messages.KeyedRequest) else None
         ask = Ask(
-            request.digest, body, request.rerun, allowance, key, request.traceparent,
-            request.execution_s,
+            request.digest, body, request.rerun, request.allowance, key, request.traceparent,
+            request.execution_s, request.earlier,
         )  # fmt: skip
         ticket = self.works.request(session, sequence, ask, route)
         if ticket is None or request.deadline_s is None:
             return
         if ticket.kept is None or key is not None:
             self._expire_at(now_s + request.deadline_s, ticket)
+
+    def _refuse_for_good(self, route: Route, request: messages.Request, text: str) -> None:
+        """A request that cannot be one."""
+        self.send(route, messages.Refused(*request[:2], "refused", text, None))
 
     def _finish(self, route: Route, finish: messages.Finish) -> None:
         session = self._session(route, finish.session)
@@ -532,11 +543,10 @@ class Router:
         answer = messages.Synced(session.id, sync.probe, missing.flat(), self.status())
         self.send(session.route, answer)
 
-    def _cancel(self, route: Route, cancel: messages.Cancel | messages.KeyedCancel) -> None:
+    def _cancel(self, route: Route, cancel: messages.Cancel) -> None:
         session = self._session(route, cancel.session)
         if session is not None:
-            keyed = isinstance(cancel, messages.KeyedCancel)
-            self.works.cancel(session, cancel.sequence, keyed=keyed)
+            self.works.cancel(session, cancel.sequence)
 
     def _ask_stats(self, route: Route, ask: messages.AskStats) -> None:
         # One record for all who ask in one turn: making it costs far more than asking.
@@ -750,25 +760,18 @@ def _may_run(execution: Execution) -> bool:
     return work is not None and work.execution is execution and execution.size_bytes is None
 
 
-def _key_of(request: messages.KeyedRequest, session: Session[Ticket]) -> Keyed:
-    """Read a request about its key.  A caller is one of its owner's: nobody acts for a caller
-    of another one by giving that one's token (G7)."""
-    caller, act, namespace, key, tag, earlier, gone = request[6:13]
-    if session.owner is not None:
-        named = session.owner.name.encode() + caller
-        caller = hashlib.blake2b(named, digest_size=ID_BYTES).digest()
-    reissue = None if earlier is None else Reissue(gone, earlier)
-    return _keyed((_ACTS[act], _key_name((namespace, key)), caller, tag, reissue))
+def _key_of(request: messages.Request) -> Keyed:
+    """The question about a key that a request is."""
+    namespace, key, act, tag = request[8:12]
+    return _keyed((_ACTS[act or 0], _key_name((namespace or b"", key)), tag))
 
 
 _HANDLERS: dict[type, Callable[..., None]] = {
     messages.Hello: Router._hello,
     messages.Request: Router._request,
-    messages.KeyedRequest: Router._request,
     messages.Finish: Router._finish,
     messages.Sync: Router._sync,
     messages.Cancel: Router._cancel,
-    messages.KeyedCancel: Router._cancel,
     messages.AskStats: Router._ask_stats,
     messages.AskKeys: Router._ask_keys,
     messages.AskRunning: Router._ask_running,

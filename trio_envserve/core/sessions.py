@@ -41,6 +41,8 @@ class Session(Generic[_Ticket]):
     """The server's memory of one client."""
 
     account: Account
+    caller: bytes
+    """Whose session it is (:data:`~.key_records.CallerToken`)."""
     nonce: bytes
     route: Route
     connection: int
@@ -107,8 +109,8 @@ class Sessions(Generic[_Ticket]):
         as there may be sessions."""
 
     def open(
-        self, session_id: SessionId, nonce: bytes, name: str, route: Route, connection: int,
-        now_s: float,
+        self, session_id: SessionId, caller: bytes, nonce: bytes, name: str, route: Route,
+        connection: int, now_s: float,
     ) -> Session[_Ticket] | None:  # fmt: skip
         """The session of a hello: the nonce's own, or a new one named ``session_id``.
         None if :meth:`refusal` has a reason."""
@@ -126,7 +128,7 @@ class Sessions(Generic[_Ticket]):
             self.end(idle)
             self.forget(idle)
         account = self._accounts.of_session(session_id, name)
-        session = Session[_Ticket](account, nonce, route, connection, now_s, route)
+        session = Session[_Ticket](account, caller, nonce, route, connection, now_s, route)
         self.known[session_id] = self._idle[session_id] = session
         self._by_nonce[nonce] = session
         self._opened[route] = self._opened.get(route, 0) + 1

@@ -45,7 +45,7 @@ from .errors import ProtocolError
 from .executions import Execution
 from .gate import Budget, Gate
 from .journal import Closed, Commanded, Completed, Joined, Journal, Opened, Record, Started
-from .key_records import CallerToken, KeyAct, Keyed, KeyName, Payload, Reissue, Tag
+from .key_records import CallerToken, KeyAct, Keyed, KeyName, Payload, Tag
 from .limits import KeyLimits, ServerLimits
 from .messages import Outcome
 from .ranges import Ranges
@@ -54,7 +54,7 @@ from .restored import Left, Remains, remains_of
 from .router_effects import Load, RouterEffect, ToClient
 from .scheduler import Scheduler
 from .sessions import Session, Sessions
-from .terms import ID_BYTES, TAG_BYTES, Body, Incarnation, RequestId, Route, Status
+from .terms import DIGEST_BYTES, ID_BYTES, Body, Incarnation, RequestId, Route, Status
 
 
 class WorkState(enum.Enum):
@@ -79,7 +79,6 @@ class WorkInput(enum.Enum):
     ATTACH = "attached without input"
     LEAVE = "a ticket leaves"
     LOSE = "its session is lost, or its time has passed"
-    WITHDRAW = "a caller is back and wants none"
     CANCEL = "cancel by name"
     FORGET = "forget by name"
     RELEASE = "nothing earlier of its name lives"
@@ -108,6 +107,17 @@ class Refusal(enum.Enum):
         "nothing is known under this key: no request came, or its outcome is forgotten",
         False,
     )
+    NO_CONSENT = (
+        "server-lost",
+        "the server that had the request is gone; a further execution needs rerun=True",
+        False,
+    )
+    NONE_LEFT = (
+        "server-lost",
+        "the server that had the request is gone; its executions are used up, those counted that "
+        "may have been started",
+        False,
+    )
     REPEATED = "unknown-key", "it has no id of its own, and may have been carried out before", False
     KEYS_FULL = "keys-full", "for now: there is no room for new keys", True
     ARCHIVE_FULL = "keys-full", "for now: there is no room for another key", True
@@ -116,9 +126,9 @@ class Refusal(enum.Enum):
         "for now: there is no room for the work of another key",
         True,
     )
-    KEYS_EARLY = (
-        "keys-early",
-        "no worker has said yet whether what may have run may run again",
+    EARLY = (
+        "early",
+        "for now: no worker has said yet whether what may have run may run again",
         True,
     )
     COMMANDS_FULL = (
@@ -139,9 +149,8 @@ class Ticket:
     digest: bytes
     body_bytes: int
     key: Keyed | None
-    """What it asks of a key; None: it names a work of its own."""
-    caller: CallerToken
-    counts: bool
+    """Question about a key; None: it names a work of its own."""
+    counts: bool = True
     """Whether the work is cancelled when it is the last one that counts, and leaves."""
     work: Work | None = None
     """The work that it waits for, or still counts for."""
@@ -157,6 +166,11 @@ class Ticket:
     def id(self) -> RequestId:
         """Its request's id."""
         return RequestId(self.session.account.id, self.sequence)
+
+    @property
+    def caller(self) -> CallerToken:
+        """Who asks."""
+        return self.session.caller
 
     @property
     def execution(self) -> None:
@@ -284,7 +298,7 @@ class Confirm(NamedTuple):
     """The answer to the cancel of a request."""
 
     request: RequestId
-    started: bool
+    started: bool | None
 
 
 class Page(NamedTuple):
@@ -451,19 +465,32 @@ class Works:
             self.refuse(session, sequence, Refusal.FULL, asker)
             return None
         asked: Keyed | None = ask.key
-        caller = b"" if asked is None else asked.caller
-        ticket = Ticket(session, sequence, ask.digest, size_bytes, asked, caller, counts=True)
-        if asked is None:
-            self._admit(ticket)
-            work = Work(
-                session.account, sequence, None, ask.digest,
-                ask.rerun, ask.allowance, ask.body, size_bytes, ask.traceparent, ask.execution_s,
-                tickets=(ticket,),
-            )  # fmt: skip
-            ticket.work = work
-            self.enter(work)
-            return ticket
-        return self._ask_key(ticket, asked, ask)
+        ticket = Ticket(session, sequence, ask.digest, size_bytes, asked)
+        if asked is not None:
+            return self._ask_key(ticket, asked, ask)
+        if ask.earlier is not None and (why := self._why_not_again(ask)):
+            self.refuse(session, sequence, why, asker)
+            return None
+        self._admit(ticket)
+        work = Work(
+            session.account, sequence, None, ask.digest, ask.rerun,
+            min(grant(ask.allowance - (ask.earlier or 0)), self.limits.max_executions),
+            ask.body, size_bytes, ask.traceparent, ask.execution_s, tickets=(ticket,),
+        )  # fmt: skip
+        ticket.work = work
+        self.enter(work)
+        return ticket
+
+    def _why_not_again(self, ask: Ask) -> Refusal | None:
+        """Why what a lost session may have started may not be started here; None if it may.  That
+        needs consent and allowance (G2)."""
+        assert ask.earlier is not None
+        if ask.earlier >= ask.allowance:
+            return Refusal.NONE_LEFT
+        if ask.rerun is None and not self.knows_environment:
+            return Refusal.EARLY
+        consent = self.declared_rerun if ask.rerun is None else ask.rerun
+        return None if consent else Refusal.NO_CONSENT
 
     def _admit(self, ticket: Ticket) -> None:
         """A request that was never seen is unfinished now."""
@@ -499,7 +526,7 @@ class Works:
         session, sequence = ticket.session, ticket.sequence
         work: Work | None = None
         try:
-            self._check(asked)
+            self._check(asked, ask.digest)
             work, refusal = self._find(asked)
             if refusal is None:
                 refusal = self._ask_work(ticket, asked, ask, work)
@@ -536,19 +563,18 @@ class Works:
             ticket.counts = False
             refusal = self.step(work, _I.ATTACH, (ticket, ask))
             return refusal
-        return self._command(ticket, asked, work)
+        return self._command(ticket, asked, work, is_again=ask.earlier is not None)
 
-    def _check(self, asked: Keyed) -> None:
-        """ProtocolError if this cannot be a key, or a command; nothing has changed."""
+    def _check(self, asked: Keyed, digest: bytes) -> None:
+        """ProtocolError if this cannot be a key, or its digest; nothing has changed."""
+        if len(digest) != DIGEST_BYTES:
+            raise ProtocolError(f"the digest with a key has {DIGEST_BYTES} bytes")
         for what, part, most in (
             ("namespace", asked.name.namespace, self.keys.namespace_bytes),
             ("key", asked.name.key, self.keys.key_bytes),
         ):
             if not 0 < len(part) <= most:
                 raise ProtocolError(f"a {what} has 1 to {most} bytes, this one {len(part)}")
-        if isinstance(asked.tag, bytes) and len(asked.tag) > TAG_BYTES:
-            size = f"{len(asked.tag)} bytes, {TAG_BYTES} at most"
-            raise ProtocolError(f"the id of a command has {size}")
 
     def _find(self, asked: Keyed) -> tuple[Work | None, Refusal | None]:
         """The open work of this name, taken from the archive if it is there; or why not."""
@@ -568,13 +594,13 @@ class Works:
 
     def _may_open(self, asked: Keyed, ask: Ask) -> Refusal | None:
         """Why a work of this name may not begin; None if it may."""
+        ask.allowance = min(ask.allowance, self.limits.max_executions)
         if self.journal.failed:
             return Refusal.UNSAVED
         if not self.accounts.may_work(asked.name.namespace, len(ask.body)):
             return Refusal.KEY_QUEUE_FULL
-        if asked.reissue is not None and not self.knows_environment:
-            return Refusal.KEYS_EARLY
-        return None
+        why = None if ask.earlier is None else self._why_not_again(ask)
+        return Refusal.UNKNOWN_KEY if why in (Refusal.NO_CONSENT, Refusal.NONE_LEFT) else why
 
     def _may_be_saved(self, asked: Keyed, work: Work | None) -> bool:
         """Whether the disk is not too far behind for what this leaves in the journal, or lets
@@ -601,11 +627,7 @@ class Works:
         ticket, ask = arg
         asked = ticket.key
         assert asked is not None
-        name, earlier = asked.name, 0
-        if asked.reissue is not None:
-            earlier = asked.reissue.earlier
-            if not self.may_start(ask, asked.reissue):
-                return Refusal.UNKNOWN_KEY
+        name, earlier = asked.name, ask.earlier or 0
         held = name in self.ending
         own_bytes = name.size_bytes + (len(ask.body) if held else 0)
         if not self.accounts.may_open(name.namespace, own_bytes):
@@ -629,12 +651,6 @@ class Works:
         if not held:
             self.step(opened, _I.RELEASE)
         return None
-
-    def may_start(self, ask: Ask, reissue: Reissue) -> bool:
-        """Whether a request that is issued again may open a generation: it needs proof, consent
-        and allowance, since it may have run."""
-        consent = self.declared_rerun if ask.rerun is None else ask.rerun
-        return reissue.gone and consent and reissue.earlier < ask.allowance
 
     def _join(self, work: Work, arg: tuple[Ticket, Ask]) -> Refusal | None:
         ticket = arg[0]
@@ -683,15 +699,6 @@ class Works:
         if ticket.counts and work.account.orphan_s and len(work.lost) < LOST_CALLERS:
             work.lost |= {ticket.caller}
         self._leave(work, ticket)
-
-    def _waive(self, work: Work, ticket: Ticket) -> None:
-        """A caller that is back, now in this session, wants nothing of what it asked for in
-        others."""
-        before = len(work.lost) + sum(each.counts for each in work.tickets)
-        work.lost -= {ticket.caller}
-        self._replace(work, ticket)
-        if len(work.lost) + sum(each.counts for each in work.tickets) != before:
-            self._who_waits(work)
 
     # -- cells: commands ----------------------------------------------------------------
 
@@ -862,7 +869,6 @@ class Works:
             (_I.ATTACH,   _unknown, _watch,   _watch,   _watch,    _show,    _watch,   _never),
             (_I.LEAVE,    _never,   _leave,   _leave,   _leave,    _leave,   _leave,   _never),
             (_I.LOSE,     _never,   _lose,    _lose,    _lose,     _lose,    _lose,    _never),
-            (_I.WITHDRAW, _ignore,  _waive,   _waive,   _waive,    _waive,   _waive,   _never),
             (_I.CANCEL,   _ignore,  _close,   _close,   _close,    _ignore,  _ignore,  _never),
             (_I.FORGET,   _ignore,  _close,   _close,   _close,    _close,   _disown,  _never),
             (_I.RELEASE,  _never,   _release, _never,   _never,    _never,   _never,   _never),
@@ -1086,7 +1092,7 @@ class Works:
     def _confirm(self, confirm: Confirm, is_safe: bool) -> None:
         session = self.sessions.known.get(confirm.request.session)
         if session is not None:
-            started = confirm.started or not is_safe
+            started = confirm.started if is_safe else True
             self.out.append(ToClient(session.route, messages.Cancelled(*confirm.request, started)))
 
     def _give(self, answer: Told | Ended | Said, is_safe: bool) -> None:
@@ -1212,18 +1218,18 @@ class Works:
         self.keep(ticket, outcomes.key_deadline(ticket))
         return True
 
-    def cancel(self, session: Session[Ticket], sequence: int, *, keyed: bool) -> None:
+    def cancel(self, session: Session[Ticket], sequence: int) -> None:
         """The client is done with a sequence, and asks whether an execution was ever dispatched:
-        True also where that is not known any more."""
+        True also where that is not known any more, None if the sequence was never seen."""
         request, before = RequestId(session.id, sequence), self.journal.appended
         ticket, is_decided = session.tickets.get(sequence), self.gate.is_decided(request)
         if is_decided and ticket is None:
             return  # it comes again, and its answer waits for the journal
+        started: bool | None = True
         if self.too_many_gaps(session, Ranges((sequence,))):
-            started = True
+            pass
         elif ticket is None:
-            # Of a key for which this session has not asked, others may have started the work.
-            started = keyed or session.has_finished(sequence)
+            started = session.has_finished(sequence) or None
             session.finished.add(sequence)
         else:
             session.finished.add(sequence)
@@ -1273,29 +1279,22 @@ class Works:
 
     # -- commands by name ------------------------------------------------------------
 
-    def _command(self, ticket: Ticket, asked: Keyed, work: Work | None) -> Refusal | None:
-        tag, name, started = asked.tag, asked.name, True
-        if asked.act is KeyAct.WITHDRAW:
-            ends = None if work is None else work.started
-            self.step(work, _I.WITHDRAW, ticket)
-            if work is not None and work.state is _W.CLOSED:
-                started = bool(ends)
-            answer = CommandAnswer(started=started)
+    def _command(
+        self, ticket: Ticket, asked: Keyed, work: Work | None, *, is_again: bool
+    ) -> Refusal | None:
+        tag, name = asked.tag, asked.name
+        if tag is None and is_again:
+            return Refusal.REPEATED
+        command = Command(_I.CANCEL if asked.act is KeyAct.CANCEL else _I.FORGET, name, tag)
+        is_of_another = isinstance(tag, int) and (work is None or work.number != tag)
+        if is_of_another or (tag is None and work is None):
+            answer = CommandAnswer()
+        elif command in self.commands:
+            answer = self.commands[command][0]
+        elif isinstance(tag, bytes) and not self._remembers(name.namespace):
+            return Refusal.COMMANDS_FULL
         else:
-            if tag == b"" and asked.reissue is not None:
-                return Refusal.REPEATED
-            input = _I.CANCEL if asked.act is KeyAct.CANCEL else _I.FORGET
-            command = Command(input, name, tag)
-            if (isinstance(tag, int) and (work is None or work.number != tag)) or (
-                tag == b"" and work is None
-            ):
-                answer = CommandAnswer()
-            elif command in self.commands:
-                answer = self.commands[command][0]
-            elif tag and isinstance(tag, bytes) and not self._remembers(name.namespace):
-                return Refusal.COMMANDS_FULL
-            else:
-                answer = self._end_by(command, work)
+            answer = self._end_by(command, work)
         self._admit(ticket)
         record: dict[str, Any] = {"generation": answer.generation, "started": answer.started}
         if answer.finished:
@@ -1312,7 +1311,7 @@ class Works:
             started if is_closed else True,
             finished=work is not None and not is_closed,
         )
-        if isinstance(command.tag, bytes) and command.tag:
+        if isinstance(command.tag, bytes):
             self._remember(command, answer, self.clock.awake_s)
             self.journal.append(
                 Commanded, command.input is _I.FORGET, *command.name, command.tag,

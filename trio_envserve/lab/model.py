@@ -195,6 +195,7 @@ class Session:
     """Largest outcome that its client takes."""
     nonce: bytes
     """That of its hello."""
+    caller: bytes
     tickets: dict[int, Ticket] = dataclasses.field(default_factory=dict)
     finished: Spans = ()
 
@@ -202,8 +203,8 @@ class Session:
 class Confirm(NamedTuple):
     """The answer to a cancel."""
 
-    started: bool
-    """Whether the work may have been started."""
+    started: bool | None
+    """Whether the work may have been started; None: its request never came."""
     keyed: bool
     facts: tuple[Fact, ...]
     """Records that must be safe before."""
@@ -228,6 +229,9 @@ def granted(allowance: int) -> int:
     return max(1, allowance * 3 // 4)
 
 
+_BY_ITSELF: Final = ("worker-lost", "stopping", "environment-broken")
+"""Codes with which a router ends a work whose execution says nothing."""
+
 UNKNOWN: Final[Told] = ("unknown",)
 """Outcome of a work that the router has ended while nobody was there to be told."""
 
@@ -235,8 +239,13 @@ UNKNOWN: Final[Told] = ("unknown",)
 class Model(Judge):
     """What a router must do about works; its methods are all that can happen to one."""
 
-    def __init__(self, *, journaled: bool = False, prompt: bool = True, window: int = 1 << 30):
+    def __init__(
+        self, *, journaled: bool = False, prompt: bool = True, window: int = 1 << 30,
+        max_executions: int = 1 << 30,
+    ) -> None:  # fmt: skip
         self.journaled = journaled
+        self.max_executions = max_executions
+        """Most executions of one request that a router starts."""
         self.prompt = prompt
         """Whether what is due and safe is told in the same turn."""
         self.window = window
@@ -307,13 +316,21 @@ class Model(Judge):
     def ask(
         self, request: RequestId, ticket: Ticket, label: str, consent: bool | None,
         allowance: int, name: Name | None = None, caller: bytes = b"",
-        earlier: int | None = None, gone: bool = True, refused: str = "",
+        earlier: int | None = None, refused: str = "",
     ) -> None:  # fmt: skip
         """A request with its input, for the first time.  ``earlier``: it is issued again, and so
         many executions may have been started; ``refused``: the code with which the router does
         not take it."""
+        again, most = earlier or 0, self.max_executions
+        allowance = allowance if name is None else min(allowance, most)
+        may = earlier is None or (consent is not False and again < allowance)
         if name is None:
-            if not refused:
+            if may and consent and refused == "server-lost":
+                self.broken("G9", f"{label} may run again, and is refused", label)
+            elif not may and not refused:
+                self._refusals[request] = "server-lost"
+            elif not refused:
+                allowance = min(granted(allowance - again), most)
                 work = Work(request, -1, ticket.input, consent, allowance, label)
                 work.waiters[request] = caller
                 self._enter(request, ticket, work)
@@ -331,8 +348,6 @@ class Model(Judge):
         if refused and (here is not None or refused != "unknown-key"):
             return
         if here is None:
-            again = earlier or 0
-            may = earlier is None or (gone and consent is not False and again < allowance)
             if not may or refused:
                 if refused != "unknown-key":
                     self._refusals[request] = "unknown-key"
@@ -375,14 +390,6 @@ class Model(Judge):
             here.watchers[request] = None
             self._enter(request, ticket, here)
 
-    def withdraw(self, request: RequestId, ticket: Ticket, name: Name, caller: bytes) -> None:
-        """A caller that is back wants nothing that it asked for in other sessions."""
-        here, started = self.open.get(name), True
-        if here is not None and self._return(here, caller, request.session):
-            self._who_waits(here)
-            started = here.open or here.started
-        self._answer_command(request, ticket, ("said", None, started, False), here)
-
     def command(
         self, request: RequestId, ticket: Ticket, name: Name, act: KeyAct, tag: Tag
     ) -> None:
@@ -393,13 +400,13 @@ class Model(Judge):
             return
         answer: Told = ("said", None, True, False)
         fact: Fact = ("said", name, act, tag, self.now_s)  # it may be said again, when it is over
-        if here is not None and (tag == here.number or isinstance(tag, bytes)):
+        if here is not None and (tag == here.number or not isinstance(tag, int)):
             if here.outcome is not None and act is not KeyAct.FORGET:
                 answer = ("said", None, True, True)
             else:
                 answer = ("said", here.number, here.started, False)
                 self._close(here)
-        if isinstance(tag, bytes) and tag:
+        if isinstance(tag, bytes):
             self.said[name, act, tag] = answer, fact
             self._record(*fact)
         self._answer_command(request, ticket, answer, here, fact)
@@ -444,15 +451,16 @@ class Model(Judge):
             and len(merged(*session.finished, *spans)) > most
         )
 
-    def cancel(self, request: RequestId, *, keyed: bool) -> None:
+    def cancel(self, request: RequestId) -> None:
         """A client wants no outcome of this, and asks whether it was ever started."""
         session = self.sessions[request.session]
         ticket = session.tickets.get(request.sequence)
         one = ((request.sequence, request.sequence + 1),)
+        started: bool | None = True
         if self._too_many(session, one):
-            started = True
+            pass
         elif ticket is None:
-            started = keyed or within(session.finished, request.sequence)
+            started = within(session.finished, request.sequence) or None
             session.finished = merged(*session.finished, *one)
         else:
             work = ticket.work
@@ -462,11 +470,12 @@ class Model(Judge):
             session.tickets.pop(request.sequence)
             session.finished = merged(*session.finished, *one)
             facts: tuple[Fact, ...] = ()
+            keyed = work is not None and work.keyed
             if work is not None and work.keyed and not work.open:
                 facts = (("closed", work.number),)
             self.confirms[request] = Confirm(started, keyed, facts)
             return
-        self.confirms.setdefault(request, Confirm(started, keyed, ()))
+        self.confirms.setdefault(request, Confirm(started, False, ()))
 
     def lapse(self, session: bytes) -> None:
         """A lease has ended: callers of keys go on counting, the rest leaves."""
@@ -508,9 +517,8 @@ class Model(Judge):
         if request in work.waiters:
             work.lost |= {work.waiters[request]}
 
-    def _return(self, work: Work, caller: bytes, session: bytes) -> bool:
+    def _return(self, work: Work, caller: bytes, session: bytes) -> None:
         """A caller is in this session now: what it asked in others counts no more."""
-        was_lost = caller in work.lost
         work.lost -= {caller}
         old = [
             request for request, each in work.waiters.items()
@@ -520,7 +528,6 @@ class Model(Judge):
             del work.waiters[request]
             if work.outcome is None:
                 work.watchers[request] = None
-        return bool(old) or was_lost
 
     def _who_waits(self, work: Work) -> None:
         """Somebody has left: is that the end?"""
@@ -820,12 +827,12 @@ class Model(Judge):
             if work is not None:
                 self._leave(request)
             return True
-        if what == ("error", "worker-lost") and ticket.left is not None:
+        if ticket.left is not None and what[0] == "error" and what[1] in _BY_ITSELF:
             # It was decided before the limit passed, and is saved after it.
             return ticket.left.outcome == what or self.decide(ticket.left, what)
         return what == ("cancelled", True) and (work is None or not work.open)
 
-    def confirm(self, request: RequestId, started: bool) -> None:
+    def confirm(self, request: RequestId, started: bool | None) -> None:
         """The cancel of a request is answered."""
         due, keyed, facts, _ = self.confirms.pop(request, Confirm(started, False, ()))
         if due != started:
@@ -1023,15 +1030,20 @@ class Boundary(Model):
         """How many of these are inputs, which come first."""
         self._refused: dict[RequestId, str] = {}
         """Requests that are refused in this turn, and the code."""
-        self._gone: set[bytes] = set()
-        """Sessions that are said to be unknown in this turn."""
-        self._hellos: dict[bytes, int] = {}
+        self._gone: set[int] = set()
+        """Messages of this turn whose sessions are said to be unknown."""
+        self._hellos: dict[bytes, tuple[int, bytes]] = {}
         """The most bytes of an outcome that each hello names, until it is welcomed."""
         self._left: tuple[Record, ...] = ()
         """What a server that fell has left on its disk."""
         self._safe = 0
         """How many records there are safe."""
-        super().__init__(journaled=journaled, prompt=prompt, window=limits.window)
+        super().__init__(
+            journaled=journaled,
+            prompt=prompt,
+            window=limits.window,
+            max_executions=limits.max_executions,
+        )
 
     def see(self, event: Event) -> list[Violation]:
         """Violations that an event shows."""
@@ -1055,7 +1067,13 @@ class Boundary(Model):
             if type(told) is messages.Refused:
                 self._refused[RequestId(told.session, told.sequence)] = told.code
             elif type(told) is messages.Unknown and told.session in self.sessions:
-                self._gone.add(told.session)
+                # The answer to the last message of this session: earlier ones it may have known.
+                self._gone.update(
+                    [
+                        id(said[1]) for kind, _, said in self._turn
+                        if kind == "heard" and getattr(said[1], "session", None) == told.session
+                    ][-1:]
+                )  # fmt: skip
         elif kind in _INPUTS:
             if kind == "reported" and type(what[0]) is messages.Beat:
                 return []
@@ -1090,12 +1108,12 @@ class Boundary(Model):
     def _heard(self, server: str, client: str, message: Any, body: Body | None) -> None:
         handler = _OF_CLIENTS.get(type(message))
         if handler is not None:
-            if message.session in self._gone:
+            if id(message) in self._gone:
                 self._unknown(message.session)
             elif self._hear(message.session):
                 getattr(self, handler)(message, body)
         elif type(message) is messages.Hello:
-            self._hellos[message.nonce] = message.message_bytes
+            self._hellos[message.nonce] = message.message_bytes, message.caller
         elif type(message) is messages.Goodbye:
             for session, each in list(self.sessions.items()):
                 if message.session in (session, each.nonce):
@@ -1111,9 +1129,9 @@ class Boundary(Model):
         assert body is not None
         known = session.tickets.get(message.sequence)
         of = message.digest + b"%d" % len(body)
-        keyed = type(message) is messages.KeyedRequest
+        keyed = message.key is not None
         if keyed:
-            of += repr((int(message.act), *message[8:13], message.caller)).encode()
+            of += repr(message[8:12]).encode()
         refused = self._refused.get(request, "")
         if known is not None:
             if known.input == of:
@@ -1129,9 +1147,10 @@ class Boundary(Model):
             refused = ""  # which is said of a later copy of it, in the same turn
         if not keyed:
             label = bytes(body[:64]).partition(b"|")[0].decode("utf-8", "replace")
-            allowance = min(message.allowance, self.limits.max_executions)
-            ticket = Ticket(of, label)
-            self.ask(request, ticket, label, message.rerun, allowance, refused=refused)
+            self.ask(
+                request, Ticket(of, label), label, message.rerun, message.allowance,
+                earlier=message.earlier, refused=refused,
+            )  # fmt: skip
         else:
             self._keyed(request, message, of, refused)
         if message.deadline_s is not None and message.sequence in session.tickets:
@@ -1140,23 +1159,21 @@ class Boundary(Model):
     def _keyed(self, request: RequestId, message: Any, of: bytes, refused: str) -> None:
         name = message.namespace, message.key
         label = f"{message.namespace.decode()}.{message.key.decode()}"
-        ticket, act = Ticket(of, label), KeyAct(message.act)
+        ticket, act = Ticket(of, label), KeyAct(message.act or 0)
         match act:
             case KeyAct.ASK:
                 ticket.work = None
                 asked = dataclasses.replace(ticket, input=message.digest)
-                allowance = min(message.allowance, self.limits.max_executions)
+                caller = self.sessions[request.session].caller
                 self.ask(
-                    request, asked, label, message.rerun, allowance, name, message.caller,
-                    message.earlier, message.gone, refused,
+                    request, asked, label, message.rerun, message.allowance, name, caller,
+                    message.earlier, refused,
                 )  # fmt: skip
                 asked.input = of
             case KeyAct.ATTACH:
                 self.attach(request, ticket, label, name, refused)
             case _ if refused:
                 pass
-            case KeyAct.WITHDRAW:
-                self.withdraw(request, ticket, name, message.caller)
             case _:
                 self.command(request, ticket, name, act, message.tag)
 
@@ -1170,7 +1187,7 @@ class Boundary(Model):
 
     def _cancel(self, message: Any, _: Body | None) -> None:
         request = RequestId(message.session, message.sequence)
-        self.cancel(request, keyed=type(message) is messages.KeyedCancel)
+        self.cancel(request)
 
     def _reported(self, worker: str, message: Any, body: Body | None) -> None:
         match message:
@@ -1250,13 +1267,13 @@ class Boundary(Model):
         self._missed(server, message, body)
 
     def _welcome(self, message: Any, _: Body | None) -> None:
-        most_bytes = self._hellos.pop(message.nonce)
-        session = self.sessions.setdefault(message.session, Session(most_bytes, message.nonce))
+        most_bytes, caller = self._hellos.pop(message.nonce)
+        new = Session(most_bytes, message.nonce, caller)
+        session = self.sessions.setdefault(message.session, new)
         session.message_bytes = most_bytes
 
     def _unknown(self, session: bytes) -> None:
         """A session is not known any more: it had nothing that is not finished, or has lapsed."""
-        self._gone.discard(session)
         if session in self.sessions:
             if self.sessions[session].tickets:
                 self.broken("G4", "a session is forgotten, and its lease has not ended")
@@ -1426,11 +1443,9 @@ def _kept(header: Body, payload: Body) -> Told:
 
 _OF_CLIENTS: dict[type, str] = {
     messages.Request: "_request",
-    messages.KeyedRequest: "_request",
     messages.Finish: "_finish",
     messages.Sync: "_sync",
     messages.Cancel: "_cancel",
-    messages.KeyedCancel: "_cancel",
 }
 _OF_ANSWERS: dict[type, str] = {
     messages.Welcome: "_welcome",

@@ -368,7 +368,7 @@ WANTED = "sync: it is wanted"
 _WAITING_ACTS = (KeyAct.ASK, KeyAct.ATTACH)
 _ACTS = {
     KeyAct.ASK: "ask of a key", KeyAct.ATTACH: "attach to a key", KeyAct.CANCEL: "cancel of a key",
-    KeyAct.FORGET: "forget of a key", KeyAct.WITHDRAW: "withdrawal of a key",
+    KeyAct.FORGET: "forget of a key",
 }  # fmt: skip
 
 
@@ -479,10 +479,8 @@ class RequestWatch:
         what = ""
         match message:
             case messages.Request(sequence=number) if number == sequence:
-                what = f"request, {len(body)} bytes"
-                self._stories[message.session].open = True
-            case messages.KeyedRequest(sequence=number) if number == sequence:
-                what = f"{_ACTS[KeyAct(message.act)]}, {len(body)} bytes"
+                act = "request" if message.key is None else _ACTS[KeyAct(message.act or 0)]
+                what = f"{act}, {len(body)} bytes"
                 self._stories[message.session].open = True
             case messages.Cancel(sequence=number) if number == sequence:
                 what = "cancel"
@@ -504,10 +502,12 @@ class RequestWatch:
         given, router = moment.input.given, moment.router
         rows = self._rows(given.frames) if isinstance(given, ClientMessage) else ()
         for message, _ in rows:
-            asks = isinstance(message, messages.KeyedRequest) and message.act in _WAITING_ACTS
-            if not asks or message.sequence != self.name.sequence:
+            if not isinstance(message, messages.Request) or message.key is None:
                 continue
-            work = router.works.open.get(KeyName(message.namespace, message.key))
+            waits = (message.act or 0) in _WAITING_ACTS
+            if not waits or message.sequence != self.name.sequence:
+                continue
+            work = router.works.open.get(KeyName(message.namespace or b"", message.key))
             if work is not None and work.state in (WorkState.WAITING, WorkState.RUNNING):
                 name = f"{short(work.account.id)}/{work.number}"
                 yield message.session, ROUTER, KEY, f"its work is request {name}"

@@ -30,7 +30,6 @@ from typing import Any, Final, final
 from .. import tracing
 from ..core import messages
 from ..core.errors import ProtocolError
-from ..core.key_records import KeyAct
 from ..core.router import Router
 from ..core.router_effects import Closed, Lost, RouterEffect, ToClient, ToWorker
 from ..core.router_inputs import ClientMessage, RouterInput, Tick, WorkerMessage
@@ -45,8 +44,8 @@ LOOKED_AT: Final = 2048
 ENDED_AT_ONCE: Final = 256
 """Most spans of rollouts that a tick ends: each goes through processors of other authors."""
 
-_REQUESTS: Final = b"\x01", b"\x07"
-"""The second byte of a Request and of a KeyedRequest."""
+_REQUEST: Final = b"\x01"
+"""The second byte of a Request."""
 _WORKER_OUTCOME: Final = b"\x18\x43"
 
 
@@ -120,7 +119,7 @@ class Traces:
         """Requests that may enter, with the traceparents of their spans.  A batch larger than this
         project's own is split into several."""
         route, frames, now_s = given
-        if len(frames) != 2 or bytes(frames[0][1:2]) not in _REQUESTS:
+        if len(frames) != 2 or bytes(frames[0][1:2]) != _REQUEST:
             return [given], []
         try:
             rows = messages.read(frames, most_bytes=self._router.wire.header_bytes)
@@ -137,9 +136,7 @@ class Traces:
 
     def _below_span(self, message: Any, entering: dict[RequestId, tracing.Span]) -> Any:
         """A request that may enter, with the traceparent of its own span; else unchanged."""
-        if not isinstance(message, messages.Request | messages.KeyedRequest):
-            return message
-        if isinstance(message, messages.KeyedRequest) and message.act != KeyAct.ASK:
+        if not isinstance(message, messages.Request) or message.act:  # of a key, and no ask
             return message
         request = RequestId(message.session, message.sequence)
         parent = message.traceparent

@@ -32,7 +32,6 @@ from hypothesis.strategies import SearchStrategy
 
 from ..core import messages as wire
 from ..core.fields import MAX_UINT
-from ..core.key_records import KeyAct
 from ..core.limits import PROTOCOL_VERSION
 from ..core.messages import FIELDS, KINDS, MESSAGES
 from ..core.ranges import Ranges
@@ -199,8 +198,7 @@ TO_WORKER = tuple(cls for cls in MESSAGES if KINDS[cls] >= 80)
 """The messages of the router to workers."""
 
 WITH_BODY = (
-    wire.Request, wire.KeyedRequest, wire.Outcome, wire.Stats, wire.KnownKeys, wire.Running,
-    wire.Stack,
+    wire.Request, wire.Outcome, wire.Stats, wire.KnownKeys, wire.Running, wire.Stack,
 )  # fmt: skip
 """Messages of the clients' link that have a body."""
 
@@ -234,11 +232,12 @@ def fields(cddl: str) -> SearchStrategy[Any]:
         "bool / null": st.none() | st.booleans(),
         "seconds / null": st.none() | st.integers(0, 10**9) | st.floats(0, 1e11),
         "spans": spans(),
-        "digest": st.binary(min_size=DIGEST_BYTES, max_size=DIGEST_BYTES),
+        "digest": st.one_of(
+            [st.binary(min_size=size, max_size=size) for size in (ID_BYTES, DIGEST_BYTES)]
+        ),
         "bstr": st.binary(max_size=20),
-        "uint / bstr": st.integers(0, 20) | st.binary(max_size=20),
-        "uint / null": st.none() | st.integers(0, 20),
-        "0..4": st.integers(0, 4),
+        "tag": st.integers(0, 20) | st.binary(min_size=1, max_size=20),
+        "1..3": st.integers(1, 3),
         "traceparent": st.builds(_traceparent, *_SPANS, st.integers(0, 255)),
         "[* note]": st.lists(st.binary(max_size=20), max_size=5),
         "{* tstr => any}": st.dictionaries(texts(), st.none() | st.integers(), max_size=3),
@@ -277,10 +276,8 @@ def _framed(message: Any) -> SearchStrategy[list[bytes]]:
     if not isinstance(message, WITH_BODY):
         return st.just([header])
     body = bodies()
-    if isinstance(message, wire.KeyedRequest) and message.act != KeyAct.ASK:
-        body = st.just(b"")  # only who asks sends an input
-    elif isinstance(message, wire.Request | wire.KeyedRequest):
-        body = request_bodies()
+    if isinstance(message, wire.Request):  # only who asks sends an input
+        body = st.just(b"") if message.act else request_bodies()
     elif isinstance(message, wire.Outcome) and message.status != Status.RESULT.value:
         body = plain_values().map(encode)
     return body.map(lambda each: [header, each])

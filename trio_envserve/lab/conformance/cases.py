@@ -113,17 +113,17 @@ ALLOWANCE = 4
 
 
 def new_id() -> bytes:
-    """Of a caller or a command."""
+    """Of a command."""
     return secrets.token_bytes(16)
 
 
 def say_of_key(
-    peer: Peer, caller: bytes, sequence: int, name: str, act: KeyAct, body: Body = b"", **other: Any
+    peer: Peer, sequence: int, name: str, act: KeyAct, body: Body = b"", **other: Any
 ) -> None:
-    """Say something of a key; ``caller`` is the token by which the one who says it is known."""
-    message = messages.KeyedRequest(
-        peer.session, sequence, bytes(32), None, ALLOWANCE, None, caller, act, NAMESPACE,
-        name.encode(), b"", None, True,
+    """Say something of a key."""
+    message = messages.Request(
+        peer.session, sequence, bytes(32), None, ALLOWANCE, None,
+        namespace=NAMESPACE, key=name.encode(), act=act or None,
     )  # fmt: skip
     peer.send(message._replace(**other), body)
 
@@ -150,7 +150,6 @@ class Stage:
         self.stack = AsyncExitStack()
         self._last = AsyncExitStack()
         self._proxy: FaultProxy | None = None
-        self._tokens = [new_id() for _ in peers]
         self._name = bench.key()
         self._keyed: dict[str, Any] = {}
         """The input that is asked for under the script's key."""
@@ -290,10 +289,9 @@ class Stage:
         self._ask(n, self.bench.input("die", **_given(times=times)), **options)
 
     async def cancel(self, n: int, started: str) -> None:
-        """Cancel it; it is told to have ``started``, or ``never``."""
-        keyed = n in self.peer.asked and not self.peer.asked[n].frames
-        said = await self.peer.cancel(n, messages.KeyedCancel if keyed else messages.Cancel)
-        check(said is (started == "started"), f"started is {started == 'started'}", repr(said))
+        """Cancel it; it is told to have ``started``, or to be ``unseen``."""
+        said, wanted = await self.peer.cancel(n), {"started": True, "unseen": None}[started]
+        check(said is wanted, f"started is {wanted}", repr(said))
 
     # -- answers ------------------------------------------------------------------------
 
@@ -396,10 +394,6 @@ class Stage:
         body = body_of(asked)
         self._say(n, KeyAct.ASK, body, digest=input_digest(body, other.get("rerun")), **other)
 
-    async def cancel_unseen(self, n: int) -> None:
-        """Cancel a request with a key that was never sent; it is told to have started."""
-        check(await self.peer.cancel(n, messages.KeyedCancel), "started", "started: false")
-
     def attach(self, n: int) -> None:
         """Ask for the outcome of the key, without an input."""
         self._say(n, KeyAct.ATTACH)
@@ -413,8 +407,7 @@ class Stage:
         await self._command(n, KeyAct.FORGET, **said)
 
     def _say(self, n: int, act: KeyAct, body: Body = b"", **other: Any) -> None:
-        token = self._tokens[self.who]
-        say_of_key(self.peer, token, n, self._name, act, body, **other)
+        say_of_key(self.peer, n, self._name, act, body, **other)
         self.peer.asked[n] = Asked(self._keyed, ())
 
     async def _command(
@@ -608,8 +601,8 @@ Cancelling reaches the environment's code, and Cancelled says that it had starte
     run 0; cancel 0 started; cancelled 0; again 0; refused 0 finished; nothing Outcome
 
 G7 a-cancel-may-overtake-its-request
-After a cancel that came first, the request does not run: started is false for good.
-    cancel 0 never; echo 0; refused 0 finished; sync next=1 pending=0; ran 0 0
+After a cancel that came first, the request does not run: its answer says that it never came.
+    cancel 0 unseen; echo 0; refused 0 finished; sync next=1 pending=0; ran 0 0
 
 G7 a-finish-may-overtake-its-request
 After a finish that came first, the request does not run.
@@ -721,22 +714,27 @@ G7 a-cancel-by-key-of-which-nothing-is-known-hits-nothing
 A cancel of a key that nobody has asked for ends no ask that comes later.
     cancel-key 0 generation=none; ask 1 echo; result 1; ran 1 1
 
-G9 a-cancel-of-a-request-with-a-key-never-denies-a-run
-Of a sequence that was never seen it says started, for others may have asked.
-    cancel-unseen 0; ask 0 echo; refused 0 finished; ran 0 0
+G9 a-cancel-may-overtake-its-ask
+After a cancel that came first, the ask is not taken: its answer says that it never came.
+    cancel 0 unseen; ask 0 echo; refused 0 finished; ran 0 0
 
 == Issued again
 
 G2 what-may-have-run-is-started-by-proof-and-consent-only
-An ask that is issued again, of an unknown key, needs proof, consent and allowance.
-    ask 0 echo earlier=1 gone=false rerun=true; refused 0 unknown-key
-    ask 1 earlier=1 gone=true rerun=false; refused 1 unknown-key
-    ask 2 earlier=4 gone=true rerun=true; refused 2 unknown-key; ran 0 0
-    ask 3 earlier=1 gone=true rerun=true; result 3; ran 0 1
+An ask that is issued again, of an unknown key, needs consent and allowance that is left.
+    ask 0 echo earlier=1 rerun=false; refused 0 unknown-key
+    ask 1 earlier=4 rerun=true; refused 1 unknown-key; ran 0 0
+    ask 2 earlier=1 rerun=true; result 2; ran 0 1
+
+G2 what-may-have-run-without-a-key-is-started-by-consent-only
+A request that is issued again needs consent and allowance that is left, says the server.
+    echo 0 earlier=1 rerun=false; refused 0 server-lost
+    echo 1 earlier=4 allowance=4 rerun=true; refused 1 server-lost; ran 0,1 0
+    echo 2 earlier=1 allowance=4 rerun=true; result 2; ran 2 1
 
 G4 what-is-issued-again-joins-what-runs
-Without proof and consent an ask that is issued again still joins, and is answered.
-    ask 0 wait; started 0; client 2; ask 0 earlier=1 gone=false; barrier; open 0; result 0
+Without allowance that is left an ask that is issued again still joins, and is answered.
+    ask 0 wait; started 0; client 2; ask 0 earlier=4; barrier; open 0; result 0
     client 1; result 0
 
 == Transport
@@ -1208,7 +1206,7 @@ async def the_allowance_caps_the_executions(bench: Bench, peer: Peer) -> None:
     """A request that kills each of its workers ends when its allowance is used up."""
     be_patient(bench, peer)
     asked = bench.input("die")
-    peer.transmit(0, asked, rerun=True, allowance=2)
+    peer.transmit(0, asked, rerun=True, allowance=3)
     outcome = await peer.outcome(0)
     record = value_of(outcome)
     check(outcome.message.status == 1, "an error", record)
@@ -1252,7 +1250,7 @@ async def started_is_true_of_all_that_ran(bench: Bench, peer: Peer) -> None:
     for n, one in enumerate(asked):
         peer.transmit(n, one)
         peer.send(messages.Cancel(peer.session, n))
-    denied = [one for n, one in enumerate(asked) if not await peer.cancelled(n)]
+    denied = [one for n, one in enumerate(asked) if await peer.cancelled(n) is False]
     await trio.sleep(bench.settle_s)
     for one in denied:
         counts = await bench.counts(one)
@@ -1521,12 +1519,12 @@ async def keys_are_listed_without_a_session(bench: Bench) -> None:
     """AskKeys is answered without a session, page by page, with the keys of its namespace."""
     async with bench.client() as peer, bench.connection() as stranger:
         skip_unless("durable" in peer.server, "the server takes no keys")
-        namespace, caller = new_id(), new_id()
+        namespace = new_id()
         names = [bench.key() for _ in range(3)]
         for sequence, name in enumerate(names):
             body = body_of(bench.echo())
             about: dict[str, Any] = {"digest": input_digest(body, None), "namespace": namespace}
-            say_of_key(peer, caller, sequence, name, KeyAct.ASK, body, **about)
+            say_of_key(peer, sequence, name, KeyAct.ASK, body, **about)
             await peer.result(sequence)
         found, first = [], 0
         while True:

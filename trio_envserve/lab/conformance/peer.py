@@ -141,6 +141,7 @@ class Peer:
         self.patience_s = patience_s
         self.session = b""
         self.nonce = b""
+        self.caller = os.urandom(16)
         self.epoch = b""
         self.window = 0
         self.message_bytes = 0
@@ -179,7 +180,7 @@ class Peer:
         self.window, self.message_bytes = other.window, other.message_bytes
         self.connection = other.connection + 1 if connection is None else connection
         self.probe = other.probe
-        self.asked = other.asked
+        self.asked, self.caller = other.asked, other.caller
 
     def prepared(
         self, sequence: int, asked: Any, *, body: Body | None = None, digest: bytes | None = None,
@@ -307,8 +308,11 @@ class Peer:
 
     def say_hello(self, message_bytes: int = 1 << 28, name: str = "conform") -> None:
         """Say hello, and do not wait."""
-        hello = messages.Hello(PROTOCOL_VERSION, self.nonce, self.connection, name, message_bytes)
-        self.send(hello)
+        self.send(
+            messages.Hello(
+                PROTOCOL_VERSION, self.nonce, self.connection, name, message_bytes, self.caller
+            )
+        )
 
     def _take(self, welcome: messages.Welcome) -> None:
         if welcome.session != self.session:
@@ -405,17 +409,13 @@ class Peer:
                 await trio.sleep(0 if unknown.gone else LOOK_S)
         check(unknown is not None and unknown.gone, "gone, once nothing of it runs", unknown)
 
-    async def cancel(
-        self,
-        sequence: int,
-        kind: type[messages.Cancel | messages.KeyedCancel] = messages.Cancel,
-    ) -> bool:
-        """Cancel, and hear whether it ever started."""
-        self.send(kind(self.session, sequence))
+    async def cancel(self, sequence: int) -> bool | None:
+        """Cancel, and hear whether it ever started; None if it never came."""
+        self.send(messages.Cancel(self.session, sequence))
         return await self.cancelled(sequence)
 
-    async def cancelled(self, sequence: int) -> bool:
-        """The answer to a cancel: whether the request ever started."""
+    async def cancelled(self, sequence: int) -> bool | None:
+        """The answer to a cancel: whether the request ever started; None if it never came."""
         cancelled, _ = await self.next(
             messages.Cancelled,
             f"the answer to the cancel of sequence {sequence}",

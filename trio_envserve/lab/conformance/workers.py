@@ -536,7 +536,7 @@ async def malformed_messages_change_nothing(b: WorkerBench) -> None:
     b.send(token)
     b.send(token, b"")
     b.send(token, b"\xff\x00 no header")
-    b.send(token, messages.encode(Hello(PROTOCOL_VERSION, bytes(ID_BYTES), 1, "a client", 1000)))
+    b.send(token, messages.encode(Hello(PROTOCOL_VERSION, token, 1, "a client", 1000, token)))
     b.send(token, messages.encode(Dispatch(b.session, 7, 7, CLIENT)))  # it has no body
     b.send(token, cbor2.dumps([80, [0, 0], b.session, [1, 2, 3], [1, 2, 3], CLIENT]), b"")
     b.send(token, cbor2.dumps([80, [1, 1], b.session, [1, 2], [1, 2], CLIENT]), b"\xf6")

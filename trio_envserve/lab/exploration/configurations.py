@@ -379,7 +379,7 @@ SHOWS: dict[str, tuple[str, ...]] = {
         "who-is-cancelled-by-key-is-told-that-it-never-ran",
     ),
     "keys-back": (
-        "a-lost-waiter-counts-no-more", "a-withdrawal-is-ignored", "orphans-are-never-given-up",
+        "a-lost-waiter-counts-no-more", "orphans-are-never-given-up",
         "what-is-issued-again-starts-anew", "who-is-back-counts-twice",
     ),
     "keys-goodbye": (

@@ -335,7 +335,7 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out(_PEOPLE, "retransmitted", "reissued"),
         "queue": Rule("in the form of the calls", lambda owner, calls: tuple(calls)),
         "held": Rule("in the form of the calls", lambda owner, calls: tuple(calls)),
-        **_out(_NO_KEYS, "asking", "_retries_for_keys"),
+        **_out(_NO_KEYS, "asking", "probe", "_retries_for_keys"),
         "live": Rule(
             "by number", lambda owner, calls: tuple(calls[n] for n in sorted(calls))
         ),

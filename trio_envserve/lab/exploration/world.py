@@ -91,7 +91,7 @@ from ...core.journal import (
 )
 from ...core.key_records import KeyAct, Tag, input_digest
 from ...core.lease import NO_LEASE_S, LeaseTerms
-from ...core.limits import WireLimits
+from ...core.limits import PROTOCOL_VERSION, WireLimits
 from ...core.lives import Phase
 from ...core.ranges import Ranges
 from ...core.router import Router
@@ -1108,7 +1108,7 @@ class Caller(Actor):
         if self.asked < self.configuration.requests:
             yield Choice("ask", (INPUT,))
         if self.lost and self.may_ask:
-            yield from (Choice("again", (True,)), Choice("again", (False,)), Choice("withdraw"))
+            yield from (Choice("again", (True,)), Choice("again", (False,)))
         for said in self.said:
             if said.told:
                 yield Choice("take", (said.sequence,))
@@ -1137,7 +1137,9 @@ class Caller(Actor):
         """A process of this caller opens a session."""
         self.sessions, self.here, self.next = self.sessions + 1, True, 0
         nonce = names.nonce(self.index, self.sessions)
-        self._send(messages.Hello(1, nonce, 1, names.client_name(self.index), MOST_BYTES))
+        caller = b"c%d" % self.index + b"." * 14
+        name = names.client_name(self.index)
+        self._send(messages.Hello(PROTOCOL_VERSION, nonce, 1, name, MOST_BYTES, caller))
 
     def _ask(self, input: bytes) -> None:
         self.asked += input == INPUT
@@ -1146,12 +1148,7 @@ class Caller(Actor):
     def _again(self, gone: bool) -> None:
         """Issue again what it asked in a session that is over; ``gone``: proven over."""
         self.lost = False
-        self._request(KeyAct.ASK, INPUT, earlier=1, gone=gone)
-
-    def _withdraw(self) -> None:
-        """It wants nothing of what it asked in an earlier session."""
-        self.lost = False
-        self._request(KeyAct.WITHDRAW)
+        self._request(KeyAct.ASK, INPUT, earlier=1 if gone else self.configuration.allowance)
 
     def _attach(self) -> None:
         self._request(KeyAct.ATTACH)
@@ -1177,7 +1174,7 @@ class Caller(Actor):
 
     def _cancel(self, sequence: int) -> None:
         self._drop(sequence)
-        self._send(messages.KeyedCancel(self.session, sequence))
+        self._send(messages.Cancel(self.session, sequence))
 
     def _goodbye(self) -> None:
         session = self.session
@@ -1212,15 +1209,13 @@ class Caller(Actor):
         self.send(SERVER, Mail(names.route(self.index, self.sessions), frames))
 
     def _request(
-        self, act: KeyAct, body: bytes = b"", tag: Tag = b"", *, earlier: int | None = None,
-        gone: bool = True,
-    ) -> None:  # fmt: skip
+        self, act: KeyAct, body: bytes = b"", tag: Tag = None, *, earlier: int | None = None
+    ) -> None:
         asked = self.configuration
         limit_s = 60.0 if asked.limits and act is KeyAct.ASK else None
-        message = messages.KeyedRequest(
+        message = messages.Request(
             self.session, self.next, input_digest(body, asked.consent), asked.consent,
-            asked.allowance, limit_s, b"c%d" % self.index + b"." * 14, act, NAMESPACE, KEY, tag,
-            earlier, gone,
+            asked.allowance, limit_s, None, None, NAMESPACE, KEY, act or None, tag, earlier,
         )  # fmt: skip
         frames = Frames((messages.encode(message), body))
         at_once = act not in (KeyAct.ASK, KeyAct.ATTACH)
@@ -1809,19 +1804,15 @@ class HostServer(Server):
             if not any(isinstance(each, messages.Unknown) and each.gone for each in said):
                 return
         self.asked_in = self.life
-        self._say(messages.Hello(1, nonce, 1, "c0", MOST_BYTES))
+        self._say(messages.Hello(PROTOCOL_VERSION, nonce, 1, "c0", MOST_BYTES, nonce))
         digest = input_digest(BODY, True)
+        request = messages.Request(
+            session, 0, digest if is_keyed else digest[:16], True, asked.allowance, None,
+            earlier=1 if before >= 0 else None,
+        )  # fmt: skip
         if is_keyed:
-            earlier = 1 if before >= 0 else None
-            self._say(
-                messages.KeyedRequest(
-                    session, 0, digest, True, asked.allowance, None, nonce, KeyAct.ASK,
-                    NAMESPACE, KEY, b"", earlier, True,
-                ),
-                BODY,
-            )  # fmt: skip
-        else:
-            self._say(messages.Request(session, 0, digest[:16], True, asked.allowance, None), BODY)
+            request = request._replace(namespace=NAMESPACE, key=KEY)
+        self._say(request, BODY)
 
     def _say(self, message: Any, *more: bytes) -> list[Any]:
         return self.hear(

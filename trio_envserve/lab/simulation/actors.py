@@ -756,14 +756,9 @@ class SimClient(Process):
             ask = self._asks[name]
             if ask.use is None or ask.use.act is not KeyAct.ASK:
                 continue
-            act = self.rng.choice((KeyAct.ASK, KeyAct.ASK, KeyAct.WITHDRAW, None))
-            if act is not None:
-                use = dataclasses.replace(ask.use, act=act)
-                body = ask.body if act is KeyAct.ASK else b""
+            if self.rng.random() < 0.6:
                 after_s = self.rng.choice((ask.cancel_after_s, self.rng.uniform(0.0, 1.5)))
-                yield dataclasses.replace(
-                    ask, key=name + "'", at_s=0.0, body=body, use=use, cancel_after_s=after_s
-                )
+                yield dataclasses.replace(ask, key=name + "'", at_s=0.0, cancel_after_s=after_s)
 
     # -- its connection -------------------------------------------------------
 
@@ -876,9 +871,9 @@ class SimClient(Process):
                 request = RequestId(call.session.id, call.sequence)
                 self.world.happened("names", self.name, self._keys[number], request)
                 return
-        if isinstance(message, messages.KeyedRequest):
-            # The core withdraws by itself, for a call that is over.
-            name = KeyName(message.namespace, message.key)
+        if isinstance(message, messages.Request) and message.key is not None:
+            # The core leaves by itself, for a call that is over.
+            name = KeyName(message.namespace or b"", message.key)
             over = (
                 key for key, ask in self._asks.items()
                 if ask.use is not None and ask.use.name == name and ask.use.act is KeyAct.ASK
@@ -1849,7 +1844,7 @@ class HostileClient(Process):
         if not self.session:
             nonce = self.world.new_id()
             version = PROTOCOL_VERSION + (rng.random() < 0.1)
-            hello = messages.Hello(version, nonce, 1, "x" * 100, 1 << 20)
+            hello = messages.Hello(version, nonce, 1, "x" * 100, 1 << 20, nonce)
             return [(messages.encode(hello),)]
         self.world.faults[Fault.HOSTILE] += 1
         sequence = rng.randint(0, 60)
@@ -1894,7 +1889,7 @@ class HostileClient(Process):
                     messages.Cancel(self.session, start)),)]  # fmt: skip
 
     def _hello(self, nonce: bytes) -> tuple[Body, ...]:
-        hello = messages.Hello(PROTOCOL_VERSION, nonce, 1, "hostile", 1 << 20)
+        hello = messages.Hello(PROTOCOL_VERSION, nonce, 1, "hostile", 1 << 20, nonce)
         return (messages.encode(hello),)
 
     def _request(self, sequence: int) -> list[tuple[Body, ...]]:

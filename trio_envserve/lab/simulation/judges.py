@@ -212,6 +212,8 @@ class Book(Judge):
         """The server that granted each session, and its client."""
         self.first: dict[RequestId, str] = {}
         """The first body under each id that was not refused for now."""
+        self.again: dict[str, bytes] = {}
+        """The sessions in which calls are issued again."""
         self.asked_in: dict[str, bytes] = {}
         """The session in which a server last took in a request of this key."""
         self.started_as: dict[RequestId, str] = {}
@@ -299,11 +301,13 @@ class Wires(Book):
             return
         self._compare(session)
         self.heard[session] = Hearing(self.now_s, server.held_s, server.held_times)
-        if isinstance(message, (messages.Request, messages.KeyedRequest)) and client != "hostile":
+        if isinstance(message, messages.Request) and client != "hostile":
             request = RequestId(session, message.sequence)
             key = self.names.get(request) or key_of(body or b"")
             self.first.setdefault(request, key)
             self.asked_in[key] = session
+            if message.earlier is not None:
+                self.again[key] = session
             return
         if client == "hostile":
             return
@@ -311,7 +315,7 @@ class Wires(Book):
         match message:
             case messages.Finish():
                 finished = Ranges.from_flat(message.finished)
-            case messages.Cancel() | messages.KeyedCancel():
+            case messages.Cancel():
                 finished.add(message.sequence)
                 self._given_up.add(RequestId(session, message.sequence))
             case messages.Sync():
@@ -910,7 +914,7 @@ class Guarantees(Closings):
             return
         excused = call.client in self.gone_clients or self._out_of_time(call)
         # A call that an earlier server may have run is told so, too, when this one cannot.
-        excused = excused or server in self.broken
+        excused = excused or server in self.broken or self.again.get(call.key) == session
         if not excused and not self.unheard(session):
             text = f"{call.key}: its session was forgotten within its lease"
             self.violation("G4", text, call.key)

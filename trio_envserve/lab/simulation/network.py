@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from ...core import host_messages
 from ...core.errors import ProtocolError
-from ...core.messages import KeyedRequest, Message, Said, ToSay, in_batches, one_by_one, read
+from ...core.messages import Message, Request, Said, ToSay, in_batches, one_by_one, read
 from ...core.terms import Body, SentBody, whole
 from ...retrylab.world import ARRIVED, LOST, STRAY, BaseLink, BaseNetwork, Events, Rates
 
@@ -195,7 +195,7 @@ def _together(said: Iterable[ToSay]) -> Iterator[tuple[SentBody, ...]]:
     (That their batches come to the same is shown of the router alone.)"""
     company: list[ToSay] = []
     for each in said:
-        if isinstance(each[0], KeyedRequest):
+        if isinstance(each[0], Request) and each[0].key is not None:
             yield from in_batches(company)
             yield from in_batches((each,))
             company = []

@@ -187,7 +187,7 @@ class KeyUse:
     namespace: str
     word: str
     """The key, in its namespace."""
-    tag: Tag = b""
+    tag: Tag = None
     """Of a cancel or a forget."""
 
     @property
@@ -533,7 +533,7 @@ def body_of(key: str, behaviour: str, duration_s: float) -> bytes:
 # cancelled by key, and a client that is away for longer than its lease while it waits for that.
 
 ACTS = (
-    *[KeyAct.ASK] * 12, *[KeyAct.ATTACH] * 2, KeyAct.CANCEL, KeyAct.FORGET, KeyAct.WITHDRAW,
+    *[KeyAct.ASK] * 12, *[KeyAct.ATTACH] * 2, KeyAct.CANCEL, KeyAct.FORGET,
 )  # fmt: skip
 
 LONG = 0.3
@@ -600,7 +600,7 @@ def _with_work_that_stays(plan: Plan, rng: Random) -> Plan:
         return dataclasses.replace(
             like, key=name, at_s=at_s, behaviour="ignore", duration_s=STAYS_S - 2.0,
             limit_s=None, cancel_after_s=None, body=body,
-            use=KeyUse(act, "a", word, b"" if act is KeyAct.ASK else name.encode()),
+            use=KeyUse(act, "a", word, None if act is KeyAct.ASK else name.encode()),
         )  # fmt: skip
 
     first = tuple(ask(0.01, f"c0:stays{n}", f"stays{n}") for n in range(plan.workers))
@@ -655,7 +655,7 @@ def _keyed_ask(
         limit_s=rng.uniform(0.1, 6.0) if hangs or rng.random() < 0.2 else None,
         cancel_after_s=rng.uniform(0.0, 1.5) if rng.random() < 0.25 else None,
         body=like.body if act is KeyAct.ASK else b"",
-        use=KeyUse(act, namespace, word, tag if act in (KeyAct.CANCEL, KeyAct.FORGET) else b""),
+        use=KeyUse(act, namespace, word, tag if act in (KeyAct.CANCEL, KeyAct.FORGET) else None),
     )
 
 
@@ -968,7 +968,7 @@ def _ask_to_data(ask: Ask) -> dict[str, Any]:
     if ask.use is None:
         del data["use"]
     else:
-        tag = ask.use.tag if isinstance(ask.use.tag, int) else ask.use.tag.decode("ascii")
+        tag = ask.use.tag.decode("ascii") if isinstance(ask.use.tag, bytes) else ask.use.tag
         data["use"] |= {"act": ask.use.act.name, "tag": tag}
     return data
 
@@ -977,6 +977,6 @@ def _ask_from_data(data: dict[str, Any]) -> Ask:
     made = {**data, "body": data["body"].encode("ascii")}
     if "use" in data:
         use = dict(data["use"])
-        tag = use["tag"] if isinstance(use["tag"], int) else use["tag"].encode("ascii")
+        tag = use["tag"].encode("ascii") if isinstance(use["tag"], str) else use["tag"]
         made["use"] = KeyUse(**{**use, "act": KeyAct[use["act"]], "tag": tag})
     return Ask(**made)

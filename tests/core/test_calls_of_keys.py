@@ -1,5 +1,5 @@
 """Keyed calls that are given up after their session was lost: the server may go on counting
-their caller, which has left its place behind, and must be told that it wants none."""
+their caller, so they are asked again only to leave."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from trio_envserve.core import messages
-from trio_envserve.core.call_keys import Asking, of_key
-from trio_envserve.core.calls import Stage, after_loss
+from trio_envserve.core.calls import Stage, after_loss, of_key
 from trio_envserve.core.client_effects import Answer, Fail
 from trio_envserve.core.client_inputs import CallKey, CallsCancelled, ClientTick, Disconnected
 from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
 from trio_envserve.core.terms import Verdict
+from trio_envserve.core.work import WorkInput
 
 from .helpers import Pair, limit_keys
 
@@ -43,10 +43,9 @@ def cut_off(**how: Any) -> Pair:
     return pair
 
 
-def withdrawn(pair: Pair) -> list[bytes]:
-    """Which keys the client has withdrawn, so far as it was sent."""
-    acts = pair.sent_of(messages.KeyedRequest)
-    return [m.key for m in acts if m.act == KeyAct.WITHDRAW]
+def asked_to_leave(pair: Pair) -> list[bytes | None]:
+    """The keys that the client has asked for only to leave, so far as that was sent."""
+    return [m.key for m in pair.sent_of(messages.Request) if m.key and m.earlier == m.allowance]
 
 
 def is_over(pair: Pair) -> bool:
@@ -54,7 +53,7 @@ def is_over(pair: Pair) -> bool:
     pair.advance(2.0)
     assert not pair.client.calls.live
     assert not pair.session.tickets
-    return not pair.router.works.open and len(pair.cancels) == 1
+    return not pair.router.works.open and len(pair.runs) == len(pair.cancels) == 1
 
 
 def given_up_while_cut_off(pair: Pair) -> None:
@@ -70,9 +69,9 @@ def given_up_before_the_next_session(pair: Pair) -> None:
 
 
 def given_up_when_the_second_ask_was_lost(pair: Pair) -> None:
-    with pair.losing(messages.KeyedRequest):
+    with pair.losing(messages.Request):
         pair.connect()
-        pair.cancel(0)
+    pair.cancel(0)
 
 
 def given_up_with_another_for_the_key(pair: Pair) -> None:
@@ -92,12 +91,12 @@ def test_work_went_on_for_a_call_that_was_given_up(give_up: Callable[[Pair], Non
     pair = cut_off()
     give_up(pair)
     pair.advance(3.0)
-    assert {*withdrawn(pair)} == {b"key"}
+    assert {*asked_to_leave(pair)} == {b"key"}
     assert is_over(pair)
 
 
 @pytest.mark.parametrize("cut_for_s", [5.0, 30.0])
-def test_a_call_whose_limit_passed_in_a_lost_session_withdrew_what_may_be_asked_again(
+def test_a_call_whose_limit_passed_in_a_lost_session_ended_what_may_be_asked_again(
     cut_for_s: float,
 ):
     pair = Pair(workers=2, server={"lease_s": LEASE_S, "client_gone_s": 2.0})
@@ -111,7 +110,7 @@ def test_a_call_whose_limit_passed_in_a_lost_session_withdrew_what_may_be_asked_
     pair.connect()
     pair.advance(10.0)
     assert len(pair.answers) == 1
-    assert not withdrawn(pair)
+    assert not asked_to_leave(pair)
     assert not is_over(pair)
 
 
@@ -177,7 +176,7 @@ def test_calls_without_a_limit_kept_their_places_for_good_when_their_wait_had_en
 
 def test_a_call_whose_limit_passed_before_the_server_had_it_leaves_nothing():
     pair = Pair(workers=2)
-    with pair.losing(messages.KeyedRequest):
+    with pair.losing(messages.Request):
         submit(pair, limit_s=2.0)
         pair.advance(5.0)
         told = pair.last()
@@ -193,7 +192,7 @@ def test_another_call_for_the_key_takes_the_place_that_was_left_behind():
     pair.cancel(0)
     pair.connect()
     pair.advance(1.0)
-    assert withdrawn(pair) == []
+    assert asked_to_leave(pair) == []
     assert not pair.cancels
     pair.cancel(1)
     assert is_over(pair)
@@ -210,7 +209,7 @@ def test_who_is_answered_has_taken_the_place_that_was_left_behind(given_up: bool
     for answer in pair.answers:
         pair.receive(answer.call)
     pair.advance(1.0)
-    assert withdrawn(pair) == []
+    assert asked_to_leave(pair) == []
     assert not pair.router.works.generations[0].lost
 
 
@@ -227,30 +226,30 @@ def test_a_forget_without_an_id_of_its_own_that_is_lost_with_its_session_may_hav
     assert len(pair.router.works.open) == 1
 
 
-def test_a_client_that_is_closed_withdraws_before_it_says_goodbye():
+def test_a_client_that_is_closed_leaves_before_it_says_goodbye():
     pair = cut_off()
-    with pair.losing(messages.KeyedRequest):
+    with pair.losing(messages.Request):
         pair.connect()
     pair.close_client()
     assert isinstance(pair.sent[-1], messages.Goodbye)
-    assert withdrawn(pair) == [b"key"]
+    assert asked_to_leave(pair) == [b"key"]
     assert not pair.client.calls.live
     assert not pair.router.works.open
 
 
-def test_a_withdrawal_that_no_server_takes_ends_in_silence():
+def test_a_call_that_is_to_leave_and_finds_no_server_ends_in_silence():
     pair = cut_off()
-    pair.lose = lambda message: isinstance(message, messages.KeyedRequest)
-    pair.connect()
     pair.cancel(0)
+    pair.lose = lambda message: isinstance(message, messages.Welcome)
+    pair.connect()
+    assert list(pair.client.calls.live) == [0]
     pair.disconnect()
-    assert withdrawn(pair) == [b"key"]
     pair.advance(2000.0, step_s=10.0)
     assert not pair.client.calls.live
     assert not pair.answers
 
 
-def test_what_the_server_has_heard_of_is_not_withdrawn_when_the_session_is_lost_later():
+def test_what_the_server_has_heard_of_is_left_no_more_when_the_session_is_lost_later():
     pair = Pair(workers=2, server={"lease_s": LEASE_S})
     submit(pair)
     submit(pair, b"stays")
@@ -259,7 +258,7 @@ def test_what_the_server_has_heard_of_is_not_withdrawn_when_the_session_is_lost_
     lose_session(pair)
     pair.connect()
     pair.advance(1.0)
-    assert withdrawn(pair) == []
+    assert asked_to_leave(pair) == []
     assert list(pair.client.calls.live) == [1]
 
 
@@ -269,23 +268,38 @@ def test_a_sync_from_before_a_call_was_given_up_says_nothing_of_it():
     with pair.losing(messages.Synced, messages.Finish):
         pair.advance(1.2)
         pair.cancel(0)
-        probe, status = pair.client.calls.asking.probe, pair.router.status()
+        probe, status = pair.client.calls.probe, pair.router.status()
         pair.hear(messages.Synced(pair.session.id, probe, [], status))
     lose_session(pair)
     pair.connect()
-    assert withdrawn(pair) == [b"key"]
+    assert asked_to_leave(pair) == [b"key"]
     assert is_over(pair)
 
 
-def test_what_comes_of_a_lost_session_takes_no_place_in_the_next():
-    name, asking = KeyName(b"default", b"key"), Asking()
-    session = SimpleNamespace(lost_s=1.0)
-    lost: Any = SimpleNamespace(session=session, stage=Stage.SENT, may_have_run=True, stays=False)
-    asking.begin(name)
-    asking.begin(name)
-    assert not asking.end(lost, name)  # the other one may take its place
-    asking.placed(lost, name)
-    assert asking.end(lost, name)
+def test_g2_a_call_that_leaves_starts_nothing_where_its_work_is_over():
+    pair = cut_off(rerun=True)
+    pair.cancel(0)
+    pair.router.works.tick()
+    (work,) = pair.router.works.open.values()
+    pair.router.works.step(work, WorkInput.FORGET)
+    pair.router.works.stop()
+    pair.connect()
+    pair.advance(2.0)
+    assert asked_to_leave(pair) == [b"key"]
+    assert len(pair.runs) == 1
+    assert not pair.client.calls.live
+
+
+def test_a_call_that_another_for_its_key_came_after_does_not_end_the_work_by_leaving():
+    pair = cut_off()
+    pair.cancel(0)
+    submit(pair)
+    pair.connect()
+    pair.advance(2.0)
+    assert asked_to_leave(pair) == []
+    assert not pair.cancels
+    pair.end(payload=b"for the other")
+    assert isinstance(pair.last(), Answer)
 
 
 def test_an_error_of_a_key_counted_executions_that_only_its_server_can_know():
