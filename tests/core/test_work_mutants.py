@@ -42,7 +42,7 @@ def attribute(owner: Any, name: str, mutant: Any) -> Mutant:
 def around(owner: Any, name: str, mutant: Callable[..., Any]) -> Mutant:
     """Puts a function around a method, which it is given first."""
     original = getattr(owner, name)
-    return attribute(owner, name, lambda *args: mutant(original, *args))
+    return attribute(owner, name, lambda *args, **how: mutant(original, *args, **how))
 
 
 # -- requests ---------------------------------------------------------------------------
@@ -83,19 +83,11 @@ def finishes_without_remembering(original, works, session, spans):
     session.finished = before
 
 
-def forgets_a_cancel_that_came_first(original, works, session, sequence, *, keyed=False):
+def forgets_a_cancel_that_came_first(original, works, session, sequence):
     known, before = sequence in session.tickets, session.finished.copy()
-    original(works, session, sequence, keyed=keyed)
+    original(works, session, sequence)
     if not known:
         session.finished = before
-
-
-def forgets_early_cancels(patch: Patch) -> None:
-    original = Works.cancel
-    patch.setattr(
-        Works, "cancel",
-        lambda *args, keyed: forgets_a_cancel_that_came_first(original, *args, keyed=keyed),
-    )  # fmt: skip
 
 
 def ends_all_as_the_first(original, works, tickets, input):
@@ -147,9 +139,7 @@ def starts_beside_an_earlier_execution(original, works, *args):
 
 
 def splits_no_allowance(original, works, work, arg):
-    ticket, ask = arg
-    if ticket.key.reissue is not None:
-        ask.allowance += ticket.key.reissue.earlier
+    arg[1].allowance += arg[1].earlier or 0
     return original(works, work, arg)
 
 
@@ -264,15 +254,15 @@ def retains_what_never_ran(original, works, work, outcome):
 # -- commands ---------------------------------------------------------------------------
 
 
-def hits_any_generation(original, works, ticket, asked, work):
+def hits_any_generation(original, works, ticket, asked, work, **how):
     if isinstance(asked.tag, int) and work is not None:
         asked = asked._replace(tag=work.number)
-    return original(works, ticket, asked, work)
+    return original(works, ticket, asked, work, **how)
 
 
-def forgets_ids(original, works, ticket, asked, work):
+def forgets_ids(original, works, ticket, asked, work, **how):
     works.commands.clear()
-    return original(works, ticket, asked, work)
+    return original(works, ticket, asked, work, **how)
 
 
 def says_it_never_started(original, works, command, work):
@@ -291,7 +281,9 @@ MUTANTS: dict[str, Mutant] = {
     "what is refused for now is spent": around(Works, "request", spends_what_is_refused),
     "a cancel does not reach the execution": around(Works, "_shut", forgets_the_stop),
     "a finished request is not remembered": around(Works, "finish", finishes_without_remembering),
-    "a cancel that overtakes its request is not remembered": forgets_early_cancels,
+    "a cancel that overtakes its request is not remembered": around(
+        Works, "cancel", forgets_a_cancel_that_came_first
+    ),
     "a span ends as its first": around(Works, "_drop", ends_all_as_the_first),
     "a statement replays all or nothing": around(Works, "sync", replays_all_or_nothing),
     "a lost request runs again without consent": attribute(Works, "may_rerun", runs_again_unasked),
@@ -355,7 +347,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "room is not given back": around(Works, "_let_go", gives_nothing_back),
     "any number may wait": attribute(Works, "_crowded", lambda *args: False),
-    "a reissue always starts": attribute(Works, "may_start", lambda *args: True),
+    "a reissue always starts": attribute(Works, "_why_not_again", lambda *args: None),
     "a reissue has the whole allowance": cells(
         Input.ASK, lambda *args: splits_no_allowance(Works._open, *args), S.ABSENT
     ),
