@@ -12,7 +12,6 @@ from trio_envserve.core.client_effects import Answer
 from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.gate import BUDGET, RECORDS_OF_EACH
 from trio_envserve.core.journal import (
-    Cancelled,
     Closed,
     Commanded,
     Completed,
@@ -393,8 +392,7 @@ def test_much_that_waited_goes_on_in_portions():
         Started(1),
         Completed(1, (b"header", b"payload")),
         Closed(1),
-        Cancelled(b"default", b"key"),
-        Commanded(True, b"default", b"key", b"tag", 1, True, False),
+        Commanded(True, b"default", b"key", b"tag", 1, True),
     ],
     ids=lambda record: type(record).__name__,
 )
@@ -412,7 +410,7 @@ def test_lengths_can_stand_for_bodies():
 
 def test_what_is_over_may_be_there_without_its_beginning():
     """A journal drops the records of what is over, and knows the last number."""
-    other = crashed_with([Closed(41), Cancelled(*NAME)])
+    other = crashed_with([Closed(41)])
     other.call(name=KeyName(b"default", b"other"))
     assert {r.number for r in other.records if isinstance(r, Opened)} == {42}
 
@@ -716,7 +714,7 @@ def test_of_what_a_journal_had_counted_a_quarter_was_never_started():
 
 def test_who_joined_counts_and_what_was_said_is_said_again_after_a_crash():
     opened, tag = left(started=False)[0], identifier(8)
-    said = Commanded(True, *NAME, tag, None, True, False)
+    said = Commanded(True, *NAME, tag, None, True)
     other = crashed_with([opened, Joined(0, identifier(6)), said])
     assert other.router.works.generations[0].lost == {identifier(5), identifier(6)}
     other.request(other.stranger(902), act=KeyAct.FORGET, tag=tag, body=b"")

@@ -1630,7 +1630,7 @@ def test_a_command_that_a_journal_has_twice_counted_twice_for_ever():
     """A copy of it had come after the first was forgotten, and a crash before the disk forgot
     that, too."""
     bench = Bench(KeyLimits(command_s=1.0))
-    record = Commanded(False, *NAME, b"t" * 16, None, False, False)
+    record = Commanded(False, *NAME, b"t" * 16, None, False)
     bench.works.restore([record, record])
     assert len(bench.works.commands) == 1
     bench.wait(1.0)

@@ -13,7 +13,6 @@ from trio_envserve.core import messages
 from trio_envserve.core.archive import Archived, pack
 from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.journal import (
-    Cancelled,
     Closed,
     Commanded,
     Completed,
@@ -112,8 +111,7 @@ RECORDS = (
     Started(1),
     Completed(0, (b"header", b"payload")),
     Closed(0),
-    Commanded(False, b"default", b"c", b"id", None, True, True),
-    Cancelled(b"default", b"c"),
+    Commanded(False, b"default", b"c", b"id", None, True),
 )
 
 

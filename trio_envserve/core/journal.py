@@ -81,13 +81,6 @@ class Closed(NamedTuple):
     number: int
 
 
-class Cancelled(NamedTuple):
-    """A cancel that had come before any request of this key has hit one."""
-
-    namespace: bytes
-    key: bytes
-
-
 class Commanded(NamedTuple):
     """A cancel or forget with an id of its own was answered so."""
 
@@ -97,18 +90,14 @@ class Commanded(NamedTuple):
     tag: bytes
     generation: int | None
     started: bool
-    early: bool
-    """It will cancel the next request of its key, of which nothing was known."""
     finished: bool = False
     """Whether it was a cancel of a generation that had its outcome."""
 
 
-Record: TypeAlias = Opened | Joined | Started | Completed | Closed | Cancelled | Commanded
+Record: TypeAlias = Opened | Joined | Started | Completed | Closed | Commanded
 """Everything that a journal has.  Numbers of generations count through all epochs."""
 
-KINDS: Final[tuple[type[Record], ...]] = (
-    Opened, Joined, Started, Completed, Closed, Cancelled, Commanded,
-)  # fmt: skip
+KINDS: Final[tuple[type[Record], ...]] = (Opened, Joined, Started, Completed, Closed, Commanded)
 """By number.  A new one comes last."""
 _OPENED, _COMPLETED = map(KINDS.index, (Opened, Completed))
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from .journal import Cancelled, Closed, Commanded, Completed, Joined, Opened, Record, Started
-from .key_records import KeyName
+from .journal import Closed, Commanded, Completed, Joined, Opened, Record, Started
 from .terms import Body, Incarnation
 
 
@@ -37,14 +36,12 @@ class Remains:
 
     generations: dict[int, Left]
     commands: list[Commanded]
-    early_cancels: dict[KeyName, Commanded]
-    """Cancels of keys that were never seen, and have hit nothing yet."""
     next_number: int
 
 
 def remains_of(records: Iterable[Record]) -> Remains:
     """Read a journal, the oldest record first."""
-    left = Remains({}, [], {}, 0)
+    left = Remains({}, [], 0)
     for record in records:
         _read(left, record)
     return left
@@ -65,12 +62,8 @@ def _read(left: Remains, record: Record) -> None:
         case Closed(number):
             left.generations.pop(number, None)
             left.next_number = max(left.next_number, number + 1)
-        case Cancelled(namespace, key):
-            left.early_cancels.pop(KeyName(namespace, key), None)
         case _:
             left.commands.append(record)
-            if record.early:
-                left.early_cancels[KeyName(record.namespace, record.key)] = record
 
 
 def _opened(record: Opened) -> Left:

@@ -1315,7 +1315,7 @@ class Works:
             self._remember(command, answer, self.clock.awake_s)
             self.journal.append(
                 Commanded, command.input is _I.FORGET, *command.name, command.tag,
-                answer.generation, answer.started, False, answer.finished,
+                answer.generation, answer.started, answer.finished,
             )  # fmt: skip
         return answer
 

@@ -1424,7 +1424,7 @@ class Boundary(Model):
                     self.next = max(self.next, number + 1)
                     if closed is not None:
                         del self.open[closed.name]
-                case Commanded(forget, namespace, key, tag, generation, started, _, finished):
+                case Commanded(forget, namespace, key, tag, generation, started, finished):
                     act = KeyAct.FORGET if forget else KeyAct.CANCEL
                     if record in known:
                         answer = "said", generation, started, finished

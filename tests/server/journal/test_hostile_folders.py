@@ -215,10 +215,13 @@ def test_a_database_of_another_program_is_left_alone(tmp_path: Path):
     assert (tmp_path / "journal.db").read_bytes() == before
 
 
-def test_a_later_schema_is_refused(tmp_path: Path):
+@pytest.mark.parametrize(("schema", "which"), [(1, "an earlier"), (3, "a later")])
+def test_another_schema_is_refused(tmp_path: Path, schema: int, which: str):
     write(tmp_path, a_run(0))
-    change_row(tmp_path, "PRAGMA user_version = 2")
-    assert "a later version (its schema is 2" in refusal(tmp_path)
+    change_row(tmp_path, f"PRAGMA user_version = {schema}")
+    before = (tmp_path / "journal.db").read_bytes()
+    assert f"{which} version (its schema is {schema}" in refusal(tmp_path)
+    assert (tmp_path / "journal.db").read_bytes() == before
 
 
 def test_a_server_that_ended_while_it_made_the_folder_left_nothing(tmp_path: Path):

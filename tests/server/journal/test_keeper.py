@@ -170,7 +170,7 @@ async def test_time_that_passes_without_records_is_noted(
 async def test_a_clock_that_jumps_by_a_day_ended_what_commands_are_kept_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    said = Commanded(False, b"n", b"k", b"t" * 16, None, True, False)
+    said = Commanded(False, b"n", b"k", b"t" * 16, None, True)
     real, jump_s = time.monotonic, 0.0
     monkeypatch.setattr(time, "monotonic", lambda: real() + jump_s)
     monkeypatch.setattr(store, "PRUNE_EVERY", 1)

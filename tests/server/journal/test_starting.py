@@ -34,7 +34,7 @@ def change(folder: Path, text: str) -> None:
 
 
 def test_what_has_its_outcome_rests_and_the_rest_is_given_as_it_was(tmp_path: Path):
-    said = Commanded(False, b"default", b"later", b"t" * 16, None, True, True)
+    said = Commanded(False, b"default", b"later", b"t" * 16, None, True)
     open_: list[Record] = [opened(1, LARGE), Joined(1, b"o" * 16), Started(1)]
     write(tmp_path, [opened(0), open_[0], Started(0), said, open_[1]], [completed(0), open_[2]])
     records, at_rest = started(tmp_path)

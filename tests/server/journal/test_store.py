@@ -22,7 +22,6 @@ from tests.server.journal.folders import (
     write,
 )
 from trio_envserve.core.journal import (
-    Cancelled,
     Closed,
     Commanded,
     Completed,
@@ -37,12 +36,12 @@ from trio_envserve.server.journal.store import PRUNE_EVERY, FileNotSynced, Taken
 
 
 def test_every_kind_of_record_is_there_again(tmp_path: Path):
-    early = Commanded(False, b"default", b"later", b"t" * 16, None, True, True)
+    late = Commanded(False, b"default", b"later", b"t" * 16, None, True, finished=True)
     records: list[Record] = [
-        opened(0), Joined(0, b"o" * 16), Started(0), completed(0), early,
-        Cancelled(b"default", b"later"), opened(1, b""), completed(1, b""),
+        opened(0), Joined(0, b"o" * 16), Started(0), completed(0), late,
+        opened(1, b""), completed(1, b""),
         Opened(2, b"\xff", b"\x00", b"d", True, 1, 3, b"", b"body"),
-        Commanded(True, b"n", b"k", b"u" * 16, 7, False, False),
+        Commanded(True, b"n", b"k", b"u" * 16, 7, False),
     ]  # fmt: skip
     write(tmp_path / "journal", records[:2], records[2:])
     assert read(tmp_path / "journal") == [Closed(2), *records]
@@ -89,7 +88,7 @@ def test_a_body_whose_row_was_never_safe_is_removed(tmp_path: Path):
 
 def test_commands_are_kept_for_their_time_only(tmp_path: Path):
     def said(number: int) -> Commanded:
-        return Commanded(False, b"n", b"%d" % number, b"t" * 16, None, True, False)
+        return Commanded(False, b"n", b"%d" % number, b"t" * 16, None, True)
 
     with journal(tmp_path) as (store, _):
         store.commit([said(0)], 1.0)

@@ -270,7 +270,7 @@ KEY_TABLE: tuple[Configuration, ...] = (
     _with_a_key("keys-goodbye", goodbyes=1, limits=1),
     _with_a_key("keys-rerun", crashes=2, consent=True, allowance=4),
     _with_a_key("keys-close", closings=1, crashes=1),
-    _with_a_key("keys-disk", falls=1, journal=True, consent=True, allowance=1),
+    _with_a_key("keys-disk", falls=1, cancels=1, journal=True, consent=True, allowance=1),
     # A bit of everything, and much of it.
     _with_a_key("keys", commands=1, leases=1, cancels=1),
     _with_a_key("keys-nightly", commands=1, leases=1, cancels=1, attaches=1),

@@ -82,7 +82,6 @@ from ...core.host_link import ItemKind
 from ...core.host_pool import ToHost
 from ...core.journal import (
     KINDS,
-    Cancelled,
     Closed,
     Commanded,
     Opened,
@@ -168,7 +167,7 @@ Row: TypeAlias = tuple[Any, ...]
 """A record as plain values, its kind first: records of two kinds may be equal tuples."""
 
 _OPENED, _CLOSED = KINDS.index(Opened), KINDS.index(Closed)
-_OF_COMMANDS = KINDS.index(Cancelled), KINDS.index(Commanded)
+_COMMANDED = KINDS.index(Commanded)
 
 
 def compacted(rows: Sequence[Row]) -> tuple[Row, ...]:
@@ -177,7 +176,7 @@ def compacted(rows: Sequence[Row]) -> tuple[Row, ...]:
     last = max((number for kind, number, *_ in rows if kind == _OPENED), default=-1)
     return tuple(
         row for row in rows
-        if row[0] in _OF_COMMANDS or row[1] not in closed
+        if row[0] == _COMMANDED or row[1] not in closed
         or (row[1] == last and row[0] in (_OPENED, _CLOSED))
     )  # fmt: skip
 

@@ -85,10 +85,11 @@ def check_kind(folder: Path, connection: sqlite3.Connection) -> None:
         raise ServerStartError(
             f"{folder / DATABASE} is a database of another program; name another folder"
         )
-    if schema > SCHEMA:
+    if schema not in (0, SCHEMA):
+        which = "a later" if schema > SCHEMA else "an earlier"
         raise ServerStartError(
-            f"the journal {folder} was written by a later version (its schema is {schema}, and "
-            f"this one knows {SCHEMA}): use that version"
+            f"the journal {folder} was written by {which} version (its schema is {schema}, and "
+            f"this one knows {SCHEMA}): use that version, or name another folder"
         )
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from ...core.journal import Cancelled, Closed, Commanded, Completed, Opened, Record
+from ...core.journal import Closed, Commanded, Completed, Opened, Record
 from .folder import BODIES, DATABASE, SAFE, Identity, sync_folder
 from .reading import Entry, Found, name_of, read_all
 from .rows import State, pack_rows
@@ -95,7 +95,7 @@ def _kept(found: Found, report: Repaired) -> Iterator[Record]:
             report.unknown += 1
             continue
         yield from _of_generation(opened, entries, report, is_known=found.is_known)
-    yield from (e.record for e in found.entries if isinstance(e.record, Commanded | Cancelled))
+    yield from (e.record for e in found.entries if isinstance(e.record, Commanded))
 
 
 def _of_generation(

@@ -19,7 +19,7 @@ FILE_BYTES = 256 * KIB
 
 APPLICATION = 0x7452454A
 """Marks the database as a journal of this package."""
-SCHEMA = 1
+SCHEMA = 2
 """Which tables it has.  A later one is not read."""
 
 TABLES = (
