@@ -8,8 +8,7 @@ import pytest
 
 from trio_envserve.core import messages
 from trio_envserve.core.call_queue import BURST
-from trio_envserve.core.call_steps import CallAction, CallInput
-from trio_envserve.core.call_table import TABLE, Calls, Effects
+from trio_envserve.core.call_table import TABLE, CallAction, CallInput, Calls, Effects
 from trio_envserve.core.calls import Call, ClientSession, Reply, Stage, info
 from trio_envserve.core.client_inputs import CallSubmitted, OutcomeReceived
 from trio_envserve.core.limits import ClientLimits

@@ -12,8 +12,7 @@ import pytest
 
 from trio_envserve.core import error_records, messages
 from trio_envserve.core.archive import packed_of
-from trio_envserve.core.call_steps import CallInput
-from trio_envserve.core.call_table import Calls
+from trio_envserve.core.call_table import CallInput, Calls
 from trio_envserve.core.calls import ClientSession
 from trio_envserve.core.client_effects import Answer
 from trio_envserve.core.client_inputs import CallKey, CallSubmitted, Disconnected, ServerMessage

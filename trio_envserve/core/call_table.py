@@ -6,12 +6,16 @@ A call goes ``QUEUED -> SENT -> ANSWERED`` and is gone once its caller has the
 outcome in hands, or once it has failed.  If its limit passes after it was sent it
 is ``EXPIRED`` until the server has said whether it ever ran; if it asks for the
 work of a key it is ``LEFT`` instead, since that goes on.  It goes back to QUEUED
-only where it did not run under its id, or where its session is lost with proof,
-consent and allowance left; then it gets a new id.
+only where it did not run under its id, or where its session is lost; then it gets a
+new id, and says how many executions may have been started for it, so that the server
+can decide whether it may start again.
+
+A lost session may go on counting its caller for the work of a key (:mod:`.work`).  So a
+call that is given up in one is issued again only to leave: see :meth:`Calls.leave`.
 
 Every input to a call goes through :meth:`Calls.step`, which looks up
 :data:`TABLE`.  A cell is one short function: it changes the call and says what
-must be done about it as :class:`~.call_steps.CallAction`.  A call that is gone is not a column,
+must be done about it as :class:`CallAction`.  A call that is gone is not a column,
 because every input to it changes nothing.
 
 The table knows nothing of links, and of sessions only the ids of their calls.
@@ -19,13 +23,13 @@ The table knows nothing of links, and of sessions only the ids of their calls.
 
 from __future__ import annotations
 
+import enum
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from . import messages
 from .call_queue import CallQueue, Retries, RetriesForKeys
-from .call_steps import CallAction, CallInput
 from .calls import (
     Call,
     ClientSession,
@@ -45,6 +49,44 @@ from .errors import ErrorInfo
 from .key_records import KeyAct, KeyName
 from .limits import ClientLimits
 from .terms import ID_BYTES, Verdict, quick
+
+
+class CallInput(enum.Enum):
+    """An input of a call."""
+
+    SEND = "a session has room for it"
+    MISSING = "the server has never seen it"
+    HOLD = "refused for now"
+    KEY_HELD = "refused for now, for its key"
+    DUE = "tried again after a refusal for now"
+    REFUSED = "refused for good"
+    STOPPING = "it did not run, and the server stops"
+    OUTCOME = "outcome"
+    RECEIVED = "the caller has the outcome"
+    CANCEL = "cancelled by its caller"
+    LIMIT = "its limit has passed"
+    TIME = "time, and its limit has not passed"
+    CANCELLED = "cancelled, says the server"
+    PROVEN = "its session is lost, and nothing of it runs any more"
+    UNPROVEN = "its session is lost, and nobody says what still runs"
+    SETTLED = "its session is lost, and it never ran there"
+    CLOSED = "the client was closed"
+
+    __hash__ = object.__hash__  # they are looked up with each step, and Enum's own is slow
+
+
+class CallAction(enum.Enum):
+    """An action after a step; they are done in order."""
+
+    TRANSMIT = "send the request"
+    ASK = "cancel at the server, and ask whether it ever ran"
+    ANSWER = "give the outcome to the caller"
+    FAIL = "give the error to the caller"
+    STOPPING = "take the server for one that stops"
+    TELL = "tell the server at once what is finished"
+    TELL_SOON = "tell it with others, within finish_flush_s"
+    TELL_NEXT = "tell it with the next tick or request"
+
 
 MOST_SECONDS = 1e12
 """A limit past this is none; the wire has no infinity."""

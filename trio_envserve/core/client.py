@@ -17,8 +17,8 @@ that is transmitted again.  One mechanism repairs lost requests, replies,
 cancels and acknowledgements.
 
 A session the server does not know is *lost*.  Only if the server says that
-nothing of it runs any more may a call with consent be issued again, in a new
-session, with what is left of its allowance (:func:`~.calls.grant`).
+nothing of it runs any more is a call issued again, in a new session; a call for the work
+of a key in any case, since it may join that.  Whether it may start again, decides the server.
 
 What the server refuses as malformed is never sent again: the server speaks another wire, or
 something on the way spoils it, and neither changes by itself.
@@ -33,8 +33,7 @@ from typing import Any, assert_never
 from . import client_inputs as inputs
 from . import error_records, messages
 from .call_queue import FOR_KEYS
-from .call_steps import CallAction, CallInput
-from .call_table import Calls
+from .call_table import CallAction, CallInput, Calls
 from .calls import (
     Call,
     ClientSession,

@@ -361,8 +361,8 @@ class Works:
         new_id: Callable[[], bytes], never: Callable[[], Outcomes | None],
         warn: Callable[[str], None],
     ) -> None:  # fmt: skip
-        """``never``: the outcome of what will
-        never start, now that it is asked for; None if it may."""
+        """``never``: the outcome of a work that will never start, now that it is asked for; None
+        if it may start."""
         self.limits = limits
         self.keys = keys
         self.accounts = accounts

@@ -17,7 +17,7 @@ from typing import Any
 from ..core import call_table, client, executions, lease, lives, messages, outcomes, router
 from ..core.account import Accounts
 from ..core.announced import Announcements
-from ..core.call_steps import CallInput
+from ..core.call_table import CallInput
 from ..core.calls import Stage, limit_passed
 from ..core.client import ClientCore
 from ..core.client_inputs import CallsCancelled
