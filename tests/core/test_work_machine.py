@@ -169,6 +169,18 @@ class WorkMachine(RuleBasedStateMachine):
                 self._request(session, name, b"p", True, 2, earlier=earlier)
 
     @precondition(lambda self: self.alive())
+    @rule(data=st.data())
+    def an_outcome_fills_its_namespace(self, data: st.DataObject) -> None:
+        """Another work of the namespace waits meanwhile."""
+        for name in NAMES[:2]:
+            self._request(self.session(data), name, b"p", True, 3)
+        job = self.model.of_name(NAMES[0])
+        if job is not None and job.state == "waiting":
+            self._dispatch(job)
+        if job is not None and job.state == "running":
+            self._end(job, b"4" * 400, dead=False)
+
+    @precondition(lambda self: self.alive())
     @rule(
         data=st.data(), name=st.none() | NAME, payload=PAYLOADS, rerun=CONSENT,
         allowance=st.integers(1, 3), ahead=st.integers(0, 2),
