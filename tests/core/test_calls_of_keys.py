@@ -15,10 +15,13 @@ from trio_envserve.core.client_effects import Answer, Fail
 from trio_envserve.core.client_inputs import CallKey, CallsCancelled, ClientTick, Disconnected
 from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
+from trio_envserve.core.router_inputs import PoolOpened, Restored
 from trio_envserve.core.terms import Verdict
-from trio_envserve.core.work import WorkInput
+from trio_envserve.core.work import WorkInput, WorkState
+from trio_envserve.core.worker import EnvironmentReady
 
 from .helpers import Pair, limit_keys
+from .keyed import Journaled, Keyed, generation
 
 LEASE_S = 20.0
 
@@ -50,7 +53,7 @@ def asked_to_leave(pair: Pair) -> list[bytes | None]:
 
 def is_over(pair: Pair) -> bool:
     """Nothing is left of the call, at the client and at the server."""
-    pair.advance(2.0)
+    pair.advance(3.0)
     assert not pair.client.calls.live
     assert not pair.session.tickets
     return not pair.router.works.open and len(pair.runs) == len(pair.cancels) == 1
@@ -288,6 +291,127 @@ def test_g2_a_call_that_leaves_starts_nothing_where_its_work_is_over():
     assert asked_to_leave(pair) == [b"key"]
     assert len(pair.runs) == 1
     assert not pair.client.calls.live
+
+
+def restarted(pair: Journaled, *, opens: bool = True) -> None:
+    """Another server with the journal, before the client is connected to it."""
+    old, records = pair.router.epoch, list(pair.records)
+    pair.router = pair.new_router()
+    pair.said()
+    for each in (pair.workers, pair.runs, pair.records):
+        each.clear()
+    pair.give(Restored(records, pair.now_s))
+    if opens:
+        pair.give(PoolOpened((old,), pair.now_s))
+    pair.settle()
+    pair.route = b"another"
+
+
+def goes_on(pair: Journaled) -> bool:
+    """Whether the work of the key runs again, in the next seconds."""
+    for _ in range(8):
+        pair.advance(1.0)
+        pair.disk()
+    return generation(pair) is not WorkState.CLOSED
+
+
+def journaled(**how: Any) -> Journaled:
+    pair = Journaled(workers=1, client={"recovery_s": 30.0, "limit_word_s": 3.0})
+    pair.call(rerun=True, **how)
+    pair.disk()
+    return pair
+
+
+@pytest.mark.parametrize("ends", ["cancelled", "closed"])
+def test_a_call_that_ended_in_a_lost_session_that_was_not_resolved_ran_again(ends: str):
+    pair = journaled()
+    restarted(pair, opens=False)
+    pair.disconnect()
+    pair.connect()
+    pair.advance(2.0)
+    (lost,) = pair.client.sessions.lost
+    if ends == "cancelled":
+        pair.cancel(0)
+    else:
+        pair.close_client()
+    pair.advance(2.0)
+    pair.give(PoolOpened((lost.epoch,), pair.now_s))
+    pair.settle()
+    assert not goes_on(pair)
+
+
+@pytest.mark.parametrize("how", ["lost", "refused for now"])
+def test_a_request_that_was_to_leave_and_did_not_arrive_was_not_sent_again(how: str):
+    pair = journaled()
+    pair.disconnect()
+    pair.cancel(0)
+    restarted(pair)
+    if how == "lost":
+        with pair.losing(messages.Request):
+            pair.connect()
+    else:
+        pair.connect()
+        refused = messages.Refused(pair.session.id, 0, "journal", "it is behind", 0.5)
+        pair.hear(refused)
+    assert not goes_on(pair)
+    assert not pair.client.calls.live
+
+
+def test_a_place_that_another_call_was_to_take_was_not_left_when_that_was_never_sent():
+    pair = journaled()
+    pair.disconnect()
+    pair.cancel(0)
+    pair.call(rerun=True)
+    restarted(pair)
+    with pair.losing(messages.Welcome):
+        pair.connect()
+        pair.cancel(1)
+    assert not goes_on(pair)
+
+
+def test_a_call_cancelled_while_it_waited_for_the_word_of_its_limit_was_not_left():
+    pair = journaled(limit_s=3.0)
+    with pair.losing(messages.Outcome):
+        pair.advance(3.5, step_s=0.25)
+    assert pair.client.calls.live[0].stage is Stage.LEFT
+    pair.disconnect()
+    pair.cancel(0)
+    restarted(pair)
+    pair.connect()
+    assert not goes_on(pair)
+
+
+def test_g8_calls_given_up_while_a_server_is_silent_keep_no_more_than_a_window():
+    pair = Pair(workers=2, server={"window": 4})
+    pair.lose = lambda message: isinstance(message, messages.Synced)
+    for number in range(9):
+        submit(pair, b"%d" % number)
+        pair.cancel(number)
+    assert pair.client.sessions.current is not None
+    assert len(pair.client.sessions.current.left) == 4
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_a_call_whose_allowance_is_above_that_of_its_server_never_started_again(keyed: bool):
+    pair = Keyed(server={"max_executions": 4})
+    if keyed:
+        pair.call(rerun=True, max_executions=10)
+    else:
+        pair.submit(b"body", rerun=True, max_executions=10)
+    pair.restart(proven=True)
+    pair.advance(3.0)
+    assert len(pair.runs) == 2
+
+
+def test_g9_a_call_issued_again_waited_for_ever_for_an_environment_without_a_name():
+    pair = Pair.asked()
+    pair.auto_hello = False
+    pair.restart(proven=True)
+    ((worker, core),) = pair.workers.items()
+    pair.work(worker, core.take(EnvironmentReady(1, "", True, 4)))
+    pair.settle()
+    pair.advance(10.0)
+    assert len(pair.runs) == 2
 
 
 def test_a_call_that_another_for_its_key_came_after_does_not_end_the_work_by_leaving():

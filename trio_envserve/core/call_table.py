@@ -121,6 +121,9 @@ class Calls:
         self.reissued = 0
         self.asking: Counter[KeyName] = Counter()
         """Number of calls that ask for each key, and that somebody waits for."""
+        self.owed: set[KeyName] = set()
+        """The keys whose places in lost sessions another call was to take; the last of these
+        calls leaves them, if nothing has answered it."""
         self.probe = 0
         """The last one that was sent."""
         self._retries = Retries()
@@ -161,11 +164,12 @@ class Calls:
 
     def leave(self, call: Call) -> None:
         """Give up the place that a lost session may have at the work of a key: the call is issued
-        again, which takes that place, and ends at once.  It starts nothing, since it says that
-        its executions are used up."""
+        again, which takes that place, and ends once the server has it.  It starts nothing, since
+        it says that its executions are used up."""
         assert call.asks_for is not None
         if call.asks_for in self.asking:
-            return  # another call takes the place
+            self.owed.add(call.asks_for)  # another call takes the place
+            return
         call.is_leaving = call.alone = call.may_have_run = True
         call.limit_s, call.earlier, call.session = None, call.most, None
         call.stage = Stage.QUEUED
@@ -199,27 +203,30 @@ def _never(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
 
 
 def _send(calls: Calls, call: Call, now_s: float, session: ClientSession) -> Effects:
-    if call.is_leaving and call.asks_for in calls.asking:
-        return _end(calls, call, CallAction.TELL)  # another call takes the place
+    name = call.asks_for
+    if call.is_leaving and name is not None and name in calls.asking:
+        calls.owed.add(name)  # another call takes the place
+        return _end(calls, call, CallAction.TELL)
     calls.queue.take(call)
     call.stage = Stage.SENT
     call.session, call.sequence = session, session.next
     session.next += 1
     session.calls[call.sequence] = call
+    if call.is_leaving:
+        session.leaving[call.sequence] = call
     if call.key is None:
         # The client gives no number twice: another request under this id has another one.
         digest = call.number.to_bytes(ID_BYTES, "big")
         named: tuple[Any, ...] = (None, None, None, None)
     else:
-        act, name, digest, tag = call.key
-        named = (*name, int(act) or None, tag)
+        act, full_name, digest, tag = call.key
+        named = (*full_name, int(act) or None, tag)
         session.waiting_for_keys += call.waits_for_key
     call.request = _request((
         session.id, call.sequence, digest, call.rerun, call.most, call.left_s(now_s),
         call.execution_s, call.traceparent, *named, call.earlier if call.may_have_run else None,
     ))  # fmt: skip
-    transmit = (CallAction.TRANSMIT, call)
-    return (transmit, *_end(calls, call, CallAction.TELL)) if call.is_leaving else (transmit,)
+    return ((CallAction.TRANSMIT, call),)
 
 
 def _retransmit(calls: Calls, call: Call, now_s: float, probe: int) -> Effects:
@@ -285,7 +292,10 @@ def _receive(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
 
 
 def _cancel(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
-    return () if call.alone else _end(calls, call, CallAction.TELL)
+    if call.alone and not call.is_leaving:
+        return ()
+    call.stays = False
+    return _end(calls, call, CallAction.TELL)
 
 
 def _give_up(calls: Calls, call: Call, now_s: float, unsent: Unsent) -> Effects:
@@ -427,25 +437,26 @@ def _end(calls: Calls, call: Call, tell: CallAction) -> Effects:
     """The call is gone; the server is told unless it never had an id."""
     del calls.live[call.number]
     calls.timed.pop(call.number, None)
-    name, may_count = call.asks_for, False
+    name, session = call.asks_for, call.session
+    may_count = name is not None and not call.stays and call.stage is not Stage.ANSWERED
+    must_leave = call.may_have_run and not call.is_leaving
     if name is not None and not call.is_leaving:
         calls.asking[name] -= 1
         if not calls.asking[name]:
             del calls.asking[name]
-        may_count = not call.stays
+            must_leave |= name in calls.owed
+            calls.owed.discard(name)
     if call.stage is Stage.QUEUED:
         calls.queue.take(call)
-        if may_count and call.may_have_run:
+        if may_count and must_leave:
             calls.leave(call)
         return ()
-    session = call.session
+    assert session is not None
     _leave_session(calls, call)
-    if may_count and call.stage is not Stage.ANSWERED:
-        if call.may_have_run:  # what it asked here may be lost
-            calls.leave(call)
-        else:
-            assert session is not None
-            session.left.append((calls.probe, call))
+    if may_count and not call.is_leaving and (must_leave or session.lost_s is not None):
+        calls.leave(call)
+    elif may_count and len(session.left) < session.window:
+        session.left.append((calls.probe, call))
     return ((tell, None),)
 
 
@@ -454,6 +465,7 @@ def _leave_session(calls: Calls, call: Call) -> None:
     session, call.session = call.session, None
     assert session is not None
     del session.calls[call.sequence]
+    session.leaving.pop(call.sequence, None)
     session.waiting_for_keys -= call.waits_for_key
     if calls.held:
         _release(calls, call)

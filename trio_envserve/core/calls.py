@@ -105,9 +105,12 @@ class ClientSession:
     """How many of them do."""
     unflushed: list[int] = dataclasses.field(default_factory=list)
     """Finished, and the server was not told yet."""
+    leaving: dict[int, Call] = dataclasses.field(default_factory=dict)
+    """Those of them that are asked again only to leave, by sequence."""
     left: list[tuple[int, Call]] = dataclasses.field(default_factory=list)
     """Calls for the work of keys that were given up here, each with the last probe before that:
-    until a later one is answered the server may not know."""
+    until a later one is answered the server may not know.  No more than a window: others are
+    left to the orphan deadline."""
     lost_s: float | None = None
     """When the server said that it does not know it."""
 

@@ -256,7 +256,7 @@ class Router:
 
     def _know_environment(self) -> None:
         self.works.declared_rerun = self.workforce.rerun
-        self.works.knows_environment = bool(self.workforce.environment)
+        self.works.knows_environment = self.workforce.knows_environment
 
     def _worker_message(self, given: WorkerMessage) -> None:
         frames, now_s = given

@@ -594,7 +594,6 @@ class Works:
 
     def _may_open(self, asked: Keyed, ask: Ask) -> Refusal | None:
         """Why a work of this name may not begin; None if it may."""
-        ask.allowance = min(ask.allowance, self.limits.max_executions)
         if self.journal.failed:
             return Refusal.UNSAVED
         if not self.accounts.may_work(asked.name.namespace, len(ask.body)):
@@ -633,7 +632,8 @@ class Works:
         if not self.accounts.may_open(name.namespace, own_bytes):
             return Refusal.KEYS_FULL
         account = self._account(name.namespace)
-        number, allowance = self.next_number, ask.allowance - earlier
+        number = self.next_number
+        allowance = min(ask.allowance - earlier, self.limits.max_executions)
         opened = Work(
             account, number, name, ask.digest, ask.rerun, allowance,
             ask.body, len(ask.body), ask.traceparent, ask.execution_s, _W.HELD,

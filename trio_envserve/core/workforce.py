@@ -239,6 +239,8 @@ class Workforce:
         """Machines with workers, by the name of the host; the name of this machine is empty."""
         self.out = dispatches.out
         """Effects, in order; the router takes them out."""
+        self.knows_environment = False
+        """Whether a worker has said what it hosts."""
         self.environment = ""
         """Name of the environment; empty until a worker has said it."""
         self.rerun = False
@@ -340,6 +342,7 @@ class Workforce:
 
     def _enlist(self, life: Life, hello: WorkerHello, now_s: float) -> Worker:
         # Cut, since every answer to a ping has it.
+        self.knows_environment = True
         self.environment = one_line(hello.environment, ENVIRONMENT_BYTES)
         self.rerun = hello.rerun
         most = self.limits.worker_capacity

@@ -322,7 +322,6 @@ class Model(Judge):
         many executions may have been started; ``refused``: the code with which the router does
         not take it."""
         again, most = earlier or 0, self.max_executions
-        allowance = allowance if name is None else min(allowance, most)
         may = earlier is None or (consent is not False and again < allowance)
         if name is None:
             if may and consent and refused == "server-lost":
@@ -355,8 +354,9 @@ class Model(Judge):
                     self.broken("G4", f"{label} may run again, and is said to be unknown", label)
                 return
             here = Work(
-                name, self.next, ticket.input, consent, granted(allowance - again), label, again
-            )
+                name, self.next, ticket.input, consent, granted(min(allowance - again, most)),
+                label, again,
+            )  # fmt: skip
             self.next += 1
             self._open(here)
             self._record("opened", here.number, caller)
