@@ -799,7 +799,7 @@ def wrong_welcome(c: Connection) -> bytes:
     right = wires.welcome_to(c.hello, c.rng)
     return said(right._replace(**c.rng.choice((
         {"nonce": c.rng.randbytes(16)}, {"window": 0}, {"window": 2**62}, {"message_bytes": 0},
-        {"server": {}}, {"version": 2}, {"server": {"environment": 7, "workers": "x"}},
+        {"server": {}}, {"version": 1}, {"server": {"environment": 7, "workers": "x"}},
         {"server": {"x" * 1000: [0] * 10_000}},
     ))))
 

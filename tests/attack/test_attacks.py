@@ -26,7 +26,7 @@ FEWER = 300_000
 """Empty frames: a plain reader is slow to take five million apart."""
 GREETING = wire.greeting()
 READY = b"\x04\x06\x05READY"
-HELLO = cbor2.dumps([0, 1, bytes(range(16)), 1, "victim", 1 << 24])
+HELLO = cbor2.dumps([0, 2, bytes(range(16)), 1, "victim", 1 << 24, bytes(16)])
 
 
 class Victim:
@@ -100,8 +100,8 @@ class Victim:
             fields = cbor2.loads(header)
         except Exception:  # whatever hostile bytes raise: it is no hello
             return
-        if type(fields) is list and len(fields) == 6 and fields[0] == 0:
-            answer = cbor2.dumps([16, 1, fields[2], bytes(16), bytes(16), 100, 1 << 20, {}])
+        if type(fields) is list and len(fields) == 7 and fields[0] == 0:
+            answer = cbor2.dumps([16, 2, fields[2], bytes(16), bytes(16), 100, 1 << 20, {}])
             await stream.send_all(b"\x00" + bytes((len(answer),)) + answer)
 
     @property

@@ -39,7 +39,7 @@ async def test_g10_a_worker_that_speaks_junk_is_ended_and_nobody_waits_for_it(
         [pid] = judge.pids("neighbour")
         error = info_of(await calls.error("neighbour", WorkerLost))
         assert is_doomed(pid)  # not before the proof (G1)
-        words = "it has said nothing for" if kind in FENCED else "malformed message"
+        words = "it sent no message for" if kind in FENCED else "malformed message"
         assert words in error.message
         await calls.error("spoiler", WorkerLost)
         judge.put("go")
