@@ -370,6 +370,18 @@ def test_g8_only_some_malformed_messages_a_second_are_logged():
     assert pair.router.malformed == 10
 
 
+def test_g9_a_call_issued_again_waited_for_the_word_of_an_environment_that_is_broken(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    pair = Pair.asked()
+    pair.auto_hello = False
+    pair.restart(proven=True)
+    monkeypatch.setattr(pair.router.pool, "broken", "a traceback")
+    monkeypatch.setattr(type(pair.router.pool), "is_broken_for_good", lambda self: True)
+    pair.advance(3.0)
+    assert (pair.failure().code, pair.failure().verdict) == ("server-lost", Verdict.MAY_HAVE_RUN)
+
+
 def test_a_request_to_an_environment_that_is_broken_for_good_is_answered_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ):

@@ -63,7 +63,7 @@ class Archived(NamedTuple):
 
 
 def fits(namespace: bytes, digest: bytes, body_bytes: int, executions: int) -> bool:
-    """Whether one with these can be packed; else it must stay awake."""
+    """Whether a key with these fields can be packed; one that cannot stays in memory."""
     return (
         len(namespace) < 1 << 8 and len(digest) == DIGEST_BYTES
         and body_bytes < 1 << 32 and executions < 1 << 16
@@ -71,7 +71,7 @@ def fits(namespace: bytes, digest: bytes, body_bytes: int, executions: int) -> b
 
 
 def pack(fields: Archived) -> Packed | None:
-    """None if it does not fit."""
+    """The fields, packed; None if they do not fit."""
     return _packed(*fields[:-1], *fields.name)
 
 

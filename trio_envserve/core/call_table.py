@@ -125,7 +125,7 @@ class Calls:
         """The keys whose places in lost sessions another call was to take; the last of these
         calls leaves them, if nothing has answered it."""
         self.probe = 0
-        """The last one that was sent."""
+        """Number of the last probe that was sent."""
         self._retries = Retries()
         self._retries_for_keys = RetriesForKeys()
 
@@ -374,7 +374,7 @@ def _lose(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
 
 
 def _lose_proven(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
-    """Whether it may run again, says the next server."""
+    """The next server decides whether it may run again."""
     left = call.most - call.earlier
     if left > 0:
         call.earlier += 1 if call.rerun is False else grant(left)

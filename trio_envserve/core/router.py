@@ -521,7 +521,7 @@ class Router:
             self._expire_at(now_s + request.deadline_s, ticket)
 
     def _refuse_for_good(self, route: Route, request: messages.Request, text: str) -> None:
-        """A request that cannot be one."""
+        """Refuse a request whose fields contradict each other, or a bound of the wire."""
         self.send(route, messages.Refused(*request[:2], "refused", text, None))
 
     def _finish(self, route: Route, finish: messages.Finish) -> None:

@@ -169,7 +169,7 @@ class Ticket:
 
     @property
     def caller(self) -> CallerToken:
-        """Who asks."""
+        """The token of its caller."""
         return self.session.caller
 
     @property
@@ -340,8 +340,8 @@ ENDS_PART = 0.5
 FOLLOWERS = 16
 """Tickets of one key that are sent its deltas."""
 LOST_CALLERS = 1024
-"""Lost callers that count for one work.  One more that is lost is not remembered: the others
-keep the work going as long as it would."""
+"""Most lost callers that count for one work.  A further one does not: the others keep the work
+going as long as it would."""
 READS_AT_ONCE = 64
 """Outcomes that are read from the journal at one time."""
 
@@ -487,7 +487,8 @@ class Works:
         assert ask.earlier is not None
         if ask.earlier >= ask.allowance:
             return Refusal.NONE_LEFT
-        if ask.rerun is None and not self.knows_environment:
+        may_still_say = self.is_closing or self._never_starts() is None
+        if ask.rerun is None and not self.knows_environment and may_still_say:
             return Refusal.EARLY
         consent = self.declared_rerun if ask.rerun is None else ask.rerun
         return None if consent else Refusal.NO_CONSENT
