@@ -153,8 +153,8 @@ REFUSAL_WORDS: Mapping[str, str] = {
     "queue-full": "too many requests wait, in number or in bytes, of all or of this session. "
     "Try again",
     "refused": "the body is larger than `message_bytes`, or the allowance is 0, or key or "
-    "namespace are empty or too long, or the digest with a key does not have 32 bytes. A bug of the "
-    "client",
+    "namespace are empty or too long, or the digest with a key does not have 32 bytes. "
+    "A bug of the client",
     "key-conflict": "under this key another input was asked, or the same with another consent; "
     "that work goes on. Take another key, or forget this one",
     "unknown-key": "nothing is known under this key, and this request may not start it: it "

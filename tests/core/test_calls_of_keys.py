@@ -346,15 +346,36 @@ def test_a_request_that_was_to_leave_and_did_not_arrive_was_not_sent_again(how: 
     pair.disconnect()
     pair.cancel(0)
     restarted(pair)
-    if how == "lost":
-        with pair.losing(messages.Request):
-            pair.connect()
-    else:
+    with pair.losing(messages.Request):
         pair.connect()
-        refused = messages.Refused(pair.session.id, 0, "journal", "it is behind", 0.5)
-        pair.hear(refused)
+        if how == "refused for now":
+            pair.hear(messages.Refused(pair.session.id, 0, "journal", "it is behind", 2.5))
+            pair.advance(2.0)
+            assert list(pair.client.calls.live) == [0]
     assert not goes_on(pair)
     assert not pair.client.calls.live
+
+
+def test_a_closed_client_kept_a_call_that_was_to_leave_in_a_session_that_was_lost_then():
+    pair = journaled()
+    pair.disconnect()
+    pair.cancel(0)
+    pair.close_client()
+    (session,) = pair.client.sessions
+    pair.hear(messages.Unknown(session.id, True, bytes(16), False))
+    assert not pair.client.calls.live
+    assert not pair.client.calls.queue
+
+
+def test_g9_a_cancel_that_overtook_its_ask_says_nothing_of_the_work_of_the_key():
+    pair = Pair(workers=2)
+    with pair.losing(messages.Request, messages.Synced):
+        pair.submit(b"", key=CallKey(KeyAct.ATTACH, KeyName(b"default", b"key")), limit_s=2.0)
+        pair.advance(6.0)
+    told = pair.last()
+    assert isinstance(told, Fail)
+    assert (told.info.code, told.info.verdict) == ("no-answer", Verdict.MAY_HAVE_RUN)
+    assert pair.sent_of(messages.Cancel)
 
 
 def test_a_place_that_another_call_was_to_take_was_not_left_when_that_was_never_sent():

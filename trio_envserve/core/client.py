@@ -270,9 +270,9 @@ class ClientCore:
                     self._step(call, CallInput.REFUSED, now_s, error)
                 else:
                     self._step(call, CallInput.MISSING, now_s, synced.probe)
-        for sequence, call in list(session.leaving.items()):
-            there = sequence not in missing and call.number not in self.calls.held
-            if there and call.sent_probe < synced.probe:
+        for call in list(session.leaving.values()):
+            # What is missing was just sent again.
+            if call.sent_probe < synced.probe and call.number not in self.calls.held:
                 self._step(call, CallInput.CANCEL, now_s)  # it has its old place, and leaves it
 
     def _welcome(self, welcome: messages.Welcome, now_s: float) -> None:
@@ -298,7 +298,7 @@ class ClientCore:
         if session is self.sessions.current:
             self.sessions.lose(session, now_s)
             self.pings.lost(session, unknown.epoch)
-            for _, call in () if unknown.settled or self.closed else session.left:
+            for _, call in () if self.closed else session.left:
                 self.calls.leave(call)
             if not self.closed:  # else it has taken the goodbye before it was asked again
                 self._report("warning", f"the server does not know session {short(session.id)}")
