@@ -189,10 +189,15 @@ def test_a_call_whose_limit_passed_before_the_server_had_it_leaves_nothing():
     assert not pair.runs
 
 
-def test_another_call_for_the_key_takes_the_place_that_was_left_behind():
+@pytest.mark.parametrize("other_first", [True, False])
+def test_another_call_for_the_key_takes_the_place_that_was_left_behind(other_first: bool):
     pair = cut_off()
-    submit(pair)
-    pair.cancel(0)
+    if other_first:
+        submit(pair)
+        pair.cancel(0)
+    else:
+        given_up_before_the_next_session(pair)
+        submit(pair)
     pair.connect()
     pair.advance(1.0)
     assert asked_to_leave(pair) == []
@@ -488,3 +493,17 @@ def test_limit_that_passed_says_that_others_may_have_had_the_work_of_the_key(hel
     assert told.message.endswith("may go on: ask for it again")
     call.waits_for_key = False
     assert of_key(call, error) is error
+
+
+def test_a_call_lost_again_with_nothing_left_of_its_allowance_uses_no_more():
+    pair = journaled(max_executions=2)
+    records = list(pair.records)
+    with pair.losing(messages.Request):
+        for _ in range(4):
+            pair.records = list(records)
+            restarted(pair)
+            pair.disconnect()
+            pair.connect()
+            pair.advance(1.0)
+        call = pair.client.calls.live[0]
+    assert (call.earlier, call.most) == (2, 2)

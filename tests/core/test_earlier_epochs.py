@@ -37,3 +37,11 @@ def test_earlier_epochs_are_dead_once_all_of_their_hosts_are_accounted_for():
     (written,) = earlier.record(leases.own(), 110.0)
     assert written == EpochWait(OTHER, 90.0, frozenset((T3, T4)))
     assert earlier.record(leases.own(), 190.0) == (leases.own(),)
+
+
+def test_nothing_lives_of_earlier_epochs_once_their_times_are_over():
+    earlier = EarlierEpochs([EpochWait(EPOCH, 60.0)], 100.0)
+    assert not earlier.have_ended(159.9)
+    assert earlier.have_ended(160.0)
+    assert earlier.have_ended(161.0)
+    assert EarlierEpochs((), 100.0).have_ended(100.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from itertools import chain
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -1058,3 +1059,22 @@ def test_who_has_left_meanwhile_is_not_answered_and_who_is_late_gets_what_is_the
     told = [*chain(*found)]
     assert sorted(each for each in told if each < KEYS) == [0, *asked]
     assert len({*told}) == len(told)
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"allowance": 0}, "a body of 4 bytes, an allowance of 0"),
+        ({"act": int(KeyAct.ATTACH)}, "something of a key, which it does not name"),
+        ({"namespace": b"default", "key": b"key"}, "the digest with a key has 32 bytes"),
+    ],
+)
+def test_a_request_whose_fields_contradict_each_other_is_refused_for_good(
+    changed: dict[str, Any], text: str
+) -> None:
+    pair, session = Pair.with_stranger()
+    request = messages.Request(session, 0, identifier(1), None, 1, None)
+    pair.tell(request._replace(**changed), b"body", route=STRANGER)
+    refused = pair.heard()
+    assert (refused.code, refused.text, refused.delay_s) == ("refused", text, None)
+    assert not pair.runs

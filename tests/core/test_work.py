@@ -46,7 +46,7 @@ from trio_envserve.core.worker import EnvironmentReady
 
 from .bench import NAME, Bench, Told, made
 from .helpers import CLIENT, STRANGER, Pair, identifier, kinds, limit_keys
-from .keyed import AtDisk, Journaled, Keyed, generation, told
+from .keyed import AtDisk, Journaled, Keyed, fail, generation, told
 
 # -- cells of the table ------------------------------------------------------------
 
@@ -1729,3 +1729,39 @@ def test_who_has_finished_and_had_no_time_to_leave_is_sent_no_deltas():
     bench.works.budget.left = 0
     bench.works.finish(bench.session(1), Ranges((0,)))
     assert [*bench.works.followers(bench.work())] == []
+
+
+def test_a_caller_that_comes_back_while_its_outcome_waits_for_the_journal_counts_once():
+    pair = Journaled.running()
+    first, second = pair.stranger(5000), pair.stranger(5001)
+    pair.request(first)
+    pair.end(payload=b"out")
+    pair.request(second)
+    work = pair.router.works.generations[0]
+    assert [each.session.id for each in work.tickets if each.counts][1:] == [second]
+    pair.disk()
+    assert pair.payload(first) == pair.payload(second) == b"out"
+
+
+def test_a_limit_that_passes_while_nothing_can_be_saved_ends_the_wait_of_a_cancelled_key():
+    pair = Journaled.running()
+    session = pair.stranger()
+    pair.request(session, deadline_s=5.0)
+    pair.request(session, 1, act=KeyAct.CANCEL, tag=b"t")
+    fail(pair)
+    pair.advance(6.0)
+    assert pair.heard().sequence == 0
+    assert pair.verdict_of(session) is Verdict.MAY_HAVE_RUN
+
+
+def test_who_looks_at_an_outcome_that_cannot_be_read_does_not_prolong_its_retention():
+    pair = AtDisk.rested()
+    session = pair.stranger()
+    pair.advance(40.0)
+    for sequence in range(2):
+        pair.request(session, sequence, act=KeyAct.ATTACH)
+        pair.read("the disk is gone")
+        assert pair.verdict_of(session, sequence) is Verdict.MAY_HAVE_RUN
+    assert pair.router.works.generations
+    pair.advance(30.0)
+    assert not pair.router.works.generations
