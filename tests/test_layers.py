@@ -83,7 +83,7 @@ TOP = {"__init__", "__main__"}
 
 # The modules that know the inside of a body, and who in the core may import them.
 BODIES = {
-    "core.values", "core.values_form", "core.values_keys", "core.values_lower",
+    "core.values", "core.values_keys", "core.values_lower",
     "core.values_order", "core.values_parts", "core.values_paths", "core.values_pieces",
     "core.values_prices", "core.values_scan", "core.arrays", "core.objects",
 }  # fmt: skip

@@ -87,7 +87,6 @@ EQUAL_BUT_OTHER: list[tuple[dict[str, Any], dict[str, Any]]] = [
 def test_options_that_are_known_are_not_taken_for_wrong_ones(
     right: dict[str, Any], wrong: dict[str, Any]
 ) -> None:
-    """Options of plain values are checked once, and then known by their values."""
     for _ in range(2):
         checked("input", **right)
         with pytest.raises(ConfigError):
@@ -159,23 +158,6 @@ def test_the_body_is_that_of_the_request_for_any_sampling_arguments(args: Any) -
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ({}, {}),
-        ({"sampling_args": {"t": 1}}, {"sampling_args": {"t": 1}}),
-        ({"state_columns": ["s"]}, {"state_columns": ("s",)}),
-    ],
-)
-def test_equal_options_are_encoded_once(one: dict[str, Any], other: dict[str, Any]) -> None:
-    assert checked(1, **one).form is checked(2, **other).form
-
-
-def test_long_arguments_are_not_kept() -> None:
-    args = {"t": "x" * 5000}
-    assert checked(1, sampling_args=args).form is not checked(1, sampling_args=args).form
-
-
-@pytest.mark.parametrize(
     ("options", "terms", "name"),
     [
         ({}, Terms(), None),
@@ -224,18 +206,18 @@ def test_text_that_is_no_name_is_refused(which: str, text: Any) -> None:
 def test_each_of_many_has_a_part_of_the_key() -> None:
     many = checked(None, key="k", max_executions=2)
     part = many.member("part", "input")
-    assert part.form is many.form
+    assert part.request is many.request
     assert part[1:] == ("input", Terms(max_executions=2), (b"default", b"k/part"))
     assert checked(None).member(1, "input")[1:] == ("input", Terms(), None)
 
 
 def test_a_key_holds_for_one_input() -> None:
-    name, form = KeyName(b"default", b"k"), checked("x").form
-    asked = Asked(form, "x", Terms(True, 2, 3.0, None, PARENT), name)
+    name, request = KeyName(b"default", b"k"), checked("x").request
+    asked = Asked(request, "x", Terms(True, 2, 3.0, None, PARENT), name)
     for body in (b"one", b"other"):
         key = CallKey(KeyAct.ASK, name, input_digest(body, True))
         assert asked.terms_of(body) == Terms(True, 2, 3.0, key, PARENT)
-    assert Asked(form, "x", Terms(True)).terms_of(b"one") == Terms(True)
+    assert Asked(request, "x", Terms(True)).terms_of(b"one") == Terms(True)
 
 
 def test_only_a_keyed_input_is_encoded_in_one_order() -> None:

@@ -3,13 +3,10 @@ and checked."""
 
 from __future__ import annotations
 
-import functools
 import math
 import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
-
-import cbor2
 
 from ..core.call_table import MOST_SECONDS
 from ..core.client_inputs import CallKey
@@ -18,8 +15,7 @@ from ..core.fields import MAX_UINT, is_traceparent
 from ..core.key_records import KeyAct, KeyName, input_digest
 from ..core.limits import KIB, WireLimits
 from ..core.terms import SentBody, quick
-from ..core.values_form import Form
-from ..core.values_lower import is_small
+from ..core.values import encode_to_send
 from ..envs.request import Kind, RolloutRequest, check_members
 
 
@@ -85,14 +81,11 @@ _NO_TERMS = Terms()
 _ASK = KeyAct.ASK
 _call_key, _terms = quick(CallKey), quick(Terms)
 
-_KNOWN_BYTES = 4 * KIB
-"""Longer sampling arguments are checked and encoded with each call."""
-
 
 class Asked(NamedTuple):
     """A call's input and options."""
 
-    form: Form
+    request: Mapping[str, Any]
     """The body, but for its input: the same for all calls with equal options."""
     input: Any
     terms: Terms
@@ -104,8 +97,8 @@ class Asked(NamedTuple):
         """The body as it goes to the server, as :func:`.values.encode_to_send` makes it.  With
         a key it is compared with others, and the order in which dicts were filled is no part of
         it."""
-        sort_keys = self.name is not None
-        return self.form.encode(self.input, root="", limits=limits, sort_keys=sort_keys, **how)
+        body = {**self.request, "input": self.input}
+        return encode_to_send(body, root="", limits=limits, sort_keys=self.name is not None, **how)
 
     def terms_of(self, body: SentBody) -> Terms:
         """Its terms, with this as its body."""
@@ -125,7 +118,7 @@ class Asked(NamedTuple):
         name = self.name
         if name is not None:
             name = name._replace(key=b"%s/%s" % (name.key, str(index).encode()))
-        return Asked(self.form, input, self.terms, name)
+        return Asked(self.request, input, self.terms, name)
 
 
 class Encoded(NamedTuple):
@@ -147,14 +140,14 @@ def checked(
     columns = _columns(state_columns)
     if max_retries:  # anything else that is no number is refused with the others
         max_retries = natural("max_retries", max_retries)
-    form = _form(kind, model, model_name, sampling_args, max_retries, columns)
+    request = _request(kind, model, model_name, sampling_args, max_retries, columns)
     if kind == "group":
         check_members(input)
         input = list(input)
     name = None if key is None else key_name(key, namespace)
     on_terms = rerun is not None or max_executions is not None or timeout_s is not None
     if not on_terms and traceparent is None and execution_s is None:
-        return Asked(form, input, _NO_TERMS, name)
+        return Asked(request, input, _NO_TERMS, name)
     _checked_rerun(rerun)
     if max_executions is not None:
         max_executions = natural("max_executions", max_executions, least=1)
@@ -162,57 +155,24 @@ def checked(
         raise ConfigError(f"traceparent must be one of version 00, not {traceparent!r:.100}")
     limit_s, most_s = seconds(timeout_s), limit_of_execution(execution_s)
     terms = Terms(rerun, max_executions, limit_s, None, traceparent, most_s)
-    return Asked(form, input, terms, name)
+    return Asked(request, input, terms, name)
 
 
 # A wrong option is a TypeError about this name: that of the public record of the options.
 checked.__qualname__ = "CallOptions"
 
 
-def _form(
+def _request(
     kind: Kind, model: str, model_name: str, sampling_args: Mapping[str, Any] | None,
     max_retries: int, columns: Any,
-) -> Form:  # fmt: skip
-    """The body of these options.  Those of plain values are checked and encoded once."""
-    arguments = b"" if sampling_args is None else _plain(sampling_args)
-    if arguments is not None:
-        try:
-            return _known_form(kind, model, model_name, max_retries, columns, arguments)
-        except TypeError:
-            pass  # one of them cannot be hashed: what is wrong with it is said below
-    given = {} if sampling_args is None else sampling_args
-    return _new_form(kind, model, model_name, max_retries, columns, given)
-
-
-def _plain(sampling_args: Mapping[str, Any]) -> bytes | None:
-    """Arguments of plain values, encoded, by which equal ones are known; None for others."""
-    if type(sampling_args) is not dict or not is_small(sampling_args):
-        return None
-    try:
-        encoded = cbor2.dumps(sampling_args)
-    except UnicodeEncodeError:
-        return None
-    return encoded if len(encoded) <= _KNOWN_BYTES else None
-
-
-@functools.lru_cache(maxsize=64, typed=True)
-def _known_form(
-    kind: Kind, model: str, model_name: str, max_retries: int, columns: tuple[str, ...],
-    arguments: bytes,
-) -> Form:  # fmt: skip
-    given = cbor2.loads(arguments) if arguments else {}
-    return _new_form(kind, model, model_name, max_retries, columns, given)
-
-
-def _new_form(
-    kind: Kind, model: str, model_name: str, max_retries: int, columns: Any,
-    sampling_args: Mapping[str, Any],
-) -> Form:  # fmt: skip
+) -> Mapping[str, Any]:  # fmt: skip
+    """The body of these options, without an input."""
     request = RolloutRequest(
         kind=kind, input=(None,), endpoint=model, model_name=model_name,
-        sampling_args=sampling_args, max_retries=max_retries, state_columns=columns,
+        sampling_args={} if sampling_args is None else sampling_args, max_retries=max_retries,
+        state_columns=columns,
     )  # fmt: skip
-    return Form(request.to_body(), "input")
+    return request.to_body()
 
 
 def key_name(key: str, namespace: str) -> KeyName:

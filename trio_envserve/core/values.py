@@ -121,7 +121,7 @@ take 15 ms at worst."""
 _WORK_AT_ONCE: Final = 64 * KIB
 """The work that may be done at once, in bytes of a body at worst; see :mod:`values_scan`."""
 
-ITEMS_AT_ONCE: Final = 100_000
+_ITEMS_AT_ONCE: Final = 100_000
 """The items that may be encoded at once: some 20 ms.  A container takes as long as several."""
 
 DEFAULT_LIMITS: Final = WireLimits()
@@ -180,10 +180,11 @@ def encode_to_send(
             return cbor2.dumps(small_in_order(value) if sort_keys else value)
         except UnicodeEncodeError:
             pass  # below it is said which text it was
-    at_most = ITEMS_AT_ONCE if at_once else None
+    at_most = _ITEMS_AT_ONCE if at_once else None
     lowering = Lowering(limits, pause=pause, items_at_once=at_most, sort_keys=sort_keys)
     try:
-        parts = parts_of(lowering.value(value, 0))
+        lowered = lowering.value(value, 0)
+        parts = lowered.parts if isinstance(lowered, Pieces) else [cbor2.dumps(lowered)]
     except Refusal as refusal:
         raise EncodingError(*refusal.located(root)) from refusal.__cause__
     except UnicodeEncodeError as error:
@@ -194,19 +195,6 @@ def encode_to_send(
         except Refusal as refusal:
             raise EncodingError(*refusal.located(root)) from refusal.__cause__
         raise EncodingError(f"{root}: {error}", root, "str") from error
-    return body_of(parts, lowering, limits, pause)
-
-
-def parts_of(lowered: object) -> list[bytes | memoryview]:
-    """The encoding of a lowered value, in parts."""
-    return lowered.parts if isinstance(lowered, Pieces) else [cbor2.dumps(lowered)]
-
-
-def body_of(
-    parts: list[bytes | memoryview], lowering: Lowering, limits: WireLimits,
-    pause: Callable[[], None] | None,
-) -> bytes | Joined:  # fmt: skip
-    """The body that has these parts."""
     size = sum(map(len, parts))
     is_large = size >= JOINED_BYTES
     body = Joined(unchanging(parts)) if is_large else b"".join(parts)

@@ -91,10 +91,10 @@ def takes_small(limits: WireLimits) -> bool:
 def is_small(value: object) -> bool:
     """Whether the encoder can have the value as it is: few items of plain types.  Most
     inputs and results are such, and a look costs less than a :class:`Lowering`."""
-    return items_left(value, SMALL_ITEMS, SMALL_DEPTH) >= 0
+    return _items_left(value, SMALL_ITEMS, SMALL_DEPTH) >= 0
 
 
-def items_left(value: object, left: int, depth: int) -> int:
+def _items_left(value: object, left: int, depth: int) -> int:
     """The number of ``left`` items that remain after the members of a value; negative if the value
     is not small."""
     members: Collection[Any]
@@ -117,7 +117,7 @@ def items_left(value: object, left: int, depth: int) -> int:
             kind = type(member)
             if kind in PLAIN or (kind is bytes and len(member) < LEAST_PIECE_BYTES):
                 continue
-            left = items_left(member, left, depth - 1)
+            left = _items_left(member, left, depth - 1)
             if left < 0:
                 return -1
     return left
@@ -159,10 +159,6 @@ class Lowering:
         encoding has ``length`` bytes."""
         items = self._most - self._items + 1
         return items * _ITEM_COST_BYTES + self._containers * _CONTAINER_COST_BYTES + 4 * length
-
-    def inside(self, value: object, items: int) -> None:
-        """Go on with this value, which has so many items besides."""
-        self._count(value, items, items)
 
     def value(self, value: object, depth: int, *, key: bool = False) -> object:
         """Any value.  ``key``: it is a key or a set's member, or part of one."""
