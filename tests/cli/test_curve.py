@@ -13,7 +13,7 @@ import pytest
 from tests.cli.commands import check_nothing_left, forked, run, served
 from trio_envserve import KeyPair
 
-pytest.importorskip("hypercorn")
+pytest.importorskip("h11")
 httpx2 = pytest.importorskip("httpx2")
 
 pytestmark = pytest.mark.real

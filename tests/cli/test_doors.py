@@ -25,7 +25,7 @@ from tests.cli.commands import (
 from tests.connections import held_port
 from tests.doors.verifiers.door import asking
 
-pytest.importorskip("hypercorn")
+pytest.importorskip("h11")
 httpx2 = pytest.importorskip("httpx2")
 
 pytestmark = pytest.mark.real
@@ -229,7 +229,7 @@ async def test_serve_opens_the_doors_of_its_file_and_closes_them(tmp_path: Path)
 
 async def test_the_extra_that_is_missing_is_named(tmp_path: Path):
     (tmp_path / "without.py").write_text(
-        "import sys\nsys.modules['hypercorn'] = None\n"
+        "import sys\nsys.modules['h11'] = None\n"
         "from trio_envserve.cli import main\nsys.exit(main())\n"
     )
     door = ("--http", "127.0.0.1:0")

@@ -11,7 +11,7 @@ import pytest
 from tests.connections import held_port
 from tests.docs.test_samples import beside, run, serving, write_files
 
-pytest.importorskip("hypercorn")
+pytest.importorskip("h11")
 pytest.importorskip("httpx2")
 
 CALLS = 1000

@@ -36,7 +36,7 @@ TAKEN = {"HOME": "/root", **{k: v for k, v in os.environ.items() if k.lower().en
 """What the steps of an image get from outside, as `docker build` does."""
 
 needs_http = pytest.mark.skipif(
-    None in map(importlib.util.find_spec, ("hypercorn", "httpx2")), reason="needs the extra http"
+    None in map(importlib.util.find_spec, ("h11", "httpx2")), reason="needs the extra http"
 )
 
 

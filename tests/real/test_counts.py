@@ -23,7 +23,7 @@ from trio_envserve.evals.run import Evaluation, Plan, RunKeys
 from trio_envserve.evals.tally import Tally
 from trio_envserve.lab.processes import Process
 
-pytest.importorskip("hypercorn")
+pytest.importorskip("h11")
 httpx2 = pytest.importorskip("httpx2")
 parser = pytest.importorskip("prometheus_client.parser")
 

@@ -12,7 +12,7 @@ import trio
 
 from tests.cli.commands import HANG_S, check_nothing_left, command, until
 
-pytest.importorskip("hypercorn")
+pytest.importorskip("h11")
 
 pytestmark = pytest.mark.real
 

@@ -16,7 +16,7 @@ import trio.testing
 from trio_envserve import Client, Server, open_client, open_server
 from trio_envserve.net import MemoryNetwork
 
-pytest.importorskip("hypercorn")
+pytest.importorskip("h11")
 httpx2 = pytest.importorskip("httpx2")
 
 from trio_envserve.doors.http import HttpDoor, HttpLimits, open_http_door  # noqa: E402  # see above

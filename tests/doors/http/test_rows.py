@@ -25,7 +25,8 @@ from tests.doors.http.door import (
     raw,
     told,
 )
-from trio_envserve.doors.http.exchange import WIRE, Exchange
+from trio_envserve.doors.http import HttpLimits
+from trio_envserve.doors.http.connections import Connection, Connections, Exchange, Unread
 from trio_envserve.doors.http.keys import body_digest
 from trio_envserve.doors.http.turns import Turns
 from trio_envserve.testing.proxy import FaultProxy, open_fault_proxy
@@ -249,36 +250,37 @@ async def test_rows_that_nothing_tells_apart_are_rollouts_of_their_own():
     assert numbers[-1] == len(runs.started) == 6
 
 
-@pytest.mark.parametrize(
-    ("wrote", "lost", "delivered"), [(1, False, True), (1, True, False), (0, False, False)]
-)
-async def test_answer_is_delivered_if_all_of_it_was_written_to_a_peer_that_was_there(
-    wrote: int, lost: bool, delivered: bool
-):
-    class Wire:
-        written_bytes = 0
-        lost = False
+@pytest.mark.parametrize("leaves", ["never", "before", "meanwhile"])
+async def test_answer_is_delivered_if_all_of_it_was_written_to_a_peer_that_was_there(leaves: str):
+    answered, left = trio.Event(), trio.Event()
+    delivered = []
 
-        def hold(self) -> None:
-            pass
+    async def app(exchange: Exchange) -> None:
+        answered.set()
+        if leaves == "before":
+            await left.wait()
+        try:
+            await exchange.answer(200, "application/json", b"{}" * 10_000_000)
+        finally:
+            delivered.append(exchange.delivered)
 
-    wire = Wire()
-
-    async def send(event: Any) -> None:
-        if event["type"] == "http.response.body":
-            wire.written_bytes += wrote * (100 + len(event["body"]))
-            wire.lost = lost
-
-    async def receive() -> Any:
-        raise AssertionError
-
-    scope = {
-        "method": "POST", "raw_path": b"/run", "query_string": b"", "headers": [],
-        "extensions": {WIRE: wire},
-    }  # fmt: skip
-    exchange = Exchange(scope, receive, send, Turns())
-    await exchange.answer(200, "application/json", b"{}" * 60)
-    assert exchange.delivered is delivered
+    ours, theirs = map(trio.SocketStream, trio.socket.socketpair())
+    limits = HttpLimits()
+    connections = Connections(app, limits, Turns(), Unread(limits.answers_bytes))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(Connection(connections, ours).run)
+        async with theirs:
+            await theirs.send_all(b"POST /run HTTP/1.0\r\n\r\n")
+            await answered.wait()
+            if leaves == "never":
+                while await theirs.receive_some():
+                    pass
+            elif leaves == "before":
+                await theirs.send_eof()
+                left.set()
+                while await theirs.receive_some():
+                    pass
+    assert delivered == [leaves == "never"]
 
 
 # -- errors -------------------------------------------------------------------------

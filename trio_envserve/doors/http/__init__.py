@@ -1,7 +1,7 @@
 """The HTTP door: rollouts by ``POST``.  Needs the extra ``http``."""
 
 try:
-    import hypercorn as _hypercorn
+    import h11 as _h11
 except ImportError as _missing:
     raise ImportError(
         "the HTTP door needs an extra: pip install 'trio-envserve[http]'"
@@ -12,4 +12,4 @@ from .opening import HttpDoor, open_http_door
 
 __all__ = ["HttpDoor", "HttpLimits", "open_http_door"]
 
-del _hypercorn
+del _h11

@@ -16,7 +16,7 @@ from ...core.errors import EnvServeError
 from ...core.pages import RunningPage
 from ...core.status import ServerStats
 from .bodies import JSON, to_json
-from .exchange import Exchange
+from .connections import Exchange
 from .keys import read_query
 from .limits import HttpLimits
 from .metrics import DoorCounts, Seen

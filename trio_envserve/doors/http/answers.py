@@ -9,7 +9,7 @@ from ...client.options import Encoded, checked
 from ...client.shell import encode
 from ...core.errors import CallError, ConfigError, NotEncodable
 from .bodies import JSON, PROBLEM, to_json
-from .exchange import Exchange
+from .connections import Exchange
 from .keys import Named
 from .problems import LATER, Header, Problem, problem_of
 

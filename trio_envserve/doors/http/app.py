@@ -1,4 +1,4 @@
-"""The HTTP door: an ASGI application over an ordinary client.
+"""The HTTP door: what it does for each request, over an ordinary client.
 
 Theory of operation
 -------------------
@@ -32,8 +32,7 @@ from ..bounds import Bound
 from .about import About
 from .answers import encoded, later, line, problem_for, record, refuse
 from .bodies import CBOR, JSON, LINES, Codec, accepted, body_type, to_json
-from .connections import Unread
-from .exchange import Exchange, HungUp, Receive, Send
+from .connections import Exchange, HungUp, Unread
 from .fields import BATCH, ROLLOUT, Field, check_fields
 from .guard import Guard
 from .keys import (
@@ -171,31 +170,24 @@ class HttpApp:
         }
         assert {(path, method) for path in PATHS for method in PATHS[path]} == set(self._handlers)
 
-    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        """An ASGI application."""
-        if scope["type"] == "websocket":
-            await send({"type": "websocket.close"})
-            return
-        if scope["type"] != "http":
-            raise ValueError(f"this application has no {scope['type']}")  # ASGI wants it so
-        turns = self._codec.turns
-        await turns.take(REQUEST_US)
-        exchange = Exchange(scope, receive, send, turns)
+    async def __call__(self, exchange: Exchange) -> None:
+        """Answer a request."""
+        await exchange.take_turn(REQUEST_US)
         try:
             try:
                 await self._handler(exchange)(exchange)
-            except HungUp:
-                pass
             except Problem as problem:
                 await refuse(exchange, problem)
+        except HungUp:
+            raise
         except Exception:
-            # A mistake of this module: the caller is told that, and nothing of its inside.
+            # A mistake of this module: the caller is told that, and nothing of its inside.  If
+            # the answer has begun, the connection ends in the middle of it.
             _log.exception("the HTTP door made a mistake")
-            if exchange.answered:
-                raise  # the connection ends in the middle of the answer
-            await refuse(exchange, Problem("internal", "the log of the server says more"))
+            if not exchange.status:
+                await refuse(exchange, Problem("internal", "the log of the server says more"))
         finally:
-            if exchange.answered:
+            if exchange.status:
                 self._answers[exchange.status] += 1
 
     def _counts(self) -> DoorCounts:

@@ -1,17 +1,17 @@
-"""Connections of strangers: hypercorn's HTTP/1.1, with bounds of our own.
+"""Connections of strangers, and the requests that they bring: HTTP/1.1 by h11, with bounds.
 
 Theory of operation
 -------------------
-hypercorn turns bytes into ASGI and back (its ``H11Protocol``).  Its own server does not
-bound the connections, waits without end for a peer that takes none of its answer (not
-even closing ends that), does not see who hangs up behind a second request, and holds a
-request for ever that is answered while more of its body waits.  So it is driven from
-here: a :class:`Connection` reads, writes and keeps time for one peer,
-:class:`Connections` owns all of them, and what an application has not read waits in an
-:class:`Inbox`, which takes the end of a connection whatever else is in it.
+h11 turns bytes into the parts of requests and back, and waits for nothing.  A
+:class:`Connection` reads, writes and keeps time for one peer, and serves its requests one after
+the other, each as an :class:`Exchange`.  :class:`Connections` owns all of them.
 
-Only HTTP/1 is spoken; whoever asks to go on with HTTP/2 is answered in HTTP/1.1, as the
-standard allows.
+Nothing is read while nobody waits for it, but for the end of a connection: as long as a call
+runs, what the peer sends for its next requests is taken in, up to a bound, so a peer that hangs
+up behind them is noticed.  A peer that takes nothing of its answer is cut off.
+
+Only HTTP/1 is spoken; whoever asks to go on with another protocol is answered in HTTP/1.1, as
+the standard allows.
 
 A proxy in front of the door and the door itself must agree where each request ends, or
 the rest of one is taken for the next, which carries another caller's rights (request
@@ -28,35 +28,34 @@ from __future__ import annotations
 
 import logging
 import re
-from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol, cast, final
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from email.utils import formatdate
+from typing import Any, Final, Protocol, TypeAlias, TypeVar, final
 
 import h11
-import hypercorn
 import trio
-from hypercorn.events import Closed, Event, RawData, Updated
-from hypercorn.protocol.h11 import H11Protocol
-from hypercorn.trio.worker_context import WorkerContext
-from hypercorn.typing import ConnectionState, TaskGroup
-from hypercorn.utils import parse_socket_addr
 
-from .exchange import WIRE, Receive, Send
-from .exchange import Event as AppEvent
+from ... import tracing
+from ...net import unwrap_single
+from ..bounds import Bound
+from .guard import Headers
 from .limits import HttpLimits
-from .turns import READ_US, Turns
+from .problems import LATER, Header, Problem
+from .turns import ANSWER_US, READ_US, Turns
 
 _log = logging.getLogger("trio_envserve.http")
 
-App = Callable[[Any, Receive, Send], Awaitable[None]]
+T = TypeVar("T")
 
 _READ_BYTES: Final = 32 * 1024
 _WRITE_BYTES: Final = 64 * 1024
-_AHEAD: Final = 2
-"""A peer may send so much while it waits for an answer, in reads.  Its end is noticed so far."""
+_AHEAD_BYTES: Final = 64 * 1024
+"""A peer may send so much for its next requests while one is answered; behind that its end is
+not noticed."""
 
-_ENDS: Final = ("http.disconnect", "websocket.disconnect")
-"""The messages that say that nothing more will come."""
+_BETWEEN: Final = 4
+"""Bytes of a header besides its name and value."""
 
 _FULL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 1\r\n"
@@ -157,57 +156,166 @@ class Unread:
             self._to_complain *= 2  # a flood is no flood of lines
 
 
-@final
-class Inbox:
-    """The part of one request that its application has not received yet."""
-
-    def __init__(self) -> None:
-        self._events: deque[AppEvent] = deque()
-        self._gone = False
-        """The connection, or the request on it, has ended."""
-        self._over = False
-        """The application has ended."""
-        self._changed = trio.lowlevel.ParkingLot()
-
-    async def put(self, event: Any) -> None:
-        """Hand an event on; waits until there is room, but not with the last one."""
-        if event["type"] in _ENDS:
-            self._gone = True
-            self._changed.unpark_all()
-            return
-        while self._events and event["more_body"] and not (self._over or self._gone):
-            await self._changed.park()
-        self._events.append(event)
-        self._changed.unpark_all()
-
-    async def receive(self) -> AppEvent:
-        """The next event: ASGI's receive."""
-        await trio.lowlevel.checkpoint()
-        while not (self._events or self._gone):
-            await self._changed.park()
-        if self._gone:
-            return {"type": "http.disconnect"}
-        event = self._events.popleft()
-        self._changed.unpark_all()
-        return event
-
-    def end(self) -> None:
-        """Nobody reads it any more."""
-        self._over = True
-        self._changed.unpark_all()
+class HungUp(Exception):
+    """The peer has closed the connection, or was cut off."""
 
 
 @final
-class _Http1(H11Protocol):
-    """HTTP/1.1, whatever else a peer offers, and only with heads that mean one thing."""
+class Exchange:
+    """One request and its answer."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        limit_bytes = self.config.h11_max_incomplete_size
-        self.connection = StrictConnection(h11.SERVER, max_incomplete_event_size=limit_bytes)
+    def __init__(self, connection: Connection, request: h11.Request) -> None:
+        self._connection = connection
+        self.method = request.method.decode("ascii")
+        path, _, self.query = request.target.partition(b"?")
+        self.path = path.decode("ascii")
+        """As it was sent, percent-encoded, without its query."""
+        self.headers: Headers = _by_name(request.headers)
+        self.header_bytes = len(request.target) + sum(
+            len(name) + len(value) + _BETWEEN for name, value in request.headers
+        )
+        self.traceparent = _traceparent(self.headers)
+        """The span of who asks, if that is known."""
+        self.of_key = False
+        """It names a key."""
+        self.of_row = False
+        """It is a row, which is its own key."""
+        self.media = ""
+        """The type of its body, once that was looked at."""
+        self.status = 0
+        """Of its answer, once that has begun."""
+        self.delivered = False
+        """The answer was written to the end, to a peer that was there.  Whether that peer, or
+        who is behind it, has got it, nobody can know."""
+        self._told_bytes = int(self.headers.get(b"content-length", (b"0",))[0])
+        """The length of its body, if it says that: h11 sees to its form."""
+        self._body_read = not (self._told_bytes or b"transfer-encoding" in self.headers)
 
-    async def _check_protocol(self, event: h11.Request) -> None:
-        """Upgrade nothing."""
+    async def read_body(self, limits: HttpLimits, bound: Bound, *, patient: bool = False) -> bytes:
+        """The whole body.  Problem if it is too large, which is said before all of it
+        has come, or too slow.  What it takes of ``bound``, the caller gives back.  Who is patient
+        waits for it, if it says how much that is."""
+        told = self._told_bytes
+        if told > limits.body_bytes:
+            raise _too_large(limits)
+        body = bytearray()
+        taken = reserved = 0
+        try:
+            with trio.move_on_after(limits.body_s) as scope:
+                if patient:
+                    await bound.wait(told)
+                    taken = reserved = told
+                while not self._body_read:
+                    await trio.lowlevel.checkpoint()  # thousands of pieces may have come at once
+                    part = await self._connection.next_event()
+                    if not isinstance(part, h11.Data):
+                        self._body_read = True  # this is its end
+                        break
+                    size = len(body) + len(part.data)
+                    if size > limits.body_bytes:
+                        raise _too_large(limits)
+                    if size > reserved:
+                        if not bound.has_room(len(part.data)):
+                            raise _too_many()
+                        bound.take(len(part.data))
+                        taken += len(part.data)
+                    body += part.data
+            if scope.cancelled_caught:
+                if told > taken and patient:
+                    raise _too_many()
+                raise Problem("body-too-slow", f"the body took longer than {limits.body_s:g} s")
+        except BaseException:
+            bound.give(taken)
+            raise
+        return bytes(body)
+
+    async def unless_hung_up(self, act: Callable[[], Awaitable[T]]) -> T:
+        """Do it, and cancel it if the caller hangs up: :class:`HungUp` then."""
+        box: list[T] = []
+
+        async def watch() -> None:
+            await self._connection.hung_up()
+            nursery.cancel_scope.cancel()
+
+        with unwrap_single():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(watch)
+                box.append(await act())
+                nursery.cancel_scope.cancel()
+        if not box:
+            raise HungUp
+        return box[0]
+
+    async def take_turn(self, cost_us: float) -> None:
+        """Take this of a turn of the loop, for what the answer costs besides (:mod:`.turns`)."""
+        await self._connection.owner.turns.take(cost_us)
+
+    async def answer(
+        self, status: int, media: str, body: bytes, headers: Iterable[Header] = ()
+    ) -> None:
+        """The whole answer, its head in one piece with a body that is small."""
+        length = (b"content-length", str(len(body)).encode())
+        head = await self._head(status, media, [length, *headers])
+        was_there = await self._connection.is_there()
+        data = self._data(body, more=False)
+        if len(data) > _WRITE_BYTES:
+            await self._connection.write(head)  # what is large is not copied for it
+            head = b""
+        await self._connection.write(head + data)
+        self.delivered = was_there
+
+    async def begin(self, status: int, media: str, headers: Iterable[Header] = ()) -> None:
+        """The head of an answer that comes in pieces."""
+        await self._connection.write(await self._head(status, media, headers))
+
+    async def send_piece(self, piece: bytes, *, more: bool) -> None:
+        """A part of the answer's body."""
+        await self._connection.write(self._data(piece, more=more))
+
+    async def _head(self, status: int, media: str, headers: Iterable[Header]) -> bytes:
+        found = [
+            (b"content-type", media.encode()), (b"cache-control", b"no-store"),
+            (b"x-content-type-options", b"nosniff"), *headers,
+        ]  # fmt: skip
+        if not self._body_read:
+            found.append((b"connection", b"close"))  # what is left of the body is not read
+        await self.take_turn(ANSWER_US)
+        self.status = status
+        return self._connection.head(status, found)
+
+    def _data(self, piece: bytes, *, more: bool) -> bytes:
+        sent = b""
+        if piece and self.method != "HEAD":
+            sent = self._connection.http.send(h11.Data(data=piece)) or b""
+        return sent if more else sent + (self._connection.http.send(h11.EndOfMessage()) or b"")
+
+
+def _too_large(limits: HttpLimits) -> Problem:
+    return Problem(
+        "body-too-large",
+        f"the body may have {limits.body_bytes} bytes (--http-limit body_bytes=...)",
+    )
+
+
+def _too_many() -> Problem:
+    return Problem("busy", "too many bodies are held at once", LATER)
+
+
+def _traceparent(headers: Headers) -> str | None:
+    """The span of who asks.  One that is malformed, or said twice, is none: that is no
+    reason to refuse work."""
+    said = headers.get(b"traceparent", ())
+    return tracing.read(said[0].decode("latin-1")) if len(said) == 1 else None
+
+
+def _by_name(pairs: Iterable[tuple[bytes, bytes]]) -> Headers:
+    found: dict[bytes, list[bytes]] = {}
+    for name, value in pairs:  # h11 has them in lower case
+        found.setdefault(name, []).append(value)
+    return found
+
+
+App: TypeAlias = Callable[[Exchange], Awaitable[None]]
 
 
 @final
@@ -215,162 +323,137 @@ class Connection:
     """One peer."""
 
     def __init__(self, owner: Connections, stream: trio.SocketStream) -> None:
-        self._owner = owner
+        self.owner = owner
         self._limits = owner.limits
         self._stream = stream
-        self._reading = trio.CancelScope()
-        """Ends when no more is to be read; its deadline is that of an idle connection."""
-        self._writing = trio.Lock()
-        self._nursery: trio.Nursery | None = None
+        self.http = StrictConnection(
+            h11.SERVER, max_incomplete_event_size=self._limits.header_bytes
+        )
+        self._idle = trio.CancelScope()
+        """Ends when no further request is waited for."""
         self._peer_gone = False
-        self.written_bytes = 0
-        """The bytes that the kernel has taken for the peer, as long as the peer was there."""
-        self.lost = False
-        """Something could not be written, or the peer had gone before it was."""
-        self._holds = False
-        self._held = b""
-        """Bytes that are written together with those that follow."""
+        """It has said its end, was reset, or was cut off."""
 
     async def run(self) -> None:
         """Serve the peer until it has gone, or is to go."""
-        sock = self._stream.socket
-        protocol = _Http1(
-            cast(Any, self._owner.app), self._owner.config, self._owner.context,
-            cast(TaskGroup, self), ConnectionState({}), False,
-            parse_socket_addr(sock.family, sock.getpeername()),
-            parse_socket_addr(sock.family, sock.getsockname()), self._send,
-        )  # fmt: skip
-        arriving, arrived = trio.open_memory_channel[bytes](_AHEAD)
         try:
-            async with trio.open_nursery() as nursery:
-                self._nursery = nursery
-                self._set_idle(True)
-                handling = trio.CancelScope()
-                nursery.start_soon(_handle, protocol, arrived, handling, self._owner.turns)
-                with self._reading:
-                    await self._read(arriving)
-                handling.cancel()
-                await protocol.handle(Closed())  # tells the application, which ends
+            with suppress(HungUp):
+                while (request := await self._next_request()) is not None:
+                    await self.owner.app(Exchange(self, request))
+                    if not self._is_whole():
+                        break
+                    self.http.start_next_cycle()
         finally:
-            self._owner.idle.pop(self, None)
-            self._owner.unread.gone(self)
+            self.owner.idle.pop(self, None)
+            self.owner.unread.gone(self)
             with trio.move_on_after(self._limits.linger_s, shield=True):
                 await self._linger()
             self._stream.socket.close()
 
-    async def _read(self, arriving: trio.MemorySendChannel[bytes]) -> None:
-        try:
-            while data := await self._stream.receive_some(_READ_BYTES):
-                await arriving.send(bytes(data))
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # the peer has reset it
-        self._peer_gone = True
+    async def _next_request(self) -> h11.Request | None:
+        """The head of the next request; None if there is none, or none is wanted any more."""
+        event = None
+        if not self.owner.closing:
+            self.owner.idle[self] = None
+            with trio.move_on_after(self._limits.idle_s) as self._idle:
+                event = await self.next_event()
+            self.owner.idle.pop(self, None)
+        return event if isinstance(event, h11.Request) else None
+
+    def _is_whole(self) -> bool:
+        """Whether a request was read and answered whole, so another one may follow."""
+        if self.http.our_state is not h11.DONE:
+            return False
+        if self.http.their_state is h11.SEND_BODY:
+            self.http.next_event()  # the end of a body that is none
+        return self.http.their_state is h11.DONE
 
     def end(self) -> None:
-        """Read no more: the connection ends with what is under way."""
-        self._reading.cancel()
+        """Wait for no further request."""
+        self._idle.cancel()
 
-    def _set_idle(self, idle: bool) -> None:
-        self._owner.idle.pop(self, None)
-        if idle:
-            self._owner.idle[self] = None
-        now_s = trio.current_time()
-        self._reading.deadline = now_s + self._limits.idle_s if idle else float("inf")
+    # -- what the peer sends ------------------------------------------------------
 
-    # -- what hypercorn's protocol asks for -----------------------------------
+    async def next_event(self) -> object:
+        """The next part of a request, of its end, or of that of the connection.  HungUp if it
+        is none, which the peer is told."""
+        while True:
+            if self.http.they_are_waiting_for_100_continue:
+                await self.write(
+                    self.http.send(h11.InformationalResponse(status_code=100, headers=[]))
+                )
+            try:
+                event = self.http.next_event()
+            except h11.RemoteProtocolError as error:
+                if self.http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+                    headers = [(b"content-length", b"0"), (b"connection", b"close")]
+                    await self.write(self.head(error.error_status_hint, headers))
+                raise HungUp from None
+            if event is not h11.NEED_DATA:
+                return event
+            await self._read()
 
-    async def _send(self, event: Event) -> None:
-        match event:
-            case RawData(data):
-                await self._write(data)
-            case Updated(idle):
-                self._set_idle(idle)
-            case Closed():
-                self.end()
+    async def _read(self) -> None:
+        data = b""
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):  # reset, or cut off
+            data = bytes(await self._stream.receive_some(_READ_BYTES))
+        self.http.receive_data(data)
+        self._peer_gone = not data
+        await self.owner.turns.take(READ_US)
 
-    def hold(self) -> None:
-        """Write the next piece together with the one that follows it: a head with its body
-        takes as long as either of them.  An answer ends with a piece, though it be empty."""
-        self._holds = True
+    async def hung_up(self) -> None:
+        """Wait until the peer has hung up."""
+        while self._has_room():
+            await self._read()
+        if not self._peer_gone:
+            await trio.sleep_forever()
 
-    async def _write(self, data: bytes) -> None:
-        if self._holds:
-            self._holds, self._held = False, data
-            return
-        held, self._held = self._held, b""
-        if held and len(data) > _WRITE_BYTES:
-            await self._write(held)  # what is large is not copied for it
-            held = b""
-        data = held + data
+    async def is_there(self) -> bool:
+        """Whether nothing says that the peer has gone."""
+        if self._has_room() and self._stream.socket.is_readable():
+            await self._read()
+        return not self._peer_gone
+
+    def _has_room(self) -> bool:
+        """Whether more may be taken in for requests to come."""
+        return not self._peer_gone and len(self.http.trailing_data[0]) < _AHEAD_BYTES
+
+    # -- what is written ------------------------------------------------------------
+
+    def head(self, status: int, headers: Iterable[Header]) -> bytes:
+        """The head of an answer."""
+        dated = [(b"date", formatdate(usegmt=True).encode()), *headers]
+        return self.http.send(h11.Response(status_code=status, headers=dated)) or b""
+
+    async def write(self, data: bytes | None) -> None:
+        """Write to the peer.  HungUp if it takes nothing."""
         if not data:
             return
-        self.lost = self.lost or self._peer_gone
-        unread = self._owner.unread
-        unread.add(self, len(data))
+        view = memoryview(data)
+        self.owner.unread.add(self, len(view))
         try:
-            async with self._writing:
-                await self._write_all(memoryview(data))
-            self.written_bytes += len(data)
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            self._peer_gone = self.lost = True
-            unread.gone(self)
-            self.end()
-
-    async def _write_all(self, view: memoryview) -> None:
-        for start in range(0, len(view), _WRITE_BYTES):
-            piece = view[start : start + _WRITE_BYTES]
-            with trio.move_on_after(self._limits.write_s) as scope:
-                await self._stream.send_all(piece)
-            if scope.cancelled_caught:
-                raise trio.BrokenResourceError("the peer takes nothing")
-            self._owner.unread.took(self, len(piece))
+            for start in range(0, len(view), _WRITE_BYTES):
+                piece = view[start : start + _WRITE_BYTES]
+                with trio.fail_after(self._limits.write_s):
+                    await self._stream.send_all(piece)
+                self.owner.unread.took(self, len(piece))
+        except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
+            self._peer_gone = True
+            self.owner.unread.gone(self)
+            raise HungUp from None
 
     def cut_off(self) -> None:
         """Write nothing more to the peer, whatever is under way."""
         self._stream.socket.close()  # whoever reads or writes is told
 
-    async def spawn_app(
-        self, app: App, _config: hypercorn.Config, scope: Any, send: Any
-    ) -> Callable[[Any], Awaitable[None]]:
-        """Start the application for a request."""
-        inbox = Inbox()
-        scope["extensions"] = {**(scope.get("extensions") or {}), WIRE: self}
-        assert self._nursery is not None
-        self._nursery.start_soon(_run, app, scope, inbox, send)
-        return inbox.put
-
-    # -- the end --------------------------------------------------------------
-
     async def _linger(self) -> None:
         """Say that nothing more is sent, and read what still comes: closing with that
         unread would reset the connection, and eat the last answer."""
-        try:
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):  # it has gone meanwhile
             if not self._peer_gone:
                 await self._stream.send_eof()
                 while await self._stream.receive_some(_READ_BYTES):
                     pass
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # it has gone meanwhile
-
-
-async def _handle(
-    protocol: H11Protocol, arrived: trio.MemoryReceiveChannel[bytes], scope: trio.CancelScope,
-    turns: Turns,
-) -> None:  # fmt: skip
-    with scope:
-        async for data in arrived:
-            await turns.take(READ_US)
-            await protocol.handle(RawData(data))
-
-
-async def _run(app: App, scope: Any, inbox: Inbox, send: Any) -> None:
-    try:
-        await app(scope, inbox.receive, send)
-    except Exception:
-        # The application's mistake ends its connection, and no other.
-        _log.exception("the application of the HTTP door failed")
-    inbox.end()
-    await send(None)
 
 
 @final
@@ -382,12 +465,8 @@ class Connections:
         self.unread = unread
         self.turns = turns
         self.limits = limits
-        self.config = hypercorn.Config()
-        self.config.h11_max_incomplete_size = limits.header_bytes
-        self.config.include_server_header = False
-        self.config.accesslog = None
-        self.config.errorlog = _log
-        self.context = WorkerContext(None)
+        self.closing = False
+        """Whether no further request is answered."""
         self.idle: dict[Connection, None] = {}
         """Those without a request; the one that is idle longest comes first."""
         self._open = 0
@@ -400,13 +479,13 @@ class Connections:
         self, listeners: list[trio.SocketListener], *,
         task_status: trio.TaskStatus[trio.CancelScope],
     ) -> None:  # fmt: skip
-        """Take connections until cancelled; those that were taken go on until
-        :meth:`close`.  Reports the scope that ends the taking."""
+        """Take connections until cancelled.  Reports the scope that ends the taking: then those
+        that were taken are given ``close_s`` for their answers."""
         async with trio.open_nursery() as taken:
             with trio.CancelScope() as taking:
                 task_status.started(taking)
                 await trio.serve_listeners(self._serve_one, listeners, handler_nursery=taken)
-            await self.context.terminated.set()
+            self.closing = True
             for connection in list(self.idle):
                 connection.end()
             with trio.move_on_after(self.limits.close_s):
@@ -417,19 +496,15 @@ class Connections:
     async def _serve_one(self, stream: trio.SocketStream) -> None:
         if self._open >= self.limits.connections and not self._make_room():
             with trio.move_on_after(self.limits.linger_s):
-                try:
+                with suppress(trio.BrokenResourceError):  # it has gone already
                     await stream.send_all(_FULL)
-                except trio.BrokenResourceError:
-                    pass  # it has gone already
             await trio.aclose_forcefully(stream)
             return
         self._open += 1
         try:
             await Connection(self, stream).run()
-        except OSError:
-            pass  # the peer had gone before it could be asked for its address
         except Exception:
-            # Whatever a peer makes hypercorn or h11 raise ends its own connection only.
+            # Whatever a peer makes h11 raise ends its own connection only.
             _log.exception("a connection of the HTTP door has failed")
         finally:
             self._open -= 1

@@ -26,7 +26,7 @@ from ...core.durations import Durations
 from ...core.errors import EnvServeError
 from ...core.pages import RunningPage
 from ...core.status import ServerStats
-from .exchange import Exchange
+from .connections import Exchange
 from .limits import HttpLimits
 from .page import HEADERS, PAGE
 from .problems import LATER, Problem
@@ -102,8 +102,6 @@ class Live:
             seen, view = self._number, self._view
             await exchange.take_turn(VIEW_US)
             await exchange.send_piece(view, more=True)
-            if exchange.lost:
-                return  # it is cut off: nothing more arrives
         await exchange.send_piece(b"", more=False)
 
     async def run(self) -> None:

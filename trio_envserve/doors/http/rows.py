@@ -58,7 +58,7 @@ from ...envs.responses import not_heeded, response_of_messages, sampling_args_of
 from ..bounds import Bound
 from .answers import encoded, problem_for, refuse
 from .bodies import JSON, Codec, accepted, body_type
-from .exchange import Exchange
+from .connections import Exchange
 from .keys import HEADER, Identity, KeyedCalls, Named, body_digest, read_query
 from .limits import HttpLimits
 from .problems import Problem
