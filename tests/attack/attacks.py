@@ -810,7 +810,7 @@ def unasked(rng: random.Random, welcome: Welcome) -> bytes:
     answers: tuple[Message, ...] = (
         messages.Synced(session, number, [], {}), messages.Cancelled(session, number, True),
         messages.Synced(session, number, [0, number], {"workers": None}),
-        messages.Refused(session, number, "queue-full", "", 0.0), messages.Error(1, "x", "y"),
+        messages.Refused(session, number, "queue-full", "", 0.0, b""), messages.Error(1, "x", "y"),
         messages.Notes(session, [0, number + 1], [b"x"]),
         messages.Welcome(2, session, session, session, 1, 1, {}),
     )
@@ -834,7 +834,7 @@ def outcomes(c: Connection, draw: Draw) -> Steps:
 def refusals(c: Connection) -> Steps:
     for number in range(1600):
         delay_s, sequence = c.rng.choice((0.0, 0.0, 1e11)), number % 16
-        yield said(messages.Refused(c.welcome.session, sequence, "queue-full", "no", delay_s))
+        yield said(messages.Refused(c.welcome.session, sequence, "queue-full", "no", delay_s, b""))
         yield 0.0 if sequence else 0.005
     yield 0.5
 

@@ -26,12 +26,14 @@ class Held:
             self.refuse(call)
 
     def refuse(self, call: Call) -> None:
-        self.calls.step(call, CallInput.KEY_HELD, 0.0, (0.0, "keys-full"))
+        assert call.key is not None
+        namespace = call.key.name.namespace
+        self.calls.step(call, CallInput.HOLD, 0.0, (0.0, namespace, "keys-full"))
 
     def turn(self, *has_room: bytes) -> list[bytes]:
         """The namespaces of those that are tried again; where there is no room they are
         refused again."""
-        due = self.calls.due(1.0)
+        due = self.calls.held.due(1.0)
         for call in due:
             self.calls.step(call, CallInput.DUE, 1.0)
         tried = [call.key.name.namespace for call in due if call.key is not None]
@@ -74,4 +76,4 @@ def test_nothing_is_known_of_namespaces_of_which_nothing_is_held():
         held.add(b"%d" % number)
     held.turn(*(b"%d" % number for number in range(10)))
     assert held.turn() == []
-    assert not held.calls._retries_for_keys._lines
+    assert not held.calls.held._lines

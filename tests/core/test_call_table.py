@@ -11,6 +11,7 @@ from trio_envserve.core.call_queue import BURST
 from trio_envserve.core.call_table import TABLE, CallAction, CallInput, Calls, Effects
 from trio_envserve.core.calls import Call, ClientSession, Reply, Stage, info
 from trio_envserve.core.client_inputs import CallSubmitted, OutcomeReceived
+from trio_envserve.core.client_messages import SESSION_FULL
 from trio_envserve.core.limits import ClientLimits
 from trio_envserve.core.messages import Request
 from trio_envserve.core.terms import Status, Verdict
@@ -43,8 +44,8 @@ def made(stage: Stage, **options: Any) -> tuple[Calls, ClientSession, Call]:
 
 def argument(input: CallInput, session: ClientSession) -> Any:
     return {
-        CallInput.SEND: session, CallInput.MISSING: 1, CallInput.HOLD: 3.0,
-        CallInput.KEY_HELD: (3.0, "keys-full"),
+        CallInput.SEND: session, CallInput.MISSING: 1,
+        CallInput.HOLD: (3.0, SESSION_FULL, "queue-full"),
         CallInput.REFUSED: REFUSED, CallInput.OUTCOME: reply(),
         CallInput.LIMIT: lambda now_s: REFUSED, CallInput.CANCELLED: False,
         CallInput.PROVEN: True, CallInput.UNPROVEN: True, CallInput.SETTLED: True,
@@ -80,7 +81,6 @@ EXPECTED: dict[CallInput, tuple[Any, ...]] = {
     CallInput.SEND: (TRANSMITTED, None, None, None),
     CallInput.MISSING: (None, TRANSMITTED, EXPIRED, ANSWERED),
     CallInput.HOLD: (None, SENT, EXPIRED, ANSWERED),
-    CallInput.KEY_HELD: (None, SENT, EXPIRED, ANSWERED),
     CallInput.DUE: (None, TRANSMITTED, None, None),
     CallInput.REFUSED: (UNSENT, FAILED, FAILED, ANSWERED),
     CallInput.STOPPING: (None, LATER, LATER, ANSWERED),
@@ -107,7 +107,7 @@ CELLS = [
 def test_every_input_in_every_stage(stage, input, expected):
     calls, session, call = made(stage)
     if input is CallInput.DUE and stage is Stage.SENT:
-        calls.step(call, CallInput.HOLD, 0.0, 0.0)
+        calls.step(call, CallInput.HOLD, 0.0, (0.0, SESSION_FULL, "queue-full"))
     if expected is None:
         with pytest.raises(AssertionError, match="cannot reach"):
             calls.step(call, input, 0.0, argument(input, session))
@@ -115,7 +115,7 @@ def test_every_input_in_every_stage(stage, input, expected):
         return
     after, do = expected
     assert dos(calls.step(call, input, 0.0, argument(input, session))) == do
-    records = (calls.live, calls.queue, calls.timed, calls.held)
+    records = (calls.live, calls.queue, calls.timed, dict.fromkeys(calls.held))
     if after is GONE:
         assert records == ({}, {}, {}, {})
         assert session.calls == {}
@@ -123,9 +123,8 @@ def test_every_input_in_every_stage(stage, input, expected):
         return
     assert call.stage is after
     assert (call.number in calls.queue) == (after is Stage.QUEUED) == (call.session is None)
-    held = input in (CallInput.HOLD, CallInput.KEY_HELD) and after is Stage.SENT
-    assert (call.number in calls.held) == held
-    assert (call.number in calls.no_room) == (held and input is CallInput.HOLD)
+    held = input is CallInput.HOLD and after is Stage.SENT
+    assert (call.number in calls.held) == calls.held.stops_all == held
     assert list(session.calls.values()) == ([] if after is Stage.QUEUED else [call])
 
 
@@ -201,7 +200,7 @@ def test_g9_an_expired_call_asks_with_each_ping_and_ends_without_an_answer():
 def test_limit_that_the_server_does_not_know_is_asked_about_at_once(limit_s, held):
     calls, _, call = made(Stage.SENT, limit_s=limit_s)
     if held:
-        calls.step(call, CallInput.HOLD, 0.0, 3.0)
+        calls.step(call, CallInput.HOLD, 0.0, (3.0, SESSION_FULL, "queue-full"))
     assert dos(calls.step(call, CallInput.LIMIT, 0.0)) == [CallAction.ASK]
 
 

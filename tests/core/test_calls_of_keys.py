@@ -150,7 +150,7 @@ def test_a_refusal_for_now_that_came_late_cancelled_work_whose_call_had_left():
     pair.now_s += 10.0
     pair.client_takes(ClientTick(pair.now_s))
     assert pair.client.calls.live[0].stage is Stage.LEFT
-    pair.hear(messages.Refused(pair.session.id, 0, "queue-full", "x", 0.5))
+    pair.hear(messages.Refused(pair.session.id, 0, "queue-full", "x", 0.5, b""))
     pair.client_takes(ClientTick(pair.now_s + 0.1))  # before the server knows of the limit
     pair.advance(3.0)
     assert len(pair.runs) == 1
@@ -354,7 +354,9 @@ def test_a_request_that_was_to_leave_and_did_not_arrive_was_not_sent_again(how: 
     with pair.losing(messages.Request):
         pair.connect()
         if how == "refused for now":
-            pair.hear(messages.Refused(pair.session.id, 0, "journal", "it is behind", 2.5))
+            pair.hear(
+                messages.Refused(pair.session.id, 0, "journal", "it is behind", 2.5, b"default")
+            )
             pair.advance(2.0)
             assert list(pair.client.calls.live) == [0]
     assert not goes_on(pair)
@@ -472,7 +474,7 @@ def test_an_error_named_the_refusal_of_a_server_that_was_lost_since():
     submit(pair, b"first")
     submit(pair, b"second", limit_s=10.0, rerun=True)
     pair.advance(1.0)
-    (held,) = pair.client.calls.held.values()
+    (held,) = pair.client.calls.held
     assert held.held_as == "keys-full"
     pair.restart(proven=True)
     pair.client.take(Disconnected(pair.now_s, "gone"))

@@ -418,7 +418,7 @@ def test_a_refusal_for_now_that_comes_after_the_limit_holds_up_nothing():
     pair.router._deadlines.clear()
     pair.advance(2.5)
     assert pair.client.calls.live[0].stage is Stage.EXPIRED
-    pair.hear(messages.Refused(pair.session.id, 0, "queue-full", "", 0.1))
+    pair.hear(messages.Refused(pair.session.id, 0, "queue-full", "", 0.1, b""))
     assert requests_after(pair, 1.0) == 0
     pair.submit()
     assert len(pair.runs) == 2

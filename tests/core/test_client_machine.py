@@ -215,11 +215,14 @@ class ClientMachine(RuleBasedStateMachine):
         probe = data.draw(st.integers(max(0, self.probe - 2), self.probe))
         self.say(messages.Synced(session, probe, missing, status))
 
-    @rule(data=st.data(), code=st.sampled_from(("conflict", "finished", "window", "refused")))
-    def refused(self, data, code):
+    @rule(
+        data=st.data(), code=st.sampled_from(("conflict", "finished", "window", "refused")),
+        full=st.sampled_from((None, b"", b"default", b"other")),
+    )  # fmt: skip
+    def refused(self, data, code, full):
         session, sequence = self.draw_id(data)
         delay_s = 0.2 if code == "window" else None
-        self.say(messages.Refused(session, sequence, code, "no", delay_s))
+        self.say(messages.Refused(session, sequence, code, "no", delay_s, full))
 
     @rule(
         data=st.data(), gone=st.booleans(), epoch=st.sampled_from(EPOCHS), settled=st.booleans()

@@ -832,23 +832,23 @@ def held_calls(count: int, *, no_room: int = 0) -> Calls:
         call = calls.new(CallSubmitted(number, b"body", 0.0))
         calls.step(call, CallInput.SEND, 0.0, session)
         if number >= count - no_room:
-            calls.step(call, CallInput.HOLD, 0.0, 1.0)
+            calls.step(call, CallInput.HOLD, 0.0, (1.0, b"", "queue-full"))
         else:
-            calls.step(call, CallInput.KEY_HELD, 0.0, (0.0, "keys-full"))
+            calls.step(call, CallInput.HOLD, 0.0, (0.0, b"default", "keys-full"))
     return calls
 
 
 def test_a_call_for_which_there_was_no_room_once_waited_behind_all_that_wait_for_keys():
-    assert held_calls(500, no_room=1).due(1.0)[0].number == 499
+    assert held_calls(500, no_room=1).held.due(1.0)[0].number == 499
 
 
 def test_every_call_refused_for_its_key_has_its_turn_within_a_round():
     calls, tried = held_calls(300), set()
     for _ in range(256):
-        for call in calls.due(1.0):
+        for call in calls.held.due(1.0):
             tried.add(call.number)
             calls.step(call, CallInput.DUE, 1.0)
-            calls.step(call, CallInput.KEY_HELD, 1.0, (1.0, "keys-full"))
+            calls.step(call, CallInput.HOLD, 1.0, (1.0, b"default", "keys-full"))
     assert len(tried) == 300
 
 

@@ -2,30 +2,33 @@
 
 Theory of operation
 -------------------
-Some refusals for now say something of one key only: it has no room, or is crowded.  Calls
-that are refused so may stay so for long, and must not hold up others.  So they are tried
-again apart from the rest, one namespace after the other.  And those that wait for keys leave
-a part of the window free: else a window full of them would keep back what makes room for
-them, too.
+A refusal for now names the account that is full: that of the session, a namespace of keys, or
+none.  The calls of an account are tried again in a line of their own, and the lines take turns:
+else many calls for which there is no room would hold up those of another account.  While a call
+waits for room that any request needs, nothing new is sent.
+
+Calls that wait for keys may be refused, or run, for very long.  They leave a part of the window
+free: else a window full of them would keep back what makes room for them.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterator
+from typing import TypeAlias
 
 from .calls import Call, ClientSession
+from .client_messages import SESSION_FULL
 
 BURST = 64
 """Calls refused for now that are tried again at once, to begin with."""
 
-FOR_KEYS = frozenset(
-    {"keys-full", "key-queue-full", "commands-full", "early", "key-crowded", "journal"}
-)
-"""The codes of refusals for now that say nothing of other requests."""
-
 _ROUND = 256
-"""Of calls refused for their keys so many, or fewer, tries are a round: about a minute."""
+"""Number of tries after which each call of a line had its turn, however often all are refused:
+about a minute."""
+
+Full: TypeAlias = "bytes | None"
+"""The account that a refusal names: a namespace, :data:`.SESSION_FULL`, or None for none."""
 
 
 class CallQueue(OrderedDict[int, Call]):
@@ -37,75 +40,93 @@ class CallQueue(OrderedDict[int, Call]):
         """Those of them that wait for no key."""
 
     def put(self, call: Call) -> None:
-        """It is the last."""
+        """Add a call at the end."""
         self[call.number] = call
         if not call.waits_for_key:
             self._others[call.number] = call
 
     def take(self, call: Call) -> None:
-        """It waits here no more."""
+        """Remove a call."""
         del self[call.number]
         self._others.pop(call.number, None)
 
     def first(self, session: ClientSession) -> Call | None:
-        """Which call is to be sent next in this session, if there is room for one."""
+        """The call to be sent next in this session; None if there is no room for one."""
         enough = session.waiting_for_keys >= session.most_waiting_for_keys
         return next(iter((self._others if enough else self).values()), None)
 
 
-class Retries:
-    """How many of the calls that were refused for now are tried again at once."""
+class HeldCalls:
+    """The calls that were refused for now, in a line for each account that is full."""
 
-    def __init__(self, round: float = float("inf")) -> None:
-        self._round = round
-        """After so many tries every call has had its turn, however often it is refused."""
+    def __init__(self) -> None:
+        self._lines: OrderedDict[Full, _Line] = OrderedDict()
+        """Lines that hold something; the first one has the next turn."""
+        self._of: dict[int, Full] = {}
+        """The account in whose line each call is, by number."""
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def __iter__(self) -> Iterator[Call]:
+        for line in self._lines.values():
+            yield from line.calls.values()
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._of
+
+    @property
+    def stops_all(self) -> bool:
+        """Whether a call waits for room that any request needs."""
+        return SESSION_FULL in self._lines
+
+    def put(self, call: Call, full: Full, until_s: float) -> None:
+        """Hold back a call of this account until then."""
+        self.drop(call)
+        call.held_until_s = until_s
+        line = self._lines.setdefault(full, _Line())
+        line.calls[call.number] = call
+        line.refused = True
+        self._of[call.number] = full
+
+    def drop(self, call: Call) -> None:
+        """Hold back a call no more, if it was."""
+        if call.number not in self._of:
+            return
+        full = self._of.pop(call.number)
+        line = self._lines[full]
+        del line.calls[call.number]
+        if not line.calls:
+            del self._lines[full]
+
+    def due(self, now_s: float) -> list[Call]:
+        """Some of the calls that are to be tried again now: those that stop all others, and of
+        one account after the other, until they are enough for one time."""
+        due: list[Call] = []
+        for full, line in sorted(self._lines.items(), key=lambda each: each[0] != SESSION_FULL):
+            if len(due) < BURST and (found := line.due(now_s)):
+                due += found
+                self._lines.move_to_end(full)
+        return due
+
+
+class _Line:
+    """The calls of one account that are held back."""
+
+    def __init__(self) -> None:
+        self.calls: dict[int, Call] = {}
         self.burst = BURST
+        """Number of calls that are tried again at once."""
         self.refused = False
         """Whether one was refused since the last ones were tried."""
 
-    def due(self, held: Iterable[Call], now_s: float) -> list[Call]:
-        """Some of those that are due: twice as many as last time if none was refused
-        since, else half as many."""
-        held = list(held)
-        least = max(1, int(len(held) / self._round))
+    def due(self, now_s: float) -> list[Call]:
+        """Some of the calls that are due: twice as many as last time if none was refused since,
+        else half as many."""
+        least = max(1, len(self.calls) // _ROUND)
         self.burst = max(least, self.burst // 2) if self.refused else self.burst * 2
         self.refused = False
-        due = [call for call in held if call.held_until_s <= now_s][: self.burst]
-        if len(due) == len(held):
+        due = [call for call in self.calls.values() if call.held_until_s <= now_s][: self.burst]
+        if len(due) == len(self.calls):
             self.burst = BURST
         return due
-
-
-class RetriesForKeys:
-    """The same of calls that were refused for their keys.  Each namespace has room of its own
-    with the server: so each has a line of its own, too, and they take turns.  Else many calls
-    for which there is no room would hold up those of another namespace."""
-
-    def __init__(self) -> None:
-        self._lines: OrderedDict[bytes, Retries] = OrderedDict()
-        """By namespace; the next turn is that of the first.  Those that hold nothing have none."""
-
-    def of(self, call: Call) -> Retries:
-        """Those of its namespace."""
-        return self._lines.setdefault(_namespace(call), Retries(_ROUND))
-
-    def due(self, held: Iterable[Call], now_s: float) -> list[Call]:
-        """Some of those that are due: of one namespace after the other, until they are enough
-        for one time."""
-        by_namespace: dict[bytes, list[Call]] = {}
-        for call in held:
-            by_namespace.setdefault(_namespace(call), []).append(call)
-            self.of(call)
-        due: list[Call] = []
-        for namespace, retries in list(self._lines.items()):
-            mine = by_namespace.get(namespace)
-            if mine is None:
-                del self._lines[namespace]
-            elif len(due) < BURST and (found := retries.due(mine, now_s)):
-                due += found
-                self._lines.move_to_end(namespace)
-        return due
-
-
-def _namespace(call: Call) -> bytes:
-    return call.key.name.namespace if call.key is not None else b""

@@ -29,7 +29,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from . import messages
-from .call_queue import CallQueue, Retries, RetriesForKeys
+from .call_queue import CallQueue, Full, HeldCalls
 from .calls import (
     Call,
     ClientSession,
@@ -57,7 +57,6 @@ class CallInput(enum.Enum):
     SEND = "a session has room for it"
     MISSING = "the server has never seen it"
     HOLD = "refused for now"
-    KEY_HELD = "refused for now, for its key"
     DUE = "tried again after a refusal for now"
     REFUSED = "refused for good"
     STOPPING = "it did not run, and the server stops"
@@ -112,11 +111,7 @@ class Calls:
         self.timed: dict[int, Call] = {}
         """Those that may end by the clock while the server is well: with a limit of
         their own, or expired."""
-        self.held: dict[int, Call] = {}
-        """Calls that were refused for now, in the order of their refusals."""
-        self.no_room: set[int] = set()
-        """Those of them for which there was no room for any request: so long nothing else
-        is sent.  Who waits for room for its key holds up nobody."""
+        self.held = HeldCalls()
         self.retransmitted = 0
         self.reissued = 0
         self.asking: Counter[KeyName] = Counter()
@@ -126,8 +121,6 @@ class Calls:
         calls leaves them, if nothing has answered it."""
         self.probe = 0
         """Number of the last probe that was sent."""
-        self._retries = Retries()
-        self._retries_for_keys = RetriesForKeys()
 
     def new(self, asked: CallSubmitted) -> Call:
         """A new call, at the end of the queue."""
@@ -156,7 +149,7 @@ class Calls:
         """One input to one call: look up the cell, do it, say what follows.
 
         ``call``: None if it is gone.  ``arg``: the session for SEND, the probe that was
-        answered for MISSING, until when to wait for HOLD, for KEY_HELD that and the code, a
+        answered for MISSING, for HOLD until when, the account that is full, and the code, a
         :class:`Reply` for OUTCOME, the error for REFUSED, an :data:`Unsent` for LIMIT, whether
         it was started for CANCELLED, None if it was never seen.
         """
@@ -175,15 +168,6 @@ class Calls:
         call.stage = Stage.QUEUED
         self.live[call.number] = call
         self.queue.put(call)
-
-    def due(self, now_s: float) -> list[Call]:
-        """Some of the calls that were refused for now and are due.  Those that hold up
-        others do not wait for those that do not."""
-        held, no_room = self.held, self.no_room
-        for_keys = [call for number, call in held.items() if number not in no_room]
-        of_all = [call for number, call in held.items() if number in no_room]
-        due = self._retries.due(of_all, now_s)
-        return due + self._retries_for_keys.due(for_keys, now_s)
 
     def was_late(self, late_s: float) -> None:
         """The loop was late: answers to cancels get that time back."""
@@ -236,33 +220,16 @@ def _retransmit(calls: Calls, call: Call, now_s: float, probe: int) -> Effects:
     return ((CallAction.TRANSMIT, call),)
 
 
-def _hold(calls: Calls, call: Call, now_s: float, until_s: float) -> Effects:
-    calls.no_room.add(call.number)
-    return _hold_back(calls, call, until_s, calls._retries)
-
-
-def _hold_for_key(calls: Calls, call: Call, now_s: float, arg: tuple[float, str]) -> Effects:
-    until_s, call.held_as = arg
-    return _hold_back(calls, call, until_s, calls._retries_for_keys.of(call))
-
-
-def _hold_back(calls: Calls, call: Call, until_s: float, retries: Retries) -> Effects:
-    call.held_until_s = until_s
-    calls.held[call.number] = call
-    retries.refused = True
+def _hold(calls: Calls, call: Call, now_s: float, arg: tuple[float, Full, str]) -> Effects:
+    until_s, full, call.held_as = arg
+    calls.held.put(call, full, until_s)
     return ()
 
 
 def _retry(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
-    _release(calls, call)
+    calls.held.drop(call)
     call.held_as = ""
     return ((CallAction.TRANSMIT, call),)
-
-
-def _release(calls: Calls, call: Call) -> None:
-    """It is held no more, if it was."""
-    calls.held.pop(call.number, None)
-    calls.no_room.discard(call.number)
 
 
 def _answer(calls: Calls, call: Call, now_s: float, reply: Reply) -> Effects:
@@ -272,8 +239,7 @@ def _answer(calls: Calls, call: Call, now_s: float, reply: Reply) -> Effects:
         return _fail(calls, call, now_s, error)  # which tells the truth about the lost session, too
     if call.alone:
         return _end(calls, call, CallAction.TELL_SOON)
-    if calls.held:
-        _release(calls, call)
+    calls.held.drop(call)
     return ((CallAction.ANSWER, (call, reply)),)
 
 
@@ -313,7 +279,7 @@ def _expire(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
     call.stays = _may_stay(call)
     call.stage = Stage.LEFT if call.stays else Stage.EXPIRED
     calls.timed[call.number] = call
-    _release(calls, call)
+    calls.held.drop(call)
     limits = calls.limits
     call.cancel_until_s = now_s + limits.cancel_answer_s
     call.held_until_s = now_s
@@ -467,8 +433,7 @@ def _leave_session(calls: Calls, call: Call) -> None:
     del session.calls[call.sequence]
     session.leaving.pop(call.sequence, None)
     session.waiting_for_keys -= call.waits_for_key
-    if calls.held:
-        _release(calls, call)
+    calls.held.drop(call)
     session.unflushed.append(call.sequence)
 
 
@@ -482,7 +447,6 @@ TABLE: dict[CallInput, dict[Stage, Cell]] = {
         (CallInput.SEND,      _send,         _never,        _never,          _never,      _never),
         (CallInput.MISSING,   _never,        _retransmit,   _ignore,         _lose_unseen, _ignore),
         (CallInput.HOLD,      _never,        _hold,         _ignore,         _ignore,     _ignore),
-        (CallInput.KEY_HELD,  _never,        _hold_for_key, _ignore,         _ignore,     _ignore),
         (CallInput.DUE,       _never,        _retry,        _never,          _never,      _never),
         (CallInput.REFUSED,   _fail,         _refuse,       _refuse,         _refuse,     _ignore),
         (CallInput.STOPPING,  _never,        _defer,        _defer,          _lose_left,  _ignore),

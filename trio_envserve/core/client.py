@@ -32,7 +32,6 @@ from typing import Any, assert_never
 
 from . import client_inputs as inputs
 from . import error_records, messages
-from .call_queue import FOR_KEYS
 from .call_table import CallAction, CallInput, Calls
 from .calls import (
     Call,
@@ -284,10 +283,7 @@ class ClientCore:
         call = self.sessions.call(message.session, message.sequence)
         if message.delay_s is not None:
             until_s = now_s + message.delay_s
-            if message.code in FOR_KEYS:
-                self._step(call, CallInput.KEY_HELD, now_s, (until_s, message.code))
-            else:
-                self._step(call, CallInput.HOLD, now_s, until_s)
+            self._step(call, CallInput.HOLD, now_s, (until_s, message.full, message.code))
             return
         self._step(call, CallInput.REFUSED, now_s, refused(message.code, message.text))
 
@@ -393,7 +389,7 @@ class ClientCore:
                 limit_s = self.link.limit_s(call.asked_s, now_s, again=bool(self.sessions.opened))
             passed = now_s - call.asked_s >= limit_s
             self._step(call, CallInput.LIMIT if passed else CallInput.TIME, now_s, self._unsent)
-        for call in calls.due(now_s):
+        for call in calls.held.due(now_s):
             self._step(call, CallInput.DUE, now_s)
         if self.link.leave(now_s):
             self._report("warning", "nothing is answered on this connection; making a new one")
@@ -414,7 +410,7 @@ class ClientCore:
             return
         if not self.pings.known or now_s > self._scan_at_s + self.limits.late_s:
             return  # to the sync that was sent on connecting, or that comes first after a sleep
-        if self.link.server_is(ServerStatus.STOPPING) or self.calls.no_room:
+        if self.link.server_is(ServerStatus.STOPPING) or self.calls.held.stops_all:
             return  # there is no room for what it was asked already
         self._flush_due(now_s + self._company_s)
         while queue:

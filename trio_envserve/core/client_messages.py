@@ -6,7 +6,7 @@ annotation with a checker and the CDDL of the field.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from .fields import (
     Act,
@@ -201,15 +201,23 @@ class Synced(NamedTuple):
     server: Record
 
 
+SESSION_FULL: Final = b""
+"""The account in :class:`Refused` if no request of its session has room."""
+
+
 class Refused(NamedTuple):
     """A request was not taken.  With ``delay_s``: for now, try again then.
-    Without: for good.  Nothing has run for this transmission."""
+    Without: for good.  Nothing has run for this transmission.
+
+    ``full``, for now: the account that has no room.  A namespace; empty: that of the session,
+    and no request has room; null: none, other requests may have room."""
 
     session: Id
     sequence: Uint
     code: Text
     text: Text
     delay_s: Seconds
+    full: Name = None
 
 
 class Unknown(NamedTuple):

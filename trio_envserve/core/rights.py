@@ -24,6 +24,7 @@ import dataclasses
 from typing import Any, Final, final
 
 from . import messages
+from .client_messages import SESSION_FULL
 from .key_records import KeyAct
 from .limits import PROTOCOL_VERSION
 from .requests import Owner
@@ -138,8 +139,9 @@ class Rights:
             return None
         text = f"the key {right.name} has its share, {most} unfinished requests"
         return messages.Refused(
-            message.session, message.sequence, "busy", text, sessions.limits.retry_delay_s
-        )
+            message.session, message.sequence, "busy", text, sessions.limits.retry_delay_s,
+            SESSION_FULL,
+        )  # fmt: skip
 
 
 def _session(message: messages.Message, sessions: Sessions[Any]) -> Session[Any] | None:

@@ -38,6 +38,7 @@ from . import error_records, messages, outcomes
 from .account import Account, Accounts
 from .archive import Archive, Archived, Packed, fits, pack
 from .calls import grant
+from .client_messages import SESSION_FULL
 from .clock import AwakeClock
 from .dispatches import Dispatches
 from .endings import ENDINGS, OTHER_CODE
@@ -94,50 +95,59 @@ class WorkInput(enum.Enum):
     __hash__ = object.__hash__  # they are looked up with each step, and Enum's own is slow
 
 
-class Refusal(enum.Enum):
-    """Why a request is not taken: code, text, and whether it is for now."""
+class Full(enum.Enum):
+    """The account that is full where a request is refused for now."""
 
-    CONFLICT = "conflict", "this id was used for a request with another payload", False
-    SPENT = "finished", "this id is finished; its outcome is forgotten", False
-    WINDOW = "window", "the session's window is full", True
-    FULL = "queue-full", "the server's queue is full", True
-    KEY_CONFLICT = "key-conflict", "the key was used for another input", False
+    NONE = "no account: other requests may have room"
+    SESSION = "that of the session: no request has room"
+    NAMESPACE = "that of the namespace"
+
+
+class Refusal(enum.Enum):
+    """Why a request is not taken: code, text, and the account that is full; None: for good."""
+
+    CONFLICT = "conflict", "this id was used for a request with another payload", None
+    SPENT = "finished", "this id is finished; its outcome is forgotten", None
+    WINDOW = "window", "the session's window is full", Full.SESSION
+    FULL = "queue-full", "the server's queue is full", Full.SESSION
+    NO_KEY = "refused", "this cannot be a key", None
+    KEY_CONFLICT = "key-conflict", "the key was used for another input", None
     UNKNOWN_KEY = (
         "unknown-key",
         "nothing is known under this key: no request came, or its outcome is forgotten",
-        False,
+        None,
     )
     NO_CONSENT = (
         "server-lost",
         "the server that had the request is gone; a further execution needs rerun=True",
-        False,
+        None,
     )
     NONE_LEFT = (
         "server-lost",
         "the server that had the request is gone; its executions are used up, those counted that "
         "may have been started",
-        False,
+        None,
     )
-    REPEATED = "unknown-key", "it has no id of its own, and may have been carried out before", False
-    KEYS_FULL = "keys-full", "for now: there is no room for new keys", True
-    ARCHIVE_FULL = "keys-full", "for now: there is no room for another key", True
+    REPEATED = "unknown-key", "it has no id of its own, and may have been carried out before", None
+    KEYS_FULL = "keys-full", "for now: there is no room for new keys", Full.NAMESPACE
+    ARCHIVE_FULL = "keys-full", "for now: there is no room for another key", Full.NAMESPACE
     KEY_QUEUE_FULL = (
         "key-queue-full",
         "for now: there is no room for the work of another key",
-        True,
+        Full.NAMESPACE,
     )
     EARLY = (
         "early",
         "for now: no worker has said yet whether what may have run may run again",
-        True,
+        Full.NONE,
     )
     COMMANDS_FULL = (
         "commands-full",
         "for now: too many commands with ids of their own are remembered",
-        True,
+        Full.NAMESPACE,
     )
-    UNSAVED = "journal", "for now: the journal cannot save it", True
-    CROWDED = "key-crowded", "for now: too many requests wait for this key", True
+    UNSAVED = "journal", "for now: the journal cannot save it", Full.NAMESPACE
+    CROWDED = "key-crowded", "for now: too many requests wait for this key", Full.NAMESPACE
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -506,18 +516,14 @@ class Works:
             self.accounts.place(session.account, +1)
 
     def refuse(
-        self, session: Session[Ticket], sequence: int, why: Refusal, asker: Route | None = None
-    ) -> None:
-        """Refuse a transmission, as if it had not come; who sent it is told."""
-        code, text, for_now = why.value
-        self._refuse(session, sequence, code, text, for_now=for_now, asker=asker)
-
-    def _refuse(
-        self, session: Session[Ticket], sequence: int, code: str, text: str, *, for_now: bool,
-        asker: Route | None = None,
+        self, session: Session[Ticket], sequence: int, why: Refusal, asker: Route | None = None,
+        *, text: str = "", namespace: bytes = b"",
     ) -> None:  # fmt: skip
-        delay_s = self.limits.retry_delay_s if for_now else None
-        refused = messages.Refused(session.id, sequence, code, text, delay_s)
+        """Refuse a transmission, as if it had not come; its sender is told."""
+        code, known, full = why.value
+        delay_s = None if full is None else self.limits.retry_delay_s
+        account = {Full.SESSION: SESSION_FULL, Full.NAMESPACE: namespace}.get(full)
+        refused = messages.Refused(session.id, sequence, code, text or known, delay_s, account)
         self.out.append(ToClient(asker or session.route, refused))
 
     # -- requests with keys ------------------------------------------------------------
@@ -532,16 +538,14 @@ class Works:
             if refusal is None:
                 refusal = self._ask_work(ticket, asked, ask, work)
         except ProtocolError as error:  # what cannot be a key
-            self._refuse(session, sequence, "refused", str(error), for_now=False)
+            self.refuse(session, sequence, Refusal.NO_KEY, text=str(error))
             return None
         if work is not None and work.state is _W.ARCHIVED:
             self._read_or_rest(work)
         if refusal is None:
             return ticket
-        if refusal is Refusal.UNSAVED:
-            self._refuse_unsaved(ticket)
-        else:
-            self.refuse(session, sequence, refusal)
+        text = self._unsaved() if refusal is Refusal.UNSAVED else ""
+        self.refuse(session, sequence, refusal, text=text, namespace=asked.name.namespace)
         return None
 
     def _ask_work(
@@ -613,13 +617,11 @@ class Works:
             return asked.act is KeyAct.ATTACH
         return self.journal.is_safe(work.outcome.shared.after)
 
-    def _refuse_unsaved(self, ticket: Ticket) -> None:
+    def _unsaved(self) -> str:
         behind = (
             "the server ends" if self.is_flushing else "what came before is not on the disk yet"
         )
-        why = self.journal.failed or behind
-        text = f"for now: the journal cannot save it: {why}"
-        self._refuse(ticket.session, ticket.sequence, "journal", text, for_now=True)
+        return f"for now: the journal cannot save it: {self.journal.failed or behind}"
 
     # -- cells: tickets ---------------------------------------------------------------
 

@@ -571,7 +571,8 @@ def calls_cancelled_together_are_as_one(patch: Patches) -> None:
             cancel(self, given)
             return
         for call in calls:
-            for records in (self.calls.live, self.calls.queue, self.calls.timed, self.calls.held):
+            self.calls.held.drop(call)
+            for records in (self.calls.live, self.calls.queue, self.calls.timed):
                 records.pop(call.number, None)
 
 
@@ -580,10 +581,8 @@ def a_refusal_is_of_all_that_was_sent(patch: Patches) -> None:
     """If one request is refused for now, all that are under way are asked for anew."""
 
     @patch.around_cell(call_table.TABLE[CallInput.HOLD], Stage.SENT)
-    def all_anew(
-        hold: Any, calls: Any, call: Any, now_s: float, until_s: float
-    ) -> call_table.Effects:
-        effects = [*hold(calls, call, now_s, until_s)]
+    def all_anew(hold: Any, calls: Any, call: Any, now_s: float, arg: Any) -> call_table.Effects:
+        effects = [*hold(calls, call, now_s, arg)]
         for each in list(call.session.calls.values()):
             if each.stage is Stage.SENT and each.number not in calls.held:
                 effects += call_table._requeue(calls, each)
