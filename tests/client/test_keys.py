@@ -23,7 +23,7 @@ from trio_envserve import (
     ServerLimits,
     UnknownKey,
 )
-from trio_envserve.client.keys import release
+from trio_envserve.client.shell import release
 from trio_envserve.core.limits import WireLimits
 
 

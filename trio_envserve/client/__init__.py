@@ -3,12 +3,11 @@
 The client for asyncio is in ``aio``, and is imported by who needs it.
 """
 
-from .keys import KeyEnded
 from .opening import open_client
 from .options import CallOptions
 from .outcome import Outcome
 from .plain import PlainClient
-from .shell import Arrays, Client
+from .shell import Arrays, Client, KeyEnded
 
 __all__ = [
     "Arrays",

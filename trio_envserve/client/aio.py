@@ -25,12 +25,10 @@ from ..core.terms import SentBody
 from ..core.values import EncodingError, NotHere, TooMuchWork
 from ..net import DEFAULT_TRANSPORT, Transport
 from ..net.keypairs import ClientCurve
-from .keys import KeyEnded
-from .many import check_in_flight
 from .opening import open_client, wire_of
 from .options import DEFAULT_NAMESPACE, Asked, CallOptions, checked
 from .outcome import Outcome
-from .shell import Arrays, Client
+from .shell import Arrays, Client, KeyEnded, check_in_flight
 from .thread import AT_ONCE, ClientThread, Job, counters, encode, health
 
 T = TypeVar("T")

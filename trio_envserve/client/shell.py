@@ -9,24 +9,45 @@ it: the bookkeeping is synchronous and comes before the next await.
 
 An outcome is received when the caller's task has decoded it.  Only then does the
 client acknowledge it.
+
+Many calls (:meth:`Client.run_many`) have one task together: one of its own would cost a call
+more than all the rest of it.  This *feeder* submits calls while fewer than ``in_flight`` are
+under way or have ended and were not taken.  The task that iterates decodes an outcome as it
+takes it; only then is it received.  An input or an outcome that takes long to encode or decode
+gets a task after all, so that it holds up nobody; but only a few outcomes are decoded before
+they are taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+import dataclasses
+import os
+from collections import deque
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import starmap
-from typing import Any, Literal, Unpack, final
+from typing import Any, Literal, TypeVar, Unpack, final
 
 import trio
 
 from ..core import messages, values
 from ..core.client_effects import Answer, Fail
+from ..core.client_inputs import CallKey
 from ..core.errors import (
     CallError,
     EnvironmentBroken,
     NotEncodable,
     OutcomeNotDecodable,
+    ProtocolError,
     ServerNotReady,
     error_from_info,
 )
@@ -36,18 +57,51 @@ from ..core.limits import WireLimits
 from ..core.notes import Note
 from ..core.pages import KeyPage, RunningPage
 from ..core.status import ClientCounters, ServerStats
-from ..core.terms import Body, SentBody, Status
+from ..core.terms import ID_BYTES, Body, SentBody, Status
 from ..envs.turns import Threads
-from . import keys, pages
+from ..net import unwrap_single
 from .driver import Driver, Ended, OnDelta, OnNote
-from .keys import KeyEnded
-from .many import open_many
-from .options import DEFAULT_NAMESPACE, Asked, CallOptions, Encoded, Terms, checked, seconds
+from .options import (
+    DEFAULT_NAMESPACE,
+    Asked,
+    CallOptions,
+    Encoded,
+    Terms,
+    checked,
+    key_name,
+    natural,
+    seconds,
+)
 from .outcome import Outcome
 
 Arrays = Literal["auto", "numpy", "torch"]
 """The type of arrays in outcomes: numpy's or torch's, whatever was sent; with ``auto`` numpy's if
 it is installed, else ``array.array``."""
+
+
+AT_ONCE = 64
+"""Number of calls that are submitted, or outcomes that are taken, before other tasks have a
+turn."""
+
+DECODED_AHEAD = 2
+"""Most large outcomes that are decoded before they are taken: no limit counts their values."""
+
+BUSY_S = 0.05
+"""Pause before a server that was asked too many questions at once is asked again."""
+
+P = TypeVar("P", KeyPage, RunningPage)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KeyEnded:
+    """The effect of a cancel or a forget by key."""
+
+    known: bool
+    """Whether there was work, or its outcome, under the key."""
+    started: bool
+    """False: it had never been started, and now never will be.  True: it may have run."""
+    finished: bool = False
+    """Whether the key had its outcome before the cancel, and keeps it: ``attach`` gets it."""
 
 
 @final
@@ -293,7 +347,7 @@ class Client:
             namespace: Owner of the key.
             timeout_s: Longest wait in seconds; None: as long as the caller's cancel scope allows.
         """
-        return await keys.attach(self, key, namespace=namespace, timeout_s=timeout_s)
+        return await attach(self, key, namespace=namespace, timeout_s=timeout_s)
 
     async def cancel_key(
         self, key: str, *, namespace: str = DEFAULT_NAMESPACE, timeout_s: float | None = None
@@ -307,7 +361,7 @@ class Client:
             namespace: Owner of the key.
             timeout_s: Longest wait in seconds; None: as long as the caller's cancel scope allows.
         """
-        return await keys.end(self, KeyAct.CANCEL, key, namespace, timeout_s)
+        return await self._end(KeyAct.CANCEL, key, namespace, timeout_s)
 
     async def forget(
         self, key: str, *, namespace: str = DEFAULT_NAMESPACE, timeout_s: float | None = None
@@ -320,7 +374,21 @@ class Client:
             namespace: Owner of the key.
             timeout_s: Longest wait in seconds; None: as long as the caller's cancel scope allows.
         """
-        return await keys.end(self, KeyAct.FORGET, key, namespace, timeout_s)
+        return await self._end(KeyAct.FORGET, key, namespace, timeout_s)
+
+    async def _end(
+        self, act: KeyAct, key: str, namespace: str, timeout_s: float | None
+    ) -> KeyEnded:
+        tag = os.urandom(ID_BYTES)
+        return _ended(await self._of_key(act, key, namespace, timeout_s, tag=tag))
+
+    async def _of_key(
+        self, act: KeyAct, key: str, namespace: str, timeout_s: float | None,
+        submitted: Callable[[], object] | None = None, tag: bytes | None = None,
+    ) -> Outcome:  # fmt: skip
+        asks = CallKey(act, key_name(key, namespace), tag=tag)
+        terms = Terms(limit_s=seconds(timeout_s), key=asks)
+        return await self._run_encoded(Encoded(b"", terms), submitted)
 
     async def list_keys(
         self, namespace: str | None = DEFAULT_NAMESPACE, *, first: int = 0,
@@ -334,7 +402,9 @@ class Client:
             first: Where the page begins.
             timeout_s: Longest wait for the server's answer in seconds; None: the limit ``start_s``.
         """
-        return await pages.keys(self, namespace, first, self._limit_s(timeout_s))
+        name = b"" if namespace is None else key_name("any", namespace).namespace
+        question = partial(messages.AskKeys, namespace=name)
+        return await self._page(question, KeyPage.of, first, timeout_s)
 
     async def list_running(self, *, first: int = 0, timeout_s: float | None = None) -> RunningPage:
         """A page of the executions that run, the oldest first, with their last notes.
@@ -344,7 +414,21 @@ class Client:
             first: Where the page begins.
             timeout_s: Longest wait for the server's answer in seconds; None: the limit ``start_s``.
         """
-        return await pages.running(self, first, self._limit_s(timeout_s))
+        return await self._page(messages.AskRunning, RunningPage.of, first, timeout_s)
+
+    async def _page(
+        self, question: Callable[..., messages.Message], read: Callable[[Any], P], first: int,
+        timeout_s: float | None,
+    ) -> P:  # fmt: skip
+        first, limit_s = natural("first", first), self._limit_s(timeout_s)
+        with trio.move_on_after(limit_s):
+            while True:
+                record = await self._driver.ask(partial(question, first=first), limit_s)
+                page = read(values.decode(record, limits=self._wire))
+                if page.next is None or page.next > first:
+                    return page
+                await trio.sleep(BUSY_S)
+        raise ServerNotReady(f"no page after {limit_s:g} s: the server is asked for too many")
 
     async def stack(self, number: int, *, timeout_s: float | None = None) -> str | None:
         """The stack of an execution, for people: trio's tasks below it, and its thread or its
@@ -356,7 +440,21 @@ class Client:
             number: Its number, as :meth:`list_running` has it.
             timeout_s: Longest wait for the server's answer in seconds; None: the limit ``start_s``.
         """
-        return await pages.stack(self, number, self._limit_s(timeout_s))
+        question = partial(messages.AskStack, number=natural("number", number))
+        limit_s = self._limit_s(timeout_s)
+        with trio.move_on_after(limit_s):
+            while True:
+                record = await self._driver.ask(question, limit_s)
+                match values.decode(record, limits=self._wire):
+                    case {"state": "told", "text": str(text)}:
+                        return text
+                    case {"state": "over"}:
+                        return None
+                    case {"state": "busy"}:
+                        await trio.sleep(BUSY_S)
+                    case _:
+                        raise ProtocolError("the server's answer is no stack")
+        raise ServerNotReady(f"no stack after {limit_s:g} s: the server is asked for too many")
 
     # -- health and statistics ------------------------------------------------
 
@@ -432,9 +530,32 @@ async def follow(client: Client, asked: Asked, on_delta: OnDelta) -> Outcome:
     return await client._run(asked, on_delta=on_delta)
 
 
+async def attach(
+    client: Client, key: str, *, namespace: str = DEFAULT_NAMESPACE,
+    timeout_s: float | None = None, submitted: Callable[[], object] | None = None,
+) -> Outcome:  # fmt: skip
+    """Like :meth:`Client.attach`, for doors; ``submitted`` as of :func:`run_encoded`."""
+    return await client._of_key(KeyAct.ATTACH, key, namespace, timeout_s, submitted)
+
+
+async def release(
+    client: Client, key: str, *, namespace: str = DEFAULT_NAMESPACE, timeout_s: float | None = None
+) -> KeyEnded:
+    """Like :meth:`Client.forget`, for doors, which release a key for every call that they make:
+    the server has nothing to remember of it.  If the server is lost meanwhile, it is not asked
+    again, and the error is UnknownKey: what is there may have been forgotten, or not."""
+    return _ended(await client._of_key(KeyAct.FORGET, key, namespace, timeout_s))
+
+
 def keep_no_spans(client: Client) -> None:
     """For doors: calls have no spans of their own, and those of others are passed on."""
     client._driver.keeps_spans = False
+
+
+def _ended(outcome: Outcome) -> KeyEnded:
+    record = outcome.unwrap()
+    finished = record.get("finished", False)
+    return KeyEnded(record["generation"] is not None or finished, record["started"], finished)
 
 
 def _outcome_of(answer: Answer, value: Any, error: CallError | None, took_s: float) -> Outcome:
@@ -455,3 +576,178 @@ def _not_encodable(error: values.EncodingError) -> NotEncodable:
 def _not_decodable(problem: Exception, body: Body) -> OutcomeNotDecodable:
     why = str(problem) if isinstance(problem, values.DecodingError) else repr(problem)
     return OutcomeNotDecodable(f"the outcome cannot be decoded: {why}", raw=bytes(body))
+
+
+# -- many calls -------------------------------------------------------------------
+
+
+def check_in_flight(in_flight: object) -> None:
+    """ConfigError unless it is a number of calls."""
+    natural("in_flight", in_flight, least=1)
+
+
+@asynccontextmanager
+async def run_parts(
+    client: Client, parts: Iterable[tuple[str, Any]], in_flight: int,
+    **options: Unpack[CallOptions],
+) -> AsyncIterator[AsyncIterator[tuple[int, Outcome]]]:  # fmt: skip
+    """Like :meth:`Client.run_many`, for evaluations: each input comes with what names its
+    part of the key."""
+    calls = starmap(checked(None, **options).member, parts)
+    async with open_many(client, calls, in_flight) as outcomes:
+        yield outcomes
+
+
+@asynccontextmanager
+async def open_many(
+    client: Client, calls: Iterable[Asked], in_flight: int,
+    on_note: Callable[[int, Note], object] | None = None,
+) -> AsyncIterator[Outcomes]:  # fmt: skip
+    """Make calls, at most so many at a time, and cancel at the end of the block what is left."""
+    check_in_flight(in_flight)
+    with unwrap_single():
+        async with trio.open_nursery() as nursery:
+            outcomes = Outcomes(client, in_flight, nursery, on_note)
+            nursery.start_soon(outcomes.feed, calls)
+            try:
+                yield outcomes
+            finally:
+                outcomes.close()
+                nursery.cancel_scope.cancel()
+
+
+@final
+class Outcomes(AsyncIterator[tuple[int, Outcome]]):
+    """The outcomes of many calls as they come, each with the index of its input.
+
+    Several tasks may iterate; each outcome goes to one of them.
+    """
+
+    def __init__(
+        self, client: Client, in_flight: int, nursery: trio.Nursery,
+        on_note: Callable[[int, Note], object] | None,
+    ) -> None:  # fmt: skip
+        self._client = client
+        self._driver = client._driver
+        self._nursery = nursery
+        self._on_note = on_note
+        self._room = in_flight
+        self._fed = self._closed = False
+        self._under_way: dict[int, tuple[int, float]] = {}
+        """Of each call without a task, by number: the index of its input, and when it was asked."""
+        self._tasks = 0
+        """Calls that have a task of their own."""
+        self._ended: deque[Ended] = deque()
+        self._ready: deque[tuple[int, Outcome]] = deque()
+        self._ahead: set[int] = set()
+        """The indices of large outcomes that are being decoded, or ready."""
+        self._feeder = trio.lowlevel.ParkingLot()
+        self._takers = trio.lowlevel.ParkingLot()
+        self._taken = 0
+
+    # -- the feeder -----------------------------------------------------------
+
+    async def feed(self, calls: Iterable[Asked]) -> None:
+        """Submit each call, as room allows."""
+        for index, asked in enumerate(calls):
+            while not self._room:
+                await self._feeder.park()
+            self._room -= 1
+            self._submit(index, asked)
+            if not (index + 1) % AT_ONCE:
+                await trio.lowlevel.checkpoint()
+        self._fed = True
+        self._takers.unpark_all()
+
+    def _submit(self, index: int, asked: Asked) -> None:
+        on_note = None if self._on_note is None else partial(self._on_note, index)
+        try:
+            encoded = self._client._at_once(asked)
+        except values.EncodingError as error:
+            self._put(index, Outcome.failed(NotEncodable(str(error), path=error.path)))
+            return
+        if encoded is None:
+            self._start(index, partial(self._client._run_large, on_note=on_note), asked)
+            return
+        now_s = trio.current_time()
+        number = self._driver.submit(
+            encoded.body, now_s, encoded.terms, self._has_ended, on_note=on_note
+        )
+        self._under_way[number] = index, now_s
+
+    def _has_ended(self, ended: Ended) -> None:
+        self._ended.append(ended)
+        if self._takers:
+            self._takers.unpark()
+
+    def _put(self, index: int, outcome: Outcome) -> None:
+        if self._closed:
+            return  # its task had ended, and was not run again before the block ended
+        self._ready.append((index, outcome))
+        if self._takers:
+            self._takers.unpark()
+
+    def _start(self, index: int, act: Callable[..., Awaitable[Outcome]], *args: Any) -> None:
+        """Give a call a task of its own."""
+
+        async def run() -> None:
+            outcome = await act(*args)
+            self._tasks -= 1
+            self._put(index, outcome)
+
+        self._tasks += 1
+        self._nursery.start_soon(run)
+
+    # -- who takes ------------------------------------------------------------
+
+    def __aiter__(self) -> Outcomes:
+        return self
+
+    async def __anext__(self) -> tuple[int, Outcome]:
+        """The next outcome, once there is one.  After the block there is none."""
+        self._taken += 1
+        if self._taken % AT_ONCE:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        else:
+            await trio.lowlevel.checkpoint()
+        while (taken := self._take()) is None:
+            if self._is_over():
+                raise StopAsyncIteration
+            await self._takers.park()
+        self._room += 1
+        if self._feeder:
+            self._feeder.unpark()
+        if self._takers:
+            if self._is_over():
+                self._takers.unpark_all()
+            elif self._ended:  # there may be room to decode the next
+                self._takers.unpark()
+        return taken
+
+    def _is_over(self) -> bool:
+        """Whether no more outcomes come than are ready."""
+        return self._closed or (self._fed and not (self._under_way or self._tasks))
+
+    def _take(self) -> tuple[int, Outcome] | None:
+        if self._ready:
+            taken = self._ready.popleft()
+            self._ahead.discard(taken[0])
+            return taken
+        while self._ended and len(self._ahead) < DECODED_AHEAD:
+            ended = self._ended.popleft()
+            index, began_s = self._under_way.pop(ended.call)
+            now_s = trio.current_time()
+            try:
+                return index, self._client._outcome_at_once(ended, began_s, now_s)
+            except values.TooMuchWork:
+                self._ahead.add(index)
+                self._start(index, self._client._outcome_large, ended, began_s, now_s)
+        return None
+
+    def close(self) -> None:
+        """Nobody takes what is left: cancel it."""
+        self._closed = True
+        self._driver.cancel(self._under_way)
+        self._ended.clear()
+        self._ready.clear()
+        self._takers.unpark_all()

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple, Unpack, final
 import trio
 
 from ..client import CallOptions, Client, Outcome
-from ..client.many import run_parts
+from ..client.shell import run_parts
 from ..core.errors import (
     CallError,
     ConfigError,

@@ -8,7 +8,7 @@ import trio
 import trio.lowlevel
 
 from tests.doors.verifiers.door import asking, open_door
-from trio_envserve.client.keys import release
+from trio_envserve.client.shell import release
 from trio_envserve.core.limits import KIB, KeyLimits
 from trio_envserve.doors.verifiers import door
 

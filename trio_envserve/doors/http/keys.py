@@ -29,7 +29,7 @@ from urllib.parse import parse_qsl, quote, unquote_to_bytes, urlencode
 
 import trio
 
-from ...client import Client, KeyEnded, Outcome, keys
+from ...client import Client, KeyEnded, Outcome, shell
 from ...client.options import Encoded
 from ...client.shell import run_encoded
 from ...core.errors import ExecutionCancelled, NeverStarted, UnknownKey
@@ -276,7 +276,7 @@ class KeyedCalls:
         call = KeyedCall()
 
         async def attach(submitted: Submitted) -> Outcome:
-            return await keys.attach(
+            return await shell.attach(
                 self._client, named.key, namespace=named.namespace, submitted=submitted
             )
 
@@ -297,7 +297,7 @@ class KeyedCalls:
         ended = None
         with trio.move_on_after(self._limits.answer_s):
             try:
-                ended = await keys.release(self._client, named.key, namespace=named.namespace)
+                ended = await shell.release(self._client, named.key, namespace=named.namespace)
             except UnknownKey:
                 raise Problem("not-ready", _LOST, LATER) from None
         if ended is None:

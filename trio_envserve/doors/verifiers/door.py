@@ -26,9 +26,8 @@ import trio
 
 from ...client import Client
 from ...client import Outcome as Ended
-from ...client.keys import release
 from ...client.options import checked
-from ...client.shell import follow
+from ...client.shell import follow, release
 from ...core.errors import CallError, DidNotRun
 from ...core.health import Health
 from ...core.limits import MIB
