@@ -12,7 +12,7 @@ import trio.testing
 
 from tests.memory import Probe, echo, pair, virtual
 from trio_envserve import ConfigError, Rollout, ServerLimits
-from trio_envserve.client import Client, Outcome, many
+from trio_envserve.client import Client, Outcome, shell
 from trio_envserve.envs import turns
 
 LARGE = [[number / 3, f"{number}"] * 60 for number in range(200)]
@@ -148,7 +148,7 @@ async def test_outcome_that_came_as_the_block_ended_was_given_after_it() -> None
         return Outcome(value=1)
 
     async with pair(echo) as (_, client):
-        async with many.open_many(client, [], in_flight=1) as outcomes:
+        async with shell.open_many(client, [], in_flight=1) as outcomes:
             outcomes._start(0, decode)
             await trio.testing.wait_all_tasks_blocked()
             decoded.set()
@@ -160,14 +160,14 @@ async def test_others_have_turns_beside_one_who_takes_what_is_there() -> None:
     async with pair(echo) as (_, client), client.run_many(range(300)) as outcomes:
         await trio.sleep(5)
         async with another_task() as turns_of_others:
-            for _ in range(4 * many.AT_ONCE):
+            for _ in range(4 * shell.AT_ONCE):
                 await anext(outcomes)
             assert turns_of_others[0] >= 2
 
 
 @virtual
 async def test_others_have_turns_beside_calls_that_end_at_once() -> None:
-    count = 100 * many.AT_ONCE
+    count = 100 * shell.AT_ONCE
     async with pair(echo) as (_, client), another_task() as turns_of_others:
         async with client.run_many([object()] * count, in_flight=2 * count) as outcomes:
             taken = [index async for index, _ in outcomes]
@@ -182,13 +182,13 @@ async def test_others_have_turns_while_many_calls_are_made() -> None:
     async with pair(echo) as (_, client), another_task() as turns_of_others:
 
         def inputs() -> Iterator[object]:
-            for _ in range(10 * many.AT_ONCE):
+            for _ in range(10 * shell.AT_ONCE):
                 seen.append(turns_of_others[0])
                 yield object()
 
         async with client.run_many(inputs()) as outcomes:
             await anext(outcomes)
-            while len(seen) < 10 * many.AT_ONCE:
+            while len(seen) < 10 * shell.AT_ONCE:
                 await trio.lowlevel.checkpoint()
     assert max(seen) - min(seen) >= 8
 
@@ -219,7 +219,7 @@ async def test_g4_who_is_cancelled_beforehand_takes_no_outcome() -> None:
 async def test_each_of_many_calls_may_name_its_own_part_of_the_key() -> None:
     async with pair(echo) as (_, client):
         parts = [("first", 1), ("second", 2)]
-        async with many.run_parts(client, parts, 5, key="run") as outcomes:
+        async with shell.run_parts(client, parts, 5, key="run") as outcomes:
             assert [outcome.unwrap() async for _, outcome in outcomes] == [1, 2]
         assert (await client.attach("run/second")).unwrap() == 2
 
@@ -293,13 +293,13 @@ async def test_large_outcomes_are_decoded_as_they_are_taken(
 
     monkeypatch.setattr(Client, "_outcome_large", counted)
     async with patient_pair(large) as client, client.run_many(range(8)) as outcomes:
-        assert isinstance(outcomes, many.Outcomes)
+        assert isinstance(outcomes, shell.Outcomes)
         while len(outcomes._ended) < 8:
             await trio.sleep(0.01)
         async for _, outcome in outcomes:
             assert outcome.unwrap() == LARGE
             taken += 1
-            assert begun <= taken + many.DECODED_AHEAD
+            assert begun <= taken + shell.DECODED_AHEAD
     assert (begun, taken) == (8, 8)
 
 
@@ -395,6 +395,6 @@ async def test_an_exception_in_the_block_cancels_what_is_left_and_comes_out_as_i
 
 @pytest.mark.parametrize("in_flight", [0, -1, "many", 1.5, True, None])
 def test_a_wrong_number_of_calls_is_refused(in_flight: object) -> None:
-    many.check_in_flight(1)
+    shell.check_in_flight(1)
     with pytest.raises(ConfigError, match="in_flight"):
-        many.check_in_flight(in_flight)
+        shell.check_in_flight(in_flight)

@@ -12,6 +12,7 @@ import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from trio_envserve.core import error_records, messages
+from trio_envserve.core.calls import grant
 from trio_envserve.core.client import ClientCore
 from trio_envserve.core.client_effects import Answer, Fail, ToServer
 from trio_envserve.core.client_inputs import (
@@ -49,7 +50,6 @@ class ClientMachine(RuleBasedStateMachine):
         """Sessions of which the server has said that nothing runs any more."""
         self.nonce = b""
         self.probe = 0
-        self.consent: dict[int, bool | None] = {}
         self.most: dict[int, int] = {}
         self.waiting: set[int] = set()
         """Calls whose callers still wait."""
@@ -58,6 +58,7 @@ class ClientMachine(RuleBasedStateMachine):
         self.requests: dict[tuple[bytes, int], tuple[Body, ...]] = {}
         self.ids: dict[int, list[tuple[bytes, int]]] = defaultdict(list)
         self.granted: dict[tuple[bytes, int], int] = {}
+        """The most executions that a server may start for each request."""
         self.finished: dict[bytes, Ranges] = defaultdict(Ranges)
         self.unrun: set[tuple[bytes, int]] = set()
         """Ids of which a stopping server has said that they never ran: they are spent."""
@@ -120,12 +121,14 @@ class ClientMachine(RuleBasedStateMachine):
         assert call in self.waiting, "asks for what nobody waits for"
         before = [each for each in self.ids[call] if each not in self.unrun]
         self.ids[call].append(key)
-        self.granted[key] = message.allowance
-        granted = sum(self.granted[each] for each in (*before, key))
-        assert granted <= self.most[call], "more than the caller allowed (G2)"
+        assert message.allowance == self.most[call], "another allowance (G6)"
+        earlier = message.earlier or 0
+        started = sum(self.granted[each] for each in before)
+        assert started <= earlier <= message.allowance, "more than the caller allowed (G2)"
+        left = message.allowance - earlier
+        self.granted[key] = min(left, 1) if message.rerun is False else grant(left) if left else 0
         if before:
             assert before[-1][0] in self.gone, "again, without proof that nothing runs (G1)"
-            assert self.consent[call] is not False, "again, without consent (G2)"
 
     # -- callers ------------------------------------------------------------------
 
@@ -137,7 +140,7 @@ class ClientMachine(RuleBasedStateMachine):
     def submit(self, rerun, most, limit_s):
         call = len(self.most)
         self.waiting.add(call)
-        self.consent[call], self.most[call] = rerun, most
+        self.most[call] = most
         self.take(CallSubmitted(call, b"%d" % call, self.now_s, rerun, most, limit_s))
 
     @rule(data=st.data())

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from trio_envserve.core.call_queue import _Line
 from trio_envserve.core.client import ClientCore
 from trio_envserve.core.limits import ClientLimits
 from trio_envserve.core.ranges import Ranges
@@ -31,7 +32,7 @@ def attributes(kind: type) -> set[str]:
     machines = [
         router, router.works, router.works.gate, router.sessions, router.queue, router.announced,
         router.pool, router.workforce, router.dispatches, client,
-        client.calls, client.calls._retries, client.sessions, client.pings, worker,
+        client.calls, client.calls.held, _Line(), client.sessions, client.pings, worker,
     ]  # fmt: skip
     return set(vars(next(each for each in machines if type(each) is kind)))
 

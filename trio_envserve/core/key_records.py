@@ -7,7 +7,8 @@ import enum
 import hashlib
 from typing import NamedTuple, TypeAlias
 
-from .terms import SentBody, pieces_of
+from .errors import ProtocolError
+from .terms import SentBody, pieces_of, quick
 
 CallerToken: TypeAlias = bytes
 """The name of a caller in all its sessions, also after its process was started anew; of a
@@ -65,6 +66,20 @@ class Keyed(NamedTuple):
     name: KeyName
     tag: Tag = None
     """Of a cancel or a forget."""
+
+
+_ACTS = tuple(KeyAct)
+_keyed, _key_name = quick(Keyed), quick(KeyName)
+
+
+def keyed_of(namespace: bytes | None, key: bytes | None, act: int | None, tag: Tag) -> Keyed | None:
+    """The question about a key of a request with these fields; None if it has none.
+    ProtocolError if it says something of a key that it does not name."""
+    if key is not None:
+        return _keyed((_ACTS[act or 0], _key_name((namespace or b"", key)), tag))
+    if (namespace, act, tag) != (None, None, None):
+        raise ProtocolError("something of a key, which it does not name")
+    return None
 
 
 @dataclasses.dataclass(slots=True, eq=False)

@@ -37,7 +37,7 @@ from .executions import Execution
 from .heartbeat import Heartbeat
 from .journal import Journal
 from .key_pages import KeyPages
-from .key_records import KeyAct, Keyed, KeyName
+from .key_records import keyed_of
 from .limits import PROTOCOL_VERSION, KeyLimits, ServerLimits, WireLimits
 from .lives import LifeInput, Pool
 from .messages import ForeignVersion
@@ -74,18 +74,14 @@ from .scheduler import Scheduler
 from .sessions import Session
 from .stacks import Stacks
 from .stats import describe, status
-from .terms import ID_BYTES, Body, Epoch, Route, SessionId, one_line, quick, short
-from .work import Outcomes, Page, Ticket, Work, Works, WorkState
+from .terms import ID_BYTES, Body, Epoch, Route, SessionId, one_line, short
+from .work import Outcomes, Page, Refusal, Ticket, Work, Works, WorkState
 from .worker_range import WorkerRange
 from .workforce import DeltaReceived, ExecutionEnded, NotesReceived, Stray, Workforce
 
 AGAIN_S = 1.0
 """How long until a request is looked at again whose answer waits for the journal when its
 deadline passes."""
-
-_ACTS = tuple(KeyAct)
-_NO_KEY = (None, None, None, None)
-_keyed, _key_name = quick(Keyed), quick(KeyName)
 
 
 class Router:
@@ -500,29 +496,21 @@ class Router:
         if session is None:
             return
         sequence = request.sequence
-        key = None
-        if request.key is not None:
-            key = _key_of(request)
-        elif request[8:12] != _NO_KEY:
-            self._refuse_for_good(route, request, "something of a key, which it does not name")
-            return
-        if len(body) > self.wire.message_bytes or not request.allowance:
-            text = f"a body of {len(body)} bytes, an allowance of {request.allowance}"
-            self._refuse_for_good(route, request, text)
+        try:
+            key = keyed_of(*request[8:12])
+            if len(body) > self.wire.message_bytes or not request.allowance:
+                text = f"a body of {len(body)} bytes, an allowance of {request.allowance}"
+                raise ProtocolError(text)
+        except ProtocolError as error:
+            self.works.refuse(session, sequence, Refusal.REFUSED, route, text=str(error))
             return
         ask = Ask(
             request.digest, body, request.rerun, request.allowance, key, request.traceparent,
             request.execution_s, request.earlier,
         )  # fmt: skip
         ticket = self.works.request(session, sequence, ask, route)
-        if ticket is None or request.deadline_s is None:
-            return
-        if ticket.kept is None or key is not None:
+        if ticket is not None and ticket.kept is None and request.deadline_s is not None:
             self._expire_at(now_s + request.deadline_s, ticket)
-
-    def _refuse_for_good(self, route: Route, request: messages.Request, text: str) -> None:
-        """Refuse a request whose fields contradict each other, or a bound of the wire."""
-        self.send(route, messages.Refused(*request[:2], "refused", text, None))
 
     def _finish(self, route: Route, finish: messages.Finish) -> None:
         session = self._session(route, finish.session)
@@ -758,12 +746,6 @@ def _may_run(execution: Execution) -> bool:
     """Whether its code may still run, and its work wants its outcome."""
     work: Work | None = execution.work
     return work is not None and work.execution is execution and execution.size_bytes is None
-
-
-def _key_of(request: messages.Request) -> Keyed:
-    """The question about a key that a request is."""
-    namespace, key, act, tag = request[8:12]
-    return _keyed((_ACTS[act or 0], _key_name((namespace or b"", key)), tag))
 
 
 _HANDLERS: dict[type, Callable[..., None]] = {

@@ -110,7 +110,7 @@ class Refusal(enum.Enum):
     SPENT = "finished", "this id is finished; its outcome is forgotten", None
     WINDOW = "window", "the session's window is full", Full.SESSION
     FULL = "queue-full", "the server's queue is full", Full.SESSION
-    NO_KEY = "refused", "this cannot be a key", None
+    REFUSED = "refused", "its fields contradict each other, or a bound of the wire", None
     KEY_CONFLICT = "key-conflict", "the key was used for another input", None
     UNKNOWN_KEY = (
         "unknown-key",
@@ -538,7 +538,7 @@ class Works:
             if refusal is None:
                 refusal = self._ask_work(ticket, asked, ask, work)
         except ProtocolError as error:  # what cannot be a key
-            self.refuse(session, sequence, Refusal.NO_KEY, text=str(error))
+            self.refuse(session, sequence, Refusal.REFUSED, text=str(error))
             return None
         if work is not None and work.state is _W.ARCHIVED:
             self._read_or_rest(work)
