@@ -19,7 +19,7 @@ from trio_envserve.client import opening
 from trio_envserve.client.opening import wire_of
 from trio_envserve.core.terms import ID_BYTES
 from trio_envserve.net import MemoryNetwork, Transport
-from trio_envserve.net.zmtp.network import sealed_wire
+from trio_envserve.net.zmtp.sockets import sealed_wire
 
 
 class Network:

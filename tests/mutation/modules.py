@@ -8,7 +8,7 @@ in memory, with a virtual clock.  Modules are left out that no such test reaches
 what they do is done by the system:
 
 - what speaks to sockets and waits for them: ``net.libzmq``, ``net.binding``, and all of
-  ``net.zmtp`` but ``engine`` and ``mechanism``;
+  ``net.zmtp`` but ``engine``;
 - what starts, guards, signals or forks processes: ``host.processes``, ``host.workers``,
   ``host.interpreters``, ``host.allocator``, ``net.forks``, ``worker.main``, ``worker.forks``,
   ``worker.guard``, ``worker.heartbeat``;
@@ -66,15 +66,20 @@ WORKER = (
     "tests/worker/test_shell_large_values.py",
 )
 SHELLS = {
-    "net.outbox": ("tests/net/test_outbox.py",),
-    "net.framing": ("tests/net/test_framing.py", "tests/net/test_zmtp_curve.py"),
+    "net.framing": (
+        "tests/net/test_framing.py",
+        "tests/net/test_large.py",
+        "tests/net/test_zmtp_curve.py",
+    ),
     "net.zmtp.engine": ("tests/net/test_zmtp_engine.py",),
-    "net.zmtp.mechanism": ("tests/net/test_zmtp_engine.py",),
     "net.stream": ("tests/net/test_stream.py", "tests/net/test_shared.py"),
-    "net.connection": ("tests/net/test_stream.py", "tests/net/test_shared.py"),
+    "net.connection": (
+        "tests/net/test_outbox.py",
+        "tests/net/test_stream.py",
+        "tests/net/test_shared.py",
+    ),
     "net.pump": ("tests/net/test_stream.py", "tests/net/test_conformance.py"),
     "net.address": ("tests/net/test_address.py",),
-    "net.large": ("tests/net/test_large.py",),
     "net.shared": ("tests/net/test_shared.py",),
     "net.memory": MEMORY,
     "client.driver": ("tests/client/test_driver.py", *CLIENT),
@@ -125,14 +130,11 @@ SHELLS = {
 """The same of each module of a shell, the quickest first."""
 
 READ = (
-    "net.outbox",
     "net.address",
-    "net.large",
     "net.framing",
     "net.shared",
     "net.stream",
     "net.zmtp.engine",
-    "net.zmtp.mechanism",
     "net.pump",
     "net.memory",
     "client.opening",

@@ -7,8 +7,7 @@ from random import Random
 
 from trio_envserve.net.framing import FrameLimits
 from trio_envserve.net.keypairs import ClientCurve, KeyPair, key_text
-from trio_envserve.net.zmtp import boxes
-from trio_envserve.net.zmtp.curve import CurveClient, CurveServer
+from trio_envserve.net.zmtp.curve import CurveClient, CurveServer, public_of
 from trio_envserve.net.zmtp.engine import Engine
 
 LIMITS = FrameLimits(frame_bytes=100_000, message_bytes=200_000, frames=8)
@@ -41,7 +40,7 @@ def new_client(
     seed: int = 5, keys: KeyPair = CLIENT, server: KeyPair = SERVER, socket_type: bytes = b"DEALER"
 ) -> Engine:
     mechanism = CurveClient(
-        socket_type, secret=keys.secret_bytes, server=boxes.public_of(server.secret_bytes),
+        socket_type, secret=keys.secret_bytes, server=public_of(server.secret_bytes),
         random=Random(seed).randbytes,
     )  # fmt: skip
     return Engine(mechanism, LIMITS)

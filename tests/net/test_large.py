@@ -9,13 +9,15 @@ import random
 import pytest
 
 from trio_envserve.core.limits import KIB, MIB
-from trio_envserve.net.framing import LONG, Decoder, FrameLimits
-from trio_envserve.net.large import (
+from trio_envserve.net.framing import (
     GROW_BYTES,
+    LONG,
     MAPPED_BYTES,
     REMEMBERED_BYTES,
     SPARE_MOST,
     SWEPT_AFTER,
+    Decoder,
+    FrameLimits,
     LargeFrame,
     SpareMemory,
 )

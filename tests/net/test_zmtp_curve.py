@@ -20,10 +20,9 @@ from trio_envserve.core.terms import Joined
 from trio_envserve.net.framing import FramingError, encode, encode_command
 from trio_envserve.net.interface import Message
 from trio_envserve.net.keypairs import key_text
-from trio_envserve.net.zmtp import boxes
-from trio_envserve.net.zmtp.boxes import WrongBox, shared
-from trio_envserve.net.zmtp.engine import GREETING_BYTES, Engine
-from trio_envserve.net.zmtp.mechanism import HandshakeError, Null
+from trio_envserve.net.zmtp import curve as curve_module
+from trio_envserve.net.zmtp.curve import WrongBox, shared
+from trio_envserve.net.zmtp.engine import GREETING_BYTES, Engine, HandshakeError, Null
 
 
 def opened(cut: int = 100_000) -> tuple[Engine, Engine]:
@@ -140,12 +139,12 @@ def test_a_server_without_the_right_secret_is_found_out():
 def test_a_stolen_public_key_is_not_enough(monkeypatch):
     """The vouch is what shows that a client has the secret half of the key that it names."""
     thief, server = new_client(keys=OTHER), new_server()
-    real = boxes.public_of
+    real = curve_module.public_of
 
     def named(secret: bytes) -> bytes:
         return real(CLIENT.secret_bytes if secret == OTHER.secret_bytes else secret)
 
-    monkeypatch.setattr(boxes, "public_of", named)
+    monkeypatch.setattr(curve_module, "public_of", named)
     with pytest.raises(HandshakeError, match="INITIATE does not open"):
         shake(thief, server)
 

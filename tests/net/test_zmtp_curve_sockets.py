@@ -21,7 +21,7 @@ from trio_envserve.net import ConnectionEvent, open_zmq_network, open_zmtp_netwo
 from trio_envserve.net.keypairs import ClientCurve, KeyPair, key_text
 from trio_envserve.net.zmtp import hub
 from trio_envserve.net.zmtp.engine import GREETING_BYTES
-from trio_envserve.net.zmtp.network import RouterCurve, ZmtpNetwork, sealed_wire
+from trio_envserve.net.zmtp.sockets import RouterCurve, ZmtpNetwork, sealed_wire
 
 pytestmark = pytest.mark.real
 

@@ -13,8 +13,14 @@ from trio_envserve.net.framing import (
     encode,
     encode_command,
 )
-from trio_envserve.net.zmtp.engine import GREETING_BYTES, Engine
-from trio_envserve.net.zmtp.mechanism import HandshakeError, Mechanism, Null, parse_metadata
+from trio_envserve.net.zmtp.engine import (
+    GREETING_BYTES,
+    Engine,
+    HandshakeError,
+    Mechanism,
+    Null,
+    parse_metadata,
+)
 
 LIMITS = FrameLimits(frame_bytes=1000, message_bytes=2000, frames=8)
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)

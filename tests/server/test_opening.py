@@ -37,7 +37,7 @@ from trio_envserve.host.workers import InProcessWorkers
 from trio_envserve.net import MemoryNetwork
 from trio_envserve.net.keypairs import key_bytes
 from trio_envserve.net.zmtp.curve import STRANGER
-from trio_envserve.net.zmtp.network import sealed_wire
+from trio_envserve.net.zmtp.sockets import sealed_wire
 from trio_envserve.server import opening
 from trio_envserve.server.options import ServerOptions
 from trio_envserve.server.setup import Setup

@@ -29,7 +29,7 @@ from ..net import (
     unwrap_single,
 )
 from ..net.keypairs import ClientCurve
-from ..net.zmtp.network import sealed_wire
+from ..net.zmtp.sockets import sealed_wire
 from .driver import Driver
 from .shell import Arrays, Client
 

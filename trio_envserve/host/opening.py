@@ -33,7 +33,7 @@ from ..net import (
     unwrap_single,
 )
 from ..net.keypairs import ClientCurve
-from ..net.zmtp.network import sealed_wire
+from ..net.zmtp.sockets import sealed_wire
 from ..worker.config import check_args
 from .interpreters import find_interpreter
 from .joined import JoinedHost

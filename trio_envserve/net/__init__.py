@@ -6,8 +6,8 @@ and :class:`MemoryNetwork` works in memory.
 """
 
 from .address import Address, is_loopback, parse_address, parse_peer_address
-from .background import need_trio, open_background
-from .groups import unwrap_single
+from .background import need_trio, open_background, unwrap_single
+from .connection import Outbox
 from .interface import (
     BATCH_MESSAGES,
     COPY_THRESHOLD_BYTES,
@@ -24,10 +24,9 @@ from .interface import (
 from .libzmq import ZmqNetwork, open_zmq_network
 from .makers import DEFAULT_TRANSPORT, TRANSPORTS, Transport, open_network
 from .memory import MemoryNetwork, MemoryStream, open_memory_streams
-from .outbox import Outbox
 from .shared import make_memory, map_memory
 from .stream import MessageStream, Stream, open_stream
-from .zmtp.network import ZmtpNetwork, open_zmtp_network
+from .zmtp.sockets import ZmtpNetwork, open_zmtp_network
 
 __all__ = [
     "BATCH_MESSAGES",

@@ -6,9 +6,12 @@ A :class:`SocketEnd` owns a non-blocking socket, the decoder of arriving bytes, 
 that are half written, and the outbox of further messages.  It waits for nothing:
 :meth:`SocketEnd.fill` and :meth:`SocketEnd.write` do what can be done now, up to a budget,
 and say what they have met.  Streams between processes (:mod:`.stream`) and the connections
-of ZMTP (:mod:`.zmtp.connection`) are such ends.
+of ZMTP (:mod:`.zmtp.hub`) are such ends.
 
-A message waits in the outbox, where it is counted and bounded, and is framed when there
+A peer that does not read must cost a bounded amount of memory and delay nobody else.  So
+each peer has a queue of its own (:class:`Outbox`), bounded in messages and in bytes.  At a
+bound a message is refused, and the sender decides what that means (in this package: nothing,
+the next sync repairs it).  A message is framed when there
 is room.  Framed bytes belong to the connection and are lost with it.  Large frames are
 received into their own buffer and written without a copy.
 """
@@ -16,13 +19,13 @@ received into their own buffer and written without a copy.
 from __future__ import annotations
 
 import socket
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, final
 
 from ..core.limits import BATCH_BYTES, KIB, MIB, WireLimits
 from .framing import READ_BYTES, Decoder, FrameLimits, Outgoing, Piece
-from .interface import FRAMES_MAX, Message, size_bytes
-from .outbox import Outbox
+from .interface import FRAMES_MAX, Message, SentFrame, size_bytes
 
 READ_TURN_BYTES: Final = MIB
 """Bytes of large frames that are read from a connection before others have their turn."""
@@ -39,6 +42,59 @@ JOINED_MESSAGES: Final = 64
 
 Encode: TypeAlias = Callable[[Sequence[Message]], list[Piece]]
 """The bytes of messages, to be written in the order in which they were made."""
+
+
+Parcel: TypeAlias = "tuple[SentFrame, ...]"
+"""The frames of one message, in a container that does not change any more."""
+
+
+@final
+class Outbox:
+    """FIFO of messages, at most ``max_messages`` and ``max_bytes``.
+
+    Invariant: ``len(self) <= max_messages``, and ``size_bytes <= max_bytes``
+    unless a single message is in it.
+    """
+
+    __slots__ = ("_max_bytes", "_max_messages", "_messages", "size_bytes")
+
+    def __init__(self, max_messages: int, max_bytes: int) -> None:
+        self._max_messages = max_messages
+        self._max_bytes = max_bytes
+        self._messages: deque[tuple[Parcel, int]] = deque()
+        self.size_bytes = 0
+        """Sum of the sizes of all waiting frames."""
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def append(self, frames: Message) -> bool:
+        """Queue a message; returns False and changes nothing if a bound forbids it."""
+        size = size_bytes(frames)
+        if self._messages and (
+            len(self._messages) >= self._max_messages or self.size_bytes + size > self._max_bytes
+        ):
+            return False
+        self._messages.append((tuple(frames), size))
+        self.size_bytes += size
+        return True
+
+    def first(self) -> Parcel:
+        """The oldest message, which stays in the queue.  Raises IndexError if empty."""
+        return self._messages[0][0]
+
+    def pop(self) -> Parcel:
+        """Take the oldest message out.  Raises IndexError if empty."""
+        frames, size = self._messages.popleft()
+        self.size_bytes -= size
+        return frames
+
+    def clear(self) -> int:
+        """Drop everything; returns how many messages that were."""
+        dropped = len(self._messages)
+        self._messages.clear()
+        self.size_bytes = 0
+        return dropped
 
 
 class ConnectionEnded(Exception):

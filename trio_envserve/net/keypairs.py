@@ -22,7 +22,7 @@ from zmq.utils import z85
 
 from ..core.errors import ConfigError
 from ..regular_files import read_regular
-from .zmtp import boxes
+from .zmtp.curve import KEY_BYTES, WrongBox, check_installed, public_of, shared
 
 _TEXT: Final = 40
 """The characters of a key."""
@@ -33,7 +33,7 @@ def key_bytes(text: object, what: str) -> bytes:
     if isinstance(text, str) and len(text) == _TEXT:
         with contextlib.suppress(KeyError, ValueError, struct.error):
             key: bytes = z85.decode(text)
-            if len(key) == boxes.KEY_BYTES and z85.encode(key).decode() == text:
+            if len(key) == KEY_BYTES and z85.encode(key).decode() == text:
                 return key
     raise ConfigError(f"{what} is no key: 40 characters of Z85 are one")
 
@@ -54,15 +54,15 @@ class KeyPair:
     """The secret key."""
 
     def __post_init__(self) -> None:
-        boxes.check_installed()
-        if key_text(boxes.public_of(self.secret_bytes)) != self.public:
+        check_installed()
+        if key_text(public_of(self.secret_bytes)) != self.public:
             raise ConfigError("the public key is not that of the secret one")
 
     @classmethod
     def new(cls) -> KeyPair:
         """A pair that nobody else has."""
-        boxes.check_installed()
-        return cls.of_secret(key_text(os.urandom(boxes.KEY_BYTES)))
+        check_installed()
+        return cls.of_secret(key_text(os.urandom(KEY_BYTES)))
 
     @classmethod
     def of_secret(cls, secret: str) -> KeyPair:
@@ -71,8 +71,8 @@ class KeyPair:
         Args:
             secret: 40 characters of Z85.
         """
-        boxes.check_installed()
-        return cls(key_text(boxes.public_of(key_bytes(secret, "the secret key"))), secret)
+        check_installed()
+        return cls(key_text(public_of(key_bytes(secret, "the secret key"))), secret)
 
     @property
     def secret_bytes(self) -> bytes:
@@ -92,10 +92,10 @@ class ClientCurve:
     """The client's own pair."""
 
     def __post_init__(self) -> None:
-        boxes.check_installed()
+        check_installed()
         try:
-            boxes.shared(self.server_bytes, self.keys.secret_bytes)
-        except boxes.WrongBox as error:
+            shared(self.server_bytes, self.keys.secret_bytes)
+        except WrongBox as error:
             raise ConfigError(f"the server's key is {error}") from None
 
     @property

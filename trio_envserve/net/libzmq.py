@@ -63,6 +63,7 @@ from .binding import (
     Listener,
     listen,
 )
+from .connection import Outbox
 from .interface import (
     BATCH_MESSAGES,
     COPY_THRESHOLD_BYTES,
@@ -73,7 +74,6 @@ from .interface import (
     OnEvent,
 )
 from .keypairs import ClientCurve
-from .outbox import Outbox
 from .pump import DealerPump, RouterPump, Sleep, SocketPump, open_socket
 
 logger = logging.getLogger("trio_envserve.net")

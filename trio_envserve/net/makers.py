@@ -15,7 +15,7 @@ from typing import Final, Literal, TypeAlias, get_args
 from ..core.errors import ConfigError
 from .interface import Network
 from .libzmq import open_zmq_network
-from .zmtp.network import open_zmtp_network
+from .zmtp.sockets import open_zmtp_network
 
 Transport: TypeAlias = Literal["zmtp", "libzmq"]
 """The name of an implementation; see the module's docstring."""

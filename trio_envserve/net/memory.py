@@ -32,6 +32,7 @@ from ..core.errors import ConfigError, ServerStartError
 from ..core.limits import WireLimits
 from ..core.terms import whole
 from .address import ANY, Address, parse_address, parse_peer_address
+from .connection import Outbox, Parcel
 from .interface import (
     BATCH_MESSAGES,
     COPY_THRESHOLD_BYTES,
@@ -42,7 +43,6 @@ from .interface import (
     SentFrame,
     is_sendable,
 )
-from .outbox import Outbox, Parcel
 from .pump import Pump, ReconnectingDealer, RouterPump, SocketPump, open_socket
 
 Direction: TypeAlias = Literal["to_router", "to_dealer"]

@@ -25,7 +25,8 @@ from typing import TypeVar
 import trio
 
 from ..core.limits import WireLimits
-from .groups import unwrap_single
+from .background import unwrap_single
+from .connection import Outbox
 from .interface import (
     ConnectionEvent,
     Frame,
@@ -34,7 +35,6 @@ from .interface import (
     SocketStatistics,
     is_sendable,
 )
-from .outbox import Outbox
 
 
 class Pump(ABC):

@@ -29,12 +29,11 @@ from typing import Protocol, final
 import trio
 
 from ..core.limits import MIB, WireLimits
-from .connection import ConnectionEnded, SocketEnd, frame_limits
+from .background import unwrap_single
+from .connection import ConnectionEnded, Outbox, SocketEnd, frame_limits
 from .forks import forget_in_children
 from .framing import READ_BYTES, Decoder, FramingError, Piece, encode, encode_command
-from .groups import unwrap_single
 from .interface import BATCH_MESSAGES, Frame, Message, is_sendable
-from .outbox import Outbox
 from .pump import Pump
 from .shared import SharedMemory
 

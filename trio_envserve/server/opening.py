@@ -49,8 +49,7 @@ from ..net import (
     parse_address,
     unwrap_single,
 )
-from ..net.zmtp.network import RouterCurve, sealed_wire
-from ..net.zmtp.sockets import ZmtpRouter
+from ..net.zmtp.sockets import RouterCurve, ZmtpRouter, sealed_wire
 from ..options import taken_by, with_options_of
 from ..worker.config import check_args
 from .curve import Authenticator

@@ -1,10 +1,18 @@
-"""The mechanism CURVE (RFC 26): both sides prove that they have their keys.
+"""CURVE (RFC 26): both sides prove that they have their keys, and seal what passes.
 
 Theory of operation
 -------------------
-Each side has a long-lived pair of keys, and makes another for each connection, which is
-forgotten with it: whoever learns a long-lived key later reads nothing of what passed.  In
-the order of the handshake:
+*Boxes.*  Two sides that know each other's public keys share a key (:func:`shared`), and seal
+and open with it and a nonce that is never used again (Curve25519, XSalsa20, Poly1305: NaCl's
+``crypto_box``).  libsodium has the older form of these calls, in which 32 bytes of zeros
+stand before the text, and 16 before the box.  That suits here, because it works in
+place: the 16 bytes before a box are the name and the nonce of the command that has it.
+The module of PyNaCl that is used here is the one below its public functions, which copy
+each text three times: for 1 MB 3.7 ms instead of 1.3.  PyNaCl is the extra ``curve``.
+
+*Handshake.*  Each side has a long-lived pair of keys, and makes another for each connection,
+which is forgotten with it: whoever learns a long-lived key later reads nothing of what
+passed.  In the order of the handshake:
 
 - HELLO (client): its passing public key, and a box by it for the server's key.
 - WELCOME (server): its own passing public key, and a cookie, in a box.
@@ -12,27 +20,204 @@ the order of the handshake:
   *vouch* (that key's box of its passing one) and its metadata.
 - READY (server): its metadata in a box.
 
-A replayed HELLO or INITIATE is useless: its box was made for the passing key of another connection,
-and the cookie differs, too.  The server looks the client's key up only when the vouch has shown
-that the client has its secret half; a key that may not come in is told so by ERROR, and the reason
-``400`` is the word of libzmq for it.
+A replayed HELLO or INITIATE is useless: its box was made for the passing key of another
+connection, and the cookie differs, too.  The server looks the client's key up only when the
+vouch has shown that the client has its secret half; a key that may not come in is told so by
+ERROR, and the reason ``400`` is the word of libzmq for it.  Nothing is kept for a peer before
+the end of the handshake but its commands, each of which is bounded.
 
-Nothing is kept for a peer before the end of the handshake but its commands, each of which
-is bounded.
+*Traffic.*  A frame travels as the only frame of a message: the name ``MESSAGE``, eight bytes of
+a counter, and a box with one byte of flags and the body.  MORE and COMMAND are flags inside
+the box, so nobody on the way can put frames together anew.  The counter of each side
+rises from frame to frame, and is a part of the nonce: so no nonce is used twice, and a
+frame that comes again, or too late, is refused.  :class:`Seal` is a step before the framing
+that both directions of every connection have: :meth:`Seal.encode` hands sealed frames to the
+encoder, and :class:`~..framing.Decoder` has :meth:`Seal.open` open those that arrive.  A frame
+costs about 4 µs to seal or to open.  A large frame is opened in the memory into which it was
+received, in one step: so sealed frames have a bound of their own, :data:`SEALED_FRAME_BYTES`.
 
 Pure: no sockets, no trio, no clock; randomness is an argument.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hmac
-from collections.abc import Callable
-from typing import Final, TypeAlias, final
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias, final
 
-from . import boxes
-from .boxes import KEY_BYTES, WrongBox
-from .mechanism import HandshakeError, Mechanism, state_metadata
-from .sealed import Seal
+from ...core.errors import ConfigError
+from ...core.limits import MIB
+from ..framing import COMMAND, MORE, Decoder, FrameLimits, FramingError, Piece, encode
+from ..interface import COPY_THRESHOLD_BYTES, Frame, Message, SentFrame, size_bytes, write_frame
+from .engine import Encoders, HandshakeError, Mechanism, state_metadata
+
+# -- boxes
+
+KEY_BYTES: Final = 32
+ROOM_BYTES: Final = 32
+"""Bytes that are left free before a text for its box."""
+
+_GAP: Final = bytes(16)
+
+sodium: Any
+try:
+    sodium = importlib.import_module("nacl._sodium")
+except ImportError:  # the extra is not installed
+    sodium = None
+ffi: Any = getattr(sodium, "ffi", None)
+lib: Any = getattr(sodium, "lib", None)
+
+
+class WrongBox(ValueError):
+    """A box does not open, or a key is none."""
+
+
+def check_installed() -> None:
+    """Raise ConfigError, with what to do, if PyNaCl is not there."""
+    if lib is None:
+        raise ConfigError("CURVE needs PyNaCl: pip install 'trio-envserve[curve]'")
+
+
+def public_of(secret: bytes) -> bytes:
+    """The public key of a secret one."""
+    public = bytearray(KEY_BYTES)
+    if len(secret) != KEY_BYTES or lib.crypto_scalarmult_base(ffi.from_buffer(public), secret):
+        raise WrongBox("not a secret key")
+    return bytes(public)
+
+
+def shared(public: bytes, secret: bytes) -> bytes:
+    """The key that the owners of two pairs share."""
+    key = bytearray(KEY_BYTES)
+    if len(public) != KEY_BYTES or len(secret) != KEY_BYTES:
+        raise WrongBox("a key of another size")
+    if lib.crypto_box_beforenm(ffi.from_buffer(key), public, secret):
+        raise WrongBox("a public key that makes every box open")
+    return bytes(key)
+
+
+def seal_in_place(buffer: bytearray, nonce: bytes, key: bytes) -> None:
+    """Seal the text behind the first :data:`ROOM_BYTES`, which are zeros.  The box begins
+    after 16 of them."""
+    pointer = ffi.from_buffer(buffer)
+    lib.crypto_box_afternm(pointer, pointer, len(buffer), nonce, key)
+
+
+def open_in_place(buffer: bytearray | memoryview, nonce: bytes, key: bytes) -> None:
+    """Open the box behind the first 16 bytes, which are lost.  The text begins after
+    :data:`ROOM_BYTES`.  Raises WrongBox."""
+    if len(buffer) < ROOM_BYTES:
+        raise WrongBox("a box without its seal")
+    pointer = ffi.from_buffer(buffer)
+    ffi.memmove(pointer, _GAP, 16)
+    if lib.crypto_box_open_afternm(pointer, pointer, len(buffer), nonce, key):
+        raise WrongBox("a box that does not open")
+
+
+def seal(text: bytes, nonce: bytes, key: bytes) -> bytes:
+    """The box of a text."""
+    buffer = bytearray(ROOM_BYTES) + text
+    seal_in_place(buffer, nonce, key)
+    return bytes(buffer[16:])
+
+
+def open_box(box: bytes, nonce: bytes, key: bytes) -> bytes:
+    """The text in a box.  Raises WrongBox."""
+    buffer = bytearray(_GAP) + box
+    open_in_place(buffer, nonce, key)
+    return bytes(buffer[ROOM_BYTES:])
+
+
+# -- traffic
+
+SEALED_FRAME_BYTES: Final = 32 * MIB
+"""The largest frame: one step of 40 ms of processor time, on a slow machine of 80 ms."""
+
+HEAD_BYTES: Final = ROOM_BYTES + 1
+"""The bytes of a sealed frame before its body: name, counter, seal and flags."""
+
+_NAME: Final = b"\x07MESSAGE"
+_COUNTER: Final = slice(8, 16)
+_FLAGS_AT: Final = ROOM_BYTES
+_INNER_COMMAND: Final = 2
+"""The flag of a command inside a box; outside it is :data:`~..framing.COMMAND`."""
+
+
+@final
+class Seal:
+    """The keys and counters that seal both directions of a connection."""
+
+    __slots__ = ("_heard", "_hears", "_key", "_sends", "_sent")
+
+    def __init__(self, key: bytes, sends: bytes, sent: int, hears: bytes, heard: int) -> None:
+        self._key = key
+        self._sends = sends
+        """The first part of this side's nonces."""
+        self._sent = sent
+        """Last counter of this side."""
+        self._hears = hears
+        self._heard = heard
+        """The peer's last counter."""
+
+    def command(self, body: bytes) -> bytes:
+        """The bytes of a command."""
+        sealed: Any = self._seal(_INNER_COMMAND, body)
+        return b"".join(encode([(sealed,)]))
+
+    def encode(self, messages: Sequence[Message]) -> list[Piece]:
+        """The bytes of messages, to be written in this order and before any that are made
+        later."""
+        sealed: list[Any] = []  # a bytearray each, which is written as bytes are
+        for message in messages:
+            left = len(message)
+            for frame in message:
+                left -= 1
+                sealed.append((self._seal(MORE if left else 0, frame),))
+        return encode(sealed)
+
+    def _seal(self, flags: int, frame: SentFrame) -> bytearray:
+        self._sent += 1
+        counter = self._sent.to_bytes(8, "big")
+        if type(frame) is bytes:
+            buffer = bytearray(_FLAGS_AT) + bytes((flags,)) + frame
+        else:
+            buffer = bytearray(HEAD_BYTES + size_bytes((frame,)))
+            buffer[_FLAGS_AT] = flags
+            write_frame(frame, buffer, HEAD_BYTES)
+        seal_in_place(buffer, self._sends + counter, self._key)
+        buffer[:16] = _NAME + counter
+        return buffer
+
+    def open(self, frame: Frame) -> tuple[int, Frame]:
+        """The flags of a sealed frame, as a frame that is not sealed has them, and its body.
+        Raises FramingError."""
+        if len(frame) < HEAD_BYTES or frame[:8] != _NAME:
+            raise FramingError("a frame that is not sealed")
+        raw = bytes(frame[_COUNTER])
+        counter = int.from_bytes(raw, "big")
+        if counter <= self._heard:
+            raise FramingError(f"frame {counter} of the connection after frame {self._heard}")
+        if isinstance(frame, bytes) or isinstance(frame.obj, bytes):
+            buffer: bytearray | memoryview = bytearray(frame)
+        else:
+            buffer = frame  # memory of its own
+        try:
+            open_in_place(buffer, self._hears + raw, self._key)
+        except WrongBox as error:
+            raise FramingError(str(error)) from None
+        self._heard = counter
+        flags = buffer[_FLAGS_AT]
+        if flags == _INNER_COMMAND:
+            flags = COMMAND
+        elif flags & ~MORE:
+            raise FramingError(f"a sealed frame with the flags {flags:#04x}")
+        body = memoryview(buffer)[HEAD_BYTES:]
+        return flags, body.toreadonly() if len(body) >= COPY_THRESHOLD_BYTES else bytes(body)
+
+
+# -- the handshake
 
 _WRONG_SERVER: Final = (
     "your file has the key of another server: check the address, or ask for a new file"
@@ -82,9 +267,12 @@ class _Curve(Mechanism):
         self._heard = 0
         """The peer's."""
 
-    def seal(self) -> Seal:
+    def begin_traffic(self, decoder: Decoder, limits: FrameLimits) -> Encoders:
         """See the base."""
-        return Seal(self._key, self._sends, self._sent, self._hears, self._heard)
+        seal = Seal(self._key, self._sends, self._sent, self._hears, self._heard)
+        frame_bytes = min(limits.frame_bytes, SEALED_FRAME_BYTES)
+        decoder.unseal(seal.open, HEAD_BYTES, dataclasses.replace(limits, frame_bytes=frame_bytes))
+        return seal.encode, seal.command
 
     def _refused(self, reason: str) -> str:
         if reason != STRANGER:
@@ -117,13 +305,13 @@ class CurveClient(_Curve):
         super().__init__(socket_type, random)
         self._secret = secret
         self._server = server
-        self._passing_public = boxes.public_of(self._passing)
-        self._to_server = boxes.shared(server, self._passing)
+        self._passing_public = public_of(self._passing)
+        self._to_server = shared(server, self._passing)
 
     def begin(self) -> list[bytes]:
         """See the base."""
         raw = self._next()
-        box = boxes.seal(bytes(64), b"CurveZMQHELLO---" + raw, self._to_server)
+        box = seal(bytes(64), b"CurveZMQHELLO---" + raw, self._to_server)
         return [_HELLO + b"\x01\x00" + bytes(72) + self._passing_public + raw + box]
 
     def _answer(self, body: bytes) -> list[bytes]:
@@ -135,7 +323,7 @@ class CurveClient(_Curve):
             raise HandshakeError(f"READY expected, not {body[:16]!r}")
         raw = self._hear(body[6:14])
         try:
-            metadata = boxes.open_box(body[14:], b"CurveZMQREADY---" + raw, self._key)
+            metadata = open_box(body[14:], b"CurveZMQREADY---" + raw, self._key)
         except WrongBox:
             raise HandshakeError("the box of READY does not open") from None
         self._learn(metadata)
@@ -144,18 +332,18 @@ class CurveClient(_Curve):
 
     def _initiate(self, welcome: bytes) -> bytes:
         try:
-            text = boxes.open_box(welcome[24:], b"WELCOME-" + welcome[8:24], self._to_server)
+            text = open_box(welcome[24:], b"WELCOME-" + welcome[8:24], self._to_server)
             passing = text[:KEY_BYTES]
-            self._key = boxes.shared(passing, self._passing)
-            vouching = boxes.shared(passing, self._secret)
+            self._key = shared(passing, self._passing)
+            vouching = shared(passing, self._secret)
         except WrongBox:
             raise HandshakeError("the box of WELCOME does not open") from None
         self._cookie = text[KEY_BYTES:]
         vouch_nonce = self._random(16)
-        vouch = boxes.seal(self._passing_public + self._server, b"VOUCH---" + vouch_nonce, vouching)
+        vouch = seal(self._passing_public + self._server, b"VOUCH---" + vouch_nonce, vouching)
         raw = self._next()
-        text = boxes.public_of(self._secret) + vouch_nonce + vouch + state_metadata(self._type)
-        box = boxes.seal(text, b"CurveZMQINITIATE" + raw, self._key)
+        text = public_of(self._secret) + vouch_nonce + vouch + state_metadata(self._type)
+        box = seal(text, b"CurveZMQINITIATE" + raw, self._key)
         return _INITIATE + self._cookie + raw + box
 
 
@@ -183,8 +371,8 @@ class CurveServer(_Curve):
         self._client_passing = hello[80:112]
         raw = self._hear(hello[112:120])
         try:
-            to_client = boxes.shared(self._client_passing, self._secret)
-            text = boxes.open_box(hello[120:], b"CurveZMQHELLO---" + raw, to_client)
+            to_client = shared(self._client_passing, self._secret)
+            text = open_box(hello[120:], b"CurveZMQHELLO---" + raw, to_client)
         except WrongBox:
             why = "the box of HELLO does not open: the client has the key of another server"
             raise HandshakeError(why, tell=_WRONG_SERVER) from None
@@ -192,8 +380,8 @@ class CurveServer(_Curve):
             raise HandshakeError("HELLO has something in its box", tell="HELLO expected")
         self._cookie = self._random(_COOKIE_BYTES)
         nonce = self._random(16)
-        text = boxes.public_of(self._passing) + self._cookie
-        return _WELCOME + nonce + boxes.seal(text, b"WELCOME-" + nonce, to_client)
+        text = public_of(self._passing) + self._cookie
+        return _WELCOME + nonce + seal(text, b"WELCOME-" + nonce, to_client)
 
     def _ready(self, initiate: bytes) -> bytes:
         if not initiate.startswith(_INITIATE) or len(initiate) < _INITIATE_BYTES:
@@ -204,16 +392,16 @@ class CurveServer(_Curve):
             raise HandshakeError(why, tell=why)
         raw = self._hear(initiate[105:113])
         try:
-            self._key = boxes.shared(self._client_passing, self._passing)
-            text = boxes.open_box(initiate[113:], b"CurveZMQINITIATE" + raw, self._key)
+            self._key = shared(self._client_passing, self._passing)
+            text = open_box(initiate[113:], b"CurveZMQINITIATE" + raw, self._key)
             public = text[:KEY_BYTES]
-            vouching = boxes.shared(public, self._passing)
+            vouching = shared(public, self._passing)
             nonce = b"VOUCH---" + text[KEY_BYTES : KEY_BYTES + 16]
-            vouch = boxes.open_box(text[KEY_BYTES + 16 : KEY_BYTES + 96], nonce, vouching)
+            vouch = open_box(text[KEY_BYTES + 16 : KEY_BYTES + 96], nonce, vouching)
         except WrongBox:
             why = "a box of INITIATE does not open"
             raise HandshakeError(why, tell=why) from None
-        if vouch != self._client_passing + boxes.public_of(self._secret):
+        if vouch != self._client_passing + public_of(self._secret):
             why = "its vouch is for another connection"
             raise HandshakeError(why, tell=why)
         if refusal := self._admit(public):
@@ -221,5 +409,5 @@ class CurveServer(_Curve):
         self._learn(text[KEY_BYTES + 96 :])
         self.peer_key = public
         raw = self._next()
-        box = boxes.seal(state_metadata(self._type), b"CurveZMQREADY---" + raw, self._key)
+        box = seal(state_metadata(self._type), b"CurveZMQREADY---" + raw, self._key)
         return _READY + raw + box

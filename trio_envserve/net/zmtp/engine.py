@@ -3,10 +3,11 @@
 Theory of operation
 -------------------
 A connection begins with a *greeting* of 64 bytes from each side, which has the
-version and the security mechanism.  Then both sides exchange commands of the mechanism
-(:mod:`.mechanism`; for NULL one READY from each).  Then comes *traffic*: messages, and
-PING commands that are answered by PONG.  With CURVE (:mod:`.curve`) each of their frames
-is sealed (:mod:`.sealed`), and until then only small commands are taken.
+version and the security mechanism.  Then both sides exchange commands of the mechanism: an
+object with the commands of one handshake (:class:`Mechanism`).  NULL is the one without
+security: each side states its metadata in a READY.  The other one is CURVE (:mod:`.curve`).
+Then comes *traffic*: messages, and PING commands that are answered by PONG.  With CURVE each
+of their frames is sealed, and until then only small commands are taken.
 
 Arriving bytes go into :attr:`Engine.decoder`.  Two calls drive the engine:
 :meth:`Engine.shake` until it says that the connection is ready, then
@@ -29,15 +30,130 @@ Pure: no sockets, no trio, no clock.
 
 from __future__ import annotations
 
-import dataclasses
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Final, final
+from typing import Final, TypeAlias, final
 
-from ..framing import Decoder, FrameLimits, FramingError, Piece, encode, encode_command
+from ..framing import Decoder, FrameLimits, FramingError, Piece, SpareMemory, encode, encode_command
 from ..interface import Frame, Message
-from ..large import SpareMemory
-from .mechanism import HandshakeError, Mechanism
-from .sealed import HEAD_BYTES, SEALED_FRAME_BYTES
+
+
+class HandshakeError(FramingError):
+    """A handshake failed; the message tells people why."""
+
+    def __init__(self, text: str, *, tell: str = "") -> None:
+        super().__init__(text)
+        self.tell = tell
+        """The text of an ERROR command to the peer."""
+
+
+Encoders: TypeAlias = tuple[Callable[[Sequence[Message]], list[Piece]], Callable[[bytes], bytes]]
+"""Two functions: the bytes of messages, and of a command, to be written in the order in which they
+were made."""
+
+
+class Mechanism(ABC):
+    """One side of one handshake, of a socket of one type."""
+
+    name: bytes
+    """Name of the mechanism in the greeting, at most 20 bytes."""
+    is_sealed = False
+    """Whether traffic is sealed; then there are only commands before."""
+
+    def __init__(self, socket_type: bytes) -> None:
+        self._type = socket_type
+        self.is_done = False
+        """Whether messages may pass."""
+        self.metadata: dict[bytes, bytes] = {}
+        """The peer's properties, by name in lower case."""
+        self.peer_key = b""
+        """The peer's public key, if it has proven that it has the secret one; else empty."""
+
+    def begin(self) -> list[bytes]:
+        """Bodies of the commands that go out with the greeting."""
+        return []
+
+    def command(self, body: bytes) -> list[bytes]:
+        """A command of the peer; bodies of the answers.  Raises HandshakeError."""
+        if body.startswith(b"\x05ERROR"):
+            reason = body[7 : 7 + (body[6] if len(body) > 6 else 0)]
+            raise HandshakeError(self._refused(reason.decode("utf-8", "backslashreplace")))
+        return self._answer(body)
+
+    @abstractmethod
+    def _answer(self, body: bytes) -> list[bytes]:
+        """Like :meth:`command`, for every command but ERROR."""
+
+    def _refused(self, reason: str) -> str:
+        return f"it refuses: {reason!r}"
+
+    def begin_traffic(self, decoder: Decoder, limits: FrameLimits) -> Encoders:
+        """The handshake is done: have the decoder take traffic in these bounds; returns the
+        encoders of messages and of commands."""
+        return encode, encode_command
+
+    def _learn(self, data: bytes) -> None:
+        """Take the peer's metadata in, the last part of a handshake.  Raises HandshakeError."""
+        self.metadata = parse_metadata(data)
+        peer = self.metadata.get(b"socket-type")
+        # A peer may leave it out; libzmq accepts that, too.
+        if peer is not None and peer not in _PEERS[self._type]:
+            text = f"a {self._type.decode()} does not talk to a socket of type {peer[:16]!r}"
+            raise HandshakeError(text, tell=text)
+        self.is_done = True
+
+
+_PEERS: Final = {
+    b"ROUTER": frozenset((b"DEALER", b"REQ", b"ROUTER")),
+    b"DEALER": frozenset((b"ROUTER", b"REP", b"DEALER")),
+}
+"""The types of socket that each type may talk to."""
+
+_PROPERTIES: Final = 32
+"""Most properties of a peer's metadata; libzmq states two."""
+
+
+@final
+class Null(Mechanism):
+    """The mechanism NULL."""
+
+    name = b"NULL"
+
+    def begin(self) -> list[bytes]:
+        """See the base."""
+        return [b"\x05READY" + state_metadata(self._type)]
+
+    def _answer(self, body: bytes) -> list[bytes]:
+        if not body.startswith(b"\x05READY"):
+            raise HandshakeError(f"READY expected, not {body[:16]!r}", tell="READY expected")
+        self._learn(body[6:])
+        return []
+
+
+def state_metadata(socket_type: bytes) -> bytes:
+    """The properties that a side states."""
+    properties = ((b"Socket-Type", socket_type), (b"Identity", b""))
+    return b"".join(_property(name, value) for name, value in properties)
+
+
+def _property(name: bytes, value: bytes) -> bytes:
+    return bytes((len(name),)) + name + len(value).to_bytes(4, "big") + value
+
+
+def parse_metadata(data: bytes) -> dict[bytes, bytes]:
+    """Properties, by name in lower case.  Raises HandshakeError."""
+    properties: dict[bytes, bytes] = {}
+    at = 0
+    while at < len(data):
+        name_end = at + 1 + data[at]
+        value_at = name_end + 4
+        size = int.from_bytes(data[name_end:value_at], "big")
+        if name_end == at + 1 or value_at + size > len(data) or len(properties) == _PROPERTIES:
+            raise HandshakeError("malformed metadata", tell="malformed metadata")
+        properties[data[at + 1 : name_end].lower()] = data[value_at : value_at + size]
+        at = value_at + size
+    return properties
+
 
 GREETING_BYTES: Final = 64
 _SIGNATURE_BYTES: Final = 10
@@ -146,12 +262,7 @@ class Engine:
                 self.is_ready = self._mechanism.is_done
             elif not decoder.is_backlogged:
                 return False
-        if self.is_sealed:
-            seal, limits = self._mechanism.seal(), self._limits
-            frame_bytes = min(limits.frame_bytes, SEALED_FRAME_BYTES)
-            limits = dataclasses.replace(limits, frame_bytes=frame_bytes)
-            decoder.unseal(seal.open, HEAD_BYTES, limits)
-            self.encode, self._encode_command = seal.encode, seal.command
+        self.encode, self._encode_command = self._mechanism.begin_traffic(decoder, self._limits)
         decoder.check_command = _check_command
         return True
 

@@ -5,7 +5,7 @@ Theory of operation
 There are two epolls.  Each is waited for as one descriptor, so a connection needs no
 task.
 
-*traffic* has the connections with something to read (:mod:`.traffic`).  The pump (the
+*traffic* has the connections with something to read (:class:`Traffic`).  The pump (the
 task that calls ``receive``) polls it in each turn and reads a share from each ready
 connection.
 
@@ -19,34 +19,222 @@ by two sums: of arriving bytes and of waiting bytes.  Past one of them the conne
 that holds most is closed, which is never an honest one.  A sweep, every second, closes
 connections that make no progress, and logs in one line what was closed and why.  Time
 counts only while this loop was awake, so a blocked loop ages nobody.
+
+Each turn of the pump adds what the epoll says to a queue; a connection with more than its
+share goes to the end of the queue.  Both matter: with shares a flood takes no more than its
+neighbours, and with a poll in every turn a queue of floods keeps nobody out.  There are two
+queues, because a share in messages is none in bytes: a connection that has had more than
+``QUANTUM_BYTES`` in each of its turns waits among the *heavy* ones, of which each turn of the
+pump reads a few.  (Deficit round robin, Shreedhar and Varghese 1996, with all debts in one
+class.)
 """
 
 from __future__ import annotations
 
+import enum
 import itertools
 import logging
 import select
 import socket
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, final
 
 import trio
 
 from ...core.limits import KIB, MIB, WireLimits
-from ..connection import ConnectionEnded, frame_limits
+from ..connection import ConnectionEnded, Outbox, SocketEnd, frame_limits
 from ..forks import forget_in_children
-from ..framing import FrameTooLarge, FramingError
+from ..framing import READ_BYTES, SPARE_BYTES, FrameTooLarge, FramingError, SpareMemory
 from ..interface import BATCH_MESSAGES, ConnectionEvent, Frame, Message, OnEvent
-from ..large import SPARE_BYTES, SpareMemory
-from ..outbox import Outbox
-from ..pump import SocketPump
-from .connection import SLICE_MESSAGES, Connection, ConnectionState
-from .engine import Engine
-from .mechanism import HandshakeError, Mechanism, Null
-from .traffic import EPOLLIN, Traffic
+from ..pump import Sleep, SocketPump
+from .engine import Engine, HandshakeError, Mechanism, Null
+
+# -- one connection
+
+SLICE_MESSAGES: Final = 8
+"""Number of messages that are decoded at a time."""
+
+_PEEK: Final = socket.MSG_PEEK
+
+
+class ConnectionState(enum.Enum):
+    """The state of a connection."""
+
+    HANDSHAKE = enum.auto()
+    OPEN = enum.auto()
+    """Messages pass."""
+    HUNG_UP = enum.auto()
+    """The peer has ended it; messages that had arrived may still be read."""
+    DRAINING = enum.auto()
+    """This side has sent its last bytes, and waits for the peer to end the connection:
+    closing at once, with something unread, would lose them."""
+    CLOSED = enum.auto()
+
+
+@final
+class Connection(SocketEnd):
+    """One connection; its hub sets the attributes."""
+
+    __slots__ = (
+        "debt_bytes",
+        "engine",
+        "fd",
+        "heard_s",
+        "held_bytes",
+        "is_blocked",
+        "is_queued",
+        "is_watched",
+        "made_s",
+        "peer",
+        "route",
+        "state",
+    )
+
+    def __init__(
+        self, sock: socket.socket, engine: Engine, outbox: Outbox, *, peer: str, now_s: float
+    ) -> None:
+        super().__init__(sock, engine.decoder, engine.encode, outbox)
+        self.is_ready = False
+        self.fd = sock.fileno()
+        self.engine = engine
+        self.peer = peer
+        """The peer's name, for people."""
+        self.route = b""
+        self.state = ConnectionState.HANDSHAKE
+        self.made_s = now_s
+        self.heard_s = now_s
+        """Moment at which bytes last arrived."""
+        self.held_bytes = 0
+        """The bytes of unfinished messages in the engine, when last counted."""
+        self.debt_bytes = 0
+        """Bytes above its share that the connection has had: see :class:`Traffic`."""
+        self.is_blocked = False
+        """Whether writing waits for the system."""
+        self.is_queued = False
+        """Whether it is in the queue of connections to be read."""
+        self.is_watched = False
+        """Whether the service would notice a hang-up."""
+
+    def read_handshake(self) -> bool:
+        """Go on with the handshake; True when it is done.
+
+        Raises ConnectionEnded, or FramingError with what is wrong with the peer.
+        """
+        try:
+            data = self._recv(READ_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise ConnectionEnded(str(error)) from error
+        if not data:
+            raise ConnectionEnded("it hung up during the handshake")
+        return self.engine.shake(data)
+
+    def open(self, now_s: float) -> None:
+        """The handshake is done: messages pass from here on."""
+        self.state = ConnectionState.OPEN
+        self.encode, self.is_costly = self.engine.encode, self.engine.is_sealed
+        self.is_ready = True
+        self.heard_s = now_s
+
+    def take(self) -> list[list[Frame]]:
+        """A few messages that have arrived.  Raises FramingError."""
+        return self.engine.take(SLICE_MESSAGES)
+
+    def say_last_words(self) -> None:
+        """Write what can be written now, and end this direction."""
+        try:
+            self.write()
+            self.sock.shutdown(socket.SHUT_WR)
+        except (ConnectionEnded, OSError):
+            pass  # it is gone already
+
+    def is_read(self) -> bool:
+        """Whether nothing is left to read on a connection that the peer has ended."""
+        try:
+            return self.decoder.is_backlogged is False and not self._recv(1, _PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def drain(self) -> bool:
+        """Read and drop; returns True when the peer has ended the connection, too."""
+        try:
+            for _ in range(16):
+                if not self._recv(READ_BYTES):
+                    return True
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return False
+
+
+# -- the connections that have something to read
+
+QUANTUM_BYTES: Final = 64 * KIB
+"""Bytes of each turn of a connection that are not charged."""
+
+DEBT_MOST_BYTES: Final = MIB
+"""More than this is forgiven: after one large body its sender is heavy for 16 turns."""
+
+EVENTS_MOST: Final = 256
+"""Most events of one poll."""
+
+# As a number, because a system without epoll imports this module, too.
+EPOLLIN: Final = 0x1
+
+
+@final
+class Traffic:
+    """The open connections of a socket, and the queues of those to be read."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self.sleep = Sleep(self._epoll.fileno())
+        """The sleep of the task that reads, while nothing has arrived."""
+        self.light: deque[Connection] = deque()
+        self.heavy: deque[Connection] = deque()
+
+    def register(self, connection: Connection) -> None:
+        """Notice from now on what arrives on a connection."""
+        self._epoll.register(connection.fd, EPOLLIN)
+
+    def unregister(self, connection: Connection) -> None:
+        """Forget a connection; it may not be here."""
+        try:
+            self._epoll.unregister(connection.fd)
+        except FileNotFoundError:
+            pass  # its handshake was never done
+
+    def poll(self, connections: Mapping[int, Connection]) -> int:
+        """Add what the system says to the queues; ``connections`` by descriptor.  Returns
+        how many there are to read."""
+        for fd, _ in self._epoll.poll(0, EVENTS_MOST):
+            self.enqueue(connections[fd])
+        return len(self.light) + len(self.heavy)
+
+    def enqueue(self, connection: Connection) -> None:
+        """Have a connection read in one of the next turns, whatever the system says."""
+        if not connection.is_queued:
+            connection.is_queued = True
+            (self.heavy if connection.debt_bytes else self.light).append(connection)
+
+    def charge(self, connection: Connection, size: int) -> None:
+        """Count the bytes of a connection's turn; it is not in a queue."""
+        debt = connection.debt_bytes + size - QUANTUM_BYTES
+        connection.debt_bytes = min(max(debt, 0), DEBT_MOST_BYTES)
+
+    def close(self) -> None:
+        """Close the epoll."""
+        self._epoll.close()
+
+
+# -- all connections
 
 logger = logging.getLogger("trio_envserve.net")
 

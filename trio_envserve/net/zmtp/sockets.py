@@ -21,24 +21,28 @@ after each loss with a growing pause.  Messages in the outbox go to the next con
 
 from __future__ import annotations
 
+import dataclasses
 import errno
+import os
 import resource
 import select
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final, TypeAlias, final
 
 import trio
 
+from ...core.errors import ConfigError
 from ...core.limits import WireLimits
-from ..address import Address
-from ..binding import Listener, connect, peer_name, place_of, prepare
-from ..interface import Message
-from ..outbox import Outbox
-from ..pump import ReconnectingDealer, RouterPump
-from .connection import Connection, ConnectionState
-from .hub import TURN_BYTES, Hub
-from .mechanism import Mechanism
-from .traffic import EPOLLIN
+from ..address import Address, parse_peer_address, parse_transport
+from ..binding import Listener, connect, listen, peer_name, place_of, prepare
+from ..connection import Outbox
+from ..interface import Message, OnEvent
+from ..keypairs import ClientCurve, KeyPair
+from ..pump import ReconnectingDealer, RouterPump, open_socket
+from .curve import SEALED_FRAME_BYTES, Admit, CurveClient, CurveServer, check_installed
+from .engine import Mechanism
+from .hub import EPOLLIN, TURN_BYTES, Connection, ConnectionState, Hub
 
 ACCEPTS_MOST: Final = 64
 """Connections that are accepted at once."""
@@ -277,3 +281,75 @@ def _most_connections(limits: WireLimits) -> int:
     if soft == resource.RLIM_INFINITY:
         return limits.connections
     return max(1, min(limits.connections, int(soft * DESCRIPTORS_SHARE)))
+
+
+# -- the network
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True)
+class RouterCurve:
+    """A router that speaks CURVE."""
+
+    keys: KeyPair
+    admit: Admit
+    """Is asked for each client's public key: see :data:`~.curve.Admit`."""
+
+    def mechanism(self) -> CurveServer:
+        """The mechanism of this side for one handshake."""
+        return CurveServer(
+            b"ROUTER", secret=self.keys.secret_bytes, admit=self.admit, random=os.urandom
+        )
+
+
+def sealed_wire(wire: WireLimits) -> WireLimits:
+    """The limits for sealed connections: bounds on sizes are lowered to what can be sealed in one
+    step."""
+    check_installed()
+    return dataclasses.replace(wire, message_bytes=min(wire.message_bytes, SEALED_FRAME_BYTES))
+
+
+@final
+class ZmtpNetwork:
+    """Sockets over TCP and unix sockets.  Opened by :func:`open_zmtp_network`."""
+
+    @asynccontextmanager
+    async def open_router(
+        self, address: str, *, limits: WireLimits, on_event: OnEvent | None = None,
+        on_peer: OnPeer | None = None, curve: RouterCurve | None = None,
+    ) -> AsyncIterator[ZmtpRouter]:  # fmt: skip
+        """See :meth:`Network.open_router`; ``tcp`` and ``ipc`` addresses.  ``on_peer``
+        is told of each connection that is opened or lost.  ``curve``: only whom it lets in
+        may connect, and all that passes is sealed."""
+        parsed = parse_transport(address)
+        mechanism = None if curve is None else curve.mechanism
+        router = ZmtpRouter(await listen(parsed), limits, on_peer, mechanism)
+        async with open_socket(router, on_event):
+            yield router
+
+    def open_dealer(
+        self, address: str, *, limits: WireLimits, on_event: OnEvent | None = None,
+        curve: ClientCurve | None = None,
+    ) -> AbstractAsyncContextManager[ZmtpDealer]:  # fmt: skip
+        """See :meth:`Network.open_dealer`; ``tcp`` and ``ipc`` addresses.  ``curve``: the
+        keys for a router that speaks CURVE."""
+        parsed = parse_transport(address)
+        parse_peer_address(address)
+
+        def mechanism() -> CurveClient:
+            assert curve is not None
+            return CurveClient(
+                b"DEALER", secret=curve.keys.secret_bytes, server=curve.server_bytes,
+                random=os.urandom,
+            )  # fmt: skip
+
+        return open_socket(ZmtpDealer(parsed, limits, curve and mechanism), on_event)
+
+
+@asynccontextmanager
+async def open_zmtp_network() -> AsyncIterator[ZmtpNetwork]:
+    """A network over TCP and unix sockets that needs no libzmq.  Raises ConfigError if
+    the system has no epoll."""
+    if not hasattr(select, "epoll"):
+        raise ConfigError('transport "zmtp" needs Linux; use transport="libzmq" here')
+    yield ZmtpNetwork()
