@@ -34,8 +34,6 @@ async def test_order_is_kept_both_ways(bench):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(router.flush)
             assert await b.take(dealer, many) == [[number] for number in numbers]
-        for socket in (router, dealer):
-            assert socket.statistics().received == socket.statistics().sent == many
 
 
 async def test_messages_sent_together_arrive_in_order_both_ways(bench):
@@ -93,7 +91,7 @@ async def test_a_dealer_waits_for_its_router(bench, new_events):
                 got = await b.take(router, 10)
                 assert [message[1] for message in got] == [b"%d" % n for n in range(10)]
                 await events.wait(ConnectionEvent.CONNECTED)
-                assert dealer.statistics().backlog_peers == 0
+                assert dealer.statistics().backlog_messages == 0
 
 
 async def test_events_of_a_router_that_comes_and_goes(bench, new_events):
@@ -317,7 +315,6 @@ async def test_a_peer_that_does_not_read_delays_nobody(bench):
             accepted = await b.send_until_stuck(router, slow_route, BODY)
             assert accepted >= SMALL_QUEUES.peer_queue_messages
             statistics = router.statistics()
-            assert statistics.backlog_peers == 1
             assert statistics.backlog_messages == SMALL_QUEUES.peer_queue_messages
             assert statistics.backlog_bytes >= SMALL_QUEUES.peer_queue_messages * len(BODY)
             for number in range(100):
@@ -345,7 +342,7 @@ async def test_the_sleeping_pump_flushes(bench):
                 accepted = await b.send_until_stuck(router, route, BODY)
                 await b.take(dealer, accepted)
                 nursery.cancel_scope.cancel()
-            assert router.statistics().backlog_peers == 0
+            assert router.statistics().backlog_messages == 0
 
 
 async def test_the_outbox_of_a_lost_peer_is_dropped(bench, new_events):
@@ -353,7 +350,7 @@ async def test_the_outbox_of_a_lost_peer_is_dropped(bench, new_events):
     async with bench() as b, b.router(limits=SMALL_QUEUES, on_event=events) as router:
         async with b.dealer(router) as dealer:
             [route] = await b.greet(router, dealer)
-            accepted = await b.send_until_stuck(router, route, BODY)
+            await b.send_until_stuck(router, route, BODY)
             before = router.statistics().undelivered
         await events.wait(ConnectionEvent.DISCONNECTED)
         assert events.seen == [ConnectionEvent.CONNECTED, ConnectionEvent.DISCONNECTED]
@@ -364,11 +361,10 @@ async def test_the_outbox_of_a_lost_peer_is_dropped(bench, new_events):
             nursery.cancel_scope.cancel()
         assert not router.send_nowait(route, [b"x"])
         statistics = router.statistics()
-        assert statistics.backlog_peers == 0
+        assert statistics.backlog_messages == 0
         # some may still have gone out while the peer was closing: into the void
         dropped = statistics.undelivered - before - 1
         assert 0 <= dropped <= SMALL_QUEUES.peer_queue_messages
-        assert statistics.sent == accepted - dropped
 
 
 async def test_an_address_is_used_once(bench):

@@ -121,7 +121,6 @@ class SocketEnd:
         "_sendmsg",
         "decoder",
         "encode",
-        "framed",
         "is_costly",
         "is_ready",
         "outbox",
@@ -143,8 +142,6 @@ class SocketEnd:
         """Messages that wait.  A dealer's outbox outlives its connections."""
         self.outgoing = Outgoing()
         """Bytes that wait."""
-        self.framed = 0
-        """Messages that have left the outbox and are not counted yet."""
         self._recv = sock.recv
         self._recv_into = sock.recv_into
         self._send = sock.send
@@ -222,7 +219,6 @@ class SocketEnd:
         while True:
             while outbox and outgoing.size_bytes < FRAMED_BYTES and self.is_ready:
                 outgoing.append(self.encode((outbox.pop(),)))
-                self.framed += 1
             if not outgoing:
                 return True
             if left <= 0:

@@ -83,13 +83,8 @@ OnEvent: TypeAlias = Callable[[ConnectionEvent], None]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SocketStatistics:
-    """Counters of one socket since it was opened, and its queues right now.  Messages
-    that are sent together count as one."""
+    """Counters of one socket since it was opened, and its queues right now."""
 
-    received: int
-    """Messages handed to the consumer."""
-    sent: int
-    """Messages handed to the transport: no longer in an outbox."""
     undelivered: int
     """Messages refused or dropped: unknown peer, full outbox, peer gone."""
     oversized: int
@@ -97,8 +92,6 @@ class SocketStatistics:
     closed: int
     """Connections that were closed because of their peers: the handshake failed, a
     bound was passed, or a message stopped arriving."""
-    backlog_peers: int
-    """Peers with a message in their outbox."""
     backlog_messages: int
     """Messages in all outboxes."""
     backlog_bytes: int

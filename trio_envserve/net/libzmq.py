@@ -213,7 +213,6 @@ class LibzmqSocket(SocketPump):
         except zmq.Again:
             self._drained = True
             self._frames = 0
-        self._received += len(batch)
         return batch
 
     def _skip_message(self) -> None:
@@ -233,7 +232,6 @@ class LibzmqSocket(SocketPump):
             if outbox is None:
                 sent = self._transmit(route, frames)
                 if sent:
-                    self._sent += 1
                     continue
                 if sent is None:
                     outbox = self._backlog[route] = self._new_outbox()
@@ -275,7 +273,7 @@ class LibzmqSocket(SocketPump):
 
     def _flush_outboxes(self) -> bool:
         """Send what can be sent now; returns False if nothing could."""
-        before = self._sent
+        moved = False
         for route in list(itertools.islice(self._backlog, RETRY_PEERS)):
             outbox = self._backlog.pop(route)
             while outbox:
@@ -286,14 +284,14 @@ class LibzmqSocket(SocketPump):
                     break
                 if sent:
                     outbox.pop()
-                    self._sent += 1
+                    moved = True
                 else:
                     self._undelivered += outbox.clear()
         if not self._backlog:
             self._backlogged = trio.Event()
             self._flushed()
         self._wake_if_readable()
-        return self._sent != before
+        return moved
 
     def _wake_if_readable(self) -> None:
         """Rule 2: after a call on the socket by another task than the pump's."""

@@ -197,7 +197,6 @@ class Pipe:
         """Let messages enter while there is room for them."""
         while not self.ended and self.outbox and len(self._under_way) < UNDER_WAY_MESSAGES:
             frames = self.outbox.pop()
-            self._sender._sent += 1
             connection = self._connection
             latency_s = connection.network.latency_of(self._direction, connection, frames)
             if latency_s is not None and not self.ended:  # the filter may have cut it
@@ -292,7 +291,6 @@ class _MemorySocket(SocketPump):
             else:
                 idle += 1
             self._pipes.rotate(-1)
-        self._received += len(batch)
         return batch
 
     async def _sleep(self) -> None:

@@ -144,7 +144,7 @@ class SocketPump(Pump):
         super().__init__()
         self._address = address
         self._limits = limits
-        self._received = self._sent = self._undelivered = self._oversized = 0
+        self._undelivered = self._oversized = 0
         self._closed_count = 0
         """Connections that were closed because of their peers."""
         self._event_sender, self._events = trio.open_memory_channel[ConnectionEvent](math.inf)
@@ -156,14 +156,11 @@ class SocketPump(Pump):
 
     def statistics(self) -> SocketStatistics:
         """See the interface."""
-        outboxes = [outbox for outbox in self._outboxes() if outbox]
+        outboxes = self._outboxes()
         return SocketStatistics(
-            received=self._received,
-            sent=self._sent,
             undelivered=self._undelivered,
             oversized=self._oversized,
             closed=self._closed_count,
-            backlog_peers=len(outboxes),
             backlog_messages=sum(len(outbox) for outbox in outboxes),
             backlog_bytes=sum(outbox.size_bytes for outbox in outboxes),
         )

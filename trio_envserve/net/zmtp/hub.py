@@ -442,7 +442,6 @@ class Hub(SocketPump):
         share = max(1, BATCH_MESSAGES // ready)
         self._read_some(self._traffic.light, share, batch, TURN_BYTES)
         self._read_some(self._traffic.heavy, share, batch, HEAVY_TURN_BYTES)
-        self._received += len(batch)
         if self._arriving_bytes > self._limits.arriving_bytes:
             self._shed_arriving()
         return batch
@@ -513,7 +512,6 @@ class Hub(SocketPump):
 
     def _send_on(self, connection: Connection, messages: Sequence[Message]) -> bool:
         """Send to an open connection; returns False if not all were accepted."""
-        waiting = len(connection.outbox)
         try:
             accepted = connection.frame(messages)
             if accepted < len(messages):
@@ -522,7 +520,6 @@ class Hub(SocketPump):
             self._undelivered += len(messages)
             self._hang_up_later(connection)
             return False
-        self._sent += accepted - (len(connection.outbox) - waiting)
         self._undelivered += len(messages) - accepted
         if connection.outgoing and not connection.is_blocked:
             self._write(connection)
@@ -535,9 +532,6 @@ class Hub(SocketPump):
         except ConnectionEnded:
             self._hang_up_later(connection)
             return
-        finally:
-            self._sent += connection.framed
-            connection.framed = 0
         if done:
             if connection.is_blocked:
                 connection.is_blocked = False
