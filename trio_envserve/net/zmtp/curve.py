@@ -10,30 +10,30 @@ place: the 16 bytes before a box are the name and the nonce of the command that 
 The module of PyNaCl that is used here is the one below its public functions, which copy
 each text three times: for 1 MB 3.7 ms instead of 1.3.  PyNaCl is the extra ``curve``.
 
-*Handshake.*  Each side has a long-lived pair of keys, and makes another for each connection,
-which is forgotten with it: whoever learns a long-lived key later reads nothing of what
-passed.  In the order of the handshake:
+*Handshake.*  Each side has a long-term pair of keys, and makes a short-term pair for each
+connection, which is forgotten with it: a long-term key that is stolen later opens nothing of
+what passed.  In the order of the handshake:
 
-- HELLO (client): its passing public key, and a box by it for the server's key.
-- WELCOME (server): its own passing public key, and a cookie, in a box.
-- INITIATE (client): the cookie, and in a box of the passing keys its long-lived key, a
-  *vouch* (that key's box of its passing one) and its metadata.
+- HELLO (client): its short-term public key, and a box by it for the server's key.
+- WELCOME (server): its own short-term public key, and a cookie, in a box.
+- INITIATE (client): the cookie, and in a box of the short-term keys its long-term key, a
+  *vouch* (that key's box of its short-term key) and its metadata.
 - READY (server): its metadata in a box.
 
-A replayed HELLO or INITIATE is useless: its box was made for the passing key of another
+A replayed HELLO or INITIATE is useless: its box was made for the short-term key of another
 connection, and the cookie differs, too.  The server looks the client's key up only when the
-vouch has shown that the client has its secret half; a key that may not come in is told so by
-ERROR, and the reason ``400`` is the word of libzmq for it.  Nothing is kept for a peer before
+vouch has shown that the client has its secret half; a client whose key may not come in is told
+by ERROR, and the reason ``400`` is the word of libzmq for it.  Nothing is kept for a peer before
 the end of the handshake but its commands, each of which is bounded.
 
 *Traffic.*  A frame travels as the only frame of a message: the name ``MESSAGE``, eight bytes of
 a counter, and a box with one byte of flags and the body.  MORE and COMMAND are flags inside
 the box, so nobody on the way can put frames together anew.  The counter of each side
 rises from frame to frame, and is a part of the nonce: so no nonce is used twice, and a
-frame that comes again, or too late, is refused.  :class:`Seal` is a step before the framing
-that both directions of every connection have: :meth:`Seal.encode` hands sealed frames to the
-encoder, and :class:`~..framing.Decoder` has :meth:`Seal.open` open those that arrive.  A frame
-costs about 4 µs to seal or to open.  A large frame is opened in the memory into which it was
+frame that comes again, or too late, is refused.  Sealing is a step before the framing that
+every connection has: :meth:`Curve.encode` hands sealed frames to the encoder, and
+:class:`~..framing.Decoder` has :meth:`Curve.open` open those that arrive.  A frame costs about
+4 µs to seal or to open.  A large frame is opened in the memory into which it was
 received, in one step: so sealed frames have a bound of their own, :data:`SEALED_FRAME_BYTES`.
 
 Pure: no sockets, no trio, no clock; randomness is an argument.
@@ -130,7 +130,7 @@ def open_box(box: bytes, nonce: bytes, key: bytes) -> bytes:
     return bytes(buffer[ROOM_BYTES:])
 
 
-# -- traffic
+# -- both sides
 
 SEALED_FRAME_BYTES: Final = 32 * MIB
 """The largest frame: one step of 40 ms of processor time, on a slow machine of 80 ms."""
@@ -143,81 +143,6 @@ _COUNTER: Final = slice(8, 16)
 _FLAGS_AT: Final = ROOM_BYTES
 _INNER_COMMAND: Final = 2
 """The flag of a command inside a box; outside it is :data:`~..framing.COMMAND`."""
-
-
-@final
-class Seal:
-    """The keys and counters that seal both directions of a connection."""
-
-    __slots__ = ("_heard", "_hears", "_key", "_sends", "_sent")
-
-    def __init__(self, key: bytes, sends: bytes, sent: int, hears: bytes, heard: int) -> None:
-        self._key = key
-        self._sends = sends
-        """The first part of this side's nonces."""
-        self._sent = sent
-        """Last counter of this side."""
-        self._hears = hears
-        self._heard = heard
-        """The peer's last counter."""
-
-    def command(self, body: bytes) -> bytes:
-        """The bytes of a command."""
-        sealed: Any = self._seal(_INNER_COMMAND, body)
-        return b"".join(encode([(sealed,)]))
-
-    def encode(self, messages: Sequence[Message]) -> list[Piece]:
-        """The bytes of messages, to be written in this order and before any that are made
-        later."""
-        sealed: list[Any] = []  # a bytearray each, which is written as bytes are
-        for message in messages:
-            left = len(message)
-            for frame in message:
-                left -= 1
-                sealed.append((self._seal(MORE if left else 0, frame),))
-        return encode(sealed)
-
-    def _seal(self, flags: int, frame: SentFrame) -> bytearray:
-        self._sent += 1
-        counter = self._sent.to_bytes(8, "big")
-        if type(frame) is bytes:
-            buffer = bytearray(_FLAGS_AT) + bytes((flags,)) + frame
-        else:
-            buffer = bytearray(HEAD_BYTES + size_bytes((frame,)))
-            buffer[_FLAGS_AT] = flags
-            write_frame(frame, buffer, HEAD_BYTES)
-        seal_in_place(buffer, self._sends + counter, self._key)
-        buffer[:16] = _NAME + counter
-        return buffer
-
-    def open(self, frame: Frame) -> tuple[int, Frame]:
-        """The flags of a sealed frame, as a frame that is not sealed has them, and its body.
-        Raises FramingError."""
-        if len(frame) < HEAD_BYTES or frame[:8] != _NAME:
-            raise FramingError("a frame that is not sealed")
-        raw = bytes(frame[_COUNTER])
-        counter = int.from_bytes(raw, "big")
-        if counter <= self._heard:
-            raise FramingError(f"frame {counter} of the connection after frame {self._heard}")
-        if isinstance(frame, bytes) or isinstance(frame.obj, bytes):
-            buffer: bytearray | memoryview = bytearray(frame)
-        else:
-            buffer = frame  # memory of its own
-        try:
-            open_in_place(buffer, self._hears + raw, self._key)
-        except WrongBox as error:
-            raise FramingError(str(error)) from None
-        self._heard = counter
-        flags = buffer[_FLAGS_AT]
-        if flags == _INNER_COMMAND:
-            flags = COMMAND
-        elif flags & ~MORE:
-            raise FramingError(f"a sealed frame with the flags {flags:#04x}")
-        body = memoryview(buffer)[HEAD_BYTES:]
-        return flags, body.toreadonly() if len(body) >= COPY_THRESHOLD_BYTES else bytes(body)
-
-
-# -- the handshake
 
 _WRONG_SERVER: Final = (
     "your file has the key of another server: check the address, or ask for a new file"
@@ -246,33 +171,39 @@ _OF_CLIENT: Final = b"CurveZMQMESSAGEC"
 _OF_SERVER: Final = b"CurveZMQMESSAGES"
 
 
-class _Curve(Mechanism):
-    """The common part of both sides."""
+class Curve(Mechanism):
+    """One side of one connection: its handshake, and then its traffic in both directions."""
 
     name = b"CURVE"
     is_sealed = True
-    _sends: bytes
-    _hears: bytes
+    _our_prefix: bytes
+    """First part of this side's nonces in traffic."""
+    _their_prefix: bytes
 
     def __init__(self, socket_type: bytes, random: Random) -> None:
         super().__init__(socket_type)
         self._random = random
-        self._passing = random(KEY_BYTES)
+        self._short_term = random(KEY_BYTES)
         """Secret key of this side for this connection."""
         self._key = b""
-        """The key that both passing ones make."""
+        """The key that the short-term keys of both sides make."""
         self._cookie = b""
         self._sent = 0
         """Last counter of this side."""
-        self._heard = 0
-        """The peer's."""
+        self._received = 0
+        """Last counter of the peer."""
+
+    def _next(self) -> bytes:
+        self._sent += 1
+        return self._sent.to_bytes(8, "big")
+
+    # -- the handshake
 
     def begin_traffic(self, decoder: Decoder, limits: FrameLimits) -> Encoders:
         """See the base."""
-        seal = Seal(self._key, self._sends, self._sent, self._hears, self._heard)
         frame_bytes = min(limits.frame_bytes, SEALED_FRAME_BYTES)
-        decoder.unseal(seal.open, HEAD_BYTES, dataclasses.replace(limits, frame_bytes=frame_bytes))
-        return seal.encode, seal.command
+        decoder.unseal(self.open, HEAD_BYTES, dataclasses.replace(limits, frame_bytes=frame_bytes))
+        return self.encode, self.encode_command
 
     def _refused(self, reason: str) -> str:
         if reason != STRANGER:
@@ -281,38 +212,90 @@ class _Curve(Mechanism):
             "it does not know this key (400): who runs it lets it in with `trio-envserve curve new`"
         )
 
-    def _next(self) -> bytes:
-        self._sent += 1
-        return self._sent.to_bytes(8, "big")
-
-    def _hear(self, raw: bytes) -> bytes:
+    def _count(self, raw: bytes) -> bytes:
         """Take the peer's counter in."""
         counter = int.from_bytes(raw, "big")
-        if counter <= self._heard:
-            raise HandshakeError(f"its counter is {counter} after {self._heard}")
-        self._heard = counter
+        if counter <= self._received:
+            raise HandshakeError(f"its counter is {counter} after {self._received}")
+        self._received = counter
         return raw
+
+    # -- the traffic
+
+    def encode_command(self, body: bytes) -> bytes:
+        """The bytes of a command."""
+        sealed: Any = self._seal(_INNER_COMMAND, body)
+        return b"".join(encode([(sealed,)]))
+
+    def encode(self, messages: Sequence[Message]) -> list[Piece]:
+        """The bytes of messages, to be written in this order and before any that are made
+        later."""
+        sealed: list[Any] = []  # a bytearray each, which is written as bytes are
+        for message in messages:
+            left = len(message)
+            for frame in message:
+                left -= 1
+                sealed.append((self._seal(MORE if left else 0, frame),))
+        return encode(sealed)
+
+    def _seal(self, flags: int, frame: SentFrame) -> bytearray:
+        counter = self._next()
+        if type(frame) is bytes:
+            buffer = bytearray(_FLAGS_AT) + bytes((flags,)) + frame
+        else:
+            buffer = bytearray(HEAD_BYTES + size_bytes((frame,)))
+            buffer[_FLAGS_AT] = flags
+            write_frame(frame, buffer, HEAD_BYTES)
+        seal_in_place(buffer, self._our_prefix + counter, self._key)
+        buffer[:16] = _NAME + counter
+        return buffer
+
+    def open(self, frame: Frame) -> tuple[int, Frame]:
+        """The flags of a sealed frame, as a frame that is not sealed has them, and its body.
+        Raises FramingError."""
+        if len(frame) < HEAD_BYTES or frame[:8] != _NAME:
+            raise FramingError("a frame that is not sealed")
+        raw = bytes(frame[_COUNTER])
+        counter = int.from_bytes(raw, "big")
+        if counter <= self._received:
+            raise FramingError(f"frame {counter} of the connection after frame {self._received}")
+        if isinstance(frame, bytes) or isinstance(frame.obj, bytes):
+            buffer: bytearray | memoryview = bytearray(frame)
+        else:
+            buffer = frame  # memory of its own
+        try:
+            open_in_place(buffer, self._their_prefix + raw, self._key)
+        except WrongBox as error:
+            raise FramingError(str(error)) from None
+        self._received = counter
+        flags = buffer[_FLAGS_AT]
+        if flags == _INNER_COMMAND:
+            flags = COMMAND
+        elif flags & ~MORE:
+            raise FramingError(f"a sealed frame with the flags {flags:#04x}")
+        body = memoryview(buffer)[HEAD_BYTES:]
+        return flags, body.toreadonly() if len(body) >= COPY_THRESHOLD_BYTES else bytes(body)
 
 
 @final
-class CurveClient(_Curve):
+class CurveClient(Curve):
     """The side that knows the server's public key."""
 
-    _sends = _OF_CLIENT
-    _hears = _OF_SERVER
+    _our_prefix = _OF_CLIENT
+    _their_prefix = _OF_SERVER
 
     def __init__(self, socket_type: bytes, *, secret: bytes, server: bytes, random: Random) -> None:
         super().__init__(socket_type, random)
         self._secret = secret
         self._server = server
-        self._passing_public = public_of(self._passing)
-        self._to_server = shared(server, self._passing)
+        self._short_term_public = public_of(self._short_term)
+        self._to_server = shared(server, self._short_term)
 
     def begin(self) -> list[bytes]:
         """See the base."""
         raw = self._next()
         box = seal(bytes(64), b"CurveZMQHELLO---" + raw, self._to_server)
-        return [_HELLO + b"\x01\x00" + bytes(72) + self._passing_public + raw + box]
+        return [_HELLO + b"\x01\x00" + bytes(72) + self._short_term_public + raw + box]
 
     def _answer(self, body: bytes) -> list[bytes]:
         if not self._cookie:
@@ -321,7 +304,7 @@ class CurveClient(_Curve):
             return [self._initiate(body)]
         if not body.startswith(_READY) or len(body) < _READY_BYTES:
             raise HandshakeError(f"READY expected, not {body[:16]!r}")
-        raw = self._hear(body[6:14])
+        raw = self._count(body[6:14])
         try:
             metadata = open_box(body[14:], b"CurveZMQREADY---" + raw, self._key)
         except WrongBox:
@@ -333,14 +316,14 @@ class CurveClient(_Curve):
     def _initiate(self, welcome: bytes) -> bytes:
         try:
             text = open_box(welcome[24:], b"WELCOME-" + welcome[8:24], self._to_server)
-            passing = text[:KEY_BYTES]
-            self._key = shared(passing, self._passing)
-            vouching = shared(passing, self._secret)
+            short_term = text[:KEY_BYTES]
+            self._key = shared(short_term, self._short_term)
+            vouching = shared(short_term, self._secret)
         except WrongBox:
             raise HandshakeError("the box of WELCOME does not open") from None
         self._cookie = text[KEY_BYTES:]
         vouch_nonce = self._random(16)
-        vouch = seal(self._passing_public + self._server, b"VOUCH---" + vouch_nonce, vouching)
+        vouch = seal(self._short_term_public + self._server, b"VOUCH---" + vouch_nonce, vouching)
         raw = self._next()
         text = public_of(self._secret) + vouch_nonce + vouch + state_metadata(self._type)
         box = seal(text, b"CurveZMQINITIATE" + raw, self._key)
@@ -348,17 +331,17 @@ class CurveClient(_Curve):
 
 
 @final
-class CurveServer(_Curve):
+class CurveServer(Curve):
     """The side that listens, and says whose keys may come in."""
 
-    _sends = _OF_SERVER
-    _hears = _OF_CLIENT
+    _our_prefix = _OF_SERVER
+    _their_prefix = _OF_CLIENT
 
     def __init__(self, socket_type: bytes, *, secret: bytes, admit: Admit, random: Random) -> None:
         super().__init__(socket_type, random)
         self._secret = secret
         self._admit = admit
-        self._client_passing = b""
+        self._client_short_term = b""
 
     def _answer(self, body: bytes) -> list[bytes]:
         if not self._cookie:
@@ -368,10 +351,10 @@ class CurveServer(_Curve):
     def _welcome(self, hello: bytes) -> bytes:
         if not hello.startswith(_HELLO) or len(hello) != _HELLO_BYTES or hello[6] != 1:
             raise HandshakeError(f"HELLO expected, not {hello[:16]!r}", tell="HELLO expected")
-        self._client_passing = hello[80:112]
-        raw = self._hear(hello[112:120])
+        self._client_short_term = hello[80:112]
+        raw = self._count(hello[112:120])
         try:
-            to_client = shared(self._client_passing, self._secret)
+            to_client = shared(self._client_short_term, self._secret)
             text = open_box(hello[120:], b"CurveZMQHELLO---" + raw, to_client)
         except WrongBox:
             why = "the box of HELLO does not open: the client has the key of another server"
@@ -380,7 +363,7 @@ class CurveServer(_Curve):
             raise HandshakeError("HELLO has something in its box", tell="HELLO expected")
         self._cookie = self._random(_COOKIE_BYTES)
         nonce = self._random(16)
-        text = public_of(self._passing) + self._cookie
+        text = public_of(self._short_term) + self._cookie
         return _WELCOME + nonce + seal(text, b"WELCOME-" + nonce, to_client)
 
     def _ready(self, initiate: bytes) -> bytes:
@@ -390,18 +373,18 @@ class CurveServer(_Curve):
         if not hmac.compare_digest(initiate[9 : 9 + _COOKIE_BYTES], self._cookie):
             why = "the cookie of INITIATE is not of this connection"
             raise HandshakeError(why, tell=why)
-        raw = self._hear(initiate[105:113])
+        raw = self._count(initiate[105:113])
         try:
-            self._key = shared(self._client_passing, self._passing)
+            self._key = shared(self._client_short_term, self._short_term)
             text = open_box(initiate[113:], b"CurveZMQINITIATE" + raw, self._key)
             public = text[:KEY_BYTES]
-            vouching = shared(public, self._passing)
+            vouching = shared(public, self._short_term)
             nonce = b"VOUCH---" + text[KEY_BYTES : KEY_BYTES + 16]
             vouch = open_box(text[KEY_BYTES + 16 : KEY_BYTES + 96], nonce, vouching)
         except WrongBox:
             why = "a box of INITIATE does not open"
             raise HandshakeError(why, tell=why) from None
-        if vouch != self._client_passing + public_of(self._secret):
+        if vouch != self._client_short_term + public_of(self._secret):
             why = "its vouch is for another connection"
             raise HandshakeError(why, tell=why)
         if refusal := self._admit(public):

@@ -205,7 +205,7 @@ class Engine:
         """Takes arriving bytes and, after the handshake, receives large frames."""
         self.encode: Callable[[Sequence[Message]], list[Piece]] = encode
         """The bytes of messages, to be written in the order in which they were made."""
-        self._encode_command = encode_command
+        self._encode_command: Callable[[bytes], bytes] = encode_command
         self.is_ready = False
         """Whether the handshake is done: messages may pass in both directions."""
         self.ttl_s: float | None = None
