@@ -24,10 +24,9 @@ asked before each message, so that libzmq learns of the loss there.
 A send is tried at once, and usually succeeds.  EAGAIN means that this one peer is full
 (or, for a dealer, that there is no connection).  Then the message goes to the peer's
 own :class:`Outbox`, and so does every further message for that peer until the outbox is
-empty.  Outboxes are tried again when the pump finds nothing to read (libzmq reports room
-by the same signal), and by a task of the socket every few milliseconds, because another
-call may have consumed that report, and because a socket should send even while no task
-receives from it.
+empty.  A task of the socket tries the outboxes again every few milliseconds: libzmq reports by
+the same signal that a peer takes messages again, so another call may have consumed that report,
+and a socket should send even while no task receives from it.
 
 A message of several frames goes out whole: only its first frame can be refused
 (:meth:`LibzmqSocket._send_frames` has the one apparent exception).
@@ -135,13 +134,8 @@ class LibzmqSocket(SocketPump):
     def start(self, nursery: trio.Nursery, on_event: OnEvent | None) -> None:
         """See the base."""
         super().start(nursery, on_event)
-        nursery.start_soon(self._monitor.run, self._happened)
+        nursery.start_soon(self._monitor.run, self._event_sender.send_nowait)
         nursery.start_soon(self._retry)
-
-    def _happened(self, event: ConnectionEvent) -> None:
-        if event is ConnectionEvent.CONNECTED and self._backlog and not self._closed:
-            self._flush_outboxes()
-        self._event_sender.send_nowait(event)
 
     async def _retry(self) -> None:
         """Try the outboxes again, for ever: a socket sends without a pump, too."""
@@ -165,12 +159,7 @@ class LibzmqSocket(SocketPump):
 
     def _turn(self) -> list[list[Frame]]:
         # EVENTS costs a third of a read that yields EAGAIN.
-        batch = [] if self._drained and not self._is_readable() else self._read_batch()
-        if self._backlog and not batch:
-            self._flush_outboxes()
-            if self._is_readable():
-                batch = self._read_batch()
-        return batch
+        return [] if self._drained and not self._is_readable() else self._read_batch()
 
     def _is_readable(self) -> bool:
         return bool(int(self._socket.get(_EVENTS)) & _POLLIN)
