@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
 from ...client import Client
 from ...core.errors import EnvServeError
@@ -22,9 +22,6 @@ from .limits import HttpLimits
 from .metrics import DoorCounts, Seen
 from .problems import LATER, Problem
 from .turns import RUNNING_US, SCRAPE_US, SCRAPED_WORKER_US
-
-if TYPE_CHECKING:
-    from .exposition import Exposition
 
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
 
@@ -39,19 +36,18 @@ class About:
         self._client = client
         self._limits = limits
         self._counts = counts
-        self._exposition = _exposition()
+        self._write = _writer()
 
     async def metrics(self, exchange: Exchange) -> None:
         """All metrics, in the form that is asked for."""
-        exposition = self._exposition
-        if exposition is None:
+        if self._write is None:
             text = "the metrics need an extra: pip install 'trio-envserve[metrics]'"
             raise Problem("extra-missing", text)
         stats = await exchange.unless_hung_up(self.stats)
         workers = 0 if stats is None else len(stats.per_worker)
         await exchange.take_turn(SCRAPE_US + workers * SCRAPED_WORKER_US)
         accept = b", ".join(exchange.headers.get(b"accept", ())).decode("latin-1")
-        media, body = exposition.write(Seen(self._counts(), stats), accept)
+        media, body = self._write(Seen(self._counts(), stats), accept)
         await exchange.answer(200, media, body)
 
     async def stats(self) -> ServerStats | None:
@@ -94,10 +90,10 @@ class About:
             raise Problem("not-ready", str(error), LATER) from None
 
 
-def _exposition() -> Exposition | None:
+def _writer() -> Callable[[Seen, str], tuple[str, bytes]] | None:
     """None without the extra.  Loaded when a door opens: it takes longer than a turn may."""
     try:
-        from .exposition import Exposition
+        from .exposition import write
     except ImportError:
         return None
-    return Exposition()
+    return write

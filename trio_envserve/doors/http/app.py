@@ -13,6 +13,7 @@ a task of the door (:class:`~.keys.KeyedCall`), for which the request only waits
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sized
@@ -191,10 +192,9 @@ class HttpApp:
                 self._answers[exchange.status] += 1
 
     def _counts(self) -> DoorCounts:
-        limits = self._limits
+        bounds = dataclasses.asdict(self._limits)
         return DoorCounts(
-            len(self.peers), limits.connections, self._calls.taken, limits.calls,
-            self._bodies.taken, limits.bodies_bytes, self._unread.bytes, limits.answers_bytes,
+            len(self.peers), self._calls.taken, self._bodies.taken, self._unread.bytes, bounds,
             self._answers,
         )  # fmt: skip
 
