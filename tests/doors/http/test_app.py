@@ -31,7 +31,7 @@ from trio_envserve.core.health import Health, ServerHealth, ServerStatus
 from trio_envserve.core.status import ServerStats
 from trio_envserve.core.terms import Verdict
 from trio_envserve.doors.http.bodies import Codec
-from trio_envserve.doors.http.fields import BATCH, ROLLOUT
+from trio_envserve.doors.http.operations import BATCH, ROLLOUT
 
 
 async def test_rollout_is_run_and_its_outcome_comes_back():
@@ -312,6 +312,8 @@ async def test_probes_and_the_document():
         document = (await client.get("/v1/openapi.json")).json()
         schema = document["paths"]["/v1/rollouts"]["post"]["requestBody"]["content"]
         assert set(schema["application/json"]["schema"]["properties"]) == set(ROLLOUT)
+        problem = (await client.get("/nowhere")).json()
+        assert set(problem) <= set(document["components"]["schemas"]["Problem"]["properties"])
         verdicts = document["components"]["schemas"]["Problem"]["properties"]["verdict"]["enum"]
         assert verdicts == [verdict.value for verdict in Verdict]
 

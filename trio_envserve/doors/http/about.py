@@ -7,9 +7,8 @@ Nothing is kept between two scrapes.  A server that does not answer in time is a
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable
-from typing import Final, final
+from typing import final
 
 from ...client import Client
 from ...core.errors import EnvServeError
@@ -17,13 +16,10 @@ from ...core.pages import RunningPage
 from ...core.status import ServerStats
 from .bodies import JSON, to_json
 from .connections import Exchange
-from .keys import read_query
 from .limits import HttpLimits
 from .metrics import DoorCounts, Seen
 from .problems import LATER, Problem
 from .turns import RUNNING_US, SCRAPE_US, SCRAPED_WORKER_US
-
-_NUMBER: Final = re.compile(r"[0-9]{1,18}")
 
 
 @final
@@ -59,22 +55,15 @@ class About:
 
     async def running(self, exchange: Exchange) -> None:
         """A page of what runs, the oldest first, as :meth:`.Client.list_running` returns it."""
-        query = read_query(exchange.query, ("sort", "first"))
-        if query.get("sort", "age") != "age":
-            raise Problem("bad-request", "sort is age: the oldest first")
-        first = query.get("first", "0")
-        if not _NUMBER.fullmatch(first):
-            raise Problem("bad-request", "first is a whole number: next of the page before")
-        page = await exchange.unless_hung_up(lambda: self._page(int(first)))
+        first: int = exchange.parameters["first"]
+        page = await exchange.unless_hung_up(lambda: self._page(first))
         await exchange.take_turn(len(page.running) * RUNNING_US)
         await exchange.answer(200, JSON, to_json(dataclasses.asdict(page)))
 
     async def stack(self, exchange: Exchange) -> None:
         """Where one of them stands, as :meth:`.Client.stack` returns it."""
-        number = read_query(exchange.query, ("number",)).get("number", "")
-        if not _NUMBER.fullmatch(number):
-            raise Problem("bad-request", "number is that of an execution in GET /v1/running")
-        text = await exchange.unless_hung_up(lambda: self._stack(int(number)))
+        number: int = exchange.parameters["number"]
+        text = await exchange.unless_hung_up(lambda: self._stack(number))
         await exchange.answer(200, JSON, to_json({"stack": text}))
 
     async def _stack(self, number: int) -> str | None:

@@ -34,7 +34,6 @@ from .about import About
 from .answers import encoded, later, line, problem_for, record, refuse
 from .bodies import CBOR, JSON, LINES, Codec, accepted, body_type, to_json
 from .connections import Exchange, HungUp, Unread
-from .fields import BATCH, ROLLOUT, Field, check_fields
 from .guard import Guard
 from .keys import (
     Identity,
@@ -44,15 +43,11 @@ from .keys import (
     body_digest,
     key_of_header,
     key_of_path,
-    kind_of,
-    namespace_of,
-    read_query,
-    wait_of,
 )
 from .limits import HttpLimits
 from .live import Live
 from .metrics import DoorCounts
-from .openapi import KEY_PATH, PATHS, document
+from .operations import BATCH, KEY_PATH, PATHS, ROLLOUT, Field, check_fields, document
 from .problems import LATER, Problem
 from .rows import RowOptions, Rows
 from .turns import REQUEST_US
@@ -218,6 +213,7 @@ class HttpApp:
             allowed = [*methods, *(["HEAD"] if "GET" in methods else [])]
             allow = (b"allow", ", ".join(allowed).encode())
             raise Problem("method-not-allowed", f"it has {' and '.join(allowed)}", allow)
+        exchange.parameters = methods[method].read_query(exchange.query)
         return self._handlers[path, method]
 
     # -- what is asked of the server itself -----------------------------------
@@ -363,9 +359,8 @@ class HttpApp:
     # -- keys -----------------------------------------------------------------
 
     async def _attach(self, exchange: Exchange) -> None:
-        query = read_query(exchange.query, ("namespace", "wait", "kind"))
-        named = _named_by_path(exchange, query)
-        kind, wait_s = kind_of(query), wait_of(query, self._limits.wait_s)
+        named, kind = _named_by_path(exchange), exchange.parameters["kind"]
+        wait_s = min(exchange.parameters["wait"], self._limits.wait_s)
         media = accepted(exchange.headers, (JSON, CBOR))
         outcome = await exchange.unless_hung_up(lambda: self._keyed.look(named, wait_s))
         if outcome is None:
@@ -376,7 +371,7 @@ class HttpApp:
         await exchange.answer(200, media, written)
 
     async def _forget(self, exchange: Exchange) -> None:
-        named = _named_by_path(exchange, read_query(exchange.query, ("namespace",)))
+        named = _named_by_path(exchange)
         try:
             ended = await exchange.unless_hung_up(lambda: self._keyed.forget(named))
         except CallError as error:
@@ -389,14 +384,13 @@ class HttpApp:
 
     async def _check_call(self, exchange: Exchange) -> Named | None:
         """The key that a request for calls names, if it does."""
-        query = read_query(exchange.query, ("namespace",))
         key = key_of_header(exchange.headers)
-        if key is None and query:
+        if key is None and exchange.query:
             raise Problem("bad-request", "a namespace is that of a key: send Idempotency-Key, too")
         exchange.of_key = key is not None
         exchange.media = body_type(exchange.headers)
         if key is not None:
-            return Named(key, namespace_of(query))
+            return Named(key, exchange.parameters["namespace"])
         # Before the body is read; and again when the calls are made.
         self._check_room(1)
         await self._check_ready()
@@ -434,6 +428,6 @@ class HttpApp:
         return check_fields(await self._codec.read(body, exchange.media), known)
 
 
-def _named_by_path(exchange: Exchange, query: Mapping[str, str]) -> Named:
+def _named_by_path(exchange: Exchange) -> Named:
     raw = exchange.path.removeprefix(_UNDER).encode("ascii")
-    return Named(key_of_path(raw), namespace_of(query))
+    return Named(key_of_path(raw), exchange.parameters["namespace"])

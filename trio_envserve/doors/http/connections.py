@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from email.utils import formatdate
 from typing import Any, Final, Protocol, TypeAlias, TypeVar, final
@@ -174,6 +174,8 @@ class Exchange:
         self.header_bytes = len(request.target) + sum(
             len(name) + len(value) + _BETWEEN for name, value in request.headers
         )
+        self.parameters: Mapping[str, Any] = {}
+        """Of its query, once that was looked at."""
         self.traceparent = _traceparent(self.headers)
         """The span of who asks, if that is known."""
         self.of_key = False

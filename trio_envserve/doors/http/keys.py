@@ -22,10 +22,10 @@ import hashlib
 import logging
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from typing import Final, NamedTuple, TypeAlias, final
-from urllib.parse import parse_qsl, quote, unquote_to_bytes, urlencode
+from urllib.parse import quote, unquote_to_bytes, urlencode
 
 import trio
 
@@ -36,6 +36,7 @@ from ...core.errors import ExecutionCancelled, NeverStarted, UnknownKey
 from ...net import unwrap_single
 from .guard import Headers
 from .limits import HttpLimits
+from .operations import DEFAULT_NAMESPACE, SECONDS, checked_text
 from .problems import LATER, Problem
 
 _log = logging.getLogger("trio_envserve.http")
@@ -45,13 +46,9 @@ _SILENT: Final = "the server does not answer, or has no room for the question fo
 
 HEADER: Final = b"idempotency-key"
 ROLLOUTS: Final = "/v1/rollouts"
-DEFAULT_NAMESPACE: Final = "default"
 
 _STRING: Final = re.compile(rb'"((?:[ !#-\[\]-~]|\\["\\])*)"')
 _BROKEN_PERCENT: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
-_SECONDS: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_MOST_QUERY: Final = 8
 
 
 class Named(NamedTuple):
@@ -87,7 +84,7 @@ def key_of_header(headers: Headers) -> str | None:
             "bad-request", "an Idempotency-Key is ASCII text in double quotes and nothing else, "
             'as in: Idempotency-Key: "step-12/7"',
         )  # fmt: skip
-    key = _checked(re.sub(rb"\\(.)", rb"\1", match[1]).decode("ascii"), "key")
+    key = checked_text("key", re.sub(rb"\\(.)", rb"\1", match[1]).decode("ascii"))
     if key in (".", ".."):
         raise Problem("bad-request", "a key is not . or .., which no URL can name")
     return key
@@ -98,52 +95,9 @@ def key_of_path(raw: bytes) -> str:
     if _BROKEN_PERCENT.search(raw):
         raise Problem("bad-request", "a % in a path is followed by two hexadecimal digits")
     try:
-        return _checked(unquote_to_bytes(raw).decode(), "key")
+        return checked_text("key", unquote_to_bytes(raw).decode())
     except UnicodeDecodeError:
         raise Problem("bad-request", "a key in a path is UTF-8, percent-encoded") from None
-
-
-def read_query(query: bytes, known: Collection[str]) -> Mapping[str, str]:
-    """The parameters of a query.  Problem for one that nobody knows: a namespace that is
-    spelt wrongly would be another one."""
-    if not query:
-        return {}
-    try:
-        pairs = parse_qsl(
-            query.decode("ascii"), keep_blank_values=True, strict_parsing=True, errors="strict",
-            max_num_fields=_MOST_QUERY,
-        )  # fmt: skip
-    except ValueError:
-        raise Problem("bad-request", "the query of the URL cannot be read") from None
-    found = dict(pairs)
-    for name in found:
-        if name not in known:
-            names = ", ".join(known)
-            raise Problem("bad-request", f"unknown parameter {name[:64]!r} (known: {names})")
-    if len(found) < len(pairs):
-        raise Problem("bad-request", "a parameter of the query is there twice")
-    return found
-
-
-def namespace_of(query: Mapping[str, str]) -> str:
-    """The namespace of the keys.  Problem if that is no namespace."""
-    return _checked(query.get("namespace", DEFAULT_NAMESPACE), "namespace")
-
-
-def kind_of(query: Mapping[str, str]) -> str:
-    """As what an outcome is to be shown.  Problem if it is neither of the two."""
-    kind = query.get("kind", "rollout")
-    if kind not in ("rollout", "group"):
-        raise Problem("bad-request", "kind is rollout or group")
-    return kind
-
-
-def wait_of(query: Mapping[str, str], most_s: float) -> float:
-    """How long to wait for an outcome.  Problem if that is no time."""
-    text = query.get("wait", "0")
-    if not _SECONDS.fullmatch(text):
-        raise Problem("bad-request", "wait is a number of seconds, as in: ?wait=30")
-    return min(float(text), most_s)
 
 
 def asynchronous(headers: Headers, most_s: float) -> float | None:
@@ -156,15 +110,7 @@ def asynchronous(headers: Headers, most_s: float) -> float | None:
     if "respond-async" not in found:
         return None
     wait = found.get("wait", "")
-    return min(float(wait), most_s) if _SECONDS.fullmatch(wait) else 0.0
-
-
-def _checked(text: str, what: str) -> str:
-    if not text:
-        raise Problem("bad-request", f"the {what} is empty")
-    if _CONTROL.search(text):
-        raise Problem("bad-request", f"a {what} has no control characters")
-    return text
+    return min(float(wait), most_s) if SECONDS.fullmatch(wait) else 0.0
 
 
 # -- calls ----------------------------------------------------------------------------------

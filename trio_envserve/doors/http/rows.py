@@ -59,7 +59,7 @@ from ..bounds import Bound
 from .answers import encoded, problem_for, refuse
 from .bodies import JSON, Codec, accepted, body_type
 from .connections import Exchange
-from .keys import HEADER, Identity, KeyedCalls, Named, body_digest, read_query
+from .keys import HEADER, Identity, KeyedCalls, Named, body_digest
 from .limits import HttpLimits
 from .problems import Problem
 
@@ -256,7 +256,6 @@ class Rows:
     async def answer(self, exchange: Exchange) -> None:
         """Run the row of a request, or join what runs for it."""
         exchange.of_key = exchange.of_row = True
-        read_query(exchange.query, ())
         if HEADER in exchange.headers:
             raise Problem("bad-request", "a row is its own key: send no Idempotency-Key")
         if body_type(exchange.headers) != JSON:
