@@ -60,7 +60,7 @@ SERVER = (
 )
 WORKER = (
     "tests/worker/test_deltas.py",
-    "tests/worker/test_shell_left_behind.py",
+    "tests/worker/test_execution_tasks.py",
     "tests/worker/test_shell.py",
     "tests/worker/test_shell_notes.py",
     "tests/worker/test_shell_large_values.py",
@@ -109,11 +109,9 @@ SHELLS = {
     "worker.runners": ("tests/worker/test_runners.py",),
     "worker.deltas": ("tests/worker/test_deltas.py",),
     "worker.outcomes": ("tests/worker/test_outcomes.py", "tests/worker/test_shell_large_values.py"),
-    "worker.left_behind": ("tests/worker/test_shell_left_behind.py",),
     "worker.failures": ("tests/worker/test_failures.py",),
     "worker.execution_tasks": (
         "tests/worker/test_execution_tasks.py",
-        "tests/worker/test_shell_left_behind.py",
         "tests/worker/test_shell.py",
     ),
     "worker.shell": WORKER,
@@ -147,7 +145,6 @@ READ = (
     "worker.outcomes",
     "worker.failures",
     "worker.execution_tasks",
-    "worker.left_behind",
     "worker.parking",
     "worker.stacks",
     "worker.tracebacks",

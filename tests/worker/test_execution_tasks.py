@@ -1,214 +1,326 @@
-"""The tasks that run executions, without a worker around them."""
+"""Executions: how many start in one turn, and that what their code leaves behind ends with them.
+
+An environment that leaves a nursery open in its task (an ``__aenter__`` without its
+``__aexit__``, an async generator with one inside) makes trio itself complain, outside of
+everything that catches what environments raise: the worker ended, with all executions on it.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from types import SimpleNamespace
+import tempfile
+import threading
+from collections import Counter
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
-from trio_envserve.worker.execution_tasks import TURN_S, ExecutionTasks
+from tests.worker import hostile_code
+from tests.worker.test_shell import WIRE, opened
+from trio_envserve.core import messages, values
+from trio_envserve.core.limits import MIB
+from trio_envserve.core.terms import RequestId, Status, Verdict
+from trio_envserve.core.worker import Run
+from trio_envserve.envs import RolloutRequest, load
+from trio_envserve.worker.execution_tasks import PORTION, TURN_S, ExecutionTasks
+from trio_envserve.worker.outcomes import OutcomeMaker
+from trio_envserve.worker.parking import Parking
+from trio_envserve.worker.runners import open_runner
 
-Code = Callable[["Rig"], Awaitable[Any]]
-CLEAN, UNCLEAN = "clean", "unclean"
-
-
-async def at_once(_: Rig) -> str:
-    """An execution that does not wait."""
-    return CLEAN
-
-
-class Rig:
-    """Execution tasks whose executions are functions of a test."""
-
-    def __init__(self) -> None:
-        self.parking = SimpleNamespace(is_behind=False)
-        self.done = trio.Event()
-        parking: Any = self.parking
-        self.tasks = ExecutionTasks(self.execute, parking, self.done)
-        self.ran: list[trio.lowlevel.Task] = []
-        """The task of each execution that has begun."""
-        self.gate = trio.Event()
-
-    async def execute(
-        self, task: trio.lowlevel.Task, context: contextvars.Context, now_s: float, until_s: float
-    ) -> float | None:
-        """As a shell does: others are woken before an execution begins."""
-        assert task is trio.lowlevel.current_task()
-        assert until_s - trio.current_time() == pytest.approx(TURN_S)
-        code: Any = self.tasks.arrived.popleft()
-        self.tasks.wake()
-        self.ran.append(task)
-        task.name = "busy"
-        how = await code(self)
-        if how == UNCLEAN:
-            return None
-        return float(how) if isinstance(how, float) else now_s
-
-    def arrive(self, *codes: Code) -> None:
-        """These executions are dispatched together."""
-        given: Any = codes
-        self.tasks.arrived.extend(given)
-        self.tasks.wake()
-
-    async def run(self, *codes: Code) -> list[trio.lowlevel.Task]:
-        """The tasks that ran these, as far as they have begun when nothing goes on by itself."""
-        before = len(self.ran)
-        self.arrive(*codes)
-        await trio.testing.wait_all_tasks_blocked()
-        return self.ran[before:]
-
-    async def wait(self, _: Rig) -> str:
-        """An execution that waits, as each does, in a scope of its own."""
-        with trio.CancelScope(shield=True):
-            await self.gate.wait()
-        return CLEAN
+TRIO_NOTICES = tuple(map(int, trio.__version__.split(".")[:2])) >= (0, 31)
+"""Earlier ones take a task that leaves its nursery open for one that is done."""
 
 
-@asynccontextmanager
-async def opened() -> AsyncIterator[tuple[Rig, trio.Nursery]]:
-    rig = Rig()
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            rig.tasks.open(nursery)
-            yield rig, nursery
-            nursery.cancel_scope.cancel()
+variable = contextvars.ContextVar("variable", default=0)
 
 
-def executing(nursery: trio.Nursery) -> list[trio.lowlevel.Task]:
-    """The tasks of all execution nurseries in this one."""
-    inner = [each for task in nursery.child_tasks for each in task.child_nurseries]
-    return [task for each in inner for task in each.child_tasks]
+async def leave_scope(rollout):
+    trio.CancelScope(shield=True).__enter__()
+    return "left"
 
 
-async def test_a_task_is_woken_for_what_has_arrived_and_for_nothing_else(autojump_clock):
-    async with opened() as (rig, nursery):
-        rig.tasks.wake()
-        await trio.testing.wait_all_tasks_blocked()
-        assert not nursery.child_tasks
-        rig.parking.is_behind = True
-        assert await rig.run(at_once) == []
-        assert not nursery.child_tasks
-        rig.parking.is_behind = False
-        rig.tasks.wake()
-        rig.tasks.wake()  # one is coming
-        await trio.testing.wait_all_tasks_blocked()
-        assert len(rig.ran) == len(executing(nursery)) == 1
+async def leave_cancelled_scope(rollout):
+    trio.CancelScope().__enter__().cancel()
+    return "left"
 
 
-async def test_one_task_runs_what_does_not_wait_and_is_used_again(autojump_clock):
-    async with opened() as (rig, nursery):
-        first = (await rig.run(at_once, at_once, at_once))[0]
-        assert rig.ran == [first] * 3
-        assert first.name == "idle"
-        # Another one was woken, and found nothing: the last one in is the first one out.
-        assert len(executing(nursery)) == 2
-        (again,) = await rig.run(at_once)
-        assert again in executing(nursery)
-        assert len(executing(nursery)) == 2
+strays: list[str] = []
+"""Requests whose nursery has a task that has not ended."""
 
 
-async def test_what_waits_keeps_no_other_waiting(autojump_clock):
-    async with opened() as (rig, nursery):
-        ran = await rig.run(rig.wait, rig.wait, at_once, rig.wait)
-        assert len(ran) == 4
-        assert len({ran[0], ran[1], ran[3]}) == 3
-        assert len({task.parent_nursery for task in ran}) == 1
-        # One that has waited is not the intake any more, and leaves the rest to it.
-        busy = len(executing(nursery))
-        rig.gate.set()
-        await trio.testing.wait_all_tasks_blocked()
-        assert {task.name for task in executing(nursery)} == {"idle"}
-        assert len(await rig.run(at_once)) == 1
-        assert len(executing(nursery)) == busy
+async def leave_nursery(rollout):
+    async def stray():
+        try:
+            await trio.sleep_forever()
+        finally:
+            strays.remove(rollout.request)
+
+    strays.append(rollout.request)
+    nursery = await trio.open_nursery().__aenter__()
+    nursery.start_soon(stray)
+    return "left"
 
 
-async def test_whether_a_task_goes_on(autojump_clock):
-    asked: list[bool] = []
-
-    async def ask(rig: Rig) -> str:
-        task, tasks = trio.lowlevel.current_task(), rig.tasks
-        asked.append(tasks.may_take(task, 1.0, 2.0))  # nothing has arrived
-        tasks.arrived.append(at_once)  # type: ignore[arg-type]  # as of this test
-        asked.append(tasks.may_take(task, 1.0, 2.0))
-        asked.append(tasks.may_take(task, 2.0, 2.0))
-        parent = trio.lowlevel.current_root_task()
-        assert parent is not None
-        asked.append(tasks.may_take(parent, 1.0, 2.0))
-        rig.parking.is_behind = True
-        asked.append(tasks.may_take(task, 1.0, 2.0))
-        rig.parking.is_behind = False
-        tasks.closing = True
-        asked.append(tasks.may_take(task, 1.0, 2.0))
-        tasks.arrived.clear()
-        return CLEAN
-
-    async with opened() as (rig, _):
-        await rig.run(ask)
-    assert asked == [False, True, False, False, False, False]
+async def leave_nursery_without_its_scope(rollout):
+    nursery = await trio.open_nursery().__aenter__()
+    nursery.start_soon(trio.sleep_forever)
+    nursery.cancel_scope.__exit__(None, None, None)
+    return "left"
 
 
-# -- what fails an execution nursery --------------------------------------------------------
+async def leave_nursery_with_a_group(rollout):
+    """trio asks groups to split, when they pass a nursery that is cancelled."""
 
+    async def fail():
+        raise hostile_code.exceptions(asyncio.CancelledError)["a group's parts"]
 
-async def fails_its_nursery(error: BaseException, rig: Rig) -> str:
-    """As code that leaves a nursery open does, when its task has ended."""
-
-    async def fail() -> None:
-        raise error
-
-    nursery = trio.lowlevel.current_task().parent_nursery
-    assert nursery is not None
+    nursery = await trio.open_nursery().__aenter__()
     nursery.start_soon(fail)
-    return CLEAN
+    return "left"
 
 
-async def breaks(rig: Rig) -> str:
-    return await fails_its_nursery(ValueError("left"), rig)
+async def leave_variable(rollout):
+    before = variable.get()
+    variable.set(1)
+    return before
 
 
-async def test_a_failed_execution_nursery_keeps_its_executions_and_another_takes_the_next(
-    autojump_clock,
-):
-    async def looks(_: Rig) -> str:
-        await trio.lowlevel.checkpoint()  # raises where all are cancelled
-        return CLEAN
+async def fail_in_a_cancelled_scope(rollout):
+    trio.CancelScope().__enter__().cancel()
+    raise ValueError("x")
 
-    async with opened() as (rig, _):
-        (idle,) = await rig.run(at_once)
-        waits, breaking = await rig.run(rig.wait, breaks)
-        assert waits.name == "busy"
-        (after,) = await rig.run(looks)
-        assert after.parent_nursery is not waits.parent_nursery
-        assert after.name == "idle"
-        assert after not in (idle, breaking)
-        rig.gate.set()
+
+async def fail_with_a_nursery(rollout):
+    await trio.open_nursery().__aenter__()
+    raise ValueError("x")
+
+
+async def leak_cancelled(rollout):
+    """Raises a Cancelled that is of no scope that is still there."""
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        try:
+            await trio.sleep_forever()
+        except trio.Cancelled as exc:
+            leaked = exc
+    raise leaked
+
+
+LEAVES = {
+    each.__name__: each
+    for each in (
+        leave_scope, leave_cancelled_scope, leave_nursery,
+        leave_nursery_without_its_scope, leave_nursery_with_a_group, leave_variable,
+        fail_in_a_cancelled_scope, fail_with_a_nursery, leak_cancelled,
+    )
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+@pytest.mark.parametrize("what", LEAVES)
+async def test_what_one_leaves_behind_is_not_felt_by_others(what, retries, autojump_clock):
+    gate = trio.Event()
+
+    async def body(rollout):
+        if rollout.input == "wait":
+            await gate.wait()
+            await trio.sleep(1)
+            return "waited"
+        return await LEAVES[rollout.input](rollout)
+
+    async with opened(body) as (router, _):
+        waiting = [router.dispatch("wait")]
+        strange = [router.dispatch(what, max_retries=retries)]
+        waiting.append(router.dispatch("wait"))
+        strange_ends = await router.outcomes(1)
         await trio.testing.wait_all_tasks_blocked()
-        assert not rig.done.is_set()
+        # What it held has ended: an execution leaves nothing running.
+        assert not strays or not TRIO_NOTICES
+        waiting.append(router.dispatch("wait"))
+        strange.append(router.dispatch(what, max_retries=retries))
+        strange_ends |= await router.outcomes(1)
+        waiting.append(router.dispatch("wait"))
+        gate.set()
+        ends = await router.outcomes(len(waiting))
+
+    assert ends == dict.fromkeys(waiting, (Status.RESULT, "waited"))
+    assert sorted(strange_ends) == strange
+    for status, value in strange_ends.values():
+        if what == "leave_variable":
+            assert (status, value) == (Status.RESULT, 0)
+        elif what in ("leave_scope", "leave_cancelled_scope"):
+            assert (status, value) == (Status.RESULT, "left")
+        elif not what.startswith("leave_nursery") or TRIO_NOTICES:
+            assert (status, value.code) == (Status.ERROR, "rollout-failed")
 
 
-async def test_an_interrupt_in_an_execution_nursery_is_passed_on(autojump_clock):
-    async def interrupted(rig: Rig) -> str:
-        return await fails_its_nursery(KeyboardInterrupt(), rig)
+async def test_a_cancel_is_seen_through_what_the_code_left_open(autojump_clock):
+    async def body(rollout):
+        trio.CancelScope(shield=rollout.input == "shielded").__enter__()
+        if rollout.input == "shielded":
+            while not gate.is_set():
+                await gate.wait()
+            raise ValueError("after the cancel")
+        await trio.sleep_forever()
+
+    gate = trio.Event()
+    async with opened(body) as (router, _):
+        numbers = [router.dispatch("shielded"), router.dispatch("")]
+        await trio.testing.wait_all_tasks_blocked()
+        router.send(messages.Stop([numbers[0], numbers[-1] + 1]))
+        ends = await router.outcomes(1)
+        gate.set()
+        ends |= await router.outcomes(1)
+    assert {status for status, _ in ends.values()} == {Status.CANCELLED}
+
+
+async def test_executions_have_a_task_and_context_variables_of_their_own(autojump_clock):
+    tasks = []
+
+    async def body(rollout):
+        tasks.append(trio.lowlevel.current_task())
+        return await leave_variable(rollout)
+
+    async with opened(body) as (router, _):
+        for _ in range(20):
+            router.dispatch(None)
+        ends = await router.outcomes(20)
+    assert set(ends.values()) == {(Status.RESULT, 0)}
+    assert len(set(tasks)) == 20
+
+
+async def test_interrupt_beside_executions_is_passed_on(autojump_clock):
+    async def interrupted():
+        raise KeyboardInterrupt
+
+    async def body(rollout):
+        nursery = trio.lowlevel.current_task().parent_nursery
+        assert nursery is not None
+        nursery.start_soon(interrupted)
 
     with pytest.RaisesGroup(KeyboardInterrupt, flatten_subgroups=True):
-        async with opened() as (rig, _):
-            await rig.run(interrupted)
-
-
-async def test_an_error_of_the_worker_itself_ends_it(autojump_clock):
-    async def broken(_: Rig) -> str:
-        raise ZeroDivisionError
-
-    with pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
-        async with opened() as (rig, _):
-            rig.arrive(rig.wait, broken)
-            # The nursery waits for the others, which are shielded: so all is told by this.
-            await rig.done.wait()
-            rig.gate.set()
+        async with opened(body) as (router, _):
+            router.dispatch(None)
             await trio.sleep_forever()
+
+
+@pytest.mark.parametrize("how", ["retire", "cancel"])
+@pytest.mark.parametrize("first", ["", "leave_nursery"])
+async def test_all_are_cancelled_when_the_worker_ends(how, first, autojump_clock):
+    ended = []
+
+    async def body(rollout):
+        if rollout.input:
+            return await LEAVES[rollout.input](rollout)
+        try:
+            await trio.sleep_forever()
+        finally:
+            ended.append(rollout.request)
+
+    async with opened(body) as (router, nursery):
+        for what in ("", first, ""):
+            router.dispatch(what)
+            await trio.testing.wait_all_tasks_blocked()
+        router.dispatch("")
+        await trio.testing.wait_all_tasks_blocked()
+        if how == "cancel":
+            nursery.cancel_scope.cancel()
+    assert len(ended) == (3 if first else 4)
+
+
+# -- their beginnings -----------------------------------------------------------------------
+
+
+class Turns(trio.abc.Instrument):
+    """Counts the turns of the loop."""
+
+    now = 0
+
+    def before_io_wait(self, timeout):
+        self.now += 1
+
+
+@pytest.mark.parametrize(
+    ("blocked_s", "starts"),
+    [
+        (0.0, [1, 2, 4, 8, 16, 32, 64, 128, PORTION, PORTION, 5]),
+        (TURN_S / 5.5, [1, 2, 4, 5, 5, 5]),
+        (2 * TURN_S, [1] * 5),
+    ],
+)
+async def test_executions_start_in_portions_so_that_the_loop_goes_on(
+    blocked_s, starts, autojump_clock
+):
+    turns = Turns()
+    began: Counter[int] = Counter()
+
+    async def body(rollout):
+        began[turns.now] += 1
+        autojump_clock.jump(blocked_s)
+
+    trio.lowlevel.add_instrument(turns)
+    async with opened(body) as (router, _):
+        for _ in range(sum(starts)):
+            router.dispatch(None)
+        await router.outcomes(sum(starts))
+    trio.lowlevel.remove_instrument(turns)
+    assert list(began.values()) == starts
+
+
+async def test_dispatch_that_comes_when_the_worker_ends_is_not_run(autojump_clock):
+    began, ended = [], []
+
+    async def body(rollout):
+        began.append(rollout.input)
+        await trio.sleep_forever()
+
+    async with open_runner(load(body), threads=1) as runner, trio.open_nursery() as nursery:
+        outcomes = OutcomeMaker(runner, worker="w", incarnation=b"i" * 16, wire=WIRE)
+        tasks = ExecutionTasks(
+            outcomes, Parking(lambda number, view: None, MIB), lambda number: (print, print),
+            lambda *end: ended.append(end), trio.Event(),
+        )  # fmt: skip
+        nursery.start_soon(tasks.run)
+        for number in range(2):
+            asked = RolloutRequest(kind="rollout", input=number, endpoint="oracle", model_name="m")
+            run = Run(number, RequestId(b"s" * 16, number), "c", values.encode(asked.to_body()))
+            tasks.add(run)
+            await trio.testing.wait_all_tasks_blocked()
+            tasks.close()
+        nursery.cancel_scope.cancel()
+    assert began == [0]
+    assert [(run.number, outcome[0]) for run, outcome, _ in ended] == [(0, Status.CANCELLED)]
+
+
+async def test_execution_that_waits_for_the_disk_can_be_cancelled(monkeypatch):
+    """It was told of only when the disk had caught up."""
+    slow, began = threading.Event(), []
+
+    def held_up(**options):
+        slow.wait()
+        return opened_file(**options)
+
+    async def large(rollout):
+        began.append(rollout.input)
+        return bytes(100_000)
+
+    opened_file = tempfile.TemporaryFile
+    monkeypatch.setattr(tempfile, "TemporaryFile", held_up)
+    async with opened(large, patience_s=60, held_bytes=1) as (router, _):
+        try:
+            router.dispatch("first")
+            await trio.testing.wait_all_tasks_blocked()
+            second = router.dispatch("second")
+            await trio.testing.wait_all_tasks_blocked()
+            router.send(messages.Stop([second, second + 1]))
+            ends: dict[int, tuple[Status, Any]] = {}
+            while second not in ends:
+                ends |= await router.outcomes(1)
+        finally:
+            slow.set()
+    status, error = ends[second]
+    assert (status, error.verdict) == (Status.CANCELLED, Verdict.DID_NOT_RUN)
+    assert began == ["first"]

@@ -1,150 +1,185 @@
-"""The tasks that run executions: each runs one execution after the other.
+"""The executions of a worker: a task and a cancel scope for each.
 
 Theory of operation
 -------------------
-A task of the execution nursery runs one execution after the other, because a new task costs more
-than an empty rollout.  One of the tasks, the *intake*, begins the dispatches that have arrived.
-Before it begins an execution it wakes another task for the rest.  If the execution waits, the other
-task becomes the intake; if not, the first one goes on for ``TURN_S``.  So there are as many tasks
-as executions that wait at one time.  The executions of a task share a cancel scope until one of
-them is cancelled; only one of them runs at a time, so the cancel reaches no other.
+The environment's code runs in the task of its execution, inside the execution's cancel scope.  So
+whatever the code leaves behind in its task ends with the task: context variables, scopes and
+nurseries.  If the code leaves a scope open, trio raises an error where the execution's scope is
+closed.  If the code leaves a nursery open, trio raises an error when the task has ended and has
+reported, and fails the nursery around it.  That is why there is an *execution nursery*: a failed
+one keeps its executions, and a new one has the next.  Their scopes are shielded from the failure,
+so the end of the worker cancels each of them.
 
-The environment's code runs in such a task.  Scopes, nurseries and context variables that it leaves
-behind there end with the task, which then runs no other execution.  If a nursery is left open, trio
-raises an error when the task has ended and has reported, and fails the nursery around it.  That is
-why there is an execution nursery: a failed one keeps its executions, and a new one runs the next.
-Their scopes are shielded from the failure, so the end of the shell cancels each of them.
+Environment code that does not wait holds up the loop.  So the executions that have arrived start in
+portions, with turns of the loop between them.  A portion has as many executions as would have taken
+``TURN_S`` at the speed of the portion before, and at most twice as many as that.
 """
 
 from __future__ import annotations
 
-import contextvars
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TypeAlias, final
 
 import trio
 
-from .. import foreign
+from .. import foreign, tracing
 from ..core.worker import Run
+from .outcomes import LargeValue, Outcome, OutcomeMaker
 from .parking import Parking
+from .stacks import REQUEST
 
-TURN_S = 0.002
-"""Time for which one task runs executions that do not wait before other tasks have a turn, in
-seconds."""
+TURN_S = 0.05
+"""Time that the executions of one portion should take until each of them waits, in seconds."""
+PORTION = 256
+"""Most executions of one portion."""
 
-Execute: TypeAlias = Callable[
-    [trio.lowlevel.Task, contextvars.Context, float, float], Awaitable[float | None]
-]
-"""Runs arrived dispatches in a task, from one moment until another at the latest.  Returns the
-moment at which the last one ended; None if its code left something behind in the task."""
+Say: TypeAlias = Callable[[bytes], None]
 
 
 @final
 class ExecutionTasks:
-    """The tasks of all executions of one incarnation."""
+    """The executions of one incarnation."""
 
-    def __init__(self, execute: Execute, parking: Parking, done: trio.Event) -> None:
-        """``done`` is set when the worker's own code has failed."""
-        self.arrived: deque[Run] = deque()
-        """Dispatches that have not begun."""
+    def __init__(
+        self, outcomes: OutcomeMaker, parking: Parking, says_of: Callable[[int], tuple[Say, Say]],
+        ended: Callable[[Run, Outcome | None, float | None], None], done: trio.Event,
+    ) -> None:  # fmt: skip
+        """``says_of``: returns what takes the deltas and the notes of an execution.  ``ended`` is
+        called with each end: with an outcome, or None if the execution was cancelled; and with the
+        time at which its code began, or None if it did not.  ``done`` is set when the worker's own
+        code has failed."""
         self.closing = False
-        """Whether no further dispatch is to begin."""
-        self._execute = execute
+        """Whether no further execution is to start."""
+        self._outcomes = outcomes
         self._parking = parking
+        self._says_of = says_of
+        self._ended = ended
         self._done = done
-        self._nursery: trio.Nursery | None = None
-        self._execution_nursery: trio.Nursery | None = None
-        self._idle: dict[trio.lowlevel.Task, None] = {}
-        """Tasks without an execution, used last in, first out: the caches of the last are warm."""
-        self._intake: trio.lowlevel.Task | None = None
-        """The task that begins arrived dispatches."""
-        self._coming = False
-        """Whether another task was woken, and has not run yet."""
+        self._arrived: deque[tuple[Run, trio.CancelScope]] = deque()
+        """Executions that have not started."""
+        self._has_arrived = trio.Event()
+        self._scopes: dict[int, trio.CancelScope] = {}
+        """Scope of each execution, until it has ended."""
         self._failed = False
         """Whether the worker's own code has failed in an execution."""
 
-    def open(self, nursery: trio.Nursery) -> None:
-        """Begin with this nursery, in which the execution nurseries are to be."""
-        self._nursery = nursery
+    def add(self, run: Run) -> None:
+        """Start an execution, in this turn of the loop or a later one."""
+        if not self.closing:
+            scope = self._scopes[run.number] = trio.CancelScope(shield=True)
+            self._arrived.append((run, scope))
+            self._has_arrived.set()
 
-    def wake(self) -> None:
-        """Make sure that a task begins the dispatches that have arrived."""
-        if self._coming or not self.arrived or self._parking.is_behind:
-            return
-        self._coming = True
-        if self._idle:
-            task, _ = self._idle.popitem()
-            trio.lowlevel.reschedule(task)
-        elif self._execution_nursery is None or self._execution_nursery.cancel_scope.cancel_called:
-            assert self._nursery is not None
-            self._nursery.start_soon(self._open_execution_nursery)
-        else:
-            self._execution_nursery.start_soon(self._run)
+    def cancel(self, number: int) -> None:
+        """Cancel an execution, unless it has ended."""
+        if number in self._scopes:
+            self._scopes[number].cancel()
 
-    async def _open_execution_nursery(self) -> None:
-        """Hold the tasks that run executions, until one of them fails the nursery."""
+    def close(self) -> None:
+        """Cancel all executions, and start no other."""
+        self.closing = True
+        for scope in self._scopes.values():
+            scope.cancel()
+
+    async def run(self) -> None:
+        """Run all executions, until cancelled and until the last of them has ended."""
+        portion = 1
+        async with trio.open_nursery() as nursery:
+            executions: trio.Nursery = await nursery.start(self._hold)
+            while True:
+                await self._has_arrived.wait()
+                self._has_arrived = trio.Event()
+                while self._arrived:
+                    if executions.cancel_scope.cancel_called:
+                        executions = await nursery.start(self._hold)
+                    started_s = trio.current_time()
+                    for _ in range(min(portion, len(self._arrived))):
+                        run, scope = self._arrived.popleft()
+                        request = str(run.request)
+                        executions.start_soon(
+                            self._execute, run, request, scope, name=f"{REQUEST}{request}"
+                        )
+                    if self._arrived:
+                        for _ in range(2):  # tasks of one turn run in any order
+                            await trio.lowlevel.checkpoint()
+                        took_s = max(trio.current_time() - started_s, 1e-6)
+                        portion = min(int(portion * TURN_S / took_s) or 1, 2 * portion, PORTION)
+
+    async def _hold(self, task_status: trio.TaskStatus[trio.Nursery]) -> None:
+        """Hold an execution nursery, until code in it fails it."""
         try:
-            async with trio.open_nursery() as self._execution_nursery:
-                self._execution_nursery.start_soon(self._run)
+            async with trio.open_nursery() as executions:
+                task_status.started(executions)
                 await trio.sleep_forever()
         except BaseException as exc:  # noqa: ASYNC103
             # Code left a nursery open in its task, and its outcome says so already.
             # Usually it is a group; but trio asks the groups in it to split.  (If this
-            # is the end of the shell, the nursery around it is cancelled anyway.)
+            # is the end of the worker, the nursery around it is cancelled anyway.)
             if self._failed or foreign.holds_interrupt(exc):
                 raise
 
-    async def _run(self) -> None:
-        """Run executions, one after the other, until one leaves something behind here."""
-        task = trio.lowlevel.current_task()
-        context = task.context.copy()
-
-        def abort(_: object) -> trio.lowlevel.Abort:
-            del self._idle[task]
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        while True:
-            with self.failing():
-                clean = await self._take(task, context)
-            if not clean:
-                return
-            self._idle[task] = None
-            task.name = "idle"
-            await trio.lowlevel.wait_task_rescheduled(abort)
-
-    async def _take(self, task: trio.lowlevel.Task, context: contextvars.Context) -> bool:
-        """Run arrived dispatches; returns False if one left something behind in this
-        task."""
-        self._intake, self._coming = task, False
-        now_s = trio.current_time()
-        until_s = now_s + TURN_S
-        while self.may_take(task, now_s, until_s):
-            ended_s = await self._execute(task, context, now_s, until_s)
-            if ended_s is None:
-                return False
-            now_s = ended_s
-        return True
-
-    def may_take(self, task: trio.lowlevel.Task, now_s: float, until_s: float) -> bool:
-        """Whether this task goes on with the next dispatch: only the intake does, so not a task
-        that has waited meanwhile.  While the parking is behind nothing begins; an intake is woken
-        afterwards.  Dispatches that have not begun when the worker closes are lost with it."""
-        return (
-            bool(self.arrived)
-            and self._intake is task
-            and now_s < until_s
-            and not self._parking.is_behind
-            and not self.closing
-        )
-
-    @contextmanager
-    def failing(self) -> Iterator[None]:
-        """Ends the shell if its own code fails."""
+    async def _execute(self, run: Run, request: str, scope: trio.CancelScope) -> None:
+        """Run one execution, from its dispatch to its outcome."""
+        outcome: Outcome | LargeValue | None = None
+        began_s: float | None = None
         try:
-            yield
+            try:
+                with scope:
+                    if self._parking.is_behind:
+                        await self._parking.wait_for_room()
+                    asked = self._outcomes.decoded_at_once(run.body)
+                    if asked is None:
+                        asked = await self._outcomes.decoded(run.body)
+                    if not scope.cancel_called:
+                        began_s = trio.current_time()
+                        made = self._outcomes.of(
+                            request, asked, began_s, scope, *self._says_of(run.number),
+                            run.traceparent,
+                        )  # fmt: skip
+                        if run.traceparent is None:
+                            outcome = await made
+                        else:
+                            with tracing.below(run.traceparent):
+                                outcome = await made
+            except RuntimeError:
+                # With an outcome, the error is trio's: the code left a scope open.
+                if outcome is None:
+                    raise
+            if isinstance(outcome, LargeValue):
+                assert began_s is not None
+                # In a task of its own: the code may have left anything in this one.
+                task = trio.lowlevel.current_task()
+                nursery = task.parent_nursery
+                assert nursery is not None
+                nursery.start_soon(self._encode, run, scope, outcome, began_s, name=task.name)
+            else:
+                self._end(run, outcome, began_s)
         except BaseException:
-            self._failed = True
-            self._done.set()  # the execution nursery waits for the others, which are shielded
+            self._fail()
             raise
+
+    async def _encode(
+        self, run: Run, scope: trio.CancelScope, large: LargeValue, began_s: float
+    ) -> None:
+        """Encode a value that takes long, and end its execution."""
+        try:
+            outcome: Outcome | None = None
+            with trio.CancelScope(shield=True) as encoding:
+                if scope.cancel_called:
+                    encoding.cancel()
+                self._scopes[run.number] = encoding
+                outcome = await self._outcomes.of_large(large, began_s)
+            self._end(run, outcome, began_s)
+        except BaseException:
+            self._fail()
+            raise
+
+    def _end(self, run: Run, outcome: Outcome | None, began_s: float | None) -> None:
+        del self._scopes[run.number]
+        self._ended(run, outcome, began_s)
+
+    def _fail(self) -> None:
+        """End the worker, whose own code has failed."""
+        self._failed = True
+        self._done.set()  # the execution nursery waits for the others, which are shielded

@@ -9,8 +9,8 @@ map is freed, and the file with it.  The kernel does so, too, when the process d
 dies.
 
 Writing may take long, so a thread does it.  While that thread is behind
-(:attr:`Parking.is_behind`) the worker begins no executions; otherwise waiting outcomes would fill
-the memory after all.
+(:attr:`Parking.is_behind`) no execution begins; otherwise waiting outcomes would fill the memory
+after all.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ class Parking:
         self._waiting_bytes = 0
         self._waiting: deque[tuple[int, SentBody]] = deque()
         self._come = trio.Event()
+        self._lot = trio.lowlevel.ParkingLot()
+        """Tasks that wait until the thread is not behind."""
         self._file: IO[bytes] | None = None
         self._map: memoryview
         """The map of the whole file.  It is only read: on a full disk a write fails, but a
@@ -59,6 +61,11 @@ class Parking:
     def is_behind(self) -> bool:
         """Whether more than ``most_bytes`` are still to be written."""
         return self._waiting_bytes > self._most_bytes
+
+    async def wait_for_room(self) -> None:
+        """Sleep while the thread is behind."""
+        while self.is_behind:
+            await self._lot.park()
 
     def add(self, number: int, payload: SentBody) -> None:
         """Queue an outcome to be parked."""
@@ -85,6 +92,7 @@ class Parking:
         except OSError as error:
             self._complain(error)
         self._waiting_bytes -= len(payload)
+        self._lot.unpark_all()
         self._parked(number, view)
 
     def _write(self, payload: SentBody) -> memoryview:
