@@ -384,7 +384,7 @@ row("unread-outcomes", "memory", "120 outcomes of 1 MB that nobody reads", lambd
 row("never-finish", "rate", "three sessions that read 1,000 outcomes each, and never say so",
     never_finish, on="session", abreast=3)
 row("many-frames", "turns", "messages of 65 and of 4,000 frames", lambda c: (again(
-    wire.message(messages.encode(messages.AskStats(1)), *[b""] * 64)
+    wire.message(messages.encode(messages.Query(1, "statistics")), *[b""] * 64)
     + wire.message(*[b""] * 4000), 400_000), 0.2), on="session")
 row("strange-headers", "survived", "headers of unknown kinds, with wrong fields, hardly CBOR",
     lambda c: batches(lambda: wire.message(strange_header(c.rng)), 20), on="peer")
@@ -395,8 +395,9 @@ row("headers-at-once", "turns", "40 long headers that end in one moment",
 row("bad-batches", "survived",
     "batches that are none, whose rows are wrong, or are all of one request, or for nobody",
     bad_batches, on="session", pair=True)
+QUERY = messages.Query(1, "statistics")
 row("stats-unread", "memory", "questions for statistics whose answers nobody reads",
-    lambda c: (again(said(messages.AskStats(1)) * BATCH, 4_000_000), 0.5), on="peer", reads=False)
+    lambda c: (again(said(QUERY) * BATCH, 4_000_000), 0.5), on="peer", reads=False)
 
 
 # -- the door for HTTP: heads and bodies that are wrong --------------------------------------
@@ -815,8 +816,8 @@ def unasked(rng: random.Random, welcome: Welcome) -> bytes:
         messages.Welcome(2, session, session, session, 1, 1, {}),
     )
     with_bodies: tuple[Message, ...] = (
-        messages.Outcome(session, number, rng.randrange(5), "w", 0.0, 1), messages.Stats(number),
-        messages.KnownKeys(number), messages.Running(number), messages.Stack(number),
+        messages.Outcome(session, number, rng.randrange(5), "w", 0.0, 1),
+        messages.QueryAnswer(number),
     )
     answer = rng.choice((*answers, *with_bodies))
     return said(answer, *([body] if answer in with_bodies else []))

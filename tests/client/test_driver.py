@@ -24,7 +24,7 @@ from trio_envserve.client.driver import Ended
 from trio_envserve.client.options import checked
 from trio_envserve.core.client_effects import ClientEffect
 from trio_envserve.core.client_inputs import ClientInput, ClientTick
-from trio_envserve.core.messages import AskStats, Finish, Request, read
+from trio_envserve.core.messages import Finish, Query, Request, read
 from trio_envserve.core.terms import whole
 from trio_envserve.net import MemoryNetwork, Message
 
@@ -220,7 +220,7 @@ async def test_a_question_for_statistics_that_is_lost_is_asked_again() -> None:
     asked = []
 
     def lose_two(direction: str, route: bytes, frames: Any) -> bool:
-        if isinstance(read(frames, most_bytes=1 << 16)[0][0], AskStats):
+        if isinstance(read(frames, most_bytes=1 << 16)[0][0], Query):
             asked.append(trio.current_time())
         return len(asked) > 2 or not asked
 

@@ -185,8 +185,8 @@ def about(frames: list[bytes]) -> list[list[bytes]]:
         head = messages.Outcome(message.session, message.sequence, 0, "", 0.0, 1)
         body = encode({"conformance": 1, "operations": []})
         return [[messages.encode(head), body]]
-    if isinstance(message, messages.AskStats):
-        return [[messages.encode(messages.Stats(message.probe)), b"\xa0"]]
+    if isinstance(message, messages.Query):
+        return [[messages.encode(messages.QueryAnswer(message.probe)), b"\xa0"]]
     return []
 
 
@@ -198,7 +198,7 @@ def right_until_judged(then: list[list[bytes]]) -> Any:
         nonlocal before
         if not before:
             return then
-        before = not isinstance(messages.decode(frames[0], most_bytes=1 << 20), messages.AskStats)
+        before = not isinstance(messages.decode(frames[0], most_bytes=1 << 20), messages.Query)
         return about(frames)
 
     return answers
@@ -226,7 +226,7 @@ async def test_a_server_that_dies_seconds_after_a_case_is_told_of_that_case():
     def mortal(frames: list[bytes]) -> list[list[bytes]]:
         nonlocal asked
         message = messages.decode(frames[0], most_bytes=1 << 20)
-        asked += isinstance(message, messages.AskStats)
+        asked += isinstance(message, messages.Query)
         return about(frames) if asked <= 3 else []  # before the case, in it, and at its end
 
     with trio.fail_after(120):

@@ -149,11 +149,11 @@ def test_g11_one_answer_is_held_for_who_asks_again_and_again_which_keys_there_ar
     pair = Journaled()
     pair.request(pair.stranger())
     for probe in range(3):
-        pair.tell(messages.AskKeys(probe, b"", 0), route=STRANGER)
-    assert not pair.mailed(messages.KnownKeys), "what it says is not safe yet"
+        pair.tell(messages.Query(probe, "keys", 0, b""), route=STRANGER)
+    assert not pair.mailed(messages.QueryAnswer), "what it says is not safe yet"
     pair.disk()
-    assert [m.probe for _, m in pair.mail if isinstance(m, messages.KnownKeys)] == [0]
-    pair.tell(messages.AskKeys(3, b"", 0), route=STRANGER)
+    assert [m.probe for _, m in pair.mail if isinstance(m, messages.QueryAnswer)] == [0]
+    pair.tell(messages.Query(3, "keys", 0, b""), route=STRANGER)
     assert pair.heard().probe == 3
 
 
@@ -167,8 +167,8 @@ def test_what_was_safe_is_answered_whatever_is_written_meanwhile(fails: bool):
         fail(pair)
     pair.call()
     assert len(pair.answers) == 2
-    pair.tell(messages.AskKeys(1, b"", 0), route=STRANGER)
-    assert bool(pair.mailed(messages.KnownKeys)) is fails
+    pair.tell(messages.Query(1, "keys", 0, b""), route=STRANGER)
+    assert bool(pair.mailed(messages.QueryAnswer)) is fails
 
 
 # -- a disk that fails ----------------------------------------------------------------
@@ -519,12 +519,12 @@ def test_g8_pages_of_keys_filled_memory_while_a_disk_was_stuck():
     pair.stranger()
     pair.call()
     for number in range(3 * PAGES):
-        pair.tell(messages.AskKeys(1, b"default", 0), route=b"route %d" % number)
+        pair.tell(messages.Query(1, "keys", 0, b"default"), route=b"route %d" % number)
     assert owed(pair)[2] == PAGES
     pair.disk()
     assert owed(pair)[2] == 0
-    pair.tell(messages.AskKeys(2, b"default", 0), route=STRANGER)
-    assert isinstance(pair.heard(), messages.KnownKeys)
+    pair.tell(messages.Query(2, "keys", 0, b"default"), route=STRANGER)
+    assert isinstance(pair.heard(), messages.QueryAnswer)
 
 
 def test_what_was_let_in_goes_on_while_requests_are_refused():

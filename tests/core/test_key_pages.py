@@ -157,10 +157,10 @@ def test_what_was_opened_and_dropped_since_the_last_page_is_known():
 
 
 def test_whoever_asks_gets_a_page_without_a_session():
-    (effect,) = Pair().question(messages.AskKeys(7, b"default", 0))
+    (effect,) = Pair().question(messages.Query(7, "keys", 0, b"default"))
     assert isinstance(effect, ToClient)
     assert effect.route == STRANGER
     header, body = effect.frames
-    assert messages.decode(bytes(header), most_bytes=100) == messages.KnownKeys(7)
+    assert messages.decode(bytes(header), most_bytes=100) == messages.QueryAnswer(7)
     nothing: dict[str, Any] = {"keys": [], "next": None, "generations": 0, "size_bytes": 0}
     assert cbor2.loads(bytes(body)) == nothing

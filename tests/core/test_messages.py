@@ -31,6 +31,7 @@ WRONG_TRACEPARENTS = [
 ]  # fmt: skip
 
 # For each kind of field, values that are not of it.
+ABOUT = '"statistics" / "keys" / "running" / "stack"'
 ANYTHING_ELSE: dict[str, list[Any]] = {
     "uint": [-1, MAX_UINT, 1.0, True, None, "1"],
     "positive": [0, -1, MAX_UINT, 1.0, True, None, "1"],
@@ -45,6 +46,7 @@ ANYTHING_ELSE: dict[str, list[Any]] = {
     "bstr": ["text", None, 1],
     "tag": [-1, MAX_UINT, True, None, "text", b"", bytes(65)],
     "1..3": [-1, 0, 4, True, 1.0],
+    ABOUT: ["", "stats", None, b"keys"],
     "traceparent": [None, b"", "", "00" * 27, *WRONG_TRACEPARENTS],
     "[* note]": [None, b"note", ["note"], [bytes(NOTE_BYTES + 1)], {}],
 }
@@ -56,7 +58,7 @@ def example(cls: Any) -> list[Any]:
         "uint": 1, "positive": 1, "id": b"i" * 16, "tstr": "text", "bool": True,
         "bool / null": None, "seconds / null": 1.5, "spans": [0, 2, 3, 4],
         "{* tstr => any}": {"a": [1]}, "digest": b"d" * 32, "bstr": b"key",
-        "tag": b"tag", "1..3": 2,
+        "tag": b"tag", "1..3": 2, ABOUT: "keys",
         "[* note]": [b"note", b""], "traceparent": TRACEPARENT,
     }  # fmt: skip
     fields = [plain[field.cddl] for _, field in FIELDS[cls]]
@@ -231,7 +233,7 @@ def test_neighbours_of_one_kind_share_a_batch():
     assert shape([*said, (sync, None), *said]) == [3, 1, 3]
     dispatch = messages.Dispatch(b"s" * 16, 0, 0, "client")
     assert shape([*said, (dispatch, b"body"), *said]) == [3, 1, 3]
-    assert shape([(messages.Stats(1), b"record"), *said]) == [1, 3]
+    assert shape([(messages.QueryAnswer(1), b"record"), *said]) == [1, 3]
 
 
 def test_g8_a_batch_is_bounded_in_rows_and_bytes():
@@ -291,11 +293,11 @@ def test_what_is_no_batch_is_refused_whole_with_the_reason(header, blob, why):
 
 
 def test_frames_are_as_many_as_the_kind_has():
-    for frames in ((), (messages.encode(request()),), (messages.encode(messages.Stats(1)),)):
+    for frames in ((), (messages.encode(request()),), (messages.encode(messages.QueryAnswer(1)),)):
         with pytest.raises(ProtocolError, match=r"no frames|with 1 frames"):
             messages.read(frames, most_bytes=MOST)
-    with pytest.raises(ProtocolError, match="AskStats with 2 frames"):
-        messages.read((messages.encode(messages.AskStats(1)), b"body"), most_bytes=MOST)
+    with pytest.raises(ProtocolError, match="Query with 2 frames"):
+        messages.read((messages.encode(messages.Query(1, "statistics")), b"body"), most_bytes=MOST)
 
 
 def test_a_small_bound_of_headers_is_no_bound_of_batches():
@@ -321,7 +323,7 @@ def test_the_rows_of_a_header_are_seen_by_its_first_bytes():
             said = [(message._replace(sequence=n), b"") for n in range(rows)]
             ((header, _),) = messages.in_batches(said)
             assert messages.rows_claimed(header) == rows
-    assert messages.rows_claimed(messages.encode(messages.AskStats(0x98))) == 1
+    assert messages.rows_claimed(messages.encode(messages.Query(0x98, "statistics"))) == 1
     assert messages.rows_claimed(messages.encode(messages.Goodbye(b"\x98" * 16))) == 1
 
 
@@ -384,7 +386,7 @@ def test_a_worker_of_another_version_is_foreign():
 @pytest.mark.parametrize("rest", [b"\x00", b"\xf6", b"\xff", bytes(70_000), None])
 @pytest.mark.parametrize("whole", [bytes, memoryview])
 def test_nothing_follows_the_array(rest: bytes | None, whole: type):
-    header = messages.encode(messages.AskStats(1))
-    assert messages.decode(whole(header), most_bytes=1 << 20) == messages.AskStats(1)
+    header = messages.encode(messages.Query(1, "statistics"))
+    assert messages.decode(whole(header), most_bytes=1 << 20) == messages.Query(1, "statistics")
     with pytest.raises(ProtocolError):
         messages.decode(whole(header + (header if rest is None else rest)), most_bytes=1 << 20)

@@ -73,14 +73,14 @@ def test_without_keys_everybody_may_do_everything():
     desk = Desk()
     session = desk.session()
     assert not refused_for(desk.ask(session))
-    assert not refused_for(desk.say(messages.AskKeys(1, b"", 0)))
+    assert not refused_for(desk.say(messages.Query(1, "keys", 0, b"")))
     assert not refused_for(desk.ask(session, 1, OTHER))
 
 
 def test_a_peer_that_nobody_has_named_may_do_nothing():
     desk = Desk()
     desk.know("admin", OTHER)
-    assert refused_for(desk.say(messages.AskStats(1))) == "no key is known for this peer"
+    assert refused_for(desk.say(messages.Query(1, "statistics"))) == "no key is known for this peer"
     [error] = desk.say(messages.Hello(2, ID, 0, "client", 1 << 20, bytes(16)))
     assert error.text == "no key is known for this peer"
     assert not desk.router.sessions.known
@@ -90,12 +90,12 @@ def test_a_peer_that_has_gone_has_no_right_any_more():
     desk = Desk()
     desk.know("admin")
     desk.know("", name="")
-    assert refused_for(desk.say(messages.AskRunning(1, 0)))
+    assert refused_for(desk.say(messages.Query(1, "running", 0)))
 
 
 ASKS: list[Any] = [
-    messages.AskStats(1), messages.AskKeys(1, b"eval", 0), messages.AskRunning(1, 0),
-    messages.AskStack(1, 0),
+    messages.Query(1, "statistics"), messages.Query(1, "keys", 0, b"eval"),
+    messages.Query(1, "running", 0), messages.Query(1, "stack", 0),
 ]  # fmt: skip
 
 
@@ -160,11 +160,12 @@ def test_who_has_namespaces_asks_in_no_other(act):
 def test_who_has_namespaces_sees_no_other():
     desk = Desk()
     desk.know("watch", spaces="eval")
-    assert not refused_for(desk.say(messages.AskKeys(1, b"eval", 0)))
-    assert "namespace 'train'" in refused_for(desk.say(messages.AskKeys(1, b"train", 0)))
-    assert "namespace ''" in refused_for(desk.say(messages.AskKeys(1, b"", 0)))
-    for ask in (messages.AskStats(1), messages.AskRunning(1, 0), messages.AskStack(1, 0)):
-        assert "the keys of its namespaces only" in refused_for(desk.say(ask))
+    assert not refused_for(desk.say(messages.Query(1, "keys", 0, b"eval")))
+    assert "namespace 'train'" in refused_for(desk.say(messages.Query(1, "keys", 0, b"train")))
+    assert "namespace ''" in refused_for(desk.say(messages.Query(1, "keys", 0, b"")))
+    for about in ("statistics", "running", "stack"):
+        query = messages.Query(1, about, 0)
+        assert "the keys of its namespaces only" in refused_for(desk.say(query))
 
 
 def test_a_session_belongs_to_the_key_that_opened_it():

@@ -22,11 +22,11 @@ from .keyed import Keyed
 
 def ask(pair: Pair, first: int = 0) -> dict[str, Any]:
     """The page that a stranger gets."""
-    (effect,) = pair.question(messages.AskRunning(7, first))
+    (effect,) = pair.question(messages.Query(7, "running", first))
     assert isinstance(effect, ToClient)
     assert effect.route == STRANGER
     header, body = effect.frames
-    assert messages.decode(bytes(header), most_bytes=100) == messages.Running(7)
+    assert messages.decode(bytes(header), most_bytes=100) == messages.QueryAnswer(7)
     page: dict[str, Any] = cbor2.loads(bytes(body))
     return page
 

@@ -18,7 +18,7 @@ OTHER = b"another stranger"
 
 def ask(pair: Pair, number: int = 0, route: bytes = STRANGER, probe: int = 7) -> list[Any]:
     """What is done about a question."""
-    return [*pair.question(messages.AskStack(probe, number), route)]
+    return [*pair.question(messages.Query(probe, "stack", number), route)]
 
 
 def taken(pair: Pair, text: str, number: int = 0) -> list[Any]:
@@ -29,7 +29,7 @@ def taken(pair: Pair, text: str, number: int = 0) -> list[Any]:
 def answer(effect: ToClient) -> tuple[bytes, int, dict[str, Any]]:
     header, body = effect.frames
     told = messages.decode(bytes(header), most_bytes=100)
-    assert isinstance(told, messages.Stack)
+    assert isinstance(told, messages.QueryAnswer)
     return effect.route, told.probe, cbor2.loads(bytes(body))
 
 

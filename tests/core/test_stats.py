@@ -56,11 +56,11 @@ def test_a_pool_without_workers_has_a_line_too():
 
 def test_whoever_asks_gets_them_without_a_session():
     pair = Pair()
-    (effect,) = pair.question(messages.AskStats(7))
+    (effect,) = pair.question(messages.Query(7, "statistics"))
     assert isinstance(effect, TellStats)
     assert effect == TellStats(STRANGER, 7, pair.router.stats())
     header, body = effect.told(messages.encode_record({"router_lag_p99_s": 0.5})).frames
-    assert messages.decode(header, most_bytes=100) == messages.Stats(7)
+    assert messages.decode(header, most_bytes=100) == messages.QueryAnswer(7)
     assert cbor2.loads(body) == {"router_lag_p99_s": 0.5}
 
 
@@ -104,7 +104,7 @@ def test_all_who_ask_in_one_turn_get_one_record():
     """A flood of questions took half of the server's time from those who work."""
     pair = Pair()
     for probe in range(100):
-        ask = (messages.encode(messages.AskStats(probe)),)
+        ask = (messages.encode(messages.Query(probe, "statistics")),)
         pair.give(ClientMessage(STRANGER, ask, pair.now_s))
     told = [effect for effect in pair.said() if isinstance(effect, TellStats)]
     assert [each.probe for each in told] == list(range(100))

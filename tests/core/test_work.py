@@ -955,8 +955,14 @@ def test_g9_an_outcome_that_cannot_be_read_is_told_so_and_never_runs_again():
     ("frames", "why"),
     [
         ((b"\xff", b"out"), "header is not CBOR"),
-        ((messages.encode(messages.Stats(1)), b"out"), "Stats in the place of an outcome"),
-        ((messages.encode(messages.AskStats(1)),), "AskStats in the place of an outcome"),
+        (
+            (messages.encode(messages.QueryAnswer(1)), b"out"),
+            "QueryAnswer in the place of an outcome",
+        ),
+        (
+            (messages.encode(messages.Query(1, "statistics")),),
+            "Query in the place of an outcome",
+        ),
     ],
 )
 def test_what_was_read_and_is_no_outcome_cannot_be_read(frames, why):

@@ -278,8 +278,8 @@ class Crowd:
         """Wait until it is true of the numbers of requests that wait and that run."""
         while True:
             self._probe += 1
-            self._peer.send(messages.AskStats(self._probe))
-            _, (_, body) = await self._peer.next(messages.Stats)
+            self._peer.send(messages.Query(self._probe, "statistics"))
+            _, (_, body) = await self._peer.next(messages.QueryAnswer)
             stats: Any = values.decode(body)
             if self._peer.all(messages.Outcome):
                 raise EnvServeError("a rollout of an hour has ended")

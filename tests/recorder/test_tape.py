@@ -129,8 +129,8 @@ def test_every_kind_of_input_is_replayed(tmp_path: Path):
     bench.give(PoolWaits("waiting for nobody"))
     bench.rollout()
     bench.give(HeartbeatReceived(bench.spawn.worker, bench.now_s, 9.0, 1 << 20, "where\nit is"))
-    bench.client(messages.AskStats(1))
-    bench.client(messages.AskStack(2, 0))
+    bench.client(messages.Query(1, "statistics"))
+    bench.client(messages.Query(2, "stack", 0))
     bench.give(StackTaken(bench.spawn.worker, bench.now_s, 0, "where\nit is"))
     bench.give(Tick(bench.now_s + 1))
     bench.give(CloseAsked(bench.now_s + 2, drain_s=1.0))
@@ -170,7 +170,7 @@ def test_bodies_are_lengths_unless_they_are_asked_for(tmp_path: Path):
 
 
 ODD_OF_CLIENTS: list[list[bytes]] = [
-    [], [b"\xff"], [b"x" * 5000, b"y"], [messages.encode(messages.AskStats(1)), b"a", b"b"],
+    [], [b"\xff"], [b"x" * 5000, b"y"], [messages.encode(messages.Query(1, "keys")), b"a", b"b"],
     [b"\x81\x18\x53"],
 ]  # fmt: skip
 ODD_OF_WORKERS: list[list[bytes]] = [

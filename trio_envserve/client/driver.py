@@ -23,11 +23,11 @@ from ..core.client_effects import (
     Answer,
     ClientEffect,
     Fail,
-    QuestionRefused,
+    QueriesRefused,
+    QueryAnswered,
     Reconnect,
     Say,
     SayNote,
-    Statistics,
     ToServer,
 )
 from ..core.client_inputs import (
@@ -70,15 +70,14 @@ OnNote: TypeAlias = Callable[[Note], object]
 
 
 @final
-class _Question:
-    """A question that was asked and not answered yet."""
+class _Asked:
+    """A query that was not answered yet."""
 
-    def __init__(self, kind: type) -> None:
-        self.kind = kind
+    def __init__(self) -> None:
         self.ended = trio.Event()
         self.answer: Body | None = None
         self.refused = ""
-        """The reason why the server takes none of this kind."""
+        """The reason why the server takes none."""
 
 
 @final
@@ -103,7 +102,7 @@ class Driver:
         """Whether calls have spans, if this process keeps traces."""
         self._spans: dict[int, tracing.Span] = {}
         """Of the calls that have not ended."""
-        self._asked: dict[int, _Question] = {}
+        self._asked: dict[int, _Asked] = {}
         self._next_ask = 0
         self.changed = trio.lowlevel.ParkingLot()
         """Woken whenever something was carried out."""
@@ -173,12 +172,15 @@ class Driver:
         """Of the server, as far as this side knows."""
         return ServerHealth(*self.core.link.health(trio.current_time()))
 
-    async def ask(self, question: Callable[[int], messages.Message], limit_s: float) -> Body:
-        """The server's answer to a question that needs no session, made with the number
-        given; encoded.  ServerNotReady without one, and at once if it is refused as malformed."""
+    async def ask(
+        self, about: str, limit_s: float, *, first: int | None = None,
+        namespace: bytes | None = None,
+    ) -> Body:  # fmt: skip
+        """The server's answer to a :class:`~.messages.Query`, encoded.  ServerNotReady without
+        one, and at once if it is refused as malformed."""
         probe, self._next_ask = self._next_ask, self._next_ask + 1
-        message = question(probe)
-        asked = self._asked[probe] = _Question(type(message))
+        message = messages.Query(probe, about, first, namespace)
+        asked = self._asked[probe] = _Asked()
         try:
             with trio.move_on_after(limit_s):
                 while asked.answer is None:
@@ -289,16 +291,15 @@ class Driver:
                         on_delta(delta, body)
                 case SayNote(call, note):
                     self._noted(call, note)
-                case Statistics(probe, body):
+                case QueryAnswered(probe, body):
                     asked = self._asked.get(probe)
                     if asked is not None:
                         asked.answer = body
                         asked.ended.set()
-                case QuestionRefused(kind, text):
+                case QueriesRefused(text):
                     for asked in self._asked.values():
-                        if asked.kind is kind:
-                            asked.refused = text
-                            asked.ended.set()
+                        asked.refused = text
+                        asked.ended.set()
                 case Reconnect():
                     if self._socket is not None:
                         self._socket.reconnect()

@@ -39,7 +39,7 @@ from typing import Any, Literal, TypeVar, Unpack, final
 
 import trio
 
-from ..core import messages, values
+from ..core import values
 from ..core.client_effects import Answer, Fail
 from ..core.client_inputs import CallKey
 from ..core.errors import (
@@ -402,9 +402,8 @@ class Client:
             first: Where the page begins.
             timeout_s: Longest wait for the server's answer in seconds; None: the limit ``start_s``.
         """
-        name = b"" if namespace is None else key_name("any", namespace).namespace
-        question = partial(messages.AskKeys, namespace=name)
-        return await self._page(question, KeyPage.of, first, timeout_s)
+        name = None if namespace is None else key_name("any", namespace).namespace
+        return await self._page("keys", KeyPage.of, first, timeout_s, name)
 
     async def list_running(self, *, first: int = 0, timeout_s: float | None = None) -> RunningPage:
         """A page of the executions that run, the oldest first, with their last notes.
@@ -414,16 +413,16 @@ class Client:
             first: Where the page begins.
             timeout_s: Longest wait for the server's answer in seconds; None: the limit ``start_s``.
         """
-        return await self._page(messages.AskRunning, RunningPage.of, first, timeout_s)
+        return await self._page("running", RunningPage.of, first, timeout_s)
 
     async def _page(
-        self, question: Callable[..., messages.Message], read: Callable[[Any], P], first: int,
-        timeout_s: float | None,
+        self, about: str, read: Callable[[Any], P], first: int, timeout_s: float | None,
+        namespace: bytes | None = None,
     ) -> P:  # fmt: skip
         first, limit_s = natural("first", first), self._limit_s(timeout_s)
         with trio.move_on_after(limit_s):
             while True:
-                record = await self._driver.ask(partial(question, first=first), limit_s)
+                record = await self._driver.ask(about, limit_s, first=first, namespace=namespace)
                 page = read(values.decode(record, limits=self._wire))
                 if page.next is None or page.next > first:
                     return page
@@ -440,11 +439,10 @@ class Client:
             number: Its number, as :meth:`list_running` has it.
             timeout_s: Longest wait for the server's answer in seconds; None: the limit ``start_s``.
         """
-        question = partial(messages.AskStack, number=natural("number", number))
-        limit_s = self._limit_s(timeout_s)
+        number, limit_s = natural("number", number), self._limit_s(timeout_s)
         with trio.move_on_after(limit_s):
             while True:
-                record = await self._driver.ask(question, limit_s)
+                record = await self._driver.ask("stack", limit_s, first=number)
                 match values.decode(record, limits=self._wire):
                     case {"state": "told", "text": str(text)}:
                         return text
@@ -494,7 +492,7 @@ class Client:
         Args:
             timeout_s: Longest wait for the server's answer in seconds; None: the limit ``start_s``.
         """
-        record = await self._driver.ask(messages.AskStats, self._limit_s(timeout_s))
+        record = await self._driver.ask("statistics", self._limit_s(timeout_s))
         return ServerStats.of(values.decode(record, limits=self._wire))
 
     def _limit_s(self, timeout_s: float | None) -> float:

@@ -48,11 +48,11 @@ from .client_effects import (
     Answer,
     ClientEffect,
     Fail,
-    QuestionRefused,
+    QueriesRefused,
+    QueryAnswered,
     Reconnect,
     Say,
     SayNote,
-    Statistics,
     ToServer,
 )
 from .client_pings import Pings
@@ -219,8 +219,8 @@ class ClientCore:
                 self._cancelled(message, now_s)
             case messages.Error():
                 self._error(message, now_s)
-            case messages.Stats() | messages.KnownKeys() | messages.Running() | messages.Stack():
-                self._out.append(Statistics(message.probe, frames[1]))
+            case messages.QueryAnswer():
+                self._out.append(QueryAnswered(message.probe, frames[1]))
             case _:
                 self._report("warning", f"ignored a {type(message).__name__} of the server")
         if self.calls.queue:
@@ -329,8 +329,8 @@ class ClientCore:
             self._malformed[refused] = count + 1, error.text
             if refused is messages.Sync and count + 1 == SYNCS_REFUSED:
                 self._cannot_state(text, now_s)
-        if refused in _QUESTIONS:
-            self._out.append(QuestionRefused(refused, text))
+        if refused is messages.Query:
+            self._out.append(QueriesRefused(text))
         is_hello = refused is messages.Hello and error.code in ("foreign-version", "malformed")
         if is_hello and self.sessions.current is None:
             self.refusal = info(error.code, Verdict.DID_NOT_RUN, text)
@@ -453,8 +453,6 @@ class ClientCore:
 SYNCS_REFUSED = 3
 """Number of statements in a row that the server refuses as malformed before calls end: one may
 have been spoilt on the way."""
-
-_QUESTIONS = (messages.AskStats, messages.AskKeys, messages.AskRunning, messages.AskStack)
 
 
 def _another_wire(why: str) -> str:

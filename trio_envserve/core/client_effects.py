@@ -61,17 +61,16 @@ class Fail(NamedTuple):
     info: ErrorInfo
 
 
-class Statistics(NamedTuple):
-    """The server's answer to :class:`~.messages.AskStats`, to AskKeys, or to AskRunning."""
+class QueryAnswered(NamedTuple):
+    """The server's answer to a :class:`~.messages.Query`."""
 
     probe: int
     body: Body
 
 
-class QuestionRefused(NamedTuple):
-    """The server takes no question of this class: it is not to be sent again."""
+class QueriesRefused(NamedTuple):
+    """The server refuses a query as malformed: those that are open are not sent again."""
 
-    question: type
     text: str
 
 
@@ -80,6 +79,6 @@ class Reconnect(NamedTuple):
 
 
 ClientEffect: TypeAlias = (
-    ToServer | Answer | Say | SayNote | Fail | Statistics | QuestionRefused | Reconnect | Report
+    ToServer | Answer | Say | SayNote | Fail | QueryAnswered | QueriesRefused | Reconnect | Report
 )
 """Everything that a client can have done."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from .fields import (
+    About,
     Act,
     Bool,
-    Bytes,
     Choice,
     Count,
     Digest,
@@ -105,35 +105,18 @@ class Cancel(NamedTuple):
     sequence: Uint
 
 
-class AskStats(NamedTuple):
-    """Asks for the server's statistics; needs no session."""
+class Query(NamedTuple):
+    """Asks for a record about the server; needs no session.
+
+    ``about``: ``statistics``; ``keys``, a page of the known keys of ``namespace`` (null: of all),
+    from the generation with the number ``first`` on; ``running``, a page of the running
+    executions, the oldest first, from the execution with the number ``first`` on; ``stack``, the
+    stack of the execution with the number ``first``.  Null as ``first`` is 0."""
 
     probe: Uint
-
-
-class AskKeys(NamedTuple):
-    """Asks for a page of the keys of a namespace (empty: of all), from the generation with
-    the number ``first`` on; needs no session."""
-
-    probe: Uint
-    namespace: Bytes
-    first: Uint
-
-
-class AskRunning(NamedTuple):
-    """Asks for a page of the executions that run, the oldest first, from the one with the
-    number ``first`` on; needs no session."""
-
-    probe: Uint
-    first: Uint
-
-
-class AskStack(NamedTuple):
-    """Asks where the code of the execution with this number stands, which it has on the pages
-    of :class:`Running`; needs no session."""
-
-    probe: Uint
-    number: Uint
+    about: About
+    first: Count = None
+    namespace: Name = None
 
 
 class Goodbye(NamedTuple):
@@ -240,26 +223,8 @@ class Cancelled(NamedTuple):
     started: Choice
 
 
-class Stats(NamedTuple):
-    """Answers :class:`AskStats`.  Body: an encoded record."""
-
-    probe: Uint
-
-
-class KnownKeys(NamedTuple):
-    """Answers :class:`AskKeys`.  Body: an encoded record."""
-
-    probe: Uint
-
-
-class Running(NamedTuple):
-    """Answers :class:`AskRunning`.  Body: an encoded record."""
-
-    probe: Uint
-
-
-class Stack(NamedTuple):
-    """Answers :class:`AskStack`.  Body: an encoded record."""
+class QueryAnswer(NamedTuple):
+    """Answers :class:`Query`.  Body: an encoded record."""
 
     probe: Uint
 

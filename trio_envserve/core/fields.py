@@ -4,6 +4,7 @@ annotate the fields of the classes of :mod:`.messages`."""
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import typing
 from collections.abc import Callable
@@ -14,6 +15,10 @@ from .terms import DIGEST_BYTES, ID_BYTES, NOTE_BYTES, TAG_BYTES
 
 MAX_UINT = 2**63
 """Exclusive bound of every integer on the wire."""
+
+
+ABOUT = ("statistics", "keys", "running", "stack")
+"""The records that a client can ask for."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -100,6 +105,7 @@ Name: TypeAlias = Annotated["bytes | None", Field("bstr", _of_type(bytes), optio
 Act: TypeAlias = Annotated[
     "int | None", Field("1..3", lambda v: type(v) is int and 0 < v < 4, optional=True)
 ]
+About: TypeAlias = Annotated[str, Field(" / ".join(map(json.dumps, ABOUT)), ABOUT.__contains__)]
 Tag: TypeAlias = Annotated["int | bytes | None", Field("tag", _is_tag, optional=True)]
 Count: TypeAlias = Annotated["int | None", Field("uint", is_uint, optional=True)]
 Text: TypeAlias = Annotated[str, Field("tstr", _of_type(str))]

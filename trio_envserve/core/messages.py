@@ -38,10 +38,6 @@ import cbor2
 
 from . import strict_cbor
 from .client_messages import (
-    AskKeys,
-    AskRunning,
-    AskStack,
-    AskStats,
     Cancel,
     Cancelled,
     Delta,
@@ -49,14 +45,12 @@ from .client_messages import (
     Finish,
     Goodbye,
     Hello,
-    KnownKeys,
     Notes,
     Outcome,
+    Query,
+    QueryAnswer,
     Refused,
     Request,
-    Running,
-    Stack,
-    Stats,
     Sync,
     Synced,
     Unknown,
@@ -87,21 +81,20 @@ from .worker_messages import (
 
 __all__ = [
     "BATCHED", "BATCH_BYTES", "BATCH_ROWS", "EDGE_BYTES", "FEWEST_ITEMS", "FIELDS", "KINDS",
-    "MESSAGES", "UNLOADABLE", "Announced", "AskKeys", "AskRunning", "AskStack", "AskStats", "Beat",
+    "MESSAGES", "UNLOADABLE", "Announced", "Beat",
     "Cancel", "Cancelled", "Declined", "Delta", "Dispatch", "Error", "Fetch", "Finish",
-    "ForeignVersion", "Goodbye", "Hello", "KnownKeys", "Message",
-    "Missing", "Notes", "Outcome", "Refused", "Request", "Retire", "Running", "Stack", "Start",
-    "Statement", "Stats", "Stop", "Sync", "Synced", "Unknown", "Welcome", "WorkerBroken",
+    "ForeignVersion", "Goodbye", "Hello", "Message",
+    "Missing", "Notes", "Outcome", "Query", "QueryAnswer", "Refused", "Request", "Retire", "Start",
+    "Statement", "Stop", "Sync", "Synced", "Unknown", "Welcome", "WorkerBroken",
     "WorkerDelta", "WorkerHello", "WorkerNotes", "WorkerOutcome", "decode", "encode",
     "encode_record", "in_batches", "is_status", "one_by_one", "read", "refused_class",
     "rows_claimed",
 ]  # fmt: skip
 
 Message: TypeAlias = (
-    Hello | Request | Finish | Sync | Cancel | AskStats | Goodbye
-    | AskKeys | AskRunning | AskStack
-    | Welcome | Outcome | Synced | Refused | Unknown | Cancelled | Stats | Error | KnownKeys
-    | Delta | Notes | Running | Stack
+    Hello | Request | Finish | Sync | Cancel | Query | Goodbye
+    | Welcome | Outcome | Synced | Refused | Unknown | Cancelled | QueryAnswer | Error
+    | Delta | Notes
     | WorkerHello | WorkerBroken | Beat | WorkerOutcome | Missing | Declined | Announced
     | WorkerDelta | WorkerNotes
     | Dispatch | Stop | Statement | Retire | Start | Fetch
@@ -111,10 +104,9 @@ MESSAGES: tuple[Any, ...] = typing.get_args(Message)
 """Every message class, in the order of the protocol document."""
 
 KINDS: dict[Any, int] = {
-    Hello: 0, Request: 1, Finish: 2, Sync: 3, Cancel: 4, AskStats: 5, Goodbye: 6,
-    AskKeys: 7, AskRunning: 8, AskStack: 9,
-    Welcome: 16, Outcome: 17, Synced: 18, Refused: 19, Unknown: 20, Cancelled: 21, Stats: 22,
-    Error: 23, KnownKeys: 24, Delta: 25, Notes: 26, Running: 27, Stack: 28,
+    Hello: 0, Request: 1, Finish: 2, Sync: 3, Cancel: 4, Query: 5, Goodbye: 6,
+    Welcome: 16, Outcome: 17, Synced: 18, Refused: 19, Unknown: 20, Cancelled: 21,
+    QueryAnswer: 22, Error: 23, Delta: 25, Notes: 26,
     WorkerHello: 64, WorkerBroken: 65, Beat: 66, WorkerOutcome: 67, Missing: 68, Declined: 69,
     Announced: 70, WorkerDelta: 71, WorkerNotes: 72,
     Dispatch: 80, Stop: 81, Statement: 82, Retire: 83, Start: 84, Fetch: 85,
@@ -146,7 +138,7 @@ _HELLOS = (Hello, WorkerHello)
 BATCHED: frozenset[Any] = frozenset({Request, Outcome, Dispatch, WorkerOutcome})
 """The kinds whose messages are rows of batches."""
 
-_WITH_BODY = BATCHED | {Delta, Stats, KnownKeys, Running, Stack, WorkerDelta, Start}
+_WITH_BODY = BATCHED | {Delta, QueryAnswer, WorkerDelta, Start}
 
 BATCH_ROWS = 64
 """Most rows of a batch."""
@@ -380,7 +372,7 @@ def refused_class(text: str) -> Any:
 
 
 def encode_record(record: dict[str, Any]) -> bytes:
-    """The body of statistics, and of a page of keys."""
+    """The body of an answer to a query."""
     return cbor2.dumps(record)
 
 

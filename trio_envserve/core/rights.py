@@ -36,7 +36,6 @@ ROLES: Final = ("submit", "work", "watch", "admin")
 FORBIDDEN: Final = "forbidden"
 """The code of an Error for what a key may not do."""
 
-_SEES: Final = (messages.AskStats, messages.AskKeys, messages.AskRunning, messages.AskStack)
 _ENDS: Final = (KeyAct.CANCEL, KeyAct.FORGET)
 
 
@@ -63,13 +62,13 @@ class Right:
                 return f"{self._named()} may not submit: that needs the role submit"
             if message.key is not None:
                 return self._may_not_key(message)
-        elif isinstance(message, _SEES):
+        elif isinstance(message, messages.Query):
             if "watch" not in roles:
                 return f"{self._named()} may not watch: that needs the role watch"
             if self.namespaces:
-                if not isinstance(message, messages.AskKeys):
+                if message.about != "keys":
                     return f"{self._named()} may watch the keys of its namespaces only"
-                return self._outside(message.namespace)
+                return self._outside(message.namespace or b"")
         return ""
 
     def _may_not_key(self, request: messages.Request) -> str:

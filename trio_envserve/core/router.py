@@ -44,7 +44,16 @@ from .messages import ForeignVersion
 from .ranges import Ranges
 from .requests import Ask
 from .rights import Rights
-from .router_effects import Closed, Flush, Report, RouterEffect, Save, TellStats, ToClient
+from .router_effects import (
+    Closed,
+    Flush,
+    Report,
+    RouterEffect,
+    Save,
+    TellStats,
+    ToClient,
+    answer_to,
+)
 from .router_inputs import (
     AtRest,
     ClientMessage,
@@ -75,7 +84,7 @@ from .sessions import Session
 from .stacks import Stacks
 from .stats import describe, status
 from .terms import ID_BYTES, Body, Epoch, Route, SessionId, one_line, short
-from .work import Outcomes, Page, Refusal, Ticket, Work, Works, WorkState
+from .work import Outcomes, Refusal, Ticket, Work, Works, WorkState
 from .worker_range import WorkerRange
 from .workforce import DeltaReceived, ExecutionEnded, NotesReceived, Stray, Workforce
 
@@ -536,29 +545,27 @@ class Router:
         if session is not None:
             self.works.cancel(session, cancel.sequence)
 
-    def _ask_stats(self, route: Route, ask: messages.AskStats) -> None:
-        # One record for all who ask in one turn: making it costs far more than asking.
-        made_s, stats = self._told
-        if made_s != self.clock.last_s:
-            stats = self.stats()
-            self._told = self.clock.last_s, stats
-        self.works.out.append(TellStats(route, ask.probe, stats))
-
-    def _ask_keys(self, route: Route, ask: messages.AskKeys) -> None:
-        if self.works.gate.is_decided(route):
-            return  # it comes again, and an answer to it waits for the journal
-        page = self._key_pages.page(ask.namespace, ask.first, self.awake_s, self.clock.last_s)
-        known = messages.KnownKeys(ask.probe)
-        self.works.page(Page(route, known, messages.encode_record(page)))
-
-    def _ask_running(self, route: Route, ask: messages.AskRunning) -> None:
-        page = self._running.page(ask.first, self.awake_s, self.clock.last_s)
-        said = messages.Running(ask.probe)
-        self.works.out.append(ToClient(route, said, messages.encode_record(page)))
-
-    def _ask_stack(self, route: Route, ask: messages.AskStack) -> None:
-        execution = self._running.find(ask.number, self.clock.last_s)
-        self.works.out += self._stacks.ask(execution, route, ask.probe, self.awake_s)
+    def _query(self, route: Route, query: messages.Query) -> None:
+        turn_s, first = self.clock.last_s, query.first or 0
+        match query.about:
+            case "keys":
+                if self.works.gate.is_decided(route):
+                    return  # it comes again, and an answer to it waits for the journal
+                page = self._key_pages.page(query.namespace or b"", first, self.awake_s, turn_s)
+                self.works.page(answer_to(route, query.probe, page))
+            case "running":
+                page = self._running.page(first, self.awake_s, turn_s)
+                self.works.out.append(answer_to(route, query.probe, page))
+            case "stack":
+                execution = self._running.find(first, turn_s)
+                self.works.out += self._stacks.ask(execution, route, query.probe, self.awake_s)
+            case _:
+                # One record for all who ask in one turn: making it costs far more than asking.
+                made_s, stats = self._told
+                if made_s != turn_s:
+                    stats = self.stats()
+                    self._told = turn_s, stats
+                self.works.out.append(TellStats(route, query.probe, stats))
 
     def _goodbye(self, route: Route, goodbye: messages.Goodbye) -> None:
         session = self.sessions.goodbye(goodbye.session)
@@ -754,10 +761,7 @@ _HANDLERS: dict[type, Callable[..., None]] = {
     messages.Finish: Router._finish,
     messages.Sync: Router._sync,
     messages.Cancel: Router._cancel,
-    messages.AskStats: Router._ask_stats,
-    messages.AskKeys: Router._ask_keys,
-    messages.AskRunning: Router._ask_running,
-    messages.AskStack: Router._ask_stack,
+    messages.Query: Router._query,
     messages.Goodbye: Router._goodbye,
 }
 

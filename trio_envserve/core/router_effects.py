@@ -26,6 +26,11 @@ class ToClient(NamedTuple):
         return (header,) if self.body is None else (header, self.body)
 
 
+def answer_to(route: Route, probe: int, record: dict[str, Any]) -> ToClient:
+    """The answer to a query."""
+    return ToClient(route, messages.QueryAnswer(probe), messages.encode_record(record))
+
+
 class ToWorker(NamedTuple):
     """Send a message to this incarnation of a worker, with others in a batch if it may be."""
 
@@ -53,7 +58,7 @@ class TellStats(NamedTuple):
 
     def told(self, record: bytes) -> ToClient:
         """The message to send; ``record``: the statistics and the shell's counters, encoded."""
-        return ToClient(self.route, messages.Stats(self.probe), record)
+        return ToClient(self.route, messages.QueryAnswer(self.probe), record)
 
 
 class Spawn(NamedTuple):

@@ -13,9 +13,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, final
 
-from . import messages
 from .executions import Execution
-from .router_effects import AskWorker, RouterEffect, ToClient
+from .router_effects import AskWorker, RouterEffect, ToClient, answer_to
 from .terms import RequestId, Route
 
 EXECUTIONS_MOST = 16
@@ -90,5 +89,4 @@ class Stacks:
 
 
 def _answer(route: Route, probe: int, state: str, **more: Any) -> ToClient:
-    record = {"state": state, **more}
-    return ToClient(route, messages.Stack(probe), messages.encode_record(record))
+    return answer_to(route, probe, {"state": state, **more})

@@ -311,15 +311,7 @@ class Confirm(NamedTuple):
     started: bool | None
 
 
-class Page(NamedTuple):
-    """The answer to the question which keys there are."""
-
-    route: Route
-    message: messages.KnownKeys
-    body: Body
-
-
-Answer: TypeAlias = Told | Ended | Said | Confirm | Page
+Answer: TypeAlias = Told | Ended | Said | Confirm | ToClient
 
 
 class Command(NamedTuple):
@@ -1074,19 +1066,19 @@ class Works:
         else:
             self._confirm(confirm, is_safe=True)
 
-    def page(self, page: Page) -> None:
+    def page(self, page: ToClient) -> None:
         """Answer which keys there are, once all that was recorded of them is safe."""
         if self.journal.failed or self.gate.is_safe():  # the status says that it is not safe
-            self.out.append(ToClient(*page))
+            self.out.append(page)
         elif self._pages < PAGES:
             self._pages += 1
             self.gate.hold(page.route, page)
 
     def _give_due(self) -> None:
         for answer, is_safe in self.gate.take_due():
-            if isinstance(answer, Page):
+            if isinstance(answer, ToClient):
                 self._pages -= 1
-                self.out.append(ToClient(*answer))
+                self.out.append(answer)
             elif isinstance(answer, Confirm):
                 self._confirm(answer, is_safe)
             else:

@@ -31,7 +31,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from ..core import messages as wire
-from ..core.fields import MAX_UINT
+from ..core.fields import ABOUT, MAX_UINT, About
 from ..core.limits import PROTOCOL_VERSION
 from ..core.messages import FIELDS, KINDS, MESSAGES
 from ..core.ranges import Ranges
@@ -198,7 +198,7 @@ TO_WORKER = tuple(cls for cls in MESSAGES if KINDS[cls] >= 80)
 """The messages of the router to workers."""
 
 WITH_BODY = (
-    wire.Request, wire.Outcome, wire.Stats, wire.KnownKeys, wire.Running, wire.Stack,
+    wire.Request, wire.Outcome, wire.QueryAnswer,
 )  # fmt: skip
 """Messages of the clients' link that have a body."""
 
@@ -236,6 +236,7 @@ def fields(cddl: str) -> SearchStrategy[Any]:
             [st.binary(min_size=size, max_size=size) for size in (ID_BYTES, DIGEST_BYTES)]
         ),
         "bstr": st.binary(max_size=20),
+        About.__metadata__[0].cddl: st.sampled_from(ABOUT),
         "tag": st.integers(0, 20) | st.binary(min_size=1, max_size=20),
         "1..3": st.integers(1, 3),
         "traceparent": st.builds(_traceparent, *_SPANS, st.integers(0, 255)),

@@ -924,9 +924,9 @@ async def malformed_messages_change_nothing(bench: Bench, peer: Peer) -> None:
 @case("Headers", "wire")
 async def integers_may_have_any_width(bench: Bench, peer: Peer) -> None:
     """Integers, floats and lengths in wider encodings than needed are taken."""
-    probe = b"\x98\x02\x19\x00\x05\x1b" + (7).to_bytes(8, "big")
+    probe = b"\x98\x03\x19\x00\x05\x1b" + (7).to_bytes(8, "big") + b"\x78\x0astatistics"
     peer.send_frames(probe)
-    await peer.next(messages.Stats, "an answer to a wide AskStats", lambda each: each.probe == 7)
+    await peer.next(messages.QueryAnswer, "an answer to a wide Query", lambda each: each.probe == 7)
     asked = bench.echo("wide")
     body = body_of(asked)
     header = (
@@ -948,10 +948,10 @@ async def integers_may_have_any_width(bench: Bench, peer: Peer) -> None:
 
 @case("Headers", "wire")
 async def statistics_need_no_session(bench: Bench) -> None:
-    """AskStats is answered without a session, with its probe and a record."""
+    """A query for statistics is answered without a session, with its probe and a record."""
     async with bench.connection() as peer:
-        peer.send(messages.AskStats(2**62))
-        stats, frames = await peer.next(messages.Stats)
+        peer.send(messages.Query(2**62, "statistics"))
+        stats, frames = await peer.next(messages.QueryAnswer)
         check(stats.probe == 2**62, "the same probe", stats)
         check(isinstance(cbor2.loads(frames[1]), dict), "a record", frames[1][:64].hex())
 
@@ -1516,7 +1516,7 @@ async def a_restarted_server_has_a_new_epoch(bench: Bench, peer: Peer) -> None:
 
 @case("Which keys there are", "wire")
 async def keys_are_listed_without_a_session(bench: Bench) -> None:
-    """AskKeys is answered without a session, page by page, with the keys of its namespace."""
+    """A query for keys needs no session; pages have the keys of its namespace."""
     async with bench.client() as peer, bench.connection() as stranger:
         skip_unless("durable" in peer.server, "the server takes no keys")
         namespace = new_id()
@@ -1528,8 +1528,8 @@ async def keys_are_listed_without_a_session(bench: Bench) -> None:
             await peer.result(sequence)
         found, first = [], 0
         while True:
-            stranger.send(messages.AskKeys(first + 1, namespace, first))
-            answer, frames = await stranger.next(messages.KnownKeys)
+            stranger.send(messages.Query(first + 1, "keys", first, namespace))
+            answer, frames = await stranger.next(messages.QueryAnswer)
             check(answer.probe == first + 1, f"the probe {first + 1}", answer)
             page = cbor2.loads(frames[1])
             found += [each["key"].decode() for each in page["keys"]]

@@ -28,8 +28,7 @@ HEADER_BYTES = 16 * MIB
 
 _OF_SERVERS = (
     messages.Welcome, messages.Outcome, messages.Synced, messages.Refused, messages.Unknown,
-    messages.Cancelled, messages.Stats, messages.Error, messages.KnownKeys, messages.Running,
-    messages.Stack,
+    messages.Cancelled, messages.QueryAnswer, messages.Error,
 )  # fmt: skip
 
 
@@ -428,8 +427,8 @@ class Peer:
         connection, and what it answered at once is here."""
         self._stats_probe += 1
         probe = self._stats_probe
-        self.send(messages.AskStats(probe))
-        await self.next(messages.Stats, "an answer at all", lambda each: each.probe == probe)
+        self.send(messages.Query(probe, "statistics"))
+        await self.next(messages.QueryAnswer, "an answer at all", lambda each: each.probe == probe)
 
     async def nothing_of(self, kind: type[Message], what: str) -> None:
         """Fail the case if a message of this kind has come by the next answer."""
