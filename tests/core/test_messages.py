@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from trio_envserve.core import messages
 from trio_envserve.core.errors import ProtocolError
-from trio_envserve.core.fields import MAX_UINT
+from trio_envserve.core.fields import ABOUT_CDDL, MAX_UINT
 from trio_envserve.core.limits import BATCH_BYTES, PROTOCOL_VERSION
 from trio_envserve.core.messages import FIELDS, KINDS, MESSAGES, ForeignVersion
 from trio_envserve.core.router_inputs import ClientMessage
@@ -31,7 +31,6 @@ WRONG_TRACEPARENTS = [
 ]  # fmt: skip
 
 # For each kind of field, values that are not of it.
-ABOUT = '"statistics" / "keys" / "running" / "stack"'
 ANYTHING_ELSE: dict[str, list[Any]] = {
     "uint": [-1, MAX_UINT, 1.0, True, None, "1"],
     "positive": [0, -1, MAX_UINT, 1.0, True, None, "1"],
@@ -46,7 +45,7 @@ ANYTHING_ELSE: dict[str, list[Any]] = {
     "bstr": ["text", None, 1],
     "tag": [-1, MAX_UINT, True, None, "text", b"", bytes(65)],
     "1..3": [-1, 0, 4, True, 1.0],
-    ABOUT: ["", "stats", None, b"keys"],
+    ABOUT_CDDL: ["", "stats", None, b"keys"],
     "traceparent": [None, b"", "", "00" * 27, *WRONG_TRACEPARENTS],
     "[* note]": [None, b"note", ["note"], [bytes(NOTE_BYTES + 1)], {}],
 }
@@ -58,7 +57,7 @@ def example(cls: Any) -> list[Any]:
         "uint": 1, "positive": 1, "id": b"i" * 16, "tstr": "text", "bool": True,
         "bool / null": None, "seconds / null": 1.5, "spans": [0, 2, 3, 4],
         "{* tstr => any}": {"a": [1]}, "digest": b"d" * 32, "bstr": b"key",
-        "tag": b"tag", "1..3": 2, ABOUT: "keys",
+        "tag": b"tag", "1..3": 2, ABOUT_CDDL: "keys",
         "[* note]": [b"note", b""], "traceparent": TRACEPARENT,
     }  # fmt: skip
     fields = [plain[field.cddl] for _, field in FIELDS[cls]]

@@ -87,6 +87,11 @@ def test_a_message_that_comes_after_the_lease_keeps_no_key_wanted():
     assert run(716, harsh=True).violations == ()
 
 
+def test_work_that_was_lost_while_nobody_waited_may_be_retained_at_the_orphan_deadline():
+    """The judge took it for over, and the conflict with it for one with nothing."""
+    assert run(2000003, harsh=True).violations == ()
+
+
 @pytest.mark.slow
 def test_no_seed_violates_a_guarantee_and_the_runs_are_worth_something():
     """The odd ones harsh, as `trio-envserve fuzz` has them."""

@@ -4,7 +4,6 @@ annotate the fields of the classes of :mod:`.messages`."""
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 import typing
 from collections.abc import Callable
@@ -19,6 +18,9 @@ MAX_UINT = 2**63
 
 ABOUT = ("statistics", "keys", "running", "stack")
 """The records that a client can ask for."""
+
+ABOUT_CDDL = " / ".join(f'"{each}"' for each in ABOUT)
+"""The same in CDDL."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ Name: TypeAlias = Annotated["bytes | None", Field("bstr", _of_type(bytes), optio
 Act: TypeAlias = Annotated[
     "int | None", Field("1..3", lambda v: type(v) is int and 0 < v < 4, optional=True)
 ]
-About: TypeAlias = Annotated[str, Field(" / ".join(map(json.dumps, ABOUT)), ABOUT.__contains__)]
+About: TypeAlias = Annotated[str, Field(ABOUT_CDDL, ABOUT.__contains__)]
 Tag: TypeAlias = Annotated["int | bytes | None", Field("tag", _is_tag, optional=True)]
 Count: TypeAlias = Annotated["int | None", Field("uint", is_uint, optional=True)]
 Text: TypeAlias = Annotated[str, Field("tstr", _of_type(str))]

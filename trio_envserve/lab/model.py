@@ -563,6 +563,11 @@ class Model(Judge):
     def orphaned(self, work: Work) -> None:
         """Lost callers of a work count no more."""
         self._in_vain = True
+        undecided = work.started and not work.live and work.outcome is None
+        if undecided and work.consent is None and not self.journaled:
+            # The environment's consent is not known here.  Without it the router has ended the
+            # work without a word, and retains that.
+            self.doubtful.add(work.label)
         work.lost = frozenset()
         self._who_waits(work)
 

@@ -31,7 +31,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from ..core import messages as wire
-from ..core.fields import ABOUT, MAX_UINT, About
+from ..core.fields import ABOUT, ABOUT_CDDL, MAX_UINT
 from ..core.limits import PROTOCOL_VERSION
 from ..core.messages import FIELDS, KINDS, MESSAGES
 from ..core.ranges import Ranges
@@ -236,7 +236,7 @@ def fields(cddl: str) -> SearchStrategy[Any]:
             [st.binary(min_size=size, max_size=size) for size in (ID_BYTES, DIGEST_BYTES)]
         ),
         "bstr": st.binary(max_size=20),
-        About.__metadata__[0].cddl: st.sampled_from(ABOUT),
+        ABOUT_CDDL: st.sampled_from(ABOUT),
         "tag": st.integers(0, 20) | st.binary(min_size=1, max_size=20),
         "1..3": st.integers(1, 3),
         "traceparent": st.builds(_traceparent, *_SPANS, st.integers(0, 255)),
