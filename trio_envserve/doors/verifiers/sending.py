@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, final
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import Final, TypeAlias, final
 
 import trio
 
@@ -33,22 +34,23 @@ RETRY_S: Final = 0.05
 """How soon a full outbox is tried again."""
 
 
+Messages: TypeAlias = Generator[Message | None, None, None]
+"""The messages of a line in order, as they are asked for; None while nothing waits."""
+
+
 @final
 class _Line:
     """The messages to one peer."""
 
-    def __init__(self) -> None:
+    def __init__(self, messages: Callable[[_Line], Messages]) -> None:
+        self.messages = messages(self)
         self.items: deque[Deliver | Message] = deque()
         self.said = 0
         """How many of them are messages."""
-        self.turn: Deliver | None = None
-        """The outcomes whose turn has come."""
-        self.names: Iterator[bytes] = iter(())
-        """The rest of them."""
-        self.going: tuple[bytes, Iterator[Message]] | None = None
-        """The outcome that is being sent, and what is left of it."""
+        self.is_busy = False
+        """Whether anything waits."""
         self.next: Message | None = None
-        """Its next message, which did not go."""
+        """The next message, which did not go."""
 
 
 @final
@@ -69,11 +71,11 @@ class Sending:
 
     def opened(self, route: bytes) -> None:
         """There is a new peer."""
-        self._lines[route] = _Line()
+        self._lines[route] = _Line(partial(self._messages, route))
 
     def lost(self, route: bytes) -> None:
         """A peer is gone."""
-        del self._lines[route]
+        self._lines.pop(route).messages.close()  # what it was to get is not held any longer
 
     def say(self, route: bytes, message: Message) -> None:
         """Send one message, before all that waits, or else behind it."""
@@ -84,8 +86,7 @@ class Sending:
             self.dropped += 1
             return
         line.said += 1
-        line.items.append(message)
-        self._wake.set()
+        self._add(line, message)
 
     def stream(self, route: bytes, message: Message) -> bool:
         """Send one message now; returns False if it cannot be sent, or others wait for room."""
@@ -96,8 +97,12 @@ class Sending:
         """Send outcomes, when their turn has come."""
         line = self._lines.get(item.route)
         if line is not None:
-            line.items.append(item)
-            self._wake.set()
+            self._add(line, item)
+
+    def _add(self, line: _Line, item: Deliver | Message) -> None:
+        line.items.append(item)
+        line.is_busy = True
+        self._wake.set()
 
     async def run(self) -> None:
         """Send until cancelled."""
@@ -107,7 +112,7 @@ class Sending:
             is_blocked = False
             for route in list(self._lines):
                 line = self._lines.get(route)
-                if line is not None and (line.items or line.going):
+                if line is not None and line.is_busy:
                     is_blocked |= not self._send_some(route, line)
                     await trio.lowlevel.checkpoint()
             if is_blocked:
@@ -119,10 +124,10 @@ class Sending:
         """Send a share; returns False if the outbox is full."""
         left = SHARE_BYTES
         for _ in range(SHARE_MESSAGES):
+            line.next = line.next or next(line.messages)
             if line.next is None:
-                line.next = self._take(route, line)
-            if line.next is None:
-                return True  # all is sent
+                line.is_busy = False
+                return True
             if not self._router.send_nowait(route, line.next):
                 return False
             left -= sum(map(len, line.next))
@@ -132,33 +137,21 @@ class Sending:
         self._wake.set()
         return True
 
-    def _take(self, route: bytes, line: _Line) -> Message | None:
-        """The next message of a line; None if there is none."""
+    def _messages(self, route: bytes, line: _Line) -> Messages:
+        """See :data:`Messages`.  An outcome is delivered when the message behind its last one is
+        asked for: that one has gone then."""
         while True:
-            if line.going is not None:
-                name, messages = line.going
-                message = next(messages, None)
-                if message is not None:
-                    return message
-                line.going = None
-                self._delivered(route, name)
-                continue
-            coming = next(line.names, None)
-            if coming is not None:
-                self._begin(line, coming)
-                continue
             if not line.items:
-                return None
+                yield None
+                continue
             item = line.items.popleft()
             if not isinstance(item, Deliver):
                 line.said -= 1
-                return item
-            line.names, line.turn = iter(item.names), item
-
-    def _begin(self, line: _Line, name: bytes) -> None:
-        run, turn = self._find(name), line.turn
-        if run is not None and turn is not None:
-            messages: Sequence[Message] = run.messages
-            if turn.afresh:
-                messages = (*run.afresh, *messages)
-            line.going = name, itertools.islice(messages, turn.has, None)
+                yield item
+                continue
+            for name in item.names:
+                run = self._find(name)
+                if run is not None:
+                    messages = (*run.afresh, *run.messages) if item.afresh else run.messages
+                    yield from itertools.islice(messages, item.has, None)
+                    self._delivered(route, name)
