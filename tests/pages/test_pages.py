@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_envserve.doors.http.page import HEADERS, PAGE
+from trio_envserve.doors.http.live import HEADERS, PAGE
 from trio_envserve.pages import assemble, data_text
 
 HTML = """<meta http-equiv="Content-Security-Policy" content="{policy}">

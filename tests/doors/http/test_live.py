@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -20,7 +21,7 @@ from trio_envserve.core.notes import Note
 from trio_envserve.core.pages import RunningPage, RunningRollout
 from trio_envserve.core.status import HostStats, PastHost, ServerStats, WorkerDeath, WorkerStats
 from trio_envserve.doors.http import live
-from trio_envserve.doors.http.live import TEXT_CHARACTERS, VIEW_BYTES, event, view
+from trio_envserve.doors.http.live import PAGE, TEXT_CHARACTERS, VIEW_BYTES, event, view
 
 HOSTILE = "</script><script>alert(1)</script>\u2028\x1b[2J"
 
@@ -117,9 +118,9 @@ async def test_rollouts_that_run_are_in_views_and_answers_the_oldest_first():
     assert "in run_rollout" in stack
     assert b"content-type: text/event-stream" in viewer.head
     assert seen["status"] == "ready"
-    assert (seen["now"]["running"], seen["total"], seen["tokens"]) == (2, 2, False)
+    assert (seen["running"], seen["total"], seen["tokens"]) == (2, 2, False)
     assert seen["bounds"]["waiting"] > 0
-    assert [worker["phase"] for worker in seen["workers"]] == ["ready"]
+    assert [worker["phase"] for worker in seen["per_worker"]] == ["ready"]
 
 
 async def test_what_cannot_be_asked_is_refused():
@@ -173,7 +174,7 @@ async def test_g10_who_reads_nothing_is_cut_off_and_the_others_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(live, "EVERY_S", 0.001)
-    large = event({"slow": [], "workers": [], "workers_more": 0, "x": "x" * 50_000}, 1)
+    large = event({"slow": [], "per_worker": [], "workers_more": 0, "x": "x" * 50_000}, 1)
     monkeypatch.setattr(live, "event", lambda *_: large)
     async with open_door("arithmetic", {"write_s": 0.5}) as door, watching(door) as viewer:
         async with watching(door):  # it reads nothing
@@ -220,9 +221,18 @@ def test_g8_a_view_fits_whatever_is_in_it():
     assert made.count(b"\n") == 3
     found = json.loads(made.partition(b"data: ")[2])
     assert found["slow"]
-    assert found["workers_more"] + len(found["workers"]) == 1000
+    assert found["workers_more"] + len(found["per_worker"]) == 1000
     assert len(found["deaths"][0]["why"]) == TEXT_CHARACTERS + 1
     assert found["slow"][0]["note"]["big"] == str(2**60)
     assert len(json.dumps(found)) > VIEW_BYTES // 8
     silent = view(None, None, "no answer", tokens=True)
     assert (silent["why"], silent["tokens"]) == ("no answer", True)
+
+
+def test_whatever_the_page_reads_of_a_view_is_in_it():
+    made = view(stats(1), page(1), "", tokens=False) | {"latency": {}}
+    script = PAGE.decode().rpartition("// The live page.")[2]
+    assert set(re.findall(r"\bv\.([a-z_]+)", script)) <= set(made)
+    rows = [row for name in ("per_worker", "deaths", "hosts", "past_hosts", "slow")
+            for row in made[name]]  # fmt: skip
+    assert set(re.findall(r"\beach\.([a-z_]+)", script)) <= {"key", "fit"}.union(*rows)

@@ -33,11 +33,12 @@ async def environment(rollout):
 
 VIEW = {
     "why": "", "status": "ready", "reason": "", "paused": "", "tokens": False,
-    "environment": "e", "address": "a", "epoch": "x", "ready": 4, "slots": 4,
-    "closing": None, "now": dict.fromkeys(("waiting", "running", "kept", "kept_bytes",
-    "held_bytes", "sessions", "keys"), 1), "bounds": {}, "counts": {"completed": 1},
-    "failures": {"worker-lost": 1}, "besides": {},
-    "latency": {"p50": 0.1, "p99": 0.1, "wait_p99": None},
+    "environment": "e", "address": "a", "epoch": "x", "ready": 4, "workers": 4,
+    "workers_least": 4, "workers_most": 4, "resized": "", "closing": None, "bounds": {},
+    **dict.fromkeys(("waiting", "running", "kept", "kept_bytes", "held_bytes"), 1),
+    "sessions": 1, "keys": 1,
+    "counts": {"completed": 1, "refused_for_now": 0, "cancelled": 0}, "model_failed": 0,
+    "failures": {"worker-lost": 1}, "latency": {"p50": 0.1, "p99": 0.1, "wait_p99": None},
     "workers_more": 0, "total": 1, "typical_s": 1.0,
 }  # fmt: skip
 """What the server says, but for its workers and rollouts."""
@@ -158,7 +159,7 @@ async def test_page_does_not_move_sideways_after_it_has_grown(folder: Path, widt
         "executions": 1, "age_s": 1.0, "note": {}, "where": "",
     }  # fmt: skip
     slow = [{**rollout, "number": n, "request": f"r#{n}"} for n in range(60)]
-    view = {**VIEW, "at_s": 1e9, "workers": [], "deaths": [], "slow": slow, "total": 60}
+    view = {**VIEW, "at_s": 1e9, "per_worker": [], "deaths": [], "slow": slow, "total": 60}
     async with shown(folder, width=width) as (browser, _):
         await browser.until("document.querySelectorAll('canvas').length == 3")
         await browser.run(f"livePage.show({json.dumps(view)})")
@@ -197,12 +198,12 @@ async def test_it_fits_in_dark_and_light_and_says_no_error(folder: Path, width: 
 
 async def test_g8_hours_of_it_take_no_more_memory(folder: Path):
     later = """(() => {
-        const worker = (n, death) => ({name: `w${n}-${death}`, slot: n, phase: 'ready', pending: 1,
-            done: 1, failed: 0, restarts: death, bytes: 1e8, lag_s: 0, pid: 1});
+        const worker = (n, death) => ({worker: `w${n}-${death}`, slot: n, phase: 'ready',
+            pending: 1, done: 1, failed: 0, restarts: death, memory_bytes: 1e8, lag_s: 0, pid: 1});
         window.hour = (from) => {
             for (let n = from; n < from + 3600; n++) livePage.show({...SEEN, at_s: n,
-                workers: [0, 1, 2, 3].map((slot) => worker(slot, n >> 6)),
-                deaths: [{name: `w0-${n >> 6}`, why: 'x', age_s: 1, lost: 1}],
+                per_worker: [0, 1, 2, 3].map((slot) => worker(slot, n >> 6)),
+                deaths: [{worker: `w0-${n >> 6}`, why: 'x', age_s: 1, lost: 1}],
                 slow: [{number: n >> 3, key: `k${n}`, namespace: 'd', request: '', client: '',
                     worker: 'w0-1', state: 'running', executions: 1, age_s: 1,
                     note: {turn: n}, where: ''}]});

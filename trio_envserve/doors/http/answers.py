@@ -11,7 +11,7 @@ from ...core.errors import CallError, ConfigError, NotEncodable
 from .bodies import JSON, PROBLEM, to_json
 from .connections import Exchange
 from .keys import Named
-from .problems import LATER, Header, Problem, problem_of
+from .problems import LATER, Header, Problem
 
 
 async def encoded(client: Client, input: Any, **options: Any) -> Encoded:
@@ -21,7 +21,7 @@ async def encoded(client: Client, input: Any, **options: Any) -> Encoded:
     except ConfigError as error:
         raise Problem("bad-request", str(error)) from None
     except NotEncodable as error:
-        raise problem_for(error) from None
+        raise Problem.of(error) from None
 
 
 async def refuse(exchange: Exchange, problem: Problem) -> None:
@@ -39,21 +39,13 @@ async def later(exchange: Exchange, named: Named, kind: str, *headers: Header) -
     await exchange.answer(202, JSON, body, ((b"location", place.encode()), LATER, *headers))
 
 
-def problem_for(error: CallError) -> Problem:
-    """The problem for an error that ended a call, with the headers of its status."""
-    problem = problem_of(error)
-    if problem.status in (429, 503):
-        problem.headers = (LATER,)
-    return problem
-
-
 def record(outcome: Outcome, kind: object) -> dict[str, Any]:
     """An outcome that has a value; of a group its members."""
     if kind == "group":
         try:
             members = [line(member) for member in Outcome.members(outcome)]
         except CallError as error:
-            raise problem_for(error) from None
+            raise Problem.of(error) from None
         return {"members": members, **_about(outcome)}
     return {"value": outcome.value, **_about(outcome)}
 
@@ -61,7 +53,7 @@ def record(outcome: Outcome, kind: object) -> dict[str, Any]:
 def line(outcome: Outcome, *, of_key: bool = False) -> dict[str, Any]:
     """One of several: a value or a problem."""
     if outcome.error is not None:
-        problem = problem_of(outcome.error)
+        problem = Problem.of(outcome.error)
         return {"problem": (problem.of_key() if of_key else problem).record}
     return {"value": outcome.value, **_about(outcome)}
 

@@ -31,7 +31,7 @@ from ...core.health import Health, ServerStatus
 from ...net import unwrap_single
 from ..bounds import Bound
 from .about import About
-from .answers import encoded, later, line, problem_for, record, refuse
+from .answers import encoded, later, line, record, refuse
 from .bodies import CBOR, JSON, LINES, Codec, accepted, body_type, to_json
 from .connections import Exchange, HungUp, Unread
 from .guard import Guard
@@ -301,7 +301,7 @@ class HttpApp:
 
     async def _written(self, outcome: Outcome, kind: object, media: str) -> bytes:
         if outcome.error is not None:
-            raise problem_for(outcome.error)
+            raise Problem.of(outcome.error)
         return await self._codec.write(record(outcome, kind), media)
 
     async def _batch(self, exchange: Exchange) -> None:
@@ -375,7 +375,7 @@ class HttpApp:
         try:
             ended = await exchange.unless_hung_up(lambda: self._keyed.forget(named))
         except CallError as error:
-            raise problem_for(error) from None
+            raise Problem.of(error) from None
         self._rows.forgotten(named)
         body = to_json({"known": ended.known, "started": ended.started})
         await exchange.answer(200, JSON, body)

@@ -20,7 +20,7 @@ import math
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Final, NoReturn, final
+from typing import Any, Final, NoReturn, TypeVar, final
 
 import trio
 
@@ -41,6 +41,8 @@ from .guard import Headers
 from .limits import HttpLimits
 from .problems import Problem
 from .turns import BYTE_US, ITEM_US, Turns
+
+T = TypeVar("T")
 
 JSON, CBOR, LINES = "application/json", "application/cbor", "application/x-ndjson"
 PROBLEM = "application/problem+json"
@@ -152,14 +154,16 @@ class Codec:
 
     async def _read_cbor(self, body: bytes) -> Any:
         try:
-            try:
-                return values.decode(body, root="body", limits=self._wire, at_once=True)
-            except values.TooMuchWork:
-                return await self._threads.run(
-                    lambda pause: values.decode(body, root="body", limits=self._wire, pause=pause)
-                )
+            return await self._at_once(values.decode, body, root="body", limits=self._wire)
         except values.DecodingError as error:
             raise Problem("bad-request", f"the body cannot be read: {error}") from None
+
+    async def _at_once(self, do: Callable[..., T], value: Any, **how: Any) -> T:
+        """What reads or writes CBOR, in a thread if it takes long."""
+        try:
+            return do(value, at_once=True, **how)
+        except values.TooMuchWork:
+            return await self._threads.run(lambda pause: do(value, pause=pause, **how))
 
     async def _parsed(self, body: bytes, parse: Callable[[bytes, Pause | None], Any]) -> Any:
         """The value of JSON, which is encoded next by whoever asks."""
@@ -181,29 +185,22 @@ class Codec:
     async def write(self, value: Mapping[str, Any], media: str) -> bytes:
         """A mapping of any decoded values as a body."""
         if media == CBOR:
-            try:
-                return values.encode(value, root="", limits=self._written, at_once=True)
-            except values.TooMuchWork:
-                return await self._threads.run(
-                    lambda pause: values.encode(value, root="", limits=self._written, pause=pause)
-                )
-        items = weight(value, _AT_ONCE)
-        if items <= _AT_ONCE:
-            await self.turns.take(ITEM_US * items)
-            return to_json(value)
-        return await self._threads.run(partial(_large_json, value))
+            return await self._at_once(values.encode, value, root="", limits=self._written)
+        return await self._dumped(value, weight(value, _AT_ONCE), jsonable)
 
     async def write_row(self, value: Mapping[str, Any]) -> bytes:
         """A mapping as plain JSON: arrays are lists, and what is no number is null."""
         items = weight(value, _AT_ONCE, of_array=_ELEMENT_BYTES)
+        return await self._dumped(value, items, lambda value, *_: _plain(value))
+
+    async def _dumped(self, value: Any, items: int, lowered: Callable[..., Any]) -> bytes:
+        """A value as JSON: ``lowered`` makes it plain, and is given what writes bytes in pieces."""
         if items <= _AT_ONCE:
             await self.turns.take(ITEM_US * items)
-            return json.dumps(_plain(value), allow_nan=False).encode()
-        return await self._threads.run(lambda pause: dumped(_plain(value), pause))
-
-
-def _large_json(value: Any, pause: Pause) -> bytes:
-    return dumped(jsonable(value, partial(base64_in_pieces, pause=pause)), pause)
+            return json.dumps(lowered(value), allow_nan=False).encode()
+        return await self._threads.run(
+            lambda pause: dumped(lowered(value, partial(base64_in_pieces, pause=pause)), pause)
+        )
 
 
 def _plain(value: Any) -> Any:

@@ -16,6 +16,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Mapping
+from importlib.resources import files
 from typing import Any, Final, final
 
 import trio
@@ -26,14 +27,30 @@ from ...core.durations import Durations
 from ...core.errors import EnvServeError
 from ...core.pages import RunningPage
 from ...core.status import ServerStats
+from ...pages import assemble
 from .connections import Exchange
 from .limits import HttpLimits
-from .page import HEADERS, PAGE
 from .problems import LATER, Problem
 from .turns import RUNNING_US, SCRAPED_WORKER_US, VIEW_US, Turns
 
 EVENTS: Final = "text/event-stream"
 HTML: Final = "text/html; charset=utf-8"
+
+_HTML, _STYLE, _SCRIPT = (
+    (files(__package__) / "page" / f"live.{kind}").read_text("utf-8")
+    for kind in ("html", "css", "js")
+)
+_ASSEMBLED: Final = assemble(_HTML, style=_STYLE, script=_SCRIPT)
+PAGE: Final = _ASSEMBLED.text.encode()
+"""The page, as it is sent, and HEADERS, which go with it."""
+HEADERS: Final = (
+    (
+        b"content-security-policy",
+        f"{_ASSEMBLED.policy}; connect-src 'self'; frame-ancestors 'none'".encode(),
+    ),
+    (b"referrer-policy", b"no-referrer"),
+)
+
 EVERY_S: Final = 1.0
 VIEW_BYTES: Final = 60 * 1024
 """With what frames it an event has at most 64 kB."""
@@ -143,64 +160,36 @@ def view(
     found: dict[str, Any] = {"at_s": time.time(), "tokens": tokens, "why": _cut(why)}
     if stats is None or page is None:
         return found
-    cache, usage = stats.cache, stats.model_usage
     return {
-        **found,
-        "status": stats.status.value, "reason": _cut(stats.reason), "paused": _cut(stats.paused),
-        "environment": stats.environment, "address": str(stats.more.get("address", "")),
-        "epoch": stats.epoch[:8], "ready": stats.ready, "slots": stats.workers,
-        "least": stats.workers_least, "most": stats.workers_most, "resized": _cut(stats.resized),
+        **found, **_plain(stats),
+        "status": stats.status.value, "epoch": stats.epoch[:8],
+        "address": str(stats.more.get("address", "")),
         "closing": None if stats.closing is None else stats.closing.stage.value,
-        "now": {
-            "waiting": stats.waiting, "running": stats.running, "sessions": stats.sessions,
-            "kept": stats.kept, "kept_bytes": stats.kept_bytes, "held_bytes": stats.held_bytes,
-            "keys": stats.keys, "keys_bytes": stats.keys_bytes,
-        },
-        "bounds": dict(stats.bounds),
-        "counts": {
-            "entered": cache.entered, "completed": cache.completed, "finished": cache.finished,
-            "refused": cache.refused_for_now, "replayed": cache.replayed, "reruns": cache.reruns,
-            "cancelled": cache.cancelled, "restarts": stats.worker_restarts,
-        },
-        "failures": dict(stats.failures),
-        "besides": {
-            "model calls failed": usage.get("failed", 0), "refused for now": cache.refused_for_now,
-            "cancelled by callers": cache.cancelled,
-        },
-        "router_lag_s": _number(stats.more.get("router_lag_p99_s")),
-        "hosts": [
-            {**dataclasses.asdict(each), "why": _cut(each.why)} for each in stats.hosts[:HOSTS_MOST]
-        ],
-        "past_hosts": [
-            {**dataclasses.asdict(each), "why": _cut(each.why)}
-            for each in reversed(stats.past_hosts[-PAST_HOSTS:])
-        ],
-        "workers": [
-            {
-                "name": each.worker, "slot": each.slot, "pid": each.pid, "phase": each.phase,
-                "pending": each.pending, "capacity": each.capacity, "done": each.done,
-                "failed": each.failed, "restarts": each.restarts,
-                "bytes": each.memory_bytes, "lag_s": each.lag_s, "silent": each.silent,
-                "blocked": each.blocked,
-            }
-            for each in stats.per_worker[:WORKERS_MOST]
-        ],
+        "bounds": dict(stats.bounds), "failures": dict(stats.failures),
+        "counts": _plain(stats.cache), "model_failed": stats.model_usage.get("failed", 0),
+        "hosts": [_plain(each) for each in stats.hosts[:HOSTS_MOST]],
+        "past_hosts": [_plain(each) for each in reversed(stats.past_hosts[-PAST_HOSTS:])],
+        "per_worker": [_plain(each) for each in stats.per_worker[:WORKERS_MOST]],
         "workers_more": max(0, len(stats.per_worker) - WORKERS_MOST),
-        "deaths": [
-            {"name": each.worker, "why": _cut(each.why), "age_s": each.age_s, "lost": each.lost}
-            for each in reversed(stats.deaths)
-        ],
+        "deaths": [_plain(each) for each in reversed(stats.deaths)],
         "slow": [
             {
-                "number": each.number, "key": each.key, "namespace": each.namespace,
-                "request": each.request, "client": each.client, "worker": each.worker,
-                "state": each.state, "executions": each.executions, "age_s": each.age_s,
-                "note": {name: _plain(value) for name, value in each.note.items()},
-                "where": _cut(each.where), "line": lines.get(each.number, ""),
+                **_plain(each), "key": each.key, "namespace": each.namespace,
+                "line": lines.get(each.number, ""),
+                "note": {name: _short(value) for name, value in each.note.items()},
             }
             for each in page.running[:SLOW_ROWS]
         ],
         "total": page.total, "typical_s": page.typical_s,
+    }  # fmt: skip
+
+
+def _plain(record: Any) -> dict[str, Any]:
+    """The numbers and texts of a record, by their names."""
+    found = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+    return {
+        name: _cut(value) if isinstance(value, str) else value for name, value in found.items()
+        if value is None or isinstance(value, (str, int, float))
     }  # fmt: skip
 
 
@@ -235,10 +224,10 @@ def event(view: dict[str, Any], number: int) -> bytes:
         data = json.dumps(view, separators=(",", ":"), allow_nan=False).encode()
         if len(data) <= VIEW_BYTES:
             return b"id: %d\ndata: %s\n\n" % (number, data)
-        slow, workers = view["slow"], view["workers"]
+        slow, workers = view["slow"], view["per_worker"]
         left = len(workers) // 2
         view |= {
-            "slow": slow[: max(1, len(slow) // 2)], "workers": workers[:left],
+            "slow": slow[: max(1, len(slow) // 2)], "per_worker": workers[:left],
             "workers_more": view["workers_more"] + len(workers) - left,
             "hosts": view["hosts"][: len(view["hosts"]) // 2],
         }  # fmt: skip
@@ -249,12 +238,8 @@ def _cut(text: str) -> str:
     return text if len(text) <= TEXT_CHARACTERS else "…" + text[-TEXT_CHARACTERS:]
 
 
-def _plain(value: object) -> object:
+def _short(value: object) -> object:
     if isinstance(value, str):
         return value[:TEXT_CHARACTERS]
     # JavaScript has no larger whole numbers.
     return str(value) if type(value) is int and abs(value) >= 2**53 else value
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) else None

@@ -184,11 +184,41 @@ class Problem(Exception):
     """An answer that is an error."""
 
     def __init__(self, code: str, detail: str, *headers: Header) -> None:
-        super().__init__(detail)
-        self.status = KINDS[code].status
         verdict = ENDINGS[code].verdict if code in ENDINGS else Verdict.DID_NOT_RUN
-        self.record = _record(ending_of(code, verdict), KINDS[code], detail)
-        self.headers: Sequence[Header] = headers
+        self._say(ending_of(code, verdict), KINDS[code], detail, headers)
+
+    def _say(self, ending: Ending, kind: Kind, detail: str, headers: Sequence[Header]) -> None:
+        super().__init__(detail)
+        self.status, self.headers = kind.status, headers
+        self.record: dict[str, Any] = {
+            "type": f"urn:trio-envserve:{ending.code}", "title": kind.title,
+            "status": kind.status, "detail": detail, "code": ending.code,
+            "verdict": ending.verdict.value, "ran": RAN[ending.verdict],
+            "fault": ending.fault.value, "mask": ending.mask, "again": ending.again,
+            "advice": kind.advice,
+        }  # fmt: skip
+
+    @classmethod
+    def of(cls, error: CallError) -> Problem:
+        """The problem for an error that ended a call, with all that is known of it."""
+        code = error.code or "unknown"
+        kind, again_s = KINDS.get(code, _UNKNOWN[error.verdict]), error.retry_after_s
+        headers: tuple[Header, ...] = ()
+        if kind.status in (429, 503):
+            headers = (LATER,)
+        elif again_s is not None:
+            headers = ((b"retry-after", str(math.ceil(again_s)).encode()),)
+        problem = cls.__new__(cls)
+        problem._say(error.ending._replace(code=code), kind, str(error.args[0]), headers)
+        if (info := error.info) is not None:
+            known = {
+                "worker": info.worker, "executions": info.executions or None,
+                "duration_s": info.duration_s, "retry_after_s": again_s, "exception": info.type,
+                "traceback": info.traceback,
+            }  # fmt: skip
+            found = {name: value for name, value in known.items() if value not in ("", None)}
+            problem.record |= found
+        return problem
 
     def of_key(self, *, row: bool = False) -> Problem:
         """The same of a request that names a key, or of a row, which is one: what was asked
@@ -201,34 +231,3 @@ class Problem(Exception):
             verdict = Verdict.MAY_HAVE_RUN
             self.record |= {"verdict": verdict.value, "ran": RAN[verdict]}
         return self
-
-
-def problem_of(error: CallError) -> Problem:
-    """The problem for an error that ended a call, with all that is known of it."""
-    info = error.info
-    code = error.code or "unknown"
-    kind = KINDS.get(code, _UNKNOWN[error.verdict])
-    problem = Problem.__new__(Problem)
-    Exception.__init__(problem, str(error))
-    problem.status, problem.headers = kind.status, ()
-    again_s = error.retry_after_s
-    if again_s is not None:
-        problem.headers = ((b"retry-after", str(math.ceil(again_s)).encode()),)
-    problem.record = _record(error.ending._replace(code=code), kind, str(error.args[0]))
-    if info is not None:
-        known = {
-            "worker": info.worker, "executions": info.executions or None,
-            "duration_s": info.duration_s, "retry_after_s": again_s, "exception": info.type,
-            "traceback": info.traceback,
-        }  # fmt: skip
-        problem.record |= {name: value for name, value in known.items() if value not in ("", None)}
-    return problem
-
-
-def _record(ending: Ending, kind: Kind, detail: str) -> dict[str, Any]:
-    return {
-        "type": f"urn:trio-envserve:{ending.code}", "title": kind.title, "status": kind.status,
-        "detail": detail, "code": ending.code, "verdict": ending.verdict.value,
-        "ran": RAN[ending.verdict], "fault": ending.fault.value, "mask": ending.mask,
-        "again": ending.again, "advice": kind.advice,
-    }  # fmt: skip

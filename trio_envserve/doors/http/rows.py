@@ -56,7 +56,7 @@ from ...core.endings import ENDINGS
 from ...core.errors import CallError
 from ...envs.responses import not_heeded, response_of_messages, sampling_args_of
 from ..bounds import Bound
-from .answers import encoded, problem_for, refuse
+from .answers import encoded, refuse
 from .bodies import JSON, Codec, accepted, body_type
 from .connections import Exchange
 from .keys import HEADER, Identity, KeyedCalls, Named, body_digest
@@ -383,5 +383,5 @@ class Rows:
 
 def _answer(row: Row, outcome: Outcome) -> dict[str, object]:
     if outcome.error is not None:
-        raise problem_for(outcome.error)
+        raise Problem.of(outcome.error)
     return answer_of(row, outcome.value)

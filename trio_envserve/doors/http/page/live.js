@@ -53,7 +53,7 @@
     const took = last ? Math.max(v.at_s - last.at_s, 0.1) : 0;
     const rate = (f) => last ? Math.max(0, f(v) - f(last)) / took : null;
     charts.rates.add(v.at_s, [rate((x) => x.counts.completed), rate(failed)]);
-    charts.queue.add(v.at_s, [v.now.waiting, v.now.running]);
+    charts.queue.add(v.at_s, [v.waiting, v.running]);
     charts.latency.add(v.at_s, [v.latency.p50, v.latency.p99, v.latency.wait_p99]);
     before.push({ at_s: v.at_s, epoch: v.epoch, counts: v.counts, failures: v.failures });
     if (before.length > WINDOW) before.shift();
@@ -73,8 +73,8 @@
       const [label, number, meter, bound] = tile.children, most = v.bounds[name];
       const words = name.endsWith("_bytes") ? bytes : count;
       put(label, texts[name] || name);
-      put(number, words(v.now[name]));
-      meter.max = most || 1; meter.value = v.now[name]; meter.high = (most || 1) * 0.8;
+      put(number, words(v[name]));
+      meter.max = most || 1; meter.value = v[name]; meter.high = (most || 1) * 0.8;
       meter.setAttribute("aria-label", `${texts[name] || name} against its bound`);
       put(bound, most ? `of ${words(most)}` : "");
     });
@@ -114,24 +114,26 @@
   }
   function showWorkers(v) {
     showHosts(v);
-    put($("h-workers"), `Workers: ${v.ready} of ${v.slots} ready` + (v.least < v.most ? ` (of ${v.least}..${v.most}${v.resized && "; " + v.resized})` : "") + (v.workers_more ? `; ${v.workers_more} are not shown` : ""));
-    const list = [...v.workers].sort((a, b) => a.slot - b.slot || (a.name < b.name ? -1 : 1));
-    rows($("workers"), list, (each) => each.name, () => tableRow(10), (row, each) => {
+    put($("h-workers"), `Workers: ${v.ready} of ${v.workers} ready` + (v.workers_least < v.workers_most ? ` (of ${v.workers_least}..${v.workers_most}${v.resized && "; " + v.resized})` : "") + (v.workers_more ? `; ${v.workers_more} are not shown` : ""));
+    const list = [...v.per_worker].sort((a, b) => a.slot - b.slot || (a.worker < b.worker ? -1 : 1));
+    rows($("workers"), list, (each) => each.worker, () => tableRow(10), (row, each) => {
       const marks = ["silent", "blocked"].filter((mark) => each[mark]);
-      fillRow(row, [[each.name], [[each.phase, ...marks].join(", "), marks.length ? "bad" : ""],
+      fillRow(row, [[each.worker], [[each.phase, ...marks].join(", "), marks.length ? "bad" : ""],
         [count(each.pending), "n"], [each.capacity ? count(each.capacity) : "–", "n"], [count(each.done), "n"],
         [count(each.failed), each.failed ? "n bad" : "n"],
-        [count(each.restarts + 1), "n"], [seconds(each.lag_s), "n"], [String(Math.round(each.bytes / 1048576)), "n"],
+        [count(each.restarts + 1), "n"], [seconds(each.lag_s), "n"], [String(Math.round(each.memory_bytes / 1048576)), "n"],
         [each.pid == null ? "–" : String(each.pid), "n"]]);
     });
   }
   function showEnds(v) {
-    const ways = [...Object.entries(v.failures), ...Object.entries(v.besides)];
+    const besides = [["model calls failed", v.model_failed], ["refused for now", v.counts.refused_for_now],
+      ["cancelled by callers", v.counts.cancelled]];
+    const ways = [...Object.entries(v.failures), ...besides];
     rows($("failures"), ways, ([name]) => name, () => tableRow(2), (row, [name, number]) =>
       fillRow(row, [[name], [count(number), "n"]]));
     const ends = v.deaths.length ? v.deaths : [null];
-    rows($("deaths"), ends, (each) => each && each.name, () => document.createElement("li"), (item, each) =>
-      each === null ? put(item, "none so far") : put(item, `${each.name}, ${seconds(each.age_s)} ago: ${each.why}`
+    rows($("deaths"), ends, (each) => each && each.worker, () => document.createElement("li"), (item, each) =>
+      each === null ? put(item, "none so far") : put(item, `${each.worker}, ${seconds(each.age_s)} ago: ${each.why}`
         + (each.lost ? `; ${each.lost} executions were lost` : ""), each.lost ? "bad" : ""));
   }
   function alarm(text) { $("alarm").hidden = !text; if ($("alarm").textContent !== text) $("alarm").textContent = text; }
@@ -143,7 +145,7 @@
     const well = v.status === "ready" && !v.paused;
     put($("status"), v.paused ? "paused" : v.closing ? `stopping: ${v.closing}` : v.status, well ? "pill good" : "pill bad");
     put($("about"), `${v.environment} at ${v.address}, epoch ${v.epoch}`);
-    document.title = `${v.paused ? "paused" : v.status} · ${v.now.running} run · ${v.environment}`;
+    document.title = `${v.paused ? "paused" : v.status} · ${v.running} run · ${v.environment}`;
     alarm(v.paused ? `Nothing is dispatched: ${v.paused}` : v.reason);
     showBounds(v); draw(v); showSlow(v); showWorkers(v); showEnds(v);
     if ($("one").open) fields();
