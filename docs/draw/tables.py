@@ -24,13 +24,14 @@ from trio_envserve.core import (
 from trio_envserve.core.calls import Stage
 from trio_envserve.core.endings import ENDINGS, RAISED
 from trio_envserve.core.fields import Field
-from trio_envserve.core.limit_rules import RULES
 from trio_envserve.core.limits import (
+    RULES,
     ClientLimits,
     KeyLimits,
+    Peer,
     ServerLimits,
     WireLimits,
-    WorkerLimits,
+    told_limits,
 )
 from trio_envserve.core.terms import Verdict
 from trio_envserve.core.work import Refusal, Works, WorkState
@@ -315,6 +316,14 @@ def limits_table(cls: type) -> str:
     return "\n".join(lines)
 
 
+def told_words() -> str:
+    """The limits of a server that its workers and hosts are told."""
+    workers = told_limits(Peer.WORKER)
+    hosts = [name for name in told_limits(Peer.HOST) if name not in workers]
+    shown = [", ".join(f"`{name}`" for name in names) for names in (workers, hosts)]
+    return f"Workers are told {shown[0]}; hosts {shown[1]}, too."
+
+
 def all_limits() -> str:
     """The limits of all classes, under a heading each."""
     parts = []
@@ -323,9 +332,9 @@ def all_limits() -> str:
         (ServerLimits, "Server"),
         (KeyLimits, "Keys: of a server"),
         (ClientLimits, "Client"),
-        (WorkerLimits, "Worker: told by the server"),
     ):
         parts += [f"**{heading}** (`{cls.__name__}`)", limits_table(cls)]
+        parts += [told_words()] * (cls is ServerLimits)
     return "\n\n".join(parts)
 
 

@@ -80,7 +80,7 @@ class Host {
       setTimeout(() => process.exit(3), 100); // once it is written
       return;
     }
-    const capacity = this.#limits.capacity ?? this.#environment.capacity ?? 256;
+    const capacity = this.#limits.worker_capacity ?? this.#environment.capacity ?? 256;
     const tell = () => {
       if (!this.#acknowledged)
         this.#say(HELLO, VERSION, process.pid, this.#environment.name, !!this.#environment.rerun, capacity);

@@ -9,22 +9,24 @@ from typing import Any
 
 import pytest
 
-from trio_envserve.core import limit_rules
+from trio_envserve.core import limits
 from trio_envserve.core.errors import ConfigError
-from trio_envserve.core.limit_rules import RULES, check_together
 from trio_envserve.core.limits import (
+    RULES,
     ClientLimits,
     KeyLimits,
+    Peer,
     ServerLimits,
     WireLimits,
-    WorkerLimits,
+    check_together,
+    limits_of_peer,
+    limits_to_tell,
 )
 
 NAMED: dict[str, Any] = {
     cls.__name__: cls for cls in (WireLimits, ServerLimits, KeyLimits, ClientLimits)
 }
-CLASSES = (WireLimits, ServerLimits, KeyLimits, ClientLimits, WorkerLimits)
-FIELDS = [(cls, field) for cls in CLASSES for field in dataclasses.fields(cls)]
+FIELDS = [(cls, field) for cls in NAMED.values() for field in dataclasses.fields(cls)]
 
 
 @pytest.mark.parametrize(("cls", "field"), FIELDS, ids=lambda value: getattr(value, "name", ""))
@@ -46,12 +48,17 @@ def test_none_is_a_value_only_where_it_is_the_default():
         ServerLimits(window=None)  # type: ignore[arg-type]  # that is the point
 
 
-def test_what_a_worker_is_told_is_what_its_server_says():
-    server = ServerLimits()
-    for field in dataclasses.fields(WorkerLimits):
-        if hasattr(server, field.name):
-            assert getattr(WorkerLimits(), field.name) == getattr(server, field.name)
-    assert WorkerLimits().capacity == server.worker_capacity
+@pytest.mark.parametrize("peer", Peer)
+def test_limits_that_a_peer_is_told_come_back_and_the_rest_is_as_by_default(peer: Peer):
+    server = ServerLimits(beat_s=7.0, worker_capacity=3, stop_s=9.0, lease_s=99.0)
+    record = limits_to_tell(server, peer)
+    assert {"lease_s", "stop_s"} & record.keys() == ({"stop_s"} if peer is Peer.HOST else set())
+    found = limits_of_peer({**record, "of_a_later_version": "?"}, peer)
+    assert found == ServerLimits(**record)
+    assert (found.beat_s, found.worker_capacity, found.lease_s) == (7.0, 3, ServerLimits().lease_s)
+    assert limits_of_peer({}, peer) == ServerLimits()
+    with pytest.raises(ConfigError, match="beat_s must be a positive number"):
+        limits_of_peer({"beat_s": "soon"}, peer)
 
 
 def refused(*limits: Any) -> str:
@@ -77,7 +84,7 @@ def changed(rule, large: float, small: float):
 def test_limits_that_contradict_each_other_were_taken(rule, monkeypatch):
     """A lease that one late tick ends, a kill before its report, a heartbeat slower than
     both: each was run with."""
-    monkeypatch.setattr(limit_rules, "RULES", (rule,))  # one at a time
+    monkeypatch.setattr(limits, "RULES", (rule,))  # one at a time
     check_together(*changed(rule, rule.times * 10, 10))
     text = refused(*changed(rule, rule.times * 10 - 1, 10))
     assert f"{rule.large} ({rule.times * 10 - 1}" in text

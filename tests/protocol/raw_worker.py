@@ -141,7 +141,7 @@ class RawWorker:
         while True:
             if time.monotonic() >= beat_at:
                 if not self.heard:
-                    capacity = self.told["limits"]["capacity"] or 8
+                    capacity = self.told["limits"]["worker_capacity"] or 8
                     self.say(HELLO, 2, os.getpid(), "raw", False, capacity)
                 self.beat += 1
                 self.say(BEAT, self.beat, spans(self.seen), {})

@@ -19,7 +19,7 @@ from trio_envserve.core.client_effects import ToServer
 from trio_envserve.core.client_inputs import Connected, ServerMessage
 from trio_envserve.core.errors import ProtocolError
 from trio_envserve.core.key_records import input_digest
-from trio_envserve.core.limits import PROTOCOL_VERSION, WireLimits, WorkerLimits
+from trio_envserve.core.limits import PROTOCOL_VERSION, ServerLimits, WireLimits
 from trio_envserve.core.messages import FIELDS, KINDS, MESSAGES
 from trio_envserve.core.router import Router
 from trio_envserve.core.router_effects import Report, RouterEffect, Spawn, ToClient
@@ -246,7 +246,7 @@ def test_a_worker_is_started_with_what_the_vector_has():
     told = cbor2.loads(body)
     config = WorkerConfig(
         worker="w0-1", incarnation=incarnation, environment=told["environment"],
-        args=told["args"], server="tcp://127.0.0.1:5555", limits=WorkerLimits(), wire=WireLimits(),
+        args=told["args"], server="tcp://127.0.0.1:5555", limits=ServerLimits(), wire=WireLimits(),
         path=[], logging={},
     )  # fmt: skip
     frames = config.to_frames()

@@ -23,7 +23,7 @@ from tests.worker.helpers import BACKENDS
 from trio_envserve import ConfigError, foreign, tracing
 from trio_envserve.core import error_records, messages, values
 from trio_envserve.core import worker as worker_core
-from trio_envserve.core.limits import WireLimits, WorkerLimits
+from trio_envserve.core.limits import ServerLimits, WireLimits
 from trio_envserve.core.messages import rows_claimed
 from trio_envserve.core.terms import Status, Verdict
 from trio_envserve.core.worker import OutcomeMade
@@ -90,7 +90,7 @@ async def opened(function, patience_s=600, around=lambda stream: stream, **limit
             async def work():
                 await run_worker(
                     theirs, worker=b"w", incarnation=INCARNATION,
-                    load=lambda: load(function), limits=WorkerLimits(**limits), wire=WIRE,
+                    load=lambda: load(function), limits=ServerLimits(**limits), wire=WIRE,
                 )  # fmt: skip
 
             nursery.start_soon(work)
@@ -400,7 +400,7 @@ async def test_no_more_is_begun_while_too_many_outcomes_wait_for_the_disk(monkey
         started.append(rollout.input)
         return bytes(100_000)
 
-    async with opened(large, patience_s=60, held_bytes=1) as (router, _):
+    async with opened(large, patience_s=60, worker_held_bytes=1) as (router, _):
         for number in range(5):
             router.dispatch(number)
         await trio.testing.wait_all_tasks_blocked()
@@ -429,7 +429,7 @@ async def heard(stream: MessageStream) -> list[Any]:
 async def work(
     stream: MessageStream, make: Callable[[], LoadedEnvironment], ends: list[bool], **more: Any
 ) -> None:
-    limits = WorkerLimits(beat_s=2.0)
+    limits = ServerLimits(beat_s=2.0)
     ends.append(
         await run_worker(
             stream,

@@ -13,8 +13,7 @@ import trio
 
 from ..core.client import ClientCore
 from ..core.errors import ConfigError
-from ..core.limit_rules import check_together
-from ..core.limits import ClientLimits, WireLimits
+from ..core.limits import ClientLimits, WireLimits, check_together
 from ..core.terms import ID_BYTES
 from ..net import (
     DEFAULT_TRANSPORT,

@@ -1,8 +1,14 @@
 """Every bound and every timer, in one place, with its default and its reason.
 
 A limit is a field of one of the frozen classes below, made by :func:`limit`, which demands a
-reason.  The tables of limits in the documentation are drawn from these fields.  A name ends with
-its unit.
+reason, and names other processes that must know it (:class:`Peer`).  The tables of limits in the
+documentation are drawn from these fields.  A name ends with its unit.
+
+Each limit is checked alone where it is made.  Limits that pass can still contradict each other: a
+lease that one late tick ends, a kill before the report that announces it.  :func:`check_together`
+refuses those that break one of the :data:`RULES` before anything is opened.  Limits of a server
+and of its clients on other machines cannot be compared here: the protocol document says how often
+a client must ping for the server's lease.
 
 All durations are on the monotonic clock of the side that holds the limit.
 """
@@ -10,7 +16,9 @@ All durations are on the monotonic clock of the side that holds the limit.
 from __future__ import annotations
 
 import dataclasses
+import enum
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from .errors import ConfigError
@@ -35,14 +43,40 @@ PROTOCOL_VERSION = 2
 """Major version of the wire.  A peer with another one is refused."""
 
 
-def limit(default: Any, why: str) -> Any:
-    """A dataclass field that is a bound or a timer, with the reason for it."""
-    return dataclasses.field(default=default, metadata={"why": why})
+@enum.unique
+class Peer(enum.Enum):
+    """Process that a server tells some of its limits.  A host is told those of its workers, too."""
+
+    WORKER = "worker"
+    HOST = "host"
+
+
+def limit(default: Any, why: str, *, told: Peer | None = None) -> Any:
+    """A dataclass field that is a bound or a timer, with the reason for it, and the process that
+    must know it beside the one that it is given to."""
+    return dataclasses.field(default=default, metadata={"why": why, "told": told})
+
+
+def told_limits(peer: Peer) -> tuple[str, ...]:
+    """Names of the limits of a server that such a process is told."""
+    told = {Peer.WORKER, peer}
+    fields = dataclasses.fields(ServerLimits)
+    return tuple(field.name for field in fields if field.metadata["told"] in told)
+
+
+def limits_to_tell(limits: ServerLimits, peer: Peer) -> dict[str, Any]:
+    """Record of the limits that such a process is told."""
+    return {name: getattr(limits, name) for name in told_limits(peer)}
+
+
+def limits_of_peer(record: Mapping[str, Any], peer: Peer) -> ServerLimits:
+    """Limits that a server has told; a later version may tell more.  Raises ConfigError for
+    values that are none."""
+    return ServerLimits(**{name: record[name] for name in told_limits(peer) if name in record})
 
 
 class _Checked:
-    """Base of the limits' classes: refuses values that are no positive, finite numbers.  Rules
-    between limits are in :mod:`.limit_rules`."""
+    """Base of the limits' classes: refuses values that are no positive, finite numbers."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]  # mixin of dataclasses only
@@ -136,6 +170,7 @@ class ServerLimits(_Checked):
     announce_bytes: int = limit(
         ANNOUNCE_BYTES,
         "a larger outcome stays with its worker until there is room for it in kept_bytes",
+        told=Peer.WORKER,
     )
     announced_bytes: int = limit(
         16 * 1024 * MIB,
@@ -145,6 +180,7 @@ class ServerLimits(_Checked):
     worker_held_bytes: int = limit(
         HELD_BYTES,
         "bytes of them that one worker holds in memory; what comes then waits in a temporary file",
+        told=Peer.WORKER,
     )
     session_share: float = limit(
         0.5, "what one session may take of what the others leave of the kept and queue bounds"
@@ -170,6 +206,7 @@ class ServerLimits(_Checked):
         None,
         "executions at once on one worker; None: as its environment says, or by the kind of "
         "its code",
+        told=Peer.WORKER,
     )
     max_executions: int = limit(
         100, "largest allowance a request may ask for; keeps a worker killer from the pool"
@@ -185,8 +222,12 @@ class ServerLimits(_Checked):
     start_s: float = limit(
         600.0, "from spawning a worker to its hello; loading an environment may be slow"
     )
-    heartbeat_s: float = limit(0.25, "between signs of life from a worker's heartbeat thread")
-    beat_s: float = limit(1.0, "between a worker's statements; repairs the worker link")
+    heartbeat_s: float = limit(
+        0.25, "between signs of life from a worker's heartbeat thread", told=Peer.WORKER
+    )
+    beat_s: float = limit(
+        1.0, "between a worker's statements; repairs the worker link", told=Peer.WORKER
+    )
     silence_report_s: float = limit(5.0, "a worker without heartbeat for so long is reported")
     silence_kill_s: float = limit(
         60.0,
@@ -194,7 +235,9 @@ class ServerLimits(_Checked):
         "so is one that says nothing for so long, with a loop that is on time",
     )
     blocked_report_s: float = limit(
-        2.0, "an event loop late by so much is reported as blocked, with where; never killed"
+        2.0,
+        "an event loop late by so much is reported as blocked, with where; never killed",
+        told=Peer.WORKER,
     )
     cancel_grace_s: float = limit(
         10.0, "a cancelled execution that still runs then stops new work on its worker"
@@ -223,12 +266,16 @@ class ServerLimits(_Checked):
         60.0, "and if fewer would have been enough for so long, the others are drained"
     )
     drain_s: float = limit(30.0, "a graceful stop waits so long for running work")
-    stop_s: float = limit(5.0, "after the drain, cancelled work has so long to end before the kill")
+    stop_s: float = limit(
+        5.0, "after the drain, cancelled work has so long to end before the kill", told=Peer.HOST
+    )
     reap_s: float = limit(
         10.0, "closing waits so long for killed workers; it leaves what is left then, and says so"
     )
     teardown_s: float = limit(
-        5.0, "an environment's teardown is cancelled then; the worker exits all the same"
+        5.0,
+        "an environment's teardown is cancelled then; the worker exits all the same",
+        told=Peer.WORKER,
     )
     spread_s: float = limit(
         5.0,
@@ -364,14 +411,103 @@ class ClientLimits(_Checked):
     )
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerLimits(_Checked):
-    """The limits that a worker needs; sent to it by its server."""
+# -- rules between limits -------------------------------------------------------
 
-    beat_s: float = limit(1.0, "see ServerLimits.beat_s")
-    heartbeat_s: float = limit(0.25, "see ServerLimits.heartbeat_s")
-    blocked_report_s: float = limit(2.0, "see ServerLimits.blocked_report_s")
-    teardown_s: float = limit(5.0, "see ServerLimits.teardown_s")
-    announce_bytes: int = limit(ANNOUNCE_BYTES, "see ServerLimits.announce_bytes")
-    held_bytes: int = limit(HELD_BYTES, "see ServerLimits.worker_held_bytes")
-    capacity: int | None = limit(None, "see ServerLimits.worker_capacity")
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rule:
+    """The rule that ``large`` must be at least ``times`` times ``small``; each is
+    ``Class.field``."""
+
+    large: str
+    times: int
+    small: str
+    why: str
+
+
+RULES: tuple[Rule, ...] = (
+    # leases and ticks
+    Rule("ServerLimits.lease_s", 2, "ServerLimits.awake_step_s",
+         "one late tick may add that much to a silence, and would end the work of all clients"),
+    Rule("ServerLimits.awake_step_s", 1, "ServerLimits.tick_s",
+         "no tick could add the time that has passed, and leases would never end in time"),
+    # workers that are silent, blocked, or ignore a cancel
+    Rule("ServerLimits.silence_report_s", 2, "ServerLimits.heartbeat_s",
+         "a worker is silent between two heartbeats, and each would be reported"),
+    Rule("ServerLimits.silence_report_s", 2, "ServerLimits.tick_s",
+         "silence is looked at with each tick, and a heartbeat just before one would be missed"),
+    Rule("ServerLimits.silence_kill_s", 1, "ServerLimits.silence_report_s",
+         "a worker would be killed before it is reported"),
+    Rule("ServerLimits.blocked_report_s", 1, "ServerLimits.heartbeat_s",
+         "how late a loop is comes with the heartbeats"),
+    Rule("ServerLimits.cancel_kill_s", 1, "ServerLimits.cancel_grace_s",
+         "a worker would be killed before it was left without new work"),
+    Rule("ServerLimits.cancel_kill_s", 2, "ServerLimits.beat_s",
+         "a cancel that was lost is told again with a beat, and the worker would be killed first"),
+    Rule("ServerLimits.start_s", 2, "ServerLimits.beat_s",
+         "a worker's hello that was lost is said again with a beat"),
+    Rule("ServerLimits.restart_pause_max_s", 1, "ServerLimits.restart_pause_s",
+         "the first pause would be longer than the longest"),
+    Rule("ServerLimits.reap_s", 1, "ServerLimits.reap_settle_s",
+         "closing would not wait for what a dead worker had sent"),
+    # a pool that grows and shrinks
+    Rule("ServerLimits.grow_after_s", 1, "ServerLimits.tick_s",
+         "how long requests wait is looked at with each tick, and each would ask for more workers"),
+    Rule("ServerLimits.shrink_after_s", 1, "ServerLimits.grow_after_s",
+         "workers would leave before those that wait could ask for them"),
+    # the wire
+    Rule("WireLimits.message_bytes", 1, "WireLimits.header_bytes",
+         "a header is one frame, and a larger one ends the connection"),
+    Rule("WireLimits.header_bytes", 20, "ServerLimits.window",
+         "a client states its whole window in one header, two edges of nine bytes for each"),
+    Rule("WireLimits.header_bytes", 2, "KeyLimits.key_bytes",
+         "a key stands in the header of its request"),
+    Rule("WireLimits.header_bytes", 2, "KeyLimits.namespace_bytes",
+         "a namespace stands in the header of its request"),
+    Rule("WireLimits.arriving_bytes", 1, "WireLimits.message_bytes",
+         "the largest message could never arrive"),
+    Rule("WireLimits.waiting_bytes", 1, "WireLimits.message_bytes",
+         "the largest message could never be sent to a slow peer"),
+    Rule("WireLimits.waiting_bytes", 1, "WireLimits.peer_queue_bytes",
+         "what one slow peer may have waiting would be closed for what all may have"),
+    Rule("WireLimits.connections", 1, "WireLimits.handshakes",
+         "strangers that say nothing could be all that is connected"),
+    Rule("WireLimits.reconnect_max_s", 1, "WireLimits.reconnect_min_s",
+         "the first pause would be longer than the longest"),
+    # clients
+    Rule("ClientLimits.probe_s", 2, "ClientLimits.ping_s",
+         "a ping whose answer is under way would count as lost"),
+    Rule("ClientLimits.probe_s", 1, "ClientLimits.late_s",
+         "a loop that was a little late would make its server unhealthy"),
+    Rule("ClientLimits.reconnect_s", 2, "ClientLimits.ping_s",
+         "a connection would be left while the answer to a ping is under way"),
+    Rule("ClientLimits.cancel_answer_s", 1, "ClientLimits.ping_s",
+         "whether a call ran is asked again with each ping, and would be given up before"),
+    Rule("ClientLimits.ping_s", 1, "ClientLimits.finish_flush_s",
+         "a ping tells what is finished, so nothing would ever be flushed before it"),
+)  # fmt: skip
+
+
+def check_together(*limits: Any) -> None:
+    """ConfigError for the first rule that some of these limits break, with the values to write
+    instead.  Rules about a class that is not given are ignored."""
+    given = {type(each).__name__: each for each in limits}
+    for rule in RULES:
+        (owner, name), (other, least) = rule.large.split("."), rule.small.split(".")
+        if owner not in given or other not in given:
+            continue
+        large, small = getattr(given[owner], name), getattr(given[other], least)
+        if large < rule.times * small:
+            times = f"{rule.times} times " if rule.times > 1 else ""
+            raise ConfigError(
+                f"{rule.large} ({large}) must be at least {times}{rule.small} ({small}): "
+                f"{rule.why}; write {name}={rule.times * small} or more, "
+                f"or {least}={_part(large, rule.times)} or less"
+            )
+
+
+def _part(value: float, times: int) -> float:
+    """The largest allowed value of the smaller limit."""
+    if isinstance(value, int):
+        return value // times
+    return value / times

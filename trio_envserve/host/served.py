@@ -10,19 +10,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
-from typing import Any, Final, final
+from typing import Any, final
 
 from ..core.errors import ConfigError
-from ..core.limits import ServerLimits
+from ..core.limits import Peer, ServerLimits, limits_of_peer, limits_to_tell
 from ..envs.loading import check_spec
 from ..worker.config import check_args
 from .interpreters import check_interpreter, find_interpreter
-
-TOLD_LIMITS: Final = (
-    "beat_s", "heartbeat_s", "blocked_report_s", "teardown_s", "announce_bytes",
-    "worker_held_bytes", "worker_capacity", "stop_s",
-)  # fmt: skip
-"""The limits of a router that its hosts and their workers must know."""
 
 
 @final
@@ -47,9 +41,7 @@ class Served:
             "command": list(self.command),
             "python": self.python,
             "environ": [dict(each) for each in self.environ],
-            "limits": {name: getattr(self.limits, name) for name in TOLD_LIMITS}
-            if self.limits is not None
-            else {},
+            "limits": {} if self.limits is None else limits_to_tell(self.limits, Peer.HOST),
         }
 
     @classmethod
@@ -74,11 +66,9 @@ class Served:
             raise ConfigError(
                 "the router's record of what to run cannot be read: it may be of another version"
             )
-        # A later version may tell more.
-        kept = ServerLimits(**{n: limits[n] for n in TOLD_LIMITS if n in limits})
         return cls(
             environment=given["environment"], args=given["args"], command=tuple(command),
-            python=given["python"], environ=environ, limits=kept,
+            python=given["python"], environ=environ, limits=limits_of_peer(limits, Peer.HOST),
         )  # fmt: skip
 
     def under(self, own: Served) -> Served:

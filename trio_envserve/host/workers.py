@@ -31,7 +31,7 @@ import trio
 
 from ..core.errors import ConfigError
 from ..core.heartbeat import Heartbeat, StackQuestion
-from ..core.limits import KIB, ServerLimits, WireLimits, WorkerLimits
+from ..core.limits import KIB, ServerLimits, WireLimits
 from ..core.router_effects import AskWorker, Spawn
 from ..envs.loading import load
 from ..net import (
@@ -99,18 +99,6 @@ class Workers(Protocol):
     def stack(self, ask: AskWorker) -> str | None:
         """The stack of one of its executions; None if a heartbeat will have it, or nothing will."""
         ...
-
-
-def _worker_limits(limits: ServerLimits) -> WorkerLimits:
-    return WorkerLimits(
-        beat_s=limits.beat_s,
-        heartbeat_s=limits.heartbeat_s,
-        blocked_report_s=limits.blocked_report_s,
-        teardown_s=limits.teardown_s,
-        announce_bytes=limits.announce_bytes,
-        held_bytes=limits.worker_held_bytes,
-        capacity=limits.worker_capacity,
-    )
 
 
 @final
@@ -252,7 +240,7 @@ class ProcessWorkers:
             environment=self._environment,
             args=self._args,
             server=self._address,
-            limits=_worker_limits(self._limits),
+            limits=self._limits,
             wire=self._wire,
             path=path,
             keep_path=self._python is not None,
@@ -350,7 +338,7 @@ class InProcessWorkers:
         running = _WorkerTask(self._scopes.setdefault(worker, trio.CancelScope()))
         work = partial(
             run_worker, there, worker=worker, incarnation=spawn.incarnation, load=self._load,
-            limits=_worker_limits(self._limits), wire=self._wire,
+            limits=self._limits, wire=self._wire,
         )  # fmt: skip
 
         async def receive() -> None:

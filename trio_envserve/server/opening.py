@@ -27,8 +27,7 @@ from ..core.errors import (
 )
 from ..core.host_checks import check_amounts
 from ..core.lease import NO_LEASE_S, LeaseTerms
-from ..core.limit_rules import check_together
-from ..core.limits import KeyLimits, ServerLimits, WireLimits
+from ..core.limits import KeyLimits, ServerLimits, WireLimits, check_together
 from ..core.messages import encode_record
 from ..core.router import Router
 from ..core.terms import short

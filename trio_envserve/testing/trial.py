@@ -74,8 +74,7 @@ from ..core.errors import (
     RanAndFailed,
     ServerNotClosed,
 )
-from ..core.limit_rules import check_together
-from ..core.limits import ClientLimits, ServerLimits, WireLimits
+from ..core.limits import ClientLimits, ServerLimits, WireLimits, check_together
 from ..core.messages import Outcome as OutcomeMessage
 from ..core.messages import encode, read
 from ..core.terms import ID_BYTES, short, whole

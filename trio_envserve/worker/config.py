@@ -17,7 +17,15 @@ import cbor2
 
 from ..core import messages
 from ..core.errors import ConfigError, ProtocolError
-from ..core.limits import MIB, PROTOCOL_VERSION, WireLimits, WorkerLimits
+from ..core.limits import (
+    MIB,
+    PROTOCOL_VERSION,
+    Peer,
+    ServerLimits,
+    WireLimits,
+    limits_of_peer,
+    limits_to_tell,
+)
 from ..core.terms import Incarnation
 from ..net.framing import Decoder, FrameLimits
 
@@ -36,7 +44,8 @@ class WorkerConfig:
     args: dict[str, Any]
     server: str
     """The server's address, for titles and logs."""
-    limits: WorkerLimits
+    limits: ServerLimits
+    """Its server's limits, as far as a worker is told them."""
     wire: WireLimits
     path: list[str]
     """The server's ``sys.path``, so that workers can import whatever the server can."""
@@ -58,7 +67,7 @@ class WorkerConfig:
             "environment": self.environment,
             "args": self.args,
             "server": self.server,
-            "limits": dataclasses.asdict(self.limits),
+            "limits": limits_to_tell(self.limits, Peer.WORKER),
             "wire": dataclasses.asdict(self.wire),
             "python": python,
         }
@@ -78,7 +87,7 @@ class WorkerConfig:
             environment=body["environment"],
             args=body["args"],
             server=body["server"],
-            limits=WorkerLimits(**body["limits"]),
+            limits=limits_of_peer(body["limits"], Peer.WORKER),
             wire=WireLimits(**body["wire"]),
             **body["python"],
         )

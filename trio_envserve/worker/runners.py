@@ -40,7 +40,7 @@ import trio
 
 from .. import foreign, tracing
 from ..core.durations import Durations
-from ..core.limits import WorkerLimits
+from ..core.limits import ServerLimits
 from ..envs.interface import Rollout, recorded, trim_state
 from ..envs.loading import LoadedEnvironment
 from ..envs.notes import RolloutNotes
@@ -327,7 +327,7 @@ async def open_runner(
     *,
     threads: int,
     models: Models | None = None,
-    teardown_s: float = WorkerLimits().teardown_s,
+    teardown_s: float = ServerLimits().teardown_s,
 ) -> AsyncIterator[Runner]:
     """Set an environment up and open its runner; tear the environment down at the end.
 

@@ -26,7 +26,7 @@ import trio
 from ..core import error_records, messages, model_totals
 from ..core.errors import ConfigError
 from ..core.lag import LagMeter
-from ..core.limits import WireLimits, WorkerLimits
+from ..core.limits import ServerLimits, WireLimits
 from ..core.terms import Body, Incarnation, Status
 from ..core.worker import (
     BeatDue,
@@ -74,7 +74,7 @@ async def run_worker(
     worker: bytes,
     incarnation: Incarnation,
     load: Callable[[], LoadedEnvironment],
-    limits: WorkerLimits,
+    limits: ServerLimits,
     wire: WireLimits,
     touch: Callable[[float], None] = lambda period_s: None,
 ) -> bool:
@@ -86,13 +86,13 @@ async def run_worker(
     _hide_secrets()
     core = WorkerCore(
         incarnation, header_bytes=wire.header_bytes, announce_bytes=limits.announce_bytes,
-        most_held_bytes=limits.held_bytes,
+        most_held_bytes=limits.worker_held_bytes,
     )  # fmt: skip
     ready = True
     with forks.watched():
         try:
             environment = load()
-            capacity = environment.capacity_by(limits.capacity)
+            capacity = environment.capacity_by(limits.worker_capacity)
             async with open_runner(
                 environment, threads=capacity, teardown_s=limits.teardown_s
             ) as runner:
@@ -119,7 +119,7 @@ class _Shell:
 
     def __init__(
         self, stream: MessageStream, core: WorkerCore, outcomes: OutcomeMaker, runner: Runner,
-        environment: LoadedEnvironment, limits: WorkerLimits,
+        environment: LoadedEnvironment, limits: ServerLimits,
     ) -> None:  # fmt: skip
         self._stream = stream
         self._core = core
@@ -127,7 +127,7 @@ class _Shell:
         self._runner = runner
         self._environment = environment
         self._limits = limits
-        self._parking = Parking(self._parked, limits.held_bytes)
+        self._parking = Parking(self._parked, limits.worker_held_bytes)
         self._deltas = Deltas(self._deltas_made)
         self._noted: dict[int, bytes] = {}
         """Last note of each execution since the last beat.  Set in any thread, and only popped by
@@ -190,7 +190,7 @@ class _Shell:
                 environment = self._environment
                 ready = EnvironmentReady(
                     os.getpid(), environment.name, environment.rerun,
-                    environment.capacity_by(self._limits.capacity),
+                    environment.capacity_by(self._limits.worker_capacity),
                 )  # fmt: skip
                 self._do(self._core.take(ready))
             self._runner.tell_waits()

@@ -31,7 +31,7 @@ import trio
 from ...core import error_records, messages
 from ...core.errors import ErrorInfo, ProtocolError
 from ...core.heartbeat import Heartbeat
-from ...core.limits import PROTOCOL_VERSION, WireLimits, WorkerLimits
+from ...core.limits import PROTOCOL_VERSION, ServerLimits, WireLimits
 from ...core.messages import (
     Announced,
     Beat,
@@ -379,9 +379,9 @@ async def open_worker_bench(
 ) -> AsyncIterator[WorkerBench]:
     """Start the worker, and tell it what it is to host."""
     incarnation = secrets.token_bytes(ID_BYTES)
-    limits = WorkerLimits(beat_s=BEAT_S, heartbeat_s=BEAT_S)
+    limits = ServerLimits(beat_s=BEAT_S, heartbeat_s=BEAT_S)
     if announce_bytes is not None:
-        limits = WorkerLimits(beat_s=BEAT_S, heartbeat_s=BEAT_S, announce_bytes=announce_bytes)
+        limits = ServerLimits(beat_s=BEAT_S, heartbeat_s=BEAT_S, announce_bytes=announce_bytes)
     first = WorkerConfig(
         worker="w0-1", incarnation=incarnation, environment=subject.environment,
         args=subject.args, server="a bench that judges workers", limits=limits,
