@@ -197,9 +197,9 @@ def test_option_that_is_one_line_is_in_program_file_command_help_and_docs(tmp_pa
     )  # fmt: skip
     signature, in_file, serve, run_with, wrong, drawn = json.loads(done.stdout)
     assert "tea_s: 'float | None' = None" in signature
-    assert in_file == "serve.toml: tea_s is a number above 0, not -1"
+    assert in_file == "serve.toml: tea_s is a number of seconds above 0, not -1"
     for shown in (serve, run_with):
         assert "--tea-s SECONDS" in shown
         assert "Seconds that tea takes." in shown
-    assert "--tea-s is a number above 0, not 0.0" in wrong
+    assert "--tea-s is a number of seconds above 0, not 0.0" in wrong
     assert "| `tea_s` | `float \\| None` | `None` | Seconds that tea takes. |" in drawn

@@ -58,6 +58,8 @@ class Option:
     """Stand-in for the value in help."""
     shown: str = ""
     """Default in words."""
+    group: str = ""
+    """Heading that it stands below where all options are shown."""
     common: bool = False
     """Whether it is one of the few that ``--help`` shows."""
     hidden: bool = False
@@ -82,6 +84,11 @@ class Option:
     def flags(self) -> str:
         """Name of the option on the command line."""
         return self.flag or f"--{self.name.replace('_', '-')}"
+
+    @property
+    def unit(self) -> str:
+        """Unit of its number, by the end of its name; empty if it has none."""
+        return "seconds" if self.kind == "float" and self.name.endswith("_s") else ""
 
     def value_of(self, given: Any, where: str) -> Any:
         """The value of what a file says, or one text of the command.  Raises ConfigError."""
@@ -114,6 +121,7 @@ class Option:
         if self.choices:
             return f"one of {', '.join(self.choices)}"
         words = _WORDS.get(self.kind.partition("[")[0], "a text")
+        words += f" of {self.unit}" if self.unit else ""
         if self.most < math.inf:
             least = f"above {self.above:g}" if self.above > -math.inf else f"from {self.least:g}"
             return f"{words} {least} to {self.most:g}"

@@ -22,11 +22,9 @@ import trio
 from rich.console import Console
 
 from trio_envserve import ServerLimits, open_client, open_server
-from trio_envserve.cli.compare import tables
-from trio_envserve.cli.live import Seen, view
+from trio_envserve.cli.evaluate import Seen, progress_tables, summary_tables
 from trio_envserve.cli.render import rich_tables
-from trio_envserve.cli.results import summary_tables
-from trio_envserve.cli.show import rich_page
+from trio_envserve.cli.results import compared_tables, rich_page
 from trio_envserve.evals.comparison import compare
 from trio_envserve.evals.files import chosen, open_results, overview, record_at
 from trio_envserve.evals.page import page
@@ -70,7 +68,9 @@ async def pictures(folder: Path) -> dict[str, str]:
                 while evaluation.progress.done < COUNT or not seen.usage.get("calls"):
                     await trio.sleep(0.01)
                     seen.take(await client.stats())
-                drawn["eval-live.svg"] = svg(view(evaluation, seen, TITLE), "eval")
+                drawn["eval-live.svg"] = svg(
+                    rich_tables(progress_tables(evaluation, seen, TITLE)), "eval"
+                )
             summary = {
                 **evaluation.tally.summary(),
                 "seconds": evaluation.progress.seconds,
@@ -86,7 +86,7 @@ async def pictures(folder: Path) -> dict[str, str]:
     drawn["show.svg"] = svg(rich_page(lines), "show before.jsonl --worst")
     names_of = ("before.jsonl: guessing, oracle", "after.jsonl: guessing, random")
     drawn["compare.svg"] = svg(
-        rich_tables(tables(compare(a.entries, b.entries), names_of)), "compare"
+        rich_tables(compared_tables(compare(a.entries, b.entries), names_of)), "compare"
     )
     return drawn
 

@@ -25,7 +25,7 @@ import sys
 import warnings
 from typing import Any, NamedTuple
 
-IMPORTED = ("verbs", "evaluate", "serve", "status", "show", "validate", "conform")
+IMPORTED = ("verbs", "evaluate", "serve", "status", "results", "validate", "conform")
 """What most commands need.  The other verbs import their own."""
 
 REQUEST_BYTES = 1 << 18

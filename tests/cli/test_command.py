@@ -124,7 +124,7 @@ async def test_serve_status_and_eval_from_other_processes(tmp_path: Path):
         table = await run(tmp_path, "status", address)
         assert "workers ready" in table.out
         assert "w1-1" in table.out
-        async with command(tmp_path, "status", address, "--watch", "--json") as watch:
+        async with command(tmp_path, "top", address, "--json") as watch:
             assert json.loads(await watch.line())["status"] == "ready"
             assert json.loads(await watch.line())["status"] == "ready"
             watch.signal(2)
@@ -138,7 +138,7 @@ async def test_serve_status_and_eval_from_other_processes(tmp_path: Path):
 @pytest.mark.parametrize("form", [(), ("--json",)])
 async def test_a_watch_ends_when_nobody_reads_it_any_more(tmp_path: Path, form: tuple[str, ...]):
     async with served(tmp_path) as (_, address):
-        arguments = ("status", address, "--watch", "--every-s", "0.1", *form)
+        arguments = ("top", address, "--every-s", "0.1", *form)
         async with command(tmp_path, *arguments) as watch:
             await watch.line()
             assert watch.process.stdout is not None

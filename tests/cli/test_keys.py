@@ -54,7 +54,7 @@ async def test_the_keys_of_a_server_are_shown_to_people_and_to_programs(tmp_path
         title, headings, *rows = people.out.splitlines()
         first, second = sorted(rows)  # they were asked for at once
         assert title == "2 of 2 keys in namespace default"
-        assert headings.split() == ["key", "state", "waiters", "age", "left", "bytes"]
+        assert headings.split() == ["key", "state", "waiters", "lost", "age", "left", "size"]
         assert first.split()[:3] == ["one", "running", "1"]
         assert second.split()[:2] == ["two", "completed"]
         found = (await run(tmp_path, "key", "list", "--all", *at, "--json")).last

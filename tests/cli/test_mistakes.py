@@ -160,7 +160,8 @@ USAGE: dict[str, dict[str, str]] = {
     },
     "status": {
         "nonsense": "tcp://127.0.0.1:5555 or ipc:///path expected",
-        f"{NOWHERE} --ready --watch": "--watch",
+        f"{NOWHERE} --ready --stack one": "give one",
+        "--watch": "No such option",
     },
     "up": {
         "slurm arithmetic": "--hosts-bind: an address that its nodes reach",

@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from tests.cli.commands import HANG_S, check_nothing_left, command, served, until
-from trio_envserve.cli.notify import STATUS_CHARACTERS, Manager, Seen
+from trio_envserve.cli.service import STATUS_CHARACTERS, Manager, Seen
 
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="needs its sockets and /proc")
 READY = Seen(ready=True, stopping=False, text="ready")

@@ -13,10 +13,9 @@ from rich.console import Console
 from trio.testing import MockClock
 
 from tests.core.helpers import Pair
-from trio_envserve.cli.live import Seen, view
+from trio_envserve.cli.evaluate import Seen, progress_tables
 from trio_envserve.cli.render import Table, rich_tables, tables_text
-from trio_envserve.cli.status import slow_table
-from trio_envserve.cli.top import HISTORY, Watch, top_tables
+from trio_envserve.cli.status import HISTORY, Watch, slow_table, top_tables
 from trio_envserve.core.health import ServerStatus
 from trio_envserve.core.status import ServerStats
 from trio_envserve.core.terms import Status
@@ -52,7 +51,7 @@ def text_of(seen: Seen) -> str:
     evaluation = Evaluation(Plan([0, 1]), Tally())
     evaluation.progress.began_s -= 10.0
     console = Console(width=100, file=io.StringIO(), record=True)
-    console.print(view(evaluation, seen, "title"))
+    console.print(rich_tables(progress_tables(evaluation, seen, "title")))
     return console.export_text()
 
 

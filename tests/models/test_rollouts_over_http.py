@@ -13,7 +13,7 @@ from tests.cli.commands import until
 from tests.endpoint import Cut, Endpoint, Reply, Status, serve
 from tests.models.helpers import HANG_S
 from trio_envserve import open_client, open_server
-from trio_envserve.cli.live import _waits
+from trio_envserve.cli.evaluate import _waits
 from trio_envserve.cli.render import tables_text
 from trio_envserve.cli.status import oldest, slow_table, status_tables
 from trio_envserve.envs import RolloutRequest, load

@@ -1,7 +1,8 @@
-"""Asking a running server, and telling people what is waited for."""
+"""The verbs that ask a running server: their options, their client, and what it waits for."""
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 from collections.abc import AsyncIterator
@@ -11,15 +12,49 @@ from typing import Protocol
 import trio
 
 from ..client import Client, open_client
+from ..client.options import DEFAULT_NAMESPACE
 from ..core.health import Health, ServerHealth
-from .common import NOT_STARTED, CommandError, say
-from .options import AtServer
+from ..net import DEFAULT_TRANSPORT, TRANSPORTS, Transport
+from ..net.keypairs import ClientCurve
+from ..options import option
+from .common import NOT_STARTED, CommandError
+from .options import DEFAULT_ADDRESS, curve_option
+from .render import say
+from .verbs import Asked
 
 LOOK_S = 0.25
 AGAIN_S = 10.0
 """Least time between two log lines with one message, in seconds."""
 PATIENCE_S = 3.0
 """A server that is only starting is not reported before."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AtServer(Asked):
+    """The options of verbs that ask a running server."""
+
+    address: str = option(
+        DEFAULT_ADDRESS, "The address of the server.", metavar="ADDRESS", common=True
+    )
+    wait_s: float = option(3.0, "How long to wait for the server's first answer.", above=0)
+    transport: Transport = option(
+        DEFAULT_TRANSPORT, "The implementation of ZMTP: trio's own, or libzmq.", choices=TRANSPORTS
+    )
+    curve: str | None = curve_option(common=True)
+
+    @property
+    def client_keys(self) -> ClientCurve | None:
+        """The client's keys.  Raises ConfigError."""
+        return None if self.curve is None else ClientCurve.from_file(self.curve)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OfKeys(AtServer):
+    """The options of verbs about the keys of a server."""
+
+    namespace: str = option(
+        DEFAULT_NAMESPACE, "The namespace of the keys.", metavar="NAME", common=True
+    )
 
 
 def leave_out_warnings() -> None:

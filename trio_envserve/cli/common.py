@@ -2,21 +2,20 @@
 
 Theory of operation
 -------------------
-A verb is an async function that gets a :class:`Stop` and returns its exit code
-and its final object.  :func:`run_verb` runs it, and a task beside it receives the
-signals: the first one asks the verb to stop, the second one kills the workers and ends
-the verb.  An expected error becomes one line on standard error and an exit code;
-anything else is a bug and keeps its traceback.
+A verb is an async function that gets a :class:`Stop` and returns its exit code, its final
+object, and what people are shown instead.  :func:`run_verb` runs it, and a task beside it
+receives the signals: the first one cancels the verb, or asks it to stop if it says how
+(:attr:`Stop.on_first`); the second one kills the workers and ends the verb.  An expected error
+becomes one line on standard error and an exit code; anything else is a bug and keeps its
+traceback.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn, TypeAlias, final
 
@@ -32,27 +31,14 @@ from ..core.errors import (
     ServerStartError,
 )
 from ..envs.specs import SCHEMES
-from ..evals.plain import plain_text
 from ..logs import finish
 from ..net import unwrap_single
 from .interrupts import Interrupts
+from .render import Table, emit, say, show
 
 OK, AT_ONCE, USAGE, NOT_STARTED, ROLLOUT_ERRORS, UNWRITTEN, NO_OUTCOME = 0, 1, 2, 3, 4, 5, 6
-"""Exit codes: see :data:`EPILOG`, that of the command, which has those of all verbs.  After
-a signal the commands that ask a server end with 128 plus its number, as a shell does."""
-
-EPILOG = """\b
-Exit codes:
-  0  done, or stopped as asked
-  1  a check failed; status --ready: not ready; or stopped at once: second signal, parent gone
-  2  wrong usage: an option, an address, an environment's name, a missing extra
-  3  could not start: address in use, environment broken, no server
-  4  eval: finished, but some rollouts ended in errors; key attach: the outcome is one
-  5  eval: results could not be written; report: the page could not
-  6  key attach: no outcome within --timeout
-  130, 143  interrupted (Ctrl-C, SIGTERM)
-"""
-
+"""Exit codes; each verb says what its own mean (:func:`epilog`).  After a signal the verbs that
+ask a server end with 128 plus its number, as a shell does."""
 
 NO_SERVER = "no server answered within --wait-s"
 WRONG_USAGE = "wrong usage: an option, an address, a name, a missing extra"
@@ -97,6 +83,12 @@ class Result(NamedTuple):
     exit_code: int
     summary: dict[str, Any]
     """The object for ``--json``; ``exit`` is added to it."""
+    shown: Sequence[Table | str] = ()
+    """The result for people, without ``--json``."""
+
+
+def nothing() -> None:
+    """Do nothing: what a signal does beside asking a verb that waits for :attr:`Stop.asked`."""
 
 
 @final
@@ -112,8 +104,10 @@ class Stop:
         """The parent, asked early: one that ends meanwhile would be taken for another."""
         self.at_once = False
         """A second signal came, or the parent has ended."""
-        self.on_first: Callable[[], object] = lambda: None
-        """A further action of the first signal, such as cancelling the verb's work."""
+        self.on_first: Callable[[], object] = nothing
+        """A further action of the first signal.  It cancels the verb, if that sets no other."""
+        self.so_far: Callable[[], Result] = lambda: Result(self.interrupted_code, {})
+        """The result of a verb that was cancelled so."""
         self.hurry = trio.CancelScope()
         """Around all waiting that a second signal must end."""
         self.left_behind = False
@@ -165,8 +159,7 @@ def run_verb(main: VerbMain, *, as_json: bool) -> int:
             raise
         result = _failed(error)
         say(f"error: {error}")
-    if as_json:
-        emit({**result.summary, "exit": result.exit_code})
+    _print(result, as_json=as_json)
     if stop.left_behind:
         # The interpreter cannot end well while a thread runs.
         finish()
@@ -180,7 +173,7 @@ async def _received(main: VerbMain, interrupts: Interrupts, stop: Stop, as_json:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_watch_signals, received, stop, nursery)
             try:
-                result = await main(stop)
+                result = await _cancellable(main, stop)
                 if stop.not_closed is not None:
                     _tell_last(result, stop.not_closed, as_json=as_json)
             except BaseException as raised:  # noqa: ASYNC103  # _tell_last ends the process
@@ -193,11 +186,24 @@ async def _received(main: VerbMain, interrupts: Interrupts, stop: Stop, as_json:
     return result
 
 
+async def _cancellable(main: VerbMain, stop: Stop) -> Result:
+    with trio.CancelScope() as work:
+        stop.on_first = work.cancel
+        return await main(stop)
+    return stop.so_far()
+
+
+def _print(result: Result, *, as_json: bool) -> None:
+    if as_json:
+        emit({**result.summary, "exit": result.exit_code})
+    else:
+        show(*result.shown)
+
+
 def _tell_last(result: Result, error: EnvServeError, *, as_json: bool) -> NoReturn:
     """Say how the verb ended, and end the process without waiting for anything."""
     say(f"error: {error}")
-    if as_json:
-        emit({**result.summary, "exit": result.exit_code})
+    _print(result, as_json=as_json)
     finish()
     os._exit(result.exit_code)
 
@@ -226,35 +232,6 @@ def _failed(error: EnvServeError) -> Result:
         codes = {ConfigError: USAGE, ServerNotClosed: AT_ONCE}
         code = next((c for e, c in codes.items() if isinstance(error, e)), NOT_STARTED)
     return Result(code, {"error": {"type": type(error).__name__, "message": str(error)}})
-
-
-# -- output -------------------------------------------------------------------
-
-
-def say(text: str) -> None:
-    """A line for people, on standard error, without what a terminal would act on."""
-    with contextlib.suppress(OSError):  # nobody reads it any more: this is no failure
-        print(f"trio-envserve: {plain_text(text)}", file=sys.stderr, flush=True)
-
-
-def emit(record: dict[str, Any]) -> bool:
-    """Print an object as one line of standard output, flushed; see :func:`put`."""
-    return put(json.dumps(record, allow_nan=False))
-
-
-def put(text: str) -> bool:
-    """Print text on standard output, flushed.
-
-    Returns whether it may be read: False once, when the reader has gone.
-    """
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        # The reader has enough (`| head -1`).  Python would complain again when it
-        # flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return False
-    return True
 
 
 # -- the author of an environment -------------------------------------------------------

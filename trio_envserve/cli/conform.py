@@ -22,8 +22,8 @@ from ..lab.conformance.run import conform as judge
 from ..lab.conformance.workers import WORKER_CASES, Subject, WorkerOptions, conform_worker
 from ..options import argument, option
 from ..server.options import limits_by_name, pairs
-from .common import AT_ONCE, NOT_STARTED, OK, CommandError, Result, Stop, put, say
-from .render import Table, progress, show_tables
+from .common import AT_ONCE, NOT_STARTED, OK, CommandError, Result, Stop
+from .render import Table, progress, say, show
 from .verbs import Asked, verb
 
 
@@ -107,9 +107,9 @@ async def conform(asked: Conform, stop: Stop) -> Result:
     among = WORKER_CASES if worker is not None else CASES
     cases = select(asked.case, faults=not asked.no_faults, among=among)
     if asked.only_list:
-        if not as_json:
-            show_tables([_listed(cases)], put)
-        return Result(OK, {"cases": [describe(case) for case in cases]})
+        rows = [(case.name, case.section, case.guarantee) for case in cases]
+        table = Table(f"{len(cases)} cases", ("case", "section", "guarantee"), rows)
+        return Result(OK, {"cases": [describe(case) for case in cases]}, [table])
     run: _Run
     if worker is not None and asked.address is None:
         options = WorkerOptions(_subject(worker, asked), cases, asked.patience_s)
@@ -193,7 +193,7 @@ async def _judge(
     if report is None:
         report = Report(judged, tuple(fallen.values()), trio.current_time() - began_s)
     if not as_json and report.findings:
-        show_tables([_findings(report), _figures(report)], put)
+        show(_findings(report), _figures(report))
     for finding in report.findings:
         if finding.mark is Mark.FAILED:
             text = f"expected {finding.expected}; seen: {finding.seen}"
@@ -207,11 +207,6 @@ async def _judge(
 
 
 # -- for people ---------------------------------------------------------------
-
-
-def _listed(cases: Sequence[Case]) -> Table:
-    rows = [(case.name, case.section, case.guarantee) for case in cases]
-    return Table(f"{len(cases)} cases", ("case", "section", "guarantee"), rows)
 
 
 def _findings(report: Report) -> Table:

@@ -23,8 +23,8 @@ from ..server.curve import (
     read_client,
     read_clients,
 )
-from .common import OK, Result, Stop, put, say
-from .render import Table, show_tables
+from .common import OK, Result, Stop
+from .render import put, records_table, say
 from .verbs import Asked, verb
 
 ACTIONS: Final = ("new", "show", "revoke")
@@ -155,25 +155,15 @@ def _listed(texts: tuple[str, ...]) -> str:
 def _show(folder: Path) -> Result:
     server = KeyPair.of_secret(read_secret_file(folder / SERVER_FILE).get("secret", ""))
     clients, faults = read_clients(folder / CLIENTS)
-    rows = [
-        (
-            name, ", ".join(each.roles), ", ".join(each.namespaces) or "any", f"{each.share:g}",
-            each.public,
-        )
-        for name, each in clients.items()
-    ]  # fmt: skip
-    columns = "name", "roles", "namespaces", "share", "public key"
-    put(f"the server's public key is {server.public}")
-    show_tables([Table(f"{len(rows)} keys in {folder}", columns, rows, left=(0, 1, 2, 4))], put)
     _say_faults(faults)
-    listed = [
-        {
-            "name": name, "public": each.public, "roles": list(each.roles),
-            "namespaces": list(each.namespaces), "share": each.share, "hosts": list(each.hosts),
-        }
-        for name, each in clients.items()
-    ]  # fmt: skip
-    return Result(OK, {"server": server.public, "keys": listed, "faults": faults})
+    listed = [{"name": name, **dataclasses.asdict(each)} for name, each in clients.items()]
+    summary = {"server": server.public, "keys": listed, "faults": faults}
+    table = records_table(
+        f"{len(listed)} keys in {folder}", listed,
+        ("name", "roles", "namespaces", "hosts", "share", "public"),
+        left=["name", "roles", "namespaces", "hosts", "public"],
+    )  # fmt: skip
+    return Result(OK, summary, [f"the server's public key is {server.public}", table])
 
 
 def _say_faults(faults: Mapping[str, str]) -> None:

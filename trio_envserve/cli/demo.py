@@ -27,8 +27,8 @@ from ..lab.demo.judge import (
 from ..lab.demo.run import ROLLOUTS_LEAST, WORKERS_MOST, DemoOptions, Progress, run_demo
 from ..lab.processes import TRIO_ENVSERVE
 from ..options import option
-from .common import AT_ONCE, NOT_STARTED, OK, Result, Stop, put, say
-from .render import Table, progress, show_tables
+from .common import AT_ONCE, NOT_STARTED, OK, Result, Stop
+from .render import Table, progress, say, show
 from .verbs import Asked, verb
 
 _CODES = {
@@ -132,13 +132,13 @@ async def _run(options: DemoOptions, stop: Stop, *, as_json: bool, kept: Path | 
     if kept is not None:
         say(f"the logs are in {kept}")
     if not as_json:
-        show_tables(_tables(options, figures), put)
+        show(_table(options, figures))
     for problem in figures["problems"]:
         say(f"FAILED: {problem}")
     return Result(0 if figures["ok"] else AT_ONCE, figures)
 
 
-def _tables(options: DemoOptions, figures: dict[str, Any]) -> list[Table]:
+def _table(options: DemoOptions, figures: dict[str, Any]) -> Table:
     how = "passed" if figures["ok"] else "FAILED"
     rows = [
         (f"{name}: {text}", str(figures.get(name, 0))) for name, text in _ROWS
@@ -146,7 +146,7 @@ def _tables(options: DemoOptions, figures: dict[str, Any]) -> list[Table]:
     ]  # fmt: skip
     twice = sum(problem.startswith(("G1 ", "G2 ")) for problem in figures["problems"])
     rows.insert(4, ("second runs without consent, or before a proven death", str(twice)))
-    return [Table(f"demo {how} (seed {options.seed}), judged from its logs", (), rows)]
+    return Table(f"demo {how} (seed {options.seed}), judged from its logs", (), rows)
 
 
 async def _tell_events(told: Progress) -> None:

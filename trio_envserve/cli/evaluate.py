@@ -17,18 +17,22 @@ import json
 import math
 import os
 import subprocess
-from collections.abc import AsyncIterator, Iterator, Mapping
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 import cbor2
 import trio
 
 from ..client import Client, open_client
+from ..client.places import WAITS
 from ..core import values
 from ..core.errors import (
     ConfigError,
     EnvironmentBroken,
+    EnvServeError,
     KeyConflict,
     ServerNotClosed,
     ServerNotReady,
@@ -37,10 +41,27 @@ from ..core.errors import (
 from ..core.limits import MIB, ClientLimits
 from ..core.status import ClientCounters, ServerStats
 from ..envs.loading import check_spec, load
+from ..evals.files import (
+    Found,
+    NotWritten,
+    ResultsFile,
+    arrow,
+    is_table,
+    last_records,
+    line_of,
+    lines_of,
+    open_results,
+    records,
+    standard_output,
+    take_up,
+    write_table,
+)
 from ..evals.inputs import Slice, read_inputs
-from ..evals.records import run_digest
-from ..evals.run import Evaluation, Plan, RunKeys, check_name
-from ..evals.tally import Tally, retries
+from ..evals.plain import headline, plain_line
+from ..evals.records import Name, RolloutResult, digest, run_digest, usage_words
+from ..evals.run import Evaluation, Plan, RunKeys, check, check_name, is_told
+from ..evals.statistics import bar, histogram, sparkline
+from ..evals.tally import PERCENTILES, Tally, retries
 from ..host.interpreters import find_interpreter, own_folders
 from ..logs import set_title
 from ..models.endpoints import read_endpoints
@@ -62,18 +83,30 @@ from .common import (
     Result,
     Stop,
     authors_traceback,
-    put,
-    say,
     with_traceback,
 )
-from .live import shown
 from .options import WithEndpoints, curve_option, level_option
-from .output import Output
-from .render import show_tables
-from .results import summary_tables
+from .render import (
+    PLAIN_EVERY_S,
+    Table,
+    calls_words,
+    number_of,
+    rich_tables,
+    say,
+    tokens_words,
+)
 from .verbs import options_of_verb, server_options, verb
 
 DEFAULT_N = 100
+DRAWN_EVERY_S = 0.25
+ASKED_EVERY_S = 1.0
+WORKERS = 16
+"""Most workers that have a bar of their own."""
+
+_WIDTH = 30
+_MESSAGE = 70
+_NAME = 40
+_WORKER = 12
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -267,30 +300,20 @@ async def evaluate(asked: Eval, stop: Stop) -> Result:
         own["worker_logging"] = dataclasses.asdict(asked.logs)
     check_model(asked.model, asked.address, asked.endpoints)
     asked.start_logging("eval" if asked.address else "server")
-    result = await evaluation(asked, own, stop)
-    if not asked.as_json:
-        title = f"{result.summary['environment']}, model {asked.model_name or asked.model}"
-        show_tables(summary_tables(result.summary, title), put)
-    return result
-
-
-async def evaluation(options: Eval, own: dict[str, Any], stop: Stop) -> Result:
-    """Run an evaluation, and return its summary and exit code."""
-    set_title(f"trio-envserve eval of {options.environment}")
-    state = _State(options)
-    with trio.CancelScope() as work:
-        stop.on_first = work.cancel
-        async with Output.opened(
-            options.file, run=options.run(), must_exist=bool(options.resume)
-        ) as state.output:
-            try:
-                await _with_server(options, own, stop, state)
-            except* ServerNotClosed as problem:
-                # It has closed as far as it can, and the results are here.
-                stop.not_closed = next(_leaves(problem))
-            if not stop.asked.is_set():
-                await state.output.finish()
-    return _result(options, stop, state)
+    set_title(f"trio-envserve eval of {asked.environment}")
+    state = _State(asked)
+    stop.so_far = lambda: _result(asked, stop, state)
+    async with Output.opened(
+        asked.file, run=asked.run(), must_exist=bool(asked.resume)
+    ) as state.output:
+        try:
+            await _with_server(asked, own, stop, state)
+        except* ServerNotClosed as problem:
+            # It has closed as far as it can, and the results are here.
+            stop.not_closed = next(_leaves(problem))
+        if not stop.asked.is_set():
+            await state.output.finish()
+    return _result(asked, stop, state)
 
 
 @dataclasses.dataclass
@@ -298,7 +321,7 @@ class _State:
     """The results of an evaluation at its end, however it ends."""
 
     options: Eval
-    output: Output = dataclasses.field(default_factory=Output)
+    output: Output = dataclasses.field(default_factory=lambda: Output())
     evaluation: Evaluation | None = None
     asked: int = 0
     resumed: int = 0
@@ -362,13 +385,15 @@ def _result(options: Eval, stop: Stop, state: _State) -> Result:
         "run_name": options.run_name or None,
     }
     _say_what_stands_out(options, stop, state, evaluation, summary)
+    code = ROLLOUT_ERRORS if tally.errors else OK
     if stop.asked.is_set():
-        return Result(stop.interrupted_code, summary)
-    if stop.not_closed is not None:
-        return Result(AT_ONCE, summary)
-    if problem is not None:
-        return Result(UNWRITTEN, summary)
-    return Result(ROLLOUT_ERRORS if tally.errors else OK, summary)
+        code = stop.interrupted_code
+    elif stop.not_closed is not None:
+        code = AT_ONCE
+    elif problem is not None:
+        code = UNWRITTEN
+    title = f"{summary['environment']}, model {options.model_name or options.model}"
+    return Result(code, summary, summary_tables(summary, title))
 
 
 def _say_what_stands_out(
@@ -682,3 +707,391 @@ def inputs_under(
         text = f"{environment}: {answer['error']}\n{answer['traceback']}"
         raise CommandError(text, NOT_STARTED)
     raise ConfigError(f"{answer['error']} (--inputs FILE)")
+
+
+# -- its file --------------------------------------------------------------------------
+
+
+@final
+class Output:
+    """The file of results, if there is one, and what it has already."""
+
+    def __init__(self) -> None:
+        self.file: ResultsFile | None = None
+        self.run = ""
+        """The digest of what this evaluation asks."""
+        self.problem: NotWritten | None = None
+        """Error by which the file could not be finished."""
+        self.lines = ""
+        """The file of lines that becomes a table at the end, until it does."""
+        self._path = ""
+        self._found = Found([], set(), {})
+
+    @classmethod
+    @asynccontextmanager
+    async def opened(
+        cls, path: str, *, run: Mapping[str, Any], must_exist: bool = False
+    ) -> AsyncIterator[Output]:
+        """Open a file, and read what it has.  Raises ConfigError if that is not of this
+        evaluation."""
+        output = cls()
+        output.run = run_digest(**run)
+        output._path = path
+        try:
+            if path:
+                await trio.to_thread.run_sync(output._open, must_exist)
+            yield output
+        finally:
+            try:
+                if output.file is not None:
+                    output.file.close()
+            except NotWritten as problem:
+                output.problem = problem
+
+    def _open(self, must_exist: bool) -> None:
+        path = self._path
+        if path == "-":
+            self.file = standard_output()
+            return
+        if is_table(path):
+            arrow()
+            self.lines = lines_of(path)
+            if os.path.exists(path) and not os.path.exists(self.lines):
+                _to_lines(path, self.lines)
+            must_exist = must_exist and os.path.exists(path)
+        self.file = open_results(self.lines or path, must_exist=must_exist)
+        self._found = take_up(self.file, check)
+        for run, environment, model in self._found.runs:
+            if run != self.run:
+                raise ConfigError(
+                    f"{path} exists, with results of another evaluation ({environment or '?'}, "
+                    f"model {model or '?'}, or another argument or option); move it away or "
+                    "name another file"
+                )
+
+    @property
+    def kept(self) -> str:
+        """The file that has the results so far; empty without one."""
+        return self.lines or ("" if self._path == "-" or self.file is None else self._path)
+
+    def told(self) -> Counter[Name]:
+        """Number of times that the file was told an outcome of each rollout."""
+        return Counter(one.name for one in self._found.results if is_told(one))
+
+    def missing(
+        self, plan: Plan, tally: Tally, *, retry_errors: bool, ask_again: bool = False
+    ) -> list[Name]:
+        """The rollouts that are still to be asked for; what is there is counted.
+        ``ask_again``: also those of which the server did not say what became, since it knows.
+        Raises ConfigError if the file has results of other inputs."""
+        for index in range(plan.first, plan.first + len(plan.inputs)):
+            known = self._found.inputs.get(index)
+            if known is not None and known != digest(plan.input((index, 0))):
+                raise ConfigError(
+                    f"{self._path} exists, with another input number {index}; move it away or "
+                    "name another file"
+                )
+        counted = {one.name: one for one in self._found.results}
+        names = [
+            name for name in plan.names() if _to_run(counted.get(name), retry_errors, ask_again)
+        ]
+        if plan.grouped:
+            indexes = {index for index, _ in names}
+            names = [name for name in plan.names() if name[0] in indexes]
+        again = set(names)
+        for name in plan.names():
+            if name not in again:
+                tally.add(counted[name])
+        return names
+
+    async def finish(self) -> None:
+        """Make the table, if there is to be one."""
+        if not self.lines or self.problem:
+            return
+        try:
+            await trio.to_thread.run_sync(_to_table, self.lines, self._path)
+        except NotWritten as problem:
+            self.problem = problem
+        else:
+            self.lines = ""
+
+
+def _to_run(found: RolloutResult | None, retry_errors: bool, ask_again: bool) -> bool:
+    if found is None or found.did_not_run or (ask_again and not is_told(found)):
+        return True
+    return retry_errors and found.failure is not None
+
+
+def _to_table(lines: str, path: str) -> None:
+    if os.path.getsize(lines):
+        write_table(path, last_records(lines, check), check)
+    os.unlink(lines)
+
+
+def _to_lines(path: str, lines: str) -> None:
+    beside = f"{lines}.new"
+    with open(beside, "wb") as file:
+        file.writelines(line_of(record) for _, record, _ in records(path, check))
+    os.replace(beside, lines)
+
+
+# -- its progress ----------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Seen:
+    """The server's last status."""
+
+    before: Mapping[str, float]
+    """The totals of its model calls when the evaluation began."""
+    running: dict[str, int] = dataclasses.field(default_factory=dict)
+    """The number of rollouts on each worker; empty while nothing is known."""
+    usage: dict[str, float] = dataclasses.field(default_factory=dict)
+    """The totals of its model calls since then."""
+    waits: str = ""
+    """Text on the thing for which the oldest waiting rollout waits."""
+
+    def take(self, stats: ServerStats) -> None:
+        """Take what it says now."""
+        self.running = {each.worker: each.pending for each in stats.per_worker}
+        usage = stats.model_usage
+        # A server that was started anew counts anew.
+        self.usage = {n: max(count - self.before.get(n, 0), 0) for n, count in usage.items()}
+
+
+@asynccontextmanager
+async def shown(
+    evaluation: Evaluation, client: Client, title: str, before: ServerStats
+) -> AsyncIterator[None]:
+    """Show how far an evaluation is until the block ends, on standard error: tables on a
+    terminal, a line now and then everywhere else."""
+    seen = Seen(before.model_usage)
+    is_terminal = sys.stderr.isatty()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_keep_asking, client, seen)
+        if is_terminal:
+            nursery.start_soon(_keep_drawing, evaluation, seen, title)
+        else:
+            nursery.start_soon(_keep_saying, evaluation, seen)
+        try:
+            yield
+        finally:
+            nursery.cancel_scope.cancel()
+    if not is_terminal:
+        print(progress_line(evaluation), file=sys.stderr, flush=True)
+
+
+async def _keep_saying(evaluation: Evaluation, seen: Seen) -> None:
+    while True:
+        await trio.sleep(PLAIN_EVERY_S)
+        print(progress_line(evaluation, seen.waits), file=sys.stderr, flush=True)
+
+
+async def _keep_drawing(evaluation: Evaluation, seen: Seen, title: str) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
+        while True:
+            live.update(rich_tables(progress_tables(evaluation, seen, title)), refresh=True)
+            await trio.sleep(DRAWN_EVERY_S)
+
+
+async def _keep_asking(client: Client, seen: Seen) -> None:
+    while True:
+        try:
+            seen.take(await client.stats(ASKED_EVERY_S))
+            seen.waits = await _waits(client)
+        except EnvServeError:
+            seen.running, seen.waits = {}, ""  # it does not answer
+        await trio.sleep(ASKED_EVERY_S)
+
+
+async def _waits(client: Client) -> str:
+    """Text on the thing for which the oldest waiting rollout waits; empty if none is known."""
+    try:
+        page = await client.list_running(timeout_s=ASKED_EVERY_S)
+    except EnvServeError:
+        return ""  # the server does not answer
+    return next((f"{row.note[WAITS]}" for row in page.running if row.note.get(WAITS)), "")
+
+
+def progress_line(evaluation: Evaluation, waits: str = "") -> str:
+    """How far it is, and what its oldest rollout waits for, on one line."""
+    progress, tally = evaluation.progress, evaluation.tally
+    mean = tally.reward_sum / tally.reward_count if tally.reward_count else None
+    reward = "" if mean is None else f", mean reward {mean:.4g}"
+    left = "" if progress.ended_s or not progress.left_s else f", {clock(progress.left_s)} left"
+    return (
+        f"eval: {progress.done}/{progress.total} done, {tally.errors} errors{reward}, "
+        f"{progress.rate:.1f}/s, {progress.seconds:.1f} s{left}"
+        f"{plain_line(f'; waits {waits}') if waits else ''}"
+    )
+
+
+def progress_tables(evaluation: Evaluation, seen: Seen, title: str) -> list[Table]:
+    """How far it is, for people."""
+    progress, tally = evaluation.progress, evaluation.tally
+    left = "…" if progress.left_s is None else clock(progress.left_s)
+    done = bar(progress.done, max(progress.total, 1), _WIDTH).ljust(_WIDTH)
+    rows = [
+        ("rollouts", f"{done} {progress.done} of {progress.total}"),
+        ("rate", f"{progress.rate:.1f}/s, {left} left"),
+        ("reward", _rewards(evaluation)),
+    ]
+    if seen.usage.get("calls") or seen.usage.get("failed"):
+        rows.append(("model calls", calls_words(seen.usage)))
+    if seen.usage.get("prompt_tokens") or seen.usage.get("completion_tokens"):
+        rows.append(("tokens", tokens_words(seen.usage, progress.seconds)))
+    if seen.waits:
+        rows.append(("waits", seen.waits))
+    if tally.errors:
+        faults = ", ".join(f"{fault} {n}" for fault, n in tally.by_fault.most_common() if n)
+        rows.append(("errors", f"{tally.errors}: {faults}"))
+    most = max(1, *tally.by_worker.values(), 1)
+    workers = [
+        (name, bar(finished, most, _WIDTH).ljust(_WIDTH), str(finished), runs)
+        for name, finished, runs in _by_worker(evaluation, seen.running)
+    ]
+    return [
+        Table(title, (), rows, left=(0, 1)),
+        Table("workers", ("worker", "done", "", "running"), workers, left=(0, 1)),
+    ]
+
+
+def _rewards(evaluation: Evaluation) -> str:
+    tally = evaluation.tally
+    if not tally.reward_count:
+        return "none yet"
+    shape = sparkline([each.number for each in histogram(tally.rewards()[-2000:])])
+    return f"mean {tally.reward_sum / tally.reward_count:.4g} of {tally.reward_count}  {shape}"
+
+
+def _by_worker(evaluation: Evaluation, running: dict[str, int]) -> list[tuple[str, int, str]]:
+    """A row for each worker: its name, what it has done, what it runs."""
+    done = evaluation.tally.by_worker
+    names = sorted({name for name in (*done, *running) if name})
+    # Those that live first: each death brings a new name.
+    names = sorted(names, key=lambda name: name not in running)[:WORKERS]
+    return [
+        (plain_line(n, _NAME), done[n], str(running[n]) if n in running else "-") for n in names
+    ]
+
+
+def clock(seconds: float) -> str:
+    """Seconds for people: ``1:05`` or ``2:00:07``."""
+    whole = int(min(seconds, 359_999))
+    hours, minutes = whole // 3600, whole // 60 % 60
+    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
+
+
+# -- its summary -----------------------------------------------------------------------
+
+
+def summary_tables(summary: Mapping[str, Any], title: str) -> list[Table]:
+    """The figures as tables."""
+    tables = [
+        Table(title, (), _figures(summary)),
+        *_histograms(summary),
+        _latencies(summary),
+    ]
+    if summary["errors_by"]:
+        errors = [
+            (e["class"], e["code"], e["verdict"], e["fault"], str(e["count"]))
+            for e in summary["errors_by"]
+        ]
+        columns = ("class", "code", "what is known", "fault", "count")
+        tables.append(Table("errors", columns, errors, left=(0, 1, 2, 3)))
+        tables.append(_rollouts("failed rollouts", summary["failed"]))
+    if summary["slowest"]:
+        tables.append(_rollouts("slowest rollouts", summary["slowest"]))
+    return tables
+
+
+def _figures(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    reward, retries = summary["reward"], summary["retries"]
+    rows = [
+        ("results", str(summary["results"])),
+        ("errors", _errors(summary)),
+        ("mean reward", number_of(summary["mean_reward"])),
+    ]
+    if summary["left_out_of_gradient"]:
+        rows.insert(2, ("left out of the gradient", str(summary["left_out_of_gradient"])))
+    if reward["std_error"] is not None:
+        percent = f"{reward['confidence']:.0%} interval"
+        rows += [
+            (f"standard error, over {reward['inputs']} inputs", number_of(reward["std_error"])),
+            (percent, f"{number_of(reward['low'])} to {number_of(reward['high'])}"),
+        ]
+    if len(reward["pass_at"]) > 1:
+        for k, each in reward["pass_at"].items():
+            rows.append((f"pass@{k}, over {each['inputs']} inputs", number_of(each["mean"])))
+    left_out = {name: n for name, n in summary["rewards_left_out"].items() if name != "types" and n}
+    if left_out:
+        words = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in left_out.items())
+        rows.append(("rewards left out", words))
+    rows += [(usage_words(name), f"{n:,}") for name, n in summary["usage"].items() if n]
+    if summary.get("resumed"):
+        rows.append(("results that were there before", str(summary["resumed"])))
+    rows += [
+        ("seconds", f"{summary['seconds']:.2f}"),
+        ("rollouts per second", f"{summary['rate']:.1f}"),
+    ]
+    again = {
+        "retransmitted": "retransmitted", "reissued": "issued again after a lost server",
+        "rerun": "executed more than once, by consent",
+    }  # fmt: skip
+    rows += [(words, str(retries[name])) for name, words in again.items() if retries[name]]
+    return [(plain_line(name, _NAME), value) for name, value in rows]
+
+
+def _errors(summary: Mapping[str, Any]) -> str:
+    faults = ", ".join(f"{n} {fault}" for fault, n in summary["errors_by_fault"].items() if n)
+    return f"{summary['errors']} ({faults})" if faults else str(summary["errors"])
+
+
+def _histograms(summary: Mapping[str, Any]) -> list[Table]:
+    reward = summary["reward"]["histogram"]
+    named = [("rewards", reward)] if reward else []
+    named += [(name, each["histogram"]) for name, each in summary["metrics"].items()]
+    return [
+        Table(plain_line(name, _NAME), (), _bars(bins), left=(0, 1)) for name, bins in named if bins
+    ]  # fmt: skip
+
+
+def _bars(bins: Sequence[Mapping[str, float]]) -> list[tuple[str, ...]]:
+    most = max(each["number"] for each in bins)
+    rows: list[tuple[str, ...]] = []
+    for each in bins:
+        low, high = each["low"], each["high"]
+        label = f"{low:.4g}" if low == high else f"{low:.4g} … {high:.4g}"
+        line = bar(each["number"], most, _WIDTH).ljust(_WIDTH)
+        rows.append((label, line, f"{each['number']:.0f}"))
+    return rows
+
+
+def _latencies(summary: Mapping[str, Any]) -> Table:
+    names = tuple(f"p{p}" for p in PERCENTILES)
+    rows = [
+        (what, *(number_of(summary[key][name]) for name in names))
+        for what, key in (("caller's wait", "took_s"), ("execution", "duration_s"))
+    ]
+    return Table("latency in seconds", ("", *names), rows)
+
+
+def _rollouts(title: str, rollouts: Sequence[Mapping[str, Any]]) -> Table:
+    columns: tuple[str, ...] = ("input", "repeat", "seconds", "worker")
+    rows = [_which(one) for one in rollouts]
+    if any(row[-1] for row in rows):
+        return Table(title, (*columns, "error"), rows, left=(0, 3, 4))
+    return Table(title, columns, [row[:-1] for row in rows], left=(0, 3))
+
+
+def _which(one: Mapping[str, Any]) -> tuple[str, ...]:
+    error = one["error"]
+    what = ""
+    if error is not None:
+        what = f"{short_type(error['type']) or error['class']}: {error['message']}"
+    message = plain_line(headline(what), _MESSAGE)
+    worker = plain_line(one["worker"], _WORKER)
+    return str(one["index"]), str(one["repeat"]), number_of(one["duration_s"]), worker, message

@@ -1,22 +1,36 @@
 """The verb ``fuzz``: thousands of simulated runs, and a shrunk one that fails; or every order of
-a small system (:mod:`.fuzz_exhaustive`).
+a small system.
 
+Theory of operation
+-------------------
 The protocol that ships, a mutant of it and a protocol of somebody's own are targets of
 :mod:`trio_envserve.retrylab`, which runs them; here are the options, the progress, and the
-output (:mod:`.fuzz_report`).
+output.
+
+Every order of ours is a configuration of :mod:`trio_envserve.lab.exploration`, searched in this
+process; a system of somebody's own is searched in a process of its own, for its code is not ours.
+Either way there are lines of progress, then the shortest way to a violation if there is one, and
+the figures.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import trio
 
 from ..core.errors import ConfigError
+from ..core.work import WorkInput, WorkState
+from ..lab.exploration.configurations import Configuration, configuration, showing
+from ..lab.exploration.search import Search
 from ..lab.mutants import MUTANTS, NOT_BY_CHANCE, find
+from ..lab.simulation.coverage import name_of
 from ..lab.simulation.plan import is_harsh
 from ..lab.simulation.target import SPEC, Tally, describe, origin
 from ..options import option
@@ -24,12 +38,12 @@ from ..retrylab import campaign
 from ..retrylab.campaign import Campaign, Found, ProcessDied, cores
 from ..retrylab.jobs import JobError
 from ..retrylab.target import MOST_HUNTED, BaseTally, Catch
-from . import fuzz_exhaustive
-from .common import OK, USAGE, CommandError, Result, Stop, put, say
-from .fuzz_exhaustive import FAILED
-from .fuzz_report import any_tables, catches_table, count, progress_of, run_tables
-from .render import show_tables
+from .common import OK, USAGE, CommandError, Result, Stop
+from .render import Table, progress, put, say
 from .verbs import Asked, verb
+
+FAILED = 1
+"""Exit code when a guarantee broke; of mutants, when one was not caught."""
 
 DEFAULT_S = 30.0
 
@@ -192,17 +206,19 @@ async def fuzz(asked: Fuzz, stop: Stop) -> Result:
     """
     asked.check()
     made_by = origin()
-    with trio.CancelScope() as working:
-        stop.on_first = working.cancel
-        try:
-            result = await _chosen(asked, made_by, stop)
-        except* ProcessDied as died:
-            raise CommandError(f"{_first(died)}; its last output is above", FAILED) from None
-        except* JobError as error:
-            raise CommandError(str(_first(error)), USAGE) from None
-        return Result(result.exit_code, {**result.summary, **made_by})
-    say("interrupted")  # before there was any result
-    return Result(stop.interrupted_code, {"interrupted": True, **made_by})
+
+    def interrupted() -> Result:
+        say("interrupted")  # before there was any result
+        return Result(stop.interrupted_code, {"interrupted": True, **made_by})
+
+    stop.so_far = interrupted
+    try:
+        result = await _chosen(asked, made_by, stop)
+    except* ProcessDied as died:
+        raise CommandError(f"{_first(died)}; its last output is above", FAILED) from None
+    except* JobError as error:
+        raise CommandError(str(_first(error)), USAGE) from None
+    return Result(result.exit_code, {**result.summary, **made_by}, result.shown)
 
 
 def _first(group: BaseExceptionGroup) -> BaseException:
@@ -215,12 +231,10 @@ def _first(group: BaseExceptionGroup) -> BaseException:
 
 async def _chosen(options: Fuzz, made_by: dict[str, Any], stop: Stop) -> Result:
     if options.exhaustive:
-        search, as_json = fuzz_exhaustive, options.as_json
         if options.protocol:
             save = str(options.save) if options.save else None
-            return await search.protocol(options.protocol, stop, as_json=as_json, save=save)
-        configuration = search.chosen(options.config, options.mutant)
-        return await search.own(configuration, options.mutant, stop, as_json=as_json)
+            return await _every_order_of(options.protocol, stop, save)
+        return await _every_order(chosen(options.config, options.mutant), options.mutant, stop)
     if options.mutant == "all":
         return await _mutants(options, stop)
     if options.saved is not None:
@@ -259,12 +273,9 @@ async def _many(options: Fuzz, made_by: dict[str, Any], stop: Stop) -> Result:
     if options.mutant:
         caught = "caught" if broke else "NOT CAUGHT"
         say(f"{options.mutant}: {caught} after {count(tally.runs, 'run')}")
-    elif not options.as_json:
-        if isinstance(tally, Tally):
-            show_tables(run_tables(tally, figures), put)
-        else:
-            show_tables(any_tables(tally, figures), put)
-    return Result(options.failed(broke=broke), figures)
+        return Result(options.failed(broke=broke), figures)
+    tables = run_tables(tally, figures) if isinstance(tally, Tally) else any_tables(tally, figures)
+    return Result(options.failed(broke=broke), figures, tables)
 
 
 class _Searched(NamedTuple):
@@ -373,12 +384,11 @@ def _told(
     }  # fmt: skip
     if options.trace:
         figures["log"] = ran["log"]
-    if not options.as_json:
-        put(
-            f"{ran['whole']}: {ran['events']} events in {ran['virtual_s']:.1f} simulated s, "
-            f"{count(len(ran['violations']), 'violation')}, trace {ran['digest']}"
-        )
-    return Result(options.failed(broke=bool(ran["violations"])), figures)
+    line = (
+        f"{ran['whole']}: {ran['events']} events in {ran['virtual_s']:.1f} simulated s, "
+        f"{count(len(ran['violations']), 'violation')}, trace {ran['digest']}"
+    )
+    return Result(options.failed(broke=bool(ran["violations"])), figures, [line])
 
 
 # -- mutants ------------------------------------------------------------------
@@ -419,7 +429,198 @@ async def _mutants(options: Fuzz, stop: Stop) -> Result:
     if hunting.cancelled_caught:
         say(f"interrupted after {count(len(catches), 'mutant')}")
         return Result(stop.interrupted_code, {**summary, "interrupted": True})
-    if not options.as_json:
-        show_tables([catches_table(catches)], put)
     ok = len(catches) == len(names) and all(catch.caught and catch.clean for catch in catches)
-    return Result(0 if ok else FAILED, summary)
+    return Result(0 if ok else FAILED, summary, [catches_table(catches)])
+
+
+# -- every order --------------------------------------------------------------
+
+
+_ROWS = {
+    "asked": "requests; Bounds(seed=...) of the system draws others",
+    "states": "distinct states; names and what else makes no difference count once",
+    "transitions": "transitions from one state to another",
+    "depth": "transitions from the first state to the farthest ones",
+    "exhausted": "whether every state was visited",
+    "peak_mib": "most memory used, in MiB",
+    "seconds": "seconds",
+}
+
+
+def _search_progress(figures: Callable[[], Mapping[str, Any]]) -> AbstractAsyncContextManager[None]:
+    """While the block lasts: how far the search is.  Nobody knows how much is left."""
+    text = "{states:,} states, {transitions:,} transitions, {depth} deep"
+    return progress(lambda: text.format(**figures()), lambda: 0.0)
+
+
+def chosen(name: str, mutant: str) -> Configuration:
+    """The configuration of this name; without one ``small``, or the smallest that shows the
+    mutant.  ConfigError if there is none."""
+    try:
+        if mutant:
+            find(mutant)
+        if name or not mutant:
+            return configuration(name or "small")
+    except KeyError as error:
+        raise ConfigError(error.args[0]) from None
+    shown_in = showing(mutant)
+    if not shown_in:
+        text = f"no configuration is known to show {mutant}: choose one with --config"
+        raise ConfigError(text)
+    return shown_in[0]
+
+
+async def _every_order(configuration: Configuration, mutant: str, stop: Stop) -> Result:
+    """Search a configuration of the code that ships, with a mutant or without."""
+    name = configuration.name
+    say(f"{name}: every order; {configuration.describe()}" + f"; mutant {mutant}" * bool(mutant))
+    path = list[str]()
+    with find(mutant).applied() if mutant else contextlib.nullcontext():
+        search = Search(configuration)
+        with trio.CancelScope() as searching:
+            stop.on_first = searching.cancel
+            async with _search_progress(search.record):
+                for _ in search.run():
+                    await trio.lowlevel.checkpoint()
+        path = search.tell()
+    record = {**search.record(), "mutant": mutant, "failures": []}
+    if searching.cancelled_caught and not path:
+        return _unfinished(name, record, stop)
+    if path:
+        record["failures"] = [{"guarantees": record["violated"], "path": path}]
+    if mutant:
+        caught = f"caught by {', '.join(record['violated'])}" if path else "NOT CAUGHT"
+        say(f"{mutant}: {caught}, after {record['states']:,} states")
+    pairs = pairs_table(record["pairs"], "in how many states")
+    shown = [*_found(name, record, "\n".join(path)), pairs]
+    return Result(FAILED if bool(path) != bool(mutant) else 0, record, shown)
+
+
+async def _every_order_of(spec: str, stop: Stop, save: str | None) -> Result:
+    """Search a system of somebody's own, within its bounds."""
+    say(f"{spec}: every order")
+    record: dict[str, Any] = {"protocol": spec, "failures": []}
+    record |= {"states": 0, "transitions": 0, "depth": 0, "exhausted": False}
+    failure = None
+
+    def explored(result: dict[str, Any]) -> None:
+        record.update(result.get("explored", {}))
+
+    with trio.CancelScope() as searching:
+        stop.on_first = searching.cancel
+        async with _search_progress(lambda: record):
+            failure = (await campaign.ask("explore", spec, explored, save=save))["failure"]
+    if searching.cancelled_caught:
+        return _unfinished(spec, record, stop)
+    text = failure.pop("text") if failure else ""
+    record["failures"] = [failure] if failure else []
+    return Result(FAILED if failure else 0, record, _found(spec, record, text))
+
+
+def _unfinished(name: str, record: dict[str, Any], stop: Stop) -> Result:
+    say("interrupted; not every state was visited")
+    shown = _found(name, record, "")
+    return Result(stop.interrupted_code, {**record, "interrupted": True}, shown)
+
+
+def _found(name: str, record: Mapping[str, Any], failure: str) -> list[Table | str]:
+    """The result of a search for people."""
+    rows = [(text, str(record[key])) for key, text in _ROWS.items() if key in record]
+    how = "found a violation" if failure else "passed" if record.get("exhausted") else "stopped"
+    return [*filter(None, [failure]), Table(f"every order {how} ({name})", (), rows)]
+
+
+# -- for people ---------------------------------------------------------------
+
+
+def count(number: int, what: str) -> str:
+    """``1 run``, ``2 runs``, ``2 processes``."""
+    return f"{number:,} {what}" + ("es" if what.endswith("s") else "s") * (number != 1)
+
+
+def progress_of(
+    tally: BaseTally[Any], *, runs: int | None, seconds: float | None
+) -> AbstractAsyncContextManager[None]:
+    """While the block lasts: how far the runs are."""
+    began_s = trio.current_time()
+
+    def line() -> str:
+        took_s = trio.current_time() - began_s
+        return (
+            f"{count(tally.runs, 'run')}, {tally.runs / max(took_s, 0.1):.0f} a second, "
+            f"{tally.virtual_s / 3600:.2f} simulated hours, {count(tally.violating, 'failure')}"
+        )
+
+    def part() -> float:
+        if seconds is not None:
+            return (trio.current_time() - began_s) / seconds
+        return tally.runs / runs if runs else 0.0
+
+    return progress(line, part)
+
+
+def run_tables(tally: Tally, figures: dict[str, Any]) -> list[Table]:
+    """The figures of many runs."""
+    rows = [
+        ("of the runs harsh", f"{tally.harsh:,}"),
+        ("executions", f"{tally.executions:,}"),
+    ]
+    return [*any_tables(tally, figures, rows), pairs_table(tally.every_pair())]
+
+
+def any_tables(
+    tally: BaseTally[Any], figures: dict[str, Any], more: Sequence[tuple[str, str]] = ()
+) -> list[Table]:
+    """The totals of many runs of any protocol."""
+    average, least = figures["average"], figures["least"]
+    rows = [
+        ("runs", f"{tally.runs:,}"),
+        ("runs in which a guarantee broke", f"{tally.violating:,}"),
+        ("seconds", f"{figures['seconds']:.1f}"),
+        ("runs a minute", f"{figures['runs_per_minute']:,.0f}"),
+        ("simulated hours", f"{figures['simulated_hours']:.2f}"),
+        ("events", f"{tally.events:,}"),
+        *more,
+        *(
+            (f"{name} of a run: average, least", f"{average[name]:.1f}, {least.get(name, 0)}")
+            for name in tally.SIZES
+        ),
+    ]
+    how = "FAILED" if tally.violating else "passed"
+    faults = [(name, f"{times:,}") for name, times in figures["faults"].items()]
+    return [
+        Table(f"fuzz {how} (seeds from {figures['seed']})", (), rows),
+        Table("how often each fault struck", (), faults),
+    ]
+
+
+def pairs_table(times: Mapping[str, int], how: str = "how often") -> Table:
+    """The table of how often each input came to a work in each state: inputs down, states across;
+    ``-`` is what cannot occur."""
+
+    def shown(pair: str) -> str:
+        return f"{times[pair]:,}" if pair in times else "-"
+
+    rows = [
+        (each.value, *(shown(name_of((state, each))) for state in WorkState)) for each in WorkInput
+    ]
+    title = f"{how} each input came to a work in each state"
+    return Table(title, ("input", *(state.value for state in WorkState)), rows)
+
+
+def catches_table(catches: Sequence[Catch]) -> Table:
+    """How each mutant was caught."""
+    rows = [
+        (
+            catch.name,
+            catch.guarantee or "NOT CAUGHT",
+            str(catch.runs),
+            f"{catch.seconds:.1f}",
+            "" if catch.seed is None else str(catch.seed),
+            "clean" if catch.clean else "FAILS TOO",
+        )
+        for catch in catches
+    ]
+    caught = sum(catch.caught for catch in catches)
+    title = f"{caught} of {count(len(catches), 'mutant')} caught"
+    return Table(title, ("mutant", "by", "runs", "seconds", "seed", "without it"), rows)

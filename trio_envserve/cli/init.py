@@ -14,7 +14,7 @@ import trio
 
 from ..core.errors import ConfigError
 from ..options import argument
-from .common import OK, Result, Stop, put
+from .common import OK, Result, Stop
 from .verbs import Asked, verb
 
 _ENVIRONMENT = '''\
@@ -117,14 +117,13 @@ async def init(asked: Init, stop: Stop) -> Result:
     }
     _write(files)
     spec = f"{name}.py:{cls}"
-    if not asked.as_json:
-        put(
-            f"wrote {' and '.join(files)}. Try:\n"
-            f"  trio-envserve eval {spec} -n 20 --model oracle\n"
-            f"  trio-envserve validate {spec}\n"
-            "  python -m pytest"
-        )
-    return Result(OK, {"files": list(files), "environment": spec})
+    text = (
+        f"wrote {' and '.join(files)}. Try:\n"
+        f"  trio-envserve eval {spec} -n 20 --model oracle\n"
+        f"  trio-envserve validate {spec}\n"
+        "  python -m pytest"
+    )
+    return Result(OK, {"files": list(files), "environment": spec}, [text])
 
 
 def _named(template: str, name: str, cls: str) -> str:

@@ -19,20 +19,17 @@ from typing import Any
 import trio
 
 from ..core.worker_range import WorkerRange
-from ..host.allocator import keep_freed_memory
 from ..host.collector import collect_seldom
 from ..host.joined import JoinedHost
 from ..host.opening import open_host
-from ..host.orphans import is_first, reap_orphans
-from ..host.processes import STARTED
 from ..logs import set_title
 from ..net.keypairs import ClientCurve
 from ..options import argument, option
 from ..server.options import check_slots, pairs
-from .common import AT_ONCE, NOT_STARTED, OK, SERVICE, Result, Stop, emit, put, say
-from .notify import SAY_EVERY_S, Manager, Seen, keep_told
+from .common import AT_ONCE, NOT_STARTED, OK, SERVICE, Result, Stop
 from .options import Logged, curve_option
-from .parent import stop_with_parent
+from .render import emit, put, say
+from .service import SAY_EVERY_S, Seen, Service, open_service
 from .verbs import server_options, verb
 
 SAY_FIRST_S = 0.5
@@ -107,36 +104,29 @@ async def join(asked: Join, stop: Stop) -> Result:
         "curve": None if asked.curve is None else ClientCurve.from_file(asked.curve),
     }  # fmt: skip
     asked.start_logging("host")
-    keep_freed_memory()
     return await _join(asked, options, stop)
 
 
 async def _join(asked: Join, opened: dict[str, Any], stop: Stop) -> Result:
     began_s = trio.current_time()
-    manager = Manager.of(os.environ)
     drained = False
-    async with open_host(**opened) as host:
+    async with (
+        open_service(stop, exit_with_parent=asked.exit_with_parent) as (service, _),
+        open_host(**opened) as host,
+    ):
         stop.kill = host.kill
         set_title(f"trio-envserve host {host.name} of {host.address}")
-        async with trio.open_nursery() as background:
-            if is_first():
-                background.start_soon(reap_orphans, STARTED)
-            if asked.exit_with_parent:
-                background.start_soon(stop_with_parent, stop.parent, stop)
-            tell = partial(_tell_manager, manager, host, opened["workers"], stop)
-            if manager is not None:
-                background.start_soon(keep_told, manager, tell)
-            announce = partial(_announce, asked.as_json, opened["workers"], host)
-            announce("joining")
-            with stop.hurry:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(collect_seldom)
-                    nursery.start_soon(_follow, announce, host, tell)
-                    await stop.asked.wait()
-                    nursery.cancel_scope.cancel()
-                tell()
-                drained = await _leave(asked.drain_s, host, stop)
-            background.cancel_scope.cancel()
+        service.look = partial(_seen, host, opened["workers"], stop)
+        announce = partial(_announce, asked.as_json, opened["workers"], host)
+        announce("joining")
+        with stop.hurry:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(collect_seldom)
+                nursery.start_soon(_follow, announce, host, service)
+                await stop.asked.wait()
+                nursery.cancel_scope.cancel()
+            service.tell()
+            drained = await _leave(asked.drain_s, host, stop)
     seconds = round(trio.current_time() - began_s, 3)
     summary = {
         "event": "stopped", "host": host.name, "address": host.address, "pid": os.getpid(),
@@ -162,9 +152,7 @@ def _announce(
         say(f"joined {host.address}: {count} workers run {host.serves}")
 
 
-async def _follow(
-    announce: Callable[..., None], host: JoinedHost, tell: Callable[[], None]
-) -> None:
+async def _follow(announce: Callable[..., None], host: JoinedHost, service: Service) -> None:
     """Say when the router has it and when not, and raise what makes it hopeless."""
     said, said_s, joined = "", trio.current_time() - SAY_EVERY_S + SAY_FIRST_S, False
     while True:
@@ -173,7 +161,7 @@ async def _follow(
         if host.is_joined and host.holds_lease and host.serves:
             if not joined:
                 announce("joined", environment=host.serves)
-                tell()
+                service.tell()
             joined, said = True, ""
         elif trouble := host.trouble:
             if joined:
@@ -210,10 +198,8 @@ async def _tell_leaving(host: JoinedHost) -> None:
         say(f"waiting: {host.workers} workers have not ended{apart}")
 
 
-def _tell_manager(manager: Manager | None, host: JoinedHost, workers: object, stop: Stop) -> None:
-    """Tell the service manager how it is."""
-    if manager is None:
-        return
+def _seen(host: JoinedHost, workers: object, stop: Stop) -> Seen:
+    """The state of the host for a service manager."""
     ready = host.is_joined and host.holds_lease
     text = f"joined: {host.workers} of {workers} workers" if ready else host.trouble
-    manager.tell(Seen(ready, stop.asked.is_set(), text or "joining"))
+    return Seen(ready, stop.asked.is_set(), text or "joining")

@@ -21,8 +21,8 @@ from ..options import argument, option
 from ..server.journal import tools
 from ..server.journal.reading import Found, told
 from ..server.journal.tools import Kept
-from .common import AT_ONCE, NOT_STARTED, OK, Result, Stop, put, say
-from .render import Table, show_tables
+from .common import AT_ONCE, NOT_STARTED, OK, Result, Stop
+from .render import put, records_table, say
 from .verbs import Asked, verb
 
 _COLUMNS = "key", "state", "executions", "bytes", "namespace"
@@ -91,20 +91,16 @@ async def journal(asked: Journal, stop: Stop) -> Result:
     if asked.action == "show" and not asked.what:
         raise ConfigError("show needs a KEY")
     do = _ACTIONS[asked.action]
-    with trio.CancelScope() as scope:
-        stop.on_first = scope.cancel
-        return await trio.to_thread.run_sync(do, asked, abandon_on_cancel=True)
-    return Result(stop.interrupted_code, {})
+    return await trio.to_thread.run_sync(do, asked, abandon_on_cancel=True)
 
 
 def _list(asked: Journal) -> Result:
     found, keys = asked.found()
     rows = [each for each in map(_row, keys) if each["key"].startswith(asked.what)]
-    if not asked.as_json:
-        shown = [[str(row[column]) for column in _COLUMNS] for row in rows]
-        title = f"{len(rows)} key{'s' * (len(rows) != 1)} in {asked.folder}"
-        show_tables([Table(title, _COLUMNS, shown, (0, 1, 4))], put)
-    return Result(OK, {"folder": str(asked.folder), "keys": rows, "problems": found.problems})
+    title = f"{len(rows)} key{'s' * (len(rows) != 1)} in {asked.folder}"
+    table = records_table(title, rows, _COLUMNS, left=["key", "state", "namespace"])
+    summary = {"folder": str(asked.folder), "keys": rows, "problems": found.problems}
+    return Result(OK, summary, [table])
 
 
 def _show(asked: Journal) -> Result:
@@ -112,9 +108,8 @@ def _show(asked: Journal) -> Result:
     for each in keys:
         if each.opened.key == asked.what.encode():
             record = _row(each) | _bodies(each)
-            if not asked.as_json:
-                put(json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False))
-            return Result(OK, record)
+            text = json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)
+            return Result(OK, record, [text])
     say(f"error: no key {asked.what!r} in namespace {asked.namespace!r}")
     return Result(AT_ONCE, {"key": asked.what, "problems": found.problems})
 
@@ -130,49 +125,41 @@ def _export(asked: Journal) -> Result:
 def _check(asked: Journal) -> Result:
     problems = tools.check(asked.folder)
     summary: dict[str, Any] = {"folder": str(asked.folder), "problems": problems}
-    for problem in problems:
-        _tell(asked, problem)
     if not problems:
-        _tell(asked, f"{asked.folder} is whole")
-        return Result(OK, summary)
+        return Result(OK, summary, [f"{asked.folder} is whole"])
+    lines = list(problems)
     if not asked.repair:
         say(f"keep what can be proven with: trio-envserve journal {asked.folder} check --repair")
-        return Result(AT_ONCE, summary)
+        return Result(AT_ONCE, summary, ["\n".join(lines)])
     mended = tools.mend(asked.folder)
-    for name in mended.may_have_run:
-        _tell(asked, f"{name}: it may have run; it is never run again")
+    lines += [f"{name}: it may have run; it is never run again" for name in mended.may_have_run]
     if mended.unknown:
-        _tell(asked, f"{mended.unknown} keys have lost their names: an ask under them runs")
+        lines.append(f"{mended.unknown} keys have lost their names: an ask under them runs")
     if mended.may_miss_keys:
-        _tell(asked, "there may be keys of which nothing is left: an ask under them runs")
-    _tell(asked, f"{mended.kept} keys are whole; what was there is in {mended.aside}")
+        lines.append("there may be keys of which nothing is left: an ask under them runs")
+    lines.append(f"{mended.kept} keys are whole; what was there is in {mended.aside}")
     summary["repaired"] = {
         "kept": mended.kept, "may_have_run": mended.may_have_run, "unknown": mended.unknown,
         "may_miss_keys": mended.may_miss_keys, "aside": mended.aside,
     }  # fmt: skip
-    return Result(OK, summary)
+    return Result(OK, summary, ["\n".join(lines)])
 
 
 def _compact(asked: Journal) -> Result:
     before, after = tools.compact(asked.folder, KeyLimits().command_s)
-    _tell(asked, f"{before} bytes before, {after} after")
-    return Result(OK, {"folder": str(asked.folder), "before_bytes": before, "after_bytes": after})
+    summary = {"folder": str(asked.folder), "before_bytes": before, "after_bytes": after}
+    return Result(OK, summary, [f"{before} bytes before, {after} after"])
 
 
 def _adopt(asked: Journal) -> Result:
     times = tools.adopt(asked.folder)
-    _tell(asked, f"{asked.folder} belongs to this machine and folder now")
-    return Result(OK, {"folder": str(asked.folder), "adopted": times})
+    line = f"{asked.folder} belongs to this machine and folder now"
+    return Result(OK, {"folder": str(asked.folder), "adopted": times}, [line])
 
 
 _ACTIONS: dict[str, Callable[[Journal], Result]] = dict(
     zip(ACTIONS, (_list, _show, _export, _check, _compact, _adopt), strict=True)
 )
-
-
-def _tell(asked: Journal, text: str) -> None:
-    if not asked.as_json:
-        put(text)
 
 
 def _row(each: Kept) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from ..core.errors import CallError, NoAnswer, RanAndFailed, UnknownKey, WorkerL
 from ..core.pages import KeyPage, KnownKey
 from ..json_values import jsonable
 from ..options import argument, option
-from .at_server import reached, tell_health
+from .at_server import OfKeys, reached, tell_health
 from .common import (
     NO_OUTCOME,
     NO_SERVER,
@@ -25,16 +25,13 @@ from .common import (
     CommandError,
     Result,
     Stop,
-    put,
-    say,
 )
-from .options import OfKeys
-from .render import Table, duration, show_tables
+from .render import put, records_table, say
 from .verbs import verb
 
 ANSWER_S = 30.0
 """Longest time for the server's answer about one key, in seconds."""
-_COLUMNS = "key", "state", "waiters", "age", "left", "bytes", "namespace"
+_COLUMNS = "key", "state", "waiters", "lost", "age_s", "left_s", "size_bytes", "namespace"
 _NOT_DONE = {NOT_STARTED: NO_SERVER, ROLLOUT_ERRORS: "the server did not do it; the line says why"}
 
 
@@ -76,21 +73,28 @@ async def list_keys(asked: ListKeys, stop: Stop) -> Result:
     With --json the object has the same fields in full, and `next`, which is null
     unless there are more keys than --most.
     """
-    found: dict[str, Any] = {}
-    with trio.CancelScope() as work:
-        stop.on_first = work.cancel
-        async with reached(asked, "keys") as client:
-            shown = None if asked.everywhere else asked.namespace
-            known, page = await _list(client, shown, asked.prefix, asked.first, asked.most)
-            found = {
-                "address": asked.address, "namespace": shown, "prefix": asked.prefix,
-                "keys": [dataclasses.asdict(each) for each in known],
-                "next": page.next, "generations": page.generations,
-                "size_bytes": page.size_bytes,
-            }  # fmt: skip
-            if not asked.as_json:
-                _show_list(known, page, shown, asked.prefix)
-    return Result(stop.interrupted_code if stop.asked.is_set() else OK, found)
+    async with reached(asked, "keys") as client:
+        shown = None if asked.everywhere else asked.namespace
+        known, page = await _list(client, shown, asked.prefix, asked.first, asked.most)
+    records = [dataclasses.asdict(each) for each in known]
+    found = {
+        "address": asked.address, "namespace": shown, "prefix": asked.prefix, "keys": records,
+        "next": page.next, "generations": page.generations, "size_bytes": page.size_bytes,
+    }  # fmt: skip
+    where = "all namespaces" if shown is None else f"namespace {shown}"
+    if not (records or asked.as_json) and shown is not None:
+        say("--all shows those of other namespaces")
+    if page.next is not None and not asked.as_json:
+        say(f"there are more: go on with --first {page.next}")
+    if records:
+        columns = _COLUMNS[: len(_COLUMNS) - (shown is not None)]
+        title = f"{len(known)} of {page.generations} keys in {where}"
+        left = [name for name in ("key", "state", "namespace") if name in columns]
+        return Result(OK, found, [records_table(title, records, columns, left=left)])
+    nothing = f"no keys are known in {where}"
+    if asked.prefix and page.generations:
+        nothing = f"no key of the {page.generations} in {where} begins with {asked.prefix}"
+    return Result(OK, found, [nothing])
 
 
 async def _list(
@@ -108,36 +112,6 @@ async def _list(
         if page.next is None:
             return known, page
         first = page.next
-
-
-def _show_list(known: list[KnownKey], page: KeyPage, namespace: str | None, prefix: str) -> None:
-    """The keys for people."""
-    where = "all namespaces" if namespace is None else f"namespace {namespace}"
-    if known:
-        width = len(_COLUMNS) - (namespace is not None)
-        columns = _COLUMNS[:width]
-        rows = [_row(each)[:width] for each in known]
-        title = f"{len(known)} of {page.generations} keys in {where}"
-        show_tables([Table(title, columns, rows, left=(0, 1, 6))], put)
-    elif prefix and page.generations:
-        put(f"no key of the {page.generations} in {where} begins with {prefix}")
-    else:
-        put(f"no keys are known in {where}")
-        if namespace is not None:
-            say("--all shows those of other namespaces")
-    if page.next is not None:
-        say(f"there are more: go on with --first {page.next}")
-
-
-def _row(known: KnownKey) -> tuple[str, ...]:
-    waiters = str(known.waiters)
-    if known.lost:
-        waiters = f"{waiters} and {known.lost} lost"
-    left = "-" if known.left_s is None else duration(known.left_s)
-    return (
-        known.key, known.state, waiters, duration(known.age_s), left, str(known.size_bytes),
-        known.namespace,
-    )  # fmt: skip
 
 
 # -- attach -----------------------------------------------------------------------------
@@ -176,22 +150,21 @@ async def attach(asked: Attach, stop: Stop) -> Result:
     (with `code` and `verdict`), `worker`, `executions` and `duration_s`.
     """
     key, namespace, timeout_s = asked.key, asked.namespace, asked.timeout
-    outcome: Outcome | None = None
-    with trio.CancelScope() as work:
-        stop.on_first = work.cancel
-        async with reached(asked, "attach") as client:
-            outcome = await _wait(client, key, namespace, timeout_s)
-    if outcome is None:
+
+    def left() -> Result:
         say("not waiting any more; the work goes on")
         return Result(stop.interrupted_code, {"key": key, "namespace": namespace})
+
+    stop.so_far = left
+    async with reached(asked, "attach") as client:
+        outcome = await _wait(client, key, namespace, timeout_s)
     record = {"key": key, "namespace": namespace, **record_of(outcome)}
     if outcome.error is not None:
         _tell(outcome.error, asked.address, namespace)
         late = isinstance(outcome.error, NoAnswer) and timeout_s is not None
         return Result(NO_OUTCOME if late else ROLLOUT_ERRORS, record)
-    if not asked.as_json:
-        put(json.dumps(record["value"], indent=2, ensure_ascii=False, allow_nan=False))
-    return Result(OK, record)
+    text = json.dumps(record["value"], indent=2, ensure_ascii=False, allow_nan=False)
+    return Result(OK, record, [text])
 
 
 async def _wait(client: Client, key: str, namespace: str, timeout_s: float | None) -> Outcome:
@@ -287,25 +260,22 @@ async def _each(
     end: Callable[[Client, str], Awaitable[KeyEnded]], asked: EndKeys, stop: Stop, *words: str
 ) -> Result:
     ended: list[dict[str, Any]] = []
-    with trio.CancelScope() as work:
-        stop.on_first = work.cancel
-        async with reached(asked, "end keys") as client:
-            for key in asked.keys:
-                try:
-                    done = await end(client, key)
-                except CallError as error:
-                    raise CommandError(str(error), ROLLOUT_ERRORS) from None
-                ended.append({"key": key, **dataclasses.asdict(done)})
-                outcome = None
-                if done.finished:
-                    outcome = await client.attach(
-                        key, namespace=asked.namespace, timeout_s=ANSWER_S
-                    )
-                    ended[-1]["outcome"] = record_of(outcome)
-                if not asked.as_json:
-                    put(f"{key}: {_what(done, outcome, *words)}")
-    code = stop.interrupted_code if stop.asked.is_set() else OK
-    return Result(code, {"namespace": asked.namespace, "keys": ended})
+    found = {"namespace": asked.namespace, "keys": ended}
+    stop.so_far = lambda: Result(stop.interrupted_code, found)
+    async with reached(asked, "end keys") as client:
+        for key in asked.keys:
+            try:
+                done = await end(client, key)
+            except CallError as error:
+                raise CommandError(str(error), ROLLOUT_ERRORS) from None
+            ended.append({"key": key, **dataclasses.asdict(done)})
+            outcome = None
+            if done.finished:
+                outcome = await client.attach(key, namespace=asked.namespace, timeout_s=ANSWER_S)
+                ended[-1]["outcome"] = record_of(outcome)
+            if not asked.as_json:
+                put(f"{key}: {_what(done, outcome, *words)}")
+    return Result(OK, found)
 
 
 def _what(ended: KeyEnded, outcome: Outcome | None, done: str, unknown: str) -> str:

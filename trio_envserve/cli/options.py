@@ -8,14 +8,11 @@ import re
 from typing import Any
 
 from .. import redaction
-from ..client.options import DEFAULT_NAMESPACE
 from ..core.errors import ConfigError
 from ..logs import LogSetup, configure
 from ..models.endpoints import FILE_VARIABLE, read_endpoints
-from ..net import DEFAULT_TRANSPORT, TRANSPORTS, Transport
-from ..net.keypairs import ClientCurve
 from ..options import option
-from .common import say
+from .render import say
 from .verbs import Asked
 
 LEVELS = "DEBUG", "INFO", "WARNING", "ERROR"
@@ -31,7 +28,7 @@ def _level(given: Any) -> str:
 def level_option(default: str) -> Any:
     """The least level, with the default of a verb."""
     return option(
-        default, "Least level that is logged.", metavar="|".join(LEVELS), make=_level
+        default, "Least level that is logged.", metavar="|".join(LEVELS), make=_level, group="Logs",
     )  # fmt: skip
 
 
@@ -50,14 +47,14 @@ class Logged(Asked):
         (),
         "Show the value of this environment variable as $NAME. That is so in errors, notes, "
         "logs, stacks and spans. The keys of endpoints (key_env) are always shown so.",
-        metavar="NAME",
+        metavar="NAME", group="Logs",
     )  # fmt: skip
-    log_json: bool = option(False, "Log JSON lines.")
+    log_json: bool = option(False, "Log JSON lines.", group="Logs")
     log_dir: str = option(
         "",
         "Log to files in this folder instead of standard error. They are server.log (host.log) "
         "and worker-SLOT.log.",
-        metavar="DIR",
+        metavar="DIR", group="Logs",
     )  # fmt: skip
 
     @property
@@ -107,31 +104,3 @@ class WithEndpoints(Logged):
             path = os.path.abspath(self.endpoints)
             read_endpoints(path)
             os.environ[FILE_VARIABLE] = path
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class AtServer(Asked):
-    """The options of verbs that ask a running server."""
-
-    address: str = option(
-        DEFAULT_ADDRESS, "The address of the server.", metavar="ADDRESS", common=True
-    )
-    wait_s: float = option(3.0, "How long to wait for the server's first answer.", above=0)
-    transport: Transport = option(
-        DEFAULT_TRANSPORT, "The implementation of ZMTP: trio's own, or libzmq.", choices=TRANSPORTS
-    )
-    curve: str | None = curve_option(common=True)
-
-    @property
-    def client_keys(self) -> ClientCurve | None:
-        """The client's keys.  Raises ConfigError."""
-        return None if self.curve is None else ClientCurve.from_file(self.curve)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class OfKeys(AtServer):
-    """The options of verbs about the keys of a server."""
-
-    namespace: str = option(
-        DEFAULT_NAMESPACE, "The namespace of the keys.", metavar="NAME", common=True
-    )

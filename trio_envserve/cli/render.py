@@ -1,4 +1,5 @@
-"""Tables and progress: rich on a terminal, plain text everywhere else.
+"""Output: lines for people and for programs; tables and progress, which are rich on a terminal
+and plain text everywhere else.
 
 rich is imported only to write to a terminal: it takes longer to import than the rest
 of a verb.
@@ -6,20 +7,54 @@ of a verb.
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 import trio
 
-from ..evals.plain import plain_line
-from .common import say
+from ..evals.plain import plain_line, plain_text
 
 PLAIN_EVERY_S = 5.0
 """The pause between lines of progress if there is no terminal."""
 DRAWN_EVERY_S = 0.1
 """The pause between two pictures of it on a terminal."""
+
+
+# -- lines --------------------------------------------------------------------
+
+
+def say(text: str) -> None:
+    """A line for people, on standard error, without what a terminal would act on."""
+    with contextlib.suppress(OSError):  # nobody reads it any more: this is no failure
+        print(f"trio-envserve: {plain_text(text)}", file=sys.stderr, flush=True)
+
+
+def emit(record: dict[str, Any]) -> bool:
+    """Print an object as one line of standard output, flushed; see :func:`put`."""
+    return put(json.dumps(record, allow_nan=False))
+
+
+def put(text: str) -> bool:
+    """Print text on standard output, flushed.
+
+    Returns whether it may be read: False once, when the reader has gone.
+    """
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # The reader has enough (`| head -1`).  Python would complain again when it
+        # flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
+    return True
+
+
+# -- tables -------------------------------------------------------------------
 
 
 class Table(NamedTuple):
@@ -75,17 +110,23 @@ def rich_tables(tables: Sequence[Table]) -> Any:
     return Group(*made)
 
 
-def show_tables(tables: Sequence[Table], put: Callable[[str], bool]) -> bool:
-    """Print tables on standard output; ``put`` prints plain text there.
-
-    Returns whether they may be read, as ``put`` does.
-    """
+def show(*parts: Table | str) -> bool:
+    """Print tables and texts on standard output; returns whether they may be read, as
+    :func:`put` does."""
     if sys.stdout.isatty():
         from rich.console import Console
 
-        Console().print(rich_tables(tables))
+        for part in parts:
+            if isinstance(part, Table):
+                Console().print(rich_tables([part]))
+            else:
+                put(part)
         return True
-    return put(tables_text(tables))
+    texts = (tables_text([part]) if isinstance(part, Table) else part for part in parts)
+    return not parts or put("\n\n".join(texts))
+
+
+# -- progress -----------------------------------------------------------------
 
 
 @asynccontextmanager
@@ -113,8 +154,104 @@ async def progress(line: Callable[[], str], part: Callable[[], float]) -> AsyncI
         nursery.cancel_scope.cancel()
 
 
+async def keep_showing(
+    seen: Callable[[], Sequence[Table]], look: Callable[[], Awaitable[object]], *, every_s: float,
+    record: Callable[[], dict[str, Any]] | None,
+) -> None:  # fmt: skip
+    """Show what was seen, and look again, as long as it is read: on a screen of its own on a
+    terminal, elsewhere one below the other; or as ``record``, for programs."""
+    if record is not None or not sys.stdout.isatty():
+        while emit(record()) if record else put(tables_text(seen()) + "\n"):
+            await trio.sleep(every_s)
+            await look()
+        return
+    from rich.live import Live
+
+    with Live(rich_tables(seen()), auto_refresh=False, screen=True) as live:
+        while True:
+            live.update(rich_tables(seen()), refresh=True)
+            await trio.sleep(every_s)
+            await look()
+
+
+# -- values -------------------------------------------------------------------
+
+
+def words(name: str) -> str:
+    """The name of a field for people, without its unit."""
+    return name.removesuffix("_s").removesuffix("_bytes").replace("_", " ")
+
+
+def cell(name: str, value: Any) -> str:
+    """A value for people, by the unit that ends its field's name."""
+    if value is None or value in ("", ()):
+        return "-"
+    if isinstance(value, tuple):
+        return ", ".join(value)
+    if isinstance(value, str):
+        return first_and_last(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if name.endswith("_s"):
+        return duration(value) if not 0 < value < 1 else f"{value * 1e3:.1f} ms"
+    if name.endswith("_bytes"):
+        return f"{value / 2**20:.1f} MiB"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def figures(record: Mapping[str, Any], *names: str) -> list[tuple[str, str]]:
+    """Rows of these fields of a record, those that it has; with their bounds, if it has them."""
+    bounds = record.get("bounds", {})
+    return [
+        (
+            words(name) + " size" * name.endswith("_bytes"),
+            cell(name, record[name])
+            + (f" of {cell(name, bounds[name])}" if name in bounds else ""),
+        )
+        for name in names if name in record
+    ]  # fmt: skip
+
+
+def records_table(
+    title: str, records: Sequence[Mapping[str, Any]], names: Sequence[str], *, left: Sequence[str]
+) -> Table:
+    """A row for each record, with these fields of it."""
+    rows = [[cell(name, each.get(name)) for name in names] for each in records]
+    columns = tuple(map(words, names))
+    return Table(title, columns, rows, tuple(names.index(name) for name in left))
+
+
+def first_and_last(text: str) -> str:
+    """A text on one line.  The last line of a traceback says what happened."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return " ... ".join([lines[0], lines[-1]] if len(lines) > 1 else lines)
+
+
 def duration(seconds: float) -> str:
     """A time for people: ``7 s``, ``12 min`` or ``3.5 h``."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def calls_words(usage: Mapping[str, float]) -> str:
+    """Model calls as counted by a server: how many there were, and what went wrong."""
+    odd = [
+        f"{usage[name]:,.0f} {words}"
+        for name, words in (("failed", "failed"), ("retries", "sent again"))
+        if usage.get(name)
+    ]
+    calls = f"{usage.get('calls', 0):,.0f}"
+    return f"{calls} ({', '.join(odd)})" if odd else calls
+
+
+def tokens_words(usage: Mapping[str, float], seconds: float = 0.0) -> str:
+    """Their tokens; with the seconds that they took, the rate at which they were written."""
+    written = usage.get("completion_tokens", 0)
+    rate = f" ({written / seconds:,.0f}/s)" if seconds and written else ""
+    return f"{usage.get('prompt_tokens', 0):,.0f} read, {written:,.0f} written{rate}"
+
+
+def number_of(value: float | None) -> str:
+    """A figure; ``-`` if there is none."""
+    return "-" if value is None else f"{value:.4g}"

@@ -21,8 +21,8 @@ from ..core.terms import short
 from ..core.work import WorkState
 from ..lab.recording import Event, Player, RequestName, RequestWatch, sequence_text
 from ..options import argument, option
-from .common import AT_ONCE, OK, Result, Stop, put, say
-from .render import Table, show_tables
+from .common import AT_ONCE, OK, Result, Stop
+from .render import Table, records_table, say
 from .status import status_tables
 from .verbs import Asked, verb
 
@@ -68,19 +68,18 @@ async def replay(asked: Replay, stop: Stop) -> Result:
         raise ConfigError("give --at or --step, not both")
     watch = None if asked.request is None else RequestWatch(RequestName.parse(asked.request))
     player = Player(asked.file)
-    with trio.CancelScope() as work:
-        stop.on_first = work.cancel
-        await _play(player, watch, asked.step, asked.at)
-    events = None if watch is None or work.cancelled_caught else watch.events()
-    summary = _summary(player, events)
-    if not asked.as_json:
-        if watch is not None and events is not None:
-            put(f"{sequence_text(events, watch.name)}\n")
-        show_tables(_tables(player, summary), put)
-        _tell(player)
-    if work.cancelled_caught:
-        return Result(stop.interrupted_code, summary)
-    return Result(AT_ONCE if player.identical is False else OK, summary)
+
+    def played(code: int, events: list[Event] | None) -> Result:
+        summary = _summary(player, events)
+        shown = [sequence_text(events, watch.name)] if watch is not None and events else []
+        if not asked.as_json:
+            _tell(player)
+        return Result(code, summary, [*shown, *_tables(player, summary)])
+
+    stop.so_far = lambda: played(stop.interrupted_code, None)
+    await _play(player, watch, asked.step, asked.at)
+    code = AT_ONCE if player.identical is False else OK
+    return played(code, None if watch is None else watch.events())
 
 
 async def _play(
@@ -198,11 +197,11 @@ def _tables(player: Player, summary: dict[str, Any]) -> list[Table]:
         state["per_session"], key=lambda s: s["waiting"] + s["running"] + s["completed"],
         reverse=True,
     )  # fmt: skip
-    keys = _some("keys", state["per_key"], _KEY_COLUMNS, left=(0, 1, 2))
+    keys = _some("keys", state["per_key"], _KEY_COLUMNS, left=["key", "namespace", "state"])
     return [
         Table(f"replay of {player.path}", (), rows),
         *status_tables(stats),
-        _some("sessions", sessions, _SESSION_COLUMNS),
+        _some("sessions", sessions, _SESSION_COLUMNS, left=["session"]),
         *([keys] if state["per_key"] else []),
     ]
 
@@ -212,9 +211,9 @@ _KEY_COLUMNS = ("key", "namespace", "state", "generation", "waiters", "execution
 
 
 def _some(
-    what: str, records: list[dict[str, Any]], columns: tuple[str, ...], left: tuple[int, ...] = (0,)
+    what: str, records: list[dict[str, Any]], columns: tuple[str, ...], left: list[str]
 ) -> Table:
     """The first of these, if there are many."""
-    rows = [tuple(str(each[name]) for name in columns) for each in records[:MOST_SHOWN]]
-    shown = f", of which {MOST_SHOWN} are shown" if len(rows) < len(records) else ""
-    return Table(f"{what} ({len(records)}{shown})", columns, rows, left=left)
+    some = f", of which {MOST_SHOWN} are shown" if len(records) > MOST_SHOWN else ""
+    title = f"{what} ({len(records)}{some})"
+    return records_table(title, records[:MOST_SHOWN], columns, left=left)

@@ -1,150 +1,344 @@
-"""The summary of an evaluation, for people."""
+"""The verbs ``show``, ``compare`` and ``report``: files of results of ``eval --output``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import base64
+import contextlib
+import dataclasses
+import functools
+import math
+import os
+import sys
+import termios
+from collections.abc import Sequence
 from typing import Any
 
-from ..core.errors import short_type
+import click
+import trio
+
+from ..core.errors import ConfigError
+from ..evals.comparison import Comparison, as_record, compare
+from ..evals.files import Entry, NotWritten, Overview, chosen, overview, record_at
+from ..evals.page import Line, page
 from ..evals.plain import headline, plain_line
-from ..evals.records import usage_words
-from ..evals.statistics import bar
-from ..evals.tally import PERCENTILES
-from .render import Table
+from ..evals.report import (
+    Survey,
+    Written,
+    compared_data,
+    most_chars,
+    page_data,
+    survey,
+    write_report,
+)
+from ..evals.run import check
+from ..evals.statistics import CONFIDENCE, Paired
+from ..options import argument, option
+from .common import OK, UNWRITTEN, CommandError, Result, Stop
+from .render import Table, number_of, put, say
+from .verbs import Asked, verb
 
-_WIDTH = 30
-_MESSAGE = 70
-_NAME = 40
-_WORKER = 12
+STYLES = {
+    "title": "bold", "name": "bold cyan", "error": "red", "dim": "dim", "system": "magenta",
+    "user": "green", "assistant": "blue", "tool": "yellow",
+}  # fmt: skip
+LISTED = 1000
+"""Most rollouts in a list for people."""
 
-
-def summary_tables(summary: Mapping[str, Any], title: str) -> list[Table]:
-    """The figures as tables."""
-    tables = [
-        Table(title, (), _figures(summary)),
-        *_histograms(summary),
-        _latencies(summary),
-    ]
-    if summary["errors_by"]:
-        errors = [
-            (e["class"], e["code"], e["verdict"], e["fault"], str(e["count"]))
-            for e in summary["errors_by"]
-        ]
-        columns = ("class", "code", "what is known", "fault", "count")
-        tables.append(Table("errors", columns, errors, left=(0, 1, 2, 3)))
-        tables.append(_rollouts("failed rollouts", summary["failed"]))
-    if summary["slowest"]:
-        tables.append(_rollouts("slowest rollouts", summary["slowest"]))
-    return tables
+_KEYS = "n next, p previous, g go to, q quit"
+_NEXT = {"n", " ", "\r", "\n", "\x1b[C", "\x1b[B"}
+_PREVIOUS = {"p", "b", "\x1b[D", "\x1b[A"}
+_QUIT = {"q", "\x1b", "\x04"}
 
 
-def _figures(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    reward, retries = summary["reward"], summary["retries"]
-    rows = [
-        ("results", str(summary["results"])),
-        ("errors", _errors(summary)),
-        ("mean reward", shown(summary["mean_reward"])),
-    ]
-    if summary["left_out_of_gradient"]:
-        rows.insert(2, ("left out of the gradient", str(summary["left_out_of_gradient"])))
-    if reward["std_error"] is not None:
-        percent = f"{reward['confidence']:.0%} interval"
-        rows += [
-            (f"standard error, over {reward['inputs']} inputs", shown(reward["std_error"])),
-            (percent, f"{shown(reward['low'])} to {shown(reward['high'])}"),
-        ]
-    if len(reward["pass_at"]) > 1:
-        for k, each in reward["pass_at"].items():
-            rows.append((f"pass@{k}, over {each['inputs']} inputs", shown(each["mean"])))
-    left_out = {name: n for name, n in summary["rewards_left_out"].items() if name != "types" and n}
-    if left_out:
-        words = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in left_out.items())
-        rows.append(("rewards left out", words))
-    rows += [(usage_words(name), f"{n:,}") for name, n in summary["usage"].items() if n]
-    if summary.get("resumed"):
-        rows.append(("results that were there before", str(summary["resumed"])))
-    rows += [
-        ("seconds", f"{summary['seconds']:.2f}"),
-        ("rollouts per second", f"{summary['rate']:.1f}"),
-    ]
-    again = {
-        "retransmitted": "retransmitted", "reissued": "issued again after a lost server",
-        "rerun": "executed more than once, by consent",
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Show(Asked):
+    """The options of ``show``."""
+
+    file: str = argument("A file of results.")
+    errors: bool = option(False, "Only rollouts that ended in errors.", common=True)
+    worst: bool = option(False, "The lowest rewards first.", common=True)
+    best: bool = option(False, "The highest rewards first.", common=True)
+    slowest: bool = option(False, "The longest executions first.", common=True)
+    index: int | None = option(None, "Only of input N.", flag="--input", least=0, common=True)
+    below: float | None = option(None, "Only rewards below this one.", metavar="REWARD")
+    above: float | None = option(None, "Only rewards above this one.", metavar="REWARD")
+    number: int | None = option(
+        None, "Print the N-th of these rollouts, from 1, and end.", least=1, common=True
+    )
+    as_list: bool = option(False, "Print a line for each, and end.", flag="--list", common=True)
+    full: bool = option(False, "Shorten nothing.", common=True)
+
+
+@verb(Show)
+async def show(asked: Show, stop: Stop) -> Result:
+    """Page through the rollouts in FILE, which `eval --output` wrote.
+
+    Examples:
+      trio-envserve show results.jsonl
+      trio-envserve show results.jsonl --errors --list
+      trio-envserve show results.jsonl --worst --number 1
+      trio-envserve show results.parquet --input 3 --json
+
+    On a terminal n, p and g go to the next, the previous and any page, and q ends. Elsewhere
+    there is a list, or with --number one page. With --json the last line has the list as
+    `rollouts`, or with --number the whole record as `rollout`.
+    """
+    if asked.worst + asked.best + asked.slowest > 1:
+        raise ConfigError("--worst, --best and --slowest are three orders: give one")
+    file, number = asked.file, asked.number
+
+    def choose() -> tuple[Overview, list[Entry]]:
+        found = overview(file, check)
+        return found, chosen(
+            found.entries, errors=asked.errors, worst=asked.worst, best=asked.best,
+            slowest=asked.slowest, index=asked.index, below=asked.below, above=asked.above,
+        )  # fmt: skip
+
+    found, entries = await trio.to_thread.run_sync(choose)
+    if number is not None:
+        return await _one(asked, number, entries)
+    is_seen = sys.stdin.isatty() and sys.stdout.isatty()
+    if asked.as_json or asked.as_list or not entries or not is_seen:
+        rollouts = [_listed(n, each) for n, each in enumerate(entries, 1)]
+        summary = {"file": file, "count": len(entries), "rollouts": rollouts}
+        return Result(OK, summary, [list_table(file, found, entries)])
+    await _page_through(file, entries, stop, full=asked.full)
+    return Result(OK, {})
+
+
+async def _one(asked: Show, number: int, entries: Sequence[Entry]) -> Result:
+    if number > len(entries):
+        raise ConfigError(f"--number {number}: there are {len(entries)} such rollouts")
+    record = await trio.to_thread.run_sync(record_at, asked.file, entries[number - 1], check)
+    if asked.as_json:
+        return Result(OK, {"file": asked.file, "number": number, "rollout": _plain(record)})
+    print_page(page(record, place=f"{number} of {len(entries)}", full=asked.full))
+    return Result(OK, {})
+
+
+async def _page_through(file: str, entries: Sequence[Entry], stop: Stop, *, full: bool) -> None:
+    """Show pages by keys, in a thread; a signal leaves it behind, and the terminal as it
+    was."""
+    before = termios.tcgetattr(sys.stdin)
+    turn = functools.partial(turn_pages, file, entries, full=full)
+    try:
+        await trio.to_thread.run_sync(turn, abandon_on_cancel=True)
+    except trio.Cancelled:
+        stop.left_behind = True
+        raise
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+def turn_pages(file: str, entries: Sequence[Entry], *, full: bool) -> None:
+    """Show pages by the keys that are pressed, until it is enough.  Runs in a thread."""
+    # Ctrl-C and Ctrl-D are keys here.
+    with contextlib.suppress(KeyboardInterrupt, EOFError, click.Abort):
+        _turn_pages(file, entries, full=full)
+
+
+def _turn_pages(file: str, entries: Sequence[Entry], *, full: bool) -> None:
+    at = 0
+    while True:
+        click.clear()
+        place = f"{at + 1} of {len(entries)}"
+        print_page(page(record_at(file, entries[at]), place=place, full=full))
+        click.echo(f"\n{place}: {_KEYS} ", nl=False)
+        key = click.getchar()
+        if key in _QUIT:
+            click.echo()
+            return
+        if key in _NEXT:
+            at = min(at + 1, len(entries) - 1)
+        elif key in _PREVIOUS:
+            at = max(at - 1, 0)
+        elif key == "g":
+            asked = click.prompt("\nnumber", type=click.IntRange(1, len(entries)), default=at + 1)
+            at = int(asked) - 1
+
+
+def print_page(lines: Sequence[Line]) -> None:
+    """Print a page, with colours on a terminal."""
+    if not sys.stdout.isatty():
+        put("\n".join(line.text for line in lines))
+        return
+    from rich.console import Console
+
+    Console().print(rich_page(lines))
+
+
+def rich_page(lines: Sequence[Line]) -> Any:
+    """A page as rich prints it."""
+    from rich.text import Text
+
+    return Text("\n").join(Text(line.text, STYLES.get(line.style, "")) for line in lines)
+
+
+def list_table(file: str, found: Overview, entries: Sequence[Entry]) -> Table:
+    """A line for each rollout."""
+    about = ", ".join(filter(None, found.about.values()))
+    title = f"{file}: {len(entries)} of {len(found.entries)} rollouts ({about})"
+    rows = []
+    for number, (_, result, _) in enumerate(entries[:LISTED], 1):
+        failure = result.failure
+        error = "" if failure is None else f"{failure.type or failure.kind}: {failure.message}"
+        rows.append(
+            (str(number), str(result.index), str(result.repeat), number_of(result.reward),
+             number_of(result.duration_s), plain_line(headline(error), 60))
+        )  # fmt: skip
+    columns = ("number", "input", "repeat", "reward", "seconds", "error")
+    return Table(title, columns, rows, left=(0, 5))
+
+
+def _listed(number: int, entry: Entry) -> dict[str, Any]:
+    result = entry.result
+    failure = result.failure
+    return {
+        "number": number, "index": result.index, "repeat": result.repeat, "reward": result.score,
+        "metrics": _finite(result.metrics), "worker": result.worker,
+        "duration_s": result.duration_s, "took_s": result.took_s,
+        "error": None if failure is None else failure.to_record(traceback=False),
     }  # fmt: skip
-    rows += [(words, str(retries[name])) for name, words in again.items() if retries[name]]
-    return [(plain_line(name, _NAME), value) for name, value in rows]
 
 
-def _errors(summary: Mapping[str, Any]) -> str:
-    faults = ", ".join(f"{n} {fault}" for fault, n in summary["errors_by_fault"].items() if n)
-    return f"{summary['errors']} ({faults})" if faults else str(summary["errors"])
+def _finite(numbers: Any) -> dict[str, float | None]:
+    return {name: n if math.isfinite(n) else None for name, n in numbers.items()}
 
 
-def _histograms(summary: Mapping[str, Any]) -> list[Table]:
-    reward = summary["reward"]["histogram"]
-    named = [("rewards", reward)] if reward else []
-    named += [(name, each["histogram"]) for name, each in summary["metrics"].items()]
-    return [
-        Table(plain_line(name, _NAME), (), _bars(bins), left=(0, 1)) for name, bins in named if bins
-    ]  # fmt: skip
+def _plain(record: Any) -> Any:
+    """A record as JSON: one out of a table has bytes, and may have NaN."""
+    if isinstance(record, bytes):
+        return base64.b64encode(record).decode("ascii")
+    if isinstance(record, dict):
+        return {key: _plain(item) for key, item in record.items()}
+    if isinstance(record, list):
+        return [_plain(item) for item in record]
+    if isinstance(record, float) and not math.isfinite(record):
+        return {"$float": str(record)}
+    return record
 
 
-def _bars(bins: Sequence[Mapping[str, float]]) -> list[tuple[str, ...]]:
-    most = max(each["number"] for each in bins)
-    rows: list[tuple[str, ...]] = []
-    for each in bins:
-        low, high = each["low"], each["high"]
-        label = f"{low:.4g}" if low == high else f"{low:.4g} … {high:.4g}"
-        line = bar(each["number"], most, _WIDTH).ljust(_WIDTH)
-        rows.append((label, line, f"{each['number']:.0f}"))
-    return rows
+# -- compare ------------------------------------------------------------------
 
 
-def _latencies(summary: Mapping[str, Any]) -> Table:
-    names = tuple(f"p{p}" for p in PERCENTILES)
-    rows = [
-        (what, *(shown(summary[key][name]) for name in names))
-        for what, key in (("caller's wait", "took_s"), ("execution", "duration_s"))
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Compare(Asked):
+    """The options of ``compare``."""
+
+    first: str = argument("A file of results.", metavar="A")
+    second: str = argument("Another one, of the same inputs.", metavar="B")
+
+
+@verb(Compare, name="compare")
+async def compare_files(asked: Compare, stop: Stop) -> Result:
+    """Compare two files of results, input by input: the differences are B minus A.
+
+    Examples:
+      trio-envserve compare before.jsonl after.jsonl
+      trio-envserve compare before.parquet after.jsonl --json
+
+    Rollouts of one input are taken together by their mean, and only inputs that are the same
+    in both files are compared. The interval is that of the mean of the differences; if it has
+    no 0 in it, the difference is more than chance would often make.
+    """
+    in_thread, files = trio.to_thread.run_sync, (asked.first, asked.second)
+    a, b = [await in_thread(overview, file, check) for file in files]
+    found = compare(a.entries, b.entries)
+    if found.other_inputs:
+        say(f"{found.other_inputs} inputs of the same number differ, and are left out")
+    about = tuple(
+        f"{file}: {', '.join(filter(None, one.about.values()))}"
+        for file, one in zip(files, (a, b), strict=True)
+    )
+    return Result(OK, {"files": [*files], **as_record(found)}, compared_tables(found, about))
+
+
+def compared_tables(found: Comparison, names: tuple[str, ...]) -> list[Table]:
+    """The comparison for people."""
+    means = [
+        (label, number_of(one.mean), number_of(one.std_error), str(one.inputs))
+        for label, one in zip(names, (found.first, found.second), strict=True)
     ]
-    return Table("latency in seconds", ("", *names), rows)
-
-
-def _rollouts(title: str, rollouts: Sequence[Mapping[str, Any]]) -> Table:
-    columns: tuple[str, ...] = ("input", "repeat", "seconds", "worker")
-    rows = [_which(one) for one in rollouts]
-    if any(row[-1] for row in rows):
-        return Table(title, (*columns, "error"), rows, left=(0, 3, 4))
-    return Table(title, columns, [row[:-1] for row in rows], left=(0, 3))
-
-
-def _which(one: Mapping[str, Any]) -> tuple[str, ...]:
-    error = one["error"]
-    what = ""
-    if error is not None:
-        what = f"{short_type(error['type']) or error['class']}: {error['message']}"
-    message = plain_line(headline(what), _MESSAGE)
-    worker = plain_line(one["worker"], _WORKER)
-    return str(one["index"]), str(one["repeat"]), shown(one["duration_s"]), worker, message
-
-
-def calls_words(usage: Mapping[str, float]) -> str:
-    """Model calls as counted by a server: how many there were, and what went wrong."""
-    odd = [
-        f"{usage[name]:,.0f} {words}"
-        for name, words in (("failed", "failed"), ("retries", "sent again"))
-        if usage.get(name)
+    columns = ("B - A", "mean", f"{CONFIDENCE:.0%} interval", "inputs", "better", "worse", "same")
+    rows = [_compared("reward", found.rewards)]
+    rows += [_compared(plain_line(name, 40), each) for name, each in found.metrics.items()]
+    made = [
+        Table("mean reward of each", ("", "mean", "standard error", "inputs"), means),
+        Table("difference, input by input", columns, rows),
     ]
-    calls = f"{usage.get('calls', 0):,.0f}"
-    return f"{calls} ({', '.join(odd)})" if odd else calls
+    if found.changed:
+        changed = [
+            (str(i), number_of(a), number_of(b), number_of(b - a)) for i, a, b in found.changed
+        ]
+        made.append(Table("inputs that changed most", ("input", "A", "B", "B - A"), changed))
+    return made
 
 
-def tokens_words(usage: Mapping[str, float], seconds: float = 0.0) -> str:
-    """Their tokens; with the seconds that they took, the rate at which they were written."""
-    written = usage.get("completion_tokens", 0)
-    rate = f" ({written / seconds:,.0f}/s)" if seconds and written else ""
-    return f"{usage.get('prompt_tokens', 0):,.0f} read, {written:,.0f} written{rate}"
+def _compared(name: str, one: Paired) -> tuple[str, ...]:
+    found = one.difference
+    interval = "-" if found.low is None else f"{number_of(found.low)} to {number_of(found.high)}"
+    counts = map(str, (found.inputs, one.better, one.worse, one.same))
+    return name, number_of(found.mean), interval, *counts
 
 
-def shown(value: float | None) -> str:
-    """A figure; ``-`` if there is none."""
-    return "-" if value is None else f"{value:.4g}"
+# -- report -------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Report(Asked):
+    """The options of ``report``."""
+
+    file: str = argument("A file of results.")
+    output: str = option(
+        "", "Where the page goes. Without it beside FILE, as its name with .html.", short="-o",
+        metavar="OUT.html", common=True,
+    )  # fmt: skip
+    compare: str = option(
+        "", "Show the differences to another file of results. It is of the same inputs; OTHER "
+        "minus FILE, as `compare FILE OTHER` has them.", metavar="OTHER", common=True,
+    )  # fmt: skip
+    pass_reward: float = option(
+        1.0, "The reward from which on a rollout counts as passed, for pass@k.", metavar="REWARD"
+    )
+    whole: bool = option(False, "Cut nothing: all text of every rollout.", common=True)
+
+
+@verb(Report, {UNWRITTEN: "the page could not be written"})
+async def report(asked: Report, stop: Stop) -> Result:
+    """Make one page of FILE, which `eval --output` wrote, for a browser.
+
+    Examples:
+      trio-envserve report results.jsonl
+      trio-envserve report before.jsonl --compare after.jsonl -o both.html
+      trio-envserve report results.parquet --whole
+
+    The page has the summary, the rewards, a timeline of the workers, and every rollout to
+    search and read. It is one file and loads nothing, so it opens without a network. Text of a
+    long rollout is cut, and says so; --whole has all of it. Only a report is ever overwritten.
+    """
+    file, other = asked.file, asked.compare
+    path = asked.output or f"{os.path.splitext(file)[0]}.html"
+
+    def make() -> tuple[Survey, int | None, Written]:
+        found = survey(file, check)
+        most = None if asked.whole else most_chars(len(found.entries))
+        data = page_data(found, passed_from=asked.pass_reward, most=most)
+        if other:
+            compared = compare(found.entries, overview(other, check).entries, shown=None)
+            data["compared"] = compared_data(other, compared)
+        try:
+            return found, most, write_report(path, found, data, most, check)
+        except NotWritten as error:
+            raise CommandError(str(error), UNWRITTEN) from error
+
+    found, most, written = await trio.to_thread.run_sync(make)
+    if found.is_cut_off:
+        say(f"{file}: the last line is not whole, and is left out")
+    if written.cut:
+        say(f"{written.cut} rollouts are cut at {most:,} characters; --whole has all of them")
+    line = f"{path}: {len(found.entries)} rollouts, {written.bytes / 1e6:.1f} MB"
+    summary: dict[str, Any] = {
+        "file": file, "output": path, "rollouts": len(found.entries), "bytes": written.bytes,
+        "cut_at": most, "cut": written.cut, "line_left_out": found.is_cut_off,
+    }  # fmt: skip
+    return Result(OK, summary, [line])

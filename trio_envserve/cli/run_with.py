@@ -31,8 +31,18 @@ from ..logs import set_title
 from ..options import argument
 from ..server import Server, open_server
 from ..server.options import completed
-from .common import AT_ONCE, NOT_STARTED, OK, CommandError, Result, Stop, say, with_traceback
+from .common import (
+    AT_ONCE,
+    NOT_STARTED,
+    OK,
+    CommandError,
+    Result,
+    Stop,
+    nothing,
+    with_traceback,
+)
 from .options import Logged, level_option
+from .render import say
 from .serve import tell_not_ready
 from .verbs import server_options, verb
 
@@ -80,6 +90,7 @@ async def run_with(asked: RunWith, stop: Stop) -> Result:
     With --json, the last line of standard output, after COMMAND's own output, has at
     least exit, seconds (how long COMMAND ran), address, stats.
     """
+    stop.on_first = nothing
     program = find_program(asked.command[0])
     options = completed(**asked.server)
     if options.get("worker_python") is None:
@@ -171,7 +182,7 @@ async def _run(command: list[str], server: Server, stop: Stop) -> int:
             kill()
             with trio.CancelScope(shield=True):
                 await process.wait()
-        stop.kill, stop.on_first = server.kill, lambda: None
+        stop.kill, stop.on_first = server.kill, nothing
     return code if code >= 0 else 128 - code
 
 

@@ -5,7 +5,7 @@ Theory of operation
 The address is printed as soon as it is bound; then the workers get ready.  The first
 signal drains the server: it takes no new work.  A second one kills the workers.
 Standard error always says what the command waits for, and a service manager that has
-started it is told the same (:mod:`.notify`).
+started it is told the same (:mod:`.service`).
 
 Doors are clients of the server.  With ``--door-only`` there is nothing but them: they are open
 before the server elsewhere is there, and stay open while it is gone.
@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -25,12 +25,8 @@ import trio
 from ..core.closing import ClosingStage
 from ..core.errors import ConfigError, ServerStartError
 from ..core.health import Health, ServerStatus
-from ..doors.verifiers.limits import VerifiersLimits
 from ..envs.loading import DEFAULT_ENVIRONMENT, check_spec
-from ..host.allocator import keep_freed_memory
 from ..host.collector import collect_seldom
-from ..host.orphans import is_first, reap_orphans
-from ..host.processes import STARTED
 from ..logs import set_title
 from ..net import DEFAULT_TRANSPORT, is_loopback
 from ..net.address import ANY, parse_address
@@ -40,10 +36,10 @@ from ..otlp import OtlpSetup, asked_by_variables, finish, is_installed, try_to_c
 from ..server import Server, open_server
 from ..server.options import completed, limits_by_name, pairs
 from .at_server import LOOK_S, tell_health
-from .common import AT_ONCE, NOT_STARTED, OK, SERVICE, Result, Stop, emit, put, say, with_traceback
-from .notify import SAY_EVERY_S, Manager, Seen, keep_told
+from .common import AT_ONCE, NOT_STARTED, OK, SERVICE, Result, Stop, nothing, with_traceback
 from .options import DEFAULT_ADDRESS, WithEndpoints, curve_option
-from .parent import stop_with_parent
+from .render import emit, put, say
+from .service import SAY_EVERY_S, Seen, Service, open_service
 from .verbs import server_options, verb
 
 
@@ -58,70 +54,83 @@ class Serve(WithEndpoints):
     )  # fmt: skip
     http_hosts: tuple[str, ...] = option(
         (), "A further name by which callers of --http know this server.", flag="--http-host",
-        metavar="NAME", needs="http",
+        metavar="NAME", needs="http", group="HTTP",
     )  # fmt: skip
     token_file: str | None = option(
         None, "Accept only callers of --http that send a token of this file. One a line, chmod "
-        "600.", metavar="FILE", needs="http",
+        "600.", metavar="FILE", needs="http", group="HTTP",
     )  # fmt: skip
     run_model: str = option(
         "oracle", "The model of rollouts that come as POST /run. It is oracle, random, a name of "
-        "an endpoint, or its URL.", metavar="MODEL", needs="http",
+        "an endpoint, or its URL.", metavar="MODEL", needs="http", group="HTTP",
     )  # fmt: skip
     run_model_name: str = option(
-        "", "The name of that model at its endpoint.", metavar="NAME", needs="http"
+        "",
+        "The name of that model at its endpoint.",
+        metavar="NAME",
+        needs="http",
+        group="HTTP",
     )
     run_failures: Literal["problems", "rows"] = option(
         "problems", "How a POST /run that failed is answered. By a problem, whose status ends the "
         "collection of NeMo Gym, or by a row with 200, _ng_failure_class and mask_sample.",
-        choices=("problems", "rows"), needs="http",
+        choices=("problems", "rows"), needs="http", group="HTTP",
     )  # fmt: skip
     run_rerun: bool | None = option(
         None, "Consent, for rows that come as POST /run, to a further execution. It comes after a "
         "worker's proven death; without it, as the environment declares.", needs="http",
+        group="HTTP",
     )  # fmt: skip
     run_execution_s: float | None = option(
         None, "How long one execution of such a row may last. By default as long as the server "
-        "lets any.", above=0, needs="http",
+        "lets any.", above=0, needs="http", group="HTTP",
     )  # fmt: skip
     http_limits: Mapping[str, Any] | None = option(
         None, "Any limit of the HTTP door, e.g. body_bytes=67108864.", flag="--http-limit",
-        metavar="NAME=VALUE", parse=pairs, needs="http",
+        metavar="NAME=VALUE", parse=pairs, needs="http", group="HTTP",
     )  # fmt: skip
     verifiers_bind: str | None = option(
         None, "Serve clients of verifiers 0.4 there, too. tcp://HOST:PORT or ipc://PATH.",
-        metavar="ADDRESS",
+        metavar="ADDRESS", group="Clients of verifiers",
     )  # fmt: skip
     redeliver: bool = option(
         False, "Offer the outcomes of a lost connection at --verifiers-bind to later ones. They "
         "are those of the same machine, whoever they are. At a loopback address that is always "
-        "done.", needs="verifiers_bind",
+        "done.", needs="verifiers_bind", group="Clients of verifiers",
     )  # fmt: skip
     verifiers_limits: Mapping[str, Any] | None = option(
         None, "Any limit of the door for verifiers, e.g. frame_bytes=268435456.",
         flag="--verifiers-limit", metavar="NAME=VALUE", parse=pairs, needs="verifiers_bind",
+        group="Clients of verifiers",
     )  # fmt: skip
     insecure: bool = option(
         False, "Accept everybody who reaches it, also from other machines. That is for --bind or "
         "--hosts-bind without --curve, --verifiers-bind, or --http without tokens.",
+        group="Who may come in",
     )  # fmt: skip
     door_only: str | None = option(
         None, "Open only doors, to the server at that address. They may be opened before it, and "
-        "stay open while it is gone.", metavar="ADDRESS",
+        "stay open while it is gone.", metavar="ADDRESS", group="Who may come in",
     )  # fmt: skip
-    door_curve: str | None = curve_option(needs="door_only")
+    door_curve: str | None = curve_option(needs="door_only", group="Who may come in")
     drain_s: float = option(30.0, "How long a stop waits for running work.", least=0, common=True)
-    keep_trying: bool = option(False, "Do not exit if the environment cannot be set up; try again.")
+    keep_trying: bool = option(
+        False,
+        "Do not exit if the environment cannot be set up; try again.",
+        group="Starting and stopping",
+    )
     exit_with_parent: bool = option(
-        False, "Stop at once when the process that started this one has ended."
+        False,
+        "Stop at once when the process that started this one has ended.",
+        group="Starting and stopping",
     )
     otlp: str | None = option(
         None, "Send spans of rollouts to a receiver of OpenTelemetry. It takes OTLP over HTTP, "
-        "e.g. http://127.0.0.1:4318. Needs the extra otel.", metavar="URL",
+        "e.g. http://127.0.0.1:4318. Needs the extra otel.", metavar="URL", group="Spans",
     )  # fmt: skip
     otlp_ratio: float | None = option(
         None, "Keep this part of the traces that begin here. [default: all]", least=0, most=1,
-        needs="otlp",
+        needs="otlp", group="Spans",
     )  # fmt: skip
 
     def spans(self) -> OtlpSetup | None:
@@ -196,6 +205,7 @@ async def serve(asked: Serve, stop: Stop) -> Result:
       {"event": "ready", ...}                             a worker is ready
       {"event": "stopped", ..., "stats": ..., "exit": 0}  the last line
     """
+    stop.on_first = nothing
     if asked.door_only is not None:
         asked.start_logging("door")
         return await _keep_doors(asked, asked.door_only, stop)
@@ -215,8 +225,7 @@ async def serve(asked: Serve, stop: Stop) -> Result:
     options["worker_otlp"] = None if spans is None else dataclasses.asdict(spans)
     serving = Serving(
         options.get("environment") or command or "", asked.as_json, asked.drain_s,
-        asked.keep_trying, stop.parent if asked.exit_with_parent else None,
-        doors_of(asked, options), options,
+        asked.keep_trying, asked.exit_with_parent, doors_of(asked, options), options,
     )  # fmt: skip
     if spans is None:
         return await serve_until_asked(serving, stop)
@@ -231,59 +240,60 @@ async def serve(asked: Serve, stop: Stop) -> Result:
 # -- doors ------------------------------------------------------------------------------
 
 
-class Doors(NamedTuple):
-    """Doors that are asked for."""
+class Door(NamedTuple):
+    """A door that is asked for."""
 
-    binds: tuple[str, ...] = ()
-    """Their addresses, which begin with a scheme."""
-    http: Mapping[str, Any] | None = None
-    """Arguments of :func:`~trio_envserve.doors.http.open_http_door`."""
-    verifiers: Mapping[str, Any] | None = None
-    """Arguments of :func:`~trio_envserve.doors.verifiers.open_verifiers_door`."""
+    name: str
+    bind: str
+    """Its address, which begins with a scheme."""
+    open: Callable[..., AbstractAsyncContextManager[Any]]
+    """Opens it for a server, or the address of one."""
 
 
-def doors_of(asked: Serve, options: Mapping[str, Any]) -> Doors:
+def doors_of(asked: Serve, options: Mapping[str, Any]) -> list[Door]:
     """The doors that are asked for.  Raises ConfigError for options that contradict each other,
     and for limits that there are not."""
     transport = options.get("transport", DEFAULT_TRANSPORT)
-    http = verifiers = None
+    doors = []
     if asked.http is not None:
         try:
-            from ..doors.http import HttpLimits
+            from ..doors.http import HttpLimits, open_http_door
         except ImportError as error:
             raise ConfigError(str(error)) from None
         [limits] = limits_by_name(asked.http_limits or {}, HttpLimits)
-        http = {
-            "bind": asked.http, "hosts": asked.http_hosts, "token_file": asked.token_file,
-            "insecure": asked.lets_all(options), "limits": limits, "run_model": asked.run_model,
-            "run_model_name": asked.run_model_name, "run_failures": asked.run_failures,
-            "run_rerun": asked.run_rerun, "run_execution_s": asked.run_execution_s,
-            "transport": transport,
-        }  # fmt: skip
+        http = partial(
+            open_http_door, bind=asked.http, hosts=asked.http_hosts, token_file=asked.token_file,
+            insecure=asked.lets_all(options), limits=limits, run_model=asked.run_model,
+            run_model_name=asked.run_model_name, run_failures=asked.run_failures,
+            run_rerun=asked.run_rerun, run_execution_s=asked.run_execution_s, transport=transport,
+        )  # fmt: skip
+        doors.append(Door("http", f"tcp://{asked.http}", http))
     if asked.verifiers_bind is not None:
+        from ..doors.verifiers import VerifiersLimits, open_verifiers_door
+
         [limits] = limits_by_name(asked.verifiers_limits or {}, VerifiersLimits)
-        verifiers = {
-            "bind": asked.verifiers_bind, "redeliver": asked.redeliver,
-            "insecure": asked.insecure, "limits": limits, "transport": transport,
-        }  # fmt: skip
-    binds = [f"tcp://{asked.http}"] * bool(http) + [str(asked.verifiers_bind)] * bool(verifiers)
-    return Doors(tuple(binds), http, verifiers)
+        verifiers = partial(
+            open_verifiers_door, bind=asked.verifiers_bind, redeliver=asked.redeliver,
+            insecure=asked.insecure, limits=limits, transport=transport,
+        )  # fmt: skip
+        doors.append(Door("verifiers", asked.verifiers_bind, verifiers))
+    return doors
 
 
-async def check_doors(doors: Doors) -> None:
+async def check_doors(doors: Sequence[Door]) -> None:
     """Find out what would keep the doors from being opened, before anything is started: an
     address in use.  Raises ConfigError and ServerStartError."""
-    for bind in doors.binds:
-        if bind.startswith("tcp://"):
+    for door in doors:
+        if door.bind.startswith("tcp://"):
             try:
-                place = parse_address(bind)
+                place = parse_address(door.bind)
             except ConfigError as error:
                 raise ConfigError(f"HOST:PORT expected: {error}") from None
             host = None if place.host == ANY else place.host
             try:
                 listeners = await trio.open_tcp_listeners(place.port, host=host)
             except OSError as error:
-                where = bind.removeprefix("tcp://")
+                where = door.bind.removeprefix("tcp://")
                 raise ServerStartError(
                     f"cannot listen at {where}: {error.strerror or error}; nothing was started"
                 ) from error
@@ -293,51 +303,44 @@ async def check_doors(doors: Doors) -> None:
 
 @asynccontextmanager
 async def open_doors(
-    doors: Doors, server: Server | str, curve: ClientCurve | None = None
-) -> AsyncIterator[dict[str, tuple[str, Any]]]:
+    doors: Sequence[Door], server: Server | str, curve: ClientCurve | None = None
+) -> AsyncIterator[tuple[dict[str, str], list[Any]]]:
     """Open the doors of a server, or of the one at an address; yields where each is, and the
-    door."""
-    opened: dict[str, tuple[str, Any]] = {}
+    doors."""
+    places: dict[str, str] = {}
+    opened: list[Any] = []
     async with AsyncExitStack() as stack:
-        if doors.http is not None:
-            from ..doors.http import open_http_door
-
-            place = open_http_door(server, **doors.http, curve=curve)
-            http = await stack.enter_async_context(place)
-            opened["http"] = http.url, http
-        if doors.verifiers is not None:
-            from ..doors.verifiers import open_verifiers_door
-
-            other = open_verifiers_door(server, **doors.verifiers, curve=curve)
-            verifiers = await stack.enter_async_context(other)
-            opened["verifiers"] = verifiers.address, verifiers
-        yield opened
+        for door in doors:
+            opened.append(await stack.enter_async_context(door.open(server, curve=curve)))
+            places[door.name] = getattr(opened[-1], "url", "") or opened[-1].address
+        yield places, opened
 
 
 async def _keep_doors(asked: Serve, address: str, stop: Stop) -> Result:
     """Keep the doors to a server elsewhere open until the command is asked to stop."""
     began_s = trio.current_time()
     doors = doors_of(asked, asked.server)
-    if not doors.binds:
+    if not doors:
         raise ConfigError("--door-only needs a door: --http HOST:PORT or --verifiers-bind ADDRESS")
     if wrong := set(asked.server) - {"transport", "config"}:
         raise ConfigError(f"--door-only starts no server, which {min(wrong)} is for")
     curve = None if asked.door_curve is None else ClientCurve.from_file(asked.door_curve)
     with trio.CancelScope() as everything:
         stop.kill = everything.cancel
-        async with open_doors(doors, address, curve) as opened, trio.open_nursery() as nursery:
-            places = {name: place for name, (place, _) in opened.items()}
+        async with (
+            open_service(stop, exit_with_parent=asked.exit_with_parent, reap=False) as (_, nursery),
+            open_doors(doors, address, curve) as (places, opened),
+        ):
             set_title(f"trio-envserve doors of {address}")
             about = {**places, "address": address, "pid": os.getpid()}
             if asked.as_json:
                 emit({"event": "serving", **about})
             else:
                 put(f"serving {address} at {' and '.join(places.values())} (pid {os.getpid()})")
-            _, door = next(iter(opened.values()))
-            nursery.start_soon(tell_health, door, float("inf"))
+            nursery.start_soon(tell_health, opened[0], float("inf"))
 
             async def tell_ready() -> None:
-                while door.health().health is not Health.HEALTHY:  # noqa: ASYNC110  # no event
+                while opened[0].health().health is not Health.HEALTHY:  # noqa: ASYNC110  # no event
                     await trio.sleep(LOOK_S)
                 if asked.as_json:
                     emit({"event": "ready", **about})
@@ -345,8 +348,6 @@ async def _keep_doors(asked: Serve, address: str, stop: Stop) -> Result:
                     say(f"ready at {' and '.join(places.values())}")
 
             nursery.start_soon(tell_ready)
-            if asked.exit_with_parent:
-                nursery.start_soon(stop_with_parent, stop.parent, stop)
             await stop.asked.wait()
             say(f"{stop.why or 'asked to stop'}: no new requests; what is under way is answered")
             nursery.cancel_scope.cancel()
@@ -368,8 +369,8 @@ class Serving(NamedTuple):
     as_json: bool
     drain_s: float
     keep_trying: bool
-    parent: int | None
-    doors: Doors
+    exit_with_parent: bool
+    doors: Sequence[Door]
     open: dict[str, Any]
     """Arguments of :func:`~trio_envserve.open_server`."""
     beside: Callable[[Server], Awaitable[None]] | None = None
@@ -378,50 +379,34 @@ class Serving(NamedTuple):
 
 async def serve_until_asked(options: Serving, stop: Stop) -> Result:
     """Serve, drain, and say what came of it."""
-    keep_freed_memory()
-    manager = Manager.of(os.environ)
-    async with trio.open_nursery() as nursery:
-        if options.parent is not None:
-            nursery.start_soon(stop_with_parent, options.parent, stop)
-        result = await _until_asked(options, stop, manager, nursery)
-        nursery.cancel_scope.cancel()
-    return result
-
-
-async def _until_asked(
-    options: Serving, stop: Stop, manager: Manager | None, background: trio.Nursery
-) -> Result:
     began_s = trio.current_time()
-    await check_doors(options.doors)
-    drained = False
-    broken: list[str] = []
-    async with open_server(**options.open) as server:
-        stop.kill = server.kill
-        address = server.address
-        set_title(f"trio-envserve server of {options.served} at {address}")
-        if is_first() and options.open.get(
-            "workers", 1
-        ):  # without workers, its children are its own
-            background.start_soon(reap_orphans, STARTED)
-        tell = partial(_tell_manager, manager, server)
-        if manager is not None:
-            background.start_soon(keep_told, manager, tell)
-        async with open_doors(options.doors, server) as doors:
-            at = {"hosts": server.hosts_address} if server.hosts_address else {}
-            _announce(
-                options, "serving", server, {n: place for n, (place, _) in doors.items()} | at
-            )
-            if options.beside is not None:
-                background.start_soon(options.beside, server)
-            with stop.hurry:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(collect_seldom)
-                    nursery.start_soon(_tell_ready, options, server, stop, broken, tell)
-                    await stop.asked.wait()
-                    nursery.cancel_scope.cancel()
-                if not broken:
-                    drained = await _drain(options, server, stop, tell)
-        stats = server.stats().to_record()
+    # Without workers, the children of this process are its own.
+    reap = bool(options.open.get("workers", 1))
+    async with open_service(
+        stop, exit_with_parent=options.exit_with_parent, reap=reap
+    ) as (service, background):  # fmt: skip
+        await check_doors(options.doors)
+        drained = False
+        broken: list[str] = []
+        async with open_server(**options.open) as server:
+            stop.kill = server.kill
+            address = server.address
+            set_title(f"trio-envserve server of {options.served} at {address}")
+            service.look = partial(_seen, server)
+            async with open_doors(options.doors, server) as (places, _):
+                at = {"hosts": server.hosts_address} if server.hosts_address else {}
+                _announce(options, "serving", server, places | at)
+                if options.beside is not None:
+                    background.start_soon(options.beside, server)
+                with stop.hurry:
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(collect_seldom)
+                        nursery.start_soon(_tell_ready, options, server, stop, broken, service)
+                        await stop.asked.wait()
+                        nursery.cancel_scope.cancel()
+                    if not broken:
+                        drained = await _drain(options, server, stop, service)
+            stats = server.stats().to_record()
     summary: dict[str, Any] = {
         "event": "stopped",
         "environment": options.served,
@@ -467,7 +452,7 @@ def _announce(
 
 
 async def _tell_ready(
-    options: Serving, server: Server, stop: Stop, broken: list[str], tell: Callable[[], None]
+    options: Serving, server: Server, stop: Stop, broken: list[str], service: Service
 ) -> None:
     """Say when a worker is ready, and until then why none is."""
     async with trio.open_nursery() as nursery:
@@ -486,7 +471,7 @@ async def _tell_ready(
         nursery.cancel_scope.cancel()
     if ready:
         _announce(options, "ready", server)
-        tell()
+        service.tell()
 
 
 async def tell_not_ready(server: Server) -> None:
@@ -498,7 +483,7 @@ async def tell_not_ready(server: Server) -> None:
             say(f"not ready yet: {status.reason}")
 
 
-async def _drain(options: Serving, server: Server, stop: Stop, tell: Callable[[], None]) -> bool:
+async def _drain(options: Serving, server: Server, stop: Stop, service: Service) -> bool:
     """Let running work end, and say what the server waits for."""
     running = server.stats().running
     say(
@@ -506,7 +491,7 @@ async def _drain(options: Serving, server: Server, stop: Stop, tell: Callable[[]
         f"for {running} executions (again to stop at once)"
     )
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_tell_draining, server, tell)
+        nursery.start_soon(_tell_draining, server, service)
         drained = await server.drain(options.drain_s)
         nursery.cancel_scope.cancel()
     if not drained:
@@ -514,8 +499,8 @@ async def _drain(options: Serving, server: Server, stop: Stop, tell: Callable[[]
     return drained
 
 
-async def _tell_draining(server: Server, tell: Callable[[], None]) -> None:
-    tell()
+async def _tell_draining(server: Server, service: Service) -> None:
+    service.tell()
     while True:
         await trio.sleep(SAY_EVERY_S)
         say(f"waiting: {_left(server)}")
@@ -529,12 +514,8 @@ def _left(server: Server) -> str:
     return left
 
 
-# -- the service manager ----------------------------------------------------------------
-
-
-def _tell_manager(manager: Manager | None, server: Server) -> None:
-    if manager is None:
-        return
+def _seen(server: Server) -> Seen:
+    """The state of the server for a service manager."""
     stats = server.stats()
     stopping = stats.closing is not None
     text = f"{stats.status.value}: {stats.ready} of {stats.workers} workers are ready"
@@ -544,4 +525,4 @@ def _tell_manager(manager: Manager | None, server: Server) -> None:
         text += f"; {stats.reason}"
     else:
         text += f", {stats.running} executions run, {stats.waiting} requests wait"
-    manager.tell(Seen(stats.status is ServerStatus.READY, stopping, text))
+    return Seen(stats.status is ServerStatus.READY, stopping, text)

@@ -1,11 +1,11 @@
-"""The verb ``status``: a server's statistics, what is late there, and where its code stands."""
+"""The verbs ``status`` and ``top``: a server's statistics, what is late there, and where its code
+stands; once, or again and again as the live page has it."""
 
 from __future__ import annotations
 
 import dataclasses
 import shlex
-import signal
-import sys
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,31 +14,34 @@ import trio
 from ..client import Client, open_client
 from ..client.options import DEFAULT_NAMESPACE
 from ..client.places import WAITS, places
-from ..core.errors import ConfigError, ServerNotReady
+from ..core.errors import ConfigError, EnvServeError, ServerNotReady
 from ..core.health import ServerStatus
 from ..core.pages import RunningPage, RunningRollout
 from ..evals.plain import plain_line
+from ..evals.statistics import sparkline
 from ..options import option
-from .at_server import leave_out_warnings, no_answer, reached
-from .common import (
-    AT_ONCE,
-    NO_SERVER,
-    NOT_STARTED,
-    OK,
-    ROLLOUT_ERRORS,
-    CommandError,
-    Result,
-    Stop,
-    emit,
-    put,
+from .at_server import AtServer, OfKeys, leave_out_warnings, no_answer, reached
+from .common import AT_ONCE, NO_SERVER, NOT_STARTED, OK, ROLLOUT_ERRORS, CommandError, Result, Stop
+from .render import (
+    Table,
+    calls_words,
+    cell,
+    duration,
+    figures,
+    first_and_last,
+    keep_showing,
+    records_table,
+    tokens_words,
 )
-from .options import OfKeys
-from .render import Table, duration, rich_tables, show_tables
-from .results import calls_words, tokens_words
 from .verbs import verb
 
 STACK_S = 10.0
 """Time that a worker may take to report where its code stands, in seconds."""
+ANSWER_S = 2.0
+"""A server that takes longer to answer is shown as silent."""
+HISTORY = 60
+"""Number of rates that are drawn."""
+DEATHS = 5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,8 +56,6 @@ class Status(OfKeys):
         "request, as --slow shows it for what has no key.", metavar="KEY", common=True,
     )  # fmt: skip
     ready: bool = option(False, "For probes: say whether it is ready, and exit so.", common=True)
-    watch: bool = option(False, "Show the status again and again, until Ctrl-C.", common=True)
-    every_s: float = option(1.0, "With --watch, how often.", least=0.1)
 
 
 @verb(
@@ -78,10 +79,9 @@ async def status(asked: Status, stop: Stop) -> Result:
       trio-envserve status tcp://127.0.0.1:5555 --json | jq .per_worker
       trio-envserve status tcp://127.0.0.1:5555 --ready || echo not now
 
-    With --json the object has the server's statistics; with --watch there is one
-    object a line, and with --slow the object has a field "slow". The exit code is 0
-    if the server answered, whatever its status; the field "status" is ready,
-    starting, silent, broken or stopping.
+    With --json the object has the server's statistics, and with --slow a field "slow". The
+    exit code is 0 if the server answered, whatever its status; the field "status" is ready,
+    starting, silent, broken or stopping. `top` shows it again and again.
 
     With --ready the exit code is the answer, and a line says why.
 
@@ -89,100 +89,49 @@ async def status(asked: Status, stop: Stop) -> Result:
     and the place where the worker's event loop stands, if that is late. Nothing is disturbed,
     and the worker answers while its loop is blocked.
     """
-    if asked.ready + asked.watch + (asked.stack is not None) > 1:
-        raise ConfigError("--ready, --watch and --stack show three things: give one")
+    if asked.ready and asked.stack is not None:
+        raise ConfigError("--ready and --stack show two things: give one")
     if asked.stack is not None:
-        return await _show_stack(asked, asked.stack, stop)
-    last: dict[str, Any] = {}
+        return await _stack(asked, asked.stack)
     leave_out_warnings()
-    with trio.CancelScope() as work:
-        stop.on_first = work.cancel
-        async with open_client(
-            asked.address, name="status", transport=asked.transport, curve=asked.client_keys
-        ) as client:
-            last = await _stats(client, asked)
-            if asked.watch:
-                await _watch(client, asked, last)
-            elif asked.ready:
-                return _ready(last, asked.as_json)
-            elif not asked.as_json:
-                show_tables(status_tables(last), put)
-    # Ctrl-C is the normal end of a watch.
-    if stop.asked.is_set() and not (asked.watch and stop.number == signal.SIGINT and last):
-        return Result(stop.interrupted_code, last)
-    return Result(OK, last)
+    async with open_client(
+        asked.address, name="status", transport=asked.transport, curve=asked.client_keys
+    ) as client:
+        with trio.move_on_after(asked.wait_s) as waiting:
+            stats = (await client.stats()).to_record()
+            if asked.slow is not None:
+                stats["slow"] = await oldest(client, asked.slow)
+        if waiting.cancelled_caught:
+            raise no_answer(asked, client)
+    if not asked.ready:
+        return Result(OK, stats, status_tables(stats))
+    is_ready = stats["status"] == ServerStatus.READY.value
+    line = " and ".join([state_of(stats), *(f"{name} {text}" for name, text in _closing(stats))])
+    return Result(OK if is_ready else AT_ONCE, stats, [line])
 
 
-def _ready(stats: dict[str, Any], as_json: bool) -> Result:
-    """The answer to a probe."""
-    ready = stats["status"] == ServerStatus.READY.value
-    if not as_json:
-        put(" and ".join([state_of(stats), *(f"{name} {text}" for name, text in _closing(stats))]))
-    return Result(OK if ready else AT_ONCE, stats)
-
-
-def state_of(stats: dict[str, Any]) -> str:
+def state_of(stats: Mapping[str, Any]) -> str:
     """The status and its reason on one line."""
-    state, reason = str(stats["status"]), stats["reason"]
-    return f"{state}: {_first_line(reason)}" if reason else state
-
-
-async def _stats(client: Client, asked: Status) -> dict[str, Any]:
-    with trio.move_on_after(asked.wait_s):
-        stats = (await client.stats()).to_record()
-        return stats if asked.slow is None else {**stats, "slow": await oldest(client, asked.slow)}
-    raise no_answer(asked, client)
-
-
-async def _watch(client: Client, asked: Status, last: dict[str, Any]) -> None:
-    """Show ``last``, then go on while it is read; ``last`` is kept up to date."""
-
-    async def look() -> None:
-        await trio.sleep(asked.every_s)
-        last.update(await _stats(client, asked))
-
-    if asked.as_json or not sys.stdout.isatty():
-        while emit(last) if asked.as_json else show_tables(status_tables(last), put):
-            await look()
-        return
-    from rich.live import Live
-
-    with Live(rich_tables(status_tables(last)), auto_refresh=False) as live:
-        while True:
-            live.update(rich_tables(status_tables(last)), refresh=True)
-            await look()
+    state, reason = stats["status"], stats["reason"]
+    return f"{state}: {first_and_last(reason)}" if reason else f"{state}"
 
 
 def status_tables(stats: dict[str, Any]) -> list[Table]:
     """The server's statistics for people."""
-    cache = stats["cache"]
     server = [
         ("status", state_of(stats)),
         *_closing(stats),
-        *([("paused", _first_line(stats["paused"]))] if stats.get("paused") else []),
-        ("environment", str(stats["environment"]) or "-"),
+        *(figures(stats, "paused") if stats.get("paused") else []),
+        *figures(stats, "environment"),
         *pool_rows(stats),
-        ("worker restarts", str(stats["worker_restarts"])),
-        ("sessions", str(stats["sessions"])),
-        ("waiting, running", f"{stats['waiting']}, {stats['running']}"),
+        *figures(stats, "worker_restarts", "sessions", "waiting", "running"),
         *_model_calls(stats),
-        ("keys", f"{stats['keys']} ({stats['keys_bytes'] / 1024:.1f} KiB)"),
-        *_resting(stats),
-        ("router lag p99", _milliseconds(stats.get("router_lag_p99_s"))),
-        ("malformed messages", str(stats["malformed"])),
-        ("epoch", str(stats["epoch"])[:8]),
+        *figures(stats, "keys", "keys_bytes"),
+        *(figures(stats, "journal_keys", "journal_bytes") if stats.get("journal_keys") else []),
+        *figures(stats, "router_lag_p99_s", "malformed"),
+        ("epoch", stats["epoch"][:8]),
     ]
-    cached = [
-        ("outcomes kept", f"{stats['kept']} ({stats['kept_bytes'] / 1024:.1f} KiB)"),
-        ("requests entered", str(cache["entered"])),
-        ("duplicates coalesced", str(cache["coalesced"])),
-        ("outcomes replayed", str(cache["replayed"])),
-        ("refused", str(cache["refused_for_now"] + cache["conflicts"] + cache["spent"])),
-        ("completed", str(cache["completed"])),
-        ("finished", str(cache["finished"])),
-        ("cancelled", str(cache["cancelled"])),
-        ("reruns by consent", str(cache["reruns"])),
-    ]
+    cached = [*figures(stats, "kept", "kept_bytes"), *figures(stats["cache"], *stats["cache"])]
     return [
         Table(f"server at {stats['address']}", (), server),
         Table("cache", (), cached),
@@ -201,50 +150,39 @@ def pool_rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
     bounds = f"{stats['workers_least']}..{stats['workers_most']}"
     return [
         ("workers ready", f"{ready} (of {bounds})"),
-        *([("resized", stats["resized"])] if stats["resized"] else []),
+        *(figures(stats, "resized") if stats["resized"] else []),
     ]
 
 
 def worker_table(stats: dict[str, Any]) -> Table:
     """The table of the workers."""
-    columns = (
-        "worker", "pid", "phase", "pending", "capacity", "done", "failed", "restarts", "lag p99",
-        "MiB",
+    names = (
+        "worker", "pid", "phase", "pending", "capacity", "done", "failed", "restarts",
+        "loop_lag_p99_s", "memory_bytes",
     )  # fmt: skip
-    workers = [
-        (
-            str(w["worker"]), str(w["pid"]), _phase(w), str(w["pending"]),
-            str(w.get("capacity") or ""), str(w["done"]), str(w["failed"]), str(w["restarts"]),
-            _milliseconds(w.get("loop_lag_p99_s")), str(w["memory_bytes"] >> 20),
-        )
+    rows = [
+        {**w, "phase": ", ".join([w["phase"], *(m for m in ("silent", "blocked") if w.get(m))])}
         for w in stats["per_worker"]
-    ]  # fmt: skip
-    return Table("workers", columns, workers)
+    ]
+    return records_table("workers", rows, names, left=["worker"])
+
+
+_HOST = (
+    "host", "state", "ready", "slots", "running", "heard_s", "lost_s", "load", "memory_bytes", "why"
+)  # fmt: skip
 
 
 def host_tables(stats: dict[str, Any]) -> list[Table]:
     """Tables of the present and the past hosts; nothing without any."""
-    columns = ("host", "state", "ready", "running", "heard", "lost in", "load", "free MiB", "why")
-    hosts = [
-        (
-            str(h["host"]), str(h["state"]), f"{h['ready']} of {h['slots']}", str(h["running"]),
-            f"{h['heard_s']:.1f} s ago", f"{h['lost_s']:.1f} s", f"{h['load']:.2f}",
-            str(h["memory_bytes"] >> 20), _first_line(h["why"]) if h["why"] else "",
-        )
-        for h in stats.get("hosts", ())
-    ]  # fmt: skip
-    past = [
-        (str(p["host"]), str(p["state"]), f"{p['age_s']:.0f} s ago", _first_line(p["why"]))
-        for p in reversed(stats.get("past_hosts", ()))
-    ]
-    return [
-        *([Table("hosts", columns, hosts, left=(0, 1, 8))] if hosts else []),
-        *(
-            [Table("hosts that are not here", ("host", "state", "when", "why"), past, left=(0, 3))]
-            if past
-            else []
+    hosts, past = stats.get("hosts", ()), stats.get("past_hosts", ())
+    tables = [
+        records_table("hosts", hosts, _HOST, left=["host", "state", "why"]),
+        records_table(
+            "hosts that are not here", past[::-1], ("host", "state", "age_s", "why"),
+            left=["host", "why"],
         ),
-    ]
+    ]  # fmt: skip
+    return [table for table in tables if table.rows]
 
 
 def _closing(stats: dict[str, Any]) -> list[tuple[str, str]]:
@@ -255,21 +193,6 @@ def _closing(stats: dict[str, Any]) -> list[tuple[str, str]]:
     names = {"running": "executions", "outcomes": "outcomes", "workers": "workers"}
     left = ", ".join(f"{closing[key]} {name}" for key, name in names.items())
     return [("waits for", left), ("next stage", f"within {closing['left_s']:g} s")]
-
-
-def _resting(stats: dict[str, Any]) -> list[tuple[str, str]]:
-    """Keys of a server with a journal whose outcomes are there only."""
-    keys = stats.get("journal_keys")
-    if not keys:
-        return []
-    mib = stats["journal_bytes"] / 2**20
-    return [
-        (
-            "keys in the journal",
-            f"{keys} of at most {stats['bounds']['journal_keys']}, "
-            f"{mib:.1f} of {stats['bounds']['journal_bytes'] / 2**20:.0f} MiB",
-        )
-    ]
 
 
 def _model_calls(stats: dict[str, Any]) -> list[tuple[str, str]]:
@@ -283,21 +206,6 @@ def _model_calls(stats: dict[str, Any]) -> list[tuple[str, str]]:
         ("mean model call", f"{sum_s / ended:.3g} s"),
         ("tokens", tokens_words(usage)),
     ]
-
-
-def _phase(worker: dict[str, Any]) -> str:
-    marks = [mark for mark in ("silent", "blocked") if worker.get(mark)]
-    return ", ".join([str(worker["phase"]), *marks])
-
-
-def _first_line(text: Any) -> str:
-    lines = [line for line in str(text).splitlines() if line.strip()]
-    # The last line of a traceback says what happened.
-    return " ... ".join([lines[0], lines[-1]] if len(lines) > 1 else lines)
-
-
-def _milliseconds(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds * 1e3:.1f} ms"
 
 
 # -- the slowest rollouts ------------------------------------------------------------
@@ -342,8 +250,7 @@ def name_of(row: Mapping[str, Any]) -> str:
 
 def slow_table(slow: dict[str, Any]) -> Table:
     """The table of the longest running rollouts, for people."""
-    typical_s = slow["typical_s"]
-    typical = "-" if typical_s is None else duration(typical_s)
+    typical = cell("typical_s", slow["typical_s"])
     rows = [_row(each, typical) for each in slow["running"]]
     title = f"oldest {len(rows)} of {slow['total']} that run"
     return Table(title, _COLUMNS, rows, left=(0, 5, 6)) if rows else Table("nothing runs", (), [])
@@ -361,30 +268,24 @@ def _row(row: dict[str, Any], typical: str) -> tuple[str, ...]:
 # -- where a rollout stands -----------------------------------------------------------
 
 
-async def _show_stack(asked: Status, key: str, stop: Stop) -> Result:
-    with trio.CancelScope() as work:
-        stop.on_first = work.cancel
-        async with reached(asked, "stack") as client:
-            row = await _find(client, key, asked.namespace)
-            text = None if row is None else await _ask(client, row)
-            if row is None or text is None:
-                raise CommandError(
-                    f"nothing runs under {key} in namespace {asked.namespace}; `trio-envserve "
-                    f"status {asked.address} --slow 20` shows what runs",
-                    ROLLOUT_ERRORS,
-                )
-            if not asked.as_json:
-                put(f"{key} has run on worker {row.worker} for {row.age_s:.1f} s")
-                if row.note.get(WAITS):
-                    put(plain_line(f"it waits {row.note[WAITS]}"))
-                put("\n".join(plain_line(line) for line in text.splitlines()))
-            about: dict[str, Any] = {
-                "key": row.key, "namespace": row.namespace, "request": row.request,
-                "worker": row.worker, "age_s": row.age_s, "note": dict(row.note),
-                "stack": text,
-            }  # fmt: skip
-            return Result(OK, about)
-    return Result(stop.interrupted_code, {})
+async def _stack(asked: Status, key: str) -> Result:
+    async with reached(asked, "stack") as client:
+        row = await _find(client, key, asked.namespace)
+        text = None if row is None else await _ask(client, row)
+    if row is None or text is None:
+        raise CommandError(
+            f"nothing runs under {key} in namespace {asked.namespace}; `trio-envserve "
+            f"status {asked.address} --slow 20` shows what runs",
+            ROLLOUT_ERRORS,
+        )
+    lines = [f"{key} has run on worker {row.worker} for {row.age_s:.1f} s"]
+    if row.note.get(WAITS):
+        lines.append(f"it waits {row.note[WAITS]}")
+    about = {
+        "key": row.key, "namespace": row.namespace, "request": row.request,
+        "worker": row.worker, "age_s": row.age_s, "note": dict(row.note), "stack": text,
+    }  # fmt: skip
+    return Result(OK, about, ["\n".join(map(plain_line, [*lines, *text.splitlines()]))])
 
 
 async def _find(client: Client, key: str, namespace: str) -> RunningRollout | None:
@@ -409,3 +310,119 @@ async def _ask(client: Client, row: RunningRollout) -> str | None:
             f"worker {row.worker} does not say where it stands: it is stopped, or is no worker "
             f"of this package ({error})", ROLLOUT_ERRORS,
         ) from None  # fmt: skip
+
+
+# -- again and again ------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Top(AtServer):
+    """The options of ``top``."""
+
+    rows: int = option(10, "Show the N slowest rollouts.", least=1, most=100, common=True)
+    every_s: float = option(1.0, "How often to look.", least=0.1, common=True)
+
+
+@verb(Top, {NOT_STARTED: NO_SERVER}, takes_address=True)
+async def top(asked: Top, stop: Stop) -> Result:
+    """Watch the server at ADDRESS: queue, rates, slowest rollouts, workers, failures.
+
+    Without ADDRESS it is tcp://127.0.0.1:5555, where `serve` is by default.
+
+    It is what the live page of `serve --http` shows. Ctrl-C ends it. If standard
+    output is no terminal, it prints a block of text each time; with --json an object a
+    line, with the statistics of `status`, a field "slow" and a field "rates".
+
+    Example:
+      trio-envserve top
+    """
+    watch = Watch()
+    stop.so_far = lambda: Result(OK, watch.last)
+    async with reached(asked, "top") as client:
+        await watch.look(client, asked.rows)
+        await keep_showing(
+            lambda: top_tables(watch), lambda: watch.look(client, asked.rows),
+            every_s=asked.every_s, record=watch.record if asked.as_json else None,
+        )  # fmt: skip
+    return Result(OK, watch.last)
+
+
+class Watch:
+    """The last view, and the rates before."""
+
+    def __init__(self) -> None:
+        self.last: dict[str, Any] = {}
+        self.silent = ""
+        """Reason for which the server does not answer; empty if it does."""
+        self.rates: deque[float] = deque(maxlen=HISTORY)
+        """Rollouts completed in a second."""
+        self._before: tuple[float, Mapping[str, Any]] | None = None
+
+    async def look(self, client: Client, rows: int) -> None:
+        """Ask the server how it is."""
+        try:
+            with trio.fail_after(2 * ANSWER_S):
+                stats = (await client.stats(ANSWER_S)).to_record()
+                stats["slow"] = await oldest(client, rows)
+        except (EnvServeError, trio.TooSlowError) as error:
+            self.silent = str(error) or "no answer"
+        else:
+            self.saw(stats, trio.current_time())
+
+    def saw(self, stats: dict[str, Any], now_s: float) -> None:
+        """Take what the server has said."""
+        before, self._before = self._before, (now_s, stats)
+        if before is not None and before[1]["epoch"] == stats["epoch"]:
+            took_s = max(now_s - before[0], 0.001)
+            since = {
+                "completed": stats["cache"]["completed"] - before[1]["cache"]["completed"],
+                "failed": _failed(stats) - _failed(before[1]),
+            }
+            rates = {name: round(max(0, n) / took_s, 3) for name, n in since.items()}
+            self.rates.append(rates["completed"])
+        else:
+            rates = {"completed": None, "failed": None}
+            self.rates.clear()
+        self.silent, self.last = "", {**stats, "rates": rates}
+
+    def record(self) -> dict[str, Any]:
+        """The last view for programs."""
+        return {**self.last, "silent": self.silent} if self.silent else self.last
+
+
+def _failed(stats: Mapping[str, Any]) -> float:
+    return float(sum(stats["failures"].values()))
+
+
+def top_tables(watch: Watch) -> list[Table]:
+    """The last view for people."""
+    stats = watch.last
+    if not stats:
+        return [Table("no answer", (), [("why", watch.silent)])]
+    rates, failures = stats["rates"], stats["failures"]
+    completed, failed = _rate(rates["completed"]), _rate(rates["failed"])
+    server = [
+        ("status", f"silent: {watch.silent}" if watch.silent else state_of(stats)),
+        *(figures(stats, "paused") if stats["paused"] else []),
+        *pool_rows(stats),
+        *figures(stats, "waiting", "running", "kept"),
+        ("completed", f"{completed}  {sparkline([round(100 * rate) for rate in watch.rates])}"),
+        ("failed", f"{failed}; " + ", ".join(f"{name} {n:g}" for name, n in failures.items())),
+    ]
+    deaths = stats["deaths"][: -DEATHS - 1 : -1]
+    columns = ("worker", "age_s", "lost", "why")
+    return [
+        Table(f"{stats['environment'] or 'server'} at {stats['address']}", (), server, left=(0, 1)),
+        slow_table(stats["slow"]),
+        *host_tables(stats),
+        worker_table(stats),
+        *(
+            [records_table("ends of workers", deaths, columns, left=["worker", "why"])]
+            if deaths
+            else []
+        ),
+    ]
+
+
+def _rate(rate: float | None) -> str:
+    return "-" if rate is None else f"{rate:.1f}/s"

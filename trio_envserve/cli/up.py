@@ -32,9 +32,10 @@ from ..options import argument, option
 from ..server import Server
 from ..server.curve import ClientRight, ServerCurve
 from ..server.options import completed, pairs
-from .common import NOT_STARTED, SERVICE, Result, Stop, say
+from .common import NOT_STARTED, SERVICE, Result, Stop, nothing
 from .options import DEFAULT_ADDRESS, Logged
-from .serve import Doors, Serving, serve_until_asked
+from .render import say
+from .serve import Serving, serve_until_asked
 from .verbs import server_options, verb
 
 LAUNCHERS = ("ray", "slurm")
@@ -103,6 +104,7 @@ async def up(asked: Up, stop: Stop) -> Result:
 
     Ctrl-C or SIGTERM stops the server as `serve` does, and then all hosts.
     """
+    stop.on_first = nothing
     asked.start_logging("server")
     keys = Keys.new()
     options = completed(**asked.server)
@@ -125,7 +127,7 @@ async def up(asked: Up, stop: Stop) -> Result:
             )  # fmt: skip
 
         serving = Serving(
-            asked.environment, asked.as_json, asked.drain_s, True, None, Doors(),
+            asked.environment, asked.as_json, asked.drain_s, True, False, [],
             {
                 "bind": DEFAULT_ADDRESS, **options, "environment": asked.environment,
                 "workers": 0, "hosts_bind": at, "curve": keys.of_server,

@@ -29,7 +29,8 @@ from ..evals.inputs import read_inputs
 from ..host.interpreters import check_interpreter, find_interpreter, own_folders
 from ..options import argument, option
 from ..worker.validation import Wanted
-from .common import AT_ONCE, NOT_STARTED, OK, Result, Stop, put, say
+from .common import AT_ONCE, NOT_STARTED, OK, Result, Stop
+from .render import put, say
 from .verbs import Asked, server_options, verb
 
 _ROOT = str(Path(__file__).resolve().parent.parent.parent)

@@ -31,9 +31,10 @@ from ..logs import take_stderr
 from ..near import did_you_mean
 from ..options import Option, option, options_of, read_file, values_of
 from ..server.options import SERVE, ServerOptions
-from .common import EPILOG, Result, Stop, emit, epilog, run_verb, say
+from .common import Result, Stop, epilog, run_verb
 from .interrupts import Interrupts
 from .last_words import relay_standard_error
+from .render import emit, say
 
 if TYPE_CHECKING:
     _ParamType: TypeAlias = click.ParamType[Any]
@@ -59,11 +60,11 @@ class Verb(NamedTuple):
 VERBS: dict[str, Verb | dict[str, Verb]] = {
     "serve": Verb("serve", "serve", "Serve an environment at an address."),
     "eval": Verb("evaluate", "evaluate", "Run rollouts and sum up their rewards."),
-    "show": Verb("show", "show", "Page through the rollouts in a file of results."),
-    "compare": Verb("compare", "compare_files", "Compare two files of results, input by input."),
-    "report": Verb("report", "report", "Make a page of a file of results, for a browser."),
+    "show": Verb("results", "show", "Page through the rollouts in a file of results."),
+    "compare": Verb("results", "compare_files", "Compare two files of results, input by input."),
+    "report": Verb("results", "report", "Make a page of a file of results, for a browser."),
     "status": Verb("status", "status", "Show what a server is doing, and where a rollout stands."),
-    "top": Verb("top", "top", "Watch a server: queue, rates, slowest rollouts, workers."),
+    "top": Verb("status", "top", "Watch a server: queue, rates, slowest rollouts, workers."),
     "init": Verb("init", "init", "Write a first environment, with a test."),
     "validate": Verb("validate", "validate", "Look an environment over before it is used."),
     "run-with": Verb("run_with", "run_with", "Run a command while an environment is served."),
@@ -282,18 +283,23 @@ class Command(click.Command):
                 formatter.write_text(_sentence(self.help or ""))
                 if examples := _examples(self.help or ""):
                     formatter.write("\n" + "".join(f"{'':2}{line}\n" for line in examples))
-        options = sorted(self.options.values(), key=lambda each: not each.common)
-        rows = [
-            (_left(each), _right(each, whole=whole))
-            for each in options
-            if not each.argument and not each.hidden and (whole or each.common)
-        ]
-        rows.append(("--help-all", "Show everything: all options, exit codes."))
-        with formatter.section("Options"):
-            formatter.write_dl(rows if not whole else rows[:-1], col_max=30, col_spacing=2)
+        for heading, options in self.groups(whole=whole).items():
+            rows = [(spelled(each), explained(each, whole=whole)) for each in options]
+            if not whole:
+                rows.append(("--help-all", "Show everything: all options, exit codes."))
+            with formatter.section(heading or "Options"):
+                formatter.write_dl(rows, col_max=30, col_spacing=2)
         if whole:
             self.format_epilog(ctx, formatter)
         return formatter.getvalue().rstrip("\n")
+
+    def groups(self, *, whole: bool) -> dict[str, list[Option]]:
+        """The options by their headings, the common ones first; only these unless ``whole``."""
+        found: dict[str, list[Option]] = {"": []}
+        for each in sorted(self.options.values(), key=lambda each: not each.common):
+            if not each.argument and not each.hidden and (whole or each.common):
+                found.setdefault("" if each.common else each.group, []).append(each)
+        return found
 
     def get_help(self, ctx: click.Context) -> str:
         """The whole help."""
@@ -349,15 +355,17 @@ def _param(about: Option) -> click.Parameter:
     )  # fmt: skip
 
 
-def _left(about: Option) -> str:
+def spelled(about: Option) -> str:
+    """An option as it is written, with a stand-in for its value."""
     flags = ", ".join(filter(None, (about.short, about.flags.replace(" ", ", "))))
     if about.kind == "bool":
         return f"{flags} / --no-{about.flags[2:]}" if about.default is None else flags
-    kinds = {"int": "N", "float": "SECONDS" if about.name.endswith("_s") else "NUMBER"}
+    kinds = {"int": "N", "float": about.unit.upper() or "NUMBER"}
     return f"{flags} {about.metavar or '|'.join(about.choices) or kinds.get(about.kind, 'TEXT')}"
 
 
-def _right(about: Option, *, whole: bool) -> str:
+def explained(about: Option, *, whole: bool) -> str:
+    """The meaning of an option, or its first sentence, with its default."""
     text = about.help.replace("``", "`") if whole else _sentence(about.help)
     default = about.shown
     if not default and isinstance(about.default, (str, int, float)):
@@ -399,6 +407,13 @@ def _for_click(doc: str) -> str:
 # -- the groups -------------------------------------------------------------------
 
 
+def load(verb: Verb) -> Command:
+    """The command of a verb; imports its module."""
+    module = importlib.import_module(f"trio_envserve.cli.{verb.module}")
+    command: Command = getattr(module, verb.attribute)
+    return command
+
+
 @final
 class LazyGroup(click.Group):
     """Imports a verb's module when the verb is used, and not before."""
@@ -424,9 +439,7 @@ class LazyGroup(click.Group):
             ctx.fail(f"no command {cmd_name!r}{hint}")
         if not isinstance(found, Verb):
             return LazyGroup(cmd_name, verbs=found, help=GROUPS[cmd_name])
-        module = importlib.import_module(f"trio_envserve.cli.{found.module}")
-        command: click.Command = getattr(module, found.attribute)
-        return command
+        return load(found)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list in ``--help``, from the table."""
@@ -438,22 +451,12 @@ class LazyGroup(click.Group):
             formatter.write_dl(rows)
 
 
-def _show_exit_codes(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    if value and not ctx.resilient_parsing:
-        click.echo(EPILOG.removeprefix("\b\n").rstrip())
-        ctx.exit()
-
-
 @click.group(
     cls=LazyGroup,
     verbs=VERBS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(package_name="trio-envserve", message="%(prog)s %(version)s")
-@click.option(
-    "--exit-codes", is_flag=True, is_eager=True, expose_value=False, callback=_show_exit_codes,
-    help="Show what all exit codes mean.",
-)  # fmt: skip
 def group() -> None:
     """An environment server for rollouts in which a retry is never a second run.
 

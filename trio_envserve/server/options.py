@@ -156,19 +156,19 @@ class ServerOptions:
         "worker.js`` or a list of words, and speaks the worker's protocol (the page on the "
         "protocol). The environment's name and ``args`` are told to it as they are, and nothing "
         "is looked for here.",
-        metavar="COMMAND",
+        metavar="COMMAND", group="Workers",
     )  # fmt: skip
     worker_python: str | os.PathLike[str] | None = option(
         None,
         "Another Python for the workers. It has the environment, and of this package the same "
         "version. Nothing is looked for here then, either. For hosts it is a path of theirs.",
-        metavar="PATH",
+        metavar="PATH", group="Workers",
     )  # fmt: skip
     worker_environ: Sequence[Mapping[str, str]] = option(
         (),
         "Environment variables of each worker slot. They are laid over those of this process (on "
         "hosts too): for example one GPU each, 0:CUDA_VISIBLE_DEVICES=0.",
-        flag="--worker-env", metavar="SLOT:KEY=VALUE", parse=variables_by_slot,
+        flag="--worker-env", metavar="SLOT:KEY=VALUE", parse=variables_by_slot, group="Workers",
     )  # fmt: skip
     worker_logging: Mapping[str, Any] | None = option(
         None,
@@ -214,27 +214,30 @@ class ServerOptions:
         "Lease of a host in seconds. Without an answer for that long it has no workers any more, "
         "and some seconds later the server takes their work for over. None: there is no lease; "
         "work on a silent host is never known to be over, and its calls wait for it.",
-        metavar="SECONDS|none", make=_fence_s, needs="hosts_bind",
+        metavar="SECONDS|none", make=_fence_s, needs="hosts_bind", group="Hosts",
     )  # fmt: skip
     needs: Mapping[str, float] | None = option(
         None,
         "What each worker of a host needs of what the host offers, e.g. gpu=1.",
-        metavar="NAME=AMOUNT", parse=pairs, needs="hosts_bind",
+        metavar="NAME=AMOUNT", parse=pairs, needs="hosts_bind", group="Hosts",
     )  # fmt: skip
     record: str | os.PathLike[str] | None = option(
         None,
         "File for every input of the router (see `replay`). The server can be replayed from it "
         "(the page on the recorder).",
-        metavar="FILE",
+        metavar="FILE", group="Recording and transport",
     )  # fmt: skip
     record_bodies: bool = option(
-        False, "Whether that file has the bodies; by default only their lengths.", needs="record"
+        False,
+        "Whether that file has the bodies; by default only their lengths.",
+        needs="record",
+        group="Recording and transport",
     )
     transport: Transport = option(
         DEFAULT_TRANSPORT,
         "Implementation of ZMTP for the clients: ``zmtp`` (trio) or ``libzmq``. Both can talk to "
         "both.",
-        choices=TRANSPORTS,
+        choices=TRANSPORTS, group="Recording and transport",
     )  # fmt: skip
     network: Network | None = option(
         None, "Sockets of another kind altogether, for clients and hosts.", in_program=True

@@ -1,0 +1,199 @@
+"""Services, which go on until they are asked to stop: ``serve``, ``join`` and ``up``.  What starts
+and watches them is told how they are, and can take them with it when it ends.
+
+Theory of operation
+-------------------
+systemd names a datagram socket in ``NOTIFY_SOCKET``, and says in ``WATCHDOG_USEC`` how
+often it wants to hear of a service.  :meth:`Manager.tell` is called by a task in the
+service's own loop, so a loop that is held tells nothing, and systemd ends the service.
+It is called until the service has closed, so no drain is too long for the watchdog.  A send
+never waits.  A message that the manager cannot take is sent again with the next beat.
+
+The command takes its parent's id when it starts.  It does not notice a parent that
+ends in the milliseconds before that.  (Linux's parent-death signal does not help: it
+follows the *thread* that started this process, and trio starts processes from threads
+that come and go.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, MutableMapping
+from contextlib import asynccontextmanager
+from typing import Final, NamedTuple, final
+
+import trio
+
+from ..evals.plain import plain_line
+from ..host.allocator import keep_freed_memory
+from ..host.orphans import is_first, reap_orphans
+from ..host.processes import STARTED
+from .common import Stop, nothing
+from .render import say
+
+SAY_EVERY_S: Final = 3.0
+"""The pause between lines about what the command waits for."""
+
+LOOK_S: Final = 2.0
+"""The pause between two looks at the server if no watchdog wants a beat earlier."""
+
+STATUS_CHARACTERS: Final = 200
+
+_NAMES: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+
+
+POLL_S = 0.25
+"""The pause between two checks for the parent if the system has no pidfd."""
+
+
+@final
+class Service:
+    """The running of a service: its tasks beside the work."""
+
+    def __init__(self, manager: Manager | None) -> None:
+        self.look: Callable[[], Seen] | None = None
+        """Says how the service is, once it is there."""
+        self._manager = manager
+
+    def tell(self) -> None:
+        """Tell the service manager how it is now, if there is one."""
+        if self._manager is not None and self.look is not None:
+            self._manager.tell(self.look())
+
+    async def keep_telling(self) -> None:
+        """Tell it again and again, until it is cancelled; then give up the socket."""
+        if self._manager is not None:
+            with contextlib.closing(self._manager):
+                while True:
+                    self.tell()
+                    await trio.sleep(self._manager.beat_s)
+
+
+@asynccontextmanager
+async def open_service(
+    stop: Stop, *, exit_with_parent: bool, reap: bool = True
+) -> AsyncIterator[tuple[Service, trio.Nursery]]:
+    """Run a service in the block, which waits for ``stop.asked``, with a nursery for more tasks
+    beside it.  ``reap``: children of others that this process inherits, as the first one of a
+    container, are none of its own."""
+    stop.on_first = nothing
+    keep_freed_memory()
+    service = Service(Manager.of(os.environ))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(service.keep_telling)
+        if exit_with_parent:
+            nursery.start_soon(stop_with_parent, stop.parent, stop)
+        if reap and is_first():
+            nursery.start_soon(reap_orphans, STARTED)
+        yield service, nursery
+        nursery.cancel_scope.cancel()
+
+
+# -- the service manager ------------------------------------------------------
+
+
+class Seen(NamedTuple):
+    """The state of a server, as a service manager is told it."""
+
+    ready: bool
+    stopping: bool
+    text: str
+    """A line for people."""
+
+
+@final
+class Manager:
+    """The service manager that started this process."""
+
+    def __init__(self, address: str, watchdog_s: float | None) -> None:
+        self.watchdog_s = watchdog_s
+        """Time without a message after which systemd ends the service, in seconds; None: there is
+        no watchdog."""
+        self._address = _kernel_address(address)
+        self._due: dict[str, str] = {}
+        self._told: dict[str, str] = {}
+        self._silenced = False
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+
+    @classmethod
+    def of(cls, environ: MutableMapping[str, str]) -> Manager | None:
+        """The manager that the environment variables name, which are taken out of them: a
+        worker must not speak for its server.  None if there is none."""
+        address, period, process = (environ.pop(name, "") for name in _NAMES)
+        if not address.startswith(("/", "@")):
+            return None
+        mine = not process or process == str(os.getpid())
+        watchdog_s = int(period) / 1e6 if mine and period.isdecimal() else 0.0
+        return cls(address, watchdog_s or None)
+
+    @property
+    def beat_s(self) -> float:
+        """The pause between two beats: half of what the watchdog allows."""
+        return LOOK_S if self.watchdog_s is None else min(LOOK_S, self.watchdog_s / 2)
+
+    def tell(self, seen: Seen) -> None:
+        """Send what has changed, and the beat for the watchdog.  Never waits."""
+        fields = {"STATUS": plain_line(seen.text, STATUS_CHARACTERS)}
+        if seen.ready:
+            fields["READY"] = "1"
+        if seen.stopping:
+            fields["STOPPING"] = "1"
+        changed = fields.items() - self._told.items()
+        self._due |= dict(changed)
+        now = self._due | ({} if self.watchdog_s is None else {"WATCHDOG": "1"})
+        if not now:
+            return
+        text = "\n".join(f"{name}={value}" for name, value in now.items())
+        try:
+            self._socket.sendto(text.encode(), self._address)
+        except BlockingIOError:
+            return  # it has no room now
+        except OSError as error:
+            if not self._silenced:
+                self._silenced = True
+                say(f"the service manager cannot be told how this server is: {error.strerror}")
+            return
+        self._silenced = False
+        self._told |= self._due
+        self._due.clear()
+
+    def close(self) -> None:
+        """Give up the socket."""
+        self._socket.close()
+
+
+def _kernel_address(address: str) -> str:
+    """A name that begins with ``@`` is in no file system; the kernel wants a zero there."""
+    return f"\0{address[1:]}" if address.startswith("@") else address
+
+
+# -- the parent ---------------------------------------------------------------
+
+
+async def stop_with_parent(parent: int, stop: Stop) -> None:
+    """Stop the command at once when ``parent`` has ended."""
+    await wait_parent_gone(parent)
+    say("the parent process has ended; stopping at once")
+    await stop.end_at_once()
+
+
+async def wait_parent_gone(parent: int) -> None:
+    """Sleep until this process is not a child of ``parent`` any more."""
+    if hasattr(os, "pidfd_open"):
+        try:
+            descriptor = os.pidfd_open(parent)
+        except OSError:
+            return  # it is gone already
+        try:
+            # Its id may have been given to another process before it was opened.
+            if os.getppid() == parent:
+                await trio.lowlevel.wait_readable(descriptor)
+        finally:
+            trio.lowlevel.notify_closing(descriptor)
+            os.close(descriptor)
+        return
+    while os.getppid() == parent:  # noqa: ASYNC110  # there is nothing to be woken by
+        await trio.sleep(POLL_S)
