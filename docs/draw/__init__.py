@@ -43,6 +43,7 @@ TEXTS: Mapping[str, Callable[[], str]] = {
     "endpoint fields": tables.endpoint_table,
     "limits": tables.all_limits,
     "limit rules": tables.limit_rules_table,
+    "command": tables.command_options,
     "http limits": tables.http_limits,
     "http problems": tables.http_problems,
     "verifiers limits": tables.verifiers_limits,

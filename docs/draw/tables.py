@@ -10,10 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import click
+
 from tests.attack.attacks import Hold
 from tests.attack.wires import Attack
 from tests.cost.report import markdown
 from tests.oracles.digests import STORED as SIZES
+from trio_envserve.cli.verbs import VERBS, Verb, explained, load, spelled
 from trio_envserve.core import (
     call_table,
     errors,
@@ -335,6 +338,26 @@ def all_limits() -> str:
     ):
         parts += [f"**{heading}** (`{cls.__name__}`)", limits_table(cls)]
         parts += [told_words()] * (cls is ServerLimits)
+    return "\n\n".join(parts)
+
+
+def command_options() -> str:
+    """Every verb of the command with its options, by their groups."""
+    parts = []
+    for name, found in VERBS.items():
+        verbs = {name: found} if isinstance(found, Verb) else found
+        for word, verb in verbs.items():
+            command = load(verb)
+            usage = " ".join(command.collect_usage_pieces(click.Context(command)))
+            said = name if word == name else f"{name} {word}"
+            parts += [f"## `{said}`", verb.help, f"`trio-envserve {said} {usage}`"]
+            lines = ["| option | meaning |", "|---|---|"]
+            for group, options in command.groups(whole=True).items():
+                lines += [f"| **{group}** | |"] * bool(group)
+                for each in options:
+                    flags = spelled(each).replace("|", "\\|")
+                    lines.append(f"| `{flags}` | {explained(each, whole=True)} |")
+            parts.append("\n".join(lines))
     return "\n\n".join(parts)
 
 
