@@ -173,9 +173,16 @@ class SocketEnd:
             raise ConnectionEnded(str(error)) from error
         return READ_TURN_BYTES - left
 
-    def frame(self, messages: Sequence[Message]) -> int:
-        """Write or frame messages, if none waits, while there is room; returns how many.
-        Raises ConnectionEnded."""
+    def send(self, messages: Sequence[Message]) -> int:
+        """Write, frame or queue messages; returns how many were accepted.  If bytes are left in
+        ``outgoing``, :meth:`write` is to follow.  Raises ConnectionEnded."""
+        accepted, many = self._frame(messages), len(messages)
+        while accepted < many and self.outbox.append(messages[accepted]):
+            accepted += 1
+        return accepted
+
+    def _frame(self, messages: Sequence[Message]) -> int:
+        """Write or frame messages, if none waits, while there is room; returns how many."""
         outgoing = self.outgoing
         if outgoing or self.outbox:
             return 0
@@ -203,13 +210,6 @@ class SocketEnd:
             outgoing.append(self.encode(some))
             framed += len(some)
         return framed
-
-    def queue(self, messages: Sequence[Message]) -> int:
-        """Put messages behind others that wait; returns how many were accepted."""
-        accepted, many = 0, len(messages)
-        while accepted < many and self.outbox.append(messages[accepted]):
-            accepted += 1
-        return accepted
 
     def write(self) -> bool:
         """Write what waits, up to the budget; returns True if nothing is left.  Raises

@@ -28,7 +28,7 @@ time: the allocator moves it to new memory, page by page.)  Huge pages, where th
 has them for those who ask, make new pages cheap: 64 MiB take 10 ms to fill, and 7 ms in
 memory that was in use before.
 
-New memory is dear all the same: for a frame of 16 MB it costs more than to receive it.  So the
+New memory takes time all the same: for a frame of 16 MB more than to receive it.  So the
 memory of frames that were given out is remembered (:class:`SpareMemory`), and once nobody holds a
 view of it any more, another frame of about that size that outgrows its first buffer goes on in it.
 The spare buffers are bounded in bytes and in number, and a buffer that was not used for two sweeps

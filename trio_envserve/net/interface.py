@@ -12,7 +12,7 @@ Every network here keeps these promises, and tests check them on every one:
   connection lasts.  Messages on their way when it ends may be lost.  Nothing is
   duplicated.  A send is never a delivery: protocols above repair losses.
 - Messages that a dealer sends while it has no connection wait in its outbox and go
-  to whoever is at the address when a connection is made.  A router refuses to send
+  to the router that is at the address when a connection is made.  A router refuses to send
   to a route that it does not know.
 - Each peer has an outbox of its own, bounded by ``WireLimits.peer_queue_*``,
   so that a peer that does not read delays nobody else.
@@ -25,9 +25,8 @@ Every network here keeps these promises, and tests check them on every one:
   messages, never both.
 - The order between connection events and messages is not defined.
 
-Both networks call ``on_event`` from a task of the socket's own.  It must not
-block.  If it raises, the socket's ``async with`` block is cancelled and raises
-the same.
+A network calls ``on_event`` from a task of the socket's own.  The callback must not block.  If it
+raises, the socket's ``async with`` block is cancelled and raises the same exception.
 """
 
 from __future__ import annotations
@@ -48,17 +47,17 @@ buffer in which it was received, which lives as long as the view.  A memoryview 
 was sent must not change any more: it may be read later."""
 
 SentFrame: TypeAlias = SentBody
-"""A frame that is sent, perhaps in pieces."""
+"""A frame to be sent, perhaps in pieces."""
 
 Message: TypeAlias = Sequence[SentFrame]
-"""The frames of one message that is sent, at least one."""
+"""The frames of one message to be sent, at least one."""
 
 COPY_THRESHOLD_BYTES = 32 * KIB
-"""Frames of this size and more are not copied."""
+"""Least size of a frame that is not copied."""
 
 BATCH_MESSAGES = 256
-"""``receive()`` returns after so many messages, so that a flood on one socket does
-not starve the other tasks."""
+"""Number of messages after which ``receive()`` returns, so that a flood on one socket does not
+starve the other tasks."""
 
 FRAMES_MAX = 64
 """Most frames of one message (the largest of the protocol has five); a message
@@ -120,8 +119,8 @@ class _Socket(Protocol):
         ...
 
     async def flush(self) -> None:
-        """Sleep until all outboxes are empty.  That may never happen, so callers set
-        a limit.  Raises ClosedResourceError."""
+        """Sleep until all outboxes are empty.  A peer that does not read would keep one full for
+        ever, so callers set a time limit.  Raises ClosedResourceError."""
         ...
 
     def statistics(self) -> SocketStatistics:

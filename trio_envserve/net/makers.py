@@ -1,7 +1,7 @@
 """Two implementations of the same ZMTP sockets, and the choice between them.
 
 ``"zmtp"``, the default, is trio's own: it keeps the bounds, and no peer can end the
-process.  It needs Linux (epoll).  ``"libzmq"`` is the library that other programs use;
+process; it needs Linux (epoll).  ``"libzmq"`` is the library that other programs use;
 the documentation's page on the transport says what it cannot promise.  The two work
 together.
 """

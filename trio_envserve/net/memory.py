@@ -2,13 +2,14 @@
 
 Theory of operation
 -------------------
-It is for tests and embedding.  Everything follows from the trio clock and the order of
-calls.  There are no threads and no descriptors, so it runs under
+The network in memory is for tests and embedding.  Everything follows from the trio clock and
+the order of calls.  There are no threads and no descriptors, so programs run under
 ``MockClock(autojump_threshold=0)`` and can be repeated.
 
 A *connection* is two :class:`Pipe`.  A pipe stands for the transport and the kernel between
 two processes: it holds a few messages *on their way*, and behind them the sender's
-:class:`Outbox`.  A message enters the pipe when there is room.  There faults strike it.
+:class:`Outbox`.  A message enters the pipe when fewer are on their way than the pipe holds.  Faults strike
+messages there.
 The reader takes the messages that are due.
 
 Faults (see :class:`MemoryNetwork`): ``cut``, ``partition``/``heal``, ``filter``,
@@ -194,7 +195,7 @@ class Pipe:
         return accepted
 
     def advance(self) -> None:
-        """Let messages enter while there is room for them."""
+        """Let messages enter while fewer are on their way than the pipe holds."""
         while not self.ended and self.outbox and len(self._under_way) < UNDER_WAY_MESSAGES:
             frames = self.outbox.pop()
             connection = self._connection

@@ -77,7 +77,7 @@ class Pump(ABC):
             self._check_open()
 
     def _flushed(self) -> None:
-        """Perhaps nothing waits any more, or for ever."""
+        """Wake the tasks that flush: perhaps nothing waits any more, or what waits is lost."""
         if self._flush_lot:
             self._flush_lot.unpark_all()
 

@@ -202,16 +202,14 @@ class Stream(Pump):
         return self._send(good) and len(good) == len(messages)
 
     def _send(self, messages: Sequence[Message]) -> bool:
-        end, taken, many = self._end, 0, len(messages)
         try:
-            while taken < many and (framed := end.frame(messages[taken:])):
-                taken += framed
-                if end.outgoing:
-                    self._write()
+            accepted = self._end.send(messages)
         except ConnectionEnded:  # receive() tells, after the last messages
             self._abandon()
             return False
-        return taken == many or end.queue(messages[taken:]) == many - taken
+        if self._end.outgoing:
+            self._write()
+        return accepted == len(messages)
 
     def _is_unsent(self) -> bool:
         return bool(self._end.outgoing)

@@ -79,16 +79,16 @@ class Connection(SocketEnd):
     """One connection; its hub sets the attributes."""
 
     __slots__ = (
+        "began_at",
         "debt_bytes",
         "engine",
         "fd",
-        "heard_s",
         "held_bytes",
         "is_blocked",
         "is_queued",
         "is_watched",
-        "made_s",
         "peer",
+        "received_at",
         "route",
         "state",
     )
@@ -104,8 +104,8 @@ class Connection(SocketEnd):
         """The peer's name, for people."""
         self.route = b""
         self.state = ConnectionState.HANDSHAKE
-        self.made_s = now_s
-        self.heard_s = now_s
+        self.began_at = now_s
+        self.received_at = now_s
         """Moment at which bytes last arrived."""
         self.held_bytes = 0
         """The bytes of unfinished messages in the engine, when last counted."""
@@ -138,7 +138,7 @@ class Connection(SocketEnd):
         self.state = ConnectionState.OPEN
         self.encode, self.is_costly = self.engine.encode, self.engine.is_sealed
         self.is_ready = True
-        self.heard_s = now_s
+        self.received_at = now_s
 
     def take(self) -> list[list[Frame]]:
         """A few messages that have arrived.  Raises FramingError."""
@@ -379,7 +379,7 @@ class Hub(SocketPump):
         connection.state = ConnectionState.DRAINING
         connection.is_ready = False
         self._shaking.pop(connection.fd, None)
-        connection.made_s = self._awake_s
+        connection.began_at = self._awake_s
         self._lost(connection)
         connection.say_last_words()
         connection.outgoing.clear()
@@ -470,7 +470,7 @@ class Hub(SocketPump):
                 return
             if not decoder.is_backlogged and (size := connection.fill()):
                 self._turn_bytes += size
-                connection.heard_s = self._pumped_s
+                connection.received_at = self._pumped_s
             # Counted in slices, because commands and parts of a message cost time, too.
             for _ in range(1 + share // SLICE_MESSAGES):
                 for message in connection.take():
@@ -513,9 +513,7 @@ class Hub(SocketPump):
     def _send_on(self, connection: Connection, messages: Sequence[Message]) -> bool:
         """Send to an open connection; returns False if not all were accepted."""
         try:
-            accepted = connection.frame(messages)
-            if accepted < len(messages):
-                accepted += connection.queue(messages[accepted:])
+            accepted = connection.send(messages)
         except ConnectionEnded:
             self._undelivered += len(messages)
             self._hang_up_later(connection)
@@ -628,13 +626,13 @@ class Hub(SocketPump):
             if self._turn_bytes >= TURN_BYTES:
                 await trio.lowlevel.checkpoint()
                 self._turn_bytes = 0
-            silent_s = self._pumped_s - connection.heard_s
+            silent_s = self._pumped_s - connection.received_at
             match connection.state:
                 case ConnectionState.HANDSHAKE:
-                    if now_s - connection.made_s > limits.handshake_s:
+                    if now_s - connection.began_at > limits.handshake_s:
                         self._fail_handshake(connection, "it took too long")
                 case ConnectionState.DRAINING:
-                    if now_s - connection.made_s > 2 * SWEEP_S:
+                    if now_s - connection.began_at > 2 * SWEEP_S:
                         self._discard(connection)
                 case ConnectionState.OPEN if not connection.is_queued:
                     decoder, ttl_s = connection.decoder, connection.engine.ttl_s

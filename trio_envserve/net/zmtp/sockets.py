@@ -167,7 +167,7 @@ class ZmtpRouter(Hub, RouterPump):
         silent = self._longest_silent()
         if silent is None:
             return False
-        since_s = self._pumped_s - silent.heard_s
+        since_s = self._pumped_s - silent.received_at
         self._punish(silent, f"silent for {since_s:.0f} s, and others need its place")
         return True
 
@@ -180,12 +180,12 @@ class ZmtpRouter(Hub, RouterPump):
         if self._looked_s != self._pumped_s:
             self._looked_s = self._pumped_s
             latest_s = self._pumped_s - SILENT_S
-            silent = [each for each in self._routes.values() if each.heard_s <= latest_s]
-            self._silent = sorted(silent, key=lambda each: each.heard_s)[::-1]
+            silent = [each for each in self._routes.values() if each.received_at <= latest_s]
+            self._silent = sorted(silent, key=lambda each: each.received_at)[::-1]
         while self._silent:
             connection = self._silent.pop()
             has_gone = self._routes.get(connection.route) is not connection
-            if not has_gone and connection.heard_s <= self._pumped_s - SILENT_S:
+            if not has_gone and connection.received_at <= self._pumped_s - SILENT_S:
                 return connection
         return None
 
