@@ -8,9 +8,8 @@ the order of calls.  There are no threads and no descriptors, so programs run un
 
 A *connection* is two :class:`Pipe`.  A pipe stands for the transport and the kernel between
 two processes: it holds a few messages *on their way*, and behind them the sender's
-:class:`Outbox`.  A message enters the pipe when fewer are on their way than the pipe holds.  Faults strike
-messages there.
-The reader takes the messages that are due.
+:class:`Outbox`.  A message enters the pipe when fewer are on their way than the pipe holds.
+Faults strike messages there.  The reader takes the messages that are due.
 
 Faults (see :class:`MemoryNetwork`): ``cut``, ``partition``/``heal``, ``filter``,
 ``latency_s``.  They are harsher than the faults of a real network: a cut loses
