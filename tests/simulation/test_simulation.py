@@ -92,6 +92,11 @@ def test_work_that_was_lost_while_nobody_waited_may_be_retained_at_the_orphan_de
     assert run(2000003, harsh=True).violations == ()
 
 
+def test_a_pool_whose_workers_are_replaced_and_die_again_is_kept():
+    """The judge took workers that died one after the other for one that was never replaced."""
+    assert run(2100470).violations == ()
+
+
 @pytest.mark.slow
 def test_no_seed_violates_a_guarantee_and_the_runs_are_worth_something():
     """The odd ones harsh, as `trio-envserve fuzz` has them."""

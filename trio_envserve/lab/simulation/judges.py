@@ -640,9 +640,12 @@ class Health(Wires):
     def _least_kept(self, server: Observed, workers: int) -> None:
         """Which slots are open the judge does not know, but how many there are at least."""
         now_s, least = self.now_s, self.plan.workers
-        if workers >= least:
-            server.empty_since_s.clear()
-        elif now_s - server.empty_since_s.setdefault(0, now_s) > least * REPLACED_S:
+        missing = max(0, least - workers)
+        since_s = list(server.empty_since_s.values())  # what is replaced is the oldest
+        since_s = since_s[max(0, len(since_s) - missing) :]
+        since_s += [now_s] * (missing - len(since_s))
+        server.empty_since_s = dict(enumerate(since_s))
+        if since_s and now_s - since_s[0] > least * REPLACED_S:
             server.empty_since_s.clear()
             self.violation("G9", f"{server.name} keeps {workers} workers of at least {least}")
 
