@@ -310,7 +310,7 @@ def _fields(cls: type) -> dict[str, tuple[str, str]]:
                     found[name] = (type(constant).__name__, repr(constant))
     for field in dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ():
         type_, shown = found[field.name]
-        if not shown.startswith("dataclasses."):
+        if not shown.startswith("dataclasses.") and "stat" not in field.metadata:
             continue
         if field.default_factory is not dataclasses.MISSING:
             shown = f"{_value(field.default_factory)}()"
@@ -389,6 +389,9 @@ def _attribute_docs(cls: type) -> dict[str, str]:
     for base in reversed(cls.__mro__):
         if base.__module__.startswith(PACKAGE):
             found |= _strings_below(_body(base))
+    for field in dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ():
+        if "stat" in field.metadata:
+            found[field.name] = field.metadata["stat"].meaning
     return found
 
 

@@ -4,18 +4,52 @@ On the wire both are maps of plain data (:meth:`.Router.status`, :meth:`.Router.
 to which later versions may add keys.  Here they have names and types, for the programs
 that ask a server; what has no name here is in ``more``, so nothing is lost on the way
 back to plain data.
+
+A number that is counted or measured is declared once, by :func:`gauge`, :func:`counter` or
+:func:`histogram`: the record, the metrics of the HTTP door and the reference have it from here.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from .closing import ClosingStage
 from .errors import ProtocolError
 from .health import ServerStatus
 from .typed_records import checked, typed
+
+
+class Stat(NamedTuple):
+    """The words about a number of the statistics."""
+
+    metric: str
+    """Name in Prometheus, without the prefix, and without ``_total`` of a counter."""
+    meaning: str
+    kind: Literal["gauge", "counter", "histogram"]
+    bounded: bool = False
+    """Whether ``bounds`` of the statistics has its bound."""
+    bound: str = ""
+    """The metric that is its bound, if it is another field."""
+
+
+def gauge(metric: str, meaning: str, default: float = 0, **bound: Any) -> Any:
+    """A field that is measured: a dataclass field with these words, see :class:`Stat`."""
+    return dataclasses.field(
+        default=default, metadata={"stat": Stat(metric, meaning, "gauge", **bound)}
+    )
+
+
+def counter(metric: str, meaning: str) -> Any:
+    """A field that counts from the server's start."""
+    return dataclasses.field(default=0, metadata={"stat": Stat(metric, meaning, "counter")})
+
+
+def histogram(metric: str, meaning: str) -> Any:
+    """A field that is a record of :class:`~.durations.Durations`."""
+    stat = Stat(metric, meaning, "histogram")
+    return dataclasses.field(default_factory=dict, metadata={"stat": stat})
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,10 +76,8 @@ class StatusRecord:
     """Starting, ready, silent, broken or stopping."""
     reason: str = ""
     """Reason for which it is not ready, for people; empty if it is ready."""
-    ready: int = 0
-    """Number of ready workers."""
-    workers: int = 0
-    """Number of workers that there are to be."""
+    ready: int = gauge("workers_ready", "Workers that are ready.", bound="workers")
+    workers: int = gauge("workers", "Workers that there should be.")
     environment: str = ""
     """Name of the environment; empty until a worker has reported it."""
     rerun: bool = False
@@ -98,42 +130,43 @@ class ClientCounters:
 class CacheStats:
     """The counters of requests since the server's start; see the page on operations."""
 
-    requests: int = 0
-    """Requests that arrived, repeated ones included."""
-    entered: int = 0
-    """Requests that were new."""
-    coalesced: int = 0
-    """Repeated requests whose first one still waited or ran."""
-    replayed: int = 0
-    """Repeated requests that were answered from a kept outcome."""
-    conflicts: int = 0
-    """Requests whose id was used for another one."""
-    spent: int = 0
-    """Repeated requests that their client had finished before."""
-    refused_for_now: int = 0
-    """Requests that met a full bound, and are tried again by their clients."""
-    dispatched: int = 0
-    """Executions that were sent to workers."""
-    completed: int = 0
-    """Requests with an outcome."""
-    finished: int = 0
-    """Requests whose outcomes their clients have."""
-    cancelled: int = 0
-    """Requests that their clients cancelled."""
-    stray_outcomes: int = 0
-    """Outcomes of executions that had already ended."""
-    reruns: int = 0
-    """Further executions after the death of a worker, by consent."""
-    lost: int = 0
-    """Executions that were lost with their workers."""
-    deadlines: int = 0
-    """Executions that were stopped at their caller's limit."""
-    sessions_opened: int = 0
-    """Sessions that were granted."""
-    sessions_refused: int = 0
-    """Hellos that got no session."""
-    sessions_ended: int = 0
-    """Sessions that ended."""
+    requests: int = counter("requests_received", "Requests that arrived, repeated ones included.")
+    entered: int = counter("requests_entered", "Requests that were new.")
+    coalesced: int = counter(
+        "requests_coalesced", "Repeated requests whose first one still waited or ran."
+    )
+    replayed: int = counter(
+        "requests_replayed", "Repeated requests that were answered from a kept outcome."
+    )
+    conflicts: int = counter("requests_conflicting", "Requests whose id was used for another one.")
+    spent: int = counter(
+        "requests_spent", "Repeated requests that their client had finished before."
+    )
+    refused_for_now: int = counter(
+        "requests_refused_for_now", "Requests that met a full bound, and are tried again by "
+        "their clients.",
+    )  # fmt: skip
+    dispatched: int = counter("executions_dispatched", "Executions that were dispatched.")
+    completed: int = counter(
+        "requests_completed", "Executions that brought an outcome: that of a key once, whoever "
+        "waits.",
+    )  # fmt: skip
+    finished: int = counter("requests_finished", "Requests whose outcomes their clients have.")
+    cancelled: int = counter(
+        "requests_cancelled", "Work that was cancelled before it had an outcome: that of a key "
+        "once.",
+    )  # fmt: skip
+    stray_outcomes: int = counter(
+        "outcomes_stray", "Outcomes that came for requests that wanted none."
+    )
+    reruns: int = counter(
+        "executions_repeated", "Dispatched executions that were not the first of their request."
+    )
+    lost: int = counter("requests_lost", "Requests that ended as worker lost.")
+    deadlines: int = counter("requests_late", "Requests that ended by their deadline.")
+    sessions_opened: int = counter("sessions_opened", "Sessions that were granted.")
+    sessions_refused: int = counter("sessions_refused", "Hellos that got no session.")
+    sessions_ended: int = counter("sessions_ended", "Sessions that ended.")
     more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Counters of a later version."""
 
@@ -153,24 +186,25 @@ class WorkerStats:
     """Process id; None until its process is started."""
     phase: str = ""
     """``starting``, ``ready``, ``retiring``, ``ending`` or ``reaped``."""
-    pending: int = 0
-    """Executions on it that have not ended."""
-    capacity: int = 0
-    """Executions that it takes at once; 0 until it is ready."""
-    done: int = 0
-    """Executions that have ended."""
-    failed: int = 0
-    """Number of these without a result."""
+    pending: int = gauge(
+        "worker_pending", "Executions dispatched to the worker that have not "
+        "ended.", bound="worker_pending_limit",
+    )  # fmt: skip
+    capacity: int = gauge(
+        "worker_pending_limit", "Most executions that it takes at once; 0 until it is ready."
+    )
+    done: int = counter("worker_executions_done", "Executions that have ended on the worker.")
+    failed: int = counter(
+        "worker_executions_failed", "Executions of these that ended without a result."
+    )
     restarts: int = 0
     """Lives of its slot before this one."""
-    memory_bytes: int = 0
-    """Resident memory of its process, in bytes."""
-    lag_s: float = 0.0
-    """Lag of its event loop, in seconds."""
-    silent: bool = False
-    """Whether its heartbeats do not come."""
-    blocked: bool = False
-    """Whether its event loop is blocked."""
+    memory_bytes: int = gauge(
+        "worker_memory_bytes", "Resident memory of the worker's process, in bytes."
+    )
+    lag_s: float = gauge("worker_lag_seconds", "Lag of the worker's event loop, in seconds.", 0.0)
+    silent: bool = gauge("worker_silent", "Whether the worker's heartbeats do not come.", False)
+    blocked: bool = gauge("worker_blocked", "Whether the worker's event loop is blocked.", False)
     more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Further statistics that the worker reports: finite numbers by short names."""
 
@@ -203,22 +237,25 @@ class HostStats:
     gets no new work), ``set aside`` (its workers did not start), ``leaving``."""
     why: str = ""
     """Reason for which it is set aside."""
-    slots: int = 0
-    """Most workers that it may have."""
+    slots: int = gauge("host_workers", "Workers that the host should have at most.")
     workers: int = 0
     """Number of its workers that were to be started and have not ended."""
-    ready: int = 0
-    """Number of these that have said hello."""
-    running: int = 0
-    """Number of executions on them."""
-    heard_s: float = 0.0
-    """Age of its last answered beat, in seconds."""
-    lost_s: float = 0.0
-    """Seconds until it counts as lost, unless another beat comes."""
-    load: float = 0.0
-    """Load average of its machine over a minute, divided by the number of processors."""
-    memory_bytes: int = 0
-    """Available memory of its machine, in bytes."""
+    ready: int = gauge("host_workers_ready", "Workers of the host that are ready.")
+    running: int = gauge("host_running", "Executions on the host that have not ended.")
+    heard_s: float = gauge(
+        "host_heard_seconds", "Age of the host's last answered beat, in seconds.", 0.0
+    )
+    lost_s: float = gauge(
+        "host_lost_seconds",
+        "Seconds until the host counts as lost, unless another beat comes.",
+        0.0,
+    )
+    load: float = gauge(
+        "host_load", "Load average of the host over a minute, for each processor.", 0.0
+    )
+    memory_bytes: int = gauge(
+        "host_memory_bytes", "Available memory of the host's machine, in bytes."
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,62 +274,81 @@ class PastHost:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStats(StatusRecord):
-    """The statistics of a server; see the page on operations."""
+    """The statistics of a server; see the page on operations.
+
+    ``waits``, ``runs`` and ``model_calls`` are histograms: counts by upper bound in seconds (no
+    zeros), and ``sum_s``.
+    """
 
     epoch: str = ""
     """The epoch of the server, in hex."""
-    sessions: int = 0
-    """Number of sessions that it remembers."""
-    waiting: int = 0
-    """Number of requests that wait for a worker."""
-    running: int = 0
-    """Number of executions, with those being stopped."""
-    kept: int = 0
-    """Number of outcomes that their clients do not have yet."""
-    kept_bytes: int = 0
-    """Their size in bytes."""
-    announced: int = 0
-    """Number of outcomes that wait at their workers until the server has memory for them."""
-    announced_bytes: int = 0
-    """Their size in bytes."""
-    held_bytes: int = 0
-    """Bytes of the bodies of requests that may still have to be dispatched."""
-    keys: int = 0
-    """Generations of keys whose outcomes are to come or retained."""
-    keys_bytes: int = 0
-    """Their size: names, retained outcomes, and inputs that wait."""
-    journal_keys: int = 0
-    """Keys besides, whose outcomes are in the journal only."""
-    journal_bytes: int = 0
-    """Their size there: names, inputs and outcomes."""
-    oldest_wait_s: float = 0.0
-    """Longest wait of a request that a worker could take, in seconds."""
-    workers_least: int = 0
-    """Fewest workers that there are to be; their number is fixed where it equals
-    ``workers_most``."""
-    workers_most: int = 0
-    """Most workers that there are to be."""
+    sessions: int = gauge("sessions", "Sessions that the server holds.", bounded=True)
+    waiting: int = gauge("requests_waiting", "Requests that wait for a worker.", bounded=True)
+    running: int = gauge(
+        "executions_running", "Executions, those being stopped included.", bounded=True
+    )
+    kept: int = gauge("outcomes_kept", "Outcomes that their clients do not have yet.", bounded=True)
+    kept_bytes: int = gauge(
+        "outcomes_kept_bytes", "Size of kept outcomes, those on their way from workers "
+        "included.", bounded=True,
+    )  # fmt: skip
+    announced: int = gauge(
+        "outcomes_announced", "Outcomes that wait at their workers until the server has memory "
+        "for them.",
+    )  # fmt: skip
+    announced_bytes: int = gauge(
+        "outcomes_announced_bytes", "Size of announced outcomes.", bounded=True
+    )
+    held_bytes: int = gauge(
+        "requests_held_bytes", "Bodies of requests that may still have to be "
+        "dispatched.", bounded=True,
+    )  # fmt: skip
+    keys: int = gauge(
+        "keys", "Generations of keys whose outcomes are to come or retained.", bounded=True
+    )
+    keys_bytes: int = gauge(
+        "keys_bytes", "Size of keys: names, retained outcomes, inputs that wait.", bounded=True
+    )
+    journal_keys: int = gauge(
+        "journal_keys", "Keys besides, whose outcomes are in the journal only.", bounded=True
+    )
+    journal_bytes: int = gauge(
+        "journal_bytes", "Size of those keys on the disk: names, inputs, outcomes.", bounded=True
+    )
+    oldest_wait_s: float = gauge(
+        "oldest_wait_seconds",
+        "Longest wait of a request that a worker could take, in seconds.",
+        0.0,
+    )
+    workers_least: int = gauge(
+        "workers_least", "Workers that there should be at least; their number is fixed where it "
+        "equals the most.",
+    )  # fmt: skip
+    workers_most: int = gauge("workers_most", "Workers that there may be.")
     resized: str = ""
     """Last change of the number of workers, and its reason; empty before the first one."""
-    worker_restarts: int = 0
-    """Number of worker processes after the first one of each slot."""
-    malformed: int = 0
-    """Number of malformed messages."""
-    fenced: int = 0
-    """Number of messages from processes that are not, or no longer, workers of this server."""
-    strays: int = 0
-    """Number of outcomes of executions that had already ended."""
-    bad_statistics: int = 0
-    """Number of entries in workers' statistics that are none."""
+    worker_restarts: int = counter(
+        "worker_restarts", "Worker processes beyond the first of each slot."
+    )
+    malformed: int = counter("messages_malformed", "Malformed messages.")
+    fenced: int = counter(
+        "messages_fenced",
+        "Messages from processes that are not, or no longer, workers of this server.",
+    )
+    strays: int = counter("executions_stray", "Outcomes of executions that had already ended.")
+    bad_statistics: int = counter("statistics_bad", "Entries in workers' statistics that are none.")
     bounds: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Bounds of the fields here, by the field's name; ``pending`` is that of one worker."""
-    waits: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """Histogram of the waits of requests until their dispatch: counts by upper bound in seconds (no
-    zeros), and ``sum_s``."""
-    runs: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """Histogram of the durations of executions, from the dispatch to the worker's report."""
-    model_calls: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """Histogram of the durations of rollouts' model calls, answered or not; a beat old at most."""
+    waits: Mapping[str, float] = histogram(
+        "request_wait_seconds", "From a request's entering the queue to its dispatch; again for "
+        "each further execution.",
+    )  # fmt: skip
+    runs: Mapping[str, float] = histogram(
+        "execution_run_seconds", "From a dispatch to the worker's report of its end."
+    )
+    model_calls: Mapping[str, float] = histogram(
+        "model_call_seconds", "A model call of a rollout, answered or not; a beat old at most."
+    )
     model_usage: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Totals of these calls: ``calls`` (answered), ``failed``, ``retries``, ``prompt_tokens``,
     ``completion_tokens``."""

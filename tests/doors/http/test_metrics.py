@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sys
 from typing import Any
@@ -23,7 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families  # noqa: E40
 
 OPENMETRICS = {"accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"}
 ONLY_WHILE_CLOSING = {"closing_left_seconds"}
-DOOR = DoorCounts(1, 0, 0, 0, {}, {})
+DOOR = DoorCounts(bounds={}, answers={})
 
 
 class Scrape:
@@ -96,9 +97,15 @@ def test_the_table_is_whole_and_its_names_are_as_prometheus_wants_them():
         }  # fmt: skip
 
 
-def test_every_counter_of_the_cache_is_a_metric():
-    names = [name for name in CacheStats.__slots__ if name != "more"]
-    counters: dict[str, Any] = {name: number for number, name in enumerate(names, 1)}
+def test_every_number_that_a_record_declares_is_a_metric():
+    for record in (ServerStats, CacheStats, WorkerStats, HostStats):
+        numbers = {field.name for field in dataclasses.fields(record) if field.metadata}
+        plain = {field.name for field in dataclasses.fields(record) if field.type == "int"}
+        assert plain - numbers <= {"slot", "restarts", "workers"}
+    counters: dict[str, Any] = {
+        field.name: number for number, field in enumerate(dataclasses.fields(CacheStats), 1)
+        if field.metadata
+    }  # fmt: skip
     cache = CacheStats(**counters)
     seen = Seen(DOOR, ServerStats(status=ServerStatus.READY, cache=cache))
     read = [value for metric in METRICS if metric.kind == "counter"

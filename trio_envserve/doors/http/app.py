@@ -187,10 +187,10 @@ class HttpApp:
                 self._answers[exchange.status] += 1
 
     def _counts(self) -> DoorCounts:
-        bounds = dataclasses.asdict(self._limits)
         return DoorCounts(
-            len(self.peers), self._calls.taken, self._bodies.taken, self._unread.bytes, bounds,
-            self._answers,
+            connections=len(self.peers), calls=self._calls.taken, bodies_bytes=self._bodies.taken,
+            answers_bytes=self._unread.bytes, bounds=dataclasses.asdict(self._limits),
+            answers=self._answers,
         )  # fmt: skip
 
     def _handler(self, exchange: Exchange) -> Handler:
