@@ -28,7 +28,6 @@ import trio.testing
 from trio_envserve.core.limits import KIB, MIB, ClientLimits, WireLimits
 from trio_envserve.net import FRAMES_MAX, ConnectionEvent
 from trio_envserve.net import connection as connection_module
-from trio_envserve.net import framing as framing_module
 from trio_envserve.net.framing import GROW_BYTES, Decoder, encode, encode_command
 from trio_envserve.net.zmtp import hub as hub_module
 from trio_envserve.net.zmtp import sockets as sockets_module
@@ -341,26 +340,6 @@ async def test_connections_that_end_at_once_are_not_given_back_in_one_turn(zmtp_
             trio.lowlevel.remove_instrument(meter)
     assert sum(meter.steps) == held >= most * part
     assert max(meter.steps) == held // most
-
-
-async def test_memory_of_large_frames_is_used_again_and_is_given_back(zmtp_bench, monkeypatch):
-    """Under load frames come into memory that was there before; afterwards none is left."""
-    monkeypatch.setattr(framing_module, "SWEPT_AFTER", 10**9)
-    limits = limits_of(message_bytes=8 * MIB, arriving_bytes=10 * MIB)
-    async with zmtp_bench() as b, b.router(limits=limits) as router, b.dealer(router) as dealer:
-        memories = []
-        for number in range(2):
-            sent = bytes([number]) * (5 * MIB)
-            assert dealer.send_nowait([sent])
-            [[_, frame]] = await router.receive()
-            assert frame == sent
-            memories.append(frame.obj)
-            del frame
-            assert router._spare.size_bytes == 5 * MIB <= router._spare._most_bytes == 10 * MIB
-        assert memories[0] is memories[1]
-        monkeypatch.setattr(framing_module, "SWEPT_AFTER", 2)
-        while router._spare.size_bytes:
-            await trio.sleep(0.001)
 
 
 async def test_messages_that_end_at_once_are_not_given_out_in_one_turn(zmtp_bench):

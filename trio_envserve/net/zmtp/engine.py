@@ -34,7 +34,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias, final
 
-from ..framing import Decoder, FrameLimits, FramingError, Piece, SpareMemory, encode, encode_command
+from ..framing import Decoder, FrameLimits, FramingError, Piece, encode, encode_command
 from ..interface import Frame, Message
 
 
@@ -186,9 +186,7 @@ class Engine:
         "ttl_s",
     )
 
-    def __init__(
-        self, mechanism: Mechanism, limits: FrameLimits, spare: SpareMemory | None = None
-    ) -> None:
+    def __init__(self, mechanism: Mechanism, limits: FrameLimits) -> None:
         self._mechanism = mechanism
         self._greeting: bytes | None = b""
         """The part of the peer's greeting that has come; None when it is whole."""
@@ -201,7 +199,7 @@ class Engine:
         self._limits = limits
         self.is_sealed = mechanism.is_sealed
         """Whether what passes is sealed."""
-        self.decoder = Decoder(_COMMANDS_ONLY if mechanism.is_sealed else limits, spare=spare)
+        self.decoder = Decoder(_COMMANDS_ONLY if mechanism.is_sealed else limits)
         """Takes arriving bytes and, after the handshake, receives large frames."""
         self.encode: Callable[[Sequence[Message]], list[Piece]] = encode
         """The bytes of messages, to be written in the order in which they were made."""

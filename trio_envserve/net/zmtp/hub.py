@@ -47,7 +47,7 @@ import trio
 from ...core.limits import KIB, MIB, WireLimits
 from ..connection import ConnectionEnded, Outbox, SocketEnd, frame_limits
 from ..forks import forget_in_children
-from ..framing import READ_BYTES, SPARE_BYTES, FrameTooLarge, FramingError, SpareMemory
+from ..framing import READ_BYTES, FrameTooLarge, FramingError
 from ..interface import BATCH_MESSAGES, ConnectionEvent, Frame, Message, OnEvent
 from ..pump import Sleep, SocketPump
 from .engine import Engine, HandshakeError, Mechanism, Null
@@ -282,8 +282,6 @@ class Hub(SocketPump):
         self._frame_limits = frame_limits(limits)
         self._connections: dict[int, Connection] = {}
         """All connections, by descriptor."""
-        self._spare = SpareMemory(min(SPARE_BYTES, limits.arriving_bytes))
-        """Memory for the large frames of all connections."""
         self._traffic = Traffic()
         self._service = select.epoll()
         """Handshakes, connections whose peer hangs up, and those that wait until the
@@ -316,7 +314,7 @@ class Hub(SocketPump):
 
     def _adopt(self, sock: socket.socket, peer: str, outbox: Outbox) -> Connection:
         """Add a new connection and greet the peer."""
-        engine = Engine(self._mechanism(), self._frame_limits, self._spare)
+        engine = Engine(self._mechanism(), self._frame_limits)
         connection = Connection(sock, engine, outbox, peer=peer, now_s=self._awake_s)
         self._connections[connection.fd] = self._shaking[connection.fd] = connection
         self._service.register(connection.fd, EPOLLIN)
@@ -620,7 +618,6 @@ class Hub(SocketPump):
     async def _sweep(self) -> None:
         """Close what takes too long."""
         limits, now_s = self._limits, self._awake_s
-        self._spare.sweep()
         self._turn_bytes = 0
         for connection in list(self._connections.values()):
             if self._turn_bytes >= TURN_BYTES:
@@ -687,7 +684,6 @@ class Hub(SocketPump):
                         if left is not None and left.drain():
                             self._discard(left)
             await self._in_portions(self._discard)
-        self._spare.clear()
         self._traffic.close()
         self._service.close()
 
