@@ -102,7 +102,9 @@ def test_a_signal_that_comes_twice_within_a_moment_is_one(monkeypatch: pytest.Mo
     now_s = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
     heard: list[int] = []
-    handle = Interrupts()._counting(lambda number, frame: heard.append(number))
+    interrupts = Interrupts()
+    handle = interrupts._handle
+    interrupts._tell = heard.append
     handle(signal.SIGTERM, None)
     now_s += 0.01
     handle(signal.SIGTERM, None)

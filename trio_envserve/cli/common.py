@@ -3,8 +3,8 @@
 Theory of operation
 -------------------
 A verb is an async function that gets a :class:`Stop` and returns its exit code, its final
-object, and what people are shown instead.  :func:`run_verb` runs it, and a task beside it
-receives the signals: the first one cancels the verb, or asks it to stop if it says how
+object, and what people are shown instead.  :func:`run_verb` runs it, and its :class:`Stop`
+hears the signals: the first one cancels the verb, or asks it to stop if it says how
 (:attr:`Stop.on_first`); the second one kills the workers and ends the verb.  An expected error
 becomes one line on standard error and an exit code; anything else is a bug and keeps its
 traceback.
@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn, TypeAlias, final
 
@@ -129,6 +129,14 @@ class Stop:
             self.asked.set()
             self.on_first()
 
+    def hear(self, number: int, nursery: trio.Nursery) -> None:
+        """Take a signal: the first one asks for an orderly end, the second one ends at once."""
+        if not self.asked.is_set():
+            self.ask(number)
+        elif not self.at_once:
+            say("stopping at once")
+            nursery.start_soon(self.end_at_once)
+
     async def end_at_once(self) -> None:
         """Kill the workers and end; does not return if that takes too long."""
         self.at_once = True
@@ -168,21 +176,20 @@ def run_verb(main: VerbMain, *, as_json: bool) -> int:
 
 
 async def _received(main: VerbMain, interrupts: Interrupts, stop: Stop, as_json: bool) -> Result:
-    with trio.open_signal_receiver(*interrupts.signals) as received, unwrap_single():
-        interrupts.count()
+    soon = trio.lowlevel.current_trio_token().run_sync_soon
+    with unwrap_single():
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_watch_signals, received, stop, nursery)
-            try:
-                result = await _cancellable(main, stop)
-                if stop.not_closed is not None:
-                    _tell_last(result, stop.not_closed, as_json=as_json)
-            except BaseException as raised:  # noqa: ASYNC103  # _tell_last ends the process
-                if not isinstance(error := _expected(raised), ServerNotClosed):
-                    raise
-                # trio would wait for the code that was left behind.
-                _tell_last(_failed(error), error, as_json=as_json)
+            with interrupts.listening(lambda number: soon(stop.hear, number, nursery)):
+                try:
+                    result = await _cancellable(main, stop)
+                    if stop.not_closed is not None:
+                        _tell_last(result, stop.not_closed, as_json=as_json)
+                except BaseException as raised:  # noqa: ASYNC103  # _tell_last ends the process
+                    if not isinstance(error := _expected(raised), ServerNotClosed):
+                        raise
+                    # trio would wait for the code that was left behind.
+                    _tell_last(_failed(error), error, as_json=as_json)
             nursery.cancel_scope.cancel()
-        interrupts.finish()
     return result
 
 
@@ -206,15 +213,6 @@ def _tell_last(result: Result, error: EnvServeError, *, as_json: bool) -> NoRetu
     _print(result, as_json=as_json)
     finish()
     os._exit(result.exit_code)
-
-
-async def _watch_signals(received: AsyncIterator[int], stop: Stop, nursery: trio.Nursery) -> None:
-    async for number in received:
-        if not stop.asked.is_set():
-            stop.ask(number)
-        elif not stop.at_once:
-            say("stopping at once")
-            nursery.start_soon(stop.end_at_once)
 
 
 def _expected(raised: BaseException) -> EnvServeError | None:

@@ -17,7 +17,6 @@ import json
 import math
 import os
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -87,18 +86,16 @@ from .common import (
 )
 from .options import WithEndpoints, curve_option, level_option
 from .render import (
-    PLAIN_EVERY_S,
     Table,
     calls_words,
     number_of,
-    rich_tables,
+    progress,
     say,
     tokens_words,
 )
 from .verbs import options_of_verb, server_options, verb
 
 DEFAULT_N = 100
-DRAWN_EVERY_S = 0.25
 ASKED_EVERY_S = 1.0
 WORKERS = 16
 """Most workers that have a bar of their own."""
@@ -569,12 +566,17 @@ async def _run(options: Eval, client: Client, prepared: _Prepared, state: _State
         plan, tally, file=state.output.file, environment=state.served, model=model,
         run=state.output.run, most_errors=options.limit_errors, keys=keys,
     )  # fmt: skip
-    title = f"{state.served}, model {model}"
+    title, seen = f"{state.served}, model {model}", Seen(stats.model_usage)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(tell_health, client, options.wait_s)
-        async with shown(evaluation, client, title, stats):
+        nursery.start_soon(_keep_asking, client, seen)
+        async with progress(
+            lambda: progress_line(evaluation, seen.waits),
+            tables=lambda: progress_tables(evaluation, seen, title),
+        ):
             await evaluation.run(client, names, options.in_flight, **options.call())
         nursery.cancel_scope.cancel()
+    say(progress_line(evaluation))
     if evaluation.conflict is not None:
         raise ConfigError(conflict_text(options.run_name or "", evaluation.conflict))
 
@@ -859,44 +861,6 @@ class Seen:
         self.usage = {n: max(count - self.before.get(n, 0), 0) for n, count in usage.items()}
 
 
-@asynccontextmanager
-async def shown(
-    evaluation: Evaluation, client: Client, title: str, before: ServerStats
-) -> AsyncIterator[None]:
-    """Show how far an evaluation is until the block ends, on standard error: tables on a
-    terminal, a line now and then everywhere else."""
-    seen = Seen(before.model_usage)
-    is_terminal = sys.stderr.isatty()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_keep_asking, client, seen)
-        if is_terminal:
-            nursery.start_soon(_keep_drawing, evaluation, seen, title)
-        else:
-            nursery.start_soon(_keep_saying, evaluation, seen)
-        try:
-            yield
-        finally:
-            nursery.cancel_scope.cancel()
-    if not is_terminal:
-        print(progress_line(evaluation), file=sys.stderr, flush=True)
-
-
-async def _keep_saying(evaluation: Evaluation, seen: Seen) -> None:
-    while True:
-        await trio.sleep(PLAIN_EVERY_S)
-        print(progress_line(evaluation, seen.waits), file=sys.stderr, flush=True)
-
-
-async def _keep_drawing(evaluation: Evaluation, seen: Seen, title: str) -> None:
-    from rich.console import Console
-    from rich.live import Live
-
-    with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
-        while True:
-            live.update(rich_tables(progress_tables(evaluation, seen, title)), refresh=True)
-            await trio.sleep(DRAWN_EVERY_S)
-
-
 async def _keep_asking(client: Client, seen: Seen) -> None:
     while True:
         try:
@@ -918,13 +882,13 @@ async def _waits(client: Client) -> str:
 
 def progress_line(evaluation: Evaluation, waits: str = "") -> str:
     """How far it is, and what its oldest rollout waits for, on one line."""
-    progress, tally = evaluation.progress, evaluation.tally
+    how_far, tally = evaluation.progress, evaluation.tally
     mean = tally.reward_sum / tally.reward_count if tally.reward_count else None
     reward = "" if mean is None else f", mean reward {mean:.4g}"
-    left = "" if progress.ended_s or not progress.left_s else f", {clock(progress.left_s)} left"
+    left = "" if how_far.ended_s or not how_far.left_s else f", {clock(how_far.left_s)} left"
     return (
-        f"eval: {progress.done}/{progress.total} done, {tally.errors} errors{reward}, "
-        f"{progress.rate:.1f}/s, {progress.seconds:.1f} s{left}"
+        f"eval: {how_far.done}/{how_far.total} done, {tally.errors} errors{reward}, "
+        f"{how_far.rate:.1f}/s, {how_far.seconds:.1f} s{left}"
         f"{plain_line(f'; waits {waits}') if waits else ''}"
     )
 

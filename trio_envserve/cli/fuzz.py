@@ -450,7 +450,7 @@ _ROWS = {
 def _search_progress(figures: Callable[[], Mapping[str, Any]]) -> AbstractAsyncContextManager[None]:
     """While the block lasts: how far the search is.  Nobody knows how much is left."""
     text = "{states:,} states, {transitions:,} transitions, {depth} deep"
-    return progress(lambda: text.format(**figures()), lambda: 0.0)
+    return progress(lambda: text.format(**figures()))
 
 
 def chosen(name: str, mutant: str) -> Configuration:

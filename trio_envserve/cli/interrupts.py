@@ -1,16 +1,15 @@
-"""Signals while no trio loop listens: at the very start and the very end.
+"""Signals of the command, from its very start to its very end.
 
 Theory of operation
 -------------------
 Python answers Ctrl-C with an exception anywhere; in the middle of an import this
-shows a traceback.  Before the loop takes the signals over, nothing has been started
+shows a traceback.  Before a loop listens, nothing has been started
 that must be cleaned up, so a signal simply ends the process.  Once the work is done
 and only the last line is left to print, the first signal has nothing to stop.
 
-In between, trio's receiver gets the signals.  :meth:`Interrupts.count` stands before it, so that a
-third signal ends the process even if environment code blocks the loop (``--workers 0``).  A signal
-that comes twice within a moment counts once: ``timeout`` sends it to the process and to its process
-group.
+In between, the loop is told (:meth:`Interrupts.listening`).  A third signal ends the process even
+if environment code blocks the loop (``--workers 0``).  A signal that comes twice within a moment
+counts once: ``timeout`` sends it to the process and to its process group.
 """
 
 from __future__ import annotations
@@ -21,8 +20,9 @@ import os
 import select
 import signal
 import time
+from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any, final
+from typing import final
 
 TOGETHER_S = 0.25
 """Two signals of one kind within this time count as one: a hand is slower."""
@@ -37,7 +37,8 @@ class Interrupts:
         # A program under nohup keeps running when its terminal is closed.
         if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             self.signals.append(signal.SIGHUP)
-        self.ending = False
+        self._tell: Callable[[int], object] | None = None
+        self._ending = False
         """The work is done: a first signal changes nothing any more."""
         self._seen = 0
         self._last: tuple[int, float] = 0, -TOGETHER_S
@@ -47,34 +48,37 @@ class Interrupts:
     def install(self) -> None:
         """Take the signals over.  Only in the main thread."""
         for number in self.signals:
-            signal.signal(number, self._alone)
+            signal.signal(number, self._handle)
 
-    def count(self) -> None:
-        """Count the signals before the present handlers get them: the third one ends
-        the process, and the workers die with it."""
-        for number in self.signals:
-            signal.signal(number, self._counting(signal.getsignal(number)))
+    @contextlib.contextmanager
+    def listening(self, tell: Callable[[int], object]) -> Iterator[None]:
+        """Pass signals on while the block lasts: it does the work.  ``tell`` may be called at any
+        moment."""
+        before = {number: signal.getsignal(number) for number in self.signals}
+        self._seen, self._tell = 0, tell
+        self.install()
+        try:
+            yield
+        finally:
+            self._seen, self._tell, self._ending = 0, None, True
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
-    def _alone(self, number: int, frame: FrameType | None) -> None:
-        self._seen += 1
-        if self.ending and self._seen == 1:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        now_s = time.monotonic()
+        if number == self._last[0] and now_s - self._last[1] < TOGETHER_S:
             return
-        self._say("interrupted")
-        os._exit(128 + number)
-
-    def _counting(self, behind: Any) -> Any:
-        def handle(number: int, frame: FrameType | None) -> None:
-            now_s = time.monotonic()
-            if number == self._last[0] and now_s - self._last[1] < TOGETHER_S:
-                return
-            self._last = number, now_s
-            self._seen += 1
-            if self._seen >= 3:
-                self._say("ended by a third signal")
-                os._exit(1)
-            behind(number, frame)
-
-        return handle
+        self._last = number, now_s
+        self._seen += 1
+        if self._tell is None:
+            if not (self._ending and self._seen == 1):
+                self._say("interrupted")
+                os._exit(128 + number)
+        elif self._seen >= 3:
+            self._say("ended by a third signal")
+            os._exit(1)
+        else:
+            self._tell(number)
 
     def _say(self, text: str) -> None:
         """Print a last line, if standard error takes it at once."""
@@ -84,11 +88,6 @@ class Interrupts:
         with contextlib.suppress(OSError, ValueError):  # there may be no standard error
             if select.select([], [2], [], 0.0)[1]:
                 os.write(2, line.encode())
-
-    def finish(self) -> None:
-        """The work is done: see :attr:`ending`."""
-        self.ending = True
-        self._seen = 0
 
     def ignore(self) -> None:
         """Only the interpreter's own end is left; a late signal must not make it look

@@ -18,11 +18,13 @@ from typing import Any, NamedTuple
 import trio
 
 from ..evals.plain import plain_line, plain_text
+from ..evals.statistics import bar
 
 PLAIN_EVERY_S = 5.0
 """The pause between lines of progress if there is no terminal."""
-DRAWN_EVERY_S = 0.1
+DRAWN_EVERY_S = 0.25
 """The pause between two pictures of it on a terminal."""
+_BAR = 40
 
 
 # -- lines --------------------------------------------------------------------
@@ -130,28 +132,39 @@ def show(*parts: Table | str) -> bool:
 
 
 @asynccontextmanager
-async def progress(line: Callable[[], str], part: Callable[[], float]) -> AsyncIterator[None]:
-    """While the block lasts, how far it is on standard error: a line of text, beside a bar on a
-    terminal, otherwise every few seconds.  ``part`` is how much of it is done."""
+async def progress(
+    line: Callable[[], str], part: Callable[[], float] | None = None,
+    tables: Callable[[], Sequence[Table]] | None = None,
+) -> AsyncIterator[None]:  # fmt: skip
+    """While the block lasts, how far it is on standard error: a line of text every few seconds;
+    on a terminal beside a bar, or tables in its place.  ``part`` is how much of it is done, if
+    anybody knows how much there is."""
 
     async def show() -> None:
         while not sys.stderr.isatty():
             await trio.sleep(PLAIN_EVERY_S)
             say(line())
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn
+        from rich.live import Live
+        from rich.text import Text
 
-        columns = (BarColumn(), TextColumn("{task.description}"))
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task("starting", total=1.0)
+        def drawn() -> Any:
+            if tables is not None:
+                return rich_tables(tables())
+            done = "" if part is None else f"{bar(min(part(), 1.0), 1.0, _BAR).ljust(_BAR)} "
+            return Text(done + line())
+
+        with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
             while True:
-                bar.update(task, completed=min(1.0, part()), description=line())
+                live.update(drawn(), refresh=True)
                 await trio.sleep(DRAWN_EVERY_S)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(show)
-        yield
-        nursery.cancel_scope.cancel()
+        try:
+            yield
+        finally:
+            nursery.cancel_scope.cancel()
 
 
 async def keep_showing(
@@ -195,7 +208,9 @@ def cell(name: str, value: Any) -> str:
     if name.endswith("_s"):
         return duration(value) if not 0 < value < 1 else f"{value * 1e3:.1f} ms"
     if name.endswith("_bytes"):
-        return f"{value / 2**20:.1f} MiB"
+        return f"{value / 2**20:.1f} MiB" if value >= 2**20 else f"{value / 2**10:.1f} KiB"
+    if name in ("pid", "generation"):
+        return str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 

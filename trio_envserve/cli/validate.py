@@ -17,7 +17,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, final
 
@@ -30,7 +30,7 @@ from ..host.interpreters import check_interpreter, find_interpreter, own_folders
 from ..options import argument, option
 from ..worker.validation import Wanted
 from .common import AT_ONCE, NOT_STARTED, OK, Result, Stop
-from .render import put, say
+from .render import Table, say
 from .verbs import Asked, server_options, verb
 
 _ROOT = str(Path(__file__).resolve().parent.parent.parent)
@@ -111,10 +111,10 @@ async def validate(asked: Validate, stop: Stop) -> Result:
         path=[entry or os.getcwd() for entry in sys.path] if python is None else own_folders(),
         keep_path=python is not None,
     )  # fmt: skip
-    result = await _validate(asked, wanted, python, stop)
-    if not asked.as_json:
-        _show(asked.environment, result.summary)
-    return result
+    found = _Found()
+    stop.so_far = lambda: _judged(asked, found, stop)
+    await _run(wanted, python, asked.timeout_s, found)
+    return _judged(asked, found, stop)
 
 
 def _read(file: str) -> list[Any]:
@@ -126,11 +126,8 @@ def _read(file: str) -> list[Any]:
     return inputs
 
 
-async def _validate(asked: Validate, wanted: Wanted, python: str | None, stop: Stop) -> Result:
-    found = _Found()
-    with trio.CancelScope() as work:
-        stop.on_first = work.cancel
-        await _run(wanted, python, asked.timeout_s, found)
+def _judged(asked: Validate, found: _Found, stop: Stop) -> Result:
+    """The result of the checks so far."""
     checks = found.checks
     counts = {finding: sum(each["finding"] == finding for each in checks) for finding in _SHOWN}
     bad = counts["failed"] + (counts["warning"] if asked.strict else 0)
@@ -138,13 +135,18 @@ async def _validate(asked: Validate, wanted: Wanted, python: str | None, stop: S
         "environment": asked.environment, "ok": not bad and not stop.asked.is_set(),
         "failed": counts["failed"], "warnings": counts["warning"], "checks": checks,
     }  # fmt: skip
+    rows = [[each["check"], _SHOWN[each["finding"]], each["text"]] for each in checks]
+    shown = [each["traceback"].rstrip() for each in checks if each["traceback"]]
+    table = Table(asked.environment, (), rows, left=(0, 1, 2))
+    code = AT_ONCE if bad else OK
+    if any(each["finding"] == "failed" and each["check"] in ("load", "setup") for each in checks):
+        code = NOT_STARTED
     if stop.asked.is_set():
         say(f"interrupted by {stop.why}, while it looked at: {found.began}")
-        return Result(stop.interrupted_code, summary)
-    broken = any(
-        each["finding"] == "failed" and each["check"] in ("load", "setup") for each in checks
-    )
-    return Result(NOT_STARTED if broken else AT_ONCE if bad else OK, summary)
+        code = stop.interrupted_code
+    elif bad and not asked.as_json:
+        say(f"{summary['failed']} failed, {summary['warnings']} warnings")
+    return Result(code, summary, [*shown, table])
 
 
 async def _run(wanted: Wanted, python: str | None, timeout_s: float, found: _Found) -> None:
@@ -221,21 +223,3 @@ class _Found:
         self.checks.append(
             {"check": self.began, "finding": "failed", "text": text, "traceback": ""}
         )
-
-
-def _show(environment: str, summary: dict[str, Any]) -> None:
-    for each in summary["checks"]:
-        if each["traceback"]:
-            put(each["traceback"].rstrip() + "\n")
-    rows = [[each["check"], _SHOWN[each["finding"]], each["text"]] for each in summary["checks"]]
-    put(environment)
-    put("\n".join(_lines(rows)))
-    if not summary["ok"]:
-        say(f"{summary['failed']} failed, {summary['warnings']} warnings")
-
-
-def _lines(rows: list[list[str]]) -> Iterator[str]:
-    """Aligned, but for the last column: sentences wrap badly in a table."""
-    widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
-    for check, finding, text in rows:
-        yield f"  {check:{widths[0]}}  {finding:{widths[1]}}  {text}"
