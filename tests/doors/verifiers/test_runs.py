@@ -85,8 +85,11 @@ class Desk:
     @property
     def is_empty(self) -> bool:
         table = self.runs
-        states = (table._wanted, table._unwanted, table._sent, table._orphans)
-        kinds = (table._runs, *(each.all() for each in states))
+        states = [
+            runs for place in table._places.values()
+            for runs in (place.wanted, place.unwanted, place.sent, place.orphans)
+        ]  # fmt: skip
+        kinds = (table._runs, *states)
         shared = (table._count, table._asked, table._kept)
         return not any(kinds) and not any(each.taken or each._by for each in shared)
 
@@ -663,10 +666,11 @@ class History:
         assert table._asked.taken == sum(each.asked_bytes for each in others)
         assert {each.name for each in others if each.stage is Stage.RUNNING} == self.live
         for run in table._runs.values():
-            is_orphan = run in table._orphans
-            is_sent = run in table._sent
+            is_orphan = run.name in run.place.orphans
+            is_sent = run.name in run.place.sent
             assert is_sent is (bool(run.waiters) and all(run.waiters.values()))
             assert is_orphan is not bool(run.waiters)
+            assert table._places[run.place.name] is run.place
             assert all(self.peers[route] for route in run.waiters)
             for route in run.waiters:
                 assert run.name in table._peers[route].runs
@@ -685,3 +689,4 @@ def test_whatever_happens_a_run_is_started_once_and_the_books_are_right(steps, r
     history.step("after", 700.0)
     history.step("after", 700.0)
     assert history.desk.is_empty
+    assert not history.desk.runs._places

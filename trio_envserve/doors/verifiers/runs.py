@@ -36,7 +36,7 @@ import enum
 import hashlib
 import itertools
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias, final
 
 from ...net import Frame
@@ -71,8 +71,7 @@ class Peer:
     """One connection."""
 
     route: bytes
-    place: str
-    """The address of its machine, or its user on this one."""
+    place: Place
     number: int
     """The larger, the later it was opened."""
     closed_s: float | None = None
@@ -97,7 +96,7 @@ class Run:
 
     name: bytes
     digest: bytes
-    place: str
+    place: Place
     asked_bytes: int
     payload: bytes | None
     """The run's payload, until it is started."""
@@ -117,6 +116,30 @@ class Run:
     """Of the outcome."""
     since_s: float = 0.0
     """When it was sent to all that wait, or when the last of them was lost."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Place:
+    """A machine, or a user of this one: its connections, and its runs by what they wait for, of
+    each the oldest first."""
+
+    name: str
+    """The address of the machine, or the user."""
+    peers: dict[bytes, Peer] = dataclasses.field(default_factory=dict)
+    """Its open connections."""
+    wanted: OrderedDict[bytes, Run] = dataclasses.field(default_factory=OrderedDict)
+    """Runs that wait for room, and for which somebody waits."""
+    unwanted: OrderedDict[bytes, Run] = dataclasses.field(default_factory=OrderedDict)
+    """Runs that wait for room, and for which nobody waits."""
+    sent: OrderedDict[bytes, Run] = dataclasses.field(default_factory=OrderedDict)
+    """Runs whose outcome was sent to all that wait."""
+    orphans: OrderedDict[bytes, Run] = dataclasses.field(default_factory=OrderedDict)
+    """Runs for which nobody waits, whether their outcomes are there or not."""
+
+    def drop(self, run: Run) -> None:
+        """A run waits for nothing any more."""
+        for runs in (self.wanted, self.unwanted, self.sent, self.orphans):
+            runs.pop(run.name, None)
 
 
 class Outcome(NamedTuple):
@@ -223,88 +246,6 @@ def _hash_delta(into: hashlib.blake2b, delta: Frame) -> None:
     into.update(delta)
 
 
-@final
-class Places:
-    """The runs that are in one state, of each place the oldest first."""
-
-    def __init__(self) -> None:
-        self._at: dict[str, OrderedDict[bytes, Run]] = {}
-
-    def __contains__(self, run: Run) -> bool:
-        return run.name in self._at.get(run.place, ())
-
-    def add(self, run: Run) -> None:
-        """A run has come into this state."""
-        self._at.setdefault(run.place, OrderedDict())[run.name] = run
-
-    def drop(self, run: Run) -> bool:
-        """It has left it.  Whether it was in it; a place without any takes no room."""
-        runs = self._at.get(run.place)
-        if runs is None or runs.pop(run.name, None) is None:
-            return False
-        if not runs:
-            del self._at[run.place]
-        return True
-
-    def at(self, place: str) -> Iterator[Run]:
-        """Those of one place."""
-        runs = self._at.get(place)
-        return iter(()) if runs is None else iter(runs.values())
-
-    def all(self) -> dict[str, OrderedDict[bytes, Run]]:
-        """Those of each place."""
-        return self._at
-
-    def older(self, than_s: float) -> list[Run]:
-        """Those that have been in it since then, or for longer."""
-        return [run for runs in self._at.values() for run in runs.values() if run.since_s <= than_s]
-
-
-@final
-class Peers:
-    """The connections that are open, and those that were lost a moment ago."""
-
-    def __init__(self) -> None:
-        self._numbers = itertools.count()
-        self._by_route: dict[bytes, Peer] = {}
-        self._at: dict[str, dict[bytes, Peer]] = {}
-        """The open ones by place."""
-
-    def __getitem__(self, route: bytes) -> Peer:
-        return self._by_route[route]
-
-    def find(self, route: bytes) -> Peer | None:
-        """The connection with this route, if something of it may still come."""
-        return self._by_route.get(route)
-
-    def at(self, place: str) -> Collection[Peer]:
-        """The open ones of a place, the oldest first."""
-        return self._at.get(place, {}).values()
-
-    def opened(self, route: bytes, place: str) -> None:
-        """A connection was opened."""
-        peer = self._by_route[route] = Peer(route, place, next(self._numbers))
-        self._at.setdefault(place, {})[route] = peer
-
-    def closed(self, route: bytes, now_s: float) -> Peer:
-        """It was lost."""
-        peer = self._by_route[route]
-        peer.closed_s = now_s
-        del self._at[peer.place][route]
-        if not self._at[peer.place]:
-            del self._at[peer.place]
-        return peer
-
-    def tick(self, now_s: float) -> None:
-        """Of those that were lost long enough ago nothing comes any more."""
-        gone = [
-            each.route for each in self._by_route.values()
-            if each.closed_s is not None and each.closed_s + GONE_S < now_s
-        ]  # fmt: skip
-        for route in gone:
-            del self._by_route[route]
-
-
 # -- the table ----------------------------------------------------------------------------
 
 
@@ -323,14 +264,11 @@ class Runs:
     def __init__(self, limits: VerifiersLimits, *, redeliver: bool) -> None:
         self._limits = limits
         self._redeliver = redeliver
-        self._peers = Peers()
+        self._peers: dict[bytes, Peer] = {}
+        """By route: those that are open, and those that were lost a moment ago."""
+        self._places: dict[str, Place] = {}
+        self._opened = itertools.count()
         self._runs: dict[bytes, Run] = {}
-        self._wanted, self._unwanted = Places(), Places()
-        """Runs that wait for room: those for which somebody waits, and the others."""
-        self._sent = Places()
-        """Runs whose outcome was sent to all that wait."""
-        self._orphans = Places()
-        """Runs for which nobody waits, whether their outcomes are there or not."""
         self._over: OrderedDict[bytes, Over] = OrderedDict()
         """The latest runs that are over."""
         self._early: OrderedDict[tuple[str, bytes], None] = OrderedDict()
@@ -350,19 +288,22 @@ class Runs:
 
     def opened(self, route: bytes, place: str) -> list[Effect]:
         """A connection was opened."""
-        self._peers.opened(route, place)
+        at = self._places.setdefault(place, Place(place))
+        self._peers[route] = at.peers[route] = Peer(route, at, next(self._opened))
         if not self._redeliver:
             return []
-        names = tuple(run.name for run in self._orphans.at(place) if run.messages)
+        names = tuple(run.name for run in at.orphans.values() if run.messages)
         return [Deliver(route, names, True)] if names else []
 
     def closed(self, route: bytes, now_s: float) -> list[Effect]:
         """A connection was lost."""
-        peer = self._peers.closed(route, now_s)
+        peer = self._peers[route]
+        peer.closed_s = now_s
+        del peer.place.peers[route]
         left = list(peer.runs.values())
         peer.runs.clear()
         effects: list[Effect] = []
-        orphans: dict[str, list[Run]] = {}
+        orphans: dict[Place, list[Run]] = {}
         for run in left:
             del run.waiters[route]
             run.streaming.followers.discard(route)
@@ -379,19 +320,20 @@ class Runs:
 
     def _orphan(self, run: Run, now_s: float) -> None:
         """Nobody waits for it any more."""
-        if self._wanted.drop(run):
-            self._unwanted.add(run)
-        self._sent.drop(run)
+        place, name = run.place, run.name
+        if place.wanted.pop(name, None):
+            place.unwanted[name] = run
+        place.sent.pop(name, None)
         run.since_s = now_s
-        self._orphans.add(run)
+        place.orphans[name] = run
 
-    def _offer(self, place: str, orphans: list[Run]) -> list[Effect]:
+    def _offer(self, place: Place, orphans: list[Run]) -> list[Effect]:
         """Offer the outcomes of orphans to who came after those that were lost: thousands
         of them to a thousand others take one turn, so each gets one list."""
         kept = sorted((run for run in orphans if run.messages), key=_newest)
         names = tuple(run.name for run in kept)
         effects: list[Effect] = []
-        for each in self._peers.at(place) if self._redeliver and names else ():
+        for each in place.peers.values() if self._redeliver and names else ():
             count = bisect.bisect_left(kept, each.number, key=_newest)
             if count:
                 effects.append(Deliver(each.route, names[:count], True))
@@ -401,7 +343,7 @@ class Runs:
 
     def said(self, route: bytes, frames: list[Frame], now_s: float, *, ready: bool) -> list[Effect]:
         """A message has come.  ``ready``: whether the server can run something."""
-        peer = self._peers.find(route)
+        peer = self._peers.get(route)
         if peer is None:
             return []
         try:
@@ -438,12 +380,13 @@ class Runs:
             return self._join(peer, run)
         if over is not None:
             return _refuse(peer, ask, over.why)
-        early = peer.place, ask.name
+        place = peer.place
+        early = place.name, ask.name
         if early in self._early:
             del self._early[early]
             self._remember(ask.name, digest, EARLY)
             return _refuse(peer, ask, EARLY)
-        if not (self._count.has_room(1, peer.place) and self._asked.has_room(size, peer.place)):
+        if not (self._count.has_room(1, place.name) and self._asked.has_room(size, place.name)):
             return _refuse(peer, ask, FULL)
         return self._enter(peer, ask, digest, now_s)
 
@@ -451,23 +394,23 @@ class Runs:
         """One more connection asks for a run, or the same one again."""
         if peer.closed_s is not None:
             return []
-        is_queued = run.waiters.get(peer.route) is False
-        self._orphans.drop(run)
-        self._sent.drop(run)
+        is_queued, place = run.waiters.get(peer.route) is False, run.place
+        place.orphans.pop(run.name, None)
+        place.sent.pop(run.name, None)
         run.newest = max(run.newest, peer.number)
         run.waiters[peer.route] = False
         peer.runs[run.name] = run
-        if self._unwanted.drop(run):
-            self._wanted.add(run)
+        if place.unwanted.pop(run.name, None):
+            place.wanted[run.name] = run
         return [Deliver(peer.route, (run.name,), True)] if run.messages and not is_queued else []
 
     def _enter(self, peer: Peer, ask: RunAsk, digest: bytes, now_s: float) -> list[Effect]:
         size = len(ask.payload)
         run = Run(ask.name, digest, peer.place, size, bytes(ask.payload), peer.number)
         self._runs[run.name] = run
-        self._count.take(1, run.place)
-        self._asked.take(size, run.place)
-        self._wanted.add(run)
+        self._count.take(1, run.place.name)
+        self._asked.take(size, run.place.name)
+        run.place.wanted[run.name] = run
         if peer.closed_s is None:
             run.waiters[peer.route] = False
             run.streaming.followers.add(peer.route)
@@ -476,23 +419,15 @@ class Runs:
             self._orphan(run, now_s)
         return self._start(run.place)
 
-    def _start(self, place: str) -> list[Effect]:
+    def _start(self, place: Place) -> list[Effect]:
         """Start what waits at this place, while there is room for outcomes."""
         effects: list[Effect] = []
-        while self._kept.has_room(0, place):
-            run = next(itertools.chain(self._wanted.at(place), self._unwanted.at(place)), None)
-            if run is None:
-                break
-            self._wait_no_more(run)
+        while (place.wanted or place.unwanted) and self._kept.has_room(0, place.name):
+            name, run = (place.wanted or place.unwanted).popitem(last=False)
             assert run.payload is not None
-            effects.append(Start(run.name, run.payload))
+            effects.append(Start(name, run.payload))
             run.stage, run.payload = Stage.RUNNING, None
         return effects
-
-    def _wait_no_more(self, run: Run) -> None:
-        """It waits for no room, or not any more."""
-        self._wanted.drop(run)
-        self._unwanted.drop(run)
 
     def _cancel(self, peer: Peer, ask: Cancel) -> list[Effect]:
         run = self._runs.get(ask.target)
@@ -500,7 +435,7 @@ class Runs:
             done = Send(peer.route, wire.cancelled(ask.name, True))
             return [*self._end(run, _stopped(run, CANCELLED)), done]
         if run is None and ask.target not in self._over:  # what is over will not come
-            self._early[peer.place, ask.target] = None
+            self._early[peer.place.name, ask.target] = None
             if len(self._early) > self._limits.early_cancels:
                 self._early.popitem(last=False)
         return [Send(peer.route, wire.cancelled(ask.name, False))]
@@ -551,7 +486,7 @@ class Runs:
             run.afresh = [wire.discard(name, each) for each in outcome.traces]
         frames = itertools.chain.from_iterable(run.messages)
         run.size_bytes = RECORD_BYTES + sum(map(len, frames))
-        self._kept.take(run.size_bytes, run.place)
+        self._kept.take(run.size_bytes, run.place.name)
 
     def delivered(self, route: bytes, name: bytes, now_s: float) -> list[Effect]:
         """The outcome of a run was sent to one that waits for it."""
@@ -565,17 +500,17 @@ class Runs:
         """If all that wait were sent the outcome, it makes room when there is need."""
         if not (run.messages and all(run.waiters.values())):
             return []
-        if run not in self._sent:
+        if run.name not in run.place.sent:
             run.since_s = now_s
-            self._sent.add(run)
+            run.place.sent[run.name] = run
         return self._make_room(run.place)
 
-    def _make_room(self, place: str) -> list[Effect]:
+    def _make_room(self, place: Place) -> list[Effect]:
         """Of what is kept, drop what is most likely not wanted; start what may start."""
         effects: list[Effect] = []
-        while not self._kept.has_room(0, place):
-            orphans = (run for run in self._orphans.at(place) if run.messages)
-            run = next(itertools.chain(self._sent.at(place), orphans), None)
+        while not self._kept.has_room(0, place.name):
+            orphans = (run for run in place.orphans.values() if run.messages)
+            run = next(itertools.chain(place.sent.values(), orphans), None)
             if run is None:
                 break
             effects += self._end(run, OVER)
@@ -586,27 +521,30 @@ class Runs:
     def tick(self, now_s: float) -> list[Effect]:
         """Time has passed."""
         effects: list[Effect] = []
-        limits = self._limits
-        for run in self._sent.older(now_s - limits.unsure_s):
-            effects += self._end(run, OVER)
-        self._hold_orphans(now_s)
-        for run in self._orphans.older(now_s - limits.lease_s):
-            effects += self._end(run, OVER if run.messages else _stopped(run, LOST))
-        self._peers.tick(now_s)
-        for place in list(self._wanted.all() | self._unwanted.all()):
+        limits, places = self._limits, list(self._places.values())
+        for place in places:
+            for run in _older(place.sent, now_s - limits.unsure_s):
+                effects += self._end(run, OVER)
+            if self._redeliver:
+                _hold_orphans(place, now_s)
+            for run in _older(place.orphans, now_s - limits.lease_s):
+                effects += self._end(run, OVER if run.messages else _stopped(run, LOST))
+        self._forget(now_s)
+        for place in places:
             effects += self._start(place)  # others have given room back
         return effects
 
-    def _hold_orphans(self, now_s: float) -> None:
-        """The lease of an orphan does not run while it may still be waited for: its client
-        has connected again, and says nothing."""
-        if not self._redeliver:
-            return
-        for place, runs in self._orphans.all().items():
-            latest = max((each.number for each in self._peers.at(place)), default=-1)
-            for run in runs.values():
-                if latest > run.newest and not run.messages:
-                    run.since_s = now_s
+    def _forget(self, now_s: float) -> None:
+        """Of connections that were lost long enough ago nothing comes any more."""
+        for peer in list(self._peers.values()):
+            if peer.closed_s is not None and peer.closed_s + GONE_S < now_s:
+                del self._peers[peer.route]
+        left = [place for place in self._places.values() if not place.peers]
+        used = {peer.place for peer in self._peers.values() if left}
+        used |= {run.place for run in self._runs.values() if left}
+        for place in left:
+            if place not in used:
+                del self._places[place.name]
 
     def close(self) -> list[Effect]:
         """The door closes: nobody waits in vain."""
@@ -619,16 +557,14 @@ class Runs:
     def _end(self, run: Run, why: str) -> list[Effect]:
         """It is over; who repeats it is told why."""
         del self._runs[run.name]
-        self._wait_no_more(run)
-        self._sent.drop(run)
-        self._orphans.drop(run)
+        run.place.drop(run)
         effects: list[Effect] = []
         for route in run.waiters:
             del self._peers[route].runs[run.name]
             if run.stage is not Stage.KEPT:
                 effects.append(Send(route, wire.failed(run.name, why)))
         if run.stage is Stage.KEPT:
-            self._kept.give(run.size_bytes, run.place)
+            self._kept.give(run.size_bytes, run.place.name)
         else:
             self._give_back(run)
             effects += [Stop(run.name)] if run.stage is Stage.RUNNING else []
@@ -637,8 +573,8 @@ class Runs:
 
     def _give_back(self, run: Run) -> None:
         """Give back what a run takes until it has an outcome."""
-        self._count.give(1, run.place)
-        self._asked.give(run.asked_bytes, run.place)
+        self._count.give(1, run.place.name)
+        self._asked.give(run.asked_bytes, run.place.name)
 
     def _remember(self, name: bytes, digest: bytes, why: str) -> None:
         self._over[name] = Over(digest, why)
@@ -648,6 +584,20 @@ class Runs:
 
 def _newest(run: Run) -> int:
     return run.newest
+
+
+def _older(runs: Mapping[bytes, Run], than_s: float) -> list[Run]:
+    """Those that have been in this state since then, or for longer."""
+    return [run for run in runs.values() if run.since_s <= than_s]
+
+
+def _hold_orphans(place: Place, now_s: float) -> None:
+    """The lease of an orphan does not run while it may still be waited for: its client
+    has connected again, and says nothing."""
+    latest = max((each.number for each in place.peers.values()), default=-1)
+    for run in place.orphans.values():
+        if latest > run.newest and not run.messages:
+            run.since_s = now_s
 
 
 def _stopped(run: Run, why: str) -> str:
