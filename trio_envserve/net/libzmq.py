@@ -6,10 +6,8 @@ libzmq's descriptor is edge triggered: it says "something happened" once, and *a
 call on the socket (even a send) may consume that signal.  So ``EVENTS`` decides after
 the last call before sleeping.  Everything here follows three rules:
 
-1. A turn of the pump reads until libzmq says EAGAIN (which proves that the
-   signal is consumed *and* nothing was readable).  A later turn, after which the pump
-   may sleep, asks ``EVENTS`` whether that still holds: a send meanwhile may have
-   consumed a signal.
+1. A turn of the pump reads until libzmq says EAGAIN, or up to its budget.  The pump sleeps
+   only if ``EVENTS`` says then that nothing is readable, which also consumes the signal.
 2. A send from another task while the pump sleeps asks ``EVENTS`` afterwards, and
    wakes the pump if there is something to read, as if the descriptor were closed.
    This costs nothing when it is not needed.
@@ -121,9 +119,6 @@ class LibzmqSocket(SocketPump):
         self._socket = socket
         self._monitor = monitor
         self._pump_sleep = Sleep(int(socket.get(zmq.FD)))
-        self._drained = False
-        """Whether nothing was readable when the pump last looked; only then may it
-        sleep."""
         self._backlog: dict[bytes, Outbox] = {}
         """The outboxes of peers with waiting messages; the longest untried first."""
         self._backlogged = trio.Event()
@@ -157,29 +152,21 @@ class LibzmqSocket(SocketPump):
 
     # -- receiving
 
-    def _turn(self) -> list[list[Frame]]:
-        # EVENTS costs a third of a read that yields EAGAIN.
-        return [] if self._drained and not self._is_readable() else self._read_batch()
-
     def _is_readable(self) -> bool:
         return bool(int(self._socket.get(_EVENTS)) & _POLLIN)
 
     async def _sleep(self) -> None:
-        if not self._drained:
+        if self._is_readable():
             await trio.lowlevel.checkpoint()
-            return
-        try:
+        else:
             await self._pump_sleep.until_readable()
-        finally:
-            self._drained = False
 
-    def _read_batch(self) -> list[list[Frame]]:
+    def _turn(self) -> list[list[Frame]]:
         # One loop, frame by frame: twice as quick as recv_multipart.
         recv = self._socket.recv
         routed = self._routed
         frames_max = FRAMES_MAX + routed
         batch: list[list[Frame]] = []
-        self._drained = False
         try:
             for _ in range(BATCH_MESSAGES):
                 if self._frames >= _FRAMES_UNASKED:
@@ -200,7 +187,6 @@ class LibzmqSocket(SocketPump):
                         self._skip_message()
                         break
         except zmq.Again:
-            self._drained = True
             self._frames = 0
         return batch
 
@@ -431,35 +417,26 @@ class Monitor:
     async def run(self, on_event: OnEvent) -> None:
         """Report events until cancelled, or until the listener of a bound socket is closed:
         after an unbind, the address is free again then."""
-        while True:
-            for event in self._read():
-                if event == zmq.EVENT_CLOSED and self._listening:
-                    return
-                report = self._translator.translate(event)
-                if report is not None:
-                    on_event(report)
-            if int(self._pair.get(zmq.EVENTS)) & zmq.POLLIN:
-                await trio.lowlevel.checkpoint()
-            else:
+        for count in itertools.count(1):
+            try:
+                head, *_ = self._pair.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
                 await trio.lowlevel.wait_readable(self._fd)
+                continue
+            event, _ = _EVENT.unpack(head)
+            if event == zmq.EVENT_CLOSED and self._listening:
+                return
+            report = self._translator.translate(event)
+            if report is not None:
+                on_event(report)
+            if count % _EVENTS_AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
 
     def close(self) -> None:
         """Stop monitoring.  :meth:`run` must not be running."""
         # The I/O thread writes with a blocking send, so its end comes first.
         self._watched.disable_monitor()
         self._pair.close()
-
-    def _read(self) -> list[int]:
-        """The numbers of the waiting events, up to a budget."""
-        events: list[int] = []
-        try:
-            while len(events) < _EVENTS_AT_ONCE:
-                head, *_ = self._pair.recv_multipart(zmq.NOBLOCK)
-                number, _value = _EVENT.unpack(head)
-                events.append(number)
-        except zmq.Again:
-            pass  # that was all
-        return events
 
 
 # -- the network ------------------------------------------------------------------

@@ -43,7 +43,8 @@ from .interface import (
     SentFrame,
     is_sendable,
 )
-from .pump import Pump, ReconnectingDealer, RouterPump, SocketPump, open_socket
+from .pump import ReconnectingDealer, RouterPump, SocketPump, open_socket
+from .stream import MessageStream
 
 Direction: TypeAlias = Literal["to_router", "to_dealer"]
 
@@ -396,7 +397,7 @@ def open_memory_streams(limits: WireLimits) -> tuple[MemoryStream, MemoryStream]
 
 
 @final
-class MemoryStream(Pump):
+class MemoryStream(MessageStream):
     """One end of a stream inside a process.  Made by :func:`open_memory_streams`.
 
     It makes the promises of :mod:`.stream`, with no descriptors: what is sent has arrived.
@@ -423,7 +424,7 @@ class MemoryStream(Pump):
         await self._changed.park()
 
     def send_nowait(self, frames: Message) -> bool:
-        """See :class:`~.stream.MessageStream`."""
+        """See the base."""
         peer = self._peer
         if self._closed or peer._closed or not is_sendable(frames, self._limits):
             return False
@@ -432,7 +433,7 @@ class MemoryStream(Pump):
         return taken
 
     def send_many_nowait(self, messages: Sequence[Message]) -> bool:
-        """See :class:`~.stream.MessageStream`."""
+        """See the base."""
         sent = [self.send_nowait(frames) for frames in messages]
         return all(sent)
 

@@ -22,9 +22,10 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Protocol, final
+from typing import final
 
 import trio
 
@@ -48,32 +49,22 @@ _BUFFER_BYTES = 1 * MIB
 """The requested size of the system's buffer in each direction; it may give less."""
 
 
-class MessageStream(Protocol):
-    """One end of a stream of messages."""
+class MessageStream(Pump):
+    """One end of a stream of messages.
 
-    async def receive(self) -> list[list[Frame]]:
-        """Sleep until there is a message; return what is readable, at most
-        :data:`BATCH_MESSAGES`.
+    ``receive()`` also raises EndOfChannel when the other end is closed and FramingError when it
+    broke the framing, both after everything that came before.
+    """
 
-        A cancel loses nothing.  Raises EndOfChannel when the other end is closed and
-        FramingError when it broke the framing, both after everything that came before;
-        BusyResourceError, ClosedResourceError.
-        """
-        ...
-
+    @abstractmethod
     def send_nowait(self, frames: Message) -> bool:
         """Queue a message; returns False if it is too large, the outbox is full, or one
         of the ends is closed.  True is not a promise of delivery."""
-        ...
 
+    @abstractmethod
     def send_many_nowait(self, messages: Sequence[Message]) -> bool:
         """Queue messages in this order; they are written together.  Returns False if one
         was not queued."""
-        ...
-
-    async def flush(self) -> None:
-        """Sleep until the system has taken everything, or the other end is closed."""
-        ...
 
 
 @asynccontextmanager
@@ -104,7 +95,7 @@ async def open_stream(
 
 
 @final
-class Stream(Pump):
+class Stream(MessageStream):
     """A stream over a socket.  Made by :func:`open_stream`."""
 
     _shared_bytes: int
@@ -189,13 +180,13 @@ class Stream(Pump):
     # -- sending
 
     def send_nowait(self, frames: Message) -> bool:
-        """See :class:`MessageStream`."""
+        """See the base."""
         if self._closed or self._ended or not is_sendable(frames, self._limits):
             return False
         return self._send((frames,))
 
     def send_many_nowait(self, messages: Sequence[Message]) -> bool:
-        """See :class:`MessageStream`."""
+        """See the base."""
         if self._closed or self._ended:
             return not messages
         good = [frames for frames in messages if is_sendable(frames, self._limits)]
