@@ -111,6 +111,14 @@ async def test_messages_that_the_peer_would_not_take_are_refused_here(opened, fr
 # -- the end --------------------------------------------------------------------
 
 
+async def test_an_empty_list_of_messages_is_sent():
+    """An empty list of messages was encoded, and nothing was there to be written."""
+    async with sockets() as (here, there):
+        assert here.send_many_nowait([])
+        assert here.send_nowait([b"word"])
+        assert await received(there, 1) == [[b"word"]]
+
+
 async def test_the_end_comes_after_everything_that_was_sent():
     messages = some_messages(3, 10)
     async with one_end() as (there, ours), trio.open_nursery() as nursery:

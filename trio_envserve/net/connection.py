@@ -174,42 +174,34 @@ class SocketEnd:
         return READ_TURN_BYTES - left
 
     def send(self, messages: Sequence[Message]) -> int:
-        """Write, frame or queue messages; returns how many were accepted.  If bytes are left in
-        ``outgoing``, :meth:`write` is to follow.  Raises ConnectionEnded."""
-        accepted, many = self._frame(messages), len(messages)
+        """Write messages, as far as the system takes them, and queue the others; returns how many
+        were accepted.  If bytes are left in ``outgoing``, :meth:`write` is to follow.  Raises
+        ConnectionEnded."""
+        accepted, many = 0, len(messages)
+        while accepted < many and not self.outgoing and not self.outbox:
+            some = messages[accepted : accepted + JOINED_MESSAGES]
+            if self.is_costly:
+                some = some[: _portion(some)]
+            self._put(self.encode(some))
+            accepted += len(some)
         while accepted < many and self.outbox.append(messages[accepted]):
             accepted += 1
         return accepted
 
-    def _frame(self, messages: Sequence[Message]) -> int:
-        """Write or frame messages, if none waits, while there is room; returns how many."""
-        outgoing = self.outgoing
-        if outgoing or self.outbox:
-            return 0
-        framed, many = 0, len(messages)
-        if many == 1 or (many <= JOINED_MESSAGES and not self.is_costly):
-            # nearly always: all of it, in one piece, at once
-            pieces = self.encode(messages)
-            if len(pieces) > 1:
-                outgoing.append(pieces)
-                return many
-            [piece] = pieces
-            try:
-                size = self._send(piece)
-            except BlockingIOError:
-                size = 0
-            except OSError as error:
-                raise ConnectionEnded(str(error)) from error
-            if size < len(piece):
-                outgoing.append((memoryview(piece)[size:],))
-            return many
-        while framed < many and outgoing.size_bytes < FRAMED_BYTES:
-            some = messages[framed : framed + JOINED_MESSAGES]
-            if self.is_costly:
-                some = some[: _portion(some)]
-            outgoing.append(self.encode(some))
-            framed += len(some)
-        return framed
+    def _put(self, pieces: list[Piece]) -> None:
+        """Write what is nearly always one piece, and all of it, while nothing else waits."""
+        if len(pieces) > 1:
+            self.outgoing.append(pieces)
+            return
+        [piece] = pieces
+        try:
+            size = self._send(piece)
+        except BlockingIOError:
+            size = 0
+        except OSError as error:
+            raise ConnectionEnded(str(error)) from error
+        if size < len(piece):
+            self.outgoing.append((memoryview(piece)[size:],))
 
     def write(self) -> bool:
         """Write what waits, up to the budget; returns True if nothing is left.  Raises
