@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from typing import Any
 
@@ -15,9 +16,9 @@ from trio.testing import MockClock
 from tests.core.helpers import Pair
 from trio_envserve.cli.evaluate import Seen, progress_tables
 from trio_envserve.cli.render import Table, rich_tables, tables_text
-from trio_envserve.cli.status import HISTORY, Watch, slow_table, top_tables
+from trio_envserve.cli.status import HISTORY, Watch, slow_table, status_tables, top_tables
 from trio_envserve.core.health import ServerStatus
-from trio_envserve.core.status import ServerStats
+from trio_envserve.core.status import CacheStats, ServerStats
 from trio_envserve.core.terms import Status
 from trio_envserve.evals.run import Evaluation, Plan
 from trio_envserve.evals.tally import Tally
@@ -31,6 +32,18 @@ def test_plain_tables_are_aligned():
 def test_a_table_acts_on_no_terminal():
     text = tables_text([Table("t\x1b[2J", (), [("a\rb", "\x9b31m"), ("two\nlines", "\u202e")])])
     assert text.split() == ["t\\x1b[2J", "a\\x0db", "\\x9b31m", "two\\nlines", "\\u202e"]
+
+
+def test_every_declared_number_that_is_not_0_is_in_the_status():
+    record = stats(Pair())
+    for cls, into in ((ServerStats, record), (CacheStats, record["cache"])):
+        for field in dataclasses.fields(cls):
+            if (stat := field.metadata.get("stat")) is not None and stat.kind != "histogram":
+                into[field.name] = 7
+    rows = [row[0] for table in status_tables(record)[:2] for row in table.rows]
+    for name in ("oldest wait", "malformed", "journal keys", "kept", "coalesced", "reruns"):
+        assert name in rows
+    assert len(rows) == len({*rows}) > 35
 
 
 def test_what_stops_and_where_a_loop_is_blocked_are_shown():

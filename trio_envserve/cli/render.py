@@ -214,8 +214,11 @@ def cell(name: str, value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 
-def figures(record: Mapping[str, Any], *names: str) -> list[tuple[str, str]]:
-    """Rows of these fields of a record, those that it has; with their bounds, if it has them."""
+def figures(
+    record: Mapping[str, Any], *names: str, zeros: bool = True
+) -> list[tuple[str, str]]:  # fmt: skip
+    """Rows of these fields of a record, those that it has; with their bounds, if it has them.
+    Without ``zeros``, what is 0 is left out."""
     bounds = record.get("bounds", {})
     return [
         (
@@ -223,7 +226,7 @@ def figures(record: Mapping[str, Any], *names: str) -> list[tuple[str, str]]:
             cell(name, record[name])
             + (f" of {cell(name, bounds[name])}" if name in bounds else ""),
         )
-        for name in names if name in record
+        for name in names if name in record and (zeros or record[name])
     ]  # fmt: skip
 
 

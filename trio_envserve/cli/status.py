@@ -17,6 +17,7 @@ from ..client.places import WAITS, places
 from ..core.errors import ConfigError, EnvServeError, ServerNotReady
 from ..core.health import ServerStatus
 from ..core.pages import RunningPage, RunningRollout
+from ..core.status import ServerStats
 from ..evals.plain import plain_line
 from ..evals.statistics import sparkline
 from ..options import option
@@ -110,6 +111,15 @@ async def status(asked: Status, stop: Stop) -> Result:
     return Result(OK if is_ready else AT_ONCE, stats, [line])
 
 
+_NUMBERS = [
+    field.name for field in dataclasses.fields(ServerStats)
+    if (stat := field.metadata.get("stat")) is not None and stat.kind != "histogram"
+    and field.name not in ("waiting", "running")
+    and not field.name.startswith(("ready", "workers"))
+]  # fmt: skip
+"""The declared numbers of a server that have no row of their own."""
+
+
 def state_of(stats: Mapping[str, Any]) -> str:
     """The status and its reason on one line."""
     state, reason = stats["status"], stats["reason"]
@@ -121,20 +131,19 @@ def status_tables(stats: dict[str, Any]) -> list[Table]:
     server = [
         ("status", state_of(stats)),
         *_closing(stats),
-        *(figures(stats, "paused") if stats.get("paused") else []),
+        *figures(stats, "paused", zeros=False),
         *figures(stats, "environment"),
         *pool_rows(stats),
-        *figures(stats, "worker_restarts", "sessions", "waiting", "running"),
+        *figures(stats, "waiting", "running"),
+        *figures(stats, *_NUMBERS, zeros=False),
         *_model_calls(stats),
-        *figures(stats, "keys", "keys_bytes"),
-        *(figures(stats, "journal_keys", "journal_bytes") if stats.get("journal_keys") else []),
-        *figures(stats, "router_lag_p99_s", "malformed"),
+        *figures(stats, "router_lag_p99_s"),
         ("epoch", stats["epoch"][:8]),
     ]
-    cached = [*figures(stats, "kept", "kept_bytes"), *figures(stats["cache"], *stats["cache"])]
+    counted = figures(stats["cache"], *stats["cache"], zeros=False)
     return [
         Table(f"server at {stats['address']}", (), server),
-        Table("cache", (), cached),
+        *([Table("requests since its start", (), counted)] if counted else []),
         *host_tables(stats),
         worker_table(stats),
         *([slow_table(stats["slow"])] if "slow" in stats else []),
@@ -150,7 +159,7 @@ def pool_rows(stats: dict[str, Any]) -> list[tuple[str, str]]:
     bounds = f"{stats['workers_least']}..{stats['workers_most']}"
     return [
         ("workers ready", f"{ready} (of {bounds})"),
-        *(figures(stats, "resized") if stats["resized"] else []),
+        *figures(stats, "resized", zeros=False),
     ]
 
 
@@ -403,7 +412,7 @@ def top_tables(watch: Watch) -> list[Table]:
     completed, failed = _rate(rates["completed"]), _rate(rates["failed"])
     server = [
         ("status", f"silent: {watch.silent}" if watch.silent else state_of(stats)),
-        *(figures(stats, "paused") if stats["paused"] else []),
+        *figures(stats, "paused", zeros=False),
         *pool_rows(stats),
         *figures(stats, "waiting", "running", "kept"),
         ("completed", f"{completed}  {sparkline([round(100 * rate) for rate in watch.rates])}"),
