@@ -221,7 +221,7 @@ def test_a_changed_bit_ends_the_connection(size, at):
         (b"\x00\x29\x07MESSAGE" + b"\x7f" * 33, "does not open"),
         (encode_command(b"\x04PING\0\0"), "a command that is not sealed"),
         (encode_command(b"\x05ERROR\x03400"), "a command that is not sealed"),
-        (b"\x01\x29" + bytes(41) + b"\x00\x00", "more than 1 frames"),
+        (b"\x01\x29" + bytes(41) + b"\x00\x00", "not a message of its own"),
         (b"\x02" + (1 << 40).to_bytes(8, "big"), "a frame of 1099511627776 bytes"),
     ],
 )

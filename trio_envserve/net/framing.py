@@ -16,8 +16,8 @@ bounds allow, even if no message is ever finished.  A large frame has a buffer o
 own, into which the bytes are received directly.  The buffer grows with the bytes that
 have arrived, so a head that claims much costs nothing.  A caller says how many messages
 it wants at a time, so that millions of tiny ones hold nobody up; the rest waits
-undecoded.  On a sealed connection (:meth:`Decoder.unseal`) each frame that arrives is
-opened first; what is inside has the bounds of messages.
+undecoded.  On a sealed connection (:meth:`Decoder.unseal`) each whole frame is opened, and then
+taken in as any other.
 
 *Memory of large frames.*  A peer says how large its frame is, and the bytes come later, or
 never.  So memory is taken as they come: a buffer doubles when it is full, and is copied as it
@@ -205,11 +205,9 @@ class Decoder:
         "_data",
         "_flags",
         "_frames",
-        "_inside",
+        "_head_bytes",
         "_large",
         "_limits",
-        "_opened",
-        "_opened_bytes",
         "_take_shared",
         "_unseal",
         "_violation",
@@ -234,11 +232,8 @@ class Decoder:
         """The large frame's."""
         self._unseal: Unseal | None = None
         """Opens a sealed frame; None: frames are not sealed."""
-        self._inside = limits
-        """The bounds of what sealed frames have in them."""
-        self._opened: list[Frame] = []
-        """The opened frames of the arriving message, and the sum of their sizes."""
-        self._opened_bytes = 0
+        self._head_bytes = 0
+        """Bytes of a sealed frame before its body."""
         self._violation: Callable[[], FramingError] | None = None
         self.commands: deque[bytes] = deque()
         """Bodies of the commands that :meth:`take` has met, for the caller to take."""
@@ -254,18 +249,13 @@ class Decoder:
     def arriving_bytes(self) -> int:
         """The bytes held for unfinished messages: frames, the buffer of a large frame,
         and undecoded bytes."""
-        held = self.message_bytes + self._opened_bytes + len(self._data) - self._at
+        held = self.message_bytes + len(self._data) - self._at
         return held if self._large is None else held + self._large.room
 
     @property
     def is_between_messages(self) -> bool:
         """Whether no message is unfinished."""
-        return (
-            not self._frames
-            and not self._opened
-            and self._large is None
-            and self._at == len(self._data)
-        )
+        return not self._frames and self._large is None and self._at == len(self._data)
 
     # -- what arrives
 
@@ -295,11 +285,9 @@ class Decoder:
         self._data += data
 
     def unseal(self, unseal: Unseal, head_bytes: int, limits: FrameLimits) -> None:
-        """Expect sealed messages from here on: each is one frame with this number of bytes before
-        its body; ``limits`` are those of the messages inside."""
-        frame_bytes = limits.frame_bytes + head_bytes
-        self._limits = FrameLimits(frame_bytes=frame_bytes, message_bytes=frame_bytes, frames=1)
-        self._unseal, self._inside = unseal, limits
+        """Expect sealed frames from here on: each is a message of its own, with this number of
+        bytes before its body; ``limits`` are those of the messages inside."""
+        self._unseal, self._head_bytes, self._limits = unseal, head_bytes, limits
 
     # -- what it means
 
@@ -320,7 +308,6 @@ class Decoder:
             self._violation = partial(type(error), *error.args)
             self._data, self._at, self._large = b"", 0, None
             self._frames, self.message_bytes = [], 0
-            self._opened, self._opened_bytes = [], 0
             self.is_backlogged = bool(batch or self.commands)
             if not self.is_backlogged:
                 raise
@@ -332,22 +319,12 @@ class Decoder:
         if self._large is not None:
             if not self._large.is_whole:
                 return False
-            self._frames.append(self._large.frame())
-            self.message_bytes += self._large.size
-            self._large = None
-            if not self._flags & MORE:
-                if self._unseal is None:
-                    batch.append(self._frames)
-                else:
-                    self._open(self._frames[0], batch)
-                self._frames = []
-                self.message_bytes = 0
-                left -= 1
+            large, self._large = self._large, None
+            left -= self._take_in(self._flags, large.frame(), batch)
         data, at = self._data, self._at
         end = len(data)
-        limits = self._limits
-        frames = self._frames
-        unseal = self._unseal
+        is_sealed = self._unseal is not None
+        frame_bytes = self._limits.frame_bytes + self._head_bytes
         try:
             while left > 0:
                 if end - at < 2:
@@ -368,30 +345,28 @@ class Decoder:
                     else:
                         size, start = int.from_bytes(data[at + 1 : at + 9], "big"), at + 9
                     if flags & COMMAND:
-                        if unseal is not None:
+                        if is_sealed:
                             raise FramingError("a command that is not sealed")
-                        if size > limits.command_bytes:
-                            raise FrameTooLarge(
-                                f"a command of {size} bytes; {limits.command_bytes} are taken"
-                            )
+                        self._check_command_size(size)
                         if end - start < size:
                             return False
                         at = start + size
                         self._meet(data[start:at])
                         left -= 1
                         continue
-                if size > limits.frame_bytes:
-                    raise FrameTooLarge(f"a frame of {size} bytes; {limits.frame_bytes} are taken")
-                if self.message_bytes + size > limits.message_bytes:
-                    raise FrameTooLarge(f"a message of more than {limits.message_bytes} bytes")
-                if len(frames) >= limits.frames:
-                    raise FrameTooLarge(f"a message of more than {limits.frames} frames")
+                if size > frame_bytes:
+                    raise FrameTooLarge(f"a frame of {size} bytes; {frame_bytes} are taken")
+                if not is_sealed:
+                    self._check_message(size)
+                elif flags & MORE:
+                    raise FramingError("a sealed frame that is not a message of its own")
+                frame: Frame
                 if flags & SHARED:
                     if end - start < _OFFSET_BYTES:
                         return False
                     assert self._take_shared is not None
                     offset = int.from_bytes(data[start : start + _OFFSET_BYTES], "big")
-                    frames.append(self._take_shared(offset, size))
+                    frame = self._take_shared(offset, size)
                     start += _OFFSET_BYTES - size  # these bytes are not in the stream
                 elif size >= COPY_THRESHOLD_BYTES:
                     if end - start < size:
@@ -399,22 +374,13 @@ class Decoder:
                         self._flags = flags
                         at = end
                         return False
-                    frames.append(memoryview(data[start : start + size]))
+                    frame = memoryview(data[start : start + size])
                 elif end - start < size:
                     return False
                 else:
-                    frames.append(data[start : start + size])
+                    frame = data[start : start + size]
                 at = start + size
-                if flags & MORE:
-                    self.message_bytes += size
-                else:
-                    if unseal is None:
-                        batch.append(frames)
-                    else:
-                        self._open(frames[0], batch)
-                    frames = self._frames = []
-                    self.message_bytes = 0
-                    left -= 1
+                left -= self._take_in(flags, frame, batch)
             return at < end
         finally:
             self._at = at
@@ -429,25 +395,35 @@ class Decoder:
             self.check_command(command)
         self.commands.append(command)
 
-    def _open(self, sealed: Frame, batch: list[list[Frame]]) -> None:
-        """Open a frame, with which a message goes on or ends."""
-        assert self._unseal is not None
-        flags, body = self._unseal(sealed)
-        size, limits = len(body), self._inside
-        if flags == COMMAND:
-            if size > limits.command_bytes:
-                raise FrameTooLarge(f"a command of {size} bytes; {limits.command_bytes} are taken")
-            self._meet(bytes(body))
-            return
-        if self._opened_bytes + size > limits.message_bytes:
+    def _take_in(self, flags: int, frame: Frame, batch: list[list[Frame]]) -> int:
+        """Take in a whole frame; returns 1 if a message or a command ends with it."""
+        if self._unseal is not None:
+            flags, frame = self._unseal(frame)
+            if flags == COMMAND:
+                self._check_command_size(len(frame))
+                self._meet(bytes(frame))
+                return 1
+            self._check_message(len(frame))
+        self._frames.append(frame)
+        if flags & MORE:
+            self.message_bytes += len(frame)
+            return 0
+        batch.append(self._frames)
+        self._frames, self.message_bytes = [], 0
+        return 1
+
+    def _check_message(self, more_bytes: int) -> None:
+        """Refuse a further frame that makes the arriving message too large."""
+        limits = self._limits
+        if self.message_bytes + more_bytes > limits.message_bytes:
             raise FrameTooLarge(f"a message of more than {limits.message_bytes} bytes")
-        if len(self._opened) >= limits.frames:
+        if len(self._frames) >= limits.frames:
             raise FrameTooLarge(f"a message of more than {limits.frames} frames")
-        self._opened.append(body)
-        self._opened_bytes += size
-        if not flags & MORE:
-            batch.append(self._opened)
-            self._opened, self._opened_bytes = [], 0
+
+    def _check_command_size(self, size: int) -> None:
+        most = self._limits.command_bytes
+        if size > most:
+            raise FrameTooLarge(f"a command of {size} bytes; {most} are taken")
 
 
 # Heads of short frames: (without MORE, with MORE), by their length.
