@@ -40,7 +40,6 @@ from __future__ import annotations
 import itertools
 import logging
 import struct
-from abc import abstractmethod
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import TypeAlias, cast, final
@@ -217,18 +216,23 @@ class LibzmqSocket(SocketPump):
         self._wake_if_readable()
         return all_sent
 
-    @abstractmethod
     def _transmit(self, route: bytes, frames: Sequence[Frame]) -> bool | None:
-        """Send a message; returns False if there is no such peer, and None if it has no room
+        """Send a message; returns False if there is no such peer, and None if its queue is full
         or there is no connection."""
+        try:
+            return self._send_frames((route, *frames) if self._routed else frames) or None
+        except zmq.ZMQError as error:
+            if error.errno == zmq.EHOSTUNREACH:
+                return False
+            raise
 
     def _send_frames(self, frames: Sequence[Frame]) -> bool:
-        """Send the last frames of a message, or all.
+        """Send the frames of a message; returns False if it was not sent, also not in part.
 
-        False: the message was not sent, also not in part.  If the first frame
-        was taken, that happens only to a dealer whose connection ends between
-        two frames: libzmq then takes back what it has, and needs to see the
-        remaining frames to know where the next message begins.
+        If the first frame was taken, a ROUTER takes the others (or drops them with the peer, in
+        silence), and a DEALER refuses one only if its connection ends between two frames: libzmq
+        then takes back what it has, and needs to see the remaining frames to know where the next
+        message begins.
         """
         sent = True
         last = len(frames) - 1
@@ -287,20 +291,6 @@ class ZmqRouter(LibzmqSocket, RouterPump):
         super().__init__(socket, monitor, listener.address, limits)
         self._listener = listener
 
-    def _transmit(self, route: bytes, frames: Sequence[Frame]) -> bool | None:
-        try:
-            self._socket.send(route, _MORE)
-        except zmq.Again:
-            return None
-        except zmq.ZMQError as error:
-            if error.errno == zmq.EHOSTUNREACH:
-                return False
-            raise
-        # A ROUTER that has taken the route takes the rest (or drops it with
-        # the peer, in silence).
-        self._send_frames(frames)
-        return True
-
     def close(self) -> None:
         """See the base."""
         super().close()
@@ -323,9 +313,6 @@ class ZmqDealer(LibzmqSocket, DealerPump):
     of the counters; so they wait in the outbox, in order, and the connection
     that comes next gets them.
     """
-
-    def _transmit(self, route: bytes, frames: Sequence[Frame]) -> bool | None:
-        return self._send_frames(frames) or None
 
     def reconnect(self) -> None:
         """See :meth:`DealerSocket.reconnect`."""
