@@ -129,7 +129,7 @@ async def test_who_has_a_key_is_let_in_at_server_and_doors_and_a_revoked_one_is_
             (status, "one.key", "may not watch"),
             # It is not even asked for its own key.
             (ran, "stranger.key", "your file has the key of another server"),
-            (ran, "unknown.key", "it does not know this key (400): who runs it lets it in"),
+            (ran, "unknown.key", "it does not know this key (400): its operator lets it in"),
             (ran, "", "give this side keys (--curve, or curve=)"),
         ):
             failed = await run(tmp_path, *verb, *(("--curve", key) if key else ()))

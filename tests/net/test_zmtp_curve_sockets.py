@@ -138,7 +138,7 @@ async def test_a_stranger_is_refused_and_told(address):
         ) as dealer:
             dealer.send_nowait([b"let me in"])
             await events.wait(ConnectionEvent.HANDSHAKE_FAILED)
-            assert dealer.why_refused.startswith("it does not know this key (400): who runs")
+            assert dealer.why_refused.startswith("it does not know this key (400): its operator")
             assert router.why_refused == "its key is refused: 400"
             assert router.receive_nowait() == []
 

@@ -209,7 +209,8 @@ class Curve(Mechanism):
         if reason != STRANGER:
             return super()._refused(reason)
         return (
-            "it does not know this key (400): who runs it lets it in with `trio-envserve curve new`"
+            "it does not know this key (400): "
+            "its operator lets it in with `trio-envserve curve new`"
         )
 
     def _count(self, raw: bytes) -> bytes:
