@@ -15,7 +15,14 @@ from typing import Any, ClassVar, Self, TypeVar
 from trio_envserve.core import error_records, messages
 from trio_envserve.core.account import Account
 from trio_envserve.core.client import ClientCore
-from trio_envserve.core.client_effects import Answer, ClientEffect, Fail, Say, SayNote, ToServer
+from trio_envserve.core.client_effects import (
+    Answer,
+    ClientEffect,
+    Fail,
+    PassDelta,
+    PassNote,
+    ToServer,
+)
 from trio_envserve.core.client_inputs import (
     CallsCancelled,
     CallSubmitted,
@@ -362,8 +369,8 @@ class Pair(Joined):
         self.cancels: list[tuple[bytes, int]] = []
         self.exits: list[bytes] = []
         self.answers: list[Answer | Fail] = []
-        self.says: list[Say] = []
-        self.notes: list[SayNote] = []
+        self.says: list[PassDelta] = []
+        self.notes: list[PassNote] = []
         self.reports: list[Report] = []
         self.kills: list[Kill] = []
         self.lost: list[Lost] = []
@@ -407,9 +414,9 @@ class Pair(Joined):
                 self._send(("worker", worker, (incarnation,)), message, body)
             case Answer() | Fail():
                 self.answers.append(effect)
-            case Say():
+            case PassDelta():
                 self.says.append(effect)
-            case SayNote():
+            case PassNote():
                 self.notes.append(effect)
             case Report():
                 self.reports.append(effect)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trio_envserve.core import error_records, gate, messages
-from trio_envserve.core.client_effects import Answer, Say, SayNote
+from trio_envserve.core.client_effects import Answer, PassDelta, PassNote
 from trio_envserve.core.client_inputs import CallKey
 from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.executions import Duty
@@ -618,7 +618,7 @@ def test_deltas_go_to_the_caller_before_the_outcome():
     first, second = pair.submit(), pair.submit()
     for run, number in zip(pair.runs, (first, second), strict=True):
         pair.say(b"one", b"two", run=run)
-        assert pair.says == [Say(number, 0, b"one"), Say(number, 1, b"two")]
+        assert pair.says == [PassDelta(number, 0, b"one"), PassDelta(number, 1, b"two")]
         pair.says.clear()
     pair.end()
     assert pair.answers
@@ -650,7 +650,7 @@ def test_deltas_and_notes_go_to_the_newest_connection(how: str):
     pair.disconnect()
     pair.connect()
     say(pair, how)
-    told = Say(number, 0, b"one") if how == "delta" else SayNote(number, b"one")
+    told = PassDelta(number, 0, b"one") if how == "delta" else PassNote(number, b"one")
     assert [*pair.says, *pair.notes] == [told]
 
 
@@ -729,7 +729,7 @@ def test_notes_go_to_their_callers_with_a_beat_in_one_message():
     pair.note(b"two", pair.runs[1])
     assert pair.notes == []
     pair.beat()
-    assert pair.notes == [SayNote(first, b"one"), SayNote(second, b"two")]
+    assert pair.notes == [PassNote(first, b"one"), PassNote(second, b"two")]
     assert len([each for each in pair.told if isinstance(each, messages.Notes)]) == 1
 
 

@@ -23,11 +23,11 @@ from ..core.client_effects import (
     Answer,
     ClientEffect,
     Fail,
+    PassDelta,
+    PassNote,
     QueriesRefused,
     QueryAnswered,
     Reconnect,
-    Say,
-    SayNote,
     ToServer,
 )
 from ..core.client_inputs import (
@@ -285,11 +285,11 @@ class Driver:
                     ended = self._waiting.pop(effect.call, None)
                     if ended is not None:
                         ended(effect)
-                case Say(call, delta, body):
+                case PassDelta(call, delta, body):
                     on_delta = self._following.get(call)
                     if on_delta is not None:
                         on_delta(delta, body)
-                case SayNote(call, note):
+                case PassNote(call, note):
                     self._noted(call, note)
                 case QueryAnswered(probe, body):
                     asked = self._asked.get(probe)

@@ -1,22 +1,20 @@
-"""The life of a call: the table that decides it.
+"""The table of a call: each input in each stage.
 
 Theory of operation
 -------------------
-A call goes ``QUEUED -> SENT -> ANSWERED`` and is gone once its caller has the
-outcome in hands, or once it has failed.  If its limit passes after it was sent it
-is ``EXPIRED`` until the server has said whether it ever ran; if it asks for the
-work of a key it is ``LEFT`` instead, since that goes on.  It goes back to QUEUED
-only where it did not run under its id, or where its session is lost; then it gets a
-new id, and says how many executions may have been started for it, so that the server
-can decide whether it may start again.
+A call goes ``QUEUED -> SENT -> ANSWERED``, and is gone once its caller has the outcome, or once it
+has failed.  If its limit passes after it was sent, it is ``EXPIRED`` until the server has said
+whether it ever ran; a call for the work of a key is ``LEFT`` instead, since the work goes on.  A
+call goes back to ``QUEUED`` only if it did not run under its id, or if its session is lost.  Then
+it gets a new id, and its request has the number of executions that may have been started for it,
+so that the server can decide whether it may start again.
 
-A lost session may go on counting its caller for the work of a key (:mod:`.work`).  So a
-call that is given up in one is issued again only to leave: see :meth:`Calls.leave`.
+A lost session may go on counting its caller for the work of a key (:mod:`.work`).  So a call that
+is given up in a lost session is issued again only to leave: see :meth:`Calls.leave`.
 
-Every input to a call goes through :meth:`Calls.step`, which looks up
-:data:`TABLE`.  A cell is one short function: it changes the call and says what
-must be done about it as :class:`CallAction`.  A call that is gone is not a column,
-because every input to it changes nothing.
+Every input of a call goes through :meth:`Calls.step`, which looks up :data:`TABLE`.  A cell is one
+short function: it changes the call and returns the actions that follow (:class:`CallAction`).  A
+call that is gone has no column, because inputs do not change it.
 
 The table knows nothing of links, and of sessions only the ids of their calls.
 """
@@ -75,7 +73,7 @@ class CallInput(enum.Enum):
 
 
 class CallAction(enum.Enum):
-    """An action after a step; they are done in order."""
+    """An action that follows from a step."""
 
     TRANSMIT = "send the request"
     ASK = "cancel at the server, and ask whether it ever ran"
@@ -88,7 +86,7 @@ class CallAction(enum.Enum):
 
 
 MOST_SECONDS = 1e12
-"""A limit past this is none; the wire has no infinity."""
+"""Longest limit: a longer one counts as none, since the wire has no infinity."""
 
 
 _ASK, _WAITS = KeyAct.ASK, (KeyAct.ASK, KeyAct.ATTACH)
@@ -97,7 +95,7 @@ _request = quick(messages.Request)
 Effects: TypeAlias = Sequence[tuple[CallAction, Any]]
 Cell: TypeAlias = Callable[["Calls", Call, float, Any], Effects]
 Unsent: TypeAlias = Callable[[float], ErrorInfo]
-"""The error of a call that has never run and whose limit passes before it is sent."""
+"""The error of a call that has never run, and whose limit passes before it is sent."""
 
 
 class Calls:
@@ -106,21 +104,21 @@ class Calls:
     def __init__(self, limits: ClientLimits) -> None:
         self.limits = limits
         self.live: dict[int, Call] = {}
-        """All that are not gone, by number."""
+        """Calls that are not gone, by number."""
         self.queue = CallQueue()
         self.timed: dict[int, Call] = {}
-        """Those that may end by the clock while the server is well: with a limit of
-        their own, or expired."""
+        """Calls that may end by the clock while the server is well: with a limit of their own, or
+        expired."""
         self.held = HeldCalls()
         self.retransmitted = 0
         self.reissued = 0
         self.asking: Counter[KeyName] = Counter()
-        """Number of calls that ask for each key, and that somebody waits for."""
+        """Number of calls for each key whose callers wait."""
         self.owed: set[KeyName] = set()
-        """The keys whose places in lost sessions another call was to take; the last of these
-        calls leaves them, if nothing has answered it."""
+        """Keys for whose work a lost session may count this client, and of which another call is
+        under way: the last of these calls leaves, unless it is answered."""
         self.probe = 0
-        """Number of the last probe that was sent."""
+        """Number of the last probe."""
 
     def new(self, asked: CallSubmitted) -> Call:
         """A new call, at the end of the queue."""
@@ -146,7 +144,7 @@ class Calls:
         return call
 
     def step(self, call: Call | None, input: CallInput, now_s: float, arg: Any = None) -> Effects:
-        """One input to one call: look up the cell, do it, say what follows.
+        """Give one input to one call; returns the actions that follow.
 
         ``call``: None if it is gone.  ``arg``: the session for SEND, the probe that was
         answered for MISSING, for HOLD until when, the account that is full, and the code, a
@@ -156,12 +154,12 @@ class Calls:
         return () if call is None else TABLE[input][call.stage](self, call, now_s, arg)
 
     def leave(self, call: Call) -> None:
-        """Give up the place that a lost session may have at the work of a key: the call is issued
-        again, which takes that place, and ends once the server has it.  It starts nothing, since
-        it says that its executions are used up."""
+        """End the counting of a caller that a lost session may go on with: the call is issued
+        again, so that it counts in the new session alone, and ends once the server has it.  It
+        starts nothing, since its request says that its executions are used up."""
         assert call.asks_for is not None
         if call.asks_for in self.asking:
-            self.owed.add(call.asks_for)  # another call takes the place
+            self.owed.add(call.asks_for)  # another call counts for the caller
             return
         call.is_leaving = call.alone = call.may_have_run = True
         call.limit_s, call.earlier, call.session = None, call.most, None
@@ -170,12 +168,12 @@ class Calls:
         self.queue.put(call)
 
     def was_late(self, late_s: float) -> None:
-        """The loop was late: answers to cancels get that time back."""
+        """Note that the loop was late: answers to cancels get that time back."""
         for call in self.live.values():
             call.cancel_until_s += late_s
 
 
-# -- cells: each changes one call and says what follows -----------------------
+# -- cells: each changes one call and returns the actions that follow ---------
 
 
 def _ignore(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
@@ -189,7 +187,7 @@ def _never(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
 def _send(calls: Calls, call: Call, now_s: float, session: ClientSession) -> Effects:
     name = call.asks_for
     if call.is_leaving and name is not None and name in calls.asking:
-        calls.owed.add(name)  # another call takes the place
+        calls.owed.add(name)  # another call counts for the caller
         return _end(calls, call, CallAction.TELL)
     calls.queue.take(call)
     call.stage = Stage.SENT
@@ -199,7 +197,7 @@ def _send(calls: Calls, call: Call, now_s: float, session: ClientSession) -> Eff
     if call.is_leaving:
         session.leaving[call.sequence] = call
     if call.key is None:
-        # The client gives no number twice: another request under this id has another one.
+        # No number is given twice: another request under this id has another one.
         digest = call.number.to_bytes(ID_BYTES, "big")
         named: tuple[Any, ...] = (None, None, None, None)
     else:
@@ -215,7 +213,7 @@ def _send(calls: Calls, call: Call, now_s: float, session: ClientSession) -> Eff
 
 def _retransmit(calls: Calls, call: Call, now_s: float, probe: int) -> Effects:
     if call.sent_probe >= probe or call.number in calls.held:
-        return ()  # it may be under way, or waits to be tried again
+        return ()  # it may be under way, or waits for its next try
     calls.retransmitted += 1
     return ((CallAction.TRANSMIT, call),)
 
@@ -236,7 +234,7 @@ def _answer(calls: Calls, call: Call, now_s: float, reply: Reply) -> Effects:
     error = reply.error
     call.stage = Stage.ANSWERED
     if call.may_have_run and error is not None and error.verdict is Verdict.DID_NOT_RUN:
-        return _fail(calls, call, now_s, error)  # which tells the truth about the lost session, too
+        return _fail(calls, call, now_s, error)  # with the truth about the lost session
     if call.alone:
         return _end(calls, call, CallAction.TELL_SOON)
     calls.held.drop(call)
@@ -244,7 +242,7 @@ def _answer(calls: Calls, call: Call, now_s: float, reply: Reply) -> Effects:
 
 
 def _defer(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
-    """It did not run, and that is final for this id; the next server gets it."""
+    """Issue it to the next server: it did not run, and that is final for this id."""
     return ((CallAction.STOPPING, None), *_requeue(calls, call))
 
 
@@ -270,11 +268,11 @@ def _give_up(calls: Calls, call: Call, now_s: float, unsent: Unsent) -> Effects:
 
 
 def _expire(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
-    """The limit has passed.  The server has the limit, too, and says what it has stopped, so
-    it is asked whether the request ever ran only after a moment: a cancel that came before its
-    word would make of what ran and failed what may have run.  A request that it did not take,
-    or that has no limit, is asked for at once.  One for the work of a key is not cancelled, if
-    it has a limit: the server knows that, too, and answers it."""
+    """Wait for the server's word: it has the limit, too, and tells whether it has stopped the
+    request.  A cancel that came first would turn "it ran and failed" into "it may have run", so
+    the question whether the request ever ran is asked a moment later; at once, if the server did
+    not take the request or it has no limit.  A call for the work of a key is not cancelled if it
+    has a limit: the server knows that, too, and answers."""
     is_held = call.number in calls.held
     call.stays = _may_stay(call)
     call.stage = Stage.LEFT if call.stays else Stage.EXPIRED
@@ -289,7 +287,7 @@ def _expire(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
 
 
 def _may_stay(call: Call) -> bool:
-    """Whether the work goes on when its limit has passed."""
+    """Whether its work goes on when its limit has passed."""
     return call.asks_for is not None and call.limit_s is not None
 
 
@@ -300,8 +298,8 @@ def _wait(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
 
 
 def _let_go(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
-    """Its caller waits no more.  It keeps its place until the server has answered it: to give
-    that up would be to cancel."""
+    """Fail it for its caller.  At the server it stays until that has answered, since leaving would
+    cancel the work."""
     if call.alone or now_s < call.held_until_s:
         return ()
     call.alone = True
@@ -315,7 +313,7 @@ def _out_of_time(call: Call) -> ErrorInfo:
 
 
 def _lose_left(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
-    """Its place at the server is gone, or it never had one."""
+    """The server does not count its caller, any more or at all."""
     error = _out_of_time(call)
     ended = _end(calls, call, CallAction.TELL_NEXT)
     return ended if call.alone else (*ended, (CallAction.FAIL, (call, error)))
@@ -340,7 +338,7 @@ def _lose(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
 
 
 def _lose_proven(calls: Calls, call: Call, now_s: float, arg: Any) -> Effects:
-    """The next server decides whether it may run again."""
+    """Issue it again: the next server decides whether it may run."""
     left = call.most - call.earlier
     if left > 0:
         call.earlier += 1 if call.rerun is False else grant(left)
@@ -382,14 +380,14 @@ def _fail(calls: Calls, call: Call, now_s: float, error: ErrorInfo) -> Effects:
 
 
 def _ask(calls: Calls, call: Call, now_s: float) -> Effects:
-    """Again with each ping: the question or its answer may be lost.  The
-    server knows it for sure only once; later it says that it may have run."""
+    """Ask, again with each ping, since question and answer may be lost.  Only the first answer is
+    sure: later ones say that it may have run."""
     call.held_until_s = now_s + calls.limits.ping_s
     return ((CallAction.ASK, call),)
 
 
 def _requeue(calls: Calls, call: Call) -> Effects:
-    """Issue a call again, under a new id."""
+    """Queue a call again, for a new id."""
     _leave_session(calls, call)
     if call.limit_s is None:
         calls.timed.pop(call.number, None)  # it may have expired
@@ -400,7 +398,7 @@ def _requeue(calls: Calls, call: Call) -> Effects:
 
 
 def _end(calls: Calls, call: Call, tell: CallAction) -> Effects:
-    """The call is gone; the server is told unless it never had an id."""
+    """Remove a call; the server is told unless the call never had an id."""
     del calls.live[call.number]
     calls.timed.pop(call.number, None)
     name, session = call.asks_for, call.session
@@ -427,7 +425,7 @@ def _end(calls: Calls, call: Call, tell: CallAction) -> Effects:
 
 
 def _leave_session(calls: Calls, call: Call) -> None:
-    """Its sequence is finished."""
+    """Finish its sequence."""
     session, call.session = call.session, None
     assert session is not None
     del session.calls[call.sequence]

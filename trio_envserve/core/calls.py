@@ -1,6 +1,6 @@
-"""Calls, and the sessions in which they have their ids: the client's records.
+"""A client's records of its calls, and of the sessions in which they have their ids.
 
-How a call moves between its stages is decided in :mod:`.call_table`.
+The table in :mod:`.call_table` decides how a call moves between its stages.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from .key_records import KeyAct, KeyName
 from .terms import Body, Epoch, SentBody, SessionId, Status, Verdict
 
 _OTHERS_PART = 8
-"""The part of a window that calls which wait for keys leave free: an eighth."""
+"""The part of a window, one over this, that calls which wait for keys leave free."""
 
 
 class Stage(enum.Enum):
-    """Where a call stands."""
+    """The stage of a call."""
 
     QUEUED = "queued"
     SENT = "sent"
@@ -36,53 +36,53 @@ class Stage(enum.Enum):
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Call:
-    """One logical ask, from the caller's side."""
+    """A call: a caller's request in all its transmissions and sessions."""
 
     number: int
     body: SentBody
     rerun: bool | None
     most: int
-    """Executions that its caller allowed in all."""
+    """Most executions in all, by its caller."""
     limit_s: float | None
     asked_s: float
     stage: Stage = Stage.QUEUED
     session: ClientSession | None = None
-    """The session in which it has its id, once it was sent."""
+    """Session in which it has its id, once it was sent."""
     sequence: int = -1
     request: messages.Request | None = None
-    """The request, with its body; the same in each transmission."""
+    """The request, which is the same in each transmission."""
     sent_probe: int = 0
-    """The last probe sent before its latest transmission."""
+    """Last probe that was sent before its latest transmission."""
     refusals_before: int = 0
-    """The number of messages like its request that the server had refused as malformed before
-    its latest transmission."""
+    """Number of messages like its request that the server had refused as malformed before its
+    latest transmission."""
     held_until_s: float = 0.0
     cancel_until_s: float = 0.0
     may_have_run: bool = False
-    """A session that knew it was lost."""
+    """Whether a session that had it was lost."""
     earlier: int = 0
-    """The most executions that lost sessions may have started; all that are allowed, where it
-    is not proven that these have ended."""
+    """Most executions that lost sessions may have started; all that are allowed, where it is not
+    proven that these have ended."""
     key: CallKey | None = None
     traceparent: str | None = None
-    """The caller's span."""
+    """Span of the caller."""
     execution_s: float | None = None
-    """How long each execution may last; None: as long as the server lets any."""
+    """Longest time of each execution, in seconds; None: the server's limit."""
     asks_for: KeyName | None = None
-    """The key, if it sends the input of that, and so counts."""
+    """Name of the key whose input it sends, so that its caller counts for the work."""
     held_as: str = ""
-    """The code with which it is refused for now, for its key."""
+    """Code with which it was refused for now."""
     waits_for_key: bool = False
-    """Whether it is answered when the work of a key is, which may take long to begin."""
+    """Whether its answer is that of the work of a key, which may take long to begin."""
     stays: bool = False
     """Whether its caller goes on counting for the work of its key, though its limit has passed."""
     alone: bool = False
-    """Whether nobody waits for what comes of it."""
+    """Whether nobody waits for its outcome."""
     is_leaving: bool = False
-    """Whether it is asked again only to leave: a lost session may go on counting its caller."""
+    """Whether it is issued again only to leave: a lost session may go on counting its caller."""
 
     def left_s(self, now_s: float) -> float | None:
-        """The rest of its limit, which the server counts from when it has the request."""
+        """The rest of its limit in seconds, which begins when the server has the request."""
         if self.limit_s is None:
             return None
         return max(0.0, self.asked_s + self.limit_s - now_s)
@@ -98,28 +98,28 @@ class ClientSession:
     message_bytes: int
     next: int = 0
     calls: dict[int, Call] = dataclasses.field(default_factory=dict)
-    """Not finished, by sequence, in increasing order."""
+    """Unfinished calls by sequence, in increasing order."""
     most_waiting_for_keys: int = dataclasses.field(init=False)
-    """How many of them may wait for keys: they leave a part of the window free."""
+    """Most of these that may wait for keys, so that a part of the window stays free."""
     waiting_for_keys: int = 0
-    """How many of them do."""
+    """Number of these that wait for keys."""
     unflushed: list[int] = dataclasses.field(default_factory=list)
-    """Finished, and the server was not told yet."""
+    """Finished sequences of which the server does not know yet."""
     leaving: dict[int, Call] = dataclasses.field(default_factory=dict)
-    """Those of them that are asked again only to leave, by sequence."""
+    """Calls that were issued again only to leave, by sequence."""
     left: list[tuple[int, Call]] = dataclasses.field(default_factory=list)
-    """Calls for the work of keys that were given up here, each with the last probe before that:
-    until a later one is answered the server may not know.  No more than a window: others are
-    left to the orphan deadline."""
+    """Calls for the work of keys that were given up in this session, each with the last probe
+    before that: until a later probe is answered, the server may not know of it.  At most as many
+    as the window; the orphan deadline ends the work of the others."""
     lost_s: float | None = None
-    """When the server said that it does not know it."""
+    """Moment at which the server said that it does not know the session; None: it knows it."""
 
     def __post_init__(self) -> None:
         others = max(1, self.window // _OTHERS_PART)
         self.most_waiting_for_keys = max(1, self.window - others)
 
     def pending(self) -> list[int]:
-        """The spans of all sequences that are not finished."""
+        """Spans of all unfinished sequences."""
         edges: list[int] = []
         for sequence in self.calls:
             if edges and edges[-1] == sequence:
@@ -133,7 +133,7 @@ _STATUSES = {int(status): status for status in Status}
 
 
 class Reply(NamedTuple):
-    """An outcome as it came."""
+    """An outcome as it arrived."""
 
     outcome: messages.Outcome
     status: Status
@@ -143,35 +143,34 @@ class Reply(NamedTuple):
 
     @classmethod
     def of(cls, outcome: messages.Outcome, body: Body) -> Reply:
-        """Read a message.  A status that nobody knows is an error's."""
+        """Read a message.  An unknown status is that of an error."""
         status = _STATUSES.get(outcome.status, Status.ERROR)
         error = None if status is Status.RESULT else error_records.decode(body)
         return cls(outcome, status, body, error)
 
     def for_caller(self, call: Call) -> Answer:
-        """The answer for the caller."""
+        """The effect that gives it to the caller."""
         worker, duration_s, executions = self.outcome[3:]
         return Answer(call.number, self.status, self.body, worker, duration_s, executions)
 
 
 def grant(allowance: int) -> int:
-    """How many of the executions left one session may start: three of four.
+    """Executions that one session may start, of those that are left: three quarters.
 
-    When a session is lost nobody knows how many executions it started, so all
-    that were granted to it count as used (G2 holds over the whole life of the
-    call).  The quarter held back is for the sessions after it: of 4 the first may
-    start 3 and the second 1, of 50 they are 37, 9, 3 and 1.
+    Nobody knows how many executions a lost session has started, so all that were granted to it
+    count as used (G2 holds over the whole life of the call).  The quarter is for later sessions:
+    of 4 the first may start 3 and the second 1, of 50 they may start 37, 9, 3 and 1.
     """
     return max(1, allowance * 3 // 4)
 
 
 def info(code: str, verdict: Verdict, text: str) -> ErrorInfo:
-    """An error record that the client itself makes."""
+    """An error record of the client itself."""
     return ErrorInfo(code=code, verdict=verdict, message=text)
 
 
 def refused(code: str, text: str) -> ErrorInfo:
-    """The server refuses the request for good."""
+    """The error of a request that the server refuses for good."""
     if code in ("unknown-key", "server-lost"):
         return info(code, Verdict.MAY_HAVE_RUN, text)
     if code == "finished":
@@ -181,7 +180,7 @@ def refused(code: str, text: str) -> ErrorInfo:
 
 
 def too_large(size_bytes: int, most_bytes: int, session: ClientSession) -> ErrorInfo | None:
-    """Why a body cannot be sent, if it cannot.  ``most_bytes``: what this side may send."""
+    """Why a body cannot be sent; None if it can.  ``most_bytes``: most that the client may send."""
     if size_bytes > most_bytes:
         # The socket would not send it, and each sync would ask for it again.
         text = f"{size_bytes} bytes; this client's message_bytes is {most_bytes}"
@@ -193,7 +192,7 @@ def too_large(size_bytes: int, most_bytes: int, session: ClientSession) -> Error
 
 
 def limit_passed(*, started: bool | None) -> ErrorInfo:
-    """The caller's limit has passed; ``started`` None if the server did not say."""
+    """The error of a call whose limit has passed; ``started`` None: the server did not say."""
     if started is False:
         text = "the limit passed before the request was dispatched; it is cancelled"
         return info("never-started", Verdict.DID_NOT_RUN, text)
@@ -205,13 +204,13 @@ def limit_passed(*, started: bool | None) -> ErrorInfo:
 
 
 def abandoned() -> ErrorInfo:
-    """The client was closed, and nobody will hear what becomes of the request."""
+    """The error of a call that was under way when the client was closed."""
     text = "the client was closed while the request was under way; it is cancelled"
     return info("abandoned", Verdict.MAY_HAVE_RUN, text)
 
 
 def never_sent(connected_before: bool, why: str) -> ErrorInfo:
-    """The caller's limit has passed while there was no server to send the call to."""
+    """The error of a call whose limit has passed while no server was there to send it to."""
     if connected_before:
         text = f"the limit passed before the request was transmitted ({why})"
         return info("never-started", Verdict.DID_NOT_RUN, text)
@@ -219,14 +218,14 @@ def never_sent(connected_before: bool, why: str) -> ErrorInfo:
 
 
 def not_reissued() -> ErrorInfo:
-    """The caller's limit has passed before a call was issued again."""
+    """The error of a call whose limit has passed before it was issued again."""
     text = "its server was lost, and no other took the request within the limit"
     return info("server-lost", Verdict.MAY_HAVE_RUN, text)
 
 
 def after_loss(error: ErrorInfo, call: Call) -> ErrorInfo:
-    """The error of a call that lost sessions had before: that it did not run
-    here is not that it did not run (G9), and what is counted here is not all."""
+    """The error of a call that lost sessions had before.  If it did not run here, it may have run
+    there (G9), and the executions that are counted here are not all."""
     if error.verdict is Verdict.RAN_AND_FAILED:
         return error
     text = f"{error.message}; {_lost_before(call)}"
@@ -238,8 +237,8 @@ def after_loss(error: ErrorInfo, call: Call) -> ErrorInfo:
 
 
 def _lost_before(call: Call) -> str:
-    """The words about the lost sessions.  Nothing that can run was sent by a call that only
-    attaches, cancels or forgets."""
+    """The sentence about lost sessions.  A call that attaches, cancels or forgets has sent nothing
+    that can run."""
     if call.key is not None and call.key.act is KeyAct.ASK:
         # The allowance is the key's, and this call does not know what was used of it.
         return "servers that were lost may have run the work of its key before"
@@ -254,7 +253,7 @@ def _lost_before(call: Call) -> str:
 
 
 def server_lost() -> ErrorInfo:
-    """The session is lost, and nobody says what still runs."""
+    """The error of a call whose session is lost, where nobody says what still runs."""
     text = (
         "the server that had the request is gone, and it is not proven that nothing of the "
         "request still runs"
@@ -263,8 +262,8 @@ def server_lost() -> ErrorInfo:
 
 
 def of_key(call: Call, error: ErrorInfo) -> ErrorInfo:
-    """The error of a call whose limit has passed: what its server knows is of the work of
-    its key, which may be that of others."""
+    """The error of a call whose limit has passed.  The server's word is about the work of the key,
+    which may go on for others."""
     if not call.waits_for_key or error.verdict is Verdict.DID_NOT_RUN:
         return error
     why = f"the server refused it for now ({call.held_as})" if call.held_as else "it waited"

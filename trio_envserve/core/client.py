@@ -1,27 +1,25 @@
-"""The client's side of its link to the server.
+"""The core of a client: its link to the server, its sessions and its calls.
 
 Theory of operation
 -------------------
-:meth:`ClientCore.take` is given an input (:mod:`.client_inputs`) and gives the effects
-(:mod:`.client_effects`), in order; the shell carries them out.  Nothing else changes a
-client.
+:meth:`ClientCore.take` takes an input (:mod:`.client_inputs`) and returns effects
+(:mod:`.client_effects`), which the shell carries out in order.  Nothing else changes a client.
 
-What can happen to a call is a table (:mod:`.call_table`).  This module knows the
-time, the link and the sessions: it finds the call that a message or a timer is
-about, gives it its input, and does what follows.
+A table (:mod:`.call_table`) decides what each input does to a call.  This module knows the time,
+the link and the sessions: it finds the call of a message or a timer, gives it its input, and
+carries out the actions that follow.
 
-Nothing is retransmitted on suspicion.  With every ping, and at once on
-reconnecting, the client states what it holds (:class:`~.messages.Sync`); the
-server replays what is completed and names what it has never seen, and only
-that is transmitted again.  One mechanism repairs lost requests, replies,
-cancels and acknowledgements.
+Nothing is retransmitted on suspicion.  With every ping, and at once on reconnecting, the client
+states its unfinished requests (:class:`~.messages.Sync`).  The server replays those that are
+completed and names those that it has never seen, and only these are transmitted again.  So one
+mechanism repairs lost requests, replies, cancels and acknowledgements.
 
-A session the server does not know is *lost*.  Only if the server says that
-nothing of it runs any more is a call issued again, in a new session; a call for the work
-of a key in any case, since it may join that.  Whether it may start again, decides the server.
+A session that the server does not know is *lost*.  A call is issued again, in a new session, only
+if the server says that nothing of the lost one runs any more; a call for the work of a key is
+issued again in any case, since it may join the work.  The server decides whether it may start.
 
-What the server refuses as malformed is never sent again: the server speaks another wire, or
-something on the way spoils it, and neither changes by itself.
+A request that the server refuses as malformed is never sent again: the server speaks another wire,
+or something on the way spoils messages, and neither changes by itself.
 """
 
 from __future__ import annotations
@@ -48,11 +46,11 @@ from .client_effects import (
     Answer,
     ClientEffect,
     Fail,
+    PassDelta,
+    PassNote,
     QueriesRefused,
     QueryAnswered,
     Reconnect,
-    Say,
-    SayNote,
     ToServer,
 )
 from .client_pings import Pings
@@ -81,35 +79,36 @@ class ClientCore:
         self.calls = Calls(self.limits)
         self.closed = False
         self._flush_at_s: float | None = None
-        """When the server is told of finished requests at the latest."""
+        """Moment at which the server is told of finished requests at the latest; None: there are
+        none."""
         self._company_s = 0.5 * self.limits.finish_flush_s
-        """How long before that it is told if a request goes out anyway."""
+        """Time before that moment in which a request takes them along, in seconds."""
         self._scan_at_s = now_s
         self.refusal: ErrorInfo | None = None
-        """Why there will be no session, should the server never change."""
+        """Why the server grants no session, as long as it does not change; None: it may."""
         self._refused_text = ""
         self._malformed: dict[type, tuple[int, str]] = {}
-        """How many messages of each class the server has refused as malformed, and why the last
-        one."""
+        """Number of messages of each class that the server has refused as malformed, and why it
+        refused the last one."""
         self._out: list[ClientEffect] = []
 
     def take(self, given: inputs.ClientInput) -> list[ClientEffect]:
-        """Take one input in; what must be done, in order."""
+        """Take an input; returns the effects, in order."""
         _INPUTS[type(given)](self, given)
         out = self._out
         self._out = []
         return out
 
     def error_of(self, answer: Answer) -> ErrorInfo:
-        """The error of an answer that was not received yet, and what lost sessions may
-        have run of its call before."""
+        """The error of an answer that was not received yet, with the executions that lost sessions
+        may have started of its call."""
         call, error = self.calls.live[answer.call], error_records.decode(answer.body)
         if not error.executions:  # a worker does not know how many there were
             error = dataclasses.replace(error, executions=answer.executions)
         return after_loss(error, call) if call.may_have_run else error
 
     def wake_at_s(self) -> float:
-        """When the next tick is due at the latest."""
+        """Latest moment of the next tick."""
         at_s = min(self.pings.at_s, self._scan_at_s)
         return at_s if self._flush_at_s is None else min(at_s, self._flush_at_s)
 
@@ -133,17 +132,17 @@ class ClientCore:
             self._pump(now_s)  # there may be room in the window again
 
     def _cancel(self, given: inputs.CallsCancelled) -> None:
-        """Told at once, all in one message, and never waited for."""
+        """End calls, and tell the server at once, by one message; its answer is not awaited."""
         numbers, now_s = given
         for number in numbers:
             self._step(self.calls.live.get(number), CallInput.CANCEL, now_s)
         self._flush_due(now_s)
-        self._pump(now_s)  # who waited for room, and who is to leave
+        self._pump(now_s)  # calls that waited for room, and calls that are to leave
 
     def _close(self, given: inputs.ClientClosed) -> None:
         """End every pending call now, and tell the server."""
         self.closed = True
-        for _ in range(2):  # the second time, those that were to leave in another session
+        for _ in range(2):  # the second time, calls that were to leave in another session
             for call in list(self.calls.live.values()):
                 self._step(call, CallInput.CLOSED, given.now_s)
             self._pump(given.now_s)
@@ -151,7 +150,7 @@ class ClientCore:
             self._send(goodbye)
 
     def _step(self, call: Call | None, input: CallInput, now_s: float, arg: Any = None) -> None:
-        """Give a call its input, and do what follows."""
+        """Give a call an input, and carry out the actions that follow."""
         for do, what in self.calls.step(call, input, now_s, arg):
             match do:
                 case CallAction.TRANSMIT:
@@ -181,7 +180,7 @@ class ClientCore:
     # -- the transport --------------------------------------------------------
 
     def _connect(self, given: inputs.Connected) -> None:
-        """State at once what is held."""
+        """Ping at once on a new connection."""
         self.link.connect(given.now_s)
         self.pings.connected()
         self._ping(given.now_s)
@@ -237,7 +236,7 @@ class ClientCore:
     def _delta(self, delta: messages.Delta, body: Body) -> None:
         call = self.sessions.call(delta.session, delta.sequence)
         if call is not None and call.stage is Stage.SENT:
-            self._out.append(Say(call.number, delta.delta, body))
+            self._out.append(PassDelta(call.number, delta.delta, body))
 
     def _notes(self, told: messages.Notes) -> None:
         sequences = Ranges.from_flat(told.sequences)
@@ -247,7 +246,7 @@ class ClientCore:
         for sequence, note in zip(sequences, told.notes, strict=True):
             call = self.sessions.call(told.session, sequence)
             if call is not None and call.stage is Stage.SENT:
-                self._out.append(SayNote(call.number, note))
+                self._out.append(PassNote(call.number, note))
 
     def _synced(self, synced: messages.Synced, now_s: float) -> None:
         session = self.sessions.current
@@ -260,7 +259,7 @@ class ClientCore:
         idle, ready = not self.calls.live, self.link.unready_s is None
         self.pings.synced(session, synced.probe, idle=idle, ready=ready)
         missing = Ranges.from_flat(synced.missing)
-        # Walked by what is pending: what the server names may be anything.
+        # The loop is over pending calls, since the server may name anything.
         for sequence, call in list(session.calls.items()) if missing else ():
             if sequence in missing:
                 refusals, why = self._refusals(call)
@@ -270,9 +269,9 @@ class ClientCore:
                 else:
                     self._step(call, CallInput.MISSING, now_s, synced.probe)
         for call in list(session.leaving.values()):
-            # What is missing was just sent again.
+            # A missing one was just sent again.
             if call.sent_probe < synced.probe and call.number not in self.calls.held:
-                self._step(call, CallInput.CANCEL, now_s)  # it has its old place, and leaves it
+                self._step(call, CallInput.CANCEL, now_s)  # the server has it, so it leaves
 
     def _welcome(self, welcome: messages.Welcome, now_s: float) -> None:
         if not self.closed and self.pings.welcomed(welcome, now_s):
@@ -306,7 +305,7 @@ class ClientCore:
             )
 
     def _resolve(self, session: ClientSession, input: CallInput, now_s: float) -> None:
-        """It is known what may still run of a lost session, or nobody will ever say so."""
+        """End a lost session: the server has said what may still run of it, or never will."""
         self.sessions.lost.remove(session)
         for call in list(session.calls.values()):
             self._step(call, input, now_s)
@@ -316,8 +315,8 @@ class ClientCore:
         self._step(call, CallInput.CANCELLED, now_s, cancelled.started)
 
     def _error(self, error: messages.Error, now_s: float) -> None:
-        """The server took a message not at all.  What it says of a hello is
-        why there is no session."""
+        """Take the error of a message that the server could not take.  The error of a hello is why
+        there is no session."""
         if error.text != self._refused_text:
             self._report("error", f"the server refuses: {error.text}")
         self._refused_text = self.link.trouble = error.text
@@ -338,8 +337,8 @@ class ClientCore:
                 self._step(call, CallInput.REFUSED, now_s, self.refusal)
 
     def _cannot_state(self, text: str, now_s: float) -> None:
-        """The server understands no statement, so that nothing that is lost is repaired, and
-        the lease of the session ends without a word."""
+        """Fail all calls: the server understands no sync, so that nothing that is lost is repaired,
+        and the lease of the session ends without a word."""
         self.refusal = info("malformed", Verdict.DID_NOT_RUN, text)
         for call in list(self.calls.queue.values()):
             self._step(call, CallInput.REFUSED, now_s, self.refusal)
@@ -366,21 +365,21 @@ class ClientCore:
         self._pump(now_s)
 
     def _was_late(self, now_s: float, late_s: float) -> None:
-        """Nobody could be heard meanwhile: what is waited for gets that time back."""
+        """Note that the loop was late and could receive nothing: all waits get that time back."""
         self.link.was_late(now_s, late_s)
         self.pings.was_late(now_s)
         self.sessions.was_late(late_s)
         self.calls.was_late(late_s)
 
     def _ping(self, now_s: float) -> None:
-        """Say hello, or state what is held."""
+        """Send the messages of a ping."""
         self.link.asked(now_s)
         for message in self.pings.next(now_s, idle=not self.calls.live, closed=self.closed):
             self._send(message)
         self.calls.probe = self.pings.probe
 
     def _scan(self, now_s: float) -> None:
-        """Calls whose limit has passed, held ones that are due, lost sessions."""
+        """Look through calls whose limit has passed, held calls that are due, and lost sessions."""
         calls = self.calls
         well = self.link.unready_s is None and not self.link.silent(now_s)
         for call in list((calls.timed if well else calls.live).values()):
@@ -398,7 +397,7 @@ class ClientCore:
             self._resolve(session, CallInput.UNPROVEN, now_s)
 
     def _unsent(self, now_s: float) -> ErrorInfo:
-        """Why a call that has never run was not sent within its limit."""
+        """The error of a call that was not sent within its limit and has never run."""
         return never_sent(bool(self.sessions.opened), self.link.health(now_s)[1])
 
     # -- sending --------------------------------------------------------------
@@ -409,9 +408,9 @@ class ClientCore:
         if not queue or session is None or not self.link.connected:
             return
         if not self.pings.known or now_s > self._scan_at_s + self.limits.late_s:
-            return  # to the sync that was sent on connecting, or that comes first after a sleep
+            return  # the sync of a new connection, or the first one after a sleep, comes first
         if self.link.server_is(ServerStatus.STOPPING) or self.calls.held.stops_all:
-            return  # there is no room for what it was asked already
+            return  # earlier requests still wait for room
         self._flush_due(now_s + self._company_s)
         while queue:
             if len(session.calls) + len(session.unflushed) >= session.window:
@@ -420,7 +419,7 @@ class ClientCore:
                     return
             call = queue.first(session)
             if call is None:
-                return  # enough wait for keys
+                return  # enough calls wait for keys
             error = too_large(len(call.body), self.wire.message_bytes, session)
             if error is None:
                 self._step(call, CallInput.SEND, now_s, session)
@@ -428,7 +427,7 @@ class ClientCore:
                 self._step(call, CallInput.REFUSED, now_s, error)
 
     def _flush_by(self, at_s: float) -> None:
-        """Tell the server of what is finished by then, unless it is told before."""
+        """Tell the server of finished requests at this moment, unless it is told before."""
         if self._flush_at_s is None:
             self._flush_at_s = at_s
 
@@ -437,7 +436,7 @@ class ClientCore:
             self._flush()
 
     def _flush(self) -> None:
-        """Tell the server what is finished.  If this is lost, the next sync says it."""
+        """Tell the server of finished requests.  If the message is lost, the next sync tells it."""
         self._flush_at_s = None
         for finish in self.sessions.finishes():
             self._send(finish)

@@ -1,6 +1,6 @@
-"""The effects of the client: all that its shell must do, as data.
+"""Effects of a client core, as data: the shell carries them out in order.
 
-:meth:`~.client.ClientCore.take` gives them, to be carried out in their order.
+:meth:`~.client.ClientCore.take` returns them.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ class ToServer(NamedTuple):
 
     @property
     def frames(self) -> tuple[Body, ...]:
-        """Of the message alone, each in one piece."""
+        """Frames of the message alone, each in one piece."""
         header = messages.encode(self.message)
         return (header,) if self.body is None else (header, whole(self.body))
 
 
 class Answer(NamedTuple):
-    """The outcome of a call.  Say :class:`~.client_inputs.OutcomeReceived` when the
+    """The outcome of a call.  The input :class:`~.client_inputs.OutcomeReceived` is due once the
     caller has it."""
 
     call: int
@@ -38,47 +38,55 @@ class Answer(NamedTuple):
     executions: int
 
 
-class Say(NamedTuple):
-    """One piece of what a call will come to.  They are numbered from 0; of another
-    execution they begin anew, and any of them may be missing."""
+class PassDelta(NamedTuple):
+    """Pass a delta of a call's outcome on to its caller.  Deltas are numbered from 0, anew for
+    each execution, and any of them may be missing."""
 
     call: int
     delta: int
     body: Body
 
 
-class SayNote(NamedTuple):
-    """The last note of a call's execution; see :mod:`.notes`."""
+class PassNote(NamedTuple):
+    """Pass the last note of a call's execution on to its caller; see :mod:`.notes`."""
 
     call: int
     note: bytes
 
 
 class Fail(NamedTuple):
-    """A call ends without an outcome from the server."""
+    """End a call without an outcome from the server."""
 
     call: int
     info: ErrorInfo
 
 
 class QueryAnswered(NamedTuple):
-    """The server's answer to a :class:`~.messages.Query`."""
+    """Pass the server's answer to a :class:`~.messages.Query` on."""
 
     probe: int
     body: Body
 
 
 class QueriesRefused(NamedTuple):
-    """The server refuses a query as malformed: those that are open are not sent again."""
+    """Fail all open queries: the server refuses a query as malformed."""
 
     text: str
 
 
 class Reconnect(NamedTuple):
-    """Give the connection up and make a new one: nothing is answered on it."""
+    """Replace the connection: nothing is answered on it."""
 
 
 ClientEffect: TypeAlias = (
-    ToServer | Answer | Say | SayNote | Fail | QueryAnswered | QueriesRefused | Reconnect | Report
+    ToServer
+    | Answer
+    | PassDelta
+    | PassNote
+    | Fail
+    | QueryAnswered
+    | QueriesRefused
+    | Reconnect
+    | Report
 )
-"""Everything that a client can have done."""
+"""All effects of a client."""

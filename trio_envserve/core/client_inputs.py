@@ -1,6 +1,6 @@
-"""The inputs of the client: all that can happen to it, as data.
+"""Inputs of a client core, as data: :meth:`~.client.ClientCore.take` takes them.
 
-Each goes into :meth:`~.client.ClientCore.take`.  Times are of the monotonic clock.
+Times are of the monotonic clock.
 """
 
 from __future__ import annotations
@@ -18,48 +18,48 @@ class CallKey(NamedTuple):
     act: KeyAct
     name: KeyName
     digest: bytes = bytes(DIGEST_BYTES)
-    """Of an ask: :func:`~.key_records.input_digest`."""
+    """Digest of an ask: :func:`~.key_records.input_digest`."""
     tag: Tag = None
-    """Of a cancel or a forget: what it hits."""
+    """Target of a cancel or a forget."""
 
 
 class CallSubmitted(NamedTuple):
-    """A caller asks."""
+    """A caller submits a call."""
 
     call: int
-    """Its number, by which effects and further inputs name it.  Whoever gives the
-    numbers gives none twice."""
+    """Number of the call in effects and further inputs; no number is given twice."""
     body: SentBody
     now_s: float
     rerun: bool | None = None
     max_executions: int | None = None
-    """At most so many in all; None: the limit of that name."""
+    """Most executions in all; None: the limit of that name."""
     limit_s: float | None = None
-    """How long the caller waits; it travels with the request and holds on the server too."""
+    """Longest wait of the caller, in seconds.  It travels with the request and holds on the server,
+    too."""
     key: CallKey | None = None
-    """Its request about a key, if it names one."""
+    """Request about a key, if the call names one."""
     traceparent: str | None = None
-    """The caller's span."""
+    """Span of the caller."""
     execution_s: float | None = None
-    """How long each execution may last; None: as long as the server lets any."""
+    """Longest time of each execution, in seconds; None: the server's limit."""
 
 
 class OutcomeReceived(NamedTuple):
-    """The caller has the outcome in hands: the server may forget it."""
+    """The caller has the outcome: the server may forget it."""
 
     call: int
     now_s: float
 
 
 class CallsCancelled(NamedTuple):
-    """Nobody wants the outcomes of these calls any more.  Some may be over."""
+    """The callers of these calls have given them up.  Some calls may be over."""
 
     calls: Collection[int]
     now_s: float
 
 
 class ServerMessage(NamedTuple):
-    """A message from the server: a header, and for an outcome or statistics a body."""
+    """A message of the server has arrived: a header, and a body where its kind has one."""
 
     frames: Sequence[Body]
     now_s: float
@@ -72,23 +72,23 @@ class Connected(NamedTuple):
 
 
 class Disconnected(NamedTuple):
-    """The connection is gone, or could not be made."""
+    """The connection was lost, or could not be made."""
 
     now_s: float
     trouble: str
-    """The transport's words about it."""
+    """The transport's error text."""
 
 
 class ClientTick(NamedTuple):
-    """Time has passed.  It comes after all other input that is there."""
+    """Time has passed.  All other inputs of the turn come before it."""
 
     now_s: float
     late_s: float = 0.0
-    """How late this side's own loop was."""
+    """Lateness of the client's own loop, in seconds."""
 
 
 class ClientClosed(NamedTuple):
-    """Every call ends now, and nothing is asked any more."""
+    """Every call ends now, and no further one is submitted."""
 
     now_s: float
 
@@ -97,4 +97,4 @@ ClientInput: TypeAlias = (
     CallSubmitted | OutcomeReceived | CallsCancelled | ServerMessage | Connected | Disconnected
     | ClientTick | ClientClosed
 )  # fmt: skip
-"""Everything that changes a client."""
+"""All inputs of a client."""
