@@ -187,13 +187,13 @@ async def test_a_frame_goes_inline_until_the_other_end_has_the_memory():
 
 def test_a_frame_worth_a_place_gets_one_even_if_it_takes_all_the_memory():
     with mapped() as (offered, taken):
-        offered.heard(taken.news())
+        offered.acknowledged(taken.acknowledge())
         assert taken.place(bytes(PLACE_FROM_BYTES - 1)) is None
         for size in (HALF_BYTES, PLACE_FROM_BYTES, HALF_BYTES):
             frame = b"w" * size
             assert taken.place(frame) == 0
             assert offered.take(0, size) == frame
-            taken.heard(offered.news())
+            taken.acknowledged(offered.acknowledge())
 
 
 async def test_zero_is_a_descriptor_as_any_other():
@@ -431,7 +431,7 @@ class SharedMachine(RuleBasedStateMachine):
         assert offered is not None
         taken = map_memory(os.dup(offered.descriptor))
         assert taken is not None
-        offered.heard(taken.news())
+        offered.acknowledged(taken.acknowledge())
         self.here, self.there = (offered, taken) if offers else (taken, offered)
 
     @precondition(lambda self: len(self.kept) < KEPT_MOST)
@@ -456,8 +456,8 @@ class SharedMachine(RuleBasedStateMachine):
     @rule()
     def say(self) -> None:
         """The other end says how many it has taken."""
-        if news := self.there.news():
-            self.here.heard(news)
+        if command := self.there.acknowledge():
+            self.here.acknowledged(command)
 
     @precondition(lambda self: self.kept)
     @rule(which=st.integers(0, KEPT_MOST))

@@ -3,17 +3,16 @@
 Theory of operation
 -------------------
 A :class:`SocketEnd` owns a non-blocking socket, the decoder of arriving bytes, the bytes
-that are half written, and the outbox of further messages.  It waits for nothing:
-:meth:`SocketEnd.fill` and :meth:`SocketEnd.write` do what can be done now, up to a budget,
-and say what they have met.  Streams between processes (:mod:`.stream`) and the connections
+that are half written, and the outbox of further messages.  Its calls never wait:
+:meth:`SocketEnd.fill` and :meth:`SocketEnd.write` do what can be done now, up to a budget.
+Streams between processes (:mod:`.stream`) and the connections
 of ZMTP (:mod:`.zmtp.hub`) are such ends.
 
 A peer that does not read must cost a bounded amount of memory and delay nobody else.  So
 each peer has a queue of its own (:class:`Outbox`), bounded in messages and in bytes.  At a
-bound a message is refused, and the sender decides what that means (in this package: nothing,
-the next sync repairs it).  A message is framed when there
-is room.  Framed bytes belong to the connection and are lost with it.  Large frames are
-received into their own buffer and written without a copy.
+bound a message is refused, and the protocol of the sender repairs the loss.  A message is
+framed when few bytes wait to be written.  Framed bytes belong to the connection and are lost
+with it.  Large frames are received into their own buffer and written without a copy.
 """
 
 from __future__ import annotations

@@ -80,12 +80,12 @@ Unseal: TypeAlias = Callable[[Frame], tuple[int, Frame]]
 
 
 class FramingError(ValueError):
-    """The peer broke the framing or a bound; the message says how.  Its connection
-    cannot be used any more, because nobody knows where the next frame begins."""
+    """A peer's break of the framing or of a bound; the message says how.  The connection cannot
+    be used any more, because nobody knows where the next frame begins."""
 
 
 class FrameTooLarge(FramingError):
-    """The bytes are well formed and exceed a bound."""
+    """Well-formed bytes that exceed a bound."""
 
 
 @final
@@ -229,7 +229,7 @@ class Decoder:
         self._large: LargeFrame | None = None
         """An arriving large frame.  Meanwhile ``_data`` is empty."""
         self._flags = 0
-        """The large frame's."""
+        """The flags of the large frame."""
         self._unseal: Unseal | None = None
         """Opens a sealed frame; None: frames are not sealed."""
         self._head_bytes = 0

@@ -124,7 +124,7 @@ class MemoryNetwork:
 
     # -- for the sockets
 
-    def _connections(self) -> Iterator[Connection]:
+    def _connections(self) -> Iterator[MemoryConnection]:
         for router in self._routers.values():
             yield from router.peers.values()
 
@@ -132,15 +132,15 @@ class MemoryNetwork:
         """Whether everything to and from this address is lost."""
         return address in self._partitioned
 
-    def connect(self, dealer: MemoryDealer) -> Connection | None:
+    def connect(self, dealer: MemoryDealer) -> MemoryConnection | None:
         """A new connection, or None if nobody is there."""
         router = self._routers.get(dealer.address)
         if router is None:
             return None
-        return Connection(self, dealer, router, next(self._numbers).to_bytes(8, "little"))
+        return MemoryConnection(self, dealer, router, next(self._numbers).to_bytes(8, "little"))
 
     def latency_of(
-        self, direction: Direction, connection: Connection, frames: Parcel
+        self, direction: Direction, connection: MemoryConnection, frames: Parcel
     ) -> float | None:
         """Travel time of a message that is sent now; None if it is lost."""
         if self.is_partitioned(connection.router.address):
@@ -162,7 +162,7 @@ class Pipe:
     """One direction of one connection."""
 
     def __init__(
-        self, connection: Connection, direction: Direction, outbox: Outbox,
+        self, connection: MemoryConnection, direction: Direction, outbox: Outbox,
         sender: _MemorySocket, reader: _MemorySocket,
     ) -> None:  # fmt: skip
         self._connection = connection
@@ -224,7 +224,7 @@ class Pipe:
 
 
 @final
-class Connection:
+class MemoryConnection:
     """A dealer, a router, and the two pipes between them."""
 
     def __init__(
@@ -322,7 +322,7 @@ class MemoryRouter(_MemorySocket, RouterPump):
         super().__init__(address, limits)
         self._routers = routers
         """The routers of the network, by address."""
-        self.peers: dict[bytes, Connection] = {}
+        self.peers: dict[bytes, MemoryConnection] = {}
 
     def start(self, nursery: trio.Nursery, on_event: OnEvent | None) -> None:
         """See the base.  Raises ServerStartError if the address is in use."""
@@ -356,7 +356,7 @@ class MemoryDealer(_MemorySocket, ReconnectingDealer):
     def __init__(self, network: MemoryNetwork, address: str, limits: WireLimits) -> None:
         super().__init__(address, limits)
         self._network = network
-        self._connection: Connection | None = None
+        self._connection: MemoryConnection | None = None
         self._outbox = self._new_outbox()
 
     def reconnect(self) -> None:

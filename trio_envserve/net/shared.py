@@ -15,7 +15,7 @@ checks the range, copies the frame out (*take*), and only then believes it: what
 sender writes there afterwards changes nothing.  Frames are taken in the order in which
 they were placed, so the receiver need only say how many it has taken; it says so with
 whatever it sends next.  If there is no place, the frame goes inline.  So nobody ever
-waits for a place, and who says nothing harms nobody.
+waits for a place, and a receiver that acknowledges nothing harms nobody.
 
 Nothing a peer does to the memory reaches the other end: the size is sealed, so no access
 can miss its pages; no offset is used before it is checked; and no more is copied than
@@ -113,7 +113,7 @@ class SharedMemory:
         halves = whole[:HALF_BYTES], whole[HALF_BYTES:]
         self._out, self._in = halves if offered else halves[::-1]
         self._places = Places(HALF_BYTES)
-        self._is_heard = not offered
+        self._is_mapped_there = not offered
         """Whether the other end has said that it has the memory, too."""
         self._taken = 0
         """Number of frames that were taken and not given back yet."""
@@ -123,7 +123,7 @@ class SharedMemory:
     def place(self, frame: SentFrame) -> int | None:
         """Copy a frame into the memory; returns its offset, or None: send it inline."""
         size = size_bytes((frame,))
-        if size < PLACE_FROM_BYTES or not self._is_heard:
+        if size < PLACE_FROM_BYTES or not self._is_mapped_there:
             return None
         offset = self._places.find(size)
         if offset is not None:
@@ -141,27 +141,27 @@ class SharedMemory:
         self._taken_bytes += size
         return memoryview(bytes(self._in[offset : offset + size]))
 
-    def news(self) -> bytes:
+    def acknowledge(self) -> bytes:
         """The body of a command for the other end, or nothing: what was taken."""
         if not self._taken and not self._says_hello:
             return b""
-        news = _FREED + _COUNT.pack(self._taken)
+        command = _FREED + _COUNT.pack(self._taken)
         self._taken = self._taken_bytes = 0
         self._says_hello = False
-        return news
+        return command
 
-    def heard(self, command: bytes) -> None:
+    def acknowledged(self, command: bytes) -> None:
         """Take a command of the other end.  Raises FramingError if it makes no sense."""
         if not command.startswith(_FREED) or len(command) != len(_FREED) + _COUNT.size:
             raise FramingError("a command that streams between processes do not have")
         (count,) = _COUNT.unpack_from(command, len(_FREED))
-        if bool(count) is not self._is_heard:
+        if bool(count) is not self._is_mapped_there:
             raise FramingError(f"a count of {count} frames that were taken")
-        self._is_heard = True
+        self._is_mapped_there = True
         self._places.free(count)
 
     def close_descriptor(self) -> None:
-        """The other end has it, or never will."""
+        """Close the descriptor: the other end has it, or never will."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1

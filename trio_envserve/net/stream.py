@@ -167,7 +167,7 @@ class Stream(MessageStream):
     def _command(self, body: bytes) -> None:
         if self._memory is None:
             raise FramingError("a command, which streams without shared memory do not have")
-        self._memory.heard(body)
+        self._memory.acknowledged(body)
 
     def _take_shared(self, offset: int, size: int) -> memoryview:
         assert self._memory is not None
@@ -220,8 +220,8 @@ class Stream(MessageStream):
         memory = self._memory
         assert memory is not None
         pieces = encode(messages, memory.place)
-        news = memory.news()
-        return [encode_command(news), *pieces] if news else pieces
+        command = memory.acknowledge()
+        return [encode_command(command), *pieces] if command else pieces
 
     def _write(self) -> None:
         """Write until nothing is left, or the system takes no more."""

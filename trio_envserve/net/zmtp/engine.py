@@ -39,7 +39,7 @@ from ..interface import Frame, Message
 
 
 class HandshakeError(FramingError):
-    """A handshake failed; the message tells people why."""
+    """A failed handshake; the message tells people why."""
 
     def __init__(self, text: str, *, tell: str = "") -> None:
         super().__init__(text)
@@ -74,7 +74,7 @@ class Mechanism(ABC):
         return []
 
     def command(self, body: bytes) -> list[bytes]:
-        """A command of the peer; bodies of the answers.  Raises HandshakeError."""
+        """Take a command of the peer; returns the bodies of the answers.  Raises HandshakeError."""
         if body.startswith(b"\x05ERROR"):
             reason = body[7 : 7 + (body[6] if len(body) > 6 else 0)]
             raise HandshakeError(self._refused(reason.decode("utf-8", "backslashreplace")))
@@ -88,8 +88,8 @@ class Mechanism(ABC):
         return f"it refuses: {reason!r}"
 
     def begin_traffic(self, decoder: Decoder, limits: FrameLimits) -> Encoders:
-        """The handshake is done: have the decoder take traffic in these bounds; returns the
-        encoders of messages and of commands."""
+        """Have the decoder take traffic in these bounds, after the handshake; returns the encoders
+        of messages and of commands."""
         return encode, encode_command
 
     def _learn(self, data: bytes) -> None:

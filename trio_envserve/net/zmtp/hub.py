@@ -134,7 +134,7 @@ class Connection(SocketEnd):
         return self.engine.shake(data)
 
     def open(self, now_s: float) -> None:
-        """The handshake is done: messages pass from here on."""
+        """Let messages pass: the handshake is done."""
         self.state = ConnectionState.OPEN
         self.encode, self.is_costly = self.engine.encode, self.engine.is_sealed
         self.is_ready = True
@@ -180,7 +180,7 @@ QUANTUM_BYTES: Final = 64 * KIB
 """Bytes of each turn of a connection that are not charged."""
 
 DEBT_MOST_BYTES: Final = MIB
-"""More than this is forgiven: after one large body its sender is heavy for 16 turns."""
+"""Largest debt: after one large body its sender is heavy for 16 turns."""
 
 EVENTS_MOST: Final = 256
 """Most events of one poll."""
@@ -263,7 +263,7 @@ LAST_WORDS_S: Final = 0.25
 _GONE: Final = HANG_UP | 0x10 | 0x8
 
 _ENDED: Final = (ConnectionState.CLOSED, ConnectionState.DRAINING)
-"""Nothing is read any more in these."""
+"""States in which nothing is read any more."""
 
 
 class Hub(SocketPump):
@@ -289,7 +289,7 @@ class Hub(SocketPump):
         self._awake_s = 0.0
         """Seconds in which this loop was awake."""
         self._pumped_s = 0.0
-        """Seconds in which, moreover, a task received; otherwise no peer can be heard."""
+        """Seconds in which a task received, too: only then are the bytes of peers seen."""
         self._turns = self._turns_swept = 0
         """Number of turns in which a task received, now and at the last sweep."""
         self._turn_bytes = 0
@@ -297,8 +297,8 @@ class Hub(SocketPump):
         self._shaking: dict[int, Connection] = {}
         """Connections in their handshake, the oldest first."""
         self._strangers: dict[Connection, int] = {}
-        """Connections that have sent no message, the oldest first, each with how often
-        the router had paused before it came.  A dealer has none."""
+        """Connections that have sent no message, the oldest first, each with the number of pauses
+        of the router when it came.  A dealer has none."""
         self._arriving_bytes = 0
         """Sum of ``held_bytes``."""
         self._numbers = itertools.count(1)
@@ -307,7 +307,7 @@ class Hub(SocketPump):
         self._complaint = ""
         """Peer and reason of a closed connection, for the next line of the log."""
         self._complained = 0
-        """Their count at the last line of the log."""
+        """Number of closed connections at the last line of the log."""
         forget_in_children(self)
 
     # -- from the handshake to the end ------------------------------------------
@@ -324,7 +324,7 @@ class Hub(SocketPump):
         return connection
 
     def _shake(self, connection: Connection) -> None:
-        """Bytes of a handshake have arrived."""
+        """Go on with a handshake, of which bytes have arrived."""
         engine = connection.engine
         try:
             done = connection.read_handshake()
@@ -344,7 +344,7 @@ class Hub(SocketPump):
             self._open(connection)
 
     def _open(self, connection: Connection) -> None:
-        """The handshake is done."""
+        """Open a connection whose handshake is done."""
         connection.open(self._pumped_s)
         del self._shaking[connection.fd]
         connection.route = next(self._numbers).to_bytes(8, "little")
@@ -544,8 +544,8 @@ class Hub(SocketPump):
             self._service.modify(connection.fd, events)
 
     def _hang_up_later(self, connection: Connection) -> None:
-        """A write has failed.  Bytes that had arrived before may still be read; the read
-        ends with the same failure."""
+        """Hang up after a write that failed.  Bytes that had arrived before may still be read; the
+        read ends with the same failure."""
         connection.outgoing.clear()
         if connection.state is ConnectionState.OPEN:
             self._hang_up(connection)
@@ -717,7 +717,7 @@ class Hub(SocketPump):
 
     @abstractmethod
     def _lost(self, connection: Connection) -> None:
-        """The connection is not open any more.  May be called again."""
+        """Note that a connection is not open any more; may be called again."""
 
 
 def _waiting_bytes(connection: Connection) -> int:

@@ -45,7 +45,7 @@ from .engine import Mechanism
 from .hub import EPOLLIN, TURN_BYTES, Connection, ConnectionState, Hub
 
 ACCEPTS_MOST: Final = 64
-"""Connections that are accepted at once."""
+"""Most connections that are accepted at once."""
 
 ACCEPT_PAUSE_S: Final = 0.25
 """Time for which no connection is accepted if none may be closed, in seconds.  So it is also the
@@ -63,8 +63,8 @@ _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 OnPeer: TypeAlias = Callable[[bytes, "str | None"], None]
 """Called with the route of a connection that was opened and the place of its peer, and
-with the route and None when it is lost.  It is called in the middle of things: it may only
-take note."""
+with the route and None when it is lost.  The callback may only take note: the socket is in the
+middle of a change."""
 
 
 @final
@@ -85,7 +85,7 @@ class ZmtpRouter(Hub, RouterPump):
         self._pauses = 0
         """Number of pauses of accepting in which messages of strangers could arrive."""
         self._silent: list[Connection] = []
-        """Connections that had been silent for long in the sweep of ``_looked_s``, the longest
+        """Connections that had been silent for long when they were last looked at, the longest
         silent one last."""
         self._looked_s = -1.0
         self._most = _most_connections(limits)
@@ -174,8 +174,8 @@ class ZmtpRouter(Hub, RouterPump):
     def _longest_silent(self) -> Connection | None:
         """The connection that was silent for longest, and for :data:`SILENT_S`.
 
-        A sweep looks at all of them once: until the next one no other can have been silent
-        for so long.
+        All connections are looked at once between two sweeps: until the next one no other can
+        have been silent for so long.
         """
         if self._looked_s != self._pumped_s:
             self._looked_s = self._pumped_s
@@ -319,8 +319,8 @@ class ZmtpNetwork:
         on_peer: OnPeer | None = None, curve: RouterCurve | None = None,
     ) -> AsyncIterator[ZmtpRouter]:  # fmt: skip
         """See :meth:`Network.open_router`; ``tcp`` and ``ipc`` addresses.  ``on_peer``
-        is told of each connection that is opened or lost.  ``curve``: only whom it lets in
-        may connect, and all that passes is sealed."""
+        is told of each connection that is opened or lost.  ``curve``: only clients
+        that it admits may connect, and all traffic is sealed."""
         parsed = parse_transport(address)
         mechanism = None if curve is None else curve.mechanism
         router = ZmtpRouter(await listen(parsed), limits, on_peer, mechanism)
