@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sized
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any, Final, TypeAlias, final
@@ -28,12 +28,13 @@ from ...client.options import Encoded, checked
 from ...client.shell import run_encoded
 from ...core.errors import CallError, ConfigError
 from ...core.health import Health, ServerStatus
+from ...core.limits import WireLimits
 from ...net import unwrap_single
 from ..bounds import Bound
 from .about import About
 from .answers import encoded, later, line, record, refuse
 from .bodies import CBOR, JSON, LINES, Codec, accepted, body_type, to_json
-from .connections import Exchange, HungUp, Unread
+from .connections import Connections, Exchange, HungUp
 from .guard import Guard
 from .keys import (
     Identity,
@@ -50,7 +51,7 @@ from .metrics import DoorCounts
 from .operations import BATCH, KEY_PATH, PATHS, ROLLOUT, Field, check_fields, document
 from .problems import LATER, Problem
 from .rows import RowOptions, Rows
-from .turns import REQUEST_US
+from .turns import REQUEST_US, Turns
 
 _log = logging.getLogger("trio_envserve.http")
 
@@ -128,27 +129,29 @@ class HttpApp:
     """The application.  It serves one client."""
 
     def __init__(
-        self, client: Client, keyed: KeyedCalls, codec: Codec, guard: Guard, limits: HttpLimits,
-        rows: RowOptions, live: Live, unread: Unread,
+        self, client: Client, behind: trio.Nursery, guard: Guard, limits: HttpLimits,
+        wire: WireLimits, rows: RowOptions,
     ) -> None:  # fmt: skip
         self._client = client
-        self._unread = unread
-        self._keyed = keyed
-        self._codec = codec
         self._guard = guard
         self._limits = limits
+        self._keyed = KeyedCalls(client, behind, limits)
+        turns = Turns()
+        self._codec = codec = Codec(limits, wire, turns)
         self._calls = Bound(limits.calls, limits.namespace_share)
         """A call under a key goes on without a caller, and may have to wait for the room that its
         namespace has with the server.  So a namespace has its share: else it would hold all room,
         and nobody else could call (G10)."""
         self._bodies = Bound(limits.bodies_bytes)
-        self._rows = Rows(client, keyed, codec, self._calls, self._bodies, limits, rows)
+        self._rows = Rows(client, self._keyed, codec, self._calls, self._bodies, limits, rows)
         self._asks_ready = trio.Lock()
         self._about = About(client, limits, self._counts)
         self._answers: Counter[int] = Counter()
         """By status."""
-        self.peers: Sized = ()
-        """The connections that bring requests, as far as somebody has said."""
+        self.connections = Connections(self, limits, turns)
+        self.live = live = Live(client, limits, turns, tokens=guard.wants_tokens)
+        behind.start_soon(turns.run)
+        behind.start_soon(live.run)
         self._handlers: Mapping[tuple[str, str], Handler] = {
             ("/livez", "GET"): self._livez,
             ("/readyz", "GET"): self._readyz,
@@ -187,9 +190,10 @@ class HttpApp:
                 self._answers[exchange.status] += 1
 
     def _counts(self) -> DoorCounts:
+        connections = self.connections
         return DoorCounts(
-            connections=len(self.peers), calls=self._calls.taken, bodies_bytes=self._bodies.taken,
-            answers_bytes=self._unread.bytes, bounds=dataclasses.asdict(self._limits),
+            connections=len(connections), calls=self._calls.taken, bodies_bytes=self._bodies.taken,
+            answers_bytes=connections.unread.bytes, bounds=dataclasses.asdict(self._limits),
             answers=self._answers,
         )  # fmt: skip
 

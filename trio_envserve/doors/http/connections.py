@@ -462,9 +462,9 @@ class Connection:
 class Connections:
     """All peers of one door."""
 
-    def __init__(self, app: App, limits: HttpLimits, turns: Turns, unread: Unread) -> None:
+    def __init__(self, app: App, limits: HttpLimits, turns: Turns) -> None:
         self.app = app
-        self.unread = unread
+        self.unread = Unread(limits.answers_bytes)
         self.turns = turns
         self.limits = limits
         self.closing = False

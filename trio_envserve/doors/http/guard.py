@@ -96,6 +96,8 @@ class Guard:
             own |= {"localhost", "127.0.0.1", "::1"}
         self._hosts = own | hosts
         self._tokens = tokens
+        self.wants_tokens = bool(tokens)
+        """Whether callers show a token."""
 
     def check_place(self, headers: Headers) -> None:
         """Problem unless the caller means this server, and is no page of another one."""
@@ -111,7 +113,7 @@ class Guard:
 
     def check_token(self, headers: Headers) -> None:
         """Problem unless the caller has a token, where one is needed."""
-        if not self._tokens:
+        if not self.wants_tokens:
             return
         given = headers.get(b"authorization", ())
         scheme, _, token = (given[0] if len(given) == 1 else b"").partition(b" ")

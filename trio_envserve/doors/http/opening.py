@@ -27,14 +27,10 @@ from ...net.keypairs import ClientCurve
 from ...server import Server
 from ..clients import open_door_client
 from .app import HttpApp
-from .bodies import Codec
-from .connections import Connections, Unread
+from .connections import Connections
 from .guard import Guard, check_bind, parse_hosts, read_tokens
-from .keys import KeyedCalls
 from .limits import HttpLimits
-from .live import Live
 from .rows import Failures, RowOptions
-from .turns import Turns
 
 _BACKLOG = 1024
 
@@ -132,23 +128,16 @@ async def open_http_door(
     )
     with unwrap_single():
         async with client as opened, trio.open_nursery() as behind:
-            calls, turns = KeyedCalls(opened, behind, limits), Turns()
-            live = Live(opened, limits, turns, tokens=bool(tokens))
-            behind.start_soon(turns.run)
-            behind.start_soon(live.run)
             listeners = await _listen(place)
             rows = RowOptions(run_model, run_model_name, failures, run_rerun, execution_s)
-            unread = Unread(limits.answers_bytes)
-            codec = Codec(limits, wire, turns)
-            app = HttpApp(opened, calls, codec, guard, limits, rows, live, unread)
-            app.peers = connections = Connections(app, limits, turns, unread)
+            app = HttpApp(opened, behind, guard, limits, wire, rows)
             with unwrap_single():
                 async with trio.open_nursery() as serving:
-                    taking = await serving.start(connections.serve, listeners)
+                    taking = await serving.start(app.connections.serve, listeners)
                     try:
-                        yield HttpDoor(_url(place, listeners[0]), opened, connections)
+                        yield HttpDoor(_url(place, listeners[0]), opened, app.connections)
                     finally:
-                        live.close()
+                        app.live.close()
                         taking.cancel()
             behind.cancel_scope.cancel()  # calls that go on, and turns that answers waited for
 

@@ -39,9 +39,9 @@ _MEND = "Fix the request and send it again."
 _LATER = "Nothing was started: send it again after the time in Retry-After."
 _ASK_AGAIN = "Asking again runs it anew; nothing of the first run is known to be left."
 _MAY_TWICE = "Asking again may run it twice."
+_SAME_VERSION = "Give door and server the same version."
 
-KINDS: Final[Mapping[str, Kind]] = {
-    # what the door itself refuses; nothing of it has reached the server
+_OF_DOOR: Final[Mapping[str, Kind]] = {
     "bad-request": Kind(400, "The request is wrong", _MEND),
     "unauthorized": Kind(401, "A token is needed", "Send Authorization: Bearer TOKEN."),
     "origin-refused": Kind(
@@ -68,79 +68,60 @@ KINDS: Final[Mapping[str, Kind]] = {
         "was told, or start it with --http-host NAME.",
     ),
     "headers-too-large": Kind(431, "The headers are too large", "Send fewer, or shorter ones."),
-    "busy": Kind(429, "The door has no room for now", _LATER),
-    "internal": Kind(500, "The door made a mistake", _MAY_TWICE),
     "extra-missing": Kind(
         501, "The server was installed without this", "Install the extra, and start it anew."
     ),
-    "not-ready": Kind(503, "The server is not ready", _LATER),
-    # calls that did not run
-    "not-encodable": Kind(400, "The input has no encoding", _MEND),
-    "too-large": Kind(413, "The input is too large for the server", "Send less at once."),
-    "conflict": Kind(409, "The id was used for another request", _MEND),
-    "key-conflict": Kind(
-        422, "The key was used for another input", "Take another key, or DELETE this one first."
-    ),
-    "key-deleted": Kind(409, "The key was deleted", "Asking again under the key is new work."),
-    "refused": Kind(400, "The server refuses the request for good", _MEND),
-    "malformed": Kind(
-        500, "The server refuses it as malformed", "Give door and server the same version."
-    ),
-    "foreign-version": Kind(
-        500, "The server speaks another version of the protocol",
-        "Give door and server the same version.",
-    ),
-    "never-started": Kind(429, "It did not start within timeout_s", _LATER),
-    "server-unreachable": Kind(503, "The server cannot be reached", _LATER),
-    "stopping": Kind(503, "The server stops", _LATER),
-    "environment-broken": Kind(
-        503, "The environment cannot be set up", "Fix the environment, then send the request again."
-    ),
-    # calls that ran, and failed
-    "rollout-failed": Kind(500, "The environment raised", _ASK_AGAIN),
-    "scorer-failed": Kind(500, "The environment raised while it computed the reward", _ASK_AGAIN),
-    "context-full": Kind(
-        500, "The conversation is longer than the model's context",
-        "Let the environment end its rollouts earlier, or give the model a longer context.",
-    ),
-    "model-unavailable": Kind(500, "The model could not be asked", _ASK_AGAIN),
-    "model-aborted": Kind(500, "The engine cut its answer off, or refused to give one", _ASK_AGAIN),
-    "model-broken-numbers": Kind(
-        500, "The engine gave log-probabilities that are no finite numbers", _ASK_AGAIN
-    ),
-    "environment-unavailable": Kind(
-        500, "Something that the environment needs is down", _ASK_AGAIN
-    ),
-    "deadline": Kind(500, "It was stopped at timeout_s", "Give it more time. " + _ASK_AGAIN),
-    "execution-limit": Kind(
-        500, "Its execution was stopped at execution_s", "Give it more time. " + _ASK_AGAIN
-    ),
-    "outcome-not-encodable": Kind(
-        500, "The environment's result has no encoding", "Fix the environment."
-    ),
-    "outcome-not-decodable": Kind(500, "The outcome could not be read", _ASK_AGAIN),
-    "no-reward": Kind(
-        500, "The environment's result has no reward", "Fix the environment: for POST /run it "
-        "returns a mapping with a reward.",
-    ),
-    "outcome-too-large": Kind(500, "The outcome is too large", "Let the environment return less."),
-    # calls that may have run
-    "unknown-key": Kind(
-        404, "Nothing is known under the key", "Asking under it runs it anew. What was asked "
-        "earlier may have run: it was deleted, its retention is over, or its server has ended.",
-    ),
-    "worker-lost": Kind(
-        500, "The worker died", "With rerun: true the server itself runs it again. " + _MAY_TWICE
-    ),
-    "server-lost": Kind(500, "The server has lost the request", _MAY_TWICE),
-    "not-durable": Kind(
-        500, "The server's journal has failed", "Ask the next server under the same key."
-    ),
-    "no-answer": Kind(500, "The server did not answer", _MAY_TWICE),
-    "abandoned": Kind(500, "The door was closed", _MAY_TWICE),
-    "cancelled": Kind(500, "The server cancelled it", _MAY_TWICE),
-    "unreadable": Kind(500, "The record of the error could not be read", _MAY_TWICE),
 }  # fmt: skip
+"""The problems that are no ends of calls: nothing of them has reached the server."""
+
+_OF_VERDICT: Final[Mapping[Verdict, tuple[int, str]]] = {
+    Verdict.DID_NOT_RUN: (503, _LATER),
+    Verdict.RAN_AND_FAILED: (500, _ASK_AGAIN),
+    Verdict.MAY_HAVE_RUN: (500, _MAY_TWICE),
+}
+
+_OF_CALL: Final[Mapping[str, tuple[int, str]]] = {
+    # it did not run
+    "not-encodable": (400, _MEND),
+    "too-large": (413, "Send less at once."),
+    "conflict": (409, _MEND),
+    "key-conflict": (422, "Take another key, or DELETE this one first."),
+    "key-deleted": (409, "Asking again under the key is new work."),
+    "refused": (400, _MEND),
+    "malformed": (500, _SAME_VERSION),
+    "foreign-version": (500, _SAME_VERSION),
+    "never-started": (429, _LATER),
+    "busy": (429, _LATER),
+    "environment-broken": (503, "Fix the environment, then send the request again."),
+    # it ran and failed
+    "context-full": (
+        500, "Let the environment end its rollouts earlier, or give the model a longer context."
+    ),
+    "deadline": (500, "Give it more time. " + _ASK_AGAIN),
+    "execution-limit": (500, "Give it more time. " + _ASK_AGAIN),
+    "outcome-not-encodable": (500, "Fix the environment."),
+    "no-reward": (
+        500, "Fix the environment: for POST /run it returns a mapping with a reward."
+    ),
+    "outcome-too-large": (500, "Let the environment return less."),
+    # it may have run
+    "unknown-key": (
+        404, "Asking under it runs it anew. What was asked earlier may have run: it was deleted, "
+        "its retention is over, or its server has ended.",
+    ),
+    "worker-lost": (500, "With rerun: true the server itself runs it again. " + _MAY_TWICE),
+    "not-durable": (500, "Ask the next server under the same key."),
+}  # fmt: skip
+"""Status and advice of the ends of calls that have not those of their verdict."""
+
+
+def _kind(ending: Ending) -> Kind:
+    status, advice = _OF_CALL.get(ending.code, _OF_VERDICT[ending.verdict])
+    return Kind(status, ending.meaning[0].upper() + ending.meaning[1:], advice)
+
+
+KINDS: Final = {**_OF_DOOR, **{code: _kind(ending) for code, ending in ENDINGS.items()}}
+"""By code; the words of calls are those of :data:`~trio_envserve.core.endings.ENDINGS`."""
 
 _REPLAYED = (
     "Under this key the answer stays the same while it is retained. To run it anew, DELETE the "
@@ -167,12 +148,6 @@ WITH_KEY: Final[Mapping[str, str]] = {
 
 _EARLIER: Final = ("busy", "not-ready", "body-too-slow", "server-unreachable")
 """Codes that say nothing of the same request that was sent earlier under its key."""
-
-_UNKNOWN: Final[Mapping[Verdict, Kind]] = {
-    Verdict.DID_NOT_RUN: Kind(503, "It did not run", _LATER),
-    Verdict.RAN_AND_FAILED: Kind(500, "It ran and failed", _ASK_AGAIN),
-    Verdict.MAY_HAVE_RUN: Kind(500, "It may have run", _MAY_TWICE),
-}
 
 RETRY_AFTER_S: Final = 1
 """The value of Retry-After.  Nobody can know when there will be room."""
@@ -201,15 +176,15 @@ class Problem(Exception):
     @classmethod
     def of(cls, error: CallError) -> Problem:
         """The problem for an error that ended a call, with all that is known of it."""
-        code = error.code or "unknown"
-        kind, again_s = KINDS.get(code, _UNKNOWN[error.verdict]), error.retry_after_s
+        ending, again_s = error.ending._replace(code=error.code or "unknown"), error.retry_after_s
+        kind = KINDS.get(ending.code) or _kind(ending)
         headers: tuple[Header, ...] = ()
         if kind.status in (429, 503):
             headers = (LATER,)
         elif again_s is not None:
             headers = ((b"retry-after", str(math.ceil(again_s)).encode()),)
         problem = cls.__new__(cls)
-        problem._say(error.ending._replace(code=code), kind, str(error.args[0]), headers)
+        problem._say(ending, kind, str(error.args[0]), headers)
         if (info := error.info) is not None:
             known = {
                 "worker": info.worker, "executions": info.executions or None,
