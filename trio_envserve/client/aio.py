@@ -222,7 +222,7 @@ class _Outcomes(AsyncIterator[tuple[int, Outcome]]):
         self._room = in_flight
         self._fed = False
         self._jobs: dict[int, Job | asyncio.Task[None]] = {}
-        """Those under way, by the index of their input; large inputs have a task."""
+        """Jobs under way, by the index of their input; large inputs have a task."""
         self._ready: deque[tuple[int, Any, BaseException | None]] = deque()
         self._changed = asyncio.Event()
         self._turns = 0
@@ -294,7 +294,7 @@ class _Outcomes(AsyncIterator[tuple[int, Outcome]]):
             self._changed.set()
 
     def close(self) -> None:
-        """Nobody takes what is left: cancel it."""
+        """Cancel the calls that are left."""
         self._fed = True
         jobs, self._jobs = self._jobs, {}
         for job in jobs.values():
@@ -312,7 +312,8 @@ async def open_client_asyncio(
     wire: WireLimits | None = None, transport: Transport = DEFAULT_TRANSPORT,
     arrays: Arrays = "auto", caller: str = "", curve: ClientCurve | None = None,
 ) -> AsyncGenerator[AsyncioClient, None]:  # fmt: skip
-    """The same as :func:`open_client`, for a program that runs on asyncio.
+    """Open a client for a program that runs on asyncio; the arguments are those of
+    :func:`open_client`.
 
     The client runs in a thread of its own.  At the end of the block pending calls end
     with an error, and the server cancels them; so it does when the interpreter ends.  A

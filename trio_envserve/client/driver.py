@@ -82,26 +82,26 @@ class _Asked:
 
 @final
 class Driver:
-    """One core, its connection, and who waits for its calls."""
+    """The driver of a client core: its connection, and the callers of its calls."""
 
     def __init__(self, core: ClientCore, address: str) -> None:
         self.core = core
         self.address = address
         self._socket: DealerSocket | None = None
         self._effects: list[ClientEffect] = []
-        """Of inputs so far, in order, and not carried out yet."""
+        """Effects that were not carried out yet, in order."""
         self._cancelled: list[int] = []
         """Calls of which the core does not know that they are cancelled."""
         self._next_call = 0
         self._waiting: dict[int, Callable[[Ended], None]] = {}
         self._following: dict[int, OnDelta] = {}
-        """Of the calls in ``_waiting``, those whose deltas are wanted."""
+        """Receivers of deltas, of calls in ``_waiting``."""
         self._noting: dict[int, OnNote] = {}
-        """The same of those whose notes are wanted."""
+        """Receivers of notes, of calls in ``_waiting``."""
         self.keeps_spans = True
         """Whether calls have spans, if this process keeps traces."""
         self._spans: dict[int, tracing.Span] = {}
-        """Of the calls that have not ended."""
+        """Spans of calls that have not ended."""
         self._asked: dict[int, _Asked] = {}
         self._next_ask = 0
         self.changed = trio.lowlevel.ParkingLot()
@@ -141,8 +141,8 @@ class Driver:
         return number
 
     def cancel(self, numbers: Collection[int]) -> None:
-        """Nobody waits for these calls any more.  All that are cancelled in one turn of
-        the loop are told together."""
+        """Cancel calls.  The server is told of all that are cancelled in one turn of the loop by
+        one message."""
         for number in numbers:
             self._waiting.pop(number, None)
             self._following.pop(number, None)
@@ -169,7 +169,7 @@ class Driver:
     # -- health and statistics ------------------------------------------------
 
     def health(self) -> ServerHealth:
-        """Of the server, as far as this side knows."""
+        """Health of the server, as far as this client knows."""
         return ServerHealth(*self.core.link.health(trio.current_time()))
 
     async def ask(

@@ -1,4 +1,4 @@
-"""How clients are opened, and stay connected until their block ends."""
+"""Opening of clients, which stay connected until their block ends."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class CallOptions(TypedDict, total=False):
     sampling_args: Mapping[str, Any] | None
     """Fields of each request to the model, such as ``temperature`` and ``max_tokens``."""
     max_retries: int
-    """How often the worker repeats a rollout that failed, inside the one execution."""
+    """Most repetitions of a rollout that failed, by its worker, inside the one execution."""
     state_columns: Sequence[str]
     """Which columns of the state to send back."""
     rerun: bool | None
@@ -44,10 +44,11 @@ class CallOptions(TypedDict, total=False):
     namespace: str
     """The owner of the keys."""
     timeout_s: float | None
-    """How long the caller waits, and how long the server may run it; with a key only the wait,
-    since the work goes on. None: as long as the caller's cancel scope allows."""
+    """Longest wait of the caller in seconds, after which the server stops the execution, too; with
+    a key only the wait, since the work goes on. None: as long as the caller's cancel scope
+    allows."""
     execution_s: float | None
-    """How long one execution may last, in seconds, counted from its dispatch: what waits for a
+    """Longest time of one execution in seconds, from its dispatch on: a request that waits for a
     worker loses nothing of it.  The server's own limit, if it is less, holds.  The error is
     :class:`~trio_envserve.ExecutionLimit`.  Of a key, that of the call that opened it holds."""
     traceparent: str | None
@@ -62,8 +63,8 @@ HASHED_AT_ONCE = 1 << 20
 """Larger inputs of keyed calls are hashed in a thread: a mebibyte takes a millisecond."""
 
 MOST_NAME_BYTES = 32 * KIB
-"""Of a key or a namespace.  How many a server takes is its own to say, and it does; but what
-does not fit into a header it can answer to nobody."""
+"""Most bytes of a key or a namespace.  A server has a smaller bound of its own and refuses longer
+ones in words; a name that does not fit into a header it could not even refuse."""
 
 
 class Terms(NamedTuple):
@@ -89,9 +90,9 @@ class Asked(NamedTuple):
     """The body, but for its input: the same for all calls with equal options."""
     input: Any
     terms: Terms
-    """Its terms, but for its key: that holds for one input (:meth:`terms_of`)."""
+    """Terms of the call without the key, which is that of one input (:meth:`terms_of`)."""
     name: KeyName | None = None
-    """Its key."""
+    """Name of the key."""
 
     def encoded(self, limits: WireLimits, **how: Any) -> SentBody:
         """The body as it goes to the server, as :func:`.values.encode_to_send` makes it.  With
@@ -101,7 +102,7 @@ class Asked(NamedTuple):
         return encode_to_send(body, root="", limits=limits, sort_keys=self.name is not None, **how)
 
     def terms_of(self, body: SentBody) -> Terms:
-        """Its terms, with this as its body."""
+        """Terms of the call with this body."""
         terms, name = self.terms, self.name
         if name is None:
             return terms
@@ -114,7 +115,7 @@ class Asked(NamedTuple):
         return self.name is not None and len(body) >= HASHED_AT_ONCE
 
     def member(self, index: int | str, input: Any) -> Asked:
-        """One of many: of a key, each has a part of its own."""
+        """The call for one of many inputs; its key has a part for the index."""
         name = self.name
         if name is not None:
             name = name._replace(key=b"%s/%s" % (name.key, str(index).encode()))
@@ -122,7 +123,7 @@ class Asked(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """The same, encoded.  It holds nothing of the input, which may take many times as much."""
+    """An encoded call.  It holds nothing of the input, which may take many times as much memory."""
 
     body: SentBody
     terms: Terms
@@ -238,7 +239,7 @@ def seconds(timeout_s: Any, name: str = "timeout_s") -> float | None:
 
 
 def limit_of_execution(execution_s: Any, name: str = "execution_s") -> float | None:
-    """How long an execution may last: finite, unlike how long somebody waits."""
+    """Longest time of an execution in seconds: finite, unlike the wait of a caller."""
     most_s = seconds(execution_s, name)
     if most_s is not None and most_s >= MOST_SECONDS:
         raise ConfigError(f"{name} must be a positive number below {MOST_SECONDS:g}, not {most_s}")

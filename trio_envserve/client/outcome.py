@@ -22,13 +22,13 @@ class Outcome:
     worker: str = ""
     """The worker that ran it; empty if that is not known."""
     duration_s: float | None = None
-    """How long the execution took on the worker."""
+    """Duration of the execution on the worker, in seconds."""
     executions: int = 0
-    """How many executions the answering server started, and those before it that had its
-    journal; more than one only by consent.  Of a call without a key, and without a journal,
+    """Number of executions by the answering server, and by earlier servers with its journal; more
+    than one only by consent.  Of a call without a key, and without a journal,
     servers that were lost before may have started others."""
     took_s: float = 0.0
-    """How long the caller waited."""
+    """Wait of the caller, in seconds."""
 
     @property
     def ok(self) -> bool:

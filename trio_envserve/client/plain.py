@@ -230,7 +230,7 @@ class _Outcomes(Iterator[tuple[int, Outcome]]):
         self._fed = False
         self._interrupted = False
         self._jobs: dict[int, Job] = {}
-        """Those whose outcomes were not taken, by the index of their input."""
+        """Jobs whose outcomes were not taken, by the index of their input."""
         self._ready: SimpleQueue[tuple[int, Any, BaseException | None]] = SimpleQueue()
 
     def __iter__(self) -> _Outcomes:
@@ -281,7 +281,7 @@ class _Outcomes(Iterator[tuple[int, Outcome]]):
         self._ready.put((index, outcome, error))
 
     def close(self) -> None:
-        """Nobody takes what is left: cancel it."""
+        """Cancel the calls that are left."""
         self._fed = True
         jobs, self._jobs = self._jobs, {}
         for job in jobs.values():

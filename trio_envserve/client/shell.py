@@ -182,7 +182,7 @@ class Client:
         self, asked: Asked, submitted: Callable[[], object] | None = None,
         on_delta: OnDelta | None = None, on_note: OnNote | None = None,
     ) -> Outcome:  # fmt: skip
-        """The same for a call whose input was found to be large."""
+        """Encode a large input in a thread, and run it."""
         try:
             encoded = await self._encode_large(asked)
         except values.EncodingError as error:
@@ -208,7 +208,7 @@ class Client:
         return Encoded(body, asked.terms_of(body))
 
     async def _encode_large(self, asked: Asked) -> Encoded:
-        """The same in a thread."""
+        """Encode a call's input in a thread."""
 
         def encode(pause: Callable[[], None]) -> Encoded:
             body = asked.encoded(self._wire, pause=pause)
@@ -291,7 +291,7 @@ class Client:
         return _outcome_of(ended, value, error, took_s)
 
     async def _outcome_large(self, ended: Ended, began_s: float, now_s: float) -> Outcome:
-        """The same for an answer that was found to be large: it is decoded in a thread."""
+        """The caller's outcome of a large answer, which is decoded in a thread."""
         assert not isinstance(ended, Fail)
         try:
             value = await self._threads.run(lambda pause: self._decode(ended.body, pause=pause))
@@ -546,7 +546,7 @@ async def release(
 
 
 def keep_no_spans(client: Client) -> None:
-    """For doors: calls have no spans of their own, and those of others are passed on."""
+    """Give calls no spans of their own, and pass on those of others; for doors."""
     client._driver.keeps_spans = False
 
 
@@ -632,7 +632,7 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
         self._room = in_flight
         self._fed = self._closed = False
         self._under_way: dict[int, tuple[int, float]] = {}
-        """Of each call without a task, by number: the index of its input, and when it was asked."""
+        """Index of the input and moment of submission of each call without a task, by number."""
         self._tasks = 0
         """Calls that have a task of their own."""
         self._ended: deque[Ended] = deque()
@@ -743,7 +743,7 @@ class Outcomes(AsyncIterator[tuple[int, Outcome]]):
         return None
 
     def close(self) -> None:
-        """Nobody takes what is left: cancel it."""
+        """Cancel the calls that are left."""
         self._closed = True
         self._driver.cancel(self._under_way)
         self._ended.clear()

@@ -49,10 +49,10 @@ from .outcome import Outcome
 from .shell import Client
 
 AT_ONCE = 64
-"""So many jobs are taken, or delivered, before other tasks have a turn."""
+"""Jobs that are taken, or delivered, before other tasks have a turn."""
 
 EXIT_S = 5.0
-"""How long the end of the interpreter waits for a client."""
+"""Seconds for which the end of the interpreter waits for a client."""
 
 Deliver: TypeAlias = Callable[[Any, BaseException | None], None]
 """Takes what came of a job, or the error.  Called in the client's thread: must be quick,
@@ -61,8 +61,8 @@ and must not raise."""
 
 @final
 class Job:
-    """One thing that the thread is asked for.  Made first and posted then, so that it can
-    be cancelled whatever comes in between."""
+    """A job of the thread.  It is made before it is posted, so that it can be cancelled whatever
+    comes in between."""
 
     __slots__ = ("act", "began_s", "body", "deliver", "number", "scope", "span", "terms")
 
@@ -70,13 +70,13 @@ class Job:
         self.deliver: Deliver | None = deliver
         """None once it was delivered, or cancelled."""
         self.body: SentBody | None = None
-        """Of a call; None for what has a task of its own."""
+        """Body of a call; None for a job with a task of its own."""
         self.terms = Terms()
         self.span: tracing.Span | None = None
-        """Of a call: the current span is that of its caller, in another thread than this."""
+        """Span of a call's caller, which is the current one in another thread than this."""
         self.act: Callable[[Client], Awaitable[Any]] | None = None
         self.number: int | None = None
-        """Its call's, while that can be cancelled."""
+        """Number of its call, while that can be cancelled."""
         self.began_s = 0.0
         self.scope: trio.CancelScope | None = None
 
@@ -132,8 +132,7 @@ class ClientThread:
         self._post(self._start, job)
 
     def cancel(self, job: Job) -> None:
-        """Nobody waits for it any more, if anybody ever did.  Its rollout is cancelled at
-        once."""
+        """Cancel a job, whether or not anybody waits for it; its rollout is cancelled at once."""
         if os.getpid() == self._pid:  # a forked child has nothing to cancel
             self._post(self._cancel, job)
 

@@ -39,7 +39,7 @@ class Usage:
     kept_count: int = 0
     """Outcomes that are kept for its clients."""
     kept_unrun: int = 0
-    """Those of them that did not run for this account: each takes a place in the queue."""
+    """Kept outcomes that did not run for this account: each takes a place in the queue."""
     kept_bytes: int = 0
     """Bytes of kept outcomes, and of those under way from a worker."""
     announced_bytes: int = 0
@@ -68,15 +68,16 @@ class Account(Usage):
     """The namespace of keys; empty for a session."""
     share: float = 0.5
     part: int = 0
-    """Its own part of each bound, of :data:`WHOLE`."""
+    """Part of each bound that is this account's own, of :data:`WHOLE`."""
     message_bytes: int = 2**63
     """The largest frame that its client takes; a namespace has none."""
     live_executions: int = 0
     """Executions on workers, those that nobody waits for included."""
     orphan_s: float = 0.0
-    """How long a work goes on for callers whose sessions were lost."""
+    """Time for which a work goes on for callers whose sessions were lost, in seconds."""
     retention_s: float = 0.0
-    """How long an outcome is retained after the last caller has left; 0: until it is told."""
+    """Time for which an outcome is retained after the last caller has left, in seconds; 0: until it
+    is told."""
     is_durable: bool = False
     """Whether its works are in the journal."""
 
@@ -91,11 +92,11 @@ class Accounts:
         self.all = Usage()
         """The usage of all together."""
         self.namespaces: dict[bytes, Account] = {}
-        """Those of which something is there."""
+        """Accounts of namespaces with a work or a retained outcome."""
         self.at_work: set[bytes] = set()
-        """Those of them of which something waits or runs, and some that had."""
+        """Namespaces with a work that waits or runs, and some that had one."""
         self.of_id: dict[SessionId, Account] = {}
-        """The same accounts as ``namespaces``, by the ids under which workers know them."""
+        """Accounts of namespaces by the ids under which workers know them."""
         self._parts_left = WHOLE
         self._least_share = min(limits.session_share, keys.namespace_share)
         self._of_session = -(-WHOLE // limits.sessions)

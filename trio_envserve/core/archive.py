@@ -31,10 +31,10 @@ from .terms import DIGEST_BYTES
 
 PACKED = struct.Struct("<QddQIHb32sB")
 WHAT_COUNTS = struct.Struct("<Qd8xQI35xB")
-"""Of what is packed: number, since when, sizes of outcome and input, and how long the namespace
-is."""
+"""Fields of a packed key for its bounds: number, beginning of the retention, sizes of outcome and
+input, length of the namespace."""
 NAME = PACKED.size - 1
-"""Where the names begin: how long the namespace is, that, and the key."""
+"""Offset of the names: length of the namespace, namespace, key."""
 _RERUN = (None, False, True)
 
 Packed: TypeAlias = bytes
@@ -46,10 +46,10 @@ class Archived(NamedTuple):
 
     number: int
     since_s: float
-    """When its retention began; 0 if before this epoch."""
+    """Beginning of its retention; 0 if that was before this epoch."""
     opened_s: float
     size_bytes: int
-    """Of its outcome."""
+    """Size of its outcome in bytes."""
     body_bytes: int
     executions: int
     rerun: bool | None
@@ -58,7 +58,7 @@ class Archived(NamedTuple):
 
     @property
     def disk_bytes(self) -> int:
-        """Its size in the journal, about."""
+        """Size in the journal in bytes, about."""
         return self.size_bytes + self.body_bytes + self.name.size_bytes
 
 
@@ -79,8 +79,8 @@ def pack_left(
     number: int, size_bytes: int, body_bytes: int, executions: int, rerun: bool | None,
     digest: bytes, namespace: bytes, key: bytes,
 ) -> Packed | None:  # fmt: skip
-    """The same of one that an earlier epoch has left, without an object for its fields: a
-    server may find millions when it starts."""
+    """Pack a key that an earlier epoch has left, without an object for its fields: a server may
+    find millions when it starts."""
     return _packed(
         number, 0.0, 0.0, size_bytes, body_bytes, executions, rerun, digest, namespace, key
     )
@@ -117,10 +117,10 @@ def packed_of(left: Left) -> Packed | None:
 
 
 CHUNK = 1024
-"""So many numbers of generations make a chunk."""
+"""Numbers of generations in a chunk."""
 GRAINS = 64
 BUCKET = 32
-"""So many keys at rest share a bucket, about."""
+"""Keys in a bucket, about."""
 
 _MARK = 40
 """Which bits of a hash are marks: none of those that say in which bucket it is."""
@@ -150,7 +150,7 @@ class LinearHashing:
         return chain.from_iterable(self._buckets)
 
     def add(self, rested: Packed) -> None:
-        """One more; its name is not there."""
+        """Add a key whose name is not there."""
         at = hash(rested[NAME:])
         number = self._number(at)
         self._buckets[number].append(rested)
@@ -190,7 +190,7 @@ class LinearHashing:
         return None
 
     def remove(self, rested: Packed) -> None:
-        """It is there."""
+        """Remove a key that is there."""
         number = self._number(hash(rested[NAME:]))
         bucket, marks = self._buckets[number], self._marks[number]
         place = bucket.index(rested)
@@ -222,7 +222,7 @@ class LinearHashing:
 
 
 class _Chunk:
-    """Those of neighbouring numbers, and holes."""
+    """Keys with neighbouring numbers, and holes."""
 
     __slots__ = ("holes", "keys", "look_s")
 
@@ -250,7 +250,7 @@ class Archive:
         self.limits = limits
         self.all = ArchiveUsage()
         self.restored_s = 0.0
-        """When the retention of those begins that were there before this epoch."""
+        """Beginning of the retention of keys from before this epoch."""
         self._of_namespace: dict[bytes, ArchiveUsage] = {}
         self._names = LinearHashing()
         self._chunks: dict[int, _Chunk] = {}
@@ -277,7 +277,7 @@ class Archive:
         return mine.keys < most and mine.disk_bytes < most_bytes
 
     def add(self, rested: Packed) -> None:
-        """One more."""
+        """Add a key."""
         number, since_s, size_bytes, body_bytes, length = WHAT_COUNTS.unpack_from(rested)
         self._names.add(rested)
         namespace = rested[PACKED.size : PACKED.size + length]
@@ -319,8 +319,7 @@ class Archive:
             del self._chunks[number]
 
     def due(self, now_s: float) -> list[Archived]:
-        """Those of one chunk whose retention has ended by now; they are to be taken, and
-        closed."""
+        """Keys of one chunk whose retention has ended; they are to be taken and closed."""
         found: list[Archived] = []
         if self.has_due(now_s):
             look_s, number = heapq.heappop(self._looks)
@@ -342,7 +341,7 @@ class Archive:
         return bool(self._looks) and now_s - self._looks[0][0] >= self.limits.retention_s
 
     def following(self, first: int, most: int) -> list[Archived]:
-        """So many from a generation's number on, in order of these."""
+        """At most ``most`` keys from the generation with number ``first`` on, in order."""
         found: list[Archived] = []
         for number in sorted(each for each in self._chunks if each >= first // CHUNK):
             there = map(unpack, self._there(self._chunks[number]))
@@ -355,9 +354,9 @@ class Archive:
         return (self._timed(unpack(each)) for each in self._names)
 
     def restore(self, keys: Iterable[Packed], since_s: float) -> None:
-        """Those that an earlier epoch has left, before any other; retention begins at the
-        earliest then.  There may be millions, so it does what :meth:`add` does in fewer
-        steps."""
+        """Add the keys that an earlier epoch has left, before any other.  Their retention begins at
+        ``since_s`` at the earliest.  There may be millions, so this takes fewer steps than
+        :meth:`add`."""
         self.restored_s = since_s
         many = keys if isinstance(keys, list) else list(keys)
         self._names.fill(many)

@@ -37,7 +37,7 @@ class CallQueue(OrderedDict[int, Call]):
     def __init__(self) -> None:
         super().__init__()
         self._others: OrderedDict[int, Call] = OrderedDict()
-        """Those of them that wait for no key."""
+        """Calls that wait for no key."""
 
     def put(self, call: Call) -> None:
         """Add a call at the end."""
@@ -100,8 +100,8 @@ class HeldCalls:
             del self._lines[full]
 
     def due(self, now_s: float) -> list[Call]:
-        """Some of the calls that are to be tried again now: those that stop all others, and of
-        one account after the other, until they are enough for one time."""
+        """Calls that are to be tried again now: first calls that stop all others, then calls of one
+        account after the other, until there are enough for one time."""
         due: list[Call] = []
         for full, line in sorted(self._lines.items(), key=lambda each: each[0] != SESSION_FULL):
             if len(due) < BURST and (found := line.due(now_s)):
@@ -121,8 +121,8 @@ class _Line:
         """Whether one was refused since the last ones were tried."""
 
     def due(self, now_s: float) -> list[Call]:
-        """Some of the calls that are due: twice as many as last time if none was refused since,
-        else half as many."""
+        """Calls that are to be tried again now: twice as many as last time if none was refused
+        since, else half as many."""
         least = max(1, len(self.calls) // _ROUND)
         self.burst = max(least, self.burst // 2) if self.refused else self.burst * 2
         self.refused = False

@@ -26,9 +26,9 @@ class Stage(enum.Enum):
     QUEUED = "queued"
     SENT = "sent"
     EXPIRED = "expired"
-    """Its limit has passed; the server was asked whether it ever ran."""
+    """Past its limit; the server was asked whether it ever ran."""
     LEFT = "left"
-    """Its limit has passed, and the work of its key goes on: it keeps its place at the server."""
+    """Past its limit, and the work of its key goes on: at the server it goes on counting."""
     ANSWERED = "answered"
 
     __hash__ = object.__hash__  # it is looked up with each step, and Enum's own is slow

@@ -64,7 +64,7 @@ from .terms import ID_BYTES, Body, Verdict, short
 
 
 class ClientCore:
-    """One client."""
+    """The core of one client."""
 
     def __init__(
         self, *, name: str, new_id: Callable[[], bytes], now_s: float,

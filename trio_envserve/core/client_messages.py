@@ -157,9 +157,8 @@ class Outcome(NamedTuple):
 
 
 class Delta(NamedTuple):
-    """One piece of what a request will come to, as the
-    :class:`~.worker_messages.WorkerDelta` with this number says it.  The outcome has all of
-    it, so a client may ignore this."""
+    """A delta of a request's outcome, that of the :class:`~.worker_messages.WorkerDelta` with this
+    number.  The outcome has all of it, so a client may ignore deltas."""
 
     session: Id
     sequence: Uint

@@ -28,7 +28,7 @@ from .limits import ServerLimits
 
 
 class ClosingStage(enum.Enum):
-    """How far closing is, in the order of the stages; the values go into the status."""
+    """A stage of closing, in their order; the values go into the status."""
 
     SERVING = "serving"
     DRAINING = "draining"
@@ -49,7 +49,7 @@ class Held(NamedTuple):
     workers: int
     """Workers that are not proven dead."""
     unsafe: int = 0
-    """Those of them that wait for the journal."""
+    """Number of outcomes that wait for the journal."""
 
 
 class Closing:

@@ -15,7 +15,7 @@ class EpochWait(NamedTuple):
     wait_s: float
     """By its own limits: those of a later router may be others."""
     memberships: frozenset[Membership] | None = None
-    """Those that may have workers.  None: nobody knows."""
+    """Memberships that may have workers; None: unknown."""
 
 
 class EarlierEpochs:
@@ -55,8 +55,8 @@ class EarlierEpochs:
         return (*self.waits, own)
 
     def take_dead(self, now_s: float) -> list[Epoch]:
-        """Those that are dead by now, and were not told before.  The record may then be
-        written anew without them."""
+        """Take the epochs that are dead by now.  The record may then be written anew without
+        them."""
         if now_s < self.until_s and any(each.memberships != frozenset() for each in self.waits):
             return []
         dead, self.waits = [each.epoch for each in self.waits], ()

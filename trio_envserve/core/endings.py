@@ -1,4 +1,4 @@
-"""How calls end without a result: one table of all codes, for programs that act on them.
+"""Ends of calls without a result: one table of all codes, for programs that act on them.
 
 Theory of operation
 -------------------
@@ -48,13 +48,13 @@ class Ending(NamedTuple):
     verdict: Verdict
     """Whether it ran."""
     fault: Fault
-    """Whom it is put down to."""
+    """Party that it is put down to."""
     mask: bool
     """Whether to leave the rollout out of the gradient."""
     again: bool
     """Whether asking again can end otherwise."""
     meaning: str
-    """What happened, for people."""
+    """Description for people."""
     raised: bool = False
     """Whether rollouts end so by raising: the error is a ``RolloutFailed`` with this code."""
 

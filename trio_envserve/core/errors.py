@@ -34,7 +34,7 @@ class ErrorInfo:
     verdict: Verdict
     """Whether it ran."""
     message: str
-    """What happened, for people."""
+    """Description for people."""
     type: str = ""
     """The class of the exception, if one was raised."""
     traceback: str = ""
@@ -44,11 +44,11 @@ class ErrorInfo:
     incarnation: str = ""
     """The process of that worker."""
     duration_s: float | None = None
-    """How long the execution took; None if it never began."""
+    """Duration of the execution in seconds; None if it never began."""
     executions: int = 0
-    """How many were started."""
+    """Number of executions that were started."""
     retry_after_s: float | None = None
-    """How long what the environment needs will be down, in seconds, where it said so
+    """Seconds for which something that the environment needs will be down, where it said so
     (``EnvironmentUnavailable``)."""
 
 
@@ -114,7 +114,7 @@ class CallError(EnvServeError):
 
     @property
     def retry_after_s(self) -> float | None:
-        """How long to wait before asking again, in seconds, where the environment said so
+        """Seconds to wait before asking again, where the environment said so
         (``EnvironmentUnavailable``)."""
         return None if self.info is None else self.info.retry_after_s
 
@@ -357,7 +357,7 @@ def short_type(name: str) -> str:
 
 
 def _place(info: ErrorInfo) -> str:
-    """Where the environment raised, as far as the traceback says."""
+    """The line at which the environment raised, as far as the traceback says."""
     found = _LINE.findall(info.traceback) if info.code in RAISED else ()
     if not found:
         return ""

@@ -41,14 +41,15 @@ class Opened(NamedTuple):
     allowance: int
     """Executions that may be started here, and in later epochs."""
     earlier: int
-    """Those that epochs without this journal may have started."""
+    """Executions that epochs without this journal may have started."""
     caller: bytes
     body: Body
     incarnation: Incarnation = b""
-    """Of the last of the earlier ones, where that was started with it; else as below."""
+    """Life of the worker of the last earlier execution, if that was started with this journal;
+    else as below."""
     dispatch: int = 0
     execution_s: float | None = None
-    """How long each execution may last, by its caller."""
+    """Longest time of each execution by its caller, in seconds; None: none is set."""
 
 
 class Joined(NamedTuple):
@@ -59,8 +60,8 @@ class Joined(NamedTuple):
 
 
 class Started(NamedTuple):
-    """It is dispatched once more, to this life of a worker, and with this number there: so
-    a later epoch knows it again where that worker lives on.  An old journal may not say."""
+    """A generation is dispatched, to this life of a worker and with this number there, so that a
+    later epoch knows the execution again if that worker lives on."""
 
     number: int
     incarnation: Incarnation = b""
@@ -68,7 +69,7 @@ class Started(NamedTuple):
 
 
 class Completed(NamedTuple):
-    """It has this outcome."""
+    """A generation has this outcome."""
 
     number: int
     frames: tuple[Body, ...]
@@ -76,7 +77,7 @@ class Completed(NamedTuple):
 
 
 class Closed(NamedTuple):
-    """It is over: cancelled, forgotten, left by all, or retained for long enough."""
+    """A generation is over: cancelled, forgotten, left by all, or retained for long enough."""
 
     number: int
 
@@ -138,20 +139,20 @@ class Journal:
         self.appended = 0
         """Records, ever."""
         self.safe = 0
-        """So many of them are."""
+        """Number of records that are safe."""
         self.unsaved: list[Record] = []
-        """Those that nobody was given to save."""
+        """Records that no effect has taken yet."""
         self.waiting_bytes = 0
-        """Of inputs and outcomes that somebody was given, and that are not safe."""
+        """Bytes of inputs and outcomes that are being saved."""
         self._given: deque[tuple[int, int]] = deque()
         """Up to which record so many of these came at once, the oldest first."""
         self.failed = ""
         """Why the next record cannot be saved, for now or ever; empty if it can."""
         self.lost = False
-        """It never will be."""
+        """Whether records will never be saved any more."""
 
     def append(self, kind: Callable[_P, Record], *fields: _P.args, **named: _P.kwargs) -> None:
-        """One more record of this kind, if there is a journal: else none is made."""
+        """Append a record of this kind, if there is a journal; else none is made."""
         if self.on:
             self.appended += 1
             self.unsaved.append(kind(*fields, **named))

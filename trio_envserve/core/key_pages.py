@@ -22,11 +22,12 @@ from .work import Work, Works, WorkState
 
 PAGE_KEYS = 100
 PAGE_NAMES_BYTES = 8 * 1024
-"""Of keys and namespaces: so a page fits into a frame of 32 KiB, which any peer takes."""
+"""Most bytes of keys and namespaces on a page, which then fits into a frame of 32 KiB: any peer
+takes that."""
 PAGE_LOOKED_AT = 1024
 """Generations at which one question looks."""
 TURN_LOOKED_AT = 16_384
-"""Those at which all questions of one turn look."""
+"""Generations at which all questions of one turn look."""
 QUESTION_LOOKED_AT = 128
 """A question costs as much as so many, however few there are."""
 
@@ -39,12 +40,12 @@ class KeyPages:
         self._works = works
         self._resting = works.archive
         self._numbers: list[int] = []
-        """Of generations, in order; those that are gone are left out now and then."""
+        """Numbers of generations, in order; those of gone ones are removed now and then."""
         self._next_number = 0
         """The first that is not among them."""
         self._turn_s = -1.0
         self._left = 0
-        """How many generations may still be looked at in this turn."""
+        """Number of generations that may still be looked at in this turn."""
 
     def page(self, namespace: bytes, first: int, now_s: float, turn_s: float) -> dict[str, Any]:
         """The keys of a namespace (empty: of all) from a generation's number on, as plain
@@ -141,7 +142,7 @@ class KeyPages:
         }
 
     def _left_s(self, generation: Work, now_s: float) -> float | None:
-        """Until its orphan deadline, or the end of its retention, whichever runs."""
+        """Seconds until its orphan deadline or the end of its retention; None if neither runs."""
         for timed, most_s in (
             (self._works.orphans, self._works.keys.orphan_s),
             (self._works.retained, self._works.keys.retention_s),

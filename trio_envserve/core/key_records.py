@@ -65,7 +65,7 @@ class Keyed(NamedTuple):
     act: KeyAct
     name: KeyName
     tag: Tag = None
-    """Of a cancel or a forget."""
+    """Target of a cancel or a forget."""
 
 
 _ACTS = tuple(KeyAct)

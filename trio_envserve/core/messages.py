@@ -153,7 +153,7 @@ Said: TypeAlias = "tuple[Message, Body | None]"
 """A message and its body, if it has one."""
 
 ToSay: TypeAlias = "tuple[Message, SentBody | None]"
-"""The same on its way out."""
+"""A message to be sent, with its body."""
 
 EDGE_BYTES = 9
 """The edge of a span has at most so many bytes: so spans that fill a header have no more
@@ -190,7 +190,7 @@ def in_batches(said: Iterable[ToSay]) -> Iterator[tuple[SentBody, ...]]:
     """The frames of these messages, in this order.  Neighbours of one kind share a batch,
     as many as may."""
     kind: Any = None
-    """Of the rows, if there are any."""
+    """Class of the rows; None if there are none."""
     rows: list[Message] = []
     bodies: list[SentBody] = []
     left_bytes = 0
@@ -269,7 +269,7 @@ def one_by_one(frames: Sequence[Body], *, most_bytes: int) -> Iterator[tuple[Bod
 
 
 def rows_claimed(header: Body) -> int:
-    """How many rows a header claims to have, by its first bytes; 1 if it has none."""
+    """Number of rows that a header claims by its first bytes; 1 if it claims none."""
     at = 1 + (header[1:2] == b"\x18") + 1  # behind the head of the array, and the kind
     head = header[at : at + 2]
     if len(head) < 2 or not 0x81 <= head[0] <= 0x98:

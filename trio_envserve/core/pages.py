@@ -20,44 +20,44 @@ class KnownKey:
     """A server's record of one generation of a key."""
 
     namespace: str
-    """Its owner."""
+    """Owner of the key."""
     key: str
-    """Its name."""
+    """Name of the key."""
     generation: int
-    """Which one of the server's; a later one has a greater number."""
+    """Number of the generation; a later one has a greater number."""
     state: str
     """``held`` (an execution of an earlier generation still ends), ``waiting``, ``running``,
     ``completed`` (its outcome is retained), or ``closed`` (cancelled or forgotten, and its
     execution still ends)."""
     waiters: int = 0
-    """The number of requests that wait, or have the outcome and have not said so."""
+    """Number of requests that wait, or have the outcome and have not acknowledged it."""
     watchers: int = 0
-    """The number of requests that are attached, and do not count."""
+    """Number of requests that are attached, and do not count."""
     lost: int = 0
-    """Callers that were lost with their lease, and go on counting."""
+    """Number of callers that were lost with their lease, and go on counting."""
     executions: int = 0
-    """How many were started for it."""
+    """Number of executions that were started for it."""
     age_s: float = 0.0
-    """Since it was first asked for; time in which the server was awake."""
+    """Seconds since it was first asked for, in which the server was awake."""
     left_s: float | None = None
-    """Until it is cancelled as an orphan or its retention ends; None while neither runs."""
+    """Seconds until it is cancelled as an orphan or its retention ends; None while neither runs."""
     size_bytes: int = 0
-    """Of its name, its retained outcome, and its input while that is held."""
+    """Bytes of its name, its retained outcome, and its input while that is held."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class KeyPage:
-    """Some of the keys that a server knows, in the order in which they were asked for."""
+    """A page of the keys that a server knows, in the order in which they were asked for."""
 
     keys: tuple[KnownKey, ...]
     """The keys."""
     next: int | None = None
-    """Where the next page begins; None if this is the last one.  There may be more even
-    behind a page without keys."""
+    """Generation with which the next page begins; None if this is the last page.  More keys may
+    follow a page without any."""
     generations: int = 0
-    """How many there are in the namespace, or in all."""
+    """Number of generations in the namespace, or in all."""
     size_bytes: int = 0
-    """Their size."""
+    """Bytes of these generations."""
 
     @classmethod
     def of(cls, record: Any) -> KeyPage:
@@ -72,7 +72,7 @@ class RunningRollout:
     """A server's record of one running execution: a rollout, or a group."""
 
     number: int
-    """Which one of the server's; a later one has a greater number."""
+    """Number of the execution; a later one has a greater number."""
     request: str = ""
     """The request id, as logs have it."""
     client: str = ""
@@ -91,25 +91,25 @@ class RunningRollout:
     worker: str = ""
     """The worker that runs it: slot and life."""
     age_s: float = 0.0
-    """Since it was dispatched; time in which the server was awake."""
+    """Seconds since its dispatch, in which the server was awake."""
     note: Note = dataclasses.field(default_factory=dict)
-    """Its last note."""
+    """Last note of the rollout."""
     where: str = ""
     """If the loop of its worker is blocked: the innermost lines of where that stands."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RunningPage:
-    """Some of the executions that run, the oldest first."""
+    """A page of the running executions, the oldest first."""
 
     running: tuple[RunningRollout, ...]
     """The executions."""
     next: int | None = None
-    """Where the next page begins; None if this is the last one."""
+    """Execution with which the next page begins; None if this is the last page."""
     total: int = 0
-    """How many run in all."""
+    """Number of running executions in all."""
     typical_s: float | None = None
-    """The p50 of how long the last ones took; None while none has ended."""
+    """Median duration of the last executions, in seconds; None while none has ended."""
 
     @classmethod
     def of(cls, record: Any) -> RunningPage:

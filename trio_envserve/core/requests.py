@@ -30,11 +30,12 @@ class Ask:
     allowance: int
     """Most executions that may be started for it, in all its sessions."""
     key: Any = None
-    """Its request about a key, if it names one.  Opaque here (:class:`~.key_records.Keyed`)."""
+    """Question about a key, if the request names one.  Opaque here
+    (:class:`~.key_records.Keyed`)."""
     traceparent: str | None = None
     """The caller's span.  Another one is no conflict: the first is passed on."""
     execution_s: float | None = None
-    """How long each execution may last, by its caller; None: as long as any."""
+    """Longest time of each execution by its caller, in seconds; None: none is set."""
     earlier: int | None = None
     """Executions that lost sessions may have started, if it is issued again."""
 
@@ -56,7 +57,7 @@ class RetainedOutcome:
 
     @property
     def frames(self) -> tuple[Body, ...]:
-        """Of the outcome alone, as a journal keeps them."""
+        """Frames of the outcome alone, as a journal keeps them."""
         return messages.encode(self.outcome), self.payload
 
     @classmethod
@@ -84,7 +85,7 @@ class Owner:
 
 @dataclasses.dataclass(slots=True)
 class Counters:
-    """What happened to requests, counted since the server began."""
+    """Counts of requests since the server's start."""
 
     requests: int = 0
     entered: int = 0

@@ -24,7 +24,7 @@ class Left:
     executions: int = 0
     """Starts that are recorded, of all epochs with this journal."""
     frames: tuple[Body, ...] | None = None
-    """Its outcome."""
+    """Frames of its outcome; None: it has none."""
     last: tuple[Incarnation, int] = b"", 0
     """The life of the worker to which the last one of them was dispatched, and its number
     there."""

@@ -89,8 +89,8 @@ from .worker_range import WorkerRange
 from .workforce import DeltaReceived, ExecutionEnded, NotesReceived, Stray, Workforce
 
 AGAIN_S = 1.0
-"""How long until a request is looked at again whose answer waits for the journal when its
-deadline passes."""
+"""Seconds until a request is looked at again whose answer waits for the journal when its deadline
+passes."""
 
 
 class Router:
@@ -133,7 +133,7 @@ class Router:
         self._stacks = Stacks()
         self._new_id = new_id
         self._told: tuple[float, dict[str, Any]] = (-1.0, {})
-        """When statistics were last made for somebody who asked, and what they were."""
+        """Moment of the last statistics that were made for a query, and these statistics."""
         self._deadlines: list[tuple[float, SessionId, int]] = []
         """A heap: when each request ends.  Those that were answered before are dropped now and
         then."""
@@ -306,7 +306,7 @@ class Router:
         self.works.ended(execution, kept, lost)
 
     def _said(self, said: DeltaReceived) -> None:
-        """One piece of an outcome goes to who waits for that, and is kept by nobody."""
+        """Pass a delta on to the tickets of its work; it is not kept."""
         for ticket in self.works.followers(said.execution.work):
             delta = messages.Delta(*ticket.id, said.delta)
             self.works.out.append(ToClient(ticket.session.route, delta, said.body))

@@ -21,7 +21,7 @@ class ToClient(NamedTuple):
 
     @property
     def frames(self) -> tuple[Body, ...]:
-        """Of the message alone."""
+        """Frames of the message alone."""
         header = messages.encode(self.message)
         return (header,) if self.body is None else (header, self.body)
 
@@ -41,7 +41,7 @@ class ToWorker(NamedTuple):
 
     @property
     def frames(self) -> tuple[Body, ...]:
-        """Of the message alone; the first one is the incarnation."""
+        """Frames of the message alone; the first one is the incarnation."""
         header = messages.encode(self.message)
         if self.body is None:
             return self.incarnation, header
@@ -54,7 +54,7 @@ class TellStats(NamedTuple):
     route: Route
     probe: int
     stats: dict[str, Any]
-    """Those of the router.  All who ask at one time get one and the same object."""
+    """Statistics of the router: one object for all queries of one turn."""
 
     def told(self, record: bytes) -> ToClient:
         """The message to send; ``record``: the statistics and the shell's counters, encoded."""
@@ -91,7 +91,7 @@ class AskWorker(NamedTuple):
 
     worker: bytes
     number: int
-    """Of its dispatch."""
+    """Number of its dispatch."""
     request: str
     """As logs have it."""
 
@@ -120,7 +120,7 @@ class Save(NamedTuple):
 
     records: tuple[Record, ...]
     upto: int
-    """How many records there are then, ever."""
+    """Number of all records up to the last one of these."""
 
 
 class Load(NamedTuple):

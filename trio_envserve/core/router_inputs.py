@@ -136,19 +136,19 @@ class Restored(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """So many records of the journal are safe."""
+    """Records of the journal are safe."""
 
     upto: int
     now_s: float
 
 
 class StackTaken(NamedTuple):
-    """Where an execution of a worker stands, as that says, for whom asked."""
+    """A worker's answer to the question for the stack of an execution."""
 
     worker: bytes
     now_s: float
     number: int
-    """Of its dispatch."""
+    """Number of its dispatch."""
     text: str
 
 
@@ -157,7 +157,7 @@ class SaveFailed(NamedTuple):
 
     why: str
     final: bool
-    """It does not: nobody knows what is on the disk."""
+    """Whether it never will: nobody knows what is on the disk."""
     now_s: float
 
 
@@ -171,7 +171,7 @@ class PeerKnown(NamedTuple):
     roles: str
     """With spaces between them."""
     namespaces: str
-    """One a line; none: any."""
+    """Namespaces of the key, one a line; empty: any."""
     share: float
 
 

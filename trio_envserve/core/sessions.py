@@ -24,13 +24,13 @@ from .terms import Route, SessionId
 
 
 class Standing(Protocol):
-    """What a session has of a request that is not finished (:class:`~.work.Ticket`)."""
+    """The record of an unfinished request in its session (:class:`~.work.Ticket`)."""
 
     sent_probe: int
 
     @property
     def standing(self) -> str:
-        """Where it stands, in a word."""
+        """State of the request, in a word."""
 
 
 _Ticket = TypeVar("_Ticket", bound=Standing)
@@ -42,7 +42,7 @@ class Session(Generic[_Ticket]):
 
     account: Account
     caller: bytes
-    """Whose session it is (:data:`~.key_records.CallerToken`)."""
+    """Caller of the session (:data:`~.key_records.CallerToken`)."""
     nonce: bytes
     route: Route
     connection: int
@@ -55,13 +55,14 @@ class Session(Generic[_Ticket]):
     tickets: dict[int, _Ticket] = dataclasses.field(default_factory=dict)
     finished: Ranges = dataclasses.field(default_factory=Ranges)
     ended: bool = False
-    """Its lease has ended or it said goodbye; it is forgotten when nothing of it runs."""
+    """Whether its lease has ended or its goodbye has come; it is forgotten when nothing of it
+    runs."""
     probe: int = 0
     """The newest probe that was answered."""
 
     @property
     def id(self) -> SessionId:
-        """Its id."""
+        """Id of the session."""
         return self.account.id
 
     @property
@@ -70,7 +71,7 @@ class Session(Generic[_Ticket]):
         return self.account.name
 
     def standing(self, sequence: int) -> str:
-        """Where a request of this session stands, in a word or two."""
+        """State of a request of this session, in a word or two."""
         ticket = self.tickets.get(sequence)
         if ticket is not None:
             return ticket.standing
@@ -196,17 +197,17 @@ class Sessions(Generic[_Ticket]):
                 yield session
 
     def busy(self, session: Session[_Ticket]) -> None:
-        """It has a first ticket."""
+        """Note that a session has a first ticket."""
         self._idle.pop(session.id, None)
 
     def idle(self, session: Session[_Ticket]) -> None:
-        """It has no ticket any more."""
+        """Note that a session has no ticket any more."""
         if not session.ended:
             self._idle[session.id] = session
 
     def end(self, session: Session[_Ticket]) -> None:
-        """Its lease has ended, or it said goodbye; its tickets are to be dropped then.  Call
-        :meth:`forget` when nothing of it runs any more."""
+        """End a session whose lease has ended, or whose goodbye has come.  Its tickets are to be
+        dropped then, and :meth:`forget` is due when nothing of it runs any more."""
         if session.tickets and session.nonce not in self._ended:  # a goodbye finishes all
             self._remembers = self._remembers and len(self._unsettled) < self.limits.sessions
             if self._remembers:

@@ -80,7 +80,7 @@ TAG_BYTES = 64
 
 
 class RequestId(NamedTuple):
-    """One logical ask, however often it is transmitted."""
+    """Id of a request, the same in all its transmissions."""
 
     session: SessionId
     sequence: int

@@ -59,7 +59,7 @@ from .terms import DIGEST_BYTES, ID_BYTES, Body, Incarnation, RequestId, Route, 
 
 
 class WorkState(enum.Enum):
-    """Where a work stands."""
+    """The state of a work."""
 
     ABSENT = "absent"
     HELD = "held"
@@ -165,7 +165,7 @@ class Ticket:
     work: Work | None = None
     """The work that it waits for, or still counts for."""
     kept: RetainedOutcome | None = None
-    """Its outcome, for as long as its client may ask for it (G3, G4)."""
+    """Outcome, for as long as its client may ask for it (G3, G4)."""
     ran: bool = False
     """Whether that ran for its own session."""
     sent_probe: int = 0
@@ -174,7 +174,7 @@ class Ticket:
 
     @property
     def id(self) -> RequestId:
-        """Its request's id."""
+        """Id of the request."""
         return RequestId(self.session.account.id, self.sequence)
 
     @property
@@ -194,12 +194,12 @@ class Ticket:
 
     @property
     def standing(self) -> str:
-        """Where it stands, in a word."""
+        """State of the request, in a word."""
         return self.state.value
 
     @property
     def state(self) -> WorkState:
-        """Where it stands, for people and pages."""
+        """State of its work, for people and pages."""
         if self.kept is not None:
             return WorkState.COMPLETED
         return WorkState.WAITING if self.work is None else self.work.state
@@ -207,12 +207,12 @@ class Ticket:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Work:
-    """One piece of work, which runs at most once, or again with consent (G2)."""
+    """A piece of work, which runs at most once, or again with consent (G2)."""
 
     account: Account
     number: int
-    """Its sequence in a session, or the number of a generation: no two of a journal have the
-    same.  Under account and number workers know it."""
+    """Sequence in its session, or number of the generation, which is unique in a journal.  Workers
+    know the work by account and number."""
     name: KeyName | None
     """The name under which callers know it; None: its id, which nobody else can say."""
     digest: bytes
@@ -225,7 +225,7 @@ class Work:
     body_bytes: int
     traceparent: str | None
     execution_s: float | None
-    """How long each execution may last, by its caller; None: as long as any."""
+    """Longest time of each execution by its caller, in seconds; None: none is set."""
     state: WorkState = WorkState.WAITING
     execution: Execution | None = None
     """The execution that will bring its outcome, while RUNNING."""
@@ -237,7 +237,7 @@ class Work:
     live: bool = False
     """Whether an execution of it has not ended, wanted or not."""
     queued_s: float = 0.0
-    """When it was last put into the queue, on the awake clock."""
+    """Moment at which it was last put into the queue, on the awake clock."""
     suspicion: Suspicion | None = None
     """A worker died of, or beside, its last execution (:mod:`.scheduler`)."""
     tickets: tuple[Ticket, ...] = ()
@@ -265,11 +265,11 @@ class Work:
 
     @property
     def size_bytes(self) -> int:
-        """Its part of the bound in bytes."""
+        """Bytes that count against the bound."""
         return self.own_bytes + (0 if self.outcome is None else self.outcome.size_bytes)
 
     def wait_in(self, timed: OrderedDict[int, Work], now_s: float) -> None:
-        """Nobody waits for it: from now on, if it was not so before, this time runs."""
+        """Start a time that runs while nobody waits for it, unless that runs already."""
         if self.timed is not timed:
             self.wait_no_more()
             self.since_s, self.timed = now_s, timed
@@ -430,7 +430,7 @@ class Works:
         self._warn = warn
 
     def step(self, work: Work | None, input: WorkInput, arg: Any = None) -> Any:
-        """One input to a work, or to a name without an open one: look up the cell and do it."""
+        """Give an input to a work, or to a name without an open one."""
         return self.TABLE[input][_W.ABSENT if work is None else work.state](self, work, arg)
 
     # -- requests of clients ------------------------------------------------------------
@@ -698,7 +698,7 @@ class Works:
     # -- cells: commands ----------------------------------------------------------------
 
     def _close(self, work: Work, arg: object = None) -> None:
-        """It is over: the next ask opens another.  Who still waits hears "cancelled"."""
+        """End a work: its tickets are told "cancelled", and the next ask opens another."""
         tickets, started = self._by_weight(work), work.started
         unanswered = work.outcome is None
         for ticket in tickets:
@@ -710,7 +710,7 @@ class Works:
                 self._tell(work, Ended(ticket, started))
 
     def _disown(self, work: Work, arg: object = None) -> None:
-        """Its outcome was never read: who waits for that hears that it may have run."""
+        """End a work whose outcome was never read: its tickets are told that it may have run."""
         tickets = self._by_weight(work)
         self._close(work)
         for ticket in tickets:
@@ -730,7 +730,7 @@ class Works:
         self.enter(work)
 
     def enter(self, work: Work) -> None:
-        """It waits for a worker from now on, unless none will ever take it."""
+        """Queue a work for a worker, unless none will ever take it."""
         account = work.account
         work.state = _W.WAITING
         self.accounts.place(account, +1)
@@ -834,7 +834,8 @@ class Works:
         self._tell_all(work, outcome)
 
     def _puzzle(self, work: Work, why: str) -> None:
-        """Those who wait are told why.  It is not lost: the next ask reads again."""
+        """Tell the tickets of a work why its outcome cannot be read.  The outcome is not lost: the
+        next ask reads again."""
         outcome = work.outcome
         assert outcome is not None
         self._let_go(outcome.shared)
@@ -889,7 +890,7 @@ class Works:
         return self.accounts.open(namespace, self._new_id(), is_durable=self.journal.on)
 
     def _by_weight(self, work: Work) -> Sequence[Ticket]:
-        """Its tickets, those that count first."""
+        """Tickets of a work, those that count first."""
         tickets = work.tickets
         if len(tickets) < 2:
             return tickets
@@ -968,7 +969,7 @@ class Works:
         work.outcome = outcome
 
     def _let_go(self, payload: Payload) -> None:
-        """One that held an outcome holds it no more."""
+        """Note that a holder of an outcome holds it no more."""
         payload.holders -= 1
         if not payload.holders:
             account = self._account(payload.namespace)
@@ -994,7 +995,8 @@ class Works:
             work.body = None
 
     def _shut(self, work: Work) -> None:
-        """It is open no more: unqueue it, stop its execution; it is held only while one lives."""
+        """Remove a work from the open ones and the queue, and stop its execution; it is kept only
+        while one lives."""
         account, before = work.account, work.state
         work.wait_no_more()
         if before is _W.WAITING:
@@ -1044,7 +1046,7 @@ class Works:
             self.tell(answer)
 
     def tell(self, answer: Told | Ended | Said) -> None:
-        """The same of a ticket of a key."""
+        """Answer a ticket of a key, once the records for that are safe."""
         gate = self.gate
         if self.journal.on and not gate.is_safe() and not self._was_safe(answer):
             gate.hold(answer.ticket.id, answer)
@@ -1117,7 +1119,7 @@ class Works:
         self.send(ticket)
 
     def send(self, ticket: Ticket) -> None:
-        """Its outcome goes to the session's newest connection."""
+        """Send the outcome of a ticket to the newest connection of its session."""
         session, kept = ticket.session, ticket.kept
         assert kept is not None
         ticket.sent_probe = session.probe
@@ -1393,8 +1395,8 @@ class Works:
         self._answer_due()
 
     def _answer_due(self) -> None:
-        """Whoever was answered since is left out.  Each may be the work of a key for which many
-        wait: they come first."""
+        """Answer works that end together, but for those that were answered meanwhile.  Each may be
+        the work of a key with many tickets: these come first."""
         while self._due and not self.gate.is_due and self.budget.spend():
             work, still, outcome = self._due.popleft()
             if work.state in (_W.WAITING, _W.RUNNING) and still(work):
@@ -1665,7 +1667,7 @@ class Works:
                 self._wanted[number] = None  # others come first
 
     def _read(self, work: Work) -> None:
-        """Its outcome counts in memory from now on."""
+        """Read the outcome of a work, which counts in memory from now on."""
         outcome = work.outcome
         assert outcome is not None
         outcome.shared = Payload(work.account.namespace, outcome.size_bytes, 1)
