@@ -212,7 +212,7 @@ async def test_g4_who_is_cancelled_beforehand_takes_no_outcome() -> None:
             scope.cancel()
             await anext(outcomes)
         assert scope.cancelled_caught
-        assert [index async for index, _ in outcomes] == [0, 1, 2]
+        assert {index async for index, _ in outcomes} == {0, 1, 2}
 
 
 @virtual
