@@ -57,8 +57,6 @@ from .engine import Engine, HandshakeError, Mechanism, Null
 SLICE_MESSAGES: Final = 8
 """Number of messages that are decoded at a time."""
 
-_PEEK: Final = socket.MSG_PEEK
-
 
 class ConnectionState(enum.Enum):
     """The state of a connection."""
@@ -140,10 +138,6 @@ class Connection(SocketEnd):
         self.is_ready = True
         self.received_at = now_s
 
-    def take(self) -> list[list[Frame]]:
-        """A few messages that have arrived.  Raises FramingError."""
-        return self.engine.take(SLICE_MESSAGES)
-
     def say_last_words(self) -> None:
         """Write what can be written now, and end this direction."""
         try:
@@ -155,7 +149,7 @@ class Connection(SocketEnd):
     def is_read(self) -> bool:
         """Whether nothing is left to read on a connection that the peer has ended."""
         try:
-            return self.decoder.is_backlogged is False and not self._recv(1, _PEEK)
+            return self.decoder.is_backlogged is False and not self._recv(1, socket.MSG_PEEK)
         except BlockingIOError:
             return False
         except OSError:
@@ -184,9 +178,6 @@ DEBT_MOST_BYTES: Final = MIB
 
 EVENTS_MOST: Final = 256
 """Most events of one poll."""
-
-# As a number, because a system without epoll imports this module, too.
-EPOLLIN: Final = 0x1
 
 
 @final
@@ -246,6 +237,7 @@ further connection: forty connections with large frames would take half a second
 memory."""
 
 # As numbers, because a system without epoll imports this module, too.
+EPOLLIN: Final = 0x1
 OUT: Final = 0x4
 HANG_UP: Final = 0x2000
 
@@ -471,7 +463,7 @@ class Hub(SocketPump):
                 connection.received_at = self._pumped_s
             # Counted in slices, because commands and parts of a message cost time, too.
             for _ in range(1 + share // SLICE_MESSAGES):
-                for message in connection.take():
+                for message in engine.take(SLICE_MESSAGES):
                     batch.append(message if route is None else route + message)
                 if not decoder.is_backlogged or len(batch) >= most:
                     break
