@@ -309,7 +309,7 @@ async def test_execution_that_waits_for_the_disk_can_be_cancelled(monkeypatch):
 
     opened_file = tempfile.TemporaryFile
     monkeypatch.setattr(tempfile, "TemporaryFile", held_up)
-    async with opened(large, patience_s=60, held_bytes=1) as (router, _):
+    async with opened(large, patience_s=60, worker_held_bytes=1) as (router, _):
         try:
             router.dispatch("first")
             await trio.testing.wait_all_tasks_blocked()
