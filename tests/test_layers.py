@@ -62,7 +62,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client": {"core", "core.values", "net", "envs", "tracing"},
     "doors": {
         "core", "core.values", "net", "envs", "server", "client", "json_values", "tracing",
-        "pages", "regular_files",
+        "options", "pages", "regular_files",
     },
     "evals": {"core", "client", "envs", "foreign", "json_values", "pages"},
     "trainers": WORDS | {"client", "net.keypairs"},

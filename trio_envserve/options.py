@@ -17,13 +17,14 @@ import math
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from .core.errors import ConfigError
 from .near import did_you_mean
 
 P = ParamSpec("P")
 R = TypeVar("R")
+S = TypeVar("S")
 T = TypeVar("T")
 
 _KEY = "option"
@@ -84,6 +85,11 @@ class Option:
     def flags(self) -> str:
         """Name of the option on the command line."""
         return self.flag or f"--{self.name.replace('_', '-')}"
+
+    @property
+    def is_many(self) -> bool:
+        """Whether the command takes it more than once."""
+        return self.parse is not None or self.kind.startswith(("tuple", "Sequence[str]"))
 
     @property
     def unit(self) -> str:
@@ -182,14 +188,36 @@ def taken_by(
             make: Any = record
             return function(make(**complete(**given)))
 
-        signature = inspect.signature(record)
-        vars(called)["record"] = record
-        vars(called)["__signature__"] = signature.replace(
-            return_annotation=inspect.signature(function).return_annotation
-        )
+        signature = _signed(called, function, record)
         return called
 
     return decorate
+
+
+def taken_beside(
+    record: Callable[P, R],
+) -> Callable[[Callable[[S, R], T]], Callable[Concatenate[S, P], T]]:
+    """As :func:`taken_by`, for a function of something else and a record."""
+
+    def decorate(function: Callable[[S, R], T]) -> Callable[Concatenate[S, P], T]:
+        @functools.wraps(function)
+        def called(first: S, /, *args: P.args, **fields: P.kwargs) -> T:
+            return function(first, record(*args, **fields))
+
+        _signed(called, function, record)
+        return called
+
+    return decorate
+
+
+def _signed(called: Any, function: Any, record: Any) -> inspect.Signature:
+    """Give a function the signature of another one, with a record's fields for its last
+    parameter; returns that of the record."""
+    signature, own = inspect.signature(record), inspect.signature(function)
+    parameters = [*[*own.parameters.values()][:-1], *signature.parameters.values()]
+    called.record = record
+    called.__signature__ = own.replace(parameters=parameters)
+    return signature
 
 
 def with_options_of(

@@ -231,17 +231,17 @@ def _value(default: Any) -> str:
 def _arguments(documented: Any) -> dict[str, str]:
     """The sentences of the parameters, by name."""
     record = vars(documented).get("record", documented)
-    if dataclasses.is_dataclass(record) and (options := options_of(record)):
-        return {name: each.help for name, each in options.items()}
+    options = options_of(record) if dataclasses.is_dataclass(record) else {}
+    helps = {name: each.help for name, each in options.items()}
     found = re.search(
         r"^Args:\n((?:    .*\n?|\n)*)", inspect.getdoc(documented) or "", re.MULTILINE
     )
     if found is None:
-        return {}
+        return helps
     entries = re.findall(
         r"^(\*{0,2}\w+): (.*(?:\n(?: +.*|$))*)", textwrap.dedent(found[1]), re.MULTILINE
     )
-    return {name: " ".join(text.split()) for name, text in entries}
+    return {name: " ".join(text.split()) for name, text in entries} | helps
 
 
 # -- classes ----------------------------------------------------------------------

@@ -197,9 +197,9 @@ async def test_serve_opens_the_doors_of_its_file_and_closes_them(tmp_path: Path)
     tokens.write_text(TOKEN)
     tokens.chmod(0o600)
     (tmp_path / "serve.toml").write_text(
-        'environment = "answering.py:make"\nbind = "tcp://127.0.0.1:0"\n[serve]\n'
-        f'http = "127.0.0.1:0"\ntoken_file = "{tokens}"\nhttp_hosts = ["a.example"]\n'
-        'http_limits = {body_bytes = 1000}\nverifiers_bind = "tcp://127.0.0.1:0"\n'
+        'environment = "answering.py:make"\nbind = "tcp://127.0.0.1:0"\n[http]\n'
+        f'bind = "127.0.0.1:0"\ntoken_file = "{tokens}"\nhosts = ["a.example"]\n'
+        'limits = {body_bytes = 1000}\n[verifiers]\nbind = "tcp://127.0.0.1:0"\n'
     )
     async with forked(tmp_path, "serve", "--config", "serve.toml", "--json") as serving:
         told = await serving.event("serving")

@@ -18,13 +18,14 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import trio
 
 from ..core.closing import ClosingStage
 from ..core.errors import ConfigError, ServerStartError
 from ..core.health import Health, ServerStatus
+from ..doors.options import HttpDoorOptions, VerifiersDoorOptions
 from ..envs.loading import DEFAULT_ENVIRONMENT, check_spec
 from ..host.collector import collect_seldom
 from ..logs import set_title
@@ -34,13 +35,13 @@ from ..net.keypairs import ClientCurve
 from ..options import option
 from ..otlp import OtlpSetup, asked_by_variables, finish, is_installed, try_to_configure
 from ..server import Server, open_server
-from ..server.options import completed, limits_by_name, pairs
+from ..server.options import completed, limits_by_name
 from .at_server import LOOK_S, tell_health
 from .common import AT_ONCE, NOT_STARTED, OK, SERVICE, Result, Stop, nothing, with_traceback
 from .options import DEFAULT_ADDRESS, WithEndpoints, curve_option
 from .render import emit, put, say
 from .service import SAY_EVERY_S, Seen, Service, open_service
-from .verbs import server_options, verb
+from .verbs import door_options, server_options, verb
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,61 +49,8 @@ class Serve(WithEndpoints):
     """The options of ``serve``."""
 
     server: Mapping[str, Any] = server_options(bind=DEFAULT_ADDRESS)
-    http: str | None = option(
-        None, "Serve HTTP there, too. Port 0 is any free one. Needs the extra http.",
-        metavar="HOST:PORT", common=True,
-    )  # fmt: skip
-    http_hosts: tuple[str, ...] = option(
-        (), "A further name by which callers of --http know this server.", flag="--http-host",
-        metavar="NAME", needs="http", group="HTTP",
-    )  # fmt: skip
-    token_file: str | None = option(
-        None, "Accept only callers of --http that send a token of this file. One a line, chmod "
-        "600.", metavar="FILE", needs="http", group="HTTP",
-    )  # fmt: skip
-    run_model: str = option(
-        "oracle", "The model of rollouts that come as POST /run. It is oracle, random, a name of "
-        "an endpoint, or its URL.", metavar="MODEL", needs="http", group="HTTP",
-    )  # fmt: skip
-    run_model_name: str = option(
-        "",
-        "The name of that model at its endpoint.",
-        metavar="NAME",
-        needs="http",
-        group="HTTP",
-    )
-    run_failures: Literal["problems", "rows"] = option(
-        "problems", "How a POST /run that failed is answered. By a problem, whose status ends the "
-        "collection of NeMo Gym, or by a row with 200, _ng_failure_class and mask_sample.",
-        choices=("problems", "rows"), needs="http", group="HTTP",
-    )  # fmt: skip
-    run_rerun: bool | None = option(
-        None, "Consent, for rows that come as POST /run, to a further execution. It comes after a "
-        "worker's proven death; without it, as the environment declares.", needs="http",
-        group="HTTP",
-    )  # fmt: skip
-    run_execution_s: float | None = option(
-        None, "How long one execution of such a row may last. By default as long as the server "
-        "lets any.", above=0, needs="http", group="HTTP",
-    )  # fmt: skip
-    http_limits: Mapping[str, Any] | None = option(
-        None, "Any limit of the HTTP door, e.g. body_bytes=67108864.", flag="--http-limit",
-        metavar="NAME=VALUE", parse=pairs, needs="http", group="HTTP",
-    )  # fmt: skip
-    verifiers_bind: str | None = option(
-        None, "Serve clients of verifiers 0.4 there, too. tcp://HOST:PORT or ipc://PATH.",
-        metavar="ADDRESS", group="Clients of verifiers",
-    )  # fmt: skip
-    redeliver: bool = option(
-        False, "Offer the outcomes of a lost connection at --verifiers-bind to later ones. They "
-        "are those of the same machine, whoever they are. At a loopback address that is always "
-        "done.", needs="verifiers_bind", group="Clients of verifiers",
-    )  # fmt: skip
-    verifiers_limits: Mapping[str, Any] | None = option(
-        None, "Any limit of the door for verifiers, e.g. frame_bytes=268435456.",
-        flag="--verifiers-limit", metavar="NAME=VALUE", parse=pairs, needs="verifiers_bind",
-        group="Clients of verifiers",
-    )  # fmt: skip
+    http: Mapping[str, Any] = door_options(HttpDoorOptions, "http")
+    verifiers: Mapping[str, Any] = door_options(VerifiersDoorOptions, "verifiers")
     insecure: bool = option(
         False, "Accept everybody who reaches it, also from other machines. That is for --bind or "
         "--hosts-bind without --curve, --verifiers-bind, or --http without tokens.",
@@ -159,10 +107,10 @@ class Serve(WithEndpoints):
     def lets_all(self, options: Mapping[str, Any]) -> bool:
         """Whether the door for HTTP lets everybody in.  ConfigError if it should and should
         not."""
-        if self.token_file is None:
+        if self.http.get("token_file") is None:
             return self.insecure
         others = _others_reach(options.get("bind", "")) and options.get("curve") is None
-        if self.insecure and not (self.verifiers_bind or others):
+        if self.insecure and not (self.verifiers or others):
             raise ConfigError("--insecure lets everybody in, --token-file does not: give one")
         return False
 
@@ -255,29 +203,30 @@ def doors_of(asked: Serve, options: Mapping[str, Any]) -> list[Door]:
     and for limits that there are not."""
     transport = options.get("transport", DEFAULT_TRANSPORT)
     doors = []
-    if asked.http is not None:
+    if "bind" in asked.http:
         try:
             from ..doors.http import HttpLimits, open_http_door
         except ImportError as error:
             raise ConfigError(str(error)) from None
-        [limits] = limits_by_name(asked.http_limits or {}, HttpLimits)
-        http = partial(
-            open_http_door, bind=asked.http, hosts=asked.http_hosts, token_file=asked.token_file,
-            insecure=asked.lets_all(options), limits=limits, run_model=asked.run_model,
-            run_model_name=asked.run_model_name, run_failures=asked.run_failures,
-            run_rerun=asked.run_rerun, run_execution_s=asked.run_execution_s, transport=transport,
-        )  # fmt: skip
-        doors.append(Door("http", f"tcp://{asked.http}", http))
-    if asked.verifiers_bind is not None:
+        given = _with_limits(asked.http, HttpLimits)
+        insecure = asked.lets_all(options)
+        http = partial(open_http_door, **given, insecure=insecure, transport=transport)
+        doors.append(Door("http", f"tcp://{asked.http['bind']}", http))
+    if "bind" in asked.verifiers:
         from ..doors.verifiers import VerifiersLimits, open_verifiers_door
 
-        [limits] = limits_by_name(asked.verifiers_limits or {}, VerifiersLimits)
+        given = _with_limits(asked.verifiers, VerifiersLimits)
         verifiers = partial(
-            open_verifiers_door, bind=asked.verifiers_bind, redeliver=asked.redeliver,
-            insecure=asked.insecure, limits=limits, transport=transport,
-        )  # fmt: skip
-        doors.append(Door("verifiers", asked.verifiers_bind, verifiers))
+            open_verifiers_door, **given, insecure=asked.insecure, transport=transport
+        )
+        doors.append(Door("verifiers", asked.verifiers["bind"], verifiers))
     return doors
+
+
+def _with_limits(given: Mapping[str, Any], kind: Any) -> dict[str, Any]:
+    """Options of a door with its limits as a record.  Raises ConfigError for wrong names."""
+    [limits] = limits_by_name(given.get("limits", {}), kind)
+    return {**given, "limits": limits}
 
 
 async def check_doors(doors: Sequence[Door]) -> None:
@@ -328,8 +277,9 @@ async def _keep_doors(asked: Serve, address: str, stop: Stop) -> Result:
     with trio.CancelScope() as everything:
         stop.kill = everything.cancel
         async with (
-            open_service(stop, exit_with_parent=asked.exit_with_parent, reap=False) as (_, nursery),
+            open_service(stop, exit_with_parent=asked.exit_with_parent, reap=False),
             open_doors(doors, address, curve) as (places, opened),
+            trio.open_nursery() as nursery,
         ):
             set_title(f"trio-envserve doors of {address}")
             about = {**places, "address": address, "pid": os.getpid()}

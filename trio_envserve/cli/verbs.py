@@ -18,7 +18,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, final
@@ -46,7 +46,7 @@ Main: TypeAlias = Callable[[R, Stop], Awaitable[Result]]
 
 SHOWN_EXAMPLES = 2
 """Most examples in ``--help``."""
-_OF_SERVER = "of server"
+_PART = "part"
 
 
 class Verb(NamedTuple):
@@ -113,11 +113,54 @@ class Asked:
     )  # fmt: skip
 
 
+class Part(NamedTuple):
+    """The options of another record that a verb has, too."""
+
+    record: Any
+    names: tuple[str, ...]
+    """Those of them; empty: all that a file can say."""
+    defaults: Mapping[str, Any]
+    """Defaults of this verb."""
+    table: str = ""
+    """Their table in a file, and the beginning of their names here; they need its ``bind``."""
+
+    def options(self) -> dict[str, Option]:
+        """Them, by their names in the verb."""
+        found = {}
+        for name, each in options_of(self.record).items():
+            if name in self.names if self.names else not each.in_program:
+                needs = "" if name in self.defaults else each.needs
+                if self.table and name != "bind":
+                    needs = f"{self.table}_bind"
+                found[self.named(name)] = dataclasses.replace(
+                    each, name=self.named(name), default=self.defaults.get(name, each.default),
+                    needs=needs, flag=each.flags,
+                )  # fmt: skip
+        return found
+
+    def named(self, name: str) -> str:
+        """The name of a field in the verb."""
+        return f"{self.table}_{name}" if self.table else name
+
+    def taken(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Its values among those of the verb, by its own names."""
+        names = {self.named(name): name for name in options_of(self.record)}
+        return {names[name]: values[name] for name in self.options() if name in values}
+
+
 def server_options(*names: str, **defaults: Any) -> Any:
     """A field that holds these options of :class:`ServerOptions`, as far as they are given; with
     ``defaults`` of this verb."""
-    metadata = {_OF_SERVER: (names, defaults)}
-    return dataclasses.field(default_factory=dict, metadata=metadata)
+    return _part(Part(ServerOptions, names, defaults))
+
+
+def door_options(record: Any, table: str) -> Any:
+    """A field that holds the options of a door, as far as they are given."""
+    return _part(Part(record, (), {"bind": None}, table))
+
+
+def _part(part: Part) -> Any:
+    return dataclasses.field(default_factory=dict, metadata={_PART: part})
 
 
 def verb(
@@ -246,20 +289,24 @@ class Command(click.Command):
 
     def asked(self, given: Mapping[str, Any]) -> Any:
         """The record of what is given.  Raises ConfigError."""
-        values = {
-            name: value if (parse := self.options[name].parse) is None
-            else parse(self.options[name].flags, value)
-            for name, value in given.items()
-        }  # fmt: skip
-        own = set(options_of(self._record))
-        of_server = {name: value for name, value in values.items() if name not in own}
-        made = {name: value for name, value in values.items() if name in own}
-        for field in dataclasses.fields(self._record):
-            if _OF_SERVER in field.metadata:
-                made[field.name] = of_server
-                if (path := of_server.get("config")) is not None and self.name == SERVE:
-                    said = read_file(path).get(SERVE, {})
-                    made = {**values_of(self._record, said, f"{path}, [{SERVE}]"), **made}
+        values = {}
+        for name, value in given.items():
+            about = self.options[name]
+            if about.parse is not None:
+                value = about.parse(about.flags, value)
+                value = value if about.make is None else about.make(value)
+            values[name] = value
+        made = {name: values[name] for name in options_of(self._record) if name in values}
+        path, said = values.get("config"), {}
+        if path is not None and self.name == SERVE:
+            said = read_file(path)
+            own = values_of(self._record, said.get(SERVE, {}), f"{path}, [{SERVE}]")
+            made = {**own, **made}
+        for name, part in _parts(self._record):
+            made[name] = part.taken(values)
+            if part.table in said:
+                where = f"{path}, [{part.table}]"
+                made[name] = {**values_of(part.record, said[part.table], where), **made[name]}
         return self._record(**made)
 
     # -- help ---------------------------------------------------------------------
@@ -311,33 +358,24 @@ class Command(click.Command):
 
 
 def options_of_verb(record: Any) -> dict[str, Option]:
-    """All options of a verb, those of a server among them."""
-    return dict(_all_options(record))
-
-
-def _all_options(record: Any) -> Iterator[tuple[str, Option]]:
-    """The options of a record in their order, those of a server where they stand."""
-    own, ours = options_of(record), options_of(ServerOptions)
-    own["as_json"] = own.pop("as_json")  # at the end
+    """All options of a verb in their order, those of a server among them."""
+    own, parts, found = options_of(record), dict(_parts(record)), dict[str, Option]()
+    last = own.pop("as_json")
     for field in dataclasses.fields(record):
-        if _OF_SERVER in field.metadata:
-            names, defaults = field.metadata[_OF_SERVER]
-            for name in names or [each for each in ours if not ours[each].in_program]:
-                yield (
-                    name,
-                    dataclasses.replace(
-                        ours[name],
-                        default=defaults.get(name, ours[name].default),
-                        needs="" if name in defaults else ours[name].needs,
-                    ),
-                )
-        elif field.name in own and field.name != "as_json":
-            yield field.name, own[field.name]
-    yield "as_json", own["as_json"]
+        if field.name in parts:
+            found |= parts[field.name].options()
+        elif field.name in own:
+            found[field.name] = own[field.name]
+    return {**found, last.name: last}
+
+
+def _parts(record: Any) -> list[tuple[str, Part]]:
+    fields = dataclasses.fields(record)
+    return [(each.name, each.metadata[_PART]) for each in fields if _PART in each.metadata]
 
 
 def _param(about: Option) -> click.Parameter:
-    kind, many = about.kind, about.kind.startswith("tuple") or about.parse is not None
+    kind, many = about.kind, about.is_many
     if about.argument:
         required = about.default is dataclasses.MISSING
         return click.Argument(
@@ -372,8 +410,7 @@ def explained(about: Option, *, whole: bool) -> str:
         is_said = about.default is not False and about.default != ""
         default = f"{about.default:g}" if isinstance(about.default, float) else f"{about.default}"
         default = default if is_said else ""
-    many = about.parse is not None or about.kind.startswith("tuple")
-    more = " Repeatable." if whole and many else ""
+    more = " Repeatable." if whole and about.is_many else ""
     return f"{text}{more}" + (f" [default: {default}]" if default and about.kind != "bool" else "")
 
 

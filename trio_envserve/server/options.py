@@ -24,6 +24,9 @@ from .curve import ServerCurve
 SERVE = "serve"
 """The table of a file that has options of the verb ``serve`` only."""
 
+_OF_OTHERS = SERVE, "http", "verifiers"
+"""The tables of a file for the verb: its own, and those of the doors that it opens."""
+
 HOST_SLOTS = 1024
 """Slots of a host for which a router may name variables."""
 
@@ -89,7 +92,8 @@ def _workers(said: Any) -> int | WorkerRange:
     return said if isinstance(said, WorkerRange) else WorkerRange.of(str(said))
 
 
-def _limits(said: Any) -> Any:
+def table_of_limits(said: Any) -> Any:
+    """What a file says of limits, by their names.  Raises ConfigError if it is no table."""
     if not isinstance(said, (Mapping, ServerLimits)):
         raise ConfigError(f"limits is a table, not {said!r}")
     return said
@@ -184,7 +188,7 @@ class ServerOptions:
     limits: ServerLimits | None = option(
         None,
         "Any bound or timer, e.g. lease_s=60. They are on the page on limits.",
-        flag="--limit", metavar="NAME=VALUE", parse=pairs, make=_limits, common=True,
+        flag="--limit", metavar="NAME=VALUE", parse=pairs, make=table_of_limits, common=True,
     )  # fmt: skip
     keys: KeyLimits | None = option(None, "Bounds and timers of keys.", in_program=True)
     wire: WireLimits | None = option(
@@ -245,7 +249,8 @@ class ServerOptions:
     config: str | os.PathLike[str] | None = option(
         None,
         "File of options in TOML, by these names. What is given beside it counts more. Limits of "
-        "all three kinds are its table ``limits``; its table ``serve`` is for the verb.",
+        "all three kinds are its table ``limits``; its tables ``http``, ``verifiers`` and "
+        "``serve`` are for the verb.",
         metavar="FILE", common=True,
     )  # fmt: skip
 
@@ -255,7 +260,7 @@ def completed(**given: Any) -> dict[str, Any]:
     Raises ConfigError."""
     path = given.pop("config", None)
     if path is not None:
-        said = {name: value for name, value in read_file(path).items() if name != SERVE}
+        said = {name: value for name, value in read_file(path).items() if name not in _OF_OTHERS}
         of_file = values_of(ServerOptions, said, path)
         named, ours = of_file.get("limits"), given.get("limits")
         if isinstance(named, Mapping) and (ours is None or isinstance(ours, Mapping)):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Literal, final
+from typing import final
 
 import trio
 
@@ -14,18 +13,12 @@ from ...client.options import limit_of_execution
 from ...core.errors import ConfigError, ServerStartError
 from ...core.health import ServerHealth
 from ...core.limits import WireLimits
-from ...net import (
-    DEFAULT_TRANSPORT,
-    Network,
-    Transport,
-    need_trio,
-    parse_address,
-    unwrap_single,
-)
+from ...net import need_trio, parse_address, unwrap_single
 from ...net.address import ANY, Address
-from ...net.keypairs import ClientCurve
+from ...options import taken_beside
 from ...server import Server
 from ..clients import open_door_client
+from ..options import HttpDoorOptions
 from .app import HttpApp
 from .connections import Connections
 from .guard import Guard, check_bind, parse_hosts, read_tokens
@@ -68,17 +61,10 @@ class HttpDoor:
         return len(self._connections)
 
 
+@taken_beside(HttpDoorOptions)
 @asynccontextmanager
 async def open_http_door(
-    server: Server | str, *, bind: str = "127.0.0.1:0", hosts: Iterable[str] = (),
-    token_file: str | os.PathLike[str] | None = None, insecure: bool = False,
-    run_model: str = "oracle", run_model_name: str = "",
-    run_failures: Literal["problems", "rows"] = "problems", run_rerun: bool | None = None,
-    run_execution_s: float | None = None,
-    limits: HttpLimits | None = None,
-    wire: WireLimits | None = None,
-    network: Network | None = None, transport: Transport = DEFAULT_TRANSPORT,
-    curve: ClientCurve | None = None,
+    server: Server | str, options: HttpDoorOptions
 ) -> AsyncGenerator[HttpDoor, None]:  # fmt: skip
     """Serve HTTP at ``bind`` until the block ends::
 
@@ -92,44 +78,31 @@ async def open_http_door(
 
     Args:
         server: A server of this process, or the address of any.
-        bind: ``HOST:PORT`` for callers.
-        hosts: Further names by which callers may know this door.
-        token_file: File of tokens, one a line, that nobody else may read; callers show one of
-            them. Without it only this machine may be let in.
-        insecure: Whether everybody may be let in.
-        run_model: Model that rollouts of ``POST /run`` ask, as ``model`` of
-            :class:`~trio_envserve.CallOptions`.
-        run_model_name: That model's name at its endpoint.
-        run_failures: Answer to a row of ``POST /run`` that failed: a problem with the status of an
-            error, or a row with 200.
-        run_rerun: Consent for all such rows to a further execution after a worker's proven death;
-            None: as the environment declares.
-        run_execution_s: How long one execution of such a row may last, in seconds; None: as
-            long as the server lets any.
-        limits: Bounds and timers of the door.
-        wire: Bounds on what is read from the server.
-        network: Sockets for the connection to the server.
-        transport: Implementation of ZMTP for the connection to the server.
-        curve: Keys for a server elsewhere that needs some.
+        options: Given as keyword arguments.
     """
     need_trio("open_http_door")
-    limits, wire = limits or HttpLimits(), wire or WireLimits()
+    limits, wire = options.limits or HttpLimits(), options.wire or WireLimits()
     try:
-        failures = Failures(run_failures)
+        failures = Failures(options.run_failures)
     except ValueError:
-        raise ConfigError(f"run_failures is problems or rows, not {run_failures!r}") from None
-    execution_s = limit_of_execution(run_execution_s, "run_execution_s")
-    place = _parse(bind)
+        raise ConfigError(
+            f"run_failures is problems or rows, not {options.run_failures!r}"
+        ) from None
+    execution_s = limit_of_execution(options.run_execution_s, "run_execution_s")
+    place, token_file = _parse(options.bind), options.token_file
     tokens = [] if token_file is None else read_tokens(token_file)
-    check_bind(f"tcp://{bind}", token_file=token_file, insecure=insecure)
-    guard = Guard(place.host, parse_hosts(hosts), tokens)
+    check_bind(f"tcp://{options.bind}", token_file=token_file, insecure=options.insecure)
+    guard = Guard(place.host, parse_hosts(options.hosts), tokens)
     client = open_door_client(
-        server, name="http-door", wire=wire, network=network, transport=transport, curve=curve
-    )
+        server, name="http-door", wire=wire, network=options.network,
+        transport=options.transport, curve=options.curve,
+    )  # fmt: skip
     with unwrap_single():
         async with client as opened, trio.open_nursery() as behind:
             listeners = await _listen(place)
-            rows = RowOptions(run_model, run_model_name, failures, run_rerun, execution_s)
+            rows = RowOptions(
+                options.run_model, options.run_model_name, failures, options.run_rerun, execution_s
+            )
             app = HttpApp(opened, behind, guard, limits, wire, rows)
             with unwrap_single():
                 async with trio.open_nursery() as serving:

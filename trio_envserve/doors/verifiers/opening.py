@@ -13,17 +13,15 @@ from ...core.errors import ConfigError
 from ...core.health import ServerHealth
 from ...core.limits import MIB, WireLimits
 from ...net import (
-    DEFAULT_TRANSPORT,
-    Network,
-    Transport,
     is_loopback,
     need_trio,
     open_zmtp_network,
     unwrap_single,
 )
-from ...net.keypairs import ClientCurve
+from ...options import taken_beside
 from ...server import Server
 from ..clients import open_door_client
+from ..options import VerifiersDoorOptions
 from .door import Door
 from .limits import VerifiersLimits
 
@@ -54,13 +52,11 @@ class VerifiersDoor:
         return self._client.health()
 
 
+@taken_beside(VerifiersDoorOptions)
 @asynccontextmanager
 async def open_verifiers_door(
-    server: Server | str, *, bind: str = "tcp://127.0.0.1:5000", insecure: bool = False,
-    redeliver: bool = False, limits: VerifiersLimits | None = None,
-    wire: WireLimits | None = None, network: Network | None = None,
-    transport: Transport = DEFAULT_TRANSPORT, curve: ClientCurve | None = None,
-) -> AsyncGenerator[VerifiersDoor, None]:  # fmt: skip
+    server: Server | str, options: VerifiersDoorOptions
+) -> AsyncGenerator[VerifiersDoor, None]:
     """Serve clients of verifiers at ``bind`` until the block ends::
 
         async with open_server("verifiers:my-taskset", worker_python=python) as server:
@@ -72,32 +68,23 @@ async def open_verifiers_door(
 
     Args:
         server: A server of this process, or the address of any.
-        bind: Address for the clients.
-        insecure: Whether other machines may be let in; clients of this wire cannot show who they
-            are.
-        redeliver: Whether outcomes of a connection that was lost are offered to later connections
-            from the same machine (or, over a unix socket, of the same user), which see those of
-            each other. At an address that only this machine reaches they always are.
-        limits: Bounds and timers of the door.
-        wire: Bounds on what is read from the server.
-        network: Sockets for the connection to the server.
-        transport: Implementation of ZMTP for the connection to the server.
-        curve: Keys for a server elsewhere that needs some.
+        options: Given as keyword arguments.
     """
     need_trio("open_verifiers_door")
-    limits = limits or VerifiersLimits()
+    limits, bind = options.limits or VerifiersLimits(), options.bind
     is_near = is_loopback(bind)
-    if not (is_near or insecure):
+    if not (is_near or options.insecure):
         raise ConfigError(
             f"{bind} may be reached from other machines, and clients of verifiers have no keys: "
             "bind to 127.0.0.1, or let everybody run the environment (--insecure)"
         )
     client = open_door_client(
-        server, name="verifiers-door", wire=wire, network=network, transport=transport, curve=curve
-    )
+        server, name="verifiers-door", wire=options.wire, network=options.network,
+        transport=options.transport, curve=options.curve,
+    )  # fmt: skip
     with unwrap_single():
         async with client as opened, open_zmtp_network() as sockets:
-            door = Door(opened, limits, redeliver=redeliver or is_near)
+            door = Door(opened, limits, redeliver=options.redeliver or is_near)
             front = sockets.open_router(bind, limits=_front_limits(limits), on_peer=door.on_peer)
             async with front as router, trio.open_nursery() as nursery:
                 await nursery.start(door.serve, router)
