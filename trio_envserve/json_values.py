@@ -183,7 +183,7 @@ def _dumped(value: Any, pause: Pause) -> Iterator[bytes]:
 
 
 def _some(part: Any, before: int, pause: Pause) -> Iterator[bytes]:
-    """Some items of a dict or list, without its brackets, behind so many others."""
+    """Items of a dict or list without its brackets, after ``before`` others."""
     if before:
         yield b", "
     pause()

@@ -50,7 +50,7 @@ class LogSetup:
     level: str = "INFO"
     """Least level that is written, such as ``INFO``."""
     json: bool = False
-    """One JSON object a line."""
+    """Whether each line is a JSON object."""
     directory: str = ""
     """Folder for the files ``server.log`` and ``worker-SLOT.log``, which are appended to; empty:
     standard error."""
@@ -200,7 +200,7 @@ class _Stream(io.TextIOBase):
 
 
 class _JsonFormatter(logging.Formatter):
-    """One object a line; the traceback whole, in a field of its own."""
+    """Formats a record as one JSON object, with the whole traceback in a field of its own."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {

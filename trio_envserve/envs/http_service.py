@@ -77,7 +77,7 @@ class ServiceFailed(Exception):
 
 
 class ServiceDown(ServiceFailed, EnvironmentUnavailable):
-    """Something before the service has answered that it is down (502, 503, 504)."""
+    """The service is down, as a proxy before it has answered (502, 503, 504)."""
 
 
 class ServiceLost(Exception):

@@ -285,7 +285,7 @@ class Environment(Protocol):
 
 
 _MAPPING = (dict, Mapping)
-"""The same as Mapping alone; dict is tested first because Mapping takes long to test."""
+"""Types of mappings; dict is tested first, because Mapping takes long to test."""
 
 
 def trim_state(value: Any, columns: tuple[str, ...]) -> Any:

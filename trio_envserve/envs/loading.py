@@ -63,7 +63,7 @@ class LoadedEnvironment:
     rerun: bool
     """Consent to a further execution after a worker's proven death."""
     backend: Backend
-    """How its code is run."""
+    """Backend that runs its code."""
     environment: Any
     """The environment itself."""
     run_rollout: Callable[[Rollout], Any]

@@ -142,7 +142,7 @@ class Running(Protocol):
         ...
 
     def result(self) -> CodeResult:
-        """How it ended."""
+        """End of the code."""
         ...
 
 
@@ -226,7 +226,7 @@ async def _to_its_end(method: Callable[[], Any], then: Then) -> CodeResult:
 
 @final
 class TrioMethods(Methods):
-    """For a rollout that runs on trio."""
+    """Methods of a rollout that runs on trio."""
 
     async def _begin(self, method: Callable[[], Any], then: Then) -> Running:
         await trio.lowlevel.checkpoint_if_cancelled()

@@ -14,7 +14,7 @@ from .methods import Methods, Running, T, Then, TookTooLong
 
 @final
 class AsyncioMethods(Methods):
-    """For a rollout that runs on asyncio, which delivers a cancel once."""
+    """Methods of a rollout that runs on asyncio, which delivers a cancel once."""
 
     async def _begin(self, method: Callable[[], Any], then: Then) -> Running:
         loop = asyncio.get_running_loop()

@@ -52,8 +52,8 @@ class RolloutNotes:
             self._keep(encoded)
 
     def add(self, **fields: str | int | float | bool | None) -> None:
-        """For what the rollout's code calls: set these fields, or take those away that are None.
-        Fields that cannot be written are left out: the code did not ask for them."""
+        """Set these fields, or remove those that are None, for code that the rollout calls.  Fields
+        that cannot be written are left out, since the rollout did not ask for them."""
         added = {**self._added, **fields}
         self._added = {name: value for name, value in added.items() if value is not None}
         if self._keep is not None:

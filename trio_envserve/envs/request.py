@@ -33,7 +33,7 @@ _MODEL_FIELDS = dict.fromkeys(("endpoint", "name"))
 """Dicts, because their keys are a set and have an order."""
 
 _MAPPING = (dict, Mapping)
-"""The same as Mapping alone; dict is tested first because Mapping takes long to test."""
+"""Types of mappings; dict is tested first, because Mapping takes long to test."""
 
 _STR = frozenset({str})
 

@@ -196,7 +196,7 @@ def _described(text: str) -> tuple[str, dict[str, str]]:
 
 
 def _kind(hint: Any) -> _Kind:
-    """How values of a type are described, and read.  Raises _Unknown."""
+    """Description and reader of a type's values.  Raises _Unknown."""
     origin, given = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         return _kind(given[0])

@@ -108,7 +108,7 @@ class Failure:
     message: str = ""
     traceback: str = ""
     code: str = ""
-    """How it ended; empty in files of earlier versions."""
+    """Code of its ending; empty in files of earlier versions."""
 
     @property
     def fault(self) -> str:

@@ -190,7 +190,7 @@ def usage_totals(found: Iterable[RolloutResult]) -> dict[str, float]:
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float | None]:
-    """Some percentiles, interpolated; null without values."""
+    """The percentiles of a summary, interpolated; None without values."""
     ordered = sorted(values)
     return {
         f"p{p}": round(percentile(ordered, p), 6) if ordered else None for p in PERCENTILES

@@ -36,7 +36,7 @@ class Host(Protocol):
     """A host that was asked for."""
 
     async def ended(self) -> str:
-        """How it has ended; empty if it has not."""
+        """Words about its end; empty if it has not ended."""
         ...
 
     async def leave(self) -> None:

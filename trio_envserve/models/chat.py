@@ -357,7 +357,7 @@ class _Draft:
         self._per_token.setdefault(name, []).extend(items)
 
     def _add_thought(self, message: Mapping[str, Any]) -> None:
-        """Some engines give it under both names."""
+        """Add a piece of the thought, which some engines give under two names."""
         texts = {name: _text(message.get(name)) for name in THOUGHTS}
         given = {name: text for name, text in texts.items() if text}
         self._reasoning_fields.update(dict.fromkeys(given))

@@ -87,7 +87,7 @@ class Failure:
     code: str = ""
     """The endpoint's own code of the error."""
     unconnected: bool = False
-    """There was no connection."""
+    """Whether there was no connection."""
 
 
 def failure_of_error(text: str, codes: Sequence[str], status: int | None) -> Failure:

@@ -37,10 +37,10 @@ class TokenRecord:
     response_ids: TokenIds
     """All tokens after it: those that were sampled, and those in between."""
     response_mask: array.array[int]
-    """For each of these, 1 if the model sampled it, else 0 (8 bits each)."""
+    """1 for each token that the model sampled, else 0 (8 bits each)."""
     logprobs: Logprobs | None
-    """For each of these its log-probability, 0.0 where the mask is 0; None if a turn of the
-    segment has none."""
+    """Log-probability of each token, 0.0 where the mask is 0; None if a turn of the segment has
+    none."""
     reward: float | None
     """The reward of the rollout, the same in all its segments; None without a finite one."""
     turns: tuple[int, int]

@@ -70,7 +70,7 @@ class ToolCalls:
         """The calls, with ids that name each of them: some endpoints give one id twice, or
         none."""
         numbers: dict[str, int] = {}
-        """For each id that was given, the last number behind it."""
+        """Last number behind each id that was given."""
         for call in self._calls:
             arguments = call.arguments()
             if call.in_doubt and not arguments:

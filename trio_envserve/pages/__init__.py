@@ -31,7 +31,7 @@ class Page(NamedTuple):
 
     text: str
     policy: str
-    """Its Content-Security-Policy."""
+    """Content-Security-Policy of the page."""
 
 
 def assemble(html: str, *, style: str, script: str) -> Page:

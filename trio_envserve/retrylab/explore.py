@@ -1278,7 +1278,7 @@ class Exploration:
         self.explored = Explored(self.bounds, self.space.asks)
         self._seen: set[bytes] = set()
         self._parents, self._moves = array("q"), array("q")
-        """Of each state: its predecessor, and the number of the move between."""
+        """Predecessor of each state, and number of the move between."""
         self._numbers: dict[Move, int] = {}
 
     def run(self) -> Iterator[Explored]:

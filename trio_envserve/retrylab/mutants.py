@@ -28,7 +28,7 @@ class Patches:
     def __init__(self) -> None:
         self._undo: list[Callable[[], object]] = []
         self._sources: dict[Any, str] = {}
-        """Those of the functions that run as if they had other ones."""
+        """Sources of the functions that run as if they had other ones."""
 
     def attribute(self, target: Any, name: str, value: Any) -> None:
         """Set an attribute that the class or module itself has."""
@@ -48,7 +48,7 @@ class Patches:
         return _decorator(partial(self.attribute, target, name), vars(target)[name])
 
     def around_cell(self, table: MutableMapping[Any, Any], key: Any) -> Callable[[F], F]:
-        """The same of a value of a table."""
+        """Replace a value of a table, as :meth:`around` does an attribute."""
         return _decorator(partial(self.item, table, key), table[key])
 
     def source(self, function: Any, before: str, after: str) -> None:
@@ -121,7 +121,7 @@ class Mutant(NamedTuple):
     name: str
     """Short, in kebab case: how the command line knows it."""
     prose: str
-    """One line: what goes wrong."""
+    """Description of the fault, in one line."""
     guarantees: tuple[str, ...]
     """The guarantees by which it may be caught."""
     needs: frozenset[Any]

@@ -179,7 +179,7 @@ class BaseTally(Generic[R]):
 
 
 class Target(ABC, Generic[P, R]):
-    """Something that a search tries: subclass it for a simulator of your own."""
+    """The target of a search: subclass it for a simulator of your own."""
 
     def __init__(self, mutant: Mutant | None = None) -> None:
         self.mutant = mutant

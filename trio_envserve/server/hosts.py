@@ -110,7 +110,7 @@ def _wait(line: str) -> EpochWait:
 
 
 def _both(one: EpochWait, other: EpochWait) -> EpochWait:
-    """One record for the two of an epoch in two files, of which one may be older."""
+    """The record of an epoch that two files have, of which one may be older."""
     known = one.memberships is not None and other.memberships is not None
     memberships = (one.memberships or frozenset()) | (other.memberships or frozenset())
     wait_s = max(one.wait_s, other.wait_s)

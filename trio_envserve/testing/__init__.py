@@ -1,1 +1,1 @@
-"""For tests, of this package and of what is built on it."""
+"""Help for tests, of this package and of programs that use it."""

@@ -47,7 +47,7 @@ ADDRESS_VARIABLE = "TRIO_ENVSERVE_ADDRESS"
 """Set by ``trio-envserve run-with``: the address of its server."""
 
 STOP_S = 60.0
-"""How long the session's server may take to stop."""
+"""Seconds that the session's server may take to stop."""
 
 
 class HasAddress(Protocol):

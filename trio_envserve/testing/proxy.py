@@ -52,8 +52,7 @@ CHUNK_BYTES = 64 * 1024
 bytes."""
 
 SEEN_BYTES_MAX = 64 * 1024
-"""How many earlier bytes are passed to ``is_there`` with a chunk, for a message that
-lies across two chunks."""
+"""Earlier bytes that ``is_there`` gets with a chunk, for a message that lies across two chunks."""
 
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: on, 0 seconds
 
@@ -72,7 +71,7 @@ class ProxyCounters:
     connections: int = 0
     """Connections made by clients."""
     refused: int = 0
-    """How many of these found no server behind the proxy."""
+    """Number of these that found no server behind the proxy."""
     cut: int = 0
     """Connections cut by the proxy."""
     half_opened: int = 0
@@ -96,7 +95,7 @@ class _Connection:
     seen: bytes = b""
     """The last bytes sent to the client since a trap was set."""
     left_bytes: dict[Direction, int] = dataclasses.field(default_factory=dict)
-    """How many bytes may still pass before the connection is cut."""
+    """Bytes that may still pass before the connection is cut."""
     silent: bool = False
     """Half open: the server's side is gone, and the client is not told."""
     abrupt: bool = False
@@ -140,7 +139,7 @@ class FaultProxy:
 
     @property
     def open_connections(self) -> int:
-        """How many connections pass bytes right now (half-open ones do not)."""
+        """Number of connections that pass bytes now (half-open ones do not)."""
         return sum(not c.silent for c in self._open.values())
 
     async def wait_connections(self, count: int) -> None:

@@ -920,14 +920,14 @@ async def partition(trial: Trial) -> object:
 
 
 async def loss(trial: Trial) -> object:
-    """For up to 20 s some of the messages, in either direction, are lost."""
+    """Lose some messages, in either direction, for up to 20 s."""
     share, for_s = trial.rng.uniform(0.05, 0.6), trial.rng.uniform(1, 20)
     await trial.lose(share, for_s)
     return f"of {share:.0%} for {for_s:.1f} s"
 
 
 async def latency(trial: Trial) -> object:
-    """For up to 20 s messages take up to 3 s longer."""
+    """Delay messages by up to 3 s, for up to 20 s."""
     latency_s, for_s = trial.rng.uniform(0.1, 3), trial.rng.uniform(1, 20)
     await trial.slow(latency_s, for_s)
     return f"of {latency_s:.1f} s for {for_s:.1f} s"

@@ -51,7 +51,7 @@ class Sample:
     prompt_ids: list[int]
     response_ids: list[int]
     response_mask: list[int]
-    """For each response token, 1 if the model sampled it; all 0 if the sample is masked."""
+    """1 for each response token that the model sampled; all 0 if the sample is masked."""
     logprobs: list[float] | None
     """Log-probabilities of the response tokens; 0.0 where the mask is 0."""
     reward: float | None
@@ -183,8 +183,8 @@ def baseline(rewards: Iterable[float | None]) -> tuple[float, float]:
 
 
 def advantages(rewards: Sequence[float | None], *, scaled: bool = True) -> list[float]:
-    """For each rollout of a group its reward less the mean, ``scaled`` by the standard
-    deviation; 0.0 if it does not count, which is a reward of None."""
+    """Advantage of each rollout of a group: its reward less the mean, ``scaled`` by the standard
+    deviation.  A rollout with a reward of None does not count, and has 0.0."""
     mean, std = baseline(rewards)
     width = std + EPSILON if scaled else 1.0
     return [0.0 if reward is None else (reward - mean) / width for reward in rewards]
@@ -310,7 +310,7 @@ def _plain(values: Any) -> list[Any]:
 
 
 def _turns(turns: Any) -> int:
-    """How many there are from the first to before the last."""
+    """Number of turns in a span."""
     match _plain(turns):
         case [int(first), int(last)]:
             return max(last - first, 1)

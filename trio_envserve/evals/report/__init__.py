@@ -222,7 +222,7 @@ def compared_data(other: str, found: Comparison) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """The same with text that is harmless, and numbers that JSON has."""
+    """A value with harmless text, and with numbers that JSON has."""
     if isinstance(value, dict):
         return {plain_line(str(key), _INPUT_CHARS): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

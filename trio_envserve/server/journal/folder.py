@@ -48,7 +48,7 @@ MACHINE_ID, BOOT_ID, MOUNTS = (
 
 
 class Identity(NamedTuple):
-    """Where a folder was last used."""
+    """The machine and place of a folder, as of its last use."""
 
     host: str
     boot: str
@@ -62,7 +62,7 @@ class Identity(NamedTuple):
 
 
 def identity_of(folder: Path) -> Identity:
-    """Where a folder is now."""
+    """The machine and place of a folder now."""
     found = folder.stat()
     host, boot = _text(MACHINE_ID), _text(BOOT_ID)
     is_own = bool(host) and is_own_file(os.path.realpath(MACHINE_ID), _text(MOUNTS))

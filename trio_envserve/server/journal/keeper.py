@@ -55,14 +55,14 @@ class Failure(NamedTuple):
 
     why: str
     final: bool
-    """It is not tried again."""
+    """Whether it is not tried again."""
 
 
 class News(NamedTuple):
-    """How far the thread has come."""
+    """A report of the thread."""
 
     upto: int
-    """So many records of the server are safe."""
+    """Number of records that are safe."""
     failure: Failure | None
 
 
@@ -98,7 +98,7 @@ class Journal:
         return found.records()
 
     def at_rest(self) -> list[bytes]:
-        """Its finished keys, packed, if it was opened so; before the records."""
+        """Finished keys of the journal, packed, if it was opened so; they come before records."""
         return self._found.at_rest
 
     def load(self, number: int) -> None:

@@ -19,17 +19,17 @@ from .rows import APPLICATION, SCHEMA, Row, State, digest_of, read_row, unpack_s
 from .store import connect, number_of, read_safe
 
 SHOWN = 10
-"""So many problems are told in one message."""
+"""Most problems in one message."""
 
 
 @dataclasses.dataclass(slots=True)
 class Entry:
-    """One record, and where it was found."""
+    """A record, and its place in the journal."""
 
     row: Row
     record: Record
     body_is_lost: bool = False
-    """Its file is missing or was changed: there are as many zeros."""
+    """Whether the file of its body is missing or was changed; the body is zeros of its length."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -48,7 +48,7 @@ class Found:
     """Generations with outcomes, packed, which then are not among the entries."""
 
     def records(self) -> Iterator[Record]:
-        """For the router.  Numbers of generations go on where they were."""
+        """Records for the router.  Numbers of generations go on where they were."""
         assert self.state is not None
         if self.state.next_number:
             yield Closed(self.state.next_number - 1)
@@ -123,7 +123,7 @@ def read_all(folder: Path, connection: sqlite3.Connection) -> Found:
 
 
 def _read_rows(connection: sqlite3.Connection, found: Found) -> list[Row]:
-    """Those that SQLite gives: from the first on until it fails, then from the last back."""
+    """Rows that SQLite can read: from the first on until it fails, then from the last back."""
     rows: dict[int, Row] = {}
     for order in ("ASC", "DESC"):
         try:
@@ -204,7 +204,7 @@ def _lost(entry: Entry, found: Found) -> str:
 
 
 def name_of(opened: Opened) -> str:
-    """Its key, for people."""
+    """The key of a generation, for people."""
     namespace, key = (
         part.decode("utf-8", "backslashreplace") for part in (opened.namespace, opened.key)
     )
@@ -212,7 +212,7 @@ def name_of(opened: Opened) -> str:
 
 
 def told(problems: list[str]) -> str:
-    """Some of them in one message."""
+    """A message with the first problems."""
     text = "; ".join(problems[:SHOWN])
     more = len(problems) - SHOWN
     return f"{text}; and {more} more" if more > 0 else text

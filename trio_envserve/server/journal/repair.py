@@ -43,7 +43,7 @@ class Repaired:
     may_miss_keys: bool = False
     """Whether there may have been keys of which nothing is left."""
     aside: str = ""
-    """Where the files are that were there."""
+    """Folder of the files that were there before."""
 
 
 def repair(folder: Path, identity: Identity) -> Repaired:

@@ -42,7 +42,7 @@ _BEGUN = blake2b(digest_size=8)
 
 
 class Row(NamedTuple):
-    """One row of ``records``."""
+    """A row of ``records``."""
 
     row: int
     number: int | None
@@ -64,27 +64,27 @@ class Packed(NamedTuple):
     """Rows that are to be written."""
 
     values: list[Any]
-    """Of one row after the other.  SQLite's module takes a byte array as it is; for each
-    ``bytes`` it looks for an adapter, which takes longer than to write the row."""
+    """Values of all rows, one row after the other.  SQLite's module takes a byte array as it is;
+    for each ``bytes`` it looks for an adapter, which takes longer than to write the row."""
     sums: int
     """The exclusive or of their sums."""
     bodies: dict[int, Body]
-    """Those that are to be in files beside them, by row."""
+    """Bodies that are to be in files beside the database, by row."""
 
 
 class State(NamedTuple):
     """The state of all records together."""
 
     records: int
-    """So many there have ever been."""
+    """Number of all records that were ever written."""
     all_sums: int
     """The exclusive or of the sums of those that are there."""
     next_number: int
-    """Of the generation that is opened next."""
+    """Number of the generation that is opened next."""
     uptime_s: float
-    """How long servers have been up with this journal."""
+    """Seconds for which servers have been up with this journal."""
     adopted: int
-    """How often a person has taken it over from elsewhere."""
+    """Number of times that a person has taken it over from elsewhere."""
     identity: Identity
 
 

@@ -43,10 +43,10 @@ _ALL = "SELECT row, number, uptime_s, record, file, body, sum FROM records ORDER
 
 
 AT_ONCE = 256
-"""So many rows are checked together."""
+"""Rows that are checked together."""
 
 _Values: TypeAlias = tuple[Any, ...]
-"""Of a row."""
+"""Values of a row."""
 
 
 class _Wrong(Exception):
@@ -79,7 +79,7 @@ class _Reading:
         self._open: dict[int, list[_Values]] = {}
         """The rows of each generation without an outcome, as far as was read."""
         self._others: list[_Values] = []
-        """Of commands, and of what cannot rest."""
+        """Values of commands, and of generations that are no finished keys."""
         self._named = set(os.listdir(folder / BODIES))
 
     def read(self, connection: sqlite3.Connection) -> None:

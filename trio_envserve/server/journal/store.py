@@ -44,7 +44,7 @@ PRUNE_EVERY = 256
 """Old commands are dropped after so many records."""
 
 _DIGITS = 20
-"""Of each number in ``safe``: so it never gets longer, and needs no room."""
+"""Digits of each number in ``safe``, which so never gets longer and needs no further space."""
 
 
 class Safe(NamedTuple):
@@ -83,7 +83,7 @@ class Store:
         self._last = connection.execute(GET_STATE).fetchone()
         """The state after the last commit."""
         self._files = {name: _place(folder / name) for name in (DATABASE, LOG)}
-        """Where the database and its log are; None: it is not known yet."""
+        """Places of the database and of its log on the disk; None: not known yet."""
         noted = read_safe(folder)
         self._name = noted.journal if noted else ""
         self._noted = [folder, *beside(folder)]

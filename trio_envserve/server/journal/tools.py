@@ -28,9 +28,9 @@ class Kept:
 
     opened: Opened
     opened_s: float
-    """When, in time that servers were up."""
+    """Moment at which it was opened, in seconds that servers were up."""
     executions: int = 0
-    """How many may have been started, in all epochs."""
+    """Executions that may have been started, in all epochs."""
     completed: Completed | None = None
     body_is_lost: bool = False
 
@@ -43,7 +43,7 @@ class Kept:
 
     @property
     def size_bytes(self) -> int:
-        """Of input and outcome."""
+        """Bytes of input and outcome."""
         outcome = () if self.completed is None else self.completed.frames
         return len(self.opened.body) + sum(map(len, outcome))
 
