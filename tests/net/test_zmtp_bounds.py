@@ -518,7 +518,7 @@ async def test_a_newcomer_gets_past_those_that_say_nothing(folder, patient, tran
         await ask(first, b"who has spoken stays")
 
 
-async def test_who_has_just_come_is_not_sent_away_for_the_next(zmtp_bench, patient, monkeypatch):
+async def test_new_connection_is_not_closed_for_the_next_one(zmtp_bench, patient, monkeypatch):
     """A flood would have all places again before an honest peer can answer."""
     monkeypatch.setattr(sockets_module, "ACCEPT_PAUSE_S", 1e9)
     async with opened(zmtp_bench, limits=patient) as (_, router, peers):
@@ -531,7 +531,7 @@ async def test_who_has_just_come_is_not_sent_away_for_the_next(zmtp_bench, patie
             await in_thread(say_and_hear, sock)
 
 
-async def test_who_could_not_be_heard_is_no_stranger(zmtp_bench, patient, monkeypatch):
+async def test_connection_that_could_not_be_read_is_no_stranger(zmtp_bench, patient, monkeypatch):
     """While nobody receives, nobody can say anything."""
     monkeypatch.setattr(sockets_module, "ACCEPT_PAUSE_S", 0.001)
     pauses: list[ZmtpRouter] = []
@@ -553,7 +553,7 @@ async def test_who_could_not_be_heard_is_no_stranger(zmtp_bench, patient, monkey
         assert {bytes(word) for _, word in heard} == {b"0", b"1", b"2", b"3"}
 
 
-async def test_nobody_is_sent_away_for_nobody(zmtp_bench, patient, monkeypatch):
+async def test_no_connection_is_closed_when_none_waits(zmtp_bench, patient, monkeypatch):
     """Room was made for one more than there were."""
     monkeypatch.setattr(sockets_module, "ACCEPT_PAUSE_S", 0.001)
     async with opened(zmtp_bench, limits=patient) as (_, router, peers):
@@ -564,7 +564,7 @@ async def test_nobody_is_sent_away_for_nobody(zmtp_bench, patient, monkeypatch):
         assert router.statistics().closed == 1
 
 
-async def test_news_of_one_that_has_just_made_room_are_none(zmtp_bench, patient, monkeypatch):
+async def test_events_of_a_closed_connection_are_ignored(zmtp_bench, patient, monkeypatch):
     """They were taken for somebody who connects, and the listener was let go of twice, which
     ended the socket."""
     monkeypatch.setattr(sockets_module, "ACCEPT_PAUSE_S", 0.001)
