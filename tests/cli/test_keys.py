@@ -198,7 +198,7 @@ async def test_what_a_server_has_left_is_shown(tmp_path: Path):
             for action in ("check", "compact", "adopt"):
                 busy = await run(tmp_path, "journal", "runs", action)
                 assert busy.code == 3
-                assert f"in use by process {serving.pid}" in busy.err
+                assert f"(pid {serving.pid}) uses the journal" in busy.err
     listed = await run(tmp_path, "journal", "runs", "ls", "--all", "--json")
     assert [(row["key"], row["state"], row["executions"]) for row in listed.last["keys"]] == [
         ("run/a", "completed", 1), ("run/b", "completed", 1), ("c", "completed", 1),

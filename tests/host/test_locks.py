@@ -19,18 +19,18 @@ from typing import Any
 import pytest
 
 from trio_envserve import ServerStartError
-from trio_envserve.host.locks import EPOCHS_KEPT, AddressLocks, holders_of, runtime_directory
+from trio_envserve.host.locks import EPOCHS_KEPT, ServerLocks, holders_of, runtime_directory
 
 ADDRESS = "tcp://127.0.0.1:5555"
 
 
 @pytest.fixture
-def locks(tmp_path: Path) -> Iterator[Callable[..., AddressLocks]]:
+def locks(tmp_path: Path) -> Iterator[Callable[..., ServerLocks]]:
     """Makes locks of the address; they are closed at the end of the test."""
-    made: list[AddressLocks] = []
+    made: list[ServerLocks] = []
 
-    def make(directory: Path = tmp_path, *, passing: bool = False) -> AddressLocks:
-        made.append(AddressLocks(ADDRESS, directory, passing=passing))
+    def make(directory: Path = tmp_path, *, passing: bool = False) -> ServerLocks:
+        made.append(ServerLocks.of_address(ADDRESS, directory, passing=passing))
         return made[-1]
 
     yield make
@@ -338,7 +338,7 @@ def test_servers_of_all_versions_have_the_same_files_in_the_users_own_directory(
     monkeypatch, tmp_path
 ):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    AddressLocks(ADDRESS).close()
+    ServerLocks.of_address(ADDRESS).close()
     assert runtime_directory().parent == tmp_path
     found = {path.name: path.stat().st_mode & 0o777 for path in runtime_directory().iterdir()}
     assert found == {"0210063d277f67d6.server": 0o600, "0210063d277f67d6.epochs": 0o600}

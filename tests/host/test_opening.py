@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from trio_envserve import ConfigError, WireLimits, open_host
-from trio_envserve.host import joined, opening
+from trio_envserve.host import opening
 from trio_envserve.host.opening import _open_lock, _take
 from trio_envserve.net import MemoryNetwork
 
@@ -36,24 +36,6 @@ async def test_a_host_needs_workers() -> None:
     with pytest.raises(ConfigError, match="workers"):
         async with open_host("tcp://127.0.0.1:1", "arithmetic", workers=0):
             raise AssertionError("it was opened")
-
-
-class Guard:
-    """As that of a host, without a process."""
-
-    def __init__(self, *_: Any) -> None:
-        self.ended = trio.Event()
-
-    async def run(self) -> None:
-        """Until it is told to end."""
-        await self.ended.wait()
-
-    def forget(self) -> None:
-        """There is nothing."""
-
-    def hang_up(self) -> None:
-        """It ends."""
-        self.ended.set()
 
 
 class Listened:
@@ -97,7 +79,6 @@ async def test_nobody_listens_to_the_socket_of_a_host_any_more_when_it_is_closed
         yield Network()
 
     monkeypatch.setattr(opening, "open_zmtp_network", open_network)
-    monkeypatch.setattr(joined, "start_guard", Guard)
     with trio.fail_after(60):
         async with (
             memory.open_router("memory:r", limits=WireLimits()),

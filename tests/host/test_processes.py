@@ -11,40 +11,12 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.real.odd import members, open_odd_server
+from tests.proc import status_of
+from tests.real.odd import open_odd_server
 from tests.real.support import PATIENCE_S, is_doomed, open_calls, open_server, pid_of
 from trio_envserve import WorkerLost
 
 pytestmark = pytest.mark.real
-
-# -- a group of dead processes ---------------------------------------------------
-# macOS answers "not permitted" to a signal for a process group in which there are
-# only processes that have ended.  That came out of the task that reaps a worker, or
-# kills one that has just died, and ended the server.
-
-
-async def test_worker_whose_group_may_not_be_signalled_is_reaped_and_replaced(judge, monkeypatch):
-    sent = []
-
-    def killpg(group, number):
-        sent.append(number)
-        os.kill(group, number)
-        raise PermissionError(1, "Operation not permitted")
-
-    with trio.fail_after(PATIENCE_S):
-        async with open_server(judge, stop_s=0.1) as server, open_calls(server.address) as calls:
-            await calls.value(calls.start("a"))
-            monkeypatch.setattr(os, "killpg", killpg)
-            calls.start("b", ["mark", "there"], ["wait", "never"])
-            await judge.wait_for("there")
-            os.kill(pid_of(server), signal.SIGKILL)
-            await calls.error("b", WorkerLost)
-            assert sent == [signal.SIGKILL]
-            await calls.value(calls.start("c"))
-            server.kill()
-    monkeypatch.undo()
-    assert len(sent) > 1
-
 
 # -- a module in the working directory -------------------------------------------
 # Workers are started by ``python -c``, which puts the working directory before the
@@ -85,9 +57,8 @@ async def test_lock_is_held_by_worker_and_guard_where_standard_streams_are_close
     with trio.fail_after(PATIENCE_S):
         async with open_odd_server(judge, odd, bind=bind), open_calls(bind) as calls:
             await calls.value(calls.start("a"))
-            group = members(judge.pids("a")[0])
-            assert len(group) == 2
-            for pid in group:
+            worker = judge.pids("a")[0]
+            for pid in (worker, int(status_of(worker, "PPid"))):
                 assert [name for name in files_of(pid) if name.endswith(".epochs")]
 
 

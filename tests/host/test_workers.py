@@ -19,7 +19,9 @@ import trio
 from tests.real.support import PATIENCE_S, open_calls, until
 from tests.real.support import open_server as open_real_server
 from trio_envserve import ServerLimits, ServerStartError, WireLimits, open_client, open_server
+from trio_envserve.core.router_effects import Spawn
 from trio_envserve.host.processes import start_process
+from trio_envserve.host.workers import ProcessWorkers
 from trio_envserve.net.shared import HALF_BYTES, make_memory
 
 pytestmark = pytest.mark.real
@@ -122,10 +124,25 @@ async def test_a_process_is_reaped_though_whoever_ends_it_is_cancelled():
         await process.aclose()
     reaped = False
     try:
-        os.waitpid(process.pid, os.WNOHANG)  # noqa: ASYNC222  # does not wait
+        os.waitpid(process._guard.pid, os.WNOHANG)  # noqa: ASYNC222  # does not wait
     except ChildProcessError:
         reaped = True
     assert reaped
+
+
+async def test_leased_worker_starts_only_when_a_deadline_is_set():
+    ends: list[str] = []
+    workers = ProcessWorkers(
+        None, {}, ServerLimits(), WireLimits(), [], "tcp://127.0.0.1:1", [], {}, ["true"],
+        leased=True,
+    )  # fmt: skip
+    with trio.fail_after(PATIENCE_S):
+        for boot_s in (None, 1e9, None):
+            workers.set_deadline(boot_s)
+            spawn = Spawn(0, b"w0-1", b"i" * 16)
+            ends.append(await workers.live(spawn, print, print, print))
+    refused = "it could not be started: Operation not permitted"
+    assert ends == [refused, "it exited with status 0", refused]
 
 
 @pytest.mark.parametrize("workers", [1, 0])

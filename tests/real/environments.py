@@ -164,24 +164,19 @@ class Steps:
         """Leave the process group that the worker was started in, for its server's."""
         os.setpgid(0, os.getpgid(os.getppid()))
 
-    def escape(self, mark: str, gate: str) -> None:
-        """Fork a process that keeps every descriptor, in a session of its own: it
-        outlives the worker, and goes on with the rollout until the gate opens."""
-        if self._is_apart(os.fork(), mark, gate):
-            os._exit(0)
+    def escape(self, mark: str) -> None:
+        """Fork a process that keeps every descriptor, in a session of its own, and stays there."""
+        self._stay_apart(os.fork(), mark)
 
-    def _is_apart(self, forked: int, mark: str, gate: str) -> bool:
-        """Whether this is the process that was forked; then it leads a session, and the gate is
-        open."""
+    def _stay_apart(self, forked: int, mark: str) -> None:
+        """In the process that was forked, lead a session, and stay."""
         if forked:
             self.block(mark)
-            return False
+            return
         os.setsid()
         self.stage.put(mark, str(os.getpid()))
-        began_s = time.monotonic()
-        while not self.stage.exists(gate) and time.monotonic() - began_s < FORK_LIFE_S:
-            time.sleep(POLL_S)
-        return True
+        time.sleep(FORK_LIFE_S)
+        os._exit(0)
 
     def speak_junk(self, kind: str) -> None:
         """Spoil what this worker's process speaks with, in one of :data:`KINDS`."""
@@ -236,20 +231,9 @@ class Steps:
         """No file can be opened in this worker's process any more."""
         resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
 
-    def haunt(self, mark: str, gate: str, done: str) -> None:
-        """Fork a process that outlives the worker in a session of its own, and when the
-        gate opens writes what its text says, in hex, to every socket that it has got:
-        all, for Python is not told of the fork."""
-        if not self._is_apart(ctypes.PyDLL(None).fork(), mark, gate):
-            return
-        data = bytes.fromhex(self.stage.file(gate).read_text())
-        for entry in Path("/proc/self/fd").iterdir():
-            with contextlib.suppress(OSError):
-                if os.readlink(entry).startswith("socket:"):
-                    os.set_blocking(int(entry.name), False)
-                    os.write(int(entry.name), data)
-        self.stage.put(done)
-        os._exit(0)
+    def haunt(self, mark: str) -> None:
+        """The same, with the worker's own sockets, too: Python is not told of the fork."""
+        self._stay_apart(ctypes.PyDLL(None).fork(), mark)
 
 
 class Actor:

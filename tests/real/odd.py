@@ -75,7 +75,3 @@ async def _address(judge: Judge, process: subprocess.Popen[bytes]) -> str:
 def zombies_of(pid: int) -> list[int]:
     """The children of a process that have ended, and that it has not reaped."""
     return [each for each, (state, parent, *_) in stats() if parent == str(pid) and state == "Z"]
-
-
-def members(group: int) -> list[int]:
-    return [pid for pid, (state, _, its, *_) in stats() if its == str(group) and state != "Z"]

@@ -9,7 +9,7 @@ import pytest
 from tests.connections import own_host
 from tests.real.support import open_server, until
 from trio_envserve import ServerStartError
-from trio_envserve.host.locks import AddressLocks
+from trio_envserve.host.locks import ServerLocks
 
 REACHABLE = "is reachable from other machines"
 
@@ -33,7 +33,7 @@ async def test_listening_on_this_machine_only_is_not_warned_of(judge, caplog, tm
 async def test_workers_of_an_earlier_server_that_never_end_are_told_with_how_to_find_them(judge):
     with socket.create_server((own_host(), 0)) as probe:
         address = f"tcp://{own_host()}:{probe.getsockname()[1]}"
-    held = AddressLocks(address)
+    held = ServerLocks.of_address(address)
     said = ""
     try:
         assert held.epochs.acquire_nowait()  # as a worker does that lives on

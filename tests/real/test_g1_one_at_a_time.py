@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import trio
 
+from tests.proc import status_of
 from tests.real.support import (
     honest_s,
     open_server,
@@ -114,13 +115,17 @@ async def test_g1_a_killed_worker_is_reaped_before_its_work_runs_again(judge):
 
 
 async def test_g1_a_server_restarted_while_a_process_of_its_predecessor_runs_waits_for_it(judge):
-    """A process that an environment has forked lives on, with the epoch lock."""
+    """A process that an environment has forked lives on, with the epoch lock: the guard of its
+    worker was killed, before its server could see that."""
     async with serving_process(judge) as (old, calls):
-        calls.start("a", ["escape", "escaped", "let go"], ["wait", "go"], rerun=True)
+        calls.start("a", ["escape", "escaped"], ["wait", "go"], rerun=True)
         calls.start("b", ["wait", "go"], rerun=True)
         escaped = int(await judge.wait_for("escaped"))
         await judge.wait_started("a", "b")
-        workers = judge.pids("b")
+        workers = {*judge.pids("a"), *judge.pids("b")}
+        old.signal(signal.SIGSTOP)
+        for guard in {int(status_of(worker, "PPid")) for worker in workers}:
+            os.kill(guard, signal.SIGKILL)
         old.signal(signal.SIGKILL)
         await old.wait()
         async with open_server_process(judge, bind=old.address) as new:
@@ -130,11 +135,10 @@ async def test_g1_a_server_restarted_while_a_process_of_its_predecessor_runs_wai
             assert calls.outcomes == {}
             assert judge.starts("a") == judge.starts("b") == 1
             judge.put("go")
-            judge.put("let go")
+            os.kill(escaped, signal.SIGKILL)
             await calls.value("a")
             await calls.value("b")
             assert new.address == old.address
-        await wait_gone(escaped)
     judge.assert_at_most(2)
 
 

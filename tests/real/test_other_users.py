@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import trio
 
-from tests.real.odd import members
+from tests.proc import status_of
 from tests.real.support import ROOT, open_calls, open_server
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -102,7 +102,8 @@ async def test_another_user_finds_the_front_only_and_forges_nothing(judge, schem
             await server.wait_ready()
             await calls.value(calls.start("first"))
             lives = list(server._router.pool.lives.values())
-            pids = [pid for life in lives for pid in members(life.pid or 0)]
+            workers = [life.pid or 0 for life in lives]
+            pids = [*workers, *(int(status_of(pid, "PPid")) for pid in workers)]
             assert len(pids) >= 4
             front = f"tcp:{server.address.rpartition(':')[2]}" if scheme == "tcp" else (
                 f"unix:{path}"

@@ -23,7 +23,7 @@ from tests.real.support import (
     wait_gone,
 )
 from trio_envserve import ServerStartError, WorkerLost
-from trio_envserve.host.locks import AddressLocks
+from trio_envserve.host.locks import ServerLocks
 from trio_envserve.lab.processes import Process
 
 BUSY = {
@@ -134,14 +134,14 @@ async def test_workers_die_with_a_server_whose_program_has_forked(judge, by):
 @asynccontextmanager
 async def killed_beside_its_fork(
     judge: Judge, by: str
-) -> AsyncIterator[tuple[int, int, AddressLocks]]:
+) -> AsyncIterator[tuple[int, int, ServerLocks]]:
     """A server's dead process, the living one that its program had forked, and its locks."""
     bind = f"ipc://{judge.directory}/s"
     async with open_server_process(judge, bind=bind) as server:
         forked = await forked_by(server, by)
         server.signal(signal.SIGKILL)
         await server.wait()
-        locks = AddressLocks(bind)
+        locks = ServerLocks.of_address(bind)
         try:
             yield server.pid, forked, locks
         finally:

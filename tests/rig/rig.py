@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, final
 
 import trio
 
-from tests.rig.samples import OfHost, Samples, sample, workers_of
+from tests.rig.samples import Pool, Samples, sample
 from trio_envserve.core.errors import ConfigError, ServerStartError
 from trio_envserve.lab.guarantees import judge
 from trio_envserve.lab.killer import Victim, kept
@@ -178,7 +178,7 @@ class Rig:
         above = [*self.hosts.values()] or [*filter(None, [self.server])]
         return [
             pid for process in above if process.living
-            for pid in workers_of(self.folder, process.pid, hosted=bool(self.hosts))
+            for pid in Pool.at(self.folder, process.pid).workers
         ]  # fmt: skip
 
     # -- clients -------------------------------------------------------------------
@@ -235,14 +235,14 @@ class Rig:
 
     def sample(self, phase: str) -> dict[str, Any]:
         known: dict[int, str] = {}
+        owners = {host.pid: "host" for host in self.hosts.values() if host.living}
         if self.server is not None and self.server.living:
-            known[self.server.pid] = "server"
-        for host in self.hosts.values():
-            if host.living:
-                of_host = OfHost.at(self.folder, host.pid)
-                known |= dict.fromkeys(of_host.reapers, "reaper")
-                known |= dict.fromkeys(of_host.guards, "host guard")
-                known[host.pid] = "host"
+            owners[self.server.pid] = "server"
+        for pid, kind in owners.items():
+            pool = Pool.at(self.folder, pid)
+            known |= dict.fromkeys(pool.guards, "guard")
+            known |= dict.fromkeys(pool.fuses, "fuse")
+            known[pid] = kind
         known |= {each.process.pid: "client" for each in self.clients if each.process.living}
         found = sample(self.folder, known)
         self.log.write("sampled", phase, **found)

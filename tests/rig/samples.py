@@ -5,8 +5,8 @@ Theory of operation
 Everything is read from ``/proc``.  A process belongs to a run if it works in its folder: the
 working directory is inherited, and is the kernel's own record, so what was left behind by a
 process that is dead is found too, whoever its parent is now.  Servers, hosts and clients are
-known by their ids; a process that leads its own group is a worker, and one that does not is the
-guard in a worker's group.  A host has a reaper and a guard besides.
+known by their ids, and guards and fuses by those of their servers and hosts; any other process
+that leads its own group is a worker, and one that does not is a worker's child.
 
 A sample adds up descriptors and threads over all processes of one kind, and has the largest
 resident memory among them.  A process that ends while it is looked at counts as one that is not
@@ -87,29 +87,23 @@ def processes_in(folder: Path) -> list[Held]:
     return [held for held in found if held is not None]
 
 
-class OfHost(NamedTuple):
-    """The processes that a host has started, by their ids."""
+class Pool(NamedTuple):
+    """The processes that a server or a host has started, by their ids, the oldest first."""
 
-    reapers: list[int]
     guards: list[int]
-    """The parents of its workers."""
+    fuses: list[int]
     workers: list[int]
 
     @classmethod
-    def at(cls, folder: Path, host: int) -> OfHost:
-        """Each is a child of the one before; workers lead groups of their own."""
+    def at(cls, folder: Path, pid: int) -> Pool:
+        """Each is a child of one before; guards and workers lead groups of their own, and a fuse
+        is in its guard's."""
         found = processes_in(folder)
-        reapers = [held.pid for held in found if held.parent == host]
-        # What its workers leave behind is the reaper's child, too.
-        guards = [held.pid for held in found if held.parent == held.group in reapers]
-        return cls(reapers, guards, [held.pid for held in found if held.parent in guards])
-
-
-def workers_of(folder: Path, pid: int, *, hosted: bool) -> list[int]:
-    """Ids of the workers of a server, or of a host, that work in a folder, the oldest first."""
-    if hosted:
-        return OfHost.at(folder, pid).workers
-    return [held.pid for held in processes_in(folder) if held.parent == pid]
+        guards = [held.pid for held in found if held.parent == pid]
+        fuses = [held.pid for held in found if held.parent == held.group in guards]
+        above = {*guards, *fuses}
+        workers = [held.pid for held in found if held.parent in above and held.pid not in fuses]
+        return cls(guards, fuses, workers)
 
 
 def files_in(folder: Path) -> dict[str, int]:
@@ -135,7 +129,7 @@ def sample(folder: Path, known: Mapping[int, str]) -> dict[str, Any]:
         lambda: dict.fromkeys(Held._fields[3:], 0)
     )
     for held in [*processes_in(folder), *filter(None, [own])]:
-        kind = known.get(held.pid) or ("worker" if held.group == held.pid else "guard")
+        kind = known.get(held.pid) or ("worker" if held.group == held.pid else "child")
         record = kinds["rig" if held is own else kind]
         record["processes"] = record.get("processes", 0) + 1
         record["descriptors"] += held.descriptors

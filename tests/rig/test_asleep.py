@@ -49,7 +49,7 @@ for wait in (
 """
 TIMER = """
 import time
-from trio_envserve.host.guard import _Libc
+from trio_envserve.worker.guard import _Libc
 
 libc = _Libc()
 timer = libc.make_timer()
@@ -94,7 +94,7 @@ def test_waits_after_a_sleep_last_as_long_as_they_should(tmp_path: Path) -> None
     assert all(WAIT_S * 0.9 <= took_s < SLEPT_S / 2 for took_s in said(machine, WAITS))
 
 
-def test_a_guard_dies_in_its_sleep(tmp_path: Path) -> None:
+def test_a_fuse_dies_in_its_sleep(tmp_path: Path) -> None:
     machine = SleepingMachine(tmp_path)
     process = there(machine, TIMER)
     assert process.stdout is not None

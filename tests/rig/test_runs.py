@@ -54,7 +54,7 @@ async def test_soak_runs_nothing_twice_loses_nothing_and_gives_all_back(
     assert (judged["problems"], judged["exit"]) == ([], 0)
     assert judged["result"] > 100
     assert min(judged["growth_kib_per_10000"].values()) < 1024
-    of_host = {"host", "reaper", "host guard"} if host else set()
+    of_host = {"host", "fuse"} if host else set()
     assert set(judged["most_kib"]) == {"rig", "server", "client", "worker", "guard"} | of_host
 
 

@@ -15,12 +15,11 @@ import pytest
 
 from tests.rig import samples
 from tests.rig.samples import (
-    OfHost,
+    Pool,
     files_in,
     look_at,
     processes_in,
     sample,
-    workers_of,
 )
 
 needs_proc = pytest.mark.skipif(not samples.has_proc(), reason="reads /proc")
@@ -65,7 +64,7 @@ def test_process_is_seen_with_its_descriptors_threads_and_memory(tmp_path: Path)
         assert (before.threads, after.threads) == (1, 4)
         assert after.rss_kib - before.rss_kib > 19 * 1024
         assert pids_in(tmp_path) == {bare.pid, full.pid}
-        assert workers_of(tmp_path, os.getpid(), hosted=False) == sorted([bare.pid, full.pid])
+        assert Pool.at(tmp_path, os.getpid()).guards == sorted([bare.pid, full.pid])
         full.kill()
         os.waitid(os.P_PID, full.pid, os.WEXITED | os.WNOWAIT)
         assert look_at(full.pid) is None  # dead, and not reaped
@@ -84,7 +83,7 @@ def test_sample_adds_up_each_kind(tmp_path: Path) -> None:
     ):
         kinds = sample(tmp_path, {server.pid: "server"})["kinds"]
         assert {kind: record["processes"] for kind, record in kinds.items()} == {
-            "rig": 1, "server": 1, "worker": 2, "guard": 1,
+            "rig": 1, "server": 1, "worker": 2, "child": 1,
         }  # fmt: skip
         assert kinds["worker"]["threads"] == 5
         assert kinds["worker"]["descriptors"] == 2 * kinds["server"]["descriptors"] + 7
@@ -107,16 +106,17 @@ def test_sockets_and_locks_are_counted(tmp_path: Path, monkeypatch: pytest.Monke
 
 @needs_proc
 @pytest.mark.real
-def test_reaper_and_guard_of_a_host_are_told_from_its_workers(tmp_path: Path) -> None:
-    """The reaper leads a group, and the guard is in it; each worker leads its own."""
+@pytest.mark.parametrize("fuse", [False, True])
+def test_guard_and_fuse_are_told_from_their_worker(tmp_path: Path, fuse: bool) -> None:
+    """The guard leads a group, and the fuse is in it; the worker leads its own."""
+    groups = [{"process_group": 0}, *([{}] if fuse else []), {"process_group": 0}]
     (tmp_path / "tree.py").write_text(
         "import os, subprocess, sys\n"
-        "depth = int(sys.argv[1])\n"
-        "def start(**g): subprocess.Popen([sys.executable, __file__, str(depth + 1)], **g)\n"
-        "if depth == 0: start(process_group=0)\n"
-        "if depth == 1: start()\n"
-        "if depth == 2: start(process_group=0); start(process_group=0)\n"
-        "if depth == 3: os.write(1, b'up\\n')\n"
+        f"groups, depth = {groups}, int(sys.argv[1])\n"
+        "if groups[depth:]:\n"
+        "    subprocess.Popen([sys.executable, __file__, str(depth + 1)], **groups[depth])\n"
+        "else:\n"
+        "    os.write(1, b'up\\n')\n"
         "sys.stdin.read()\n"
     )
     host = subprocess.Popen(
@@ -126,12 +126,12 @@ def test_reaper_and_guard_of_a_host_are_told_from_its_workers(tmp_path: Path) ->
     assert host.stdin is not None
     assert host.stdout is not None
     try:
-        assert [host.stdout.readline() for _ in range(2)] == [b"up\n", b"up\n"]
-        (reaper,), (guard,), workers = OfHost.at(tmp_path, host.pid)
+        assert host.stdout.readline() == b"up\n"
+        (guard,), fuses, (worker,) = Pool.at(tmp_path, host.pid)
         parents = {held.pid: held.parent for held in processes_in(tmp_path)}
-        assert (parents[reaper], parents[guard]) == (host.pid, reaper)
-        assert [parents[worker] for worker in workers] == [guard, guard]
-        assert workers_of(tmp_path, host.pid, hosted=True) == workers
+        assert parents[guard] == host.pid
+        assert [parents[each] for each in (*fuses, worker)] == [guard, *fuses]
+        assert len(fuses) == fuse
     finally:
         host.stdin.close()
         host.stdout.read()  # to the end of all of them

@@ -47,7 +47,7 @@ from trio_envserve.core.earlier_epochs import EpochWait
 from trio_envserve.core.host import Host, ToRouter
 from trio_envserve.core.host_messages import HostWelcome, decode, encode
 from trio_envserve.host.joined import boot_s
-from trio_envserve.host.locks import AddressLocks
+from trio_envserve.host.locks import ServerLocks
 from trio_envserve.lab.processes import Process
 from trio_envserve.net import DealerSocket, open_zmtp_network
 from trio_envserve.server import curve as curve_module
@@ -252,7 +252,7 @@ async def test_a_server_waits_for_the_hosts_of_the_one_before():
     # A path of a socket may have some hundred characters.
     with tempfile.TemporaryDirectory(dir="/tmp") as folder, trio.fail_after(PATIENCE_S):
         address = f"ipc://{folder}/s"
-        locks = AddressLocks(address)
+        locks = ServerLocks.of_address(address)
         records = EpochRecords([locks.epochs.path])
         records.write([EpochWait(b"e" * 16, 1000.0)])
         locks.close()

@@ -31,8 +31,7 @@ from trio_envserve import (
 )
 from trio_envserve.core.lease import NO_LEASE_S
 from trio_envserve.core.messages import encode_record
-from trio_envserve.host.folder_locks import FolderLocks
-from trio_envserve.host.locks import AddressLocks
+from trio_envserve.host.locks import ServerLocks
 from trio_envserve.host.workers import InProcessWorkers
 from trio_envserve.net import MemoryNetwork
 from trio_envserve.net.keypairs import key_bytes
@@ -353,7 +352,7 @@ def files_in(folder: Path) -> list[Path]:
 
 def is_served(address: str) -> bool:
     """Whether a server has the lock of an address."""
-    locks = AddressLocks(address)
+    locks = ServerLocks.of_address(address)
     try:
         locks.take_server()
     except ServerStartError:
@@ -370,7 +369,7 @@ async def test_an_address_is_locked_while_its_server_is_open(tmp_path: Path, add
         async with open_server(echo, bind=address, workers=0, network=network) as server:
             await server.wait_ready()
             assert is_served(address)
-            locks = AddressLocks(address)
+            locks = ServerLocks.of_address(address)
             assert locks.try_epochs(b"x" * 16) is None
             locks.close()
             with pytest.raises(ServerStartError, match="another server"):
@@ -398,7 +397,7 @@ async def test_an_address_that_nobody_comes_back_to_leaves_no_files(
 @virtual
 async def test_a_server_that_waited_too_long_for_an_earlier_one_says_so() -> None:
     """And not a group of such errors."""
-    earlier, network = AddressLocks(PLACE), Elsewhere(PLACE)
+    earlier, network = ServerLocks.of_address(PLACE), Elsewhere(PLACE)
     assert earlier.try_epochs(b"x" * 16) == set()
     options: Any = {"network": network, "limits": ServerLimits(lock_s=3.0)}
     try:
@@ -475,7 +474,7 @@ async def test_the_locks_of_a_journal_are_held_with_those_of_the_address(
             await server.wait_ready()
             assert given[1:] == ["epochs.lock", "epochs.lock"]  # in it, and beside it
             for place in (tmp_path / "journal", tmp_path / ".journal.journal"):
-                assert FolderLocks(place).try_epochs(b"x" * 16) is None
+                assert ServerLocks.of_folder(place).try_epochs(b"x" * 16) is None
 
 
 # -- keys ---------------------------------------------------------------------------------

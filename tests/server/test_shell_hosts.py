@@ -29,7 +29,7 @@ from trio_envserve.core.earlier_epochs import EpochWait
 from trio_envserve.core.heartbeat import Heartbeat
 from trio_envserve.core.host import Host, KillWorker, StartWorker, TellWorker, ToRouter
 from trio_envserve.core.router_effects import Spawn
-from trio_envserve.host.folder_locks import FolderLocks
+from trio_envserve.host.locks import ServerLocks
 from trio_envserve.host.workers import InProcessWorkers
 from trio_envserve.net import DealerSocket, Frame, MemoryNetwork
 from trio_envserve.server.hosts import EpochRecords
@@ -221,7 +221,7 @@ def records(folder: Path) -> EpochRecords:
 
 def left_behind(folder: Path, wait_s: float, memberships: frozenset[bytes] | None = None) -> None:
     """An earlier server with this journal had hosts, and has ended."""
-    locks = FolderLocks(folder)
+    locks = ServerLocks.of_folder(folder)
     assert locks.try_epochs(EARLIER) == set()
     locks.close()
     records(folder).write([EpochWait(EARLIER, wait_s, memberships)])

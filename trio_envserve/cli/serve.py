@@ -277,7 +277,7 @@ async def _keep_doors(asked: Serve, address: str, stop: Stop) -> Result:
     with trio.CancelScope() as everything:
         stop.kill = everything.cancel
         async with (
-            open_service(stop, exit_with_parent=asked.exit_with_parent, reap=False),
+            open_service(stop, exit_with_parent=asked.exit_with_parent),
             open_doors(doors, address, curve) as (places, opened),
             trio.open_nursery() as nursery,
         ):
@@ -330,10 +330,8 @@ class Serving(NamedTuple):
 async def serve_until_asked(options: Serving, stop: Stop) -> Result:
     """Serve, drain, and say what came of it."""
     began_s = trio.current_time()
-    # Without workers, the children of this process are its own.
-    reap = bool(options.open.get("workers", 1))
     async with open_service(
-        stop, exit_with_parent=options.exit_with_parent, reap=reap
+        stop, exit_with_parent=options.exit_with_parent
     ) as (service, background):  # fmt: skip
         await check_doors(options.doors)
         drained = False

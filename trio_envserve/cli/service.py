@@ -28,8 +28,6 @@ import trio
 
 from ..evals.plain import plain_line
 from ..host.allocator import keep_freed_memory
-from ..host.orphans import is_first, reap_orphans
-from ..host.processes import STARTED
 from .common import Stop, nothing
 from .render import say
 
@@ -73,11 +71,10 @@ class Service:
 
 @asynccontextmanager
 async def open_service(
-    stop: Stop, *, exit_with_parent: bool, reap: bool = True
+    stop: Stop, *, exit_with_parent: bool
 ) -> AsyncIterator[tuple[Service, trio.Nursery]]:
     """Run a service in the block, which waits for ``stop.asked``, with a nursery for more tasks
-    beside it.  ``reap``: children of others that this process inherits, as the first one of a
-    container, are none of its own."""
+    beside it."""
     stop.on_first = nothing
     keep_freed_memory()
     service = Service(Manager.of(os.environ))
@@ -85,8 +82,6 @@ async def open_service(
         nursery.start_soon(service.keep_telling)
         if exit_with_parent:
             nursery.start_soon(stop_with_parent, stop.parent, stop)
-        if reap and is_first():
-            nursery.start_soon(reap_orphans, STARTED)
         yield service, nursery
         nursery.cancel_scope.cancel()
 

@@ -2,10 +2,9 @@
 
 Theory of operation
 -------------------
-The core decides; this module moves its bytes, starts its processes through the guard
-(:mod:`.guarded`), and keeps its time on a clock that runs while the machine sleeps.  Effects are
-carried out in order and without an await, so the guard is told a deadline before the workers start
-that the deadline allows.
+The core decides; this module moves its bytes, starts its processes (:mod:`.processes`), and keeps
+its time on a clock that runs while the machine sleeps.  Effects are carried out in order and
+without an await, so a deadline is set before the workers start that it allows.
 """
 
 from __future__ import annotations
@@ -41,9 +40,7 @@ from ..net import (
     DealerSocket,
     Frame,
 )
-from .guarded import Guard, start_guard
-from .locks import LockFile
-from .processes import REAP_S, WorkerProcess
+from .processes import REAP_S
 from .served import Served
 from .workers import ProcessWorkers
 
@@ -79,19 +76,21 @@ class JoinedHost:
     """A host of one router.  Made by :func:`.open_host`."""
 
     def __init__(
-        self, core: Host, lock: LockFile, address: str, own: Served,
-        make_workers: Callable[[Served, Callable[..., WorkerProcess]], ProcessWorkers],
+        self, core: Host, address: str, own: Served,
+        make_workers: Callable[[Served], ProcessWorkers],
     ) -> None:  # fmt: skip
         self.address = address
         """Address of its router."""
         self._core = core
-        self._lock = lock
         self._nursery: trio.Nursery | None = None
         self._own = own
         """Settings of the environment that this host was started with, which win over the
         router's."""
         self._make_workers = make_workers
-        self._guard: Guard | None = None
+        self._closed = False
+        """Whether no worker lives any more, and the router has been told."""
+        self._deadline_s: float | None = None
+        """Time by which all workers must be dead; None if the core has not told one."""
         self._socket: DealerSocket | None = None
         self._workers: ProcessWorkers | None = None
         """None until the router has named the environment."""
@@ -107,11 +106,6 @@ class JoinedHost:
         self._unwanted: set[bytes] = set()
         """Workers that are to be killed and were not started yet."""
         self._changed = trio.lowlevel.ParkingLot()
-
-    def _start_process(self, **options: Any) -> WorkerProcess:
-        """Start a process as the guard's child."""
-        assert self._guard is not None
-        return self._guard.start(**options)
 
     @property
     def name(self) -> str:
@@ -193,7 +187,6 @@ class JoinedHost:
     def _start(self, socket: DealerSocket, nursery: trio.Nursery) -> None:
         """Start all tasks, which run until the nursery is cancelled."""
         self._socket, self._nursery = socket, nursery
-        self._new_guard()
         nursery.start_soon(self._listen, socket)
         nursery.start_soon(self._beat)
 
@@ -260,7 +253,8 @@ class JoinedHost:
             self._broken = broken
         else:
             self._served = served
-            self._workers = self._make_workers(served, self._start_process)
+            self._workers = self._make_workers(served)
+            self._workers.set_deadline(self._deadline_s)
             _log.info("workers of this host run the environment %s", self.serves)
         prepared.set()
         self._changed.unpark_all()
@@ -297,8 +291,8 @@ class JoinedHost:
 
     def _carry_out(self) -> None:
         """Carry out the core's effects in order, without an await."""
-        if self._guard is None:
-            return  # the host has closed: no worker lives, and the router has been told
+        if self._closed:
+            return
         assert self._socket is not None
         assert self._nursery is not None
         self._core.flush()  # reports of one turn share messages
@@ -325,35 +319,22 @@ class JoinedHost:
                         self._prepared = trio.Event()
                         self._nursery.start_soon(self._prepare, effect.serves, self._prepared)
                     case SetDeadline():
-                        self._guard.set_deadline(effect.deadline_s)
+                        self._set_deadline(effect.deadline_s)
                     case NewGuard():
-                        self._new_guard()
+                        self._set_deadline(None)
                     case Say():
                         _log.log(_LEVELS[effect.level.upper()], "%s", effect.text)
         self._changed.unpark_all()
 
-    def _new_guard(self) -> None:
-        assert self._nursery is not None
-        if self._guard is not None:
-            self._guard.hang_up()
-        self._guard = start_guard([self._lock.fd])
-        self._nursery.start_soon(self._keep_guard, self._guard)
-
-    async def _keep_guard(self, guard: Guard) -> None:
-        await guard.run()
-        guard.forget()
-        if guard is self._guard:
-            # The guard died by its deadline, or was killed.
-            self._new_guard()
-            deadline_s = self._core.lease.deadline_s
-            if deadline_s is not None and self._core.lease.holds(boot_s()):
-                self._guard.set_deadline(deadline_s)
+    def _set_deadline(self, boot_s: float | None) -> None:
+        self._deadline_s = boot_s
+        if self._workers is not None:
+            self._workers.set_deadline(boot_s)
 
     async def _close(self) -> None:
         """End all workers, and tell the router that the host has left."""
-        assert self._guard is not None
         assert self._socket is not None
-        guard, self._changed = self._guard, trio.lowlevel.ParkingLot()
+        self._changed = trio.lowlevel.ParkingLot()
         self._core.leave()
         for worker in list(self._core.workers):
             self._core.out.append(KillWorker(worker, "its host leaves"))
@@ -363,10 +344,7 @@ class JoinedHost:
                 await self._changed.park()
             with trio.move_on_after(LEAVE_S):
                 await self._socket.flush()
-        self._guard = None
-        guard.hang_up()
-        with trio.move_on_after(REAP_S):
-            await guard.ended.wait()
+        self._closed = True
 
 
 def _machine() -> dict[str, float]:

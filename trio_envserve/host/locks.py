@@ -1,16 +1,18 @@
-"""The two lock files of each bind address, which prove that earlier servers are dead.
+"""Lock files, which prove that earlier servers are dead: two of an address, two of a journal.
 
 Theory of operation
 -------------------
 The server at an address holds the *server lock*, which keeps a second server out (for ``ipc`` even
-if the bind would succeed).
+if the bind would succeed).  The server with a journal holds one of the journal's folder: it may
+serve another address than the server before.
 
 A server **and, through an inherited descriptor, its workers** hold the *epoch lock*.  The kernel
 gives that lock to a new server only when every process that held it is gone.  So its holder knows
 that all epochs in the file are dead with their workers, and a server starts no worker before it
 holds the lock (G1 across restarts).  The file's text is the list of these epochs.
 
-The files lie in a directory of the user's own, contain only epochs or a process id, and stay there.
+The files of an address lie in a directory of the user's own, those of a journal in or beside its
+folder.  They contain only epochs or a process id, and stay there.
 Only the files of a port that the system chose are removed when their server closes.  Removing a
 file for which another server waits would break the lock; so a server that gets a lock checks that
 the path still leads to the locked file.
@@ -38,6 +40,10 @@ run"."""
 _ADVICE = (
     "a server needs it to know that no other one serves the address. Repair it, or set "
     "XDG_RUNTIME_DIR to another directory of your own"
+)
+_FOLDER_ADVICE = (
+    "a server needs it to know that no other one uses the journal. Make the folder writable "
+    "for this user, or name another one"
 )
 
 
@@ -175,27 +181,52 @@ class LockFile:
 
 
 @final
-class AddressLocks:
-    """The two locks of one address.  Synchronous; the shell does the waiting."""
+class ServerLocks:
+    """The server lock and the epoch lock of an address or of a journal.  Synchronous; the shell
+    does the waiting.  Made by :meth:`of_address` or :meth:`of_folder`."""
 
     def __init__(
-        self, address: str, directory: Path | None = None, *, passing: bool = False
-    ) -> None:
+        self, server: Path, epochs: Path, *, serves: str, where: str, instead: str,
+        advice: str = _ADVICE, passing: bool = False,
+    ) -> None:  # fmt: skip
         self.passing = passing
         """Whether nobody will use the address again, so that the files are removed."""
-        directory = directory or runtime_directory()
-        name = hashlib.blake2b(address.encode(), digest_size=8).hexdigest()
-        self.address = address
-        self.server = LockFile(directory / f"{name}.server")
+        self._serves = serves
+        self._where = where
+        self._instead = instead
+        self.server = LockFile(server, advice)
         try:
-            self.epochs = LockFile(directory / f"{name}.epochs")
+            self.epochs = LockFile(epochs, advice)
         except BaseException:
             self.server.close()
             raise
 
+    @classmethod
+    def of_address(
+        cls, address: str, directory: Path | None = None, *, passing: bool = False
+    ) -> ServerLocks:
+        """The locks of an address, in the directory for lock files if no other is given."""
+        directory = directory or runtime_directory()
+        name = hashlib.blake2b(address.encode(), digest_size=8).hexdigest()
+        return cls(
+            directory / f"{name}.server", directory / f"{name}.epochs",
+            serves=f"serves {address}", where=f"at {address}", instead="bind another address",
+            passing=passing,
+        )  # fmt: skip
+
+    @classmethod
+    def of_folder(cls, folder: Path, journal: Path | None = None) -> ServerLocks:
+        """The locks in a folder, of the journal there or, beside it, of another one."""
+        journal = journal or folder
+        return cls(
+            folder / "server.lock", folder / "epochs.lock", serves=f"uses the journal {journal}",
+            where=f"with the journal {journal}", instead="name another folder",
+            advice=_FOLDER_ADVICE,
+        )  # fmt: skip
+
     def take_server(self) -> None:
-        """Become the one server at this address.  Raises ServerStartError, which names
-        the other server."""
+        """Become the one server of these locks.  Raises ServerStartError, which names the other
+        server."""
         if not self.server.acquire_nowait():
             raise ServerStartError(self._who_serves())
         self.server.write(f"{os.getpid()}\n")
@@ -204,12 +235,12 @@ class AddressLocks:
         pid, others = self.server.holder()
         if others:
             return (
-                f"the server at {self.address} (pid {pid}) has ended, but {others}, "
-                f"forked by its program, still holds its lock; end it, or bind another address"
+                f"the server {self._where} (pid {pid}) has ended, but {others}, forked by its "
+                f"program, still holds its lock; end it, or {self._instead}"
             )
         return (
-            f"another server (pid {pid}) serves {self.address} on this machine; "
-            f"stop it, or bind another address"
+            f"another server (pid {pid}) {self._serves} on this machine; "
+            f"stop it, or {self._instead}"
         )
 
     def try_epochs(self, epoch: Epoch) -> set[Epoch] | None:
@@ -219,8 +250,7 @@ class AddressLocks:
     def wait_text(self, waited_s: float) -> str:
         """The status of a server that waits for the lock."""
         return (
-            f"waiting for the workers of an earlier server at {self.address} to end "
-            f"({waited_s:.0f} s)"
+            f"waiting for the workers of an earlier server {self._where} to end ({waited_s:.0f} s)"
         )
 
     def find_workers(self) -> str:

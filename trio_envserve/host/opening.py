@@ -38,7 +38,6 @@ from ..worker.config import check_args
 from .interpreters import find_interpreter
 from .joined import JoinedHost
 from .locks import LockFile, runtime_directory
-from .processes import WorkerProcess
 from .served import Served
 from .workers import ProcessWorkers, parse_command
 
@@ -123,18 +122,18 @@ async def open_host(
                 lock.append(f"{membership.hex()}\n")
                 return membership
 
-            def make_workers(what: Served, start: Callable[..., WorkerProcess]) -> ProcessWorkers:
+            def make_workers(what: Served) -> ProcessWorkers:
                 return ProcessWorkers(
                     what.environment, dict(what.args), what.limits or ServerLimits(), wire, [lock],
                     address, what.environ, dict(worker_logging or {}), what.command, what.python,
-                    None if worker_otlp is None else dict(worker_otlp), start,
+                    None if worker_otlp is None else dict(worker_otlp), leased=True,
                 )  # fmt: skip
 
             core = Host(
                 name, workers, new_membership, offers=dict(offers or {}), past=past, wire=wire
             )
             network = await stack.enter_async_context(open_zmtp_network())
-            host = JoinedHost(core, lock, address, own, make_workers)
+            host = JoinedHost(core, address, own, make_workers)
             socket = await stack.enter_async_context(
                 network.open_dealer(address, limits=wire, on_event=host._heard_of, curve=curve)
             )

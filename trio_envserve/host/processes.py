@@ -2,20 +2,19 @@
 
 Theory of operation
 -------------------
-A worker has a process group of its own and no session of its own.  It is started from
-the loop's own thread (Linux's parent-death signal follows the *thread*).  Two socket
-pairs join it to the server, and nothing else does: it has no address.  The *link*
-carries messages both ways; the first one is the configuration.  The *signs* carry the
-worker's heartbeat, and their end tells the worker that the server is gone.
+The process that is started here becomes the guard of a worker (:mod:`~trio_envserve.worker.guard`),
+and the worker is its child.  Three socket pairs join them to the server, and nothing else does: a
+worker has no address.  The *link* carries messages both ways; the first one is the configuration.
+The *signs* carry the worker's heartbeat, and their end tells the worker that the server is gone.
+The *life* is of guard and server: on it the server learns the worker's process id and moves the
+worker's deadline, and its end has the worker killed.
 
-A worker that is another program is started in the same way: the process begins as
-ours, with its guard, and becomes that program.
+A worker that is another program is started in the same way: the process begins as ours, below its
+guard, and becomes that program.
 
-The end of a process is noticed through its pidfd, without a thread; if there is none,
-by polling.  The process is killed by its own id, because it may have left its process
-group, and with its process group.  This happens before it is reaped, so neither id can
-belong to another process yet.  Processes that it has started in other groups or
-sessions are not known here, and live on.
+The end of a guard is noticed through its pidfd, without a thread; if there is none, by polling.  A
+guard ends as its worker has ended, and after all that the worker has started.  A guard that does
+not end when it should (it may be stopped) is killed, and its death kills the worker.
 """
 
 from __future__ import annotations
@@ -30,12 +29,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import final
 
 import trio
 
 from ..core.heartbeat import HEARTBEAT_LINE_BYTES, Heartbeat, HeartbeatLines, StackQuestion
 from ..net.forks import forget_in_children
+from ..worker.guard import DEADLINE, END_S, STARTED
 from ..worker.main import CANNOT_RUN
 from .allocator import ENVIRON
 
@@ -48,61 +48,50 @@ _MEANINGS = {
     CANNOT_RUN: ": its command could not be run",
 }
 _POLL_S = 0.05
-REAP_S = 5.0
+_INSIST_S = END_S + 1.0
+"""Time after which a guard is killed that has not killed its worker, in seconds."""
+REAP_S = _INSIST_S + 1.0
 """Time for which an ending server waits for a killed process, in seconds: a process in a system
 call that does not return (on a network file system) cannot be reaped."""
 _STANDARD_STREAMS = 3
-STARTED: set[int] = set()
-"""The process ids of all workers that this process has started and not reaped."""
 ROOT = str(Path(__file__).resolve().parent.parent.parent)
 
 
-class Child(Protocol):
-    """The part of :class:`subprocess.Popen` that is used here."""
-
-    pid: int
-    returncode: int | None
-
-    def poll(self) -> int | None:
-        """The status if it has ended; that reaps it."""
-        ...
-
-    def wait(self) -> int:
-        """Wait for its end, and reap it."""
-        ...
-
-
+@final
 class WorkerProcess:
-    """One worker process.  Made by :func:`start_process`."""
+    """One worker process, with its guard.  Made by :func:`start_process`."""
 
-    def __init__(self, process: Child, link: socket.socket, signs: socket.socket) -> None:
-        self._process = process
+    def __init__(
+        self, guard: subprocess.Popen[bytes], link: socket.socket, signs: socket.socket,
+        life: socket.socket,
+    ) -> None:  # fmt: skip
+        self.pid = 0
+        """Process id of the worker; 0 until the worker has said it."""
+        self.unlocked = ""
+        """Reason for which the memory of its fuse is not locked; empty if it is."""
+        self._guard = guard
         self.link = link
         """The server's end; the stream over it closes it."""
         self._signs = signs
-        signs.setblocking(False)
+        self._life = life
+        for each in (signs, life):
+            each.setblocking(False)
+        self._killed = trio.Event()
         self._forgotten = False
         forget_in_children(self)
 
-    @property
-    def pid(self) -> int:
-        """The process id; its process group had the same id at the start."""
-        return self._process.pid
-
-    def tell_started(self, started: Callable[[int], None]) -> None:
-        """Say the process id, once it is known."""
-        started(self.pid)
+    def set_deadline(self, boot_s: float) -> None:
+        """Move the time of CLOCK_BOOTTIME by which worker and fuse must be dead.  A fuse that does
+        not read keeps the deadline that it has."""
+        with contextlib.suppress(OSError):
+            self._life.send(DEADLINE.pack(nanoseconds(boot_s)))
 
     def kill(self) -> None:
-        """Kill the process and its process group, if it has not been reaped."""
-        if self._process.returncode is None and not self._forgotten:
-            self._signal_all()
-
-    def _signal_all(self) -> None:
-        for send in (os.kill, os.killpg):
-            # PermissionError: on macOS, if all processes of the group have ended.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                send(self.pid, signal.SIGKILL)
+        """Kill the worker and all that it has started, if its guard has not been reaped."""
+        if self._guard.returncode is None and not self._forgotten:
+            with contextlib.suppress(OSError):  # the other side has ended it
+                self._life.shutdown(socket.SHUT_WR)
+            self._killed.set()
 
     def hang_up(self) -> None:
         """End both sockets: to the worker, this is the end of its server."""
@@ -113,8 +102,8 @@ class WorkerProcess:
     def forget(self) -> None:
         """In a forked child of the server: the worker belongs to the parent."""
         self._forgotten = True
-        self.link.close()
-        self._signs.close()
+        for each in (self.link, self._signs, self._life):
+            each.close()
 
     def ask(self, question: StackQuestion) -> None:
         """Ask the heartbeat thread where an execution stands.  A process that does not read
@@ -146,57 +135,82 @@ class WorkerProcess:
                 if heartbeat is not None:
                     heard(heartbeat)
 
-    async def wait(self) -> str:
-        """Wait until the process has ended, kill its process group, reap it; returns how
-        it ended."""
-        await wait_ended(self._process)
-        self._signal_all()
-        how = describe_exit(self._process.wait())
-        STARTED.discard(self.pid)
-        # As process 1 of a container, this one inherits the guard: reap that too.
-        with contextlib.suppress(ChildProcessError), trio.move_on_after(1.0):
-            while True:
-                if not os.waitpid(-self.pid, os.WNOHANG)[0]:  # noqa: ASYNC222
-                    await trio.sleep(0.01)
-        return how
+    async def wait(self, started: Callable[[int], None] = lambda pid: None) -> str:
+        """Wait until the worker is dead with all that it has started; returns how it ended.
+        ``started`` is called with the worker's process id when the worker has said it."""
+        async with trio.open_nursery() as nursery:
+            # A guard that was killed ends before its worker does.
+            nursery.start_soon(self._follow_life, started)
+            async with trio.open_nursery() as meanwhile:
+                meanwhile.start_soon(self._insist)
+                await _wait_ended(self._guard)
+                meanwhile.cancel_scope.cancel()
+        return describe_exit(self._guard.wait())
+
+    async def _follow_life(self, started: Callable[[int], None]) -> None:
+        """Take the worker's process id, and wait until worker and guard are dead."""
+        while True:
+            await trio.lowlevel.wait_readable(self._life)
+            try:
+                said = self._life.recv(STARTED.size)
+            except BlockingIOError:
+                continue
+            except OSError:
+                return
+            if not said:
+                return
+            if not self.pid and len(said) == STARTED.size:  # later ones are the environment's
+                self.pid, failed = STARTED.unpack(said)
+                self.unlocked = os.strerror(failed) if failed else ""
+                started(self.pid)
+
+    async def _insist(self) -> None:
+        await self._killed.wait()
+        await trio.sleep(_INSIST_S)
+        os.kill(self._guard.pid, signal.SIGKILL)
 
     async def aclose(self) -> None:
-        """Kill and reap the process if that has not happened, and close the sockets."""
+        """Kill and reap the processes if that has not happened, and close the sockets."""
         self.kill()
-        if self._process.returncode is None:
+        if self._guard.returncode is None:
             with trio.move_on_after(REAP_S, shield=True):
                 await self.wait()
-        self._signs.close()
-        self.link.close()
+        for each in (self._signs, self._life, self.link):
+            each.close()
 
 
 def start_process(
     *, environ: Mapping[str, str], locks: Sequence[int] = (), command: Sequence[str] = (),
-    python: str | None = None,
+    python: str | None = None, deadline_s: float | None = None,
 ) -> WorkerProcess:  # fmt: skip
     """Start a worker that holds these locks, too: this package's own, or a command.
-    ``python``: another interpreter, which has this package.  Raises OSError if the system
-    has no process or descriptor left."""
+    ``python``: another interpreter, which has this package.  ``deadline_s``: the time of
+    CLOCK_BOOTTIME by which the worker must be dead, unless that is moved; None: it has none.
+    Raises OSError if the system has no process or descriptor left."""
     with contextlib.ExitStack() as given, contextlib.ExitStack() as kept:
         ends: list[socket.socket] = []
         inherited: list[int] = []
-        for _ in range(2):
+        for _ in range(3):
             ours, theirs = socket.socketpair()
             ends.append(kept.enter_context(ours))
             inherited.append(beyond_standard(given.enter_context(theirs).fileno(), given))
         held = [beyond_standard(lock, given) for lock in locks]
-        numbers = [*map(str, inherited), ",".join(map(str, held)) or "-1"]
-        inherited += held
-        process = subprocess.Popen(
-            [*boot_of(python), *numbers, str(os.getpid()), *command],
+        deadline_ns = -1 if deadline_s is None else nanoseconds(deadline_s)
+        words = [*map(str, inherited), ",".join(map(str, held)) or "-1"]
+        guard = subprocess.Popen(
+            [*boot_of(python), *words, str(os.getpid()), str(deadline_ns), *command],
             stdin=subprocess.DEVNULL,
             process_group=0,
-            pass_fds=inherited,
+            pass_fds=[*inherited, *held],
             env={**ENVIRON, **os.environ, **environ},
         )
-        STARTED.add(process.pid)
         kept.pop_all()
-        return WorkerProcess(process, *ends)
+        return WorkerProcess(guard, *ends)
+
+
+def nanoseconds(boot_s: float) -> int:
+    """A deadline as it is sent."""
+    return max(int(boot_s * 1e9), 0)
 
 
 def boot_of(python: str | None) -> list[str]:
@@ -225,13 +239,12 @@ def describe_exit(returncode: int) -> str:
     return f"it was ended by {name}"
 
 
-async def wait_ended(process: Child) -> None:
+async def _wait_ended(process: subprocess.Popen[bytes]) -> None:
     """Wait until the child has ended, without reaping it if the system has pidfds."""
     try:
         fd = os.pidfd_open(process.pid)
     except (AttributeError, OSError):
-        # No such call (macOS, some sandboxes), or no descriptor left.  The process group's
-        # id is not used again as long as the guard is in it.
+        # No such call (macOS, some sandboxes), or no descriptor left.
         while process.poll() is None:  # noqa: ASYNC110
             await trio.sleep(_POLL_S)
         return

@@ -45,6 +45,7 @@ from ..net import (
 )
 from ..net.framing import FramingError
 from ..worker.config import WorkerConfig
+from ..worker.guard import may_start
 from ..worker.shell import run_worker
 from ..worker.stacks import describe_request, describe_requests
 from .interpreters import own_folders
@@ -103,7 +104,7 @@ class Workers(Protocol):
 
 @final
 class ProcessWorkers:
-    """Each worker is a process with a process group of its own."""
+    """Each worker is a process, below a guard of its own."""
 
     heartbeats = True
 
@@ -112,15 +113,17 @@ class ProcessWorkers:
         wire: WireLimits, locks: Sequence[LockFile], address: str,
         environ: Sequence[Mapping[str, str]], worker_logging: dict[str, Any],
         command: Sequence[str], python: str | None = None,
-        worker_otlp: dict[str, Any] | None = None,
-        start: Callable[..., WorkerProcess] = start_process,
+        worker_otlp: dict[str, Any] | None = None, *, leased: bool = False,
     ) -> None:  # fmt: skip
+        """``leased``: no worker starts before :meth:`set_deadline`."""
         self._environment = environment
         self._args = args
         self._limits = limits
         self._wire = wire
-        self._start = start
-        """Starts a process as a child of this one, or of a guard."""
+        self._leased = leased
+        self._deadline_s: float | None = None
+        self._warned = False
+        """Whether the log has said that memory cannot be locked."""
         self._locks = locks
         """Locks by which a later server sees that a worker lives."""
         self._address = address
@@ -143,20 +146,24 @@ class ProcessWorkers:
         environ = self._environ[spawn.slot] if spawn.slot < len(self._environ) else {}
         locks = [lock.fd for lock in self._locks]
         try:
-            process = self._start(
-                environ=environ, locks=locks, command=self._command, python=self._python
-            )
+            if self._leased and not may_start(self._deadline_s is not None):
+                raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+            process = start_process(
+                environ=environ, locks=locks, command=self._command, python=self._python,
+                deadline_s=self._deadline_s,
+            )  # fmt: skip
         except OSError as error:
             return _not_started(error)
         self._living[worker] = process
-        process.tell_started(started)
         try:
             first = self._config(spawn).to_frames()
             async with open_stream(
                 process.link, limits=self._wire, first=first, memory=make_memory()
             ) as stream:
                 self._streams[worker] = stream
-                return await self._attend(process, stream, worker, on_messages, on_heartbeat)
+                return await self._attend(
+                    process, stream, worker, started, on_messages, on_heartbeat
+                )
         finally:
             self._streams.pop(worker, None)
             try:
@@ -169,11 +176,22 @@ class ProcessWorkers:
         process: WorkerProcess,
         stream: Stream,
         worker: bytes,
+        started: Started,
         on_messages: OnMessages,
         on_heartbeat: OnHeartbeat,
     ) -> str:
         """Listen to a process until it is reaped; returns how it ended."""
         why = ""
+
+        def note_start(pid: int) -> None:
+            if process.unlocked and not self._warned:
+                self._warned = True
+                _log.warning(
+                    "the memory of the guard of the workers cannot be locked (%s): raise that "
+                    "limit (ulimit -l)", process.unlocked,
+                )  # fmt: skip
+            started(pid)
+
         arrived: deque[list[Frame]] = deque()
         """Messages that were received and not handled yet."""
 
@@ -197,7 +215,7 @@ class ProcessWorkers:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(process.listen, on_heartbeat)
             nursery.start_soon(receive)
-            how = await process.wait()
+            how = await process.wait(note_start)
             nursery.cancel_scope.cancel()
         if arrived:
             on_messages([*arrived])
@@ -213,10 +231,19 @@ class ProcessWorkers:
         return stream is not None and stream.send_many_nowait(messages)
 
     def kill(self, worker: bytes) -> None:
-        """Send SIGKILL to the process and its process group."""
+        """Have the guard kill the process and all that it has started."""
         process = self._living.setdefault(worker)
         if process is not None:
             process.kill()
+
+    def set_deadline(self, boot_s: float | None) -> None:
+        """Move the time by which all workers must be dead; None: no worker lives, and none starts
+        until it is set again."""
+        self._deadline_s = boot_s
+        if boot_s is not None:
+            for process in self._living.values():
+                if process is not None:
+                    process.set_deadline(boot_s)
 
     def where(self, worker: bytes) -> str:
         """Nothing: the worker is in another process."""

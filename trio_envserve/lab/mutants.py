@@ -43,8 +43,8 @@ from ..core.sessions import Session, Sessions
 from ..core.work import Ended, WorkInput, Works, WorkState
 from ..core.worker import WorkerCore
 from ..core.workforce import ExecutionEnded, Workforce
-from ..host import guard
 from ..retrylab.mutants import Family, Mutant, Patches, cells, find_in, named, text
+from ..worker import guard
 from .simulation.plan import ANY, Fault
 
 __all__ = ["MUTANTS", "NOT_BY_CHANCE", "Mutant", "Patches", "find", "find_in"]

@@ -9,12 +9,12 @@ import signal
 from collections.abc import Iterator
 
 from ..core.host import Host, HostEffect
-from ..host import guard
+from ..worker import guard
 
 
 class GuardTimer:
     """The kernel's timer of a guard, of the clock, the signal and the kind that
-    :mod:`trio_envserve.host.guard` names.  Clock readings are those of its machine."""
+    :mod:`trio_envserve.worker.guard` names.  Clock readings are those of its machine."""
 
     def __init__(self) -> None:
         self.deadline_s: float | None = None

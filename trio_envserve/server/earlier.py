@@ -15,8 +15,7 @@ from ..core.errors import ServerStartError
 from ..core.router import Router
 from ..core.router_inputs import PoolWaits
 from ..core.terms import Epoch
-from ..host.folder_locks import FolderLocks
-from ..host.locks import AddressLocks
+from ..host.locks import ServerLocks
 from .hosts import EpochRecords, HostsShell
 
 Give = Callable[[PoolWaits], None]
@@ -24,7 +23,7 @@ Give = Callable[[PoolWaits], None]
 
 
 async def processes_ended(
-    locks: Sequence[AddressLocks | FolderLocks], router: Router, lock_s: float, give: Give
+    locks: Sequence[ServerLocks], router: Router, lock_s: float, give: Give
 ) -> set[Epoch]:
     """Sleep until no process of an earlier server with this address or this journal is left;
     returns the epochs of those servers.  ServerStartError after ``lock_s``."""

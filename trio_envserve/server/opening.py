@@ -33,9 +33,8 @@ from ..core.router import Router
 from ..core.terms import short
 from ..core.worker_range import check_workers
 from ..envs.loading import DEFAULT_ENVIRONMENT, check_spec
-from ..host.folder_locks import FolderLocks
 from ..host.interpreters import check_interpreter, find_interpreter
-from ..host.locks import AddressLocks, LockFile
+from ..host.locks import LockFile, ServerLocks
 from ..host.served import Served
 from ..host.workers import InProcessWorkers, ProcessWorkers, Workers, parse_command
 from ..net import (
@@ -161,7 +160,7 @@ async def open_setup(setup: Setup) -> AsyncIterator[Server]:
                 journal = await stack.enter_async_context(
                     open_journal(options.journal, command_s=setup.keys.command_s)
                 )
-            held: list[AddressLocks | FolderLocks] = [locks] if locks else []
+            held: list[ServerLocks] = [locks] if locks else []
             held += journal.locks if journal else ()
             host = _host(setup, [each.epochs for each in held], front.address)
             # Without worker processes this process has a worker task, unless hosts bring theirs.
@@ -306,12 +305,12 @@ async def serve(
         await trio.sleep_forever()
 
 
-def _lock(address: str, stack: AsyncExitStack, *, passing: bool = False) -> AddressLocks | None:
+def _lock(address: str, stack: AsyncExitStack, *, passing: bool = False) -> ServerLocks | None:
     """The locks of an address; None for one that is not known before it is bound."""
     parsed = parse_address(address)
     if parsed.scheme == "memory" or (parsed.scheme == "tcp" and not parsed.port):
         return None
-    locks = AddressLocks(address, passing=passing)
+    locks = ServerLocks.of_address(address, passing=passing)
     stack.callback(locks.close)
     locks.take_server()
     return locks

@@ -66,8 +66,7 @@ from ..core.router_inputs import (
 )
 from ..core.status import ServerStats, StatusRecord
 from ..core.terms import Incarnation, Route
-from ..host.folder_locks import FolderLocks
-from ..host.locks import AddressLocks
+from ..host.locks import ServerLocks
 from ..host.workers import Workers
 from ..net import Frame, RouterSocket
 from ..net.keypairs import ClientCurve
@@ -180,7 +179,7 @@ class Server:
 
     # -- tasks ----------------------------------------------------------------
 
-    def _start(self, locks: Sequence[AddressLocks | FolderLocks]) -> None:
+    def _start(self, locks: Sequence[ServerLocks]) -> None:
         """Start all tasks, which run until the nursery is cancelled."""
         if self._journal is not None:
             at_rest = self._journal.at_rest()
@@ -239,7 +238,7 @@ class Server:
             if self._inputs == before:
                 return
 
-    async def _open_pool(self, locks: Sequence[AddressLocks | FolderLocks]) -> None:
+    async def _open_pool(self, locks: Sequence[ServerLocks]) -> None:
         """Start workers once the processes of earlier servers have ended."""
         dead = await processes_ended(locks, self._router, self._limits.lock_s, self._give)
         records = EpochRecords([each.epochs.path for each in locks])

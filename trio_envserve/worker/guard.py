@@ -1,66 +1,119 @@
-"""The guard: a process beside each worker that kills it when the server has ended.
+"""The guard of a worker: its parent, which ends whatever the worker has started.
 
 Theory of operation
 -------------------
-When a server is killed, Linux kills its workers at once.  Then no code of a worker runs any more,
-and nobody ends the processes that the environment has started.  The heartbeat thread cannot do it
-in every case, since it needs the interpreter lock, which the environment's code may hold.
+The process that a server starts becomes the *guard*, and forks the worker while it is small and has
+one thread.  The guard waits for the end of the worker and for that of the server.  Then it kills
+all processes below it, and ends as the worker has ended.  On Linux these are all processes that the
+worker has started, in any process group or session: the kernel makes the guard the parent of each
+process whose own parent has ended (child subreaper), and the guard reaps it.  Elsewhere they are
+the worker and its process group.  So a server that has reaped a guard knows that all of it is dead.
 
-So a worker begins by forking a guard into its own process group, while it is small and has one
-thread.  The guard waits for the end of the server: of the socket pair to it, and of its process,
-because a process that the server has forked may keep the socket open.  Then it kills the worker,
-which may have left the process group, and the group with itself.  If the worker ends first, its
-server kills the group before it reaps the worker.
+The guard is killed by nothing that is meant for the worker: it is in another process group.  If it
+is killed nevertheless, the kernel kills the worker (parent-death signal).  Then the server waits
+for the end of the *life* socket, which guard and worker hold.  The worker says its process id on
+it.  The server ends the socket to have the worker killed.
 
-The guard holds the epoch lock as well, so the next server waits until the guard is gone.  The guard
-is forked twice, so it is not the worker's child, and environments that wait for all their children
-do not wait for it.
+A worker with a deadline (the host lease, :mod:`~trio_envserve.core.lease`) has a *fuse* above it: a
+process between guard and worker that the kernel kills at the deadline.  The deadline is a timer on
+a clock that runs while the machine sleeps, whose signal is SIGKILL.  Nothing has to be scheduled
+for that, and a stopped process dies as well.  The death of the fuse kills the worker, stopped or
+not, and the guard kills the others.  The fuse has one thread and does nothing but read later
+deadlines from the life socket.  Its memory is locked, so that nothing waits for a disk.
+
+Guard and fuse hold the worker's locks, too.  So the next holder of these locks knows that all of it
+is dead.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import os
+import resource
 import select
 import signal
 import socket
+import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, NoReturn, final
 
-_IGNORED = (
+from .heartbeat import die_with_parent
+
+STARTED: Final = struct.Struct("<qq")
+"""Message of the worker: its process id, and the errno if the memory of its fuse is not locked."""
+DEADLINE: Final = struct.Struct("<q")
+"""Message of the host: the deadline in nanoseconds of CLOCK_BOOTTIME."""
+
+BOOTTIME = 7
+"""Linux's number of the clock; a system without it has no such name in the module time."""
+ABSOLUTE = 1
+"""The kernel's flag of timers whose time is one of their clock, not a duration from now."""
+TIMER_CLOCK, TIMER_SIGNAL, TIMER_FLAGS = BOOTTIME, signal.SIGKILL, ABSOLUTE
+"""The timer of the deadline: on a clock that runs while the machine sleeps, with a signal that
+needs nobody to be scheduled."""
+END_S = 5.0
+"""Time for which a guard waits for killed processes, in seconds: a process in a system call that
+does not return (on a network file system) does not end."""
+
+_PR_SET_CHILD_SUBREAPER = 36
+_SIGEV_SIGNAL = 0
+_MCL_CURRENT, _MCL_FUTURE = 1, 2
+_NS = 1_000_000_000
+_ENDED = getattr(select, "POLLRDHUP", select.POLLIN)
+"""The other side has ended a socket.  Where the system does not tell that, nothing is sent either:
+deadlines are of hosts, which run on Linux."""
+_DEAF_TO = (
     signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2,
 )  # fmt: skip
-"""Signals that an environment may send to its whole process group, meaning its own
-processes."""
 
 
-def start_guard(signs: socket.socket, parent: int, *, unused: Sequence[int] = ()) -> None:
-    """Fork the guard of this process group, which must be this process's own.
+def may_start(armed: bool) -> bool:
+    """Whether a host may start a worker: only once it has a deadline."""
+    return armed
 
-    Call it before any thread is started.  ``signs`` ends when the server does.  The
-    server's process, ``parent``, must be the parent of this one; if it is not, it has
-    ended, and this process ends, too.  ``unused``: descriptors that the guard closes.
+
+def start_guard(
+    life: socket.socket, server: int, deadline_ns: int | None, *, unused: Sequence[int] = ()
+) -> int:
+    """Fork the worker, and return in it: the process id of its parent.  This process stays behind
+    as the guard.
+
+    Call it before any thread is started.  ``server`` must be the parent of this process; if it is
+    not, it has ended, and this process ends, too.  ``deadline_ns``: the worker's deadline; None if
+    it has none.  ``unused``: descriptors that are the worker's only.
     """
-    assert os.getpgid(0) == os.getpid()
-    worker, server = _open_pidfd(os.getpid()), _open_pidfd(parent)
-    if os.getppid() != parent:  # asked after the pidfd was opened: so it is the parent's
+    server_pidfd = _open_pidfd(server)
+    if os.getppid() != server:  # asked after the pidfd was opened: so it is the server's
         os._exit(1)
-    child = os.fork()
-    if child:
-        for pidfd in (worker, server):
-            if pidfd is not None:
-                os.close(pidfd)
-        with contextlib.suppress(ChildProcessError):  # SIGCHLD is ignored: reaped already
-            os.waitpid(child, 0)
-        return
-    try:
-        if os.fork() == 0:
-            for descriptor in unused:
-                os.close(descriptor)
-            _guard(signs, worker, server)
-    finally:
-        os._exit(0)
+    libc = _Libc()
+    libc.become_subreaper()
+    unlocked, parent = 0, os.getpid()
+    with _woken_by_children() as woken:
+        child = os.fork()
+        if child:
+            _be_deaf(unused)
+            _guard(life, server, server_pidfd, child, woken)
+    if server_pidfd is not None:
+        os.close(server_pidfd)
+    if deadline_ns is not None:
+        die_with_parent(parent)
+        unlocked, timer = libc.lock_memory(), libc.make_timer()
+        libc.set_timer(timer, deadline_ns)
+        parent = os.getpid()
+        with _woken_by_children() as woken:
+            child = os.fork()
+            if child:
+                _be_deaf(unused)
+                _burn(life, child, woken, libc, timer)
+    os.setpgid(0, 0)
+    die_with_parent(parent)
+    with contextlib.suppress(OSError):  # the server has ended
+        life.send(STARTED.pack(os.getpid(), unlocked))
+    return parent
 
 
 def _open_pidfd(pid: int) -> int | None:
@@ -74,29 +127,191 @@ def _open_pidfd(pid: int) -> int | None:
     return moved
 
 
-def _guard(signs: socket.socket, worker: int | None, server: int | None) -> None:
-    for number in _IGNORED:
+@contextlib.contextmanager
+def _woken_by_children() -> Iterator[int]:
+    """A descriptor that can be read once a child has ended, until the block ends in a child."""
+    ends = []
+    for each in os.pipe():  # if standard streams were closed, it may have the number of one
+        ends.append(fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, 3))
+        os.close(each)
+        os.set_blocking(ends[-1], False)
+    # SIGCHLD may be ignored, by inheritance: then the system reaps children itself.
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(ends[1], warn_on_full_buffer=False)
+    yield ends[0]
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for end in ends:
+        os.close(end)
+
+
+def _be_deaf(unused: Sequence[int]) -> None:
+    """Ignore signals that are meant for others, and close what is the worker's."""
+    for number in _DEAF_TO:
         signal.signal(number, signal.SIG_IGN)
-    for standard in (0, 1, 2):  # so that readers of a worker's output find its end
+    for descriptor in (0, 1, 2, *unused):  # so that readers of a worker's output find its end
         with contextlib.suppress(OSError):  # the server's parent had closed it already
-            os.close(standard)
-    _wait_server_ended(signs, server)
-    if worker is not None:
-        with contextlib.suppress(OSError):
-            signal.pidfd_send_signal(worker, signal.SIGKILL)
-    os.killpg(0, signal.SIGKILL)
+            os.close(descriptor)
 
 
-def _wait_server_ended(signs: socket.socket, server: int | None) -> None:
+@final
+class _Libc:
+    """The calls that Python does not have."""
+
+    def __init__(self) -> None:
+        self._calls = ctypes.CDLL(None, use_errno=True)
+
+    def become_subreaper(self) -> None:
+        """Make this process the parent of all orphans below it; nothing where that is unknown."""
+        if hasattr(self._calls, "prctl"):
+            self._calls.prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1))
+
+    def lock_memory(self) -> int:
+        """0, or the error number."""
+        limits = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (limits[1], limits[1]))
+        # With a bound, locking what comes later could end this process.
+        later = _MCL_FUTURE if limits[1] == resource.RLIM_INFINITY else 0
+        failed = self._calls.mlockall(_MCL_CURRENT | later)
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, limits)  # the worker inherits it
+        return ctypes.get_errno() if failed else 0
+
+    def make_timer(self) -> ctypes.c_void_p:
+        """A timer that kills this process."""
+        event = struct.pack("Pii48x", 0, TIMER_SIGNAL, _SIGEV_SIGNAL)
+        timer = ctypes.c_void_p()
+        self._check(self._calls.timer_create(TIMER_CLOCK, event, ctypes.byref(timer)))
+        return timer
+
+    def set_timer(self, timer: ctypes.c_void_p, at_ns: int) -> None:
+        setting = struct.pack("llll", 0, 0, *divmod(max(at_ns, 1), _NS))
+        self._check(self._calls.timer_settime(timer, TIMER_FLAGS, setting, None))
+
+    def _check(self, failed: int) -> None:
+        if failed:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+# -- the fuse -------------------------------------------------------------------------
+
+
+def _burn(
+    life: socket.socket, worker: int, woken: int, libc: _Libc, timer: ctypes.c_void_p
+) -> NoReturn:
+    """Take deadlines until the worker has ended."""
+    try:
+        poll = select.poll()
+        poll.register(life, select.POLLIN)
+        poll.register(woken, select.POLLIN)
+        while (status := _reap(worker)) is None:
+            for descriptor, _ in poll.poll():
+                if descriptor == woken:
+                    _drain(woken)
+                elif said := life.recv(DEADLINE.size):
+                    libc.set_timer(timer, *DEADLINE.unpack(said))
+                else:  # the guard kills this process
+                    poll.unregister(life)
+        _end_as(status)
+    finally:
+        os._exit(1)
+
+
+# -- the guard ------------------------------------------------------------------------
+
+
+def _guard(
+    life: socket.socket, server: int, server_pidfd: int | None, child: int, woken: int
+) -> NoReturn:
+    """Wait for the end of the child or of the server, and kill what is left."""
+    try:
+        poll = select.poll()
+        poll.register(woken, select.POLLIN)
+        watched = [life.fileno()] if server_pidfd is None else [life.fileno(), server_pidfd]
+        for each in watched:
+            poll.register(each, _ENDED if each == life.fileno() else select.POLLIN)
+        while (status := _reap(child)) is None:
+            # Without a pidfd a process that the server has forked may keep the socket open.
+            found = poll.poll(None if server_pidfd is not None else 1000)
+            _drain(woken)
+            if os.getppid() != server or any(each in watched for each, _ in found):
+                _kill_group(child)
+                for each in watched:
+                    poll.unregister(each)
+                watched.clear()
+        _kill_others(woken)
+        _end_as(status)
+    finally:
+        os._exit(1)
+
+
+def _drain(woken: int) -> None:
+    with contextlib.suppress(BlockingIOError):
+        while os.read(woken, 4096):
+            pass
+
+
+def _reap(child: int) -> int | None:
+    """Reap what has ended; the status of ``child`` if that was among it."""
+    if not hasattr(os, "waitid"):  # macOS, where no orphans come to this process
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            _kill_group(child)
+        return status if ended else None
+    while found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+        if found.si_pid == child:
+            _kill_group(child)  # before it is reaped: so the group's id is no other's
+        status = os.waitpid(found.si_pid, 0)[1]
+        if found.si_pid == child:
+            return status
+    return None
+
+
+def _kill_group(pid: int) -> None:
+    """Kill a child, which may have left its process group, and that group."""
+    for send in (os.kill, os.killpg):
+        # PermissionError: on macOS, if all processes of the group have ended.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            send(pid, signal.SIGKILL)
+
+
+def _kill_others(woken: int) -> None:
+    """Kill and reap all processes below this one: those of a killed one come to this one."""
     poll = select.poll()
-    poll.register(signs, select.POLLIN)
-    if server is not None:
-        poll.register(server, select.POLLIN)
-    with contextlib.suppress(OSError):
-        while True:
-            if any(descriptor == server for descriptor, _ in poll.poll()):
-                return
-            if not signs.recv(1, socket.MSG_PEEK):
-                return
-            # A question about a stack: it is for the worker, which may not read it.
-            time.sleep(1.0)
+    poll.register(woken, select.POLLIN)
+    until_s = time.monotonic() + END_S
+    while time.monotonic() < until_s:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:  # there is none left
+            return
+        for pid in _children():
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # sudo's
+                os.kill(pid, signal.SIGKILL)
+        poll.poll(100)
+        _drain(woken)
+
+
+def _children() -> list[int]:
+    """The children of this process that are not reaped; none where there is no /proc."""
+    own, found = os.getpid(), []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            fields = (process / "stat").read_bytes().rpartition(b")")[2].split()
+            if int(fields[1]) == own:
+                found.append(int(process.name))
+    return found
+
+
+def _end_as(status: int) -> NoReturn:
+    """End this process as another one has ended."""
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        os._exit(code)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the other one has made its own
+    if -code != signal.SIGKILL:
+        signal.signal(-code, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})
+    os.kill(os.getpid(), -code)
+    time.sleep(END_S)  # it is under way
+    os._exit(1)

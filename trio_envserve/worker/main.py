@@ -1,12 +1,13 @@
 """``main()`` of a worker process.
 
-A server starts it with three descriptors: the *link*, which carries messages in both directions;
+A server starts it with four descriptors: the *link*, which carries messages in both directions;
 the *signs*, on which the worker sends its heartbeats, and whose end shows that the server is gone;
-and the epoch lock, which this process holds as long as it lives.  A server with a journal passes a
-second lock.
+the *life*, which belongs to the guard (:mod:`.guard`); and the epoch lock, which this process holds
+as long as it lives.  A server with a journal passes a second lock.
 
 Arguments: the numbers of these descriptors (those of the locks separated by commas; -1: none), the
-server's process id and, if the worker is another program, its command.
+server's process id, the worker's deadline in nanoseconds (-1: none) and, if the worker is another
+program, its command.
 
 Exit status: 0 after retiring, 3 if the environment could not be set up, 127 if the command could
 not be run.
@@ -41,42 +42,45 @@ class Inherited(NamedTuple):
 
     link: int
     signs: int
+    life: int
     locks: tuple[int, ...]
-    parent: int
+    server: int
+    deadline_ns: int | None
 
     @classmethod
     def of(cls, words: list[str]) -> Inherited:
         """Read the arguments."""
-        link, signs, locks, parent = words
+        link, signs, life, locks, server, deadline = words
         held = tuple(number for number in map(int, locks.split(",")) if number >= 0)
-        return cls(int(link), int(signs), held, int(parent))
+        deadline_ns = None if deadline == "-1" else int(deadline)
+        return cls(int(link), int(signs), int(life), held, int(server), deadline_ns)
 
 
 def main() -> NoReturn:
-    """Start the guard, then run the worker, or become the command that is the worker."""
+    """Become the guard, and in its child the worker, or the command that is the worker."""
     with contextlib.suppress(OSError):
         os.dup2(2, 1)  # standard output is the server's; environments print to standard error
-    inherited = Inherited.of(sys.argv[1:5])
-    command = sys.argv[5:]
+    inherited = Inherited.of(sys.argv[1:7])
+    command = sys.argv[7:]
     # Guard and heartbeat come before everything that takes long or can hang, so that silence means
     # a stopped process from the first moment on.
     from trio_envserve.worker.guard import start_guard
-    from trio_envserve.worker.heartbeat import die_with_parent
 
-    signs = socket.socket(fileno=inherited.signs)
-    start_guard(signs, inherited.parent, unused=[inherited.link])
-    signs.detach()
-    die_with_parent(inherited.parent)
+    life = socket.socket(fileno=inherited.life)
+    parent = start_guard(
+        life, inherited.server, inherited.deadline_ns, unused=[inherited.link, inherited.signs]
+    )
+    life.detach()
     # Ctrl-C is for the server, which drains; a terminal's job control finds a
     # process group of our own anyway.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if command:
         _become(command, inherited)
-    _be_worker(inherited)
+    _be_worker(inherited, parent)
 
 
 def _become(command: list[str], inherited: Inherited) -> NoReturn:
-    """Replace this program by the command: the same process, with its guard."""
+    """Replace this program by the command: the same process, below its guard."""
     os.environ[LINK_FD] = str(inherited.link)
     os.environ[SIGNS_FD] = str(inherited.signs)
     first, *more = [*inherited.locks, -1]
@@ -93,14 +97,14 @@ def _become(command: list[str], inherited: Inherited) -> NoReturn:
     os._exit(CANNOT_RUN)
 
 
-def _be_worker(inherited: Inherited) -> NoReturn:
+def _be_worker(inherited: Inherited, parent: int) -> NoReturn:
     from trio_envserve.net.forks import hide_in_children
 
     # A daemon that the environment leaves behind is not a worker.
-    for descriptor in (inherited.link, inherited.signs, *inherited.locks):
+    for descriptor in (inherited.link, inherited.signs, inherited.life, *inherited.locks):
         os.set_inheritable(descriptor, False)
     # The link hides itself.  The locks stay: such a child still belongs to this epoch.
-    hide_in_children(inherited.signs)
+    hide_in_children(inherited.signs, inherited.life)
     link, signs = socket.socket(fileno=inherited.link), socket.socket(fileno=inherited.signs)
 
     from trio_envserve.worker.config import read_config
@@ -110,7 +114,7 @@ def _be_worker(inherited: Inherited) -> NoReturn:
     limits = config.limits
     heartbeat = HeartbeatThread(
         signs,
-        inherited.parent,
+        parent,
         heartbeat_s=limits.heartbeat_s,
         blocked_report_s=limits.blocked_report_s,
     )

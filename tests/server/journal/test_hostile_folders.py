@@ -239,7 +239,7 @@ def test_a_server_that_ended_while_it_made_the_folder_left_nothing(tmp_path: Pat
 
 def test_a_folder_that_is_in_use_is_refused(tmp_path: Path):
     with journal(tmp_path):
-        assert f"in use by process {os.getpid()}" in refusal(tmp_path)
+        assert f"(pid {os.getpid()}) uses the journal" in refusal(tmp_path)
     read(tmp_path)
 
 
@@ -292,7 +292,7 @@ def test_g1_a_copy_in_the_place_of_a_living_servers_journal_was_taken(tmp_path: 
         shutil.copytree(folder, copied)
         shutil.rmtree(folder)
         shutil.copytree(copied, folder)
-        assert f"in use by process {os.getpid()}" in refusal(folder)
+        assert f"(pid {os.getpid()}) uses the journal" in refusal(folder)
 
 
 @pytest.mark.parametrize(

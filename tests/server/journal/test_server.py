@@ -23,7 +23,7 @@ from trio_envserve import (
     open_client,
     open_server,
 )
-from trio_envserve.host.folder_locks import FolderLocks
+from trio_envserve.host.locks import ServerLocks
 from trio_envserve.net import MemoryNetwork
 from trio_envserve.server.journal import keeper
 
@@ -135,7 +135,7 @@ async def test_g1_no_worker_starts_while_one_of_an_earlier_server_with_the_journ
     tmp_path: Path,
 ):
     (tmp_path / "journal").mkdir()
-    worker = FolderLocks(tmp_path / "journal")
+    worker = ServerLocks.of_folder(tmp_path / "journal")
     assert worker.try_epochs(b"e" * 16) == set()
     probe = Probe()
     async with served(tmp_path, probe) as (server, client), trio.open_nursery() as nursery:
@@ -146,7 +146,7 @@ async def test_g1_no_worker_starts_while_one_of_an_earlier_server_with_the_journ
         worker.close()
     assert probe.runs == ["one"]
     with pytest.raises(ServerStartError, match="waiting for the workers of an earlier server"):
-        worker = FolderLocks(tmp_path / "journal")
+        worker = ServerLocks.of_folder(tmp_path / "journal")
         assert worker.try_epochs(b"e" * 16) is not None
         async with served(tmp_path, probe, lock_s=0.05):
             await trio.sleep_forever()

@@ -17,7 +17,7 @@ all that was safe is in it.
 guard and the hosts of a server do stands here once more, without sockets: beats and hellos, the
 order of a deadline and the workers that start for it, the record of a server for its successors,
 and what is said before that is written.  The kernel is played as well: a guard's timer is of the
-clock, the signal and the kind that :mod:`trio_envserve.host.guard` names.
+clock, the signal and the kind that :mod:`trio_envserve.worker.guard` names.
 
 *A hostile client* keeps to no rule: garbage, conflicts, late duplicates, holes.  It has a session
 of its own, and may do with it what it likes; nobody else may suffer, and the guarantees hold for

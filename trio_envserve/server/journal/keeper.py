@@ -35,7 +35,7 @@ import trio
 
 from ...core.clock import AwakeClock
 from ...core.journal import Record
-from ...host.folder_locks import FolderLocks
+from ...host.locks import ServerLocks
 from .loading import Outcome, read_outcomes
 from .opening import Opened, open_folder, unlock
 from .store import Store, is_final
@@ -73,7 +73,7 @@ class Journal:
     def __init__(self, opened: Opened) -> None:
         self._store: Store = opened.store
         self._found = opened.found
-        self.locks: tuple[FolderLocks, ...] = opened.locks
+        self.locks: tuple[ServerLocks, ...] = opened.locks
         self.folder = opened.store.folder
         self._earlier_s = opened.store.state.uptime_s
         self._clock = AwakeClock(2 * UPTIME_S, time.monotonic())

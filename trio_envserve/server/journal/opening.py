@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...core.errors import ServerStartError
-from ...host.folder_locks import FolderLocks
+from ...host.locks import ServerLocks
 from .folder import (
     BODIES,
     DATABASE,
@@ -33,7 +33,7 @@ class Opened(NamedTuple):
 
     store: Store
     found: Found
-    locks: tuple[FolderLocks, ...]
+    locks: tuple[ServerLocks, ...]
 
 
 def open_folder(
@@ -52,14 +52,14 @@ def open_folder(
     return Opened(store, found, locks)
 
 
-def lock(folder: Path) -> tuple[FolderLocks, ...]:
+def lock(folder: Path) -> tuple[ServerLocks, ...]:
     """Be the one that uses it: those in it prove it for whoever finds the folder by another
     path, those beside it for whoever finds another folder by this path.  Raises
     ServerStartError."""
-    taken: list[FolderLocks] = []
+    taken: list[ServerLocks] = []
     try:
         for place in (folder, *beside(folder)):
-            taken.append(FolderLocks(place, folder))
+            taken.append(ServerLocks.of_folder(place, folder))
             taken[-1].take_server()
     except BaseException:
         unlock(taken)
@@ -67,7 +67,7 @@ def lock(folder: Path) -> tuple[FolderLocks, ...]:
     return tuple(taken)
 
 
-def unlock(locks: Iterable[FolderLocks]) -> None:
+def unlock(locks: Iterable[ServerLocks]) -> None:
     """Release this process's part of the locks."""
     for each in locks:
         each.close()
