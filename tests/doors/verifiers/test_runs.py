@@ -18,7 +18,6 @@ from trio_envserve.doors.verifiers.runs import (
     Outcome,
     Runs,
     Send,
-    Stage,
     Start,
     Stop,
     Stream,
@@ -659,12 +658,12 @@ class History:
 
     def check(self) -> None:
         table = self.desk.runs
-        kept = [each for each in table._runs.values() if each.stage is Stage.KEPT]
-        others = [each for each in table._runs.values() if each.stage is not Stage.KEPT]
+        kept = [each for each in table._runs.values() if each.messages]
+        others = [each for each in table._runs.values() if not each.messages]
         assert table._kept.taken == sum(each.size_bytes for each in kept)
         assert table._count.taken == len(others) <= self.desk.limits.runs
         assert table._asked.taken == sum(each.asked_bytes for each in others)
-        assert {each.name for each in others if each.stage is Stage.RUNNING} == self.live
+        assert {each.name for each in others if each.payload is None} == self.live
         for run in table._runs.values():
             is_orphan = run.name in run.place.orphans
             is_sent = run.name in run.place.sent

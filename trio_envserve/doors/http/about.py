@@ -7,8 +7,9 @@ Nothing is kept between two scrapes.  A server that does not answer in time is a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import final
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeVar, final
 
 from ...client import Client
 from ...core.errors import EnvServeError
@@ -20,6 +21,8 @@ from .limits import HttpLimits
 from .metrics import DoorCounts, Seen
 from .problems import LATER, Problem
 from .turns import RUNNING_US, SCRAPE_US, SCRAPED_WORKER_US
+
+T = TypeVar("T")
 
 
 @final
@@ -55,28 +58,25 @@ class About:
 
     async def running(self, exchange: Exchange) -> None:
         """A page of what runs, the oldest first, as :meth:`.Client.list_running` returns it."""
-        first: int = exchange.parameters["first"]
-        page = await exchange.unless_hung_up(lambda: self._page(first))
+        ask = partial(self._client.list_running, first=exchange.parameters["first"])
+        page: RunningPage = await self._asked(exchange, ask)
         await exchange.take_turn(len(page.running) * RUNNING_US)
         await exchange.answer(200, JSON, to_json(dataclasses.asdict(page)))
 
     async def stack(self, exchange: Exchange) -> None:
         """Where one of them stands, as :meth:`.Client.stack` returns it."""
-        number: int = exchange.parameters["number"]
-        text = await exchange.unless_hung_up(lambda: self._stack(number))
+        ask = partial(self._client.stack, exchange.parameters["number"])
+        text: str | None = await self._asked(exchange, ask)
         await exchange.answer(200, JSON, to_json({"stack": text}))
 
-    async def _stack(self, number: int) -> str | None:
+    async def _asked(self, exchange: Exchange, ask: Callable[..., Awaitable[T]]) -> T:
+        """The server's answer.  Problem if it does not come in time."""
         try:
-            return await self._client.stack(number, timeout_s=self._limits.scrape_s)
+            return await exchange.unless_hung_up(partial(ask, timeout_s=self._limits.scrape_s))
         except EnvServeError as error:
-            raise Problem("not-ready", f"its worker does not say it ({error})", LATER) from None
-
-    async def _page(self, first: int) -> RunningPage:
-        try:
-            return await self._client.list_running(first=first, timeout_s=self._limits.scrape_s)
-        except EnvServeError as error:
-            raise Problem("not-ready", str(error), LATER) from None
+            raise Problem(
+                "not-ready", f"the server or its worker does not say it ({error})", LATER
+            ) from None
 
 
 def _writer() -> Callable[[Seen, str], tuple[str, bytes]] | None:

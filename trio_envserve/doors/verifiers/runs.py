@@ -32,7 +32,6 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-import enum
 import hashlib
 import itertools
 from collections import OrderedDict
@@ -80,16 +79,6 @@ class Peer:
     """Those that it waits for."""
 
 
-class Stage(enum.Enum):
-    """Where a run stands."""
-
-    WAITING = "waiting"
-    """There is no room for another outcome."""
-    RUNNING = "running"
-    KEPT = "kept"
-    """Its outcome is there, and not known to have arrived."""
-
-
 @dataclasses.dataclass(slots=True, eq=False)
 class Run:
     """One run, from its request until its outcome is taken to have arrived."""
@@ -99,17 +88,16 @@ class Run:
     place: Place
     asked_bytes: int
     payload: bytes | None
-    """The run's payload, until it is started."""
+    """The run's payload, until it is started: there is no room for another outcome."""
     newest: int
     """The number of the last connection that asked for it."""
-    stage: Stage = Stage.WAITING
     waiters: dict[bytes, bool] = dataclasses.field(default_factory=dict)
     """The open connections that asked for it, by route, and whether they were sent its
     outcome."""
     streaming: Streaming = dataclasses.field(default_factory=lambda: Streaming())
     """Its deltas, as they come."""
     messages: Sequence[Message] = ()
-    """Of the outcome: the deltas, and the reply."""
+    """Of the outcome, once it is there and not known to have arrived: the deltas, and the reply."""
     afresh: Sequence[Message] = ()
     """The messages before them for a client that may have some of them."""
     size_bytes: int = 0
@@ -426,7 +414,7 @@ class Runs:
             name, run = (place.wanted or place.unwanted).popitem(last=False)
             assert run.payload is not None
             effects.append(Start(name, run.payload))
-            run.stage, run.payload = Stage.RUNNING, None
+            run.payload = None
         return effects
 
     def _cancel(self, peer: Peer, ask: Cancel) -> list[Effect]:
@@ -477,7 +465,6 @@ class Runs:
     def _keep(self, run: Run, outcome: Outcome) -> None:
         """Keep the messages that say an outcome."""
         name = run.name
-        run.stage = Stage.KEPT
         if outcome.error:
             run.messages = (wire.failed(name, outcome.error),)
         else:
@@ -549,7 +536,7 @@ class Runs:
     def close(self) -> list[Effect]:
         """The door closes: nobody waits in vain."""
         # Those that wait come first: the end of another one would start them.
-        runs = sorted(self._runs.values(), key=lambda run: run.stage is not Stage.WAITING)
+        runs = sorted(self._runs.values(), key=lambda run: run.payload is None)
         return [effect for run in runs for effect in self._end(run, _stopped(run, CLOSED))]
 
     # -- the end of a run -----------------------------------------------------
@@ -561,13 +548,13 @@ class Runs:
         effects: list[Effect] = []
         for route in run.waiters:
             del self._peers[route].runs[run.name]
-            if run.stage is not Stage.KEPT:
+            if not run.messages:
                 effects.append(Send(route, wire.failed(run.name, why)))
-        if run.stage is Stage.KEPT:
+        if run.messages:
             self._kept.give(run.size_bytes, run.place.name)
         else:
             self._give_back(run)
-            effects += [Stop(run.name)] if run.stage is Stage.RUNNING else []
+            effects += [Stop(run.name)] if run.payload is None else []
         self._remember(run.name, run.digest, why)
         return effects + self._start(run.place)
 
@@ -601,7 +588,7 @@ def _hold_orphans(place: Place, now_s: float) -> None:
 
 
 def _stopped(run: Run, why: str) -> str:
-    return NEVER if run.stage is Stage.WAITING else why
+    return why if run.payload is None else NEVER
 
 
 def _refuse(peer: Peer, ask: RunAsk, why: str) -> list[Effect]:
