@@ -27,7 +27,7 @@ _ROUND = 256
 """Number of tries after which each call of a line had its turn, however often all are refused:
 about a minute."""
 
-Full: TypeAlias = "bytes | None"
+FullAccount: TypeAlias = "bytes | None"
 """The account that a refusal names: a namespace, :data:`.SESSION_FULL`, or None for none."""
 
 
@@ -60,9 +60,9 @@ class HeldCalls:
     """The calls that were refused for now, in a line for each account that is full."""
 
     def __init__(self) -> None:
-        self._lines: OrderedDict[Full, _Line] = OrderedDict()
+        self._lines: OrderedDict[FullAccount, _Line] = OrderedDict()
         """Lines that hold something; the first one has the next turn."""
-        self._of: dict[int, Full] = {}
+        self._of: dict[int, FullAccount] = {}
         """The account in whose line each call is, by number."""
 
     def __len__(self) -> int:
@@ -80,7 +80,7 @@ class HeldCalls:
         """Whether a call waits for room that any request needs."""
         return SESSION_FULL in self._lines
 
-    def put(self, call: Call, full: Full, until_s: float) -> None:
+    def put(self, call: Call, full: FullAccount, until_s: float) -> None:
         """Hold back a call of this account until then."""
         self.drop(call)
         call.held_until_s = until_s

@@ -27,7 +27,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from . import messages
-from .call_queue import CallQueue, Full, HeldCalls
+from .call_queue import CallQueue, FullAccount, HeldCalls
 from .calls import (
     Call,
     ClientSession,
@@ -218,7 +218,7 @@ def _retransmit(calls: Calls, call: Call, now_s: float, probe: int) -> Effects:
     return ((CallAction.TRANSMIT, call),)
 
 
-def _hold(calls: Calls, call: Call, now_s: float, arg: tuple[float, Full, str]) -> Effects:
+def _hold(calls: Calls, call: Call, now_s: float, arg: tuple[float, FullAccount, str]) -> Effects:
     until_s, full, call.held_as = arg
     calls.held.put(call, full, until_s)
     return ()
