@@ -175,7 +175,7 @@ async def test_evaluation_stops_at_its_limit_of_errors_and_tells_of_odd_rewards(
         "    return {'reward': REWARDS[rollout.input['q']]}\n"
     )
     (tmp_path / "inputs.csv").write_text("q\nhigh\nnan\ninf\n" + "x\n" * 500)
-    ask = ("--inputs", "inputs.csv", "--limit-errors", "3", "--in-flight", "2")
+    ask = ("--inputs", "inputs.csv", "--limit-errors", "3", "--in-flight", "1")
     done = await run(tmp_path, "eval", "odd:odd", *ask, *HERE)
     assert (done.code, done.last["gave_up"], done.last["mean_reward"]) == (4, True, None)
     assert 3 <= done.last["errors"] < 200

@@ -714,7 +714,7 @@ def made(**members):
         (made(), {"max_turns": 0}, "max_turns is a whole number, 1 or more, not 0"),
         (made(), {"max_turn": 3}, "did you mean 'max_turns'"),
         (made(max_turns="3"), {}, "max_turns is a whole number, 1 or more, not '3'"),
-        (made(), {"tool_timeout_s": float("nan")}, "tool_timeout_s is a number above 0"),
+        (made(), {"tool_timeout_s": float("nan")}, "tool_timeout_s is a number of seconds above 0"),
         (made(), {"system": 3}, "system is a text, not 3"),
         (made(), {"reward_unfinished": "sum"}, "reward_unfinished must be a number, or"),
         (made(), {"reward_unfinished": True}, "reward_unfinished must be a number, or"),

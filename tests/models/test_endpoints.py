@@ -83,8 +83,8 @@ WRONG = {
         '[a]\nurl = "http://x"\nconcurrency = 0',
         "a whole number, 1 or more, not 0",
     ),
-    "no time": ('[a]\nurl = "http://x"\nwhole_s = 0', "whole_s is a number above 0"),
-    "nan": ('[a]\nurl = "http://x"\nwhole_s = nan', "whole_s is a number above 0"),
+    "no time": ('[a]\nurl = "http://x"\nwhole_s = 0', "whole_s is a number of seconds above 0"),
+    "nan": ('[a]\nurl = "http://x"\nwhole_s = nan', "whole_s is a number of seconds above 0"),
     "no body": ('[a]\nurl = "http://x"\nbody = 1', "body must be a table"),
 }
 
