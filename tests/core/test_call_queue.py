@@ -76,4 +76,4 @@ def test_nothing_is_known_of_namespaces_of_which_nothing_is_held():
         held.add(b"%d" % number)
     held.turn(*(b"%d" % number for number in range(10)))
     assert held.turn() == []
-    assert not held.calls.held._lines
+    assert not held.calls.held.lines

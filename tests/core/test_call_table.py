@@ -124,7 +124,7 @@ def test_every_input_in_every_stage(stage, input, expected):
     assert call.stage is after
     assert (call.number in calls.queue) == (after is Stage.QUEUED) == (call.session is None)
     held = input is CallInput.HOLD and after is Stage.SENT
-    assert (call.number in calls.held) == calls.held.stops_all == held
+    assert (call.number in calls.held) == (SESSION_FULL in calls.held.lines) == held
     assert list(session.calls.values()) == ([] if after is Stage.QUEUED else [call])
 
 

@@ -474,7 +474,8 @@ def test_an_error_named_the_refusal_of_a_server_that_was_lost_since():
     submit(pair, b"first")
     submit(pair, b"second", limit_s=10.0, rerun=True)
     pair.advance(1.0)
-    (held,) = pair.client.calls.held
+    (number,) = pair.client.calls.held
+    held = pair.client.calls.live[number]
     assert held.held_as == "keys-full"
     pair.restart(proven=True)
     pair.client.take(Disconnected(pair.now_s, "gone"))

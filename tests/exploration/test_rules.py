@@ -32,7 +32,7 @@ def attributes(kind: type) -> set[str]:
     machines = [
         router, router.works, router.works.gate, router.sessions, router.queue, router.announced,
         router.pool, router.workforce, router.dispatches, client,
-        client.calls, client.calls.held, _Line(), client.sessions, client.pings, worker,
+        client.calls, _Line(), client.sessions, client.pings, worker,
     ]  # fmt: skip
     return set(vars(next(each for each in machines if type(each) is kind)))
 

@@ -14,7 +14,6 @@ free: else a window full of them would keep back what makes room for them.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
 from typing import TypeAlias
 
 from .calls import Call, ClientSession
@@ -56,57 +55,42 @@ class CallQueue(OrderedDict[int, Call]):
         return next(iter((self._others if enough else self).values()), None)
 
 
-class HeldCalls:
-    """The calls that were refused for now, in a line for each account that is full."""
+class HeldCalls(dict[int, FullAccount]):
+    """The calls that were refused for now: by number, the account that is full.  Each account has a
+    line of its own."""
 
     def __init__(self) -> None:
-        self._lines: OrderedDict[FullAccount, _Line] = OrderedDict()
+        super().__init__()
+        self.lines: OrderedDict[FullAccount, _Line] = OrderedDict()
         """Lines that hold something; the first one has the next turn."""
-        self._of: dict[int, FullAccount] = {}
-        """The account in whose line each call is, by number."""
-
-    def __len__(self) -> int:
-        return len(self._of)
-
-    def __iter__(self) -> Iterator[Call]:
-        for line in self._lines.values():
-            yield from line.calls.values()
-
-    def __contains__(self, number: int) -> bool:
-        return number in self._of
-
-    @property
-    def stops_all(self) -> bool:
-        """Whether a call waits for room that any request needs."""
-        return SESSION_FULL in self._lines
 
     def put(self, call: Call, full: FullAccount, until_s: float) -> None:
         """Hold back a call of this account until then."""
         self.drop(call)
         call.held_until_s = until_s
-        line = self._lines.setdefault(full, _Line())
+        line = self.lines.setdefault(full, _Line())
         line.calls[call.number] = call
         line.refused = True
-        self._of[call.number] = full
+        self[call.number] = full
 
     def drop(self, call: Call) -> None:
         """Hold back a call no more, if it was."""
-        if call.number not in self._of:
+        if call.number not in self:
             return
-        full = self._of.pop(call.number)
-        line = self._lines[full]
+        full = self.pop(call.number)
+        line = self.lines[full]
         del line.calls[call.number]
         if not line.calls:
-            del self._lines[full]
+            del self.lines[full]
 
     def due(self, now_s: float) -> list[Call]:
         """Calls that are to be tried again now: first calls that stop all others, then calls of one
         account after the other, until there are enough for one time."""
         due: list[Call] = []
-        for full, line in sorted(self._lines.items(), key=lambda each: each[0] != SESSION_FULL):
+        for full, line in sorted(self.lines.items(), key=lambda each: each[0] != SESSION_FULL):
             if len(due) < BURST and (found := line.due(now_s)):
                 due += found
-                self._lines.move_to_end(full)
+                self.lines.move_to_end(full)
         return due
 
 

@@ -237,7 +237,8 @@ def _answer(calls: Calls, call: Call, now_s: float, reply: Reply) -> Effects:
         return _fail(calls, call, now_s, error)  # with the truth about the lost session
     if call.alone:
         return _end(calls, call, CallAction.TELL_SOON)
-    calls.held.drop(call)
+    if calls.held:
+        calls.held.drop(call)
     return ((CallAction.ANSWER, (call, reply)),)
 
 
@@ -431,7 +432,8 @@ def _leave_session(calls: Calls, call: Call) -> None:
     del session.calls[call.sequence]
     session.leaving.pop(call.sequence, None)
     session.waiting_for_keys -= call.waits_for_key
-    calls.held.drop(call)
+    if calls.held:
+        calls.held.drop(call)
     session.unflushed.append(call.sequence)
 
 

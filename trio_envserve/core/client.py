@@ -53,6 +53,7 @@ from .client_effects import (
     Reconnect,
     ToServer,
 )
+from .client_messages import SESSION_FULL
 from .client_pings import Pings
 from .client_sessions import Sessions
 from .errors import ErrorInfo, ProtocolError
@@ -409,7 +410,7 @@ class ClientCore:
             return
         if not self.pings.known or now_s > self._scan_at_s + self.limits.late_s:
             return  # the sync of a new connection, or the first one after a sleep, comes first
-        if self.link.server_is(ServerStatus.STOPPING) or self.calls.held.stops_all:
+        if self.link.server_is(ServerStatus.STOPPING) or SESSION_FULL in self.calls.held.lines:
             return  # earlier requests still wait for room
         self._flush_due(now_s + self._company_s)
         while queue:

@@ -12,7 +12,7 @@ from collections import deque
 from typing import Any
 
 from ...core.announced import Announcements
-from ...core.call_queue import HeldCalls, _Line
+from ...core.call_queue import _Line
 from ...core.call_table import Calls
 from ...core.calls import Call, ClientSession, Stage
 from ...core.client import ClientCore
@@ -334,13 +334,11 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out(_CONSTANT, "limits"),
         **_out(_PEOPLE, "retransmitted", "reissued"),
         "queue": Rule("in the form of the calls", lambda owner, calls: tuple(calls)),
+        "held": Rule("in the lines of its accounts", lambda owner, calls: calls.lines),
         **_out(_NO_KEYS, "asking", "probe"),
         "live": Rule(
             "by number", lambda owner, calls: tuple(calls[n] for n in sorted(calls))
         ),
-    },
-    HeldCalls: {
-        "_of": Rule("in the form of the calls", lambda owner, calls: tuple(calls)),
     },
     _Line: {
         "calls": Rule("in the form of the calls", lambda owner, calls: tuple(calls)),

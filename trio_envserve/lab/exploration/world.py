@@ -354,8 +354,8 @@ class Client(Actor):
     def _scan(self) -> None:
         """Try again what was refused for now."""
         self.core._scan_at_s = NOW_S
-        for call in self.core.calls.held:
-            call.held_until_s = NOW_S
+        for number in self.core.calls.held:
+            self.core.calls.live[number].held_until_s = NOW_S
         self.take(ClientTick(NOW_S))
 
     def _limit(self, number: int) -> None:
