@@ -83,9 +83,7 @@ TOP = {"__init__", "__main__"}
 
 # The modules that know the inside of a body, and who in the core may import them.
 BODIES = {
-    "core.values", "core.values_keys", "core.values_lower",
-    "core.values_order", "core.values_parts", "core.values_paths", "core.values_pieces",
-    "core.values_prices", "core.values_scan", "core.arrays", "core.objects",
+    "core.values", "core.values_cost", "core.values_lower", "core.arrays", "core.objects",
 }  # fmt: skip
 BODY_USERS = {"core.client", "core.worker"} | BODIES
 

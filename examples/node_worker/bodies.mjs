@@ -1,12 +1,17 @@
-// Values as bodies, and the price of a value, which a large body must not exceed 8 times.
+// Values as bodies, and the cost of a value, which the header of a large body has to say.
 import { Encoder, Tag, addExtension } from "cbor-x";
 
-const PADDED = 1701737992;
-const LARGE_BYTES = 1024 * 1024;
-const TIMES = 8;
+const COST = 1701737992;
+const PAIRS = 1701737993;
+const FREE_OBJECTS = 8192;
 
-// The server's padded requests: [padding, value].
-addExtension({ tag: PADDED, decode: ([, value]) => value });
+// A body with a header: [cost, value].
+addExtension({ tag: COST, decode: ([, value]) => value });
+// A map with other keys than text and bytes: [key, value, key, value, ...].
+addExtension({
+  tag: PAIRS,
+  decode: (flat) => new Map(flat.flatMap((key, i) => (i % 2 ? [] : [[key, flat[i + 1]]]))),
+});
 
 // Plain CBOR: no records, no tag on byte strings, maps as objects.
 const codec = new Encoder({
@@ -21,29 +26,19 @@ export const decode = (bytes) => codec.decode(bytes);
 // A copy: cbor-x uses its buffer again.
 export const encode = (value) => Buffer.from(codec.encode(value));
 
-// What the value takes where it is read, at most (docs/protocol.md, "Price").
-function price(value) {
-  switch (typeof value) {
-    case "string":
-      return 89 + 4 * Buffer.byteLength(value);
-    case "object":
-      if (value === null) return 9;
-      if (ArrayBuffer.isView(value)) return 1000 + 2 * value.byteLength;
-      if (Array.isArray(value)) return value.reduce((sum, item) => sum + price(item), 121);
-      return Object.entries(value).reduce(
-        (sum, [key, item]) => sum + 72 + price(key) + price(item),
-        313,
-      );
-    default:
-      return 57;
-  }
+// All items but numbers and constants, or more (docs/protocol.md, "Cost").
+function objects(value) {
+  if (typeof value === "number") return value < 0 ? 1 : 0;
+  if (value === null || typeof value === "boolean") return 0;
+  if (typeof value !== "object") return 1;
+  if (ArrayBuffer.isView(value)) return 2;
+  if (Array.isArray(value)) return value.reduce((sum, item) => sum + objects(item), 1);
+  return Object.values(value).reduce((sum, item) => sum + 1 + objects(item), 1);
 }
 
 export function encodeValue(value) {
   const body = encode(value);
-  const most = Math.max(LARGE_BYTES, TIMES * body.length);
-  const cost = price(value);
-  if (cost <= most) return body;
-  const padding = Buffer.alloc(Math.ceil(cost / TIMES) - body.length);
-  return encode(new Tag([padding, value], PADDED));
+  const count = objects(value);
+  if (count <= FREE_OBJECTS) return body;
+  return encode(new Tag([8 * body.length + 128 * count, value], COST));
 }

@@ -15,7 +15,7 @@ from tests.memory import echo, pair
 from trio_envserve import Client, NotEncodable, OutcomeNotDecodable
 from trio_envserve.client.options import HASHED_AT_ONCE, Asked, checked
 from trio_envserve.client.shell import encode, run_encoded
-from trio_envserve.core import values, values_pieces
+from trio_envserve.core import values
 from trio_envserve.core.key_records import input_digest
 from trio_envserve.core.limits import WireLimits
 from trio_envserve.envs import turns
@@ -44,18 +44,18 @@ async def test_a_large_outcome_was_decoded_on_the_callers_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     by_loop: list[bool] = []
-    window, whole = values_pieces.PieceDecoder._window_full, values._whole
+    read, whole = values._Paused.read, values._value
 
-    def by_window(self: Any, *args: Any, **options: Any) -> Any:
+    def by_piece(self: Any, size: int) -> Any:
         by_loop.append(threading.current_thread() is threading.main_thread())
-        return window(self, *args, **options)
+        return read(self, size)
 
-    def at_once(body: memoryview, *args: Any) -> Any:
-        by_loop.append(len(body) > 100_000)
-        return whole(body, *args)
+    def at_once(data: Any, accepted: Any, limits: Any, pause: Any) -> Any:
+        by_loop.append(len(data) > 100_000 and pause is None)
+        return whole(data, accepted, limits, pause)
 
-    monkeypatch.setattr(values_pieces.PieceDecoder, "_window_full", by_window)
-    monkeypatch.setattr(values, "_whole", at_once)
+    monkeypatch.setattr(values._Paused, "read", by_piece)
+    monkeypatch.setattr(values, "_value", at_once)
     async with opened() as client:
         assert await client.run_rollout(LARGE) == LARGE
     assert len(by_loop) > 10
@@ -65,9 +65,9 @@ async def test_a_large_outcome_was_decoded_on_the_callers_loop(
 async def test_an_outcome_is_received_when_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever is cancelled meanwhile has not got it; the server need not keep it either."""
     decoding = trio.Event()
-    real = values_pieces.PieceDecoder.whole
+    real = values._Paused.read
 
-    def whole(self: Any, depth: int) -> Any:
+    def read(self: Any, size: int) -> Any:
         trio.from_thread.run_sync(decoding.set)
         while True:
             self._pause()
@@ -82,12 +82,12 @@ async def test_an_outcome_is_received_when_it_is_decoded(monkeypatch: pytest.Mon
                 async def call() -> None:
                     await client.run_rollout("x")
 
-                monkeypatch.setattr(values_pieces.PieceDecoder, "whole", whole)
+                monkeypatch.setattr(values._Paused, "read", read)
                 await decoding.wait()
                 kept.append(len(core.calls.live))
                 scope.cancel()
         kept.append(len(core.calls.live))
-        monkeypatch.setattr(values_pieces.PieceDecoder, "whole", real)
+        monkeypatch.setattr(values._Paused, "read", real)
         assert kept == [1, 0]
         assert await client.run_rollout("y") == LARGE
 
@@ -167,14 +167,14 @@ async def test_a_door_is_told_what_cannot_be_encoded_and_when_its_call_has_its_p
 async def test_a_large_outcome_that_cannot_be_read_is_received_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def whole(self: Any, depth: int) -> Any:
+    def read(self: Any, size: int) -> Any:
         raise RuntimeError("a bug")
 
     async with opened(large) as client:
         outcome = await client.outcome("x")
         assert 0 <= outcome.took_s < 120
         with monkeypatch.context() as patched:
-            patched.setattr(values_pieces.PieceDecoder, "whole", whole)
+            patched.setattr(values._Paused, "read", read)
             broken = await client.outcome("x")
         assert isinstance(broken.error, OutcomeNotDecodable)
         assert "a bug" in str(broken.error)

@@ -41,7 +41,7 @@ CET = datetime.timezone(datetime.timedelta(hours=1))
         (datetime.date(1940, 10, 9), "d903ec6a313934302d31302d3039"),
         (uuid.UUID(int=1), "d82550" + "00" * 15 + "01"),
         (decimal.Decimal("273.15"), "c48221196ab3"),
-        (datetime.timedelta(seconds=-1, microseconds=5), "d903eaa201202505"),
+        (datetime.timedelta(seconds=-1, microseconds=5), "da656e760a822005"),
         (1 + 2j, "d9a7f882fb3ff0000000000000fb4000000000000000"),
     ],
 )
@@ -214,12 +214,12 @@ def test_what_a_record_raises_is_told():
         assert caught.value.__cause__ is not None
 
 
-NAIVE, TIME = 1701737989, 1701737990
+NAIVE, TIME, DURATION = 1701737989, 1701737990, 1701737994
 
 
 MALFORMED: dict[int, list[Any]] = {
     4: [1, [1], [1.0, 1], [1, "1"], [True, 1], [1_000_000, 1], [0, 1 << 20_000], [1 << 70, 1]],
-    1002: [[1, 2], {1: 1.5}, {1: 1, -6: "x"}, {1: 1, -9: 1}, {}, {1: 1 << 80}],
+    DURATION: [1, [1], [1.5, 0], [1, "x"], [True, 1], [1 << 80, 0]],
     43000: [1, [1, 2, 3], [1, "2"], ["1", 2], [1, 1 << 5000]],
     NAIVE: [5, "now", "2020-01-01T00:00:00Z"],
     TIME: [b"12:00", "noon"],
@@ -240,7 +240,6 @@ def test_what_others_may_write():
         2013, 3, 21, 20, 4, tzinfo=UTC
     )
     assert decode(bytes.fromhex("d86400")) == datetime.date(1970, 1, 1)
-    assert decode(bytes.fromhex("d903eaa10105")) == datetime.timedelta(seconds=5)
 
 
 @given(st.timedeltas(), st.times())

@@ -24,13 +24,13 @@ from hypothesis import strategies as st
 from trio_envserve.core import values as values_module
 from trio_envserve.core.errors import ConfigError, EnvServeError
 from trio_envserve.core.limits import WireLimits
+from trio_envserve.core.terms import cost_said
 from trio_envserve.core.values import DecodingError, EncodingError, decode, encode
+from trio_envserve.core.values_cost import LEAST_CUT_BYTES
 from trio_envserve.core.values_lower import Lowering
-from trio_envserve.core.values_scan import LEAST_CUT_BYTES
 from trio_envserve.testing.strategies import keys, normal, plain_values, same, values
 
 SMALL = WireLimits(depth=5, items=30)
-UNPADDED = WireLimits(value_times=1_000)
 
 
 def back(value):
@@ -66,7 +66,9 @@ def test_a_memoryview_is_as_good_as_bytes(value):
 
 @given(plain_values())
 def test_a_plain_tree_is_encoded_as_cbor2_does(value):
-    assert encode(value) == cbor2.dumps(value)
+    body = encode(value)
+    _, start = cost_said(body)
+    assert body[start:] == cbor2.dumps(value)
 
 
 @given(st.lists(keys(), max_size=4, unique_by=repr))
@@ -189,7 +191,9 @@ def test_what_has_to_be_lowered_nowhere_is_not_rebuilt():
 def test_pieces_have_the_heads_of_the_encoder(size):
     # A large byte string makes every container around it come in pieces.
     value = {**dict.fromkeys(map(str, range(size)), 1), "large": [*range(size), bytes(1 << 16)]}
-    assert encode(value, limits=UNPADDED) == cbor2.dumps(value)
+    body = encode(value)
+    _, start = cost_said(body)
+    assert body[start:] == cbor2.dumps(value)
 
 
 def test_numpy_is_not_imported():
@@ -416,7 +420,7 @@ def test_any_bytes_give_a_value_or_a_decoding_error(data):
 
 TAG_NUMBERS = (
     *range(40), 40, 41, 52, 54, *range(64, 88), 100, 256, 258, 260, 261, 1002, 1004, 1040,
-    43000, 55799, *range(1701737985, 1701737993),
+    43000, 55799, *range(1701737985, 1701737996),
 )  # fmt: skip
 
 ANYTHING = st.recursive(
@@ -487,14 +491,8 @@ def test_a_claimed_length_is_not_believed(data):
 
 
 def test_depth_is_bounded():
-    for step in (b"\x81", b"\xa1\x61a", b"\xd9\x01\x02\x81", b"\xd9\xd9\xf7", b"\x9f"):
+    for step in (b"\x81", b"\xa1\x61a", b"\xd9\x01\x02\x81", b"\x9f"):
         assert "depth" in hostile(step * 1000 + b"\x00")
-
-
-def test_items_are_bounded():
-    assert "more than 30 items" in hostile(b"\x98\x32" + b"\x80" * 50, limits=SMALL)
-    assert decode(b"\x98\x1d" + b"\x80" * 29, limits=SMALL) == [[]] * 29
-    assert decode(encode("x" * 50), limits=SMALL) == "x" * 50
 
 
 @pytest.mark.parametrize(
@@ -547,11 +545,9 @@ def test_a_message_is_short_whatever_the_body():
 
 
 def test_what_others_may_write():
-    assert decode(bytes.fromhex("d9d9f78101")) == [1]
     assert decode(bytes.fromhex("9f01ff")) == [1]
     assert decode(bytes.fromhex("bf616101ff")) == {"a": 1}
     assert decode(bytes.fromhex("5f41014102ff")) == b"\1\2"
-    assert decode(bytes.fromhex("a1820102f6")) == {(1, 2): None}
     assert decode(bytes.fromhex("f93c00")) == 1.0
     assert decode(bytes.fromhex("f7")) is cbor2.undefined
 

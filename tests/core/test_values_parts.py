@@ -9,8 +9,8 @@ import pytest
 
 from trio_envserve.core.key_records import input_digest
 from trio_envserve.core.terms import Joined, whole
-from trio_envserve.core.values import decode, encode, encode_to_send
-from trio_envserve.core.values_parts import JOINED_BYTES, LEAST_PIECE_BYTES
+from trio_envserve.core.values import JOINED_BYTES, decode, encode, encode_to_send
+from trio_envserve.core.values_lower import LEAST_PIECE_BYTES
 
 LARGE = bytes(range(256)) * 1024
 

@@ -34,10 +34,10 @@ with atheris.instrument_imports(include=["trio_envserve"]):
         ServerMessage,
     )
     from trio_envserve.core.errors import ProtocolError
-    from trio_envserve.core.limits import WireLimits
     from trio_envserve.core.router import Router
     from trio_envserve.core.router_effects import Spawn
     from trio_envserve.core.router_inputs import ClientMessage, PoolOpened, Tick, WorkerMessage
+    from trio_envserve.core.terms import COST_HEADER
     from trio_envserve.core.worker import BeatDue, EnvironmentReady, RouterMessage, WorkerCore
 
 VECTORS = Path(__file__).resolve().parent.parent.parent / "docs" / "vectors.json"
@@ -61,9 +61,9 @@ def body(data: bytes) -> None:
     for pause in (None, lambda: None):
         with contextlib.suppress(values.DecodingError):
             values.decode(data, arrays="numpy", pause=pause)
-    limits = WireLimits(value_bytes=1_000)
+    said = COST_HEADER + b"\x19\3\xe8" + data
     with contextlib.suppress(values.DecodingError, values.TooMuchWork):
-        values.decode(data, arrays="numpy", limits=limits, at_once=True)
+        values.decode(said, arrays="numpy", at_once=True)
 
 
 def batched(data: bytes) -> None:

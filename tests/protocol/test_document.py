@@ -29,6 +29,7 @@ from trio_envserve.core.limits import (
 from trio_envserve.core.router import Router
 from trio_envserve.core.router_effects import ToClient
 from trio_envserve.core.router_inputs import ClientMessage, SaveFailed
+from trio_envserve.core.terms import COST_HEADER
 from trio_envserve.core.work import Refusal, WorkState
 from trio_envserve.envs.request import RolloutRequest
 
@@ -219,7 +220,8 @@ def test_the_tags_are_those_that_are_read():
             first, _, last = span.partition("\u2013")
             documented |= set(range(int(first), int(last or first) + 1))
         documented -= {int(left_out)} if left_out else set()
-    read = set(values._accepted_tags("auto")) | set(values._BUILT_IN) | {values.TAG_PADDED}
+    header = int.from_bytes(COST_HEADER[1:5], "big")
+    read = set(values._accepted_tags("auto", 1)) | set(values._BUILT_IN) | {header}
     assert documented == read
 
 

@@ -135,6 +135,7 @@ def value_of(kind: str, said: Any, vector: dict[str, Any]) -> Any:
         return numpy.array(vector["items"], said).reshape(vector["shape"])
     makers: dict[str, Callable[[Any], Any]] = {
         "json": lambda same: same, "integer": int, "bytes": bytes.fromhex, "set": set,
+        "map": dict,
         "date-time": datetime.datetime.fromisoformat,
         "local-date-time": datetime.datetime.fromisoformat,
         "date": datetime.date.fromisoformat, "uuid": uuid.UUID, "decimal": decimal.Decimal,

@@ -61,7 +61,7 @@ from .health import Link, ServerStatus
 from .limits import ClientLimits, WireLimits
 from .ranges import Ranges
 from .router_effects import Report
-from .terms import ID_BYTES, Body, Verdict, short
+from .terms import ID_BYTES, Body, Verdict, short, weight
 
 
 class ClientCore:
@@ -421,7 +421,7 @@ class ClientCore:
             call = queue.first(session)
             if call is None:
                 return  # enough calls wait for keys
-            error = too_large(len(call.body), self.wire.message_bytes, session)
+            error = too_large(weight(call.body), self.wire.message_bytes, session)
             if error is None:
                 self._step(call, CallInput.SEND, now_s, session)
             else:

@@ -106,13 +106,7 @@ class WireLimits(_Checked):
     )
     depth: int = limit(64, "deepest nesting of a value; the decoder recurses")
     items: int = limit(
-        20_000_000, "elements in one value, so that a small message cannot claim a huge list"
-    )
-    value_times: int = limit(
-        8, "a value takes at most so many times the memory of its body, and value_bytes"
-    )
-    value_bytes: int = limit(
-        1 * MIB, "memory that any value may take besides, so that small bodies need no padding"
+        20_000_000, "items of one value; one that has parts of it in several places may have no end"
     )
     keys: int = limit(
         1_000,

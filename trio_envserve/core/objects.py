@@ -17,7 +17,7 @@ datetime, aware      tag 0, RFC 3339 text                           datetime, it
 datetime, naive      tag 1701737989, the same text, no offset       datetime, naive
 date                 tag 1004, text                                 date
 time                 tag 1701737990, ISO 8601 text                  time, its offset fixed
-timedelta            tag 1002, map {1: seconds, -6: microseconds}   timedelta
+timedelta            tag 1701737994, [seconds, microseconds]        timedelta
 UUID                 tag 37, 16 bytes                               UUID
 Decimal, finite      tag 4, [exponent, mantissa]                    Decimal; -0 as 0
 Decimal, not finite  float                                          float
@@ -39,24 +39,23 @@ stop its reader for minutes.
 
 from __future__ import annotations
 
-import collections.abc
 import dataclasses
 import datetime
 import decimal
 import pathlib
 import uuid
-from typing import Final
+from typing import Any, Final
 
 from cbor2 import CBORTag
 
 TAG_DECIMAL: Final = 4
 TAG_DATETIME: Final = 0
 TAG_UUID: Final = 37
-TAG_TIMEDELTA: Final = 1002
 TAG_DATE: Final = 1004
 TAG_COMPLEX: Final = 43000
 TAG_NAIVE_DATETIME: Final = 1701737989
 TAG_TIME: Final = 1701737990
+TAG_DURATION: Final = 1701737994
 
 MAX_DECIMAL_DIGITS: Final = 4_300
 """Most digits of a Decimal; Python's own limit for the like conversion."""
@@ -66,6 +65,12 @@ MAX_DECIMAL_EXPONENT: Final = 999_999
 
 _MAX_MANTISSA_BITS: Final = 14_285
 """Bits of the largest mantissa: ``MAX_DECIMAL_DIGITS * log2(10)``, rounded up."""
+
+
+_EXACT: Final = decimal.Context(
+    prec=MAX_DECIMAL_DIGITS + 1, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN, traps=[]
+)
+"""Rounds no Decimal that is read."""
 
 
 class ObjectProblem(ValueError):
@@ -94,7 +99,7 @@ def lower_scalar(value: object) -> object:
         return CBORTag(TAG_TIME, value.isoformat())
     if isinstance(value, datetime.timedelta):
         seconds = value.days * 86_400 + value.seconds
-        return CBORTag(TAG_TIMEDELTA, {1: seconds, -6: value.microseconds})
+        return CBORTag(TAG_DURATION, [seconds, value.microseconds])
     if isinstance(value, uuid.UUID):
         return CBORTag(TAG_UUID, value.bytes)
     if isinstance(value, decimal.Decimal):
@@ -156,34 +161,28 @@ def time_of_day(content: object) -> datetime.time:
 
 
 def duration(content: object) -> datetime.timedelta:
-    """The content of tag 1002.  Raises ValueError or OverflowError."""
-    if not isinstance(content, collections.abc.Mapping):
-        raise ObjectProblem("a duration must be a map")
-    keys = dict(content)
-    seconds, microseconds = keys.pop(1, None), keys.pop(-6, 0)
-    if keys or type(seconds) is not int or type(microseconds) is not int:
-        raise ObjectProblem("a duration must be a map of 1: seconds and -6: microseconds")
+    """The content of tag 1701737994.  Raises ValueError or OverflowError."""
+    seconds, microseconds = _two(content, "a duration", int)
     return datetime.timedelta(seconds=seconds, microseconds=microseconds)
 
 
 def decimal_fraction(content: object) -> decimal.Decimal:
     """The content of tag 4.  Raises ValueError."""
-    if not isinstance(content, list | tuple) or len(content) != 2:
-        raise ObjectProblem("a Decimal must hold an exponent and a mantissa")
-    exponent, mantissa = content
-    if type(exponent) is not int or type(mantissa) is not int:
-        raise ObjectProblem("the exponent and the mantissa must be integers")
+    exponent, mantissa = _two(content, "a Decimal", int)
     if abs(exponent) > MAX_DECIMAL_EXPONENT or mantissa.bit_length() > _MAX_MANTISSA_BITS:
         raise ObjectProblem("the Decimal is too large")
-    sign, digits, _ = decimal.Decimal(mantissa).as_tuple()
-    return decimal.Decimal((sign, digits, exponent))
+    return decimal.Decimal(mantissa).scaleb(exponent, _EXACT)
 
 
 def complex_number(content: object) -> complex:
     """The content of tag 43000.  Raises ValueError."""
-    if not isinstance(content, list | tuple) or len(content) != 2:
-        raise ObjectProblem("a complex number must hold two numbers")
-    real, imaginary = content
-    if type(real) not in (int, float) or type(imaginary) not in (int, float):
-        raise ObjectProblem("the parts of a complex number must be numbers")
-    return complex(real, imaginary)
+    return complex(*_two(content, "a complex number", int, float))
+
+
+def _two(content: Any, what: str, *kinds: type) -> Any:
+    """Two numbers of these kinds.  Raises ObjectProblem."""
+    is_two = isinstance(content, list | tuple) and len(content) == 2
+    if not is_two or not {*kinds}.issuperset(map(type, content)):
+        names = " or ".join(kind.__name__ for kind in kinds)
+        raise ObjectProblem(f"{what} must hold two numbers, each {names}")
+    return content

@@ -13,7 +13,7 @@ from . import error_records, messages
 from .errors import ErrorInfo
 from .executions import Worker
 from .requests import OUTCOME_BYTES, RetainedOutcome
-from .terms import ID_BYTES, RequestId, Status, Verdict, gist, quick
+from .terms import ID_BYTES, RequestId, Status, Verdict, gist, quick, weight
 
 REASON_CHARS = 600
 """Most characters of the exception of a broken environment in a message; the traceback beside it
@@ -143,8 +143,9 @@ def for_key(work: RetainedOutcome, asker: Asker, most_bytes: int) -> RetainedOut
     """The outcome of the work of a key for one of its tickets, whose client takes messages of
     ``most_bytes``."""
     payload, shared = work.payload, work.shared
-    if len(payload) > most_bytes:
-        return too_large(asker, len(payload), most_bytes, work.outcome.executions)
+    size_bytes = weight(payload)
+    if size_bytes > most_bytes:
+        return too_large(asker, size_bytes, most_bytes, work.outcome.executions)
     mine = _outcome(asker.id + work.outcome[2:])  # only the id differs
     if shared is None:
         return RetainedOutcome.made(mine, payload)
@@ -243,7 +244,7 @@ def lost_with_server(asker: Asker) -> RetainedOutcome:
 
 def fitting(kept: RetainedOutcome, asker: Asker, most_bytes: int) -> RetainedOutcome:
     """An outcome as its client can receive it: unchanged, or the error that it is too large."""
-    size_bytes = len(kept.payload)
+    size_bytes = kept.size_bytes - OUTCOME_BYTES
     return kept if size_bytes <= most_bytes else too_large(asker, size_bytes, most_bytes)
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from . import messages
 from .errors import ProtocolError
 from .messages import Outcome
-from .terms import Body
+from .terms import Body, weight
 
 Suspicion: TypeAlias = "tuple[bytes, int]"
 """A worker that died, and how many executions it had then: any of them may be why."""
@@ -63,7 +63,7 @@ class RetainedOutcome:
     @classmethod
     def made(cls, outcome: Outcome, payload: Body) -> RetainedOutcome:
         """An outcome that holds its payload alone."""
-        return cls(outcome, payload, OUTCOME_BYTES + len(payload))
+        return cls(outcome, payload, OUTCOME_BYTES + weight(payload))
 
     @classmethod
     def of_frames(cls, frames: Sequence[Body]) -> RetainedOutcome:

@@ -14,8 +14,6 @@ from typing import Any, Final, NoReturn
 
 import cbor2
 
-from .cbor_heads import head
-
 _DEPTH: Final = 8
 _BYTES, _TEXT, _ARRAY, _MAP = 2, 3, 4, 5  # major types
 
@@ -27,6 +25,25 @@ _LEAST_LOOKED_AT: Final = 64 * 1024
 _MOST_OTHERS: Final = 4096
 """Most items in a long one that are no numbers.  A million arrays would take half a second
 to decode, a million numbers a tenth, and the router has one loop."""
+
+
+def head(data: memoryview, position: int) -> tuple[int, int, int]:
+    """Major type, argument and end of the head at ``position``.
+
+    The argument is 0 for a head of indefinite length and for a break, whose
+    items follow as items of their own; it is -1 where there is no valid head.
+    """
+    initial = data[position]
+    major, information = initial >> 5, initial & 31
+    position += 1
+    if information < 24:
+        return major, information, position
+    if information == 31:
+        return major, 0, position
+    width = 1 << (information - 24)
+    if width > 8 or position + width > len(data):
+        return major, -1, position
+    return major, int.from_bytes(data[position : position + width], "big"), position + width
 
 
 class Costly(ValueError):

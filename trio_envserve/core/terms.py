@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar, final
 
+from .strict_cbor import head
+
 SessionId: TypeAlias = bytes
 """128 random bits from the server's welcome.  Knowing it is the right to use
 the session, so it is never logged whole (see :func:`short`)."""
@@ -50,6 +52,10 @@ class Joined:
     def __bytes__(self) -> bytes:
         return b"".join(self.pieces)
 
+    def __getitem__(self, few: slice) -> Body:
+        """The first bytes: so many as small pieces have, which stand together."""
+        return self.pieces[0][few]
+
 
 SentBody: TypeAlias = "bytes | memoryview | Joined"
 """A body on its way out."""
@@ -63,6 +69,32 @@ def whole(body: SentBody) -> Body:
 def pieces_of(body: SentBody) -> tuple[Body, ...]:
     """The pieces of the body, in order."""
     return body.pieces if isinstance(body, Joined) else (body,)
+
+
+BYTE_COST = 8
+"""Cost of a byte of a body, in bytes of memory that its value may take."""
+
+_BEGIN = slice(6)
+COST_HEADER = bytes.fromhex("da 656e7608 82")
+"""Begin of a body with a header: tag 1701737992, whose content is the cost and the value."""
+
+
+def cost_said(body: SentBody) -> tuple[int | None, int]:
+    """The cost in the header of a body, None if there is no header; and where the value begins."""
+    begin = memoryview(body[: 6 + 9])
+    if begin[:6] != COST_HEADER or len(begin) == 6:
+        return None, 0
+    major, cost, at = head(begin, 6)
+    return (None, 0) if major or cost < 0 else (cost, at)
+
+
+def weight(body: SentBody) -> int:
+    """The bytes for which a body counts wherever bodies are bounded: its length, or what its
+    header says that its value costs, if that is more for each byte than a body may cost."""
+    if body[_BEGIN] != COST_HEADER:  # as most are
+        return len(body)
+    cost, _ = cost_said(body)
+    return len(body) if cost is None else max(len(body), cost // BYTE_COST)
 
 
 ID_BYTES = 16

@@ -2,43 +2,36 @@
 
 Theory of operation
 -------------------
-A body is one CBOR data item (RFC 8949).  Only the client and the worker decode
-bodies; the router passes them on as they are.
+A body is one CBOR data item (RFC 8949), with a header before it if its value takes much more
+memory than its bytes.  Only the client and the worker decode bodies; the router passes them on as
+they are.
 
-*Encoding* first *lowers* the value: a walk that visits containers, looks at the
-types of their members in one sweep, and replaces only what CBOR does not have.
-A container of plain members is passed on itself, so a tree of dicts, lists,
-text and numbers reaches cbor2's compiled encoder untouched.  The walk is also
-what makes that safe: the compiled encoder recurses on the native stack without
-a bound (a list nested some thousands deep ends the process), writes a
-memoryview as a list, and knows types that no reader here accepts.  A refusal
-collects its path while it unwinds, so a path costs nothing unless it is needed.
-Large byte strings and arrays are not run through the encoder, which would copy
-them several times; they are joined in at the end.
+*Encoding* first *lowers* the value (:mod:`.values_lower`): a walk that visits containers, looks
+at the types of their members in one sweep, and replaces only what CBOR does not have.  A
+container of plain members is passed on itself, so a tree of dicts, lists, text and numbers
+reaches cbor2's compiled encoder untouched.  The walk is also what makes that safe: the compiled
+encoder recurses on the native stack without a bound (a list nested some thousands deep ends the
+process), writes a memoryview as a list, and knows types that no reader here accepts.  A refusal
+collects its path while it unwinds, so a path costs nothing unless it is needed.  Large byte
+strings and arrays are not run through the encoder, which would copy them several times; they are
+joined in at the end.
 
-*Decoding* runs no code that the body names, and accepts a closed list of tags.
-It is bounded in depth, in items, and by the body's own size: a length is
-believed only as far as there are bytes, and the value takes at most
-``value_times`` the memory of its body, and ``value_bytes``.  A look at the body
-(:mod:`values_scan`) tells before anything is decoded; a body too small to break
-the bound is not looked at.  Keys whose hashes can be chosen are bounded in number
-(:mod:`values_keys`).
+*Decoding* runs no code that the body names, and accepts a closed list of tags.  The compiled
+decoder does all of it, in one call.  It is bounded in depth and by the body's own size: a length
+is believed only as far as there are bytes.
 
-Values of many small things take more: a list of ``{"x": 1, "y": 2}`` 30 times its
-encoding.  Their bodies are *padded* by the writer, so that they weigh what the bound
-asks for: all other bounds, of queues, of kept outcomes, of messages, count bytes
-of bodies, and a peer that wants its readers to hold much has to send much.
+*Memory.*  A value takes at most what the header of its body says, and twice that at the very
+most.  A look at the body before it is decoded refuses what costs more (:mod:`.values_cost`).
 
-*Time.*  Whoever must not be held up asks to do it ``at_once``, which ends in
-:class:`TooMuchWork` after some 30 ms, and then does it in a thread, with a ``pause``
-that lets others run: then it is decoded, and encoded, in pieces of a few
-milliseconds.
+*Time.*  Keys whose hashes can be chosen are bounded in number (:mod:`.values_lower`).  Whoever
+must not be held up asks to do it ``at_once``, which ends in :class:`TooMuchWork` after some 30 ms,
+and then does it in a thread, with a ``pause`` that lets others run: decoder and encoder read and
+write the body in pieces of 16 and 4 KiB, and call it between them.
 
 Values and normal forms
 -----------------------
 None, bool, int of any size, float, str, bytes, list and dict come back as they
-are.  Insertion order of dicts is kept, unless it is asked to sort them
-(:mod:`values_order`).  Further:
+are.  Insertion order of dicts is kept, unless it is asked to sort them.  Further:
 
 - tuples, named tuples, deques, ranges and other sequences come back as lists;
   as keys and in sets, where lists cannot be, as tuples;
@@ -57,12 +50,11 @@ are.  Insertion order of dicts is kept, unless it is asked to sort them
 Keys of dicts and members of sets are None, bool, numbers, text, bytes, the
 tagged scalars, and tuples and frozensets of these.
 
-Tags read: 0, 1, 2, 3, 4, 37, 40, 64 to 82 and 84 to 86 (not 76), 100, 258,
-1002, 1004, 1040, 43000, 55799 (around any item, without meaning) and the six
-that ``arrays`` and ``objects`` define; and around the whole, 1701737992 (padded:
-``[byte string, value]``).  CBOR's ``undefined`` and unassigned
-simple values come back as cbor2's objects for them.  Any other tag is refused,
-as are doubled keys, invalid text and bytes after the end.
+Tags read: 0, 1, 2, 3, 4, 37, 40, 64 to 82 and 84 to 86 (not 76), 100, 258, 1004, 1040, 43000, the
+seven that ``arrays`` and ``objects`` define, and 1701737993, a map with other keys than text and
+bytes: a list of keys and values in turn.  CBOR's ``undefined`` and unassigned simple values come
+back as cbor2's objects for them.  Any other tag is refused, as are doubled keys, invalid text and
+bytes after the end.
 """
 
 from __future__ import annotations
@@ -75,25 +67,37 @@ import cbor2
 
 from . import arrays as _arrays
 from . import objects as _objects
-from . import values_prices as _prices
-from . import values_scan as _scan
-from .cbor_heads import head
 from .errors import ConfigError, EnvServeError
 from .limits import KIB, WireLimits
-from .terms import Joined
+from .terms import BYTE_COST, COST_HEADER, Joined, cost_said
+from .values_cost import (
+    FREE_BYTES,
+    OBJECT_COST,
+    TAG_CUT,
+    TAG_PAIRS,
+    TAG_SET,
+    UNSEEN_BYTES,
+    WORK_AT_ONCE,
+    Part,
+    TooCostly,
+    look,
+)
+from .values_cost import TooMuchWork as TooMuchWork
 from .values_lower import (
+    PLAIN,
     Lowering,
+    Pieces,
+    Refusal,
+    encoded,
     is_small,
+    small_in_order,
+    take_long,
     takes_small,
+    too_many,
+    unchanging,
+    written_head,
 )
 from .values_lower import NotHere as NotHere
-from .values_order import small_in_order
-from .values_parts import JOINED_BYTES, PLAIN, Pieces, unchanging, written_head
-from .values_paths import Refusal
-from .values_pieces import WINDOW_BYTES, PieceDecoder, PieceProblem, problem_of
-from .values_prices import TAG_SET
-from .values_scan import TAG_CUT, TooCostly
-from .values_scan import TooMuchWork as TooMuchWork
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,22 +108,17 @@ _LEAF_DEPTH: Final = 4
 """More levels than the encoding of any tagged scalar or array has.  Readers
 allow them on top of the limit, so that what was encoded can be decoded."""
 
-_BUILT_IN: Final = frozenset({0, 1, 2, 3, 37, 100, TAG_SET, 1004})
+_BUILT_IN: Final = frozenset({0, 1, 2, 3, 37, 100, 1004})
 """Tags whose decoding is left to cbor2: cheap, and without side effects."""
 
-_TAG_SELF_DESCRIBED: Final = 55799
+_READ_BYTES: Final = 16 * KIB
+"""Bytes that are decoded between two pauses: 10 ms at worst, sets of colliding members."""
 
-TAG_PADDED: Final = 1701737992
-_PADDED: Final = written_head(6, TAG_PADDED) + written_head(4, 2)
-"""Beginning of a padded body; a byte string and the value follow."""
+JOINED_BYTES: Final = 64 * KIB
+"""Bodies from this size on are not joined before they are sent."""
 
-_DEAREST: Final = 160
-"""Bytes of memory that one byte of a body takes at most: an empty array of three.  A
-body that cannot cost too much is not looked at; nor are its keys counted then, which
-take 15 ms at worst."""
-
-_WORK_AT_ONCE: Final = 64 * KIB
-"""The work that may be done at once, in bytes of a body at worst; see :mod:`values_scan`."""
+_FEW_ITEMS: Final = FREE_BYTES // OBJECT_COST // 2
+"""No item is more than two objects: an encoding of so many needs no header."""
 
 _ITEMS_AT_ONCE: Final = 100_000
 """The items that may be encoded at once: some 20 ms.  A container takes as long as several."""
@@ -184,7 +183,7 @@ def encode_to_send(
     lowering = Lowering(limits, pause=pause, items_at_once=at_most, sort_keys=sort_keys)
     try:
         lowered = lowering.value(value, 0)
-        parts = lowered.parts if isinstance(lowered, Pieces) else [cbor2.dumps(lowered)]
+        parts = lowered.parts if isinstance(lowered, Pieces) else [encoded(lowered, pause)]
     except Refusal as refusal:
         raise EncodingError(*refusal.located(root)) from refusal.__cause__
     except UnicodeEncodeError as error:
@@ -196,21 +195,17 @@ def encode_to_send(
             raise EncodingError(*refusal.located(root)) from refusal.__cause__
         raise EncodingError(f"{root}: {error}", root, "str") from error
     size = sum(map(len, parts))
-    is_large = size >= JOINED_BYTES
-    body = Joined(unchanging(parts)) if is_large else b"".join(parts)
-    if lowering.cost_bytes(size) <= _prices.most_bytes(size, limits):
-        return body
-    return _padded(bytes(body), limits, pause or _no_pause)
+    if lowering.items > _FEW_ITEMS:
+        parts.insert(0, _header_of(b"".join(parts), pause or _no_pause))
+    return Joined(unchanging(parts)) if size >= JOINED_BYTES else b"".join(parts)
 
 
-def _padded(body: bytes, limits: WireLimits, pause: Callable[[], None]) -> bytes:
-    """The body, made as long as its value asks for."""
-    most_bytes = _prices.most_bytes(len(body), limits)
-    cost_bytes = _scan.cost_bytes(memoryview(body), limits, enough=most_bytes, pause=pause)
-    missing = _prices.missing_bytes(cost_bytes, len(body), limits)
-    if not missing:
-        return body
-    return b"".join((_PADDED, written_head(2, missing), bytes(missing), body))
+def _header_of(encoding: bytes, pause: Callable[[], None]) -> bytes:
+    """The header of a body, with the cost of its value; empty where it need not say it."""
+    cost = OBJECT_COST * look(memoryview(encoding), pause=pause).objects
+    if cost <= FREE_BYTES:
+        return b""
+    return COST_HEADER + written_head(0, BYTE_COST * len(encoding) + cost)
 
 
 def _no_pause() -> None:
@@ -235,83 +230,78 @@ def decode(
 
     Raises :class:`DecodingError`, and nothing else, for any bytes that are not
     one whole body within ``limits``.  ``at_once`` raises :class:`TooMuchWork`
-    instead of taking long.  With ``pause`` it is decoded in pieces, and ``pause``
-    called between them; it may raise.
+    instead of taking long.  ``pause`` is called between pieces of the body; it may raise.
     """
     if arrays not in ("numpy", "torch", "auto"):
         raise ConfigError(f'arrays must be "numpy", "torch" or "auto", not {arrays!r}')
-    accepted: dict[int, Any] = _accepted_tags(arrays)
-    most_unseen = min(limits.value_bytes // _DEAREST, limits.items)
-    if type(data) is bytes and len(data) <= most_unseen and data[:1] != _PADDED[:1]:
-        try:
-            return _whole(data, None, accepted, limits)
-        except PieceProblem:
-            pass  # below it fails again, and says where
-    view = data if isinstance(data, memoryview) else memoryview(data)
-    view = (view.cast("B") if view.c_contiguous else memoryview(view.tobytes())).toreadonly()
-    body = _without_padding(view)
-    cut: _scan.Cut | None = None
-    large_keys = False
-    if len(body) > most_unseen:
-        try:
-            cut, _, large_keys = _scan.survey(
-                body, limits, most_bytes=_prices.most_bytes(len(view), limits),
-                work=_WORK_AT_ONCE if at_once else len(view) << 16, pause=pause or _no_pause,
-            )  # fmt: skip
-        except TooCostly as error:
-            raise DecodingError(f"{root}: it has {error}") from None
-    if at_once and large_keys and len(body) > WINDOW_BYTES:
-        raise TooMuchWork
+    accepted: dict[int, Any] = _accepted_tags(arrays, limits.keys)
     try:
-        if pause is None and not large_keys:
-            try:
-                return _whole(body, cut, accepted, limits)
-            except PieceProblem:
-                pass  # in pieces it fails again, and says where
-        return _in_pieces(body, accepted, limits, pause or _no_pause)
-    except PieceProblem as problem:
-        where = root + "".join(reversed(problem.way))
-        raise DecodingError(f"{where}: {problem.reason}"[:400]) from problem.__cause__
+        if type(data) is bytes and len(data) <= UNSEEN_BYTES and not data.startswith(COST_HEADER):
+            return _value(data, accepted, limits, pause)
+        view = data if isinstance(data, memoryview) else memoryview(data)
+        view = (view.cast("B") if view.c_contiguous else memoryview(view.tobytes())).toreadonly()
+        said, at = cost_said(view)
+        view = view[at:]
+        most_bytes = BYTE_COST * len(view) + FREE_BYTES if said is None else said
+        most_bytes = min(most_bytes, BYTE_COST * limits.message_bytes)
+        seen = look(
+            view, most_bytes, work=WORK_AT_ONCE if at_once else None, pause=pause or _no_pause
+        )
+        if seen.parts:
+            accepted = _Accepted(accepted)
+            accepted[TAG_CUT] = functools.partial(_part, seen.parts)
+        return _value(seen.rest, accepted, limits, pause)
+    except (TooCostly, cbor2.CBORDecodeError) as error:
+        cause = error.__cause__
+        if cause is not None and not isinstance(cause, Exception):
+            # cbor2 wraps even a KeyboardInterrupt that arrives while a tag is
+            # handled; it is nobody's decoding error.
+            raise cause from None
+        reason = f"{error}" if cause is None else f"{error}: {cause}"
+        raise DecodingError(f"{root}: {reason}"[:400]) from error
 
 
-def _without_padding(view: memoryview) -> memoryview:
-    """The encoding of the value itself."""
-    if view[: len(_PADDED)] != _PADDED or len(view) == len(_PADDED):
-        return view
-    major, length, after = head(view, len(_PADDED))
-    if major != 2 or length < 0 or view[len(_PADDED)] & 31 == 31:
-        return view  # whose tag is then refused
-    return view[after + length :]
-
-
-def _whole(
-    body: bytes | memoryview, cut: _scan.Cut | None, accepted: dict[int, Any], limits: WireLimits
-) -> object:
-    """The value, decoded in one call."""
-    data = body
-    if cut is not None:
-        data, accepted = cut.rest, _Accepted(accepted)
-        accepted[TAG_CUT] = lambda number, _immutable: cut.parts[number]
-    stream = io.BytesIO(data)
-    try:
-        value: object = cbor2.load(
-            stream, semantic_decoders=accepted, read_size=max(len(data), 1),
-            max_depth=limits.depth + _LEAF_DEPTH, allow_duplicate_keys=False,
-        )  # fmt: skip
-    except cbor2.CBORDecodeError as error:
-        raise problem_of(error) from error
+def _value(
+    data: bytes | memoryview, accepted: dict[int, Any], limits: WireLimits,
+    pause: Callable[[], None] | None,
+) -> object:  # fmt: skip
+    stream: Any = io.BytesIO(data) if pause is None else _Paused(data, pause)
+    value: object = cbor2.load(
+        stream, semantic_decoders=accepted, max_depth=limits.depth + _LEAF_DEPTH,
+        read_size=max(len(data), 1) if pause is None else _READ_BYTES,
+        # Keys of other kinds can be chosen so that their hashes collide.
+        allow_duplicate_keys=False, strict_hashable_types=True,
+    )  # fmt: skip
     if stream.tell() != len(data):
-        raise PieceProblem("the body goes on after its end")
+        raise cbor2.CBORDecodeError("the body goes on after its end")
     return value
 
 
-def _in_pieces(
-    body: memoryview, accepted: dict[int, Any], limits: WireLimits, pause: Callable[[], None]
-) -> object:
-    decoder = PieceDecoder(
-        body, accepted=_Accepted(accepted), built_in=_BUILT_IN, keys=limits.keys, pause=pause
-    )
-    return decoder.whole(limits.depth + _LEAF_DEPTH)
+class _Paused:
+    """A file for the decoder, with a pause before each part of it."""
+
+    def __init__(self, data: bytes | memoryview, pause: Callable[[], None]) -> None:
+        self._data = memoryview(data)
+        self._pause = pause
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    seekable = readable
+
+    def read(self, size: int) -> bytes:
+        self._pause()
+        part = bytes(self._data[self._at : self._at + size])
+        self._at += len(part)
+        return part
+
+    def seek(self, offset: int, _from_here: int) -> None:
+        """The decoder gives back what it has read beyond the end of the item."""
+        self._at += offset
+
+    def tell(self) -> int:
+        return self._at
 
 
 class _Accepted(dict[int, Any]):
@@ -324,33 +314,61 @@ class _Accepted(dict[int, Any]):
 
 
 @functools.cache
-def _accepted_tags(reader: Reader) -> _Accepted:
+def _accepted_tags(reader: Reader, keys: int) -> _Accepted:
     """The decoders for one kind of reader.  Never changed after it is made."""
     make = _arrays.maker(reader)
 
-    def typed(tag: int) -> Callable[[object, bool], object]:
-        def read(content: object, immutable: bool) -> object:
-            if immutable:
-                # Said here, because some readers' arrays could be hashed.
-                raise _arrays.ArrayProblem("an array cannot be a key or a member of a set")
-            return _arrays.typed_array(tag, content, make)
+    def tag(read: Callable[..., object], *first: Any, **how: Any) -> Callable[[Any, bool], object]:
+        return lambda content, _immutable: read(*first, content, **how)
 
-        return read
+    return _Accepted({
+        **{each: tag(_arrays.typed_array, each, make=make) for each in _arrays.ELEMENT_TYPES},
+        _arrays.TAG_ROW_MAJOR: tag(_arrays.shaped_array, column_major=False),
+        _arrays.TAG_COLUMN_MAJOR: tag(_arrays.shaped_array, column_major=True),
+        _objects.TAG_DECIMAL: tag(_objects.decimal_fraction),
+        _objects.TAG_DURATION: tag(_objects.duration),
+        _objects.TAG_COMPLEX: tag(_objects.complex_number),
+        _objects.TAG_NAIVE_DATETIME: tag(_objects.naive_datetime),
+        _objects.TAG_TIME: tag(_objects.time_of_day),
+        TAG_SET: tag(_set, keys),
+        TAG_PAIRS: tag(_pairs, keys),
+    })  # fmt: skip
 
-    def shaped(*, column_major: bool) -> Callable[[object, bool], object]:
-        return lambda content, _immutable: _arrays.shaped_array(content, column_major=column_major)
 
-    def scalar(read: Callable[[Any], object]) -> Callable[[Any, bool], object]:
-        return lambda content, _immutable: read(content)
+def _part(parts: list[Part], number: int, _immutable: bool) -> Part:
+    """The string in whose place the look has left a placeholder."""
+    return parts[number]
 
-    accepted = _Accepted({tag: typed(tag) for tag in _arrays.ELEMENT_TYPES})
-    accepted[_arrays.TAG_ROW_MAJOR] = shaped(column_major=False)
-    accepted[_arrays.TAG_COLUMN_MAJOR] = shaped(column_major=True)
-    accepted[_objects.TAG_DECIMAL] = scalar(_objects.decimal_fraction)
-    accepted[_objects.TAG_TIMEDELTA] = scalar(_objects.duration)
-    accepted[_objects.TAG_COMPLEX] = scalar(_objects.complex_number)
-    accepted[_objects.TAG_NAIVE_DATETIME] = scalar(_objects.naive_datetime)
-    # Without meaning; but cbor2's own decoder would make what is inside immutable.
-    accepted[_TAG_SELF_DESCRIBED] = scalar(lambda content: content)
-    accepted[_objects.TAG_TIME] = scalar(_objects.time_of_day)
-    return accepted
+
+def _set(most_keys: int, content: object) -> object:
+    if not isinstance(content, list | tuple):
+        raise ValueError("a set must be an array")
+    return set(_hashable(content, most_keys))
+
+
+def _pairs(most_keys: int, content: object) -> object:
+    if not isinstance(content, list | tuple) or len(content) % 2:
+        raise ValueError("a map in pairs must be an array of keys and values in turn")
+    keys = _hashable(content[::2], most_keys)
+    pairs = dict(zip(keys, content[1::2], strict=True))
+    if len(pairs) < len(keys):
+        raise ValueError("a map has a key twice")
+    return pairs
+
+
+def _hashable(members: Any, most_keys: int) -> list[object]:
+    """Keys of a map or members of a set, with tuples for lists and frozensets for sets."""
+    frozen = [_frozen(member) for member in members]
+    if take_long(frozen, most_keys):
+        raise ValueError(too_many(most_keys))
+    return frozen
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return tuple(map(_frozen, value))
+    if isinstance(value, set):
+        return frozenset(value)
+    if hasattr(value, "dtype"):  # some libraries' arrays could be hashed
+        raise _arrays.ArrayProblem("an array cannot be a key or a member of a set")
+    return value

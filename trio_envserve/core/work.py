@@ -55,7 +55,7 @@ from .restored import Left, Remains, remains_of
 from .router_effects import Load, RouterEffect, ToClient
 from .scheduler import Scheduler
 from .sessions import Session, Sessions
-from .terms import DIGEST_BYTES, ID_BYTES, Body, Incarnation, RequestId, Route, Status
+from .terms import DIGEST_BYTES, ID_BYTES, Body, Incarnation, RequestId, Route, Status, weight
 
 
 class WorkState(enum.Enum):
@@ -245,6 +245,8 @@ class Work:
     """Callers whose tickets were lost with their sessions.  They go on counting."""
     outcome: RetainedOutcome | None = None
     """The outcome, while it is retained."""
+    weight: int = 0
+    """Bytes for which its body counts while that is here."""
     own_bytes: int = 0
     """Bytes that it takes of ``retained_bytes``, besides its outcome."""
     opened_s: float = 0.0
@@ -457,17 +459,17 @@ class Works:
             self.counters.spent += 1
             self.refuse(session, sequence, Refusal.SPENT, asker)
             return None
-        size_bytes = len(ask.body)
         if len(session.tickets) >= self.limits.window:
             self.counters.refused_for_now += 1
             self.refuse(session, sequence, Refusal.WINDOW, asker)
             return None
-        if not self.accounts.may_wait(session.account, size_bytes):
+        body_weight = weight(ask.body)
+        if not self.accounts.may_wait(session.account, body_weight):
             self.counters.refused_for_now += 1
             self.refuse(session, sequence, Refusal.FULL, asker)
             return None
         asked: Keyed | None = ask.key
-        ticket = Ticket(session, sequence, ask.digest, size_bytes, asked)
+        ticket = Ticket(session, sequence, ask.digest, len(ask.body), asked)
         if asked is not None:
             return self._ask_key(ticket, asked, ask)
         if ask.earlier is not None and (why := self._why_not_again(ask)):
@@ -477,7 +479,8 @@ class Works:
         work = Work(
             session.account, sequence, None, ask.digest, ask.rerun,
             min(grant(ask.allowance - (ask.earlier or 0)), self.limits.max_executions),
-            ask.body, size_bytes, ask.traceparent, ask.execution_s, tickets=(ticket,),
+            ask.body, len(ask.body), ask.traceparent, ask.execution_s, tickets=(ticket,),
+            weight=body_weight,
         )  # fmt: skip
         ticket.work = work
         self.enter(work)
@@ -593,7 +596,7 @@ class Works:
         """Why a work of this name may not begin; None if it may."""
         if self.journal.failed:
             return Refusal.UNSAVED
-        if not self.accounts.may_work(asked.name.namespace, len(ask.body)):
+        if not self.accounts.may_work(asked.name.namespace, weight(ask.body)):
             return Refusal.KEY_QUEUE_FULL
         why = None if ask.earlier is None else self._why_not_again(ask)
         return Refusal.UNKNOWN_KEY if why in (Refusal.NO_CONSENT, Refusal.NONE_LEFT) else why
@@ -623,7 +626,8 @@ class Works:
         assert asked is not None
         name, earlier = asked.name, ask.earlier or 0
         held = name in self.ending
-        own_bytes = name.size_bytes + (len(ask.body) if held else 0)
+        body_weight = weight(ask.body)
+        own_bytes = name.size_bytes + (body_weight if held else 0)
         if not self.accounts.may_open(name.namespace, own_bytes):
             return Refusal.KEYS_FULL
         account = self._account(name.namespace)
@@ -632,7 +636,7 @@ class Works:
         opened = Work(
             account, number, name, ask.digest, ask.rerun, allowance,
             ask.body, len(ask.body), ask.traceparent, ask.execution_s, _W.HELD,
-            earlier=earlier, own_bytes=own_bytes, opened_s=self.clock.awake_s,
+            earlier=earlier, weight=body_weight, own_bytes=own_bytes, opened_s=self.clock.awake_s,
         )  # fmt: skip
         self.journal.append(
             Opened, number, *name, ask.digest, ask.rerun, allowance, earlier, ticket.caller,
@@ -734,7 +738,7 @@ class Works:
         account = work.account
         work.state = _W.WAITING
         self.accounts.place(account, +1)
-        self.accounts.hold(account, work.body_bytes)
+        self.accounts.hold(account, work.weight)
         if account.namespace:
             self.accounts.at_work.add(account.namespace)
         self._queue(work)
@@ -991,7 +995,7 @@ class Works:
     def _drop_body(self, work: Work) -> None:
         if work.body is not None:
             if work.state is not _W.HELD:
-                self.accounts.hold(work.account, -work.body_bytes)
+                self.accounts.hold(work.account, -work.weight)
             work.body = None
 
     def _shut(self, work: Work) -> None:
@@ -1522,7 +1526,7 @@ class Works:
             account, number, name, digest, rerun, allowance, body,
             len(body), None, left.opened.execution_s, _W.HELD, executions=left.executions,
             earlier=earlier, lost=frozenset(islice(left.callers, LOST_CALLERS)),
-            own_bytes=name.size_bytes + len(body), opened_s=now_s,
+            weight=weight(body), own_bytes=name.size_bytes + weight(body), opened_s=now_s,
         )  # fmt: skip
         self.generations[number] = self.open[name] = work
         self.accounts.retain(account, 1, work.own_bytes, 0)
@@ -1558,7 +1562,7 @@ class Works:
         self._need_no_input(work)
         work.state = _W.WAITING
         self.accounts.place(work.account, +1)
-        self.accounts.hold(work.account, work.body_bytes)
+        self.accounts.hold(work.account, work.weight)
         self.accounts.at_work.add(work.account.namespace)
         work.executions -= 1
 

@@ -40,7 +40,7 @@ from .errors import ErrorInfo, ProtocolError
 from .limits import ANNOUNCE_BYTES, CAPACITY, HELD_BYTES, MIB, PROTOCOL_VERSION
 from .messages import Dispatch, Fetch, Message, Retire, Statement, Stop, in_batches
 from .ranges import Ranges
-from .terms import Body, Incarnation, RequestId, SentBody, Status, Verdict, whole
+from .terms import Body, Incarnation, RequestId, SentBody, Status, Verdict, weight, whole
 from .worker_messages import WorkerNotes
 
 
@@ -370,10 +370,11 @@ class WorkerCore:
         )
         message = ToRouter(self.incarnation, outcome, payload, client)
         kept = self._kept[number] = _Kept(message, payload, self._beat)
-        if len(payload) <= self.announce_bytes:
+        size_bytes = weight(payload)
+        if size_bytes <= self.announce_bytes:
             return self._give(kept)
         kept.announcement = self._send(
-            messages.Announced(request.session, request.sequence, number, len(payload))
+            messages.Announced(request.session, request.sequence, number, size_bytes)
         )
         kept.held_bytes = len(payload)
         self.held_bytes += len(payload)

@@ -43,7 +43,7 @@ from ..envs.request import RolloutRequest
 
 TAGS: Sequence[int] = (
     *range(42), 52, 54, *range(64, 88), 100, 256, 258, 260, 261, 1002, 1004, 1040, 43000, 55799,
-    *range(1701737985, 1701737993),
+    *range(1701737985, 1701737996),
 )  # fmt: skip
 """Tags of CBOR that mean something to some decoder."""
 

@@ -26,7 +26,7 @@ from .. import foreign
 from ..core import error_records, values
 from ..core.errors import ConfigError, ErrorInfo
 from ..core.limits import KIB, WireLimits
-from ..core.terms import Body, Incarnation, Joined, SentBody, Status, Verdict
+from ..core.terms import Body, Incarnation, Joined, SentBody, Status, Verdict, weight
 from ..envs.cutting import smaller
 from ..envs.request import RolloutRequest
 from ..envs.turns import Threads
@@ -136,14 +136,14 @@ class OutcomeMaker:
         """The encoding of a value, from which parts are cut until it fits into a message."""
         encoded = self._encode(value, **how)
         most_bytes = self._wire.message_bytes
-        if encoded.error is not None or len(encoded.value) <= most_bytes:
+        if encoded.error is not None or weight(encoded.value) <= most_bytes:
             return encoded
-        for less in smaller(value, len(encoded.value), most_bytes, self._limit()):
+        for less in smaller(value, weight(encoded.value), most_bytes, self._limit()):
             cut = self._encode(less, **how)
             if cut.error is not None:
                 return cut
-            if len(cut.value) <= most_bytes:
-                log(logging.WARNING, "a result of %d bytes was cut", len(encoded.value))
+            if weight(cut.value) <= most_bytes:
+                log(logging.WARNING, "a result of %d bytes was cut", weight(encoded.value))
                 return cut
         return encoded
 
@@ -163,8 +163,8 @@ class OutcomeMaker:
             if name not in self._said:
                 self._said.add(name)
                 log(logging.WARNING, "a result holds the value of $%s, and is not changed", name)
-        if len(payload) > self._wire.message_bytes:
-            text = f"the outcome has {len(payload)} bytes, and {self._limit()}. Return less"
+        if weight(payload) > self._wire.message_bytes:
+            text = f"the outcome has {weight(payload)} bytes, and {self._limit()}. Return less"
             return self._error(
                 "outcome-too-large", ConfigError(text), began_s, Verdict.RAN_AND_FAILED
             )

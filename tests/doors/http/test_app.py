@@ -30,6 +30,7 @@ from trio_envserve import CallOptions, Client
 from trio_envserve.core.health import Health, ServerHealth, ServerStatus
 from trio_envserve.core.status import ServerStats
 from trio_envserve.core.terms import Verdict
+from trio_envserve.core.values_cost import TAG_PAIRS
 from trio_envserve.doors.http.bodies import Codec
 from trio_envserve.doors.http.operations import BATCH, ROLLOUT
 
@@ -47,7 +48,7 @@ async def test_rollout_is_run_and_its_outcome_comes_back():
 async def test_values_that_json_lacks_come_back_in_json_and_in_cbor():
     value = {"a": {"$bytes": "AAE="}, "b": [{"$float": "nan"}], "c": {"$map": [[1, 2]]}}
     array = {"$array": {"dtype": "float32", "shape": [1, 2], "data": "AACAPwAAAEA="}}
-    plain = {"bytes": b"\x00", 1: float("inf")}
+    plain = {"bytes": b"\x00", "pairs": cbor2.CBORTag(TAG_PAIRS, (1, float("inf")))}
     async with open_door(echo) as door, asking(door) as client:
         answer = await client.post("/v1/rollouts", json={"input": [value, array]})
         assert answer.json()["value"] == [value, array]
@@ -59,7 +60,7 @@ async def test_values_that_json_lacks_come_back_in_json_and_in_cbor():
 
 async def test_cbor_that_takes_long_to_write_is_written_all_the_same():
     async def large(rollout: Any) -> Any:
-        return [{"text": str(number)} for number in range(30_000)]
+        return [{"text": str(number)} for number in range(30_000)]  # its body has a header
 
     async with open_door(large) as door, asking(door) as client:
         accept = {"accept": "application/cbor"}

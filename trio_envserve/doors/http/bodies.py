@@ -14,7 +14,6 @@ long to write is written in such a thread.
 from __future__ import annotations
 
 import array
-import dataclasses
 import json
 import math
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -27,6 +26,7 @@ import trio
 from ...core import values
 from ...core.arrays import RawArray
 from ...core.limits import KIB, WireLimits
+from ...core.terms import cost_said
 from ...envs.turns import Threads
 from ...json_values import (
     Malformed,
@@ -121,9 +121,6 @@ class Codec:
         self.turns = turns
         self._limits = limits
         self._wire = wire
-        # No byte takes so much: what is written here is never padded for a reader's bound,
-        # as strangers would not know what the padding is.
-        self._written = dataclasses.replace(wire, value_times=1000)
         self._threads = Threads()
         self._large = trio.Lock()
 
@@ -185,7 +182,9 @@ class Codec:
     async def write(self, value: Mapping[str, Any], media: str) -> bytes:
         """A mapping of any decoded values as a body."""
         if media == CBOR:
-            return await self._at_once(values.encode, value, root="", limits=self._written)
+            body = await self._at_once(values.encode, value, root="", limits=self._wire)
+            _, start = cost_said(body)  # strangers would not know what the header is
+            return body[start:]
         return await self._dumped(value, weight(value, _AT_ONCE), jsonable)
 
     async def write_row(self, value: Mapping[str, Any]) -> bytes:

@@ -213,6 +213,7 @@ RULES: dict[type, dict[str, Rule]] = {
     Work: {
         **_out(_PEOPLE, "queued_s"),
         **_out(_CLOCK, "since_s", "opened_s"),
+        **_out(_DERIVED, "weight"),
         **_out("in the form of these", "timed"),
         "account": Rule("follows from works and tickets", lambda work, account: account.id),
         "tickets": Rule(
