@@ -239,6 +239,20 @@ async def test_a_body_that_stops_is_not_waited_for(length: str):
         assert await peer.rest() == b""
 
 
+async def test_a_body_that_waits_to_be_asked_for_is_asked_for_if_it_is_read():
+    wait = (*POST, f"Content-Length: {len(BODY)}", "Expect: 100-continue")
+    async with open_door(echo) as door:
+        async with raw(door) as peer:
+            for _ in range(2):
+                await peer.send(*wait)
+                assert await peer.stream.receive_some() == b"HTTP/1.1 100 \r\n\r\n"
+                await peer.stream.send_all(BODY)
+                assert json.loads((await peer.answer()).body)["value"] == 1
+        async with raw(door) as peer:
+            await peer.send(*wait, "Accept: text/html")
+            assert (await peer.rest()).startswith(b"HTTP/1.1 406 ")
+
+
 # -- what is written ----------------------------------------------------------------
 
 
