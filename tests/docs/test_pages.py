@@ -12,6 +12,8 @@ import trio
 import trio_envserve
 from docs.draw import reference
 from tests.memory import pair
+from trio_envserve.envs.loading import check_spec
+from trio_envserve.server.options import completed
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 NAMES_IN_CODE = re.compile(r"`([\w.]+)`")
@@ -52,6 +54,16 @@ def test_the_exit_codes_are_those_of_the_command():
     table = section(page("operations.md"), "Stopping")
     codes = re.findall(r"^\| ([\d, ]+?) \|", table, re.MULTILINE)
     assert codes == sorted(told, key=lambda code: int(code.partition(",")[0]))
+
+
+def test_file_of_options_on_the_page_of_the_command_can_be_served(tmp_path: Path):
+    verbs = pytest.importorskip("trio_envserve.cli.verbs", exc_type=ImportError)
+    (text,) = re.findall(r"```toml\n(.*?)```", page("command.md"), re.DOTALL)
+    (tmp_path / "serve.toml").write_text(text, encoding="utf-8")
+    told = completed(config=tmp_path / "serve.toml")
+    check_spec(told["environment"], told["args"])
+    asked = verbs.load(verbs.VERBS["serve"]).asked({"config": str(tmp_path / "serve.toml")})
+    assert (told["limits"].lease_s, asked.http) == (60, {"bind": "127.0.0.1:8080"})
 
 
 def test_the_options_that_a_page_names_exist():
