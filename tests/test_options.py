@@ -163,14 +163,14 @@ OPTION = (
     "    tea_s: float | None = option(\n"
     '        None, "Seconds that tea takes.", above=0, common=True, group="Tea"\n    )\n'
 )
-LIMIT = '    cups: int = limit(3, "cups that are drunk at most", told=Peer.WORKER)\n'
+LIMIT = '    cups: int = limit(3, "cups that are drunk at most", told=ToldTo.WORKER)\n'
 LOOK = """
 import inspect, json
 from click.testing import CliRunner
 from docs.draw import reference, tables
 from trio_envserve import ConfigError, ServerLimits, open_server
 from trio_envserve.cli.verbs import group
-from trio_envserve.core.limits import Peer, limits_to_tell
+from trio_envserve.core.limits import ToldTo, limits_to_tell
 from trio_envserve.server.options import completed
 
 def shown(*words):
@@ -186,7 +186,7 @@ print(json.dumps({
     "wrong": [shown("serve", "--tea-s", "0"), shown("serve", "--limit", "cups=0")],
     "docs": [reference.drawn("serve"), tables.command_options(), tables.all_limits()],
     "limits": completed(limits={"cups": 5})["limits"].cups,
-    "worker": limits_to_tell(ServerLimits(), Peer.WORKER),
+    "worker": limits_to_tell(ServerLimits(), ToldTo.WORKER),
 }))
 """
 

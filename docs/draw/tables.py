@@ -31,8 +31,8 @@ from trio_envserve.core.limits import (
     RULES,
     ClientLimits,
     KeyLimits,
-    Peer,
     ServerLimits,
+    ToldTo,
     WireLimits,
     told_limits,
 )
@@ -321,8 +321,8 @@ def limits_table(cls: type) -> str:
 
 def told_words() -> str:
     """The limits of a server that its workers and hosts are told."""
-    workers = told_limits(Peer.WORKER)
-    hosts = [name for name in told_limits(Peer.HOST) if name not in workers]
+    workers = told_limits(ToldTo.WORKER)
+    hosts = [name for name in told_limits(ToldTo.HOST) if name not in workers]
     shown = [", ".join(f"`{name}`" for name in names) for names in (workers, hosts)]
     return f"Workers are told {shown[0]}; hosts {shown[1]}, too."
 

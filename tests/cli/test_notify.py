@@ -14,10 +14,10 @@ import pytest
 import trio
 
 from tests.cli.commands import HANG_S, check_nothing_left, command, served, until
-from trio_envserve.cli.service import STATUS_CHARACTERS, Manager, Seen
+from trio_envserve.cli.service import STATUS_CHARACTERS, Manager, ServiceState
 
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="needs its sockets and /proc")
-READY = Seen(ready=True, stopping=False, text="ready")
+READY = ServiceState(ready=True, stopping=False, text="ready")
 BEATS = 20
 """So many beats do not come from a loop that is held."""
 
@@ -55,14 +55,14 @@ def test_what_has_changed_is_told_once_in_one_short_line(folder: str, kind: str)
     odd = "broken\nREADY=1\n\ud800" + "x" * 9999  # as an environment may raise it
     with manager_socket(address) as listening:
         told = manager(address)
-        told.tell(Seen(ready=False, stopping=False, text=odd))
+        told.tell(ServiceState(ready=False, stopping=False, text=odd))
         fields = heard(listening)
         assert set(fields) == {"STATUS"}
         assert len(fields["STATUS"]) < 2 * STATUS_CHARACTERS
         told.tell(READY)
         assert heard(listening) == {"STATUS": "ready", "READY": "1"}
         told.tell(READY)
-        told.tell(Seen(ready=False, stopping=True, text="stopping"))
+        told.tell(ServiceState(ready=False, stopping=True, text="stopping"))
         assert heard(listening) == {"STATUS": "stopping", "STOPPING": "1"}
         told.close()
 

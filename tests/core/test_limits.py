@@ -15,8 +15,8 @@ from trio_envserve.core.limits import (
     RULES,
     ClientLimits,
     KeyLimits,
-    Peer,
     ServerLimits,
+    ToldTo,
     WireLimits,
     check_together,
     limits_of_peer,
@@ -48,11 +48,11 @@ def test_none_is_a_value_only_where_it_is_the_default():
         ServerLimits(window=None)  # type: ignore[arg-type]  # that is the point
 
 
-@pytest.mark.parametrize("peer", Peer)
-def test_limits_that_a_peer_is_told_come_back_and_the_rest_is_as_by_default(peer: Peer):
+@pytest.mark.parametrize("peer", ToldTo)
+def test_limits_that_a_peer_is_told_come_back_and_the_rest_is_as_by_default(peer: ToldTo):
     server = ServerLimits(beat_s=7.0, worker_capacity=3, stop_s=9.0, lease_s=99.0)
     record = limits_to_tell(server, peer)
-    assert {"lease_s", "stop_s"} & record.keys() == ({"stop_s"} if peer is Peer.HOST else set())
+    assert {"lease_s", "stop_s"} & record.keys() == ({"stop_s"} if peer is ToldTo.HOST else set())
     found = limits_of_peer({**record, "of_a_later_version": "?"}, peer)
     assert found == ServerLimits(**record)
     assert (found.beat_s, found.worker_capacity, found.lease_s) == (7.0, 3, ServerLimits().lease_s)

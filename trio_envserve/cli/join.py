@@ -29,7 +29,7 @@ from ..server.options import check_slots, pairs
 from .common import AT_ONCE, NOT_STARTED, OK, SERVICE, Result, Stop
 from .options import Logged, curve_option
 from .render import emit, put, say
-from .service import SAY_EVERY_S, Seen, Service, open_service
+from .service import SAY_EVERY_S, Service, ServiceState, open_service
 from .verbs import server_options, verb
 
 SAY_FIRST_S = 0.5
@@ -198,8 +198,8 @@ async def _tell_leaving(host: JoinedHost) -> None:
         say(f"waiting: {host.workers} workers have not ended{apart}")
 
 
-def _seen(host: JoinedHost, workers: object, stop: Stop) -> Seen:
+def _seen(host: JoinedHost, workers: object, stop: Stop) -> ServiceState:
     """The state of the host for a service manager."""
     ready = host.is_joined and host.holds_lease
     text = f"joined: {host.workers} of {workers} workers" if ready else host.trouble
-    return Seen(ready, stop.asked.is_set(), text or "joining")
+    return ServiceState(ready, stop.asked.is_set(), text or "joining")

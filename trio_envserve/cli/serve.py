@@ -40,7 +40,7 @@ from .at_server import LOOK_S, tell_health
 from .common import AT_ONCE, NOT_STARTED, OK, SERVICE, Result, Stop, nothing, with_traceback
 from .options import DEFAULT_ADDRESS, WithEndpoints, curve_option
 from .render import emit, put, say
-from .service import SAY_EVERY_S, Seen, Service, open_service
+from .service import SAY_EVERY_S, Service, ServiceState, open_service
 from .verbs import door_options, server_options, verb
 
 
@@ -188,7 +188,7 @@ async def serve(asked: Serve, stop: Stop) -> Result:
 # -- doors ------------------------------------------------------------------------------
 
 
-class Door(NamedTuple):
+class AskedDoor(NamedTuple):
     """A door that is asked for."""
 
     name: str
@@ -198,7 +198,7 @@ class Door(NamedTuple):
     """Opens it for a server, or the address of one."""
 
 
-def doors_of(asked: Serve, options: Mapping[str, Any]) -> list[Door]:
+def doors_of(asked: Serve, options: Mapping[str, Any]) -> list[AskedDoor]:
     """The doors that are asked for.  Raises ConfigError for options that contradict each other,
     and for limits that there are not."""
     transport = options.get("transport", DEFAULT_TRANSPORT)
@@ -211,7 +211,7 @@ def doors_of(asked: Serve, options: Mapping[str, Any]) -> list[Door]:
         given = _with_limits(asked.http, HttpLimits)
         insecure = asked.lets_all(options)
         http = partial(open_http_door, **given, insecure=insecure, transport=transport)
-        doors.append(Door("http", f"tcp://{asked.http['bind']}", http))
+        doors.append(AskedDoor("http", f"tcp://{asked.http['bind']}", http))
     if "bind" in asked.verifiers:
         from ..doors.verifiers import VerifiersLimits, open_verifiers_door
 
@@ -219,7 +219,7 @@ def doors_of(asked: Serve, options: Mapping[str, Any]) -> list[Door]:
         verifiers = partial(
             open_verifiers_door, **given, insecure=asked.insecure, transport=transport
         )
-        doors.append(Door("verifiers", asked.verifiers["bind"], verifiers))
+        doors.append(AskedDoor("verifiers", asked.verifiers["bind"], verifiers))
     return doors
 
 
@@ -229,7 +229,7 @@ def _with_limits(given: Mapping[str, Any], kind: Any) -> dict[str, Any]:
     return {**given, "limits": limits}
 
 
-async def check_doors(doors: Sequence[Door]) -> None:
+async def check_doors(doors: Sequence[AskedDoor]) -> None:
     """Find out what would keep the doors from being opened, before anything is started: an
     address in use.  Raises ConfigError and ServerStartError."""
     for door in doors:
@@ -252,7 +252,7 @@ async def check_doors(doors: Sequence[Door]) -> None:
 
 @asynccontextmanager
 async def open_doors(
-    doors: Sequence[Door], server: Server | str, curve: ClientCurve | None = None
+    doors: Sequence[AskedDoor], server: Server | str, curve: ClientCurve | None = None
 ) -> AsyncIterator[tuple[dict[str, str], list[Any]]]:
     """Open the doors of a server, or of the one at an address; yields where each is, and the
     doors."""
@@ -320,7 +320,7 @@ class Serving(NamedTuple):
     drain_s: float
     keep_trying: bool
     exit_with_parent: bool
-    doors: Sequence[Door]
+    doors: Sequence[AskedDoor]
     open: dict[str, Any]
     """Arguments of :func:`~trio_envserve.open_server`."""
     beside: Callable[[Server], Awaitable[None]] | None = None
@@ -462,7 +462,7 @@ def _left(server: Server) -> str:
     return left
 
 
-def _seen(server: Server) -> Seen:
+def _seen(server: Server) -> ServiceState:
     """The state of the server for a service manager."""
     stats = server.stats()
     stopping = stats.closing is not None
@@ -473,4 +473,4 @@ def _seen(server: Server) -> Seen:
         text += f"; {stats.reason}"
     else:
         text += f", {stats.running} executions run, {stats.waiting} requests wait"
-    return Seen(stats.status is ServerStatus.READY, stopping, text)
+    return ServiceState(stats.status is ServerStatus.READY, stopping, text)

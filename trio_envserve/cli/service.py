@@ -51,7 +51,7 @@ class Service:
     """The running of a service: its tasks beside the work."""
 
     def __init__(self, manager: Manager | None) -> None:
-        self.look: Callable[[], Seen] | None = None
+        self.look: Callable[[], ServiceState] | None = None
         """Says how the service is, once it is there."""
         self._manager = manager
 
@@ -89,7 +89,7 @@ async def open_service(
 # -- the service manager ------------------------------------------------------
 
 
-class Seen(NamedTuple):
+class ServiceState(NamedTuple):
     """The state of a server, as a service manager is told it."""
 
     ready: bool
@@ -129,7 +129,7 @@ class Manager:
         """The pause between two beats: half of what the watchdog allows."""
         return LOOK_S if self.watchdog_s is None else min(LOOK_S, self.watchdog_s / 2)
 
-    def tell(self, seen: Seen) -> None:
+    def tell(self, seen: ServiceState) -> None:
         """Send what has changed, and the beat for the watchdog.  Never waits."""
         fields = {"STATUS": plain_line(seen.text, STATUS_CHARACTERS)}
         if seen.ready:

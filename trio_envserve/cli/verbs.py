@@ -113,7 +113,7 @@ class Asked:
     )  # fmt: skip
 
 
-class Part(NamedTuple):
+class SharedOptions(NamedTuple):
     """The options of another record that a verb has, too."""
 
     record: Any
@@ -151,15 +151,15 @@ class Part(NamedTuple):
 def server_options(*names: str, **defaults: Any) -> Any:
     """A field that holds these options of :class:`ServerOptions`, as far as they are given; with
     ``defaults`` of this verb."""
-    return _part(Part(ServerOptions, names, defaults))
+    return _part(SharedOptions(ServerOptions, names, defaults))
 
 
 def door_options(record: Any, table: str) -> Any:
     """A field that holds the options of a door, as far as they are given."""
-    return _part(Part(record, (), {"bind": None}, table))
+    return _part(SharedOptions(record, (), {"bind": None}, table))
 
 
-def _part(part: Part) -> Any:
+def _part(part: SharedOptions) -> Any:
     return dataclasses.field(default_factory=dict, metadata={_PART: part})
 
 
@@ -369,7 +369,7 @@ def options_of_verb(record: Any) -> dict[str, Option]:
     return {**found, last.name: last}
 
 
-def _parts(record: Any) -> list[tuple[str, Part]]:
+def _parts(record: Any) -> list[tuple[str, SharedOptions]]:
     fields = dataclasses.fields(record)
     return [(each.name, each.metadata[_PART]) for each in fields if _PART in each.metadata]
 

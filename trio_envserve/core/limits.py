@@ -1,7 +1,7 @@
 """Every bound and every timer, in one place, with its default and its reason.
 
 A limit is a field of one of the frozen classes below, made by :func:`limit`, which demands a
-reason, and names other processes that must know it (:class:`Peer`).  The tables of limits in the
+reason, and names other processes that must know it (:class:`ToldTo`).  The tables of limits in the
 documentation are drawn from these fields.  A name ends with its unit.
 
 Each limit is checked alone where it is made.  Limits that pass can still contradict each other: a
@@ -44,32 +44,32 @@ PROTOCOL_VERSION = 2
 
 
 @enum.unique
-class Peer(enum.Enum):
+class ToldTo(enum.Enum):
     """Process that a server tells some of its limits.  A host is told those of its workers, too."""
 
     WORKER = "worker"
     HOST = "host"
 
 
-def limit(default: Any, why: str, *, told: Peer | None = None) -> Any:
+def limit(default: Any, why: str, *, told: ToldTo | None = None) -> Any:
     """A dataclass field that is a bound or a timer, with the reason for it, and the process that
     must know it beside the one that it is given to."""
     return dataclasses.field(default=default, metadata={"why": why, "told": told})
 
 
-def told_limits(peer: Peer) -> tuple[str, ...]:
+def told_limits(peer: ToldTo) -> tuple[str, ...]:
     """Names of the limits of a server that such a process is told."""
-    told = {Peer.WORKER, peer}
+    told = {ToldTo.WORKER, peer}
     fields = dataclasses.fields(ServerLimits)
     return tuple(field.name for field in fields if field.metadata["told"] in told)
 
 
-def limits_to_tell(limits: ServerLimits, peer: Peer) -> dict[str, Any]:
+def limits_to_tell(limits: ServerLimits, peer: ToldTo) -> dict[str, Any]:
     """Record of the limits that such a process is told."""
     return {name: getattr(limits, name) for name in told_limits(peer)}
 
 
-def limits_of_peer(record: Mapping[str, Any], peer: Peer) -> ServerLimits:
+def limits_of_peer(record: Mapping[str, Any], peer: ToldTo) -> ServerLimits:
     """Limits that a server has told; a later version may tell more.  Raises ConfigError for
     values that are none."""
     return ServerLimits(**{name: record[name] for name in told_limits(peer) if name in record})
@@ -164,7 +164,7 @@ class ServerLimits(_Checked):
     announce_bytes: int = limit(
         ANNOUNCE_BYTES,
         "a larger outcome stays with its worker until there is room for it in kept_bytes",
-        told=Peer.WORKER,
+        told=ToldTo.WORKER,
     )
     announced_bytes: int = limit(
         16 * 1024 * MIB,
@@ -174,7 +174,7 @@ class ServerLimits(_Checked):
     worker_held_bytes: int = limit(
         HELD_BYTES,
         "bytes of them that one worker holds in memory; what comes then waits in a temporary file",
-        told=Peer.WORKER,
+        told=ToldTo.WORKER,
     )
     session_share: float = limit(
         0.5, "what one session may take of what the others leave of the kept and queue bounds"
@@ -200,7 +200,7 @@ class ServerLimits(_Checked):
         None,
         "executions at once on one worker; None: as its environment says, or by the kind of "
         "its code",
-        told=Peer.WORKER,
+        told=ToldTo.WORKER,
     )
     max_executions: int = limit(
         100, "largest allowance a request may ask for; keeps a worker killer from the pool"
@@ -217,10 +217,10 @@ class ServerLimits(_Checked):
         600.0, "from spawning a worker to its hello; loading an environment may be slow"
     )
     heartbeat_s: float = limit(
-        0.25, "between signs of life from a worker's heartbeat thread", told=Peer.WORKER
+        0.25, "between signs of life from a worker's heartbeat thread", told=ToldTo.WORKER
     )
     beat_s: float = limit(
-        1.0, "between a worker's statements; repairs the worker link", told=Peer.WORKER
+        1.0, "between a worker's statements; repairs the worker link", told=ToldTo.WORKER
     )
     silence_report_s: float = limit(5.0, "a worker without heartbeat for so long is reported")
     silence_kill_s: float = limit(
@@ -231,7 +231,7 @@ class ServerLimits(_Checked):
     blocked_report_s: float = limit(
         2.0,
         "an event loop late by so much is reported as blocked, with where; never killed",
-        told=Peer.WORKER,
+        told=ToldTo.WORKER,
     )
     cancel_grace_s: float = limit(
         10.0, "a cancelled execution that still runs then stops new work on its worker"
@@ -261,7 +261,7 @@ class ServerLimits(_Checked):
     )
     drain_s: float = limit(30.0, "a graceful stop waits so long for running work")
     stop_s: float = limit(
-        5.0, "after the drain, cancelled work has so long to end before the kill", told=Peer.HOST
+        5.0, "after the drain, cancelled work has so long to end before the kill", told=ToldTo.HOST
     )
     reap_s: float = limit(
         10.0, "closing waits so long for killed workers; it leaves what is left then, and says so"
@@ -269,7 +269,7 @@ class ServerLimits(_Checked):
     teardown_s: float = limit(
         5.0,
         "an environment's teardown is cancelled then; the worker exits all the same",
-        told=Peer.WORKER,
+        told=ToldTo.WORKER,
     )
     spread_s: float = limit(
         5.0,

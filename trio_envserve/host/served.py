@@ -13,7 +13,7 @@ from itertools import zip_longest
 from typing import Any, final
 
 from ..core.errors import ConfigError
-from ..core.limits import Peer, ServerLimits, limits_of_peer, limits_to_tell
+from ..core.limits import ServerLimits, ToldTo, limits_of_peer, limits_to_tell
 from ..envs.loading import check_spec
 from ..worker.config import check_args
 from .interpreters import check_interpreter, find_interpreter
@@ -41,7 +41,7 @@ class Served:
             "command": list(self.command),
             "python": self.python,
             "environ": [dict(each) for each in self.environ],
-            "limits": {} if self.limits is None else limits_to_tell(self.limits, Peer.HOST),
+            "limits": {} if self.limits is None else limits_to_tell(self.limits, ToldTo.HOST),
         }
 
     @classmethod
@@ -68,7 +68,7 @@ class Served:
             )
         return cls(
             environment=given["environment"], args=given["args"], command=tuple(command),
-            python=given["python"], environ=environ, limits=limits_of_peer(limits, Peer.HOST),
+            python=given["python"], environ=environ, limits=limits_of_peer(limits, ToldTo.HOST),
         )  # fmt: skip
 
     def under(self, own: Served) -> Served:

@@ -20,8 +20,8 @@ from ..core.errors import ConfigError, ProtocolError
 from ..core.limits import (
     MIB,
     PROTOCOL_VERSION,
-    Peer,
     ServerLimits,
+    ToldTo,
     WireLimits,
     limits_of_peer,
     limits_to_tell,
@@ -67,7 +67,7 @@ class WorkerConfig:
             "environment": self.environment,
             "args": self.args,
             "server": self.server,
-            "limits": limits_to_tell(self.limits, Peer.WORKER),
+            "limits": limits_to_tell(self.limits, ToldTo.WORKER),
             "wire": dataclasses.asdict(self.wire),
             "python": python,
         }
@@ -87,7 +87,7 @@ class WorkerConfig:
             environment=body["environment"],
             args=body["args"],
             server=body["server"],
-            limits=limits_of_peer(body["limits"], Peer.WORKER),
+            limits=limits_of_peer(body["limits"], ToldTo.WORKER),
             wire=WireLimits(**body["wire"]),
             **body["python"],
         )
