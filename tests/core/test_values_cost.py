@@ -287,7 +287,7 @@ def objects(value: Any) -> int:
         doubled = value.tag in (TAG_SET, TAG_PAIRS) and isinstance(value.value, list)
         return 1 + objects(value.value) + (len(value.value) if doubled else 0)
     if isinstance(value, int) and not -(1 << 64) <= value < 1 << 64:
-        return 2  # a tag and a byte string
+        return 1  # its byte string
     is_small = isinstance(value, int) and -256 <= value < -5
     return int(is_small or isinstance(value, str | bytes))
 

@@ -117,8 +117,8 @@ _READ_BYTES: Final = 16 * KIB
 JOINED_BYTES: Final = 64 * KIB
 """Bodies from this size on are not joined before they are sent."""
 
-_FEW_ITEMS: Final = FREE_BYTES // OBJECT_COST // 2
-"""No item is more than two objects: an encoding of so many needs no header."""
+_FEW_ITEMS: Final = FREE_BYTES // OBJECT_COST
+"""An encoding of so many items needs no header: none is more than one object."""
 
 _ITEMS_AT_ONCE: Final = 100_000
 """The items that may be encoded at once: some 20 ms.  A container takes as long as several."""

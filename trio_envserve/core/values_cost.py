@@ -7,11 +7,11 @@ that a writer in any language can follow:
 
     8 bytes for each byte of the encoding, and 128 for each object in it.
 
-Objects are all items but numbers: strings, arrays, maps and their keys, tags.  Besides, 38
-kinds of heads that are shorter than the number or constant they stand for count as objects
-(:data:`_NUMBER` has those that do not), and each item of a set, or of a map in pairs, counts
-once more, for its place in the table.  A value takes at most twice its cost, and as a rule
-less than it.
+Objects are all items but numbers and constants: strings, arrays, maps and their keys, tags but
+those of large integers, whose byte strings count.  Integers from -256 to -6 and unassigned simple
+values count, too, since they take much more memory than their byte or two, and so does each item
+of a set, or of a map in pairs, once more, for its place in the table.  A value takes at most twice
+its cost, and as a rule less than it.
 
 The cost stands in a *header* of the body (:func:`~.terms.weight`), which the writer puts in
 front where the cost is more than any body may have: 8 bytes for each byte, and ``FREE_BYTES``.
@@ -20,8 +20,9 @@ peer that wants its readers to hold much has to say so.
 
 The reader looks at the heads before it decodes, and refuses a body that costs more than its
 header says (:class:`TooCostly`).  CBOR can be read head by head without regard to nesting, and
-compiled code does it: a regular expression passes a run of short items in one step, and a
-second one counts the objects in it.  A body too short to cost more is not looked at.
+compiled code does it: one regular expression passes a run of numbers in a step, another finds the
+first bytes of short items, by which they are counted.  A body too short to cost more is not looked
+at.
 
 The look answers two more questions:
 
@@ -110,14 +111,16 @@ _KNOWN: Final = b"|".join(
 _HEADS: Final = re.compile(b"(?=(.))(?:%b)|.+" % _KNOWN, re.DOTALL)
 """The first byte of each item of known length, one after the other; then nothing, for all the
 rest."""
-_PLAIN: Final = bytes(
+_PLAIN: Final = b"\xc2\xc3" + bytes(
     first
     for first in range(256)
     if re.match(b"(?:%b)" % _NUMBER, bytes((first, *bytes(8))), re.DOTALL)
 )
-"""The first bytes of all that is no object."""
+"""The first bytes of all that is no object, the tags of large integers among them."""
 _WINDOW_BYTES: Final = 8 * KIB
 """Most of a body that is looked at in one step."""
+_LEAST_WINDOW_BYTES: Final = 256
+"""What is looked at head by head at first, since a run of numbers may come, which is quicker."""
 
 Part: TypeAlias = bytes | str | memoryview
 """A string, or a view of the body for the elements of an array."""
@@ -148,6 +151,7 @@ def look(
     """Look at the encoding of a value, contiguous bytes that may cost ``most_bytes`` and take this
     much ``work``.  ``pause`` is called now and then."""
     end, at, objects, done, array_at = len(data), 0, 0, 0, -1
+    window = _LEAST_WINDOW_BYTES
     most = None if most_bytes is None else (most_bytes - BYTE_COST * end) // OBJECT_COST
     least_cut = LEAST_CUT_BYTES
     cuts: list[tuple[int, int, int, bool]] = []
@@ -165,15 +169,17 @@ def look(
         numbers = _NUMBERS.match(data, at, at + _WINDOW_BYTES)
         if numbers is not None:
             done += numbers.end() - at
-            at = numbers.end()
+            at, window = numbers.end(), _LEAST_WINDOW_BYTES
             continue
-        heads = b"".join(_HEADS.findall(data, at, at + _WINDOW_BYTES))
+        heads = b"".join(_HEADS.findall(data, at, at + window))
         if heads:
             objects += len(heads.translate(None, _PLAIN))
             length = sum(heads.translate(_LENGTHS))
             done += length + _DECIMAL_WORK * heads.count(_DECIMAL)
-            at += length
-            continue
+            at, window = at + length, min(2 * window, _WINDOW_BYTES)
+            if at >= end or data[at] >> 5 not in (_BYTES, _TEXT):
+                continue
+        window = _LEAST_WINDOW_BYTES
         major, argument, after = head(data, at)
         if argument < 0 or (major == _TAG and argument == TAG_CUT):
             break

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 PLAIN: Final = frozenset({type(None), bool, int, float, str})
 """Types that go to the encoder as they are, without a look at the value."""
 
+_FLOATS: Final = frozenset({float})
 _OF_KEYS: Final = frozenset({str, bytes})
 """Types of the keys of maps."""
 
@@ -395,8 +396,8 @@ class Lowering:
     and return what the encoder takes: the value itself wherever possible."""
 
     __slots__ = (
-        "_code_ran", "_container_work", "_depth", "_items", "_keys", "_least", "_most", "_of_keys",
-        "_pause", "_plain", "_sort_keys",
+        "_code_ran", "_container_work", "_depth", "_floats", "_items", "_keys", "_least", "_most",
+        "_of_keys", "_pause", "_plain", "_sort_keys",
     )  # fmt: skip
 
     def __init__(
@@ -408,6 +409,7 @@ class Lowering:
         self._least = 0 if items_at_once is None else max(0, self._most - items_at_once)
         """How low ``_items`` may fall before somebody has to decide."""
         self._container_work = 0 if items_at_once is None else _CONTAINER_WORK
+        self._floats = 0
         self._depth = limits.depth
         self._keys = limits.keys
         self._plain = plain
@@ -419,9 +421,9 @@ class Lowering:
 
     @property
     def items(self) -> int:
-        """Number of items that the walk has met, at least: each place in a set or in a map that
-        is written as a list counts once more."""
-        return self._most - self._items + 1
+        """Number of items that the walk has met, but for lists of floats, at least: each place
+        in a set or in a map that is written as a list counts once more."""
+        return self._most - self._items + 1 - self._floats
 
     def value(self, value: object, depth: int, *, key: bool = False) -> object:
         """Any value.  ``key``: it is a key or a set's member, or part of one."""
@@ -508,6 +510,8 @@ class Lowering:
         plain = self._plain
         members = value if type(value) in (list, tuple) else list(value)
         if self._are(plain, members):
+            if members and type(members[0]) is float and self._are(_FLOATS, members):
+                self._floats += len(members)
             return members
         rebuilt: list[object] | None = None
         for index, member in enumerate(members):
