@@ -93,8 +93,8 @@ async def test_a_child_may_end_or_execute_a_program(judge, backend, capfd):
 async def test_a_child_has_not_the_descriptors_by_which_its_worker_lives(judge):
     """But the epoch's lock it has: while it runs, that epoch is not over."""
     found = await outcomes(judge, "thread", {"descriptors": None}, neighbours=1)
-    [[link, signs, life, lock], ended] = found["descriptors"]
-    assert (link, signs, life, ended) == ("closed", "/dev/null", "/dev/null", ["exited", 7])
+    [[link, signs, guard, lock], ended] = found["descriptors"]
+    assert (link, signs, guard, ended) == ("closed", "/dev/null", "/dev/null", ["exited", 7])
     assert lock.endswith(".epochs")
 
 

@@ -206,7 +206,9 @@ async def has_died_stopped(held_up: str, after_s: float) -> bool:
 
 def unread(process: WorkerProcess) -> int:
     """Bytes that the fuse has not read."""
-    return int.from_bytes(fcntl.ioctl(process._life, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+    return int.from_bytes(
+        fcntl.ioctl(process._guard_socket, termios.TIOCOUTQ, bytes(4)), sys.byteorder
+    )
 
 
 @pytest.mark.slow

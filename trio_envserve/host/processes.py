@@ -6,8 +6,8 @@ The process that is started here becomes the guard of a worker (:mod:`~trio_envs
 and the worker is its child.  Three socket pairs join them to the server, and nothing else does: a
 worker has no address.  The *link* carries messages both ways; the first one is the configuration.
 The *signs* carry the worker's heartbeat, and their end tells the worker that the server is gone.
-The *life* is of guard and server: on it the server learns the worker's process id and moves the
-worker's deadline, and its end has the worker killed.
+On the *guard socket* the server learns the worker's process id and moves the worker's deadline, and
+its end has the worker killed.
 
 A worker that is another program is started in the same way: the process begins as ours, below its
 guard, and becomes that program.
@@ -63,7 +63,7 @@ class WorkerProcess:
 
     def __init__(
         self, guard: subprocess.Popen[bytes], link: socket.socket, signs: socket.socket,
-        life: socket.socket,
+        guard_socket: socket.socket,
     ) -> None:  # fmt: skip
         self.pid = 0
         """Process id of the worker; 0 until the worker has said it."""
@@ -73,8 +73,8 @@ class WorkerProcess:
         self.link = link
         """The server's end; the stream over it closes it."""
         self._signs = signs
-        self._life = life
-        for each in (signs, life):
+        self._guard_socket = guard_socket
+        for each in (signs, guard_socket):
             each.setblocking(False)
         self._killed = trio.Event()
         self._forgotten = False
@@ -84,13 +84,13 @@ class WorkerProcess:
         """Move the time of CLOCK_BOOTTIME by which worker and fuse must be dead.  A fuse that does
         not read keeps the deadline that it has."""
         with contextlib.suppress(OSError):
-            self._life.send(DEADLINE.pack(nanoseconds(boot_s)))
+            self._guard_socket.send(DEADLINE.pack(nanoseconds(boot_s)))
 
     def kill(self) -> None:
         """Kill the worker and all that it has started, if its guard has not been reaped."""
         if self._guard.returncode is None and not self._forgotten:
             with contextlib.suppress(OSError):  # the other side has ended it
-                self._life.shutdown(socket.SHUT_WR)
+                self._guard_socket.shutdown(socket.SHUT_WR)
             self._killed.set()
 
     def hang_up(self) -> None:
@@ -102,7 +102,7 @@ class WorkerProcess:
     def forget(self) -> None:
         """In a forked child of the server: the worker belongs to the parent."""
         self._forgotten = True
-        for each in (self.link, self._signs, self._life):
+        for each in (self.link, self._signs, self._guard_socket):
             each.close()
 
     def ask(self, question: StackQuestion) -> None:
@@ -140,19 +140,19 @@ class WorkerProcess:
         ``started`` is called with the worker's process id when the worker has said it."""
         async with trio.open_nursery() as nursery:
             # A guard that was killed ends before its worker does.
-            nursery.start_soon(self._follow_life, started)
+            nursery.start_soon(self._follow_guard_socket, started)
             async with trio.open_nursery() as meanwhile:
                 meanwhile.start_soon(self._insist)
                 await _wait_ended(self._guard)
                 meanwhile.cancel_scope.cancel()
         return describe_exit(self._guard.wait())
 
-    async def _follow_life(self, started: Callable[[int], None]) -> None:
+    async def _follow_guard_socket(self, started: Callable[[int], None]) -> None:
         """Take the worker's process id, and wait until worker and guard are dead."""
         while True:
-            await trio.lowlevel.wait_readable(self._life)
+            await trio.lowlevel.wait_readable(self._guard_socket)
             try:
-                said = self._life.recv(STARTED.size)
+                said = self._guard_socket.recv(STARTED.size)
             except BlockingIOError:
                 continue
             except OSError:
@@ -175,7 +175,7 @@ class WorkerProcess:
         if self._guard.returncode is None:
             with trio.move_on_after(REAP_S, shield=True):
                 await self.wait()
-        for each in (self._signs, self._life, self.link):
+        for each in (self._signs, self._guard_socket, self.link):
             each.close()
 
 

@@ -11,15 +11,15 @@ the worker and its process group.  So a server that has reaped a guard knows tha
 
 The guard is killed by nothing that is meant for the worker: it is in another process group.  If it
 is killed nevertheless, the kernel kills the worker (parent-death signal).  Then the server waits
-for the end of the *life* socket, which guard and worker hold.  The worker says its process id on
-it.  The server ends the socket to have the worker killed.
+for the end of the *guard socket*, which guard and worker hold.  The worker says its process id on
+it.  The server ends it to have the worker killed.
 
 A worker with a deadline (the host lease, :mod:`~trio_envserve.core.lease`) has a *fuse* above it: a
 process between guard and worker that the kernel kills at the deadline.  The deadline is a timer on
 a clock that runs while the machine sleeps, whose signal is SIGKILL.  Nothing has to be scheduled
 for that, and a stopped process dies as well.  The death of the fuse kills the worker, stopped or
 not, and the guard kills the others.  The fuse has one thread and does nothing but read later
-deadlines from the life socket.  Its memory is locked, so that nothing waits for a disk.
+deadlines from the guard socket.  Its memory is locked, so that nothing waits for a disk.
 
 Guard and fuse hold the worker's locks, too.  So the next holder of these locks knows that all of it
 is dead.
@@ -77,7 +77,7 @@ def may_start(armed: bool) -> bool:
 
 
 def start_guard(
-    life: socket.socket, server: int, deadline_ns: int | None, *, unused: Sequence[int] = ()
+    guard_socket: socket.socket, server: int, deadline_ns: int | None, *, unused: Sequence[int] = ()
 ) -> int:
     """Fork the worker, and return in it: the process id of its parent.  This process stays behind
     as the guard.
@@ -96,7 +96,7 @@ def start_guard(
         child = os.fork()
         if child:
             _be_deaf(unused)
-            _guard(life, server, server_pidfd, child, woken)
+            _guard(guard_socket, server, server_pidfd, child, woken)
     if server_pidfd is not None:
         os.close(server_pidfd)
     if deadline_ns is not None:
@@ -108,11 +108,11 @@ def start_guard(
             child = os.fork()
             if child:
                 _be_deaf(unused)
-                _burn(life, child, woken, libc, timer)
+                _burn(guard_socket, child, woken, libc, timer)
     os.setpgid(0, 0)
     die_with_parent(parent)
     with contextlib.suppress(OSError):  # the server has ended
-        life.send(STARTED.pack(os.getpid(), unlocked))
+        guard_socket.send(STARTED.pack(os.getpid(), unlocked))
     return parent
 
 
@@ -196,21 +196,21 @@ class _Libc:
 
 
 def _burn(
-    life: socket.socket, worker: int, woken: int, libc: _Libc, timer: ctypes.c_void_p
+    guard_socket: socket.socket, worker: int, woken: int, libc: _Libc, timer: ctypes.c_void_p
 ) -> NoReturn:
     """Take deadlines until the worker has ended."""
     try:
         poll = select.poll()
-        poll.register(life, select.POLLIN)
+        poll.register(guard_socket, select.POLLIN)
         poll.register(woken, select.POLLIN)
         while (status := _reap(worker)) is None:
             for descriptor, _ in poll.poll():
                 if descriptor == woken:
                     _drain(woken)
-                elif said := life.recv(DEADLINE.size):
+                elif said := guard_socket.recv(DEADLINE.size):
                     libc.set_timer(timer, *DEADLINE.unpack(said))
                 else:  # the guard kills this process
-                    poll.unregister(life)
+                    poll.unregister(guard_socket)
         _end_as(status)
     finally:
         os._exit(1)
@@ -220,15 +220,17 @@ def _burn(
 
 
 def _guard(
-    life: socket.socket, server: int, server_pidfd: int | None, child: int, woken: int
+    guard_socket: socket.socket, server: int, server_pidfd: int | None, child: int, woken: int
 ) -> NoReturn:
     """Wait for the end of the child or of the server, and kill what is left."""
     try:
         poll = select.poll()
         poll.register(woken, select.POLLIN)
-        watched = [life.fileno()] if server_pidfd is None else [life.fileno(), server_pidfd]
-        for each in watched:
-            poll.register(each, _ENDED if each == life.fileno() else select.POLLIN)
+        poll.register(guard_socket, _ENDED)
+        watched = [guard_socket.fileno()]
+        if server_pidfd is not None:
+            poll.register(server_pidfd, select.POLLIN)
+            watched.append(server_pidfd)
         while (status := _reap(child)) is None:
             # Without a pidfd a process that the server has forked may keep the socket open.
             found = poll.poll(None if server_pidfd is not None else 1000)

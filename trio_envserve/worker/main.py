@@ -2,8 +2,8 @@
 
 A server starts it with four descriptors: the *link*, which carries messages in both directions;
 the *signs*, on which the worker sends its heartbeats, and whose end shows that the server is gone;
-the *life*, which belongs to the guard (:mod:`.guard`); and the epoch lock, which this process holds
-as long as it lives.  A server with a journal passes a second lock.
+the *guard socket*, which belongs to the guard (:mod:`.guard`); and the epoch lock, which this
+process holds as long as it lives.  A server with a journal passes a second lock.
 
 Arguments: the numbers of these descriptors (those of the locks separated by commas; -1: none), the
 server's process id, the worker's deadline in nanoseconds (-1: none) and, if the worker is another
@@ -42,7 +42,7 @@ class Inherited(NamedTuple):
 
     link: int
     signs: int
-    life: int
+    guard_socket: int
     locks: tuple[int, ...]
     server: int
     deadline_ns: int | None
@@ -50,10 +50,10 @@ class Inherited(NamedTuple):
     @classmethod
     def of(cls, words: list[str]) -> Inherited:
         """Read the arguments."""
-        link, signs, life, locks, server, deadline = words
+        link, signs, guard_socket, locks, server, deadline = words
         held = tuple(number for number in map(int, locks.split(",")) if number >= 0)
         deadline_ns = None if deadline == "-1" else int(deadline)
-        return cls(int(link), int(signs), int(life), held, int(server), deadline_ns)
+        return cls(int(link), int(signs), int(guard_socket), held, int(server), deadline_ns)
 
 
 def main() -> NoReturn:
@@ -66,11 +66,14 @@ def main() -> NoReturn:
     # a stopped process from the first moment on.
     from trio_envserve.worker.guard import start_guard
 
-    life = socket.socket(fileno=inherited.life)
+    guard_socket = socket.socket(fileno=inherited.guard_socket)
     parent = start_guard(
-        life, inherited.server, inherited.deadline_ns, unused=[inherited.link, inherited.signs]
+        guard_socket,
+        inherited.server,
+        inherited.deadline_ns,
+        unused=[inherited.link, inherited.signs],
     )
-    life.detach()
+    guard_socket.detach()
     # Ctrl-C is for the server, which drains; a terminal's job control finds a
     # process group of our own anyway.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -101,10 +104,10 @@ def _be_worker(inherited: Inherited, parent: int) -> NoReturn:
     from trio_envserve.net.forks import hide_in_children
 
     # A daemon that the environment leaves behind is not a worker.
-    for descriptor in (inherited.link, inherited.signs, inherited.life, *inherited.locks):
+    for descriptor in (inherited.link, inherited.signs, inherited.guard_socket, *inherited.locks):
         os.set_inheritable(descriptor, False)
     # The link hides itself.  The locks stay: such a child still belongs to this epoch.
-    hide_in_children(inherited.signs, inherited.life)
+    hide_in_children(inherited.signs, inherited.guard_socket)
     link, signs = socket.socket(fileno=inherited.link), socket.socket(fileno=inherited.signs)
 
     from trio_envserve.worker.config import read_config
