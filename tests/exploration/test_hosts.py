@@ -28,7 +28,7 @@ def test_counterexample_of_a_lease_says_who_did_what():
     text = "\n".join(lines)
     assert "time: tick" in text
     assert "Items 1(SPAWN w0-1)" in text
-    assert lines[-1] == "VIOLATED G1: execution 0 of e0-w0-1 is declared lost, and lives"
+    assert lines[-1] == "VIOLATED G1: w0-1 is declared lost and lives"
 
 
 @pytest.mark.parametrize("name", ["hosts-sleep", "hosts-guard", "hosts-over-twice"])

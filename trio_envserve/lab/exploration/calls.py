@@ -1,4 +1,7 @@
-"""The judge of calls without keys.
+"""The judge of calls without keys, and of the one request on hosts.
+
+A worker of a machine that sleeps runs no code: what counts is whether it would run again, once the
+machine has woken and its timers have fired.
 
 Its memory is part of the state that is explored (two states with different pasts are
 different states), so it remembers little, and forgets what cannot matter any more.
@@ -17,6 +20,7 @@ from ...retrylab import (
     Rule,
     Violation,
 )
+from ...retrylab.system import SETTLED
 from .wire import Frames, frames_form
 
 # -- the judge -----------------------------------------------------------------------------------
@@ -58,9 +62,16 @@ class Promises(Judge):
         self.most = most
         self.calls: dict[str, CallPast] = {}
         """By the names of their requests, which are their bodies, too."""
-        self.live: dict[RunId, tuple[str, bytes]] = {}
-        """Call and session of each execution that lives."""
-        self.alive: set[ProcessId] = set()
+        self.live: dict[RunId, tuple[str, bytes, int]] = {}
+        """Call, session and server's life of each execution that lives."""
+        self.homes: dict[ProcessId, tuple[str, int]] = {}
+        """Of each process that is alive: its slot or machine, and the life of its server."""
+        self.asleep: set[str] = set()
+        """Machines that sleep."""
+        self.lost: set[ProcessId] = set()
+        """Processes of those that were declared lost."""
+        self.dead: set[int] = set()
+        """Lives of servers of whose executions none lives, as was said."""
         self.ending: set[ProcessId] = set()
         """Workers that are to end, or have, and are not declared lost."""
         self.finished: set[Request] = set()
@@ -76,7 +87,7 @@ class Promises(Judge):
         found: Iterable[tuple[str, str]] = ()
         match event.kind:
             case "asked":
-                self.calls[request] = CallPast()
+                self._asked(request)
             case "told":
                 found = self._told(request, *event.what)
             case "has":
@@ -85,7 +96,7 @@ class Promises(Judge):
                 self.live.pop(event.what, None)
             case "died":
                 self._server_died()
-            case "did":
+            case "did" if event.what != SETTLED:
                 name, *given = event.what
                 found = getattr(self, f"_{name}")(*given) or ()
         for guarantee, text in found:
@@ -96,7 +107,7 @@ class Promises(Judge):
         for request, call in self.calls.items():
             if not call.told:
                 yield Violation("G9", at_s, f"{request} waits for ever", request)
-        for request, _ in self.live.values():
+        for request, *_ in self.live.values():
             yield Violation("G7", at_s, f"{request} runs for ever", request)
         for what in self.left:
             yield Violation("G8", at_s, what)
@@ -109,12 +120,15 @@ class Promises(Judge):
 
     # -- environment code, and workers -----------------------------------------------
 
-    def _spawned(self, *process: Any) -> None:
-        self.alive.add(process)
+    def _spawned(self, home: str, *process: Any) -> None:
+        life, _ = process
+        self.homes[process] = home, life
 
     def _died(self, *process: Any) -> None:
         """A process begins nothing any more."""
-        self.alive.discard(process)
+        self.homes.pop(process, None)
+        self.lost.discard(process)
+        self.live = {run: of for run, of in self.live.items() if run[:2] != process}
         self.stopped = {run for run in self.stopped if run[:2] != process}
 
     def _ending(self, *process: Any) -> None:
@@ -122,11 +136,61 @@ class Promises(Judge):
 
     _reaped = _ending
 
-    def _lost(self, life: int, worker: bytes) -> Iterator[tuple[str, str]]:
+    def _is_awake(self, process: ProcessId) -> bool:
+        """Whether a process is alive, and its machine does not sleep."""
+        return process in self.homes and self.homes[process][0] not in self.asleep
+
+    def _lost(self, *process: Any) -> Iterator[tuple[str, str]]:
         """Executions of a worker are declared over."""
-        self.ending.discard((life, worker))
-        if (life, worker) in self.alive:
-            yield "G1", f"{worker.decode()} is declared lost and lives"
+        self.ending.discard(process)
+        if self._is_awake(process):
+            yield self._is_lost(process)
+        elif process in self.homes:
+            self.lost.add(process)
+
+    @staticmethod
+    def _is_lost(process: ProcessId) -> tuple[str, str]:
+        return "G1", f"{process[1].decode()} is declared lost and lives"
+
+    def _dead(self, *lives: int) -> Iterator[tuple[str, str]]:
+        """All executions of earlier servers are declared over."""
+        self.dead.update(lives)
+        yield from self._of_the_dead([run for run, of in self.live.items() if of[2] in lives])
+
+    def _of_the_dead(self, runs: Iterable[RunId]) -> Iterator[tuple[str, str]]:
+        for run in runs:
+            body, _, life = self.live[run]
+            if life in self.dead and self._is_awake(run[:2]):
+                yield "G1", f"{body} runs, and server {life} is declared dead"
+
+    def _back(self, process: ProcessId, numbers: tuple[int, ...], life: int) -> None:
+        """A server takes a worker of an earlier one over, and what it knows of what runs there."""
+        if process in self.homes:
+            self.homes[process] = self.homes[process][0], life
+        for run, (body, session, _) in [*self.live.items()]:
+            if run[:2] == process and run[2] in numbers:
+                self.live[run] = body, session, life
+
+    def _slept(self, machine: str) -> None:
+        self.asleep.add(machine)
+
+    def _woke(self, machine: str) -> Iterator[tuple[str, str]]:
+        """A machine has woken, and its timers have fired: what lives there runs again."""
+        self.asleep.discard(machine)
+        for process in [each for each, (home, _) in self.homes.items() if home == machine]:
+            if process in self.lost:
+                yield self._is_lost(process)
+            runs = [run for run in self.live if run[:2] == process]
+            yield from self._of_the_dead(runs)
+            for run in runs:
+                yield from self._alone(run)
+
+    def _alone(self, run: RunId) -> Iterator[tuple[str, str]]:
+        """No other execution of its call runs."""
+        body, *_ = self.live[run]
+        for other, (of, *_) in self.live.items():
+            if of == body and other != run and self._is_awake(other[:2]):
+                yield "G1", f"{body} starts, and another execution of it lives"
 
     def _started(self, body: str, run: RunId, request: Request) -> Iterator[tuple[str, str]]:
         """Environment code begins."""
@@ -134,20 +198,25 @@ class Promises(Judge):
         if call is None:
             yield "G6", f"{body} starts in the place of another request"
             return
-        if body in [each for each, _ in self.live.values()]:
-            yield "G1", f"{body} starts, and another execution of it lives"
-        elif call.of == request and call.last is not None and call.last[:2] in self.alive:
+        life, process = int(request[0][1:2]), run[:2]
+        again = run in self.live or run == call.last
+        self.live[run] = body, request[0], life
+        if again:
+            yield "G2", f"{body} starts a second time under one number"
+        elif others := [*self._alone(run)]:
+            yield from others
+        elif call.of == request and call.last is not None and self._is_awake(call.last[:2]):
             yield "G2", f"{body} starts again, and its worker had not died"
+        yield from self._of_the_dead([run])
         if call.starts >= self.most:
             yield "G2", f"{body} starts for the {call.starts + 1}. time, {self.most} allowed"
-        if int(request[0][1:2]) != run[0]:
+        if life != self.homes[process][1]:
             yield "G5", f"{body} starts on a worker of another epoch"
         if run in self.stopped:
             yield "G7", f"{body} starts though its worker was told not to"
         if call.told == Verdict.DID_NOT_RUN.name:
             yield "G9", f"{body} starts, and its caller was told that it did not run"
         self.stopped.discard(run)
-        self.live[run] = body, request[0]
         self._change(body, starts=call.starts + 1, last=run, of=request)
 
     def _reported(self, run: RunId, payload: bytes) -> None:
@@ -161,6 +230,9 @@ class Promises(Judge):
         self.stopped |= {(life, worker, number) for number in numbers}
 
     # -- callers ---------------------------------------------------------------------
+
+    def _asked(self, request: str) -> None:
+        self.calls[request] = CallPast()
 
     def _told(
         self, request: str, what: str, body: bytes | None = None
@@ -249,7 +321,7 @@ class Promises(Judge):
 
     def _gone(self, session: bytes) -> Iterator[tuple[str, str]]:
         """The server says that nothing of a session runs."""
-        for request, its in self.live.values():
+        for request, its, _ in self.live.values():
             if its == session:
                 yield "G1", f"{request} runs, and its session is said to be gone"
 
@@ -267,4 +339,5 @@ OF_PROMISES = {
     "most": Rule("the same in every state"),
     "calls": Rule("each for itself", lambda judge, calls: Bag(tuple(calls.items()))),
     "live": Rule("each for itself", lambda judge, live: Bag(tuple(live.items()))),
+    "homes": Rule("each for itself", lambda judge, homes: Bag(tuple(homes.items()))),
 }

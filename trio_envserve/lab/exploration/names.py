@@ -50,6 +50,12 @@ def incarnation(life: int, worker: bytes) -> bytes:
     return _id(b"e%d-" % life + worker)
 
 
+def process_of(incarnation: bytes) -> tuple[int, bytes]:
+    """The life of the server that has started a worker, and its id."""
+    life, _, worker = incarnation[1:].rstrip(b".").partition(b"-")
+    return int(life), worker
+
+
 def membership(machine: str, number: int) -> bytes:
     """Id of a machine's membership of this number."""
     return _id(b"%b.%d" % (machine.encode(), number))

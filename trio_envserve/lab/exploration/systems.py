@@ -24,7 +24,6 @@ from ...retrylab import (
 from ...retrylab.values import Forms
 from .calls import OF_PROMISES, Promises
 from .configurations import Configuration
-from .hosted import LeaseJudge
 from .keyed import OF_MODEL, KeyModel
 from .rules import FORMS
 from .world import (
@@ -44,7 +43,7 @@ from .world import (
 
 CONFIGURATION_RULE = {"configuration": Rule("the same in every state")}
 SYSTEM_FORMS: Forms = {
-    **FORMS, **OF_MODEL, Promises: OF_PROMISES,
+    **FORMS, **OF_MODEL,
     **dict.fromkeys((Client, Caller, Worker), CONFIGURATION_RULE),
     Server: {**CONFIGURATION_RULE, "new_id": Rule("it draws ids by what is in the form")},
 }  # fmt: skip
@@ -118,7 +117,7 @@ def system_of(asked: Configuration) -> System:
     judge: Callable[[], Judge] = partial(Promises, asked.most)
     asks: list[Ask] = []
     if asked.hosts:
-        clients, judge = [], LeaseJudge
+        clients = []
         actors = {
             TIME: partial(Time, asked), SERVER: partial(HostServer, asked),
             **dict.fromkeys(HOSTS[: asked.hosts], partial(Machine, asked)),
@@ -137,7 +136,8 @@ def system_of(asked: Configuration) -> System:
         actors=actors, asks=lambda random: asks, judges=[judge],
         faults={Fault[kind] for kind in Fault.__members__ if asked.each.get(kind)},
         never_killed=[name for name in actors if name != SERVER], alike=[clients, workers],
-        forms=HOST_FORMS if asked.hosts else SYSTEM_FORMS, describe=told,
+        forms={**(HOST_FORMS if asked.hosts else SYSTEM_FORMS), Promises: OF_PROMISES},
+        describe=told,
         bounds=Bounds(
             asks=len(asks), faults=sum(asked.bounds.values()), each=asked.each,
             settled=not asked.instant, instant=asked.instant, prompt=asked.hosts > 0,

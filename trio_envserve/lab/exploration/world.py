@@ -198,7 +198,9 @@ ROUNDS = 40
 """Rounds on the way to rest: in each all hosts have a turn."""
 ROUNDS_OF_A_TICK = 4
 """The last of so many rounds is a tick."""
-BODY = b"work"
+REQUEST = "c0#1"
+"""The one request on hosts."""
+BODY = REQUEST.encode()
 HEADER_BYTES = 1 << 20
 
 
@@ -229,11 +231,6 @@ def told(mail: Any) -> str:
         (field in ("ended", "continues") and value)
     }  # fmt: skip
     return f"{name}({', '.join(f'{field}={value}' for field, value in shown.items())})"
-
-
-def named(incarnation: Incarnation) -> str:
-    """Name of a worker's incarnation, for people and for the judge."""
-    return incarnation.decode().rstrip(".")
 
 
 # -- clients -------------------------------------------------------------------------------------
@@ -749,8 +746,7 @@ class Server(Part):
                 self.notify(name, ("ready", ready))
 
     def _spawn(self, effect: Spawn) -> None:
-        to = _slot(effect.worker)
-        self.notify(to, ("spawn", effect.worker, self.life, effect.incarnation))
+        self.notify(_slot(effect.worker), ("spawn", effect.worker, effect.incarnation))
 
     def _kill(self, worker: bytes) -> None:
         self.say("ending", self.life, worker)
@@ -868,21 +864,93 @@ class Running(NamedTuple):
 class Process:
     """A worker's process, with the environment code that runs there."""
 
-    life: int
-    """Life of the server that started it."""
     id: bytes
     core: WorkerCore
     runs: tuple[Running, ...] = ()
 
+    @property
+    def name(self) -> tuple[int, bytes]:
+        """The life of the server that started it, and the id that it was started with."""
+        return names.process_of(self.core.incarnation)
 
-class Worker(Part):
+    @property
+    def life(self) -> int:
+        """Life of the server that started it."""
+        return self.name[0]
+
+
+class Workers(Part):
+    """Processes of workers around their cores.  Environment code in them ends when that is
+    chosen."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self.configuration = configuration
+        self.processes: dict[bytes, Process] = {}
+
+    def spawned(self, worker: bytes, incarnation: Incarnation) -> None:
+        """The process of a worker is there, and its environment is set up."""
+        announce = self.configuration.announce
+        core = WorkerCore(incarnation, header_bytes=HEADER_BYTES, announce_bytes=announce)
+        process = self.processes[worker] = Process(worker, core)
+        self.did("", ("spawned", self.name, *process.name))
+        self.take(process, self._ready())
+
+    def _ready(self) -> EnvironmentReady:
+        return EnvironmentReady(1, "explored", self.configuration.declared)
+
+    def beat(self, process: Process) -> None:
+        """It is time for a beat, and, before the router has answered, for another hello."""
+        if not process.core.acknowledged:
+            self.take(process, self._ready())
+        self.take(process, BeatDue({}))
+
+    def take(self, process: Process, given: WorkerInput) -> None:
+        """Give a core an input, and carry out what it wants."""
+        for effect in process.core.take(given):
+            match effect:
+                case ToRouter():
+                    self.to_router(process, frames_of(effect.frames))
+                case Run():
+                    session, sequence = effect.request
+                    self._run(process, effect.number, (session, sequence), bytes(effect.body))
+                case CancelRun():
+                    process.runs = tuple(
+                        run._replace(cancelled=run.cancelled or run.number == effect.number)
+                        for run in process.runs
+                    )
+                case Exit():
+                    self.exits(process)
+
+    def to_router(self, process: Process, frames: Frames) -> None:
+        """Pass on what a worker says."""
+        raise NotImplementedError
+
+    def exits(self, process: Process) -> None:
+        """A process is to end by itself."""
+        raise NotImplementedError
+
+    def _run(
+        self, process: Process, number: int, request: tuple[bytes, int], body: bytes
+    ) -> None:
+        if len(process.runs) >= self.configuration.capacity:
+            self.did("", ("broken", "G8", f"{process.id.decode()} runs more than it can take"))
+        self.say("started", body.decode("ascii", "replace"), (*process.name, number), request)
+        process.runs = (*process.runs, Running(number, body, request[0]))
+
+    def end(self, process: Process, number: int, status: Status, payload: bytes) -> None:
+        """Environment code ends."""
+        process.runs = tuple(each for each in process.runs if each.number != number)
+        self.ended((*process.name, number))
+        self.take(process, OutcomeMade(number, status, payload, None))
+
+
+class Worker(Workers):
     """A slot: the processes of workers that were started for it, of which one may still end
     when the next one starts.  Where all arrives at once it is chosen when a process that is to end
     ends, and when it is reaped."""
 
     def __init__(self, configuration: Configuration) -> None:
-        self.configuration = configuration
-        self.processes: dict[bytes, Process] = {}
+        super().__init__(configuration)
         self.lock: int | None = None
         """The life of the server that waits until no process of an earlier one is there."""
         self.doomed = False
@@ -895,12 +963,8 @@ class Worker(Part):
     def on_notice(self, peer: str, what: Any) -> None:
         """The server starts a process here, kills it, has fallen, or asks whether there is one."""
         match what:
-            case ("spawn", worker, life, incarnation):
-                announce = self.configuration.announce
-                core = WorkerCore(incarnation, header_bytes=1 << 20, announce_bytes=announce)
-                process = self.processes[worker] = Process(life, worker, core)
-                self.did("", ("spawned", life, worker))
-                self._take(process, self._ready())
+            case ("spawn", worker, incarnation):
+                self.spawned(worker, incarnation)
             case ("kill", worker, life):
                 self._end_process(worker, life)
             case ("lock", life):
@@ -912,9 +976,6 @@ class Worker(Part):
             case ("fell", _):
                 self.processes.clear()
                 self.doomed, self.dead = False, None
-
-    def _ready(self) -> EnvironmentReady:
-        return EnvironmentReady(1, "explored", self.configuration.declared)
 
     def _end_process(self, worker: bytes, life: int) -> None:
         if not self.configuration.instant:
@@ -949,7 +1010,7 @@ class Worker(Part):
         process = self.processes.get(message.worker)
         if process is None:
             return
-        self._take(process, RouterMessage(message.frames))
+        self.take(process, RouterMessage(message.frames))
         header = header_of(message.frames)
         if isinstance(header, messages.Stop) and message.frames[0] == process.core.incarnation:
             numbers = [n for n in Ranges.from_flat(header.numbers) if n not in process.core.seen]
@@ -984,57 +1045,29 @@ class Worker(Part):
             case "end":
                 self._end(process, *args[1:])
             case "beat":
-                self._beat(process)
+                self.beat(process)
             case _:
                 self._die(process.id, process.life)
-
-    def _beat(self, process: Process) -> None:
-        if not process.core.acknowledged:
-            self._take(process, self._ready())
-        self._take(process, BeatDue({}))
 
     def _end(self, process: Process, number: int, result: bool) -> None:
         """Environment code ends: with a result, or, if it was told to, without.  Where all arrives
         at once the router says with the next heartbeat that it knows."""
-        run = next(each for each in process.runs if each.number == number)
-        process.runs = tuple(each for each in process.runs if each is not run)
-        payload = b"%b@e%d-%b-%d" % (run.body, process.life, process.id, number)
-        self.ended((process.life, process.id, number))
-        status = Status.RESULT if result else Status.CANCELLED
+        body = next(each.body for each in process.runs if each.number == number)
+        payload = b"%b@e%d-%b-%d" % (body, process.life, process.id, number)
         if not result:
             info = ErrorInfo("cancelled", Verdict.RAN_AND_FAILED, payload.decode())
             payload = error_records.encode(info)
-        self._take(process, OutcomeMade(number, status, payload, None))
+        self.end(process, number, Status.RESULT if result else Status.CANCELLED, payload)
         if self.configuration.instant:
-            self._beat(process)
+            self.beat(process)
 
-    # -- effects ----------------------------------------------------------------------
+    def to_router(self, process: Process, frames: Frames) -> None:
+        """See :meth:`.Workers.to_router`."""
+        self.send(SERVER, WorkerMail(process.id, process.life, frames))
 
-    def _take(self, process: Process, given: WorkerInput) -> None:
-        for effect in process.core.take(given):
-            match effect:
-                case ToRouter():
-                    frames = frames_of(effect.frames)
-                    self.send(SERVER, WorkerMail(process.id, process.life, frames))
-                case Run():
-                    session, sequence = effect.request
-                    self._begin(process, effect.number, (session, sequence), bytes(effect.body))
-                case CancelRun():
-                    process.runs = tuple(
-                        run._replace(cancelled=run.cancelled or run.number == effect.number)
-                        for run in process.runs
-                    )
-                case Exit():
-                    self._end_process(process.id, process.life)
-
-    def _begin(
-        self, process: Process, number: int, request: tuple[bytes, int], body: bytes
-    ) -> None:
-        if len(process.runs) >= self.configuration.capacity:
-            self.did("", ("broken", "G8", f"{process.id.decode()} runs more than it can take"))
-        run = process.life, process.id, number
-        self.say("started", body.decode("ascii", "replace"), run, request)
-        process.runs = (*process.runs, Running(number, body, request[0]))
+    def exits(self, process: Process) -> None:
+        """See :meth:`.Workers.exits`."""
+        self._end_process(process.id, process.life)
 
 
 # -- callers -------------------------------------------------------------------------------------
@@ -1302,11 +1335,11 @@ class Memberships:
         return self.drawn[-1]
 
 
-class Machine(Actor):
+class Machine(Workers):
     """A machine: a host's process, its guard, and its workers."""
 
     def __init__(self, configuration: Configuration) -> None:
-        self.configuration = configuration
+        super().__init__(configuration)
         self.ticks, self.rate = 0, SLOW
         self.missed = 0
         """Ticks that its clock has missed: none, as long as it runs while the machine sleeps."""
@@ -1317,7 +1350,6 @@ class Machine(Actor):
         """Whether the router of its connection was killed."""
         self.opening = configuration.opening
         """Beats that are still to come before the search begins."""
-        self.processes: dict[bytes, Process] = {}
         self.guard_timer = GuardTimer()
         """Once it is due, it kills at any moment."""
         self.stopped = False
@@ -1445,7 +1477,7 @@ class Machine(Actor):
             for process in [*self.processes.values()]:
                 for run in process.runs:
                     self._end(process.id, run.number)
-                self._take(process, BeatDue({}))
+                self.take(process, BeatDue({}))
 
     # -- the host ------------------------------------------------------------------------
 
@@ -1492,7 +1524,7 @@ class Machine(Actor):
 
     def _sleep(self) -> None:
         self.asleep = True
-        self.did("", ("slept",))
+        self.did("", ("slept", self.name))
 
     def _wake(self) -> None:
         """Timers come first, then what runs."""
@@ -1500,7 +1532,7 @@ class Machine(Actor):
         self.timer()
         if self.guard_timer.is_due and self.guard_timer.kills():
             self._fire()
-        self.did("", ("woke",))
+        self.did("", ("woke", self.name))
         late, self.late = self.late, ()
         for message in late:
             self._hear(message)
@@ -1544,11 +1576,8 @@ class Machine(Actor):
         if not self.guard_timer.may_start() or self.guard_timer.is_due:
             self.host.exited(worker, "no guard starts it")
             return
-        core = WorkerCore(incarnation, header_bytes=HEADER_BYTES)
-        process = self.processes[worker] = Process(int(incarnation[1:2]), worker, core)
         self.host.spawned(worker, 1)
-        self.did("", ("spawned", named(incarnation)))
-        self._take(process, EnvironmentReady(1, "explored", False))
+        self.spawned(worker, incarnation)
 
     def _guard_kill(self, worker: bytes) -> None:
         if worker in self.processes:
@@ -1580,30 +1609,20 @@ class Machine(Actor):
 
     def _ended(self, process: Process) -> None:
         del self.processes[process.id]
-        self.did("", ("died", named(process.core.incarnation)))
+        self.did("", ("died", *process.name))
 
     def _end(self, worker: bytes, number: int) -> None:
         """Environment code ends with its result."""
-        process = self.processes[worker]
-        process.runs = tuple(each for each in process.runs if each.number != number)
-        self.did("", ("over", (named(process.core.incarnation), number)))
-        self._take(process, OutcomeMade(number, Status.RESULT, b"1", None))
+        self.end(self.processes[worker], number, Status.RESULT, b"1")
 
-    def _take(self, process: Process, given: WorkerInput) -> None:
+    def to_router(self, process: Process, frames: Frames) -> None:
+        """See :meth:`.Workers.to_router`."""
         assert self.host is not None
-        for effect in process.core.take(given):
-            match effect:
-                case ToRouter():
-                    self.host.worker_message(process.id, effect.frames)
-                case Run():
-                    session, _ = effect.request
-                    process.runs = (*process.runs, Running(effect.number, BODY, session))
-                    run = named(process.core.incarnation), effect.number
-                    self.did("", ("started", run, int(session[1:2])))
-                case CancelRun():  # it ends whenever it does
-                    pass
-                case Exit():
-                    self._reaped(process, "exit 0")
+        self.host.worker_message(process.id, frames)
+
+    def exits(self, process: Process) -> None:
+        """See :meth:`.Workers.exits`."""
+        self._reaped(process, "exit 0")
 
     # -- effects --------------------------------------------------------------------------
 
@@ -1629,7 +1648,7 @@ class Machine(Actor):
                 self._tell_guard("kill", worker)
             case TellWorker(worker, frames):
                 if worker in self.processes:
-                    self._take(self.processes[worker], RouterMessage(frames))
+                    self.take(self.processes[worker], RouterMessage(frames))
             case SetDeadline(deadline_s):
                 self._say_deadline(deadline_s)
             case NewGuard():
@@ -1652,7 +1671,7 @@ class HostServer(Server):
 
     def on_start(self) -> None:
         """The first router."""
-        self.did("", ("asked",))
+        self.did("", ("asked", REQUEST))
         self._make()
         self._begin()
 
@@ -1779,12 +1798,11 @@ class HostServer(Server):
         self._call()
 
     def _taken(self, back: WorkerBack) -> None:
-        """What a worker that is back runs, and the journal knows, is this router's now."""
+        """A worker is back; what it runs, and the journal knows, is this router's now."""
         worker = self.router.workforce.workers.get(back.worker)
-        unknown = self.router.dispatches.unknown
-        for number, execution in worker.live.items() if worker is not None else ():
-            if execution.session is not unknown:
-                self.did("", ("taken", (named(back.incarnation), number), self.life))
+        live, unknown = {} if worker is None else worker.live, self.router.dispatches.unknown
+        known = tuple(n for n, execution in live.items() if execution.session is not unknown)
+        self.did("", ("back", names.process_of(back.incarnation), known, self.life))
 
     # -- the caller -------------------------------------------------------------------------
 
@@ -1852,12 +1870,12 @@ class HostServer(Server):
         self.hosts.hosts.take(Kill(worker, "it is killed"))
 
     def _lost(self, worker: bytes) -> None:
-        self.did("", ("lost", named(self.incarnations[worker])))
+        self.say("lost", *names.process_of(self.incarnations[worker]))
 
     def _to_client(self, route: bytes, frames: Frames) -> Any:
         header = header_of(frames)
         if isinstance(header, messages.Outcome):
-            self.did("", ("answered",))
+            self.did("", ("told", REQUEST, "result"))
             self.asked_in = None
         return header
 
