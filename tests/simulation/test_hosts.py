@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from trio_envserve.core.lease import DRIFT, Leases, Reception
-from trio_envserve.lab.simulation.judges import Guarantees
+from trio_envserve.lab.simulation.judges import Judges
 from trio_envserve.lab.simulation.plan import (
     OF_HOSTS,
     TIMES_OF_HOSTS,
@@ -142,7 +142,7 @@ MEMBERSHIP = b"t" * 16
 
 def judged(*events: tuple[float, str, str, tuple[object, ...]]) -> list[str]:
     """What a judge says of a worker on a host whose beat of 1 s was answered with 2 s."""
-    judge = Guarantees(plan_with_hosts(0))
+    judge = Judges(plan_with_hosts(0)).guarantees
     before = [
         (0.0, "is", HOST, ({"rate": 0.5, "guard_s": 0.5},)),
         (0.0, "is", WORKER, ({"server": "server0", "machine": HOST},)),

@@ -164,16 +164,6 @@ class Call:
     executions: list[Execution] = dataclasses.field(default_factory=list)
 
 
-@dataclasses.dataclass(slots=True)
-class Hearing:
-    """When a server last heard a client, and how much, and how often, the server had
-    slept then."""
-
-    at_s: float
-    slept_s: float
-    sleeps: int
-
-
 def model_of(plan: Plan, model: type[Clocks] = Clocks) -> Clocks:
     """The model of the routers of a plan."""
     server, keys = plan.server, plan.keys
@@ -192,8 +182,10 @@ def key_of(body: Body) -> str:
 class Book(Judge):
     """The facts that all parts of the judge read; none of them is what a core believes."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, model: Clocks) -> None:
         self.plan = plan
+        self.model = model
+        """Judge of the same events at the router's boundary, which knows the leases of sessions."""
         self.now_s = 0.0
         """Time of the event that is seen."""
         self.found: list[Violation] = []
@@ -218,10 +210,6 @@ class Book(Judge):
         """The session in which a server last took in a request of this key."""
         self.started_as: dict[RequestId, str] = {}
         """The body that was started under each id."""
-        self.heard: dict[bytes, Hearing] = {}
-        """By session: a late message of an earlier one does not count."""
-        self.silent: set[bytes] = set()
-        """Sessions that were once unheard for a lease."""
         self.by_dispatch: dict[tuple[Observed, int], Execution] = {}
 
     def violation(self, guarantee: str, text: str, key: str = "") -> None:
@@ -253,10 +241,6 @@ def label_of(name: str) -> str:
     return label if slash else ""
 
 
-TICKS_S = 0.6
-"""How much shorter or longer a lease may seem than it is: some ticks."""
-
-
 def dispatch_of(worker: Observed, number: int, request: RequestId, key: str) -> Dispatch:
     """A dispatch, by the name of what it runs.  The number may be used again by a server that
     takes a worker over; and the work of keys has another session in each server."""
@@ -266,8 +250,8 @@ def dispatch_of(worker: Observed, number: int, request: RequestId, key: str) -> 
 class Wires(Book):
     """The part of the judge that listens."""
 
-    def __init__(self, plan: Plan) -> None:
-        super().__init__(plan)
+    def __init__(self, plan: Plan, model: Clocks) -> None:
+        super().__init__(plan, model)
         self.stopped: set[tuple[Observed, int]] = set()
         """Dispatches that their workers were told to stop."""
         self.lost: set[Observed] = set()
@@ -299,8 +283,6 @@ class Wires(Book):
         session = getattr(message, "session", None)
         if session is None or self.sessions.get(session, (None, ""))[0] is not server:
             return
-        self._compare(session)
-        self.heard[session] = Hearing(self.now_s, server.held_s, server.held_times)
         if isinstance(message, messages.Request) and client != "hostile":
             request = RequestId(session, message.sequence)
             key = self.names.get(request) or key_of(body or b"")
@@ -348,22 +330,9 @@ class Wires(Book):
                 text = f"{call.key} is acknowledged before its caller has the outcome"
                 self.violation("G4", text, call.key)
 
-    def _compare(self, session: bytes) -> None:
-        """Remember a silence that may have ended the session's lease."""
-        last = self.heard.get(session)
-        if last is None:
-            return
-        server = self.sessions[session][0]
-        silence_s = self.now_s - last.at_s - (server.held_s - last.slept_s)
-        # Each sleep may count as much as one step, however long it was.
-        sleeps_s = self.plan.server.awake_step_s * (server.held_times - last.sleeps)
-        if silence_s >= self.plan.server.lease_s - sleeps_s - TICKS_S:
-            self.silent.add(session)
-
     def unheard(self, session: bytes) -> bool:
-        """Whether the session's lease may have ended: then it is over for all its calls."""
-        self._compare(session)
-        return session in self.silent
+        """Whether a session is over for all its calls: its lease has ended, say."""
+        return session not in self.model.sessions
 
     def server_told_client(
         self, server: Observed, client: str, message: messages.Message, body: Body | None
@@ -378,9 +347,6 @@ class Wires(Book):
                     text = f"a session is opened for {client}, who has said goodbye to it"
                     self.violation("G8", text)
                 self.sessions[message.session] = (server, client)
-                self.heard.setdefault(
-                    message.session, Hearing(self.now_s, server.held_s, server.held_times)
-                )
                 self.status_told(server, message.server)
             case messages.Outcome():
                 self._outcome_sent(message, bytes(body or b""))
@@ -698,8 +664,8 @@ class _Began:
 class Closings(Health):
     """The part of the judge that watches servers close."""
 
-    def __init__(self, plan: Plan) -> None:
-        super().__init__(plan)
+    def __init__(self, plan: Plan, model: Clocks) -> None:
+        super().__init__(plan, model)
         self._began: dict[Observed, _Began] = {}
 
     def closing_began(self, server: Observed) -> None:
@@ -741,8 +707,8 @@ class Closings(Health):
 class Guarantees(Closings):
     """A judge of all guarantees, end to end."""
 
-    def __init__(self, plan: Plan) -> None:
-        super().__init__(plan)
+    def __init__(self, plan: Plan, model: Clocks) -> None:
+        super().__init__(plan, model)
         self._at_once: dict[Observed, list[Execution]] = {}
         self._of_key: dict[str, list[Execution]] = {}
         """All executions of each key."""
@@ -1039,8 +1005,8 @@ class Judges(Judge):
     """The judges of a run, each of which sees the events that concern it."""
 
     def __init__(self, plan: Plan, model: type[Clocks] = Clocks) -> None:
-        self.guarantees = Guarantees(plan)
         self.model = model_of(plan, model)
+        self.guarantees = Guarantees(plan, self.model)
 
     def see(self, event: Event) -> list[Violation]:
         """Violations that an event shows."""
