@@ -70,7 +70,7 @@ def test_a_rule_is_for_an_attribute_that_there_is(kind: type):
 
 def test_attribute_without_a_rule_counts():
     """An attribute that somebody adds makes states differ until it has a rule."""
-    core = ClientCore(name="c0", new_id=names.Nonces(0), now_s=0.0, limits=ClientLimits())
+    core = ClientCore(name="c0", new_id=names.Ids(names.nonce, 0), now_s=0.0, limits=ClientLimits())
     before = form(core, FORMS)
     core.__dict__["brand_new"] = 1
     assert form(core, FORMS) != before
@@ -82,5 +82,5 @@ def test_attribute_without_a_rule_counts():
 def test_spans_are_plain_and_numbers_that_count_on_are_counted():
     assert form(Ranges([1, 2, 5]), FORMS) == ("tuple", 1, 3, 5, 6)
     assert form({1}, FORMS) == ("set", Bag((1,)))
-    core = ClientCore(name="c0", new_id=names.Nonces(0), now_s=0.0, limits=ClientLimits())
+    core = ClientCore(name="c0", new_id=names.Ids(names.nonce, 0), now_s=0.0, limits=ClientLimits())
     assert ("probe", Counted("probe", "c0", 0)) in form(core.pings, FORMS)

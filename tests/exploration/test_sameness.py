@@ -88,7 +88,7 @@ def differing(space: Space, *, looked_at: int, share: float, rng: Random) -> int
 @pytest.mark.parametrize(
     "name",
     ["lost", "cut", "beat", "rerun", "limit", "lease", "restart", "stray", "full", "recycle",
-     "twins"],
+     "twins", "keys-fall", "keys-lease", "keys-goodbye"],
 )  # fmt: skip
 def test_states_that_count_as_the_same_have_the_same_future(name: str):
     space = space_of(configuration(name), Whole)

@@ -129,8 +129,6 @@ class Configuration:
     """A request comes again."""
     deaths: int = _times()
     """A caller's process dies and is started again; its session stays."""
-    goodbyes: int = _times()
-    """A caller ends its session."""
     ticks: int = _times()
     """The time passes, by so much at once."""
     turns: int = _times()
@@ -267,9 +265,10 @@ KEY_TABLE: tuple[Configuration, ...] = (
     _with_a_key("keys-waiting", commands=1, cancels=1, crashes=1),
     _with_a_key("keys-lease", leases=1, crashes=1, consent=True),
     _with_a_key("keys-back", deaths=1, cancels=1),
-    _with_a_key("keys-goodbye", goodbyes=1, limits=1),
+    _with_a_key("keys-goodbye", closes=1, limits=1, limited=True),
     _with_a_key("keys-rerun", crashes=2, consent=True, allowance=4),
     _with_a_key("keys-close", closings=1, crashes=1),
+    _with_a_key("keys-fall", clients=1, falls=1, cancels=1, journal=True),
     _with_a_key("keys-disk", falls=1, cancels=1, journal=True, consent=True, allowance=1),
     # A bit of everything, and much of it.
     _with_a_key("keys", commands=1, leases=1, cancels=1),
@@ -369,25 +368,19 @@ SHOWS: dict[str, tuple[str, ...]] = {
         "a-waiter-is-counted-twice", "retention-forgets-what-runs", "nothing-is-retained",
     ),
     "keys-other": ("a-key-joins-another-input",),
-    "keys-cancel": (
-        "the-first-who-leaves-cancels", "who-leaves-is-told-that-it-never-ran",
-        "attaching-counts-as-waiting",
-    ),
+    "keys-cancel": ("the-first-who-leaves-cancels", "attaching-counts-as-waiting"),
     "keys-command": (
         "a-command-hits-any-generation", "a-doubled-command-hits-the-next-generation",
         "a-generation-starts-beside-the-last",
         "who-is-cancelled-by-key-is-told-that-it-never-ran",
     ),
-    "keys-back": (
-        "a-lost-waiter-counts-no-more", "orphans-are-never-given-up",
-        "what-is-issued-again-starts-anew", "who-is-back-counts-twice",
-    ),
+    "keys-lease": ("a-lost-waiter-counts-no-more",),
+    "keys-back": ("orphans-are-never-given-up", "who-is-back-counts-twice"),
     "keys-goodbye": (
         "the-limit-of-one-ends-the-work-of-all", "a-passed-deadline-cancels-the-work-of-a-key",
     ),
-    "keys-disk": (
-        "dispatch-before-safe", "tell-before-safe", "drop-before-safe", "allowance-forgotten",
-    ),
+    "keys-fall": ("what-is-issued-again-starts-anew",),
+    "keys-disk": ("dispatch-before-safe", "tell-before-safe", "allowance-forgotten"),
     "hosts-beat": (
         "renewed-by-anything-heard", "counted-from-receipt", "margin-fixed", "no-margin",
         "counted-from-what-was-confirmed", "a-host-is-lost-before-its-lease-is-over",
@@ -480,6 +473,10 @@ BEYOND: dict[str, str] = {
     "misses the outcome",
     "executions-forgotten": "how many executions an answer names is not judged here",
     "answer-before-read": "no server reads outcomes from its journal here",
+    **dict.fromkeys(
+        ("who-leaves-is-told-that-it-never-ran", "drop-before-safe"),
+        "who gives up the work of a key asks nothing, and no commands come to a journal here",
+    ),
     "rest-before-safe": "no server reads outcomes from its journal here",
     "the-router-hears-any-incarnation": "an outcome names its request, too, and earlier workers "
     "are dead before there are others of their names",

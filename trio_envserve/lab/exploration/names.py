@@ -9,6 +9,7 @@ clients or two workers is an exchange of names in whatever holds them.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from ...core.lives import Pool
@@ -18,6 +19,11 @@ from ...core.terms import ID_BYTES
 def client_name(index: int) -> str:
     """How a client calls itself."""
     return f"c{index}"
+
+
+def caller(client: int) -> bytes:
+    """The token by which a client's calls for keys count, in all of its processes."""
+    return _id(b"c%d" % client)
 
 
 def route(client: int, connection: int) -> bytes:
@@ -86,17 +92,22 @@ def _id(text: bytes) -> bytes:
 _CLIENT = re.compile(rb"c(\d)")
 
 
-class Nonces:
-    """A client's source of ids."""
+class Ids:
+    """Source of ids of one owner: each is a function of the owner and of a number, from 1 on."""
 
-    def __init__(self, client: int) -> None:
-        self.client = client
+    def __init__(self, make: Callable[[Any, int], bytes], owner: Any) -> None:
+        self.make = make
+        self.owner = owner
         self.drawn = 0
 
     def __call__(self) -> bytes:
-        """The next nonce."""
+        """The next one."""
         self.drawn += 1
-        return nonce(self.client, self.drawn)
+        return self.make(self.owner, self.drawn)
+
+    def all(self) -> tuple[bytes, ...]:
+        """Those that were drawn."""
+        return tuple(self.make(self.owner, number + 1) for number in range(self.drawn))
 
 
 class ServerIds:

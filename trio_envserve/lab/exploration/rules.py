@@ -14,7 +14,7 @@ from typing import Any
 from ...core.announced import Announcements
 from ...core.call_queue import _Line
 from ...core.call_table import Calls
-from ...core.calls import Call, ClientSession, Stage
+from ...core.calls import Call, ClientSession
 from ...core.client import ClientCore
 from ...core.client_pings import Pings
 from ...core.client_sessions import Sessions
@@ -41,7 +41,6 @@ _CLOCK = "a clock reading; the explorer's clocks stand, and timers are due when 
 _PEOPLE = "for people and statistics; nothing is decided by it"
 _CONSTANT = "the same in every state of a configuration"
 _DERIVED = "follows from what is in the form"
-_NO_KEYS = "of keys, which no client asks for here"
 
 
 def _out(why: str, *fields: str) -> dict[str, Rule]:
@@ -113,6 +112,10 @@ def _unsent(dispatches: Dispatches, held: deque[Execution]) -> Any:
         for execution in held
         if execution.worker.live.get(execution.number) is execution
     )
+
+
+def _calls(owner: ClientSession, calls: dict[int, Call]) -> Any:
+    return tuple((sequence, call.number) for sequence, call in calls.items())
 
 
 _JOURNAL = "in the form of the router"
@@ -336,7 +339,7 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out(_PEOPLE, "retransmitted", "reissued"),
         "queue": Rule("in the form of the calls", lambda owner, calls: tuple(calls)),
         "held": Rule("in the lines of its accounts", lambda owner, calls: calls.lines),
-        **_out(_NO_KEYS, "asking", "probe"),
+        **_out(_DERIVED, "asking", "probe"),
         "live": Rule(
             "by number", lambda owner, calls: tuple(calls[n] for n in sorted(calls))
         ),
@@ -354,17 +357,19 @@ RULES: dict[type, dict[str, Rule]] = {
         "session": Rule("in the form of the client", lambda call, of: of and of.id),
         "sent_probe": Rule(
             "compared with answers only, once it was sent",
-            lambda call, number: None
-            if call.stage is Stage.QUEUED
-            else Counted("probe", names.client_of(call.body), number),
+            lambda call, number: call.session
+            and Counted("probe", names.client_of(call.session.id), number),
         ),
     },
     ClientSession: {
-        **_out(_CONSTANT, "window", "message_bytes"),
-        **_out(_DERIVED, "epoch"),
-        "calls": Rule(
-            "by number",
-            lambda owner, calls: tuple((n, call.number) for n, call in calls.items()),
+        **_out(_CONSTANT, "window", "message_bytes", "most_waiting_for_keys"),
+        **_out(_DERIVED, "epoch", "waiting_for_keys"),
+        **dict.fromkeys(("calls", "leaving"), Rule("by number", _calls)),
+        "left": Rule(
+            "probes are compared with each other only",
+            lambda owner, left: tuple(
+                (Counted("probe", names.client_of(owner.id), probe), call) for probe, call in left
+            ),
         ),
         "unflushed": Rule("a set", lambda owner, numbers: tuple(sorted(numbers))),
         "lost_s": Rule(_CLOCK, _is_set),

@@ -31,7 +31,6 @@ from .world import (
     NOW_S,
     SERVER,
     TIME,
-    Caller,
     Client,
     HostServer,
     Machine,
@@ -44,7 +43,7 @@ from .world import (
 CONFIGURATION_RULE = {"configuration": Rule("the same in every state")}
 SYSTEM_FORMS: Forms = {
     **FORMS, **OF_MODEL,
-    **dict.fromkeys((Client, Caller, Worker), CONFIGURATION_RULE),
+    **dict.fromkeys((Client, Worker), CONFIGURATION_RULE),
     Server: {**CONFIGURATION_RULE, "new_id": Rule("it draws ids by what is in the form")},
 }  # fmt: skip
 
@@ -124,9 +123,9 @@ def system_of(asked: Configuration) -> System:
         }  # fmt: skip
     elif asked.key:
         judge = partial(KeyModel, asked.capacity, journaled=asked.journal)
-        actors |= dict.fromkeys(clients, partial(Caller, asked))
+        actors |= dict.fromkeys(clients, partial(Client, asked))
         if asked.commands:
-            actors[f"c{asked.clients}"] = partial(Caller, asked)
+            actors[f"c{asked.clients}"] = partial(Client, asked)
     else:
         actors = {**dict.fromkeys(clients, partial(Client, asked)), **actors}
         asks = [

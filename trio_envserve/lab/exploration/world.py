@@ -14,15 +14,14 @@ is a choice again, and states do not differ by clock readings.
 killed and reaped by notices.  A server that is killed leaves its busy workers behind; the next one
 learns by notices, as by the lock of one machine, that they are dead, and starts none before.
 
-*Keys.*  Callers of a key are played, since a client adds nothing that could not arrive from
-another: a request may come at any moment, again, in another session, or never.  Nothing is on its
-way there (:attr:`.Bounds.instant`): what is said is dealt with at once, and that something comes
-late is that it is said late.  So there are few states, all of them the server's.
+*Keys.*  With a key nothing is on its way (:attr:`.Bounds.instant`): what is said is dealt with at
+once, and that something comes late is that it is said late.  A client is connected whenever it can
+be, and says at once what it has finished.  So there are few states.
 
 *The disk.*  All that a step has written to the journal is a group: groups become safe one by one,
 or all at once, at any time.  The server may fall at any time: then any number of the groups that
 were not safe, from the first on, are there nevertheless, and the next server is given what is.
-Its sessions are new, the worker is dead, and the callers come back.
+Its sessions are new, the worker is dead, and the clients come back.
 
 *Hosts.*  A caller is played by the server there: its one request has consent to be run again, and
 is asked again once the epoch that it was asked in is proven dead.  Leases are about time: it
@@ -48,7 +47,7 @@ import dataclasses
 import heapq
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from ...core import error_records, host_messages, messages
@@ -56,6 +55,7 @@ from ...core.calls import Call, Stage
 from ...core.client import ClientCore
 from ...core.client_effects import Answer, Fail, ToServer
 from ...core.client_inputs import (
+    CallKey,
     CallsCancelled,
     CallSubmitted,
     ClientClosed,
@@ -88,7 +88,7 @@ from ...core.journal import (
     plain_of,
     record_of,
 )
-from ...core.key_records import KeyAct, Tag, input_digest
+from ...core.key_records import KeyAct, KeyName, Tag, input_digest
 from ...core.lease import NO_LEASE_S, LeaseTerms
 from ...core.limits import PROTOCOL_VERSION, WireLimits
 from ...core.lives import Phase
@@ -111,7 +111,7 @@ from ...core.router_inputs import (
     WorkerMessage,
 )
 from ...core.server_hosts import ServerHosts
-from ...core.terms import Incarnation, Membership, Status, Verdict
+from ...core.terms import Incarnation, Status, Verdict
 from ...core.worker import (
     BeatDue,
     CancelRun,
@@ -233,16 +233,36 @@ def told(mail: Any) -> str:
     return f"{name}({', '.join(f'{field}={value}' for field, value in shown.items())})"
 
 
+class Part(Actor):
+    """A part of the system, which tells the judge of calls what it does."""
+
+    configuration: Any
+
+    def say(self, *what: Any) -> None:
+        """Tell the judge of calls."""
+        if not self.configuration.instant:
+            self.did("", what)
+
+
 # -- clients -------------------------------------------------------------------------------------
 
 
-class Client(Actor):
+class Client(Part):
     """A process with callers, its core, and its connection to the server."""
 
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
         self.ids: tuple[tuple[str, bytes, int], ...] = ()
         """Request, session and sequence of each call that was sent, as the judge knows it."""
+        # Of a client that calls for a key.
+        self.count = 0
+        """Number of its calls so far."""
+        self.asked = 0
+        """Number of those that ask with the input and were not lost with their process."""
+        self.commands: tuple[tuple[int, Tag], ...] = ()
+        """The acts and ids of commands that were used."""
+        self.left: tuple[bytes, ...] = ()
+        """Sessions of processes that died, whose leases have not ended."""
 
     @property
     def index(self) -> int:
@@ -250,12 +270,19 @@ class Client(Actor):
         return int(self.name[1:])
 
     def on_start(self) -> None:
-        """A client that is not connected."""
+        """Its first process begins."""
+        self._begin(names.Ids(names.nonce, self.index), 0)
+
+    def _begin(self, nonces: Callable[[], bytes], connections: int) -> None:
+        """A process, which is not connected; one that calls for a key connects at once."""
         self.core = ClientCore(
-            name=self.name, new_id=names.Nonces(self.index), now_s=NOW_S,
+            name=self.name, new_id=nonces, now_s=NOW_S, caller=names.caller(self.index),
             limits=self.configuration.client_limits(), wire=WireLimits(),
         )  # fmt: skip
+        self.core.pings.connections = connections
         self.calm()
+        if self.configuration.instant:
+            self._connect()
 
     def calm(self) -> None:
         """Let no ping, flush, scan or limit be due."""
@@ -274,7 +301,7 @@ class Client(Actor):
         """Submit a call, whose body is the name of the request."""
         asked = self.configuration
         options = {"rerun": asked.consent, "limit_s": 60.0 if asked.limited else None}
-        self.take(CallSubmitted(_number(request), request.encode(), NOW_S, **options))  # type: ignore[arg-type]  # two options of different types
+        self.take(CallSubmitted(_number(request), request.encode(), NOW_S, **options))
 
     def on_message(self, sender: str, message: Mail) -> None:
         """A message of the server, unless it came for an earlier connection."""
@@ -316,6 +343,31 @@ class Client(Actor):
             yield Choice("ping", bound="pings")
         if not core.closed:
             yield Choice("close", bound="closes")
+        if self.configuration.key:
+            yield from self._of_key()
+
+    def _of_key(self) -> Iterator[Choice]:
+        """Calls for the key, and what may become of their sessions.  One client cancels and
+        forgets by key, with an id or naming any generation, and does nothing else."""
+        if self.index == self.configuration.clients:
+            for act in (KeyAct.CANCEL, KeyAct.FORGET):
+                for tag in (b"t%d" % len(self.commands), *range(2)):
+                    yield Choice("command", (int(act), tag), bound="commands")
+            for command in self.commands:
+                yield Choice("copy", command, bound="copies")
+            return
+        if self.asked < self.configuration.requests:
+            yield Choice("ask", (INPUT,))
+        yield Choice("ask", (OTHER,), bound="others")
+        yield Choice("attach", bound="attaches")
+        for number, call in self.core.calls.live.items():
+            if call.stage is Stage.SENT:
+                yield Choice("repeat", (number,), bound="repeats")
+        for session in self.left:
+            yield Choice("lease", (session,))
+        if self.core.sessions.current is not None:
+            yield Choice("lease", (self.core.sessions.current.id,), bound="leases")
+        yield Choice("gone", bound="deaths")
 
     def on_choice(self, name: str, *args: Any) -> None:
         """Give the core the input that was chosen."""
@@ -326,19 +378,21 @@ class Client(Actor):
 
     def _take(self, number: int) -> None:
         self.take(OutcomeReceived(number, NOW_S))
-        self.did("", ("left", self._request(number)))
+        self.say("left", self._request(number))
 
     def _cancel(self, number: int) -> None:
-        self.did("", ("left", self._request(number)))
+        self.say("left", self._request(number))
         self.take(CallsCancelled((number,), NOW_S))
-        self.tell(self._request(number), ("left",))
+        self._told(number, "left")
 
     def _close(self) -> None:
-        self.did("", ("excused", self.name))
+        self.say("excused", self.name)
         waiting = [*self.core.calls.live]
         self.take(ClientClosed(NOW_S))
         for number in waiting:
-            self.tell(self._request(number), ("left",))
+            self._told(number, "left")
+        if self.configuration.instant:
+            self._gone()
 
     def _ping(self) -> None:
         self.core.pings.at_s = NOW_S
@@ -358,7 +412,7 @@ class Client(Actor):
     def _limit(self, number: int) -> None:
         """The limit passes; and so does the moment in which it waits for the server's own word:
         what comes in it comes as well before the limit."""
-        self.did("", ("excused", self._request(number)))
+        self.say("excused", self._request(number))
         self.core._scan_at_s = NOW_S
         self.core.calls.live[number].asked_s = LONG_AGO_S
         self.take(ClientTick(NOW_S))
@@ -379,6 +433,58 @@ class Client(Actor):
                 session.lost_s = LONG_AGO_S
         self.take(ClientTick(NOW_S))
 
+    # -- calls for a key, and their sessions ------------------------------------------
+
+    def _ask(self, body: bytes) -> None:
+        self.asked += body == INPUT
+        self._call(KeyAct.ASK, body)
+
+    def _attach(self) -> None:
+        self._call(KeyAct.ATTACH)
+
+    def _command(self, act: int, tag: Tag) -> None:
+        if isinstance(tag, bytes):
+            self.commands = (*self.commands, (act, tag))
+        self._copy(act, tag)
+
+    def _copy(self, act: int, tag: Tag) -> None:
+        self._call(KeyAct(act), tag=tag)
+
+    def _call(self, act: KeyAct, body: bytes = b"", tag: Tag = None) -> None:
+        asked, number = self.configuration, self.count
+        key = CallKey(act, KeyName(NAMESPACE, KEY), input_digest(body, asked.consent), tag)
+        limit_s = 60.0 if asked.limited and act is KeyAct.ASK else None
+        self.count += 1
+        self.take(CallSubmitted(number, body, NOW_S, asked.consent, limit_s=limit_s, key=key))
+
+    def _repeat(self, number: int) -> None:
+        """A transmission comes again."""
+        call = self.core.calls.live[number]
+        assert call.request is not None
+        self._send(ToServer(call.request, call.body))
+
+    def _lease(self, session: bytes) -> None:
+        """A lease ends: of the session in use, of which it hears with its next ping, or of one
+        that was left."""
+        self.notify(SERVER, ("lease", session))
+        if session in self.left:
+            self.left = tuple(each for each in self.left if each != session)
+        else:
+            self._ping()
+
+    def _gone(self) -> None:
+        """Its process ends, and its session stays until the lease ends; another one begins."""
+        core = self.core
+        if core.sessions.current is not None and not core.closed:
+            self.left = (*self.left, core.sessions.current.id)
+            self.asked -= sum(call.body == INPUT for call in core.calls.live.values())
+        self._begin(core.pings._new_id, core.pings.connections)
+
+    def on_notice(self, peer: str, what: Any) -> None:
+        """The server has fallen, and another one is there."""
+        self.left = ()
+        self.on_cut(peer)
+
     # -- effects --------------------------------------------------------------------
 
     def take(self, given: ClientInput) -> None:
@@ -389,16 +495,34 @@ class Client(Actor):
         for effect in effects:
             match effect:
                 case ToServer():
-                    self.send(SERVER, Mail(self.route(), frames_of(effect.frames)))
+                    self._send(effect)
                 case Answer():
                     self._told(effect.call, _verdict(effect.status, effect.body), effect.body)
                 case Fail():
                     request = self._request(effect.call)
-                    self._told(effect.call, effect.info.verdict.name, None)
-                    self.did("", ("left", request))
+                    self._told(effect.call, effect.info.verdict.name)
+                    self.say("left", request)
+        if self.configuration.instant:
+            self._at_once()
 
-    def _told(self, number: int, what: str, body: Any) -> None:
-        self.tell(self._request(number), (what, None if body is None else bytes(body)))
+    def _at_once(self) -> None:
+        """Who has sent a command is done with its answer, the server is told who is done, and a
+        lost session in which nobody waits is forgotten."""
+        core = self.core
+        for number, call in [*core.calls.live.items()]:
+            if call.stage is Stage.ANSWERED and not call.waits_for_key:
+                self._take(number)
+        if core._flush_at_s and core.link.connected:
+            self._flush()
+        if any(not session.calls for session in core.sessions.lost):
+            self._scan()
+
+    def _send(self, effect: ToServer) -> None:
+        self.send(SERVER, Mail(self.route(), frames_of(effect.frames)))
+
+    def _told(self, number: int, what: str, *body: Any) -> None:
+        if not self.configuration.instant:  # else nobody judges what callers are told
+            self.tell(self._request(number), (what, *map(bytes, body)))
 
     def _request(self, number: int) -> str:
         return f"{self.name}#{number + 1}"
@@ -412,7 +536,7 @@ class Client(Actor):
         )  # fmt: skip
         if now != self.ids:
             self.ids = now
-            self.did("", ("ids", self.name, now))
+            self.say("ids", self.name, now)
 
 
 def _number(request: str) -> int:
@@ -428,17 +552,6 @@ def _verdict(status: Status, body: Any) -> str:
 # -- the server ----------------------------------------------------------------------------------
 
 
-class Part(Actor):
-    """A part of the server's side, which tells the judge of calls what it does."""
-
-    configuration: Any
-
-    def say(self, *what: Any) -> None:
-        """Tell the judge of calls."""
-        if not self.configuration.instant:
-            self.did("", what)
-
-
 class Server(Part):
     """A router, of one life of the server after the other, with its workers and its journal."""
 
@@ -452,8 +565,6 @@ class Server(Part):
         """Groups of records that a fall of the server may lose, from any of them on."""
         self.group: tuple[Row, ...] = ()
         """The records that this step has written so far."""
-        self.ready = True
-        """Whether a router with a journal may be asked for what was asked before."""
 
     def on_start(self) -> None:
         """A router that starts workers once all before it are dead."""
@@ -683,18 +794,13 @@ class Server(Part):
         self.safe, self.written = compacted((*self.safe, *rows)), ()
         self.did("", ("fell", *self.safe))
         self._make()
-        for name in ("w0", *self.callers()):
+        count = self.configuration.clients + (self.configuration.commands > 0)
+        for name in ("w0", *map(names.client_name, range(count))):
             self.notify(name, ("fell", self.life))
         self._restore()
-        self._say_ready()
 
     def _restore(self) -> None:
         self.take(Restored(tuple(map(record_of, self.safe)), NOW_S))
-
-    def callers(self) -> list[str]:
-        """Names of all callers."""
-        count = self.configuration.clients + (self.configuration.commands > 0)
-        return [f"c{number}" for number in range(count)]
 
     # -- effects --------------------------------------------------------------------
 
@@ -734,16 +840,7 @@ class Server(Part):
         asked = self.configuration
         for wrong in audit(router, asked.workers * asked.capacity):
             self.did("", ("broken", "G8", wrong))
-        if asked.instant and asked.journal:
-            self._say_ready()
         return said
-
-    def _say_ready(self) -> None:
-        ready = bool(self.router.workforce.environment) or bool(self.router.works.open)
-        if ready != self.ready:
-            self.ready = ready
-            for name in self.callers():
-                self.notify(name, ("ready", ready))
 
     def _spawn(self, effect: Spawn) -> None:
         self.notify(_slot(effect.worker), ("spawn", effect.worker, effect.incarnation))
@@ -929,9 +1026,7 @@ class Workers(Part):
         """A process is to end by itself."""
         raise NotImplementedError
 
-    def _run(
-        self, process: Process, number: int, request: tuple[bytes, int], body: bytes
-    ) -> None:
+    def _run(self, process: Process, number: int, request: tuple[bytes, int], body: bytes) -> None:
         if len(process.runs) >= self.configuration.capacity:
             self.did("", ("broken", "G8", f"{process.id.decode()} runs more than it can take"))
         self.say("started", body.decode("ascii", "replace"), (*process.name, number), request)
@@ -1070,217 +1165,6 @@ class Worker(Workers):
         self._end_process(process.id, process.life)
 
 
-# -- callers -------------------------------------------------------------------------------------
-
-
-class Said(NamedTuple):
-    """A request of a caller that is not over for it."""
-
-    sequence: int
-    frames: Frames
-    input: bytes
-    """Empty if it did not send any."""
-    at_once: bool
-    """Whether its caller is done with the answer as soon as it has come."""
-    told: bool = False
-
-
-class Caller(Actor):
-    """A process that makes requests for the key in a session, or the next one that has its name.
-    The one whose number is behind all others cancels and forgets by key, and nothing else."""
-
-    def __init__(self, configuration: Configuration) -> None:
-        self.configuration = configuration
-        self.sessions = 0
-        """Number of sessions so far."""
-        self.here = False
-        """Whether the last of them is in use."""
-        self.life = 0
-        """Life of the server."""
-        self.next = 0
-        self.said: tuple[Said, ...] = ()
-        self.asked = 0
-        """How often it has asked, not counting what was issued again."""
-        self.lost = False
-        """Whether it has asked in a session that is over, and has no outcome."""
-        self.left: tuple[bytes, ...] = ()
-        """Sessions of processes that died, whose leases have not ended."""
-        self.may_ask = True
-        """Whether the server knows what the environment consents to, or knows the key: before,
-        whoever issues a request again is refused for now."""
-        self.commands: tuple[tuple[int, bytes], ...] = ()
-        """The acts and ids of commands that were used."""
-
-    @property
-    def index(self) -> int:
-        """Number in its name."""
-        return int(self.name[1:])
-
-    @property
-    def session(self) -> bytes:
-        """Session in use."""
-        return names.session(self.life, names.nonce(self.index, self.sessions))
-
-    def on_start(self) -> None:
-        """Open a session."""
-        self._back()
-
-    # -- what may happen ----------------------------------------------------------------
-
-    def choices(self) -> Iterator[Choice]:
-        """Everything that a caller may do."""
-        if self.index == self.configuration.clients:
-            yield from self._by_key()
-            return
-        for session in self.left:
-            yield Choice("lease", (session,))
-        if not self.here:
-            yield Choice("back")
-            return
-        if self.asked < self.configuration.requests:
-            yield Choice("ask", (INPUT,))
-        if self.lost and self.may_ask:
-            yield from (Choice("again", (True,)), Choice("again", (False,)))
-        for said in self.said:
-            if said.told:
-                yield Choice("take", (said.sequence,))
-            yield Choice("cancel", (said.sequence,), bound="cancels")
-            yield Choice("repeat", (said.sequence,), bound="repeats")
-        yield Choice("ask", (OTHER,), bound="others")
-        yield Choice("attach", bound="attaches")
-        yield Choice("lease", (self.session,), bound="leases")
-        yield Choice("gone", bound="deaths")
-        yield Choice("goodbye", bound="goodbyes")
-
-    def _by_key(self) -> Iterator[Choice]:
-        """Commands with an id, or naming any generation, and such that come again, in whatever
-        session."""
-        for act in (KeyAct.CANCEL, KeyAct.FORGET):
-            for tag in (b"t%d" % len(self.commands), *range(2)):
-                yield Choice("command", (int(act), tag), bound="commands")
-        for command in self.commands:
-            yield Choice("copy", command, bound="copies")
-
-    def on_choice(self, name: str, *args: Any) -> None:
-        """Let it happen."""
-        getattr(self, f"_{name}")(*args)
-
-    def _back(self) -> None:
-        """A process of this caller opens a session."""
-        self.sessions, self.here, self.next = self.sessions + 1, True, 0
-        nonce = names.nonce(self.index, self.sessions)
-        caller = b"c%d" % self.index + b"." * 14
-        name = names.client_name(self.index)
-        self._send(messages.Hello(PROTOCOL_VERSION, nonce, 1, name, MOST_BYTES, caller))
-
-    def _ask(self, input: bytes) -> None:
-        self.asked += input == INPUT
-        self._request(KeyAct.ASK, input)
-
-    def _again(self, gone: bool) -> None:
-        """Issue again what it asked in a session that is over; ``gone``: proven over."""
-        self.lost = False
-        self._request(KeyAct.ASK, INPUT, earlier=1 if gone else self.configuration.allowance)
-
-    def _attach(self) -> None:
-        self._request(KeyAct.ATTACH)
-
-    def _command(self, act: int, tag: Tag) -> None:
-        if isinstance(tag, bytes):
-            self.commands = (*self.commands, (act, tag))
-        self._copy(act, tag)
-
-    def _copy(self, act: int, tag: Tag) -> None:
-        if not self.here:
-            self._back()
-        self._request(KeyAct(act), tag=tag)
-
-    def _repeat(self, sequence: int) -> None:
-        """A transmission comes again."""
-        self._transmit(next(each.frames for each in self.said if each.sequence == sequence))
-
-    def _take(self, sequence: int) -> None:
-        """Its caller has what it was told."""
-        self._drop(sequence)
-        self._send(messages.Finish(self.session, [sequence, sequence + 1]))
-
-    def _cancel(self, sequence: int) -> None:
-        self._drop(sequence)
-        self._send(messages.Cancel(self.session, sequence))
-
-    def _goodbye(self) -> None:
-        session = self.session
-        self.here, self.said = False, ()
-        self._send(messages.Goodbye(session))
-
-    def _gone(self) -> None:
-        """Its process dies, and its session stays until the lease ends."""
-        self._leave((*self.left, self.session))
-
-    def _lease(self, session: bytes) -> None:
-        """A lease ends: of the session in use, or of one that was left."""
-        if session in self.left:
-            self.left = tuple(each for each in self.left if each != session)
-        else:
-            self._leave(self.left)
-        self.notify(SERVER, ("lease", session))
-
-    def _leave(self, left: tuple[bytes, ...]) -> None:
-        waits = any(each.input == INPUT and not each.told for each in self.said)
-        self.here, self.said, self.lost, self.left = False, (), self.lost or waits, left
-
-    def _drop(self, sequence: int) -> None:
-        self.said = tuple(each for each in self.said if each.sequence != sequence)
-
-    # -- messages -----------------------------------------------------------------------
-
-    def _send(self, message: Any, *more: bytes) -> None:
-        self._transmit(Frames((messages.encode(message), *more)))
-
-    def _transmit(self, frames: Frames) -> None:
-        self.send(SERVER, Mail(names.route(self.index, self.sessions), frames))
-
-    def _request(
-        self, act: KeyAct, body: bytes = b"", tag: Tag = None, *, earlier: int | None = None
-    ) -> None:
-        asked = self.configuration
-        limit_s = 60.0 if asked.limits and act is KeyAct.ASK else None
-        message = messages.Request(
-            self.session, self.next, input_digest(body, asked.consent), asked.consent,
-            asked.allowance, limit_s, None, None, NAMESPACE, KEY, act or None, tag, earlier,
-        )  # fmt: skip
-        frames = Frames((messages.encode(message), body))
-        at_once = act not in (KeyAct.ASK, KeyAct.ATTACH)
-        self.said = (*self.said, Said(self.next, frames, body, at_once))
-        self.next += 1
-        self._transmit(frames)
-
-    def on_message(self, sender: str, message: Mail) -> None:
-        """A message of the server: of interest is whether a request is answered."""
-        header = header_of(message.frames)
-        answers = isinstance(header, (messages.Outcome, messages.Refused))
-        if not answers or not self.here or header.session != self.session:
-            return
-        for said in self.said:
-            if said.sequence != header.sequence:
-                continue
-            if said.at_once:
-                self._take(said.sequence)
-            elif isinstance(header, messages.Refused):
-                self._drop(said.sequence)
-            else:
-                told = said._replace(told=True)
-                self.said = tuple(told if each is said else each for each in self.said)
-
-    def on_notice(self, peer: str, what: Any) -> None:
-        """The server has fallen, and another one is there; or it may be asked again, or not."""
-        if what[0] == "fell":
-            self._leave(())
-            self.life = what[1]
-        if what[0] == "ready":
-            self.may_ask = what[1]
-
-
 # -- time ------------------------------------------------------------------------------------
 
 
@@ -1322,19 +1206,6 @@ class Time(Actor):
 # -- machines --------------------------------------------------------------------------------
 
 
-class Memberships:
-    """Source of a machine's ids."""
-
-    def __init__(self, machine: str) -> None:
-        self.machine = machine
-        self.drawn: tuple[Membership, ...] = ()
-
-    def __call__(self) -> Membership:
-        """The next one."""
-        self.drawn = (*self.drawn, names.membership(self.machine, len(self.drawn) + 1))
-        return self.drawn[-1]
-
-
 class Machine(Workers):
     """A machine: a host's process, its guard, and its workers."""
 
@@ -1364,7 +1235,7 @@ class Machine(Workers):
 
     def on_start(self) -> None:
         """The host begins, unless it is a second one with the id of the first."""
-        self.memberships = Memberships(self.name)
+        self.memberships = names.Ids(names.membership, self.name)
         if not self.configuration.twins or self.name == HOSTS[0]:
             self._begin()
 
@@ -1487,7 +1358,7 @@ class Machine(Workers):
     def _begin(self) -> None:
         """A process of the host starts: its lock proves its earlier memberships dead."""
         host = HOSTS[0] if self.configuration.twins else self.name
-        self.host = Host(host, 1, self.memberships, past=self.memberships.drawn[-16:])
+        self.host = Host(host, 1, self.memberships, past=self.memberships.all()[-16:])
         self._connect()
         self._carry_out()
 
