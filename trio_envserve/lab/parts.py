@@ -1,4 +1,4 @@
-"""Parts of a host's machine that worlds of all engines have.
+"""Parts that worlds of all engines have: a disk, and parts of a host's machine.
 
 They know nothing of time, luck or orders: an engine says what happens to them, and when.
 """
@@ -6,10 +6,41 @@ They know nothing of time, luck or orders: an engine says what happens to them, 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 from ..core.host import Host, HostEffect
+from ..core.journal import Record
 from ..worker import guard
+
+Group: TypeAlias = Sequence[Record]
+
+
+class Disk:
+    """The journal of one server after the other: groups of records, which become safe in order."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        """Those that are safe."""
+        self.written: list[Group] = []
+        """Groups since the last sync, the oldest first."""
+
+    def write(self, group: Group) -> None:
+        """One more group."""
+        self.written.append(group)
+
+    def sync(self, groups: int) -> list[Record]:
+        """So many groups are safe from now on, the oldest first: their records."""
+        synced = [record for group in self.written[:groups] for record in group]
+        del self.written[:groups]
+        self.records += synced
+        return synced
+
+    def fall(self, groups: int) -> list[Record]:
+        """All that is not safe is lost but so many groups, the oldest first: their records."""
+        kept = self.sync(groups)
+        self.written.clear()
+        return kept
 
 
 class GuardTimer:

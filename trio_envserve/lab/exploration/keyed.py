@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...core.journal import record_of
 from ...core.messages import encode
 from ...retrylab import Bag, Event, Rule, Violation
 from ...retrylab.system import SETTLED
@@ -46,7 +45,7 @@ class KeyModel(Boundary):
             case ("synced", records):
                 self.synced(records)
             case ("fell", *rows):
-                self._left, self.serving = tuple(map(record_of, rows)), set()
+                self._left, self.serving = tuple(rows), set()
                 self._begins(event.at_s)
         return []
 
@@ -95,7 +94,7 @@ def _reported(what: list[Any]) -> tuple[Any, ...]:
 _MADE: dict[str, Any] = {
     "heard": _heard, "said": _heard, "reported": _reported,
     "commanded": lambda what: (what[0], decoded(what[1]), None),
-    "wrote": lambda rows: (tuple(map(record_of, rows)),),
+    "wrote": lambda rows: (rows,),
 }  # fmt: skip
 """What the model is given of each part."""
 

@@ -48,7 +48,7 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from ...core import error_records, host_messages, messages
 from ...core.calls import Call, Stage
@@ -80,14 +80,7 @@ from ...core.host import (
 from ...core.host import ToRouter as FromHost
 from ...core.host_link import ItemKind
 from ...core.host_pool import ToHost
-from ...core.journal import (
-    KINDS,
-    Closed,
-    Commanded,
-    Opened,
-    plain_of,
-    record_of,
-)
+from ...core.journal import Closed, Commanded, Opened, Record
 from ...core.key_records import KeyAct, KeyName, Tag, input_digest
 from ...core.lease import NO_LEASE_S, LeaseTerms
 from ...core.limits import PROTOCOL_VERSION, WireLimits
@@ -129,7 +122,7 @@ from ...retrylab import (
     Choice,
 )
 from ...retrylab.values import form
-from ..parts import GuardTimer, wanted
+from ..parts import Disk, GuardTimer, wanted
 from ..simulation.bounds import audit, unfinished
 from ..simulation.coverage import Pair, counted_pairs
 from . import names
@@ -163,22 +156,17 @@ PAIRS: Counter[Pair] = Counter()
 """How often each input came to a work in each state, in all searches of this
 process since it was cleared; no part of any state."""
 
-Row: TypeAlias = tuple[Any, ...]
-"""A record as plain values, its kind first: records of two kinds may be equal tuples."""
 
-_OPENED, _CLOSED = KINDS.index(Opened), KINDS.index(Closed)
-_COMMANDED = KINDS.index(Commanded)
-
-
-def compacted(rows: Sequence[Row]) -> tuple[Row, ...]:
+def compacted(records: Iterable[Record]) -> list[Record]:
     """Records without generations that are closed, but for the number of the last."""
-    closed = {number for kind, number, *_ in rows if kind == _CLOSED}
-    last = max((number for kind, number, *_ in rows if kind == _OPENED), default=-1)
-    return tuple(
-        row for row in rows
-        if row[0] == _COMMANDED or row[1] not in closed
-        or (row[1] == last and row[0] in (_OPENED, _CLOSED))
-    )  # fmt: skip
+    records = [*records]
+    closed = {each.number for each in records if isinstance(each, Closed)}
+    last = max((each.number for each in records if isinstance(each, Opened)), default=-1)
+    return [
+        each for each in records
+        if isinstance(each, Commanded) or each.number not in closed
+        or (each.number == last and isinstance(each, (Opened, Closed)))
+    ]  # fmt: skip
 
 
 TICK_S = 5.0
@@ -560,10 +548,9 @@ class Server(Part):
         self.life = -1
         self.not_free: list[str] = []
         """Slots in which processes of earlier lives may be, which this one waits for."""
-        self.safe: tuple[Row, ...] = ()
-        self.written: tuple[tuple[Row, ...], ...] = ()
-        """Groups of records that a fall of the server may lose, from any of them on."""
-        self.group: tuple[Row, ...] = ()
+        self.journal = Disk()
+        """A fall of the server may lose groups that are not safe, from any of them on."""
+        self.group: tuple[Record, ...] = ()
         """The records that this step has written so far."""
 
     def on_start(self) -> None:
@@ -665,9 +652,10 @@ class Server(Part):
             yield Choice("expire")
         if self.life and self.router.starting and not self.not_free:
             yield Choice("open")
-        for groups in sorted({1, len(self.written)} if self.written else ()):
+        written = len(self.journal.written)
+        for groups in sorted({1, written} if written else ()):
             yield Choice("sync", (groups,))
-        for kept in range(len(self.written) + 1):
+        for kept in range(written + 1):
             yield Choice("fall", (kept,), bound="falls")
         for stage in ("DRAINING", "CANCELLING"):
             yield Choice("close", (stage,), bound="closings")
@@ -783,16 +771,16 @@ class Server(Part):
         self.take(CloseAsked(NOW_S, ClosingStage[stage]))
 
     def _sync(self, groups: int) -> None:
-        rows = [row for group in self.written[:groups] for row in group]
-        self.safe, self.written = compacted((*self.safe, *rows)), self.written[groups:]
+        count = len(self.journal.sync(groups))
+        self.journal.records = compacted(self.journal.records)
         if self.configuration.instant:
-            self.did("", ("synced", len(rows)))
-        self.take(Saved(self.router.journal.safe + len(rows), NOW_S))
+            self.did("", ("synced", count))
+        self.take(Saved(self.router.journal.safe + count, NOW_S))
 
     def _fall(self, kept: int) -> None:
-        rows = [row for group in self.written[:kept] for row in group]
-        self.safe, self.written = compacted((*self.safe, *rows)), ()
-        self.did("", ("fell", *self.safe))
+        self.journal.fall(kept)
+        self.journal.records = compacted(self.journal.records)
+        self.did("", ("fell", *self.journal.records))
         self._make()
         count = self.configuration.clients + (self.configuration.commands > 0)
         for name in ("w0", *map(names.client_name, range(count))):
@@ -800,7 +788,7 @@ class Server(Part):
         self._restore()
 
     def _restore(self) -> None:
-        self.take(Restored(tuple(map(record_of, self.safe)), NOW_S))
+        self.take(Restored(self.journal.records, NOW_S))
 
     # -- effects --------------------------------------------------------------------
 
@@ -853,13 +841,13 @@ class Server(Part):
         self.say("lost", self.life, worker)
 
     def _save(self, save: Save) -> None:
-        rows = tuple(tuple(plain_of(each)) for each in save.records)
-        self.group = (*self.group, *rows)
+        self.group = (*self.group, *save.records)
 
     def on_settled(self) -> None:
         """Records of one step are a group."""
         if self.group:
-            self.written, self.group = (*self.written, self.group), ()
+            self.journal.write(self.group)
+            self.group = ()
 
     def _to_client(self, route: bytes, frames: Frames) -> Any:
         header = header_of(frames)
@@ -922,7 +910,7 @@ def _wanted(effect: RouterEffect) -> tuple[Any, ...] | None:
         case Lost():
             return "lost", effect.worker.decode()
         case Save():
-            return "wrote", SERVER, *(tuple(plain_of(each)) for each in effect.records)
+            return "wrote", SERVER, *effect.records
     return None
 
 
@@ -1728,9 +1716,9 @@ class HostServer(Server):
         self.incarnations = {each: life.incarnation for each, life in lives.items()}
         said = super().take(given)
         while self.group:
-            rows, self.group = self.group, ()
-            self.safe = compacted((*self.safe, *rows))
-            said += super().take(Saved(self.router.journal.safe + len(rows), NOW_S))
+            group, self.group = self.group, ()
+            self.journal.records = compacted((*self.journal.records, *group))
+            said += super().take(Saved(self.router.journal.safe + len(group), NOW_S))
         del self.incarnations
         return said
 

@@ -32,7 +32,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from random import Random
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from ...core import error_records, messages
 from ...core.archive import packed_of
@@ -141,6 +141,7 @@ from ...core.worker import (
 from ...core.worker_range import WorkerRange
 from ...retrylab.judges import Event, Violation
 from ...retrylab.world import BaseWorld, Events, Process, Rates
+from .. import parts
 from ..parts import GuardTimer, wanted
 from .bounds import at_a_bound, audit, crowded, greedy, unanswered, unfinished
 from .coverage import (
@@ -168,53 +169,34 @@ from .plan import OF_HOSTS, Ask, Fault, HostPlan, Plan, plan_of
 
 # -- the disk ----------------------------------------------------------------------------
 
-Group: TypeAlias = tuple[Record, ...]
-
 LUCK = (0.0, 0.5, 0.9, 1.0)
 """How likely a row is whole after a crash; drawn for each crash."""
 
 
-class Disk:
-    """One journal, of one server after the other."""
+class Disk(parts.Disk):
+    """One of which a crash leaves what it likes."""
 
     def __init__(self, rng: Random) -> None:
-        self.records: list[Record] = []
-        """Those that are safe."""
+        super().__init__()
         self.writes = 0
         """Groups that were ever written."""
-        self._written: list[Group] = []
-        """Since the last sync, the oldest first."""
         self._rng = rng
 
-    @property
-    def dirty(self) -> int:
-        """How many groups are written and not safe."""
-        return len(self._written)
-
-    def write(self, group: Group) -> None:
+    def write(self, group: parts.Group) -> None:
         """One more group."""
         self.writes += 1
-        self._written.append(group)
-
-    def sync(self, groups: int) -> list[Record]:
-        """So many groups are safe from now on, the oldest first: their records."""
-        synced = [record for group in self._written[:groups] for record in group]
-        del self._written[:groups]
-        self.records += synced
-        return synced
+        super().write(group)
 
     def crash(self) -> list[Record]:
         """The records written since the last sync that can be taken over."""
         luck = self._rng.choice(LUCK)
         whole = 0
-        for group in self._written:
+        for group in self.written:
             rows = [self._rng.random() < luck for _ in group]
             if not all(rows):
                 break
             whole += 1
-        kept = self.sync(whole)
-        self._written.clear()
-        return kept
+        return self.fall(whole)
 
 
 # -- the journal of a server -------------------------------------------------------------
@@ -313,7 +295,7 @@ class SimJournal:
         for_s = self._rng.uniform(*world.plan.sync_s)
         if world.strikes(Fault.SLOW_DISK, SLOW, self._rng):
             for_s += self._rng.uniform(0.3, 3.0)
-        self._events.after(for_s, self._synced, self._disk.dirty)
+        self._events.after(for_s, self._synced, len(self._disk.written))
 
     def _synced(self, groups: int) -> None:
         server = self._server
@@ -323,7 +305,7 @@ class SimJournal:
         del self._upto[:groups]
         self._world.happened("synced", server.name, "", self._disk.sync(groups))
         self._syncing = False
-        if self._disk.dirty:
+        if self._disk.written:
             self._begin()
         server.post(server.saved, upto)
 
