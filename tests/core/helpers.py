@@ -67,7 +67,16 @@ from trio_envserve.core.router_inputs import (
     WorkerMessage,
 )
 from trio_envserve.core.sessions import Session
-from trio_envserve.core.terms import Body, SentBody, Status, Verdict, whole
+from trio_envserve.core.terms import (
+    BYTE_COST,
+    COST_HEADER,
+    Body,
+    SentBody,
+    Status,
+    Verdict,
+    whole,
+)
+from trio_envserve.core.values_lower import written_head
 from trio_envserve.core.work import Work
 from trio_envserve.core.worker import (
     BeatDue,
@@ -114,6 +123,11 @@ class Ids:
 def identifier(number: int) -> bytes:
     """An id of the right length."""
     return number.to_bytes(16, "big")
+
+
+def body_of_weight(weight: int) -> bytes:
+    """A short body whose header says that its value costs so much."""
+    return COST_HEADER + written_head(0, BYTE_COST * weight) + b"\x01"
 
 
 def ask(

@@ -35,7 +35,7 @@ from trio_envserve.core.terms import Status, Verdict
 from trio_envserve.core.work import FOLLOWERS
 from trio_envserve.core.worker import DeltaMade, EnvironmentReady
 
-from .helpers import STRANGER, Pair, decoded, identifier, kinds
+from .helpers import STRANGER, Pair, body_of_weight, decoded, identifier, kinds
 from .keyed import Keyed
 
 # -- time ---------------------------------------------------------------------
@@ -258,12 +258,22 @@ def test_g2_duplicates_coalesce_and_replay_and_never_run_again():
     assert len(pair.runs) == 1
 
 
-@pytest.mark.parametrize("how", [{"allowance": 0}, {"body": b"x" * 101}])
+@pytest.mark.parametrize(
+    "how", [{"allowance": 0}, {"body": b"x" * 101}, {"body": body_of_weight(101)}]
+)
 def test_what_can_never_be_taken_is_refused_for_good(how):
     pair = Pair(wire={"message_bytes": 100})
     pair.ask(pair.stranger(), **how)
     assert (pair.heard().code, pair.heard().delay_s) == ("refused", None)
     assert pair.runs == []
+
+
+def test_g8_a_cost_beyond_all_bounds_holds_up_nobody_else():
+    pair = Pair(wire={"message_bytes": 1000}, server={"queue_bytes": 1000, "sessions": 10})
+    pair.ask(pair.stranger(), body=body_of_weight(2**61 - 1))
+    assert (pair.heard().code, pair.heard().delay_s) == ("refused", None)
+    assert pair.runs == []
+    assert pair.router.works.accounts.all.held_bytes == 0
 
 
 def test_g2_an_allowance_is_cut_to_the_servers_own():

@@ -83,7 +83,7 @@ from .scheduler import Scheduler
 from .sessions import Session
 from .stacks import Stacks
 from .stats import describe, status
-from .terms import ID_BYTES, Body, Epoch, Route, SessionId, one_line, short
+from .terms import ID_BYTES, Body, Epoch, Route, SessionId, one_line, short, weight
 from .work import Outcomes, Refusal, Ticket, Work, Works, WorkState
 from .worker_range import WorkerRange
 from .workforce import DeltaReceived, ExecutionEnded, NotesReceived, Stray, Workforce
@@ -507,8 +507,9 @@ class Router:
         sequence = request.sequence
         try:
             key = keyed_of(*request[8:12])
-            if len(body) > self.wire.message_bytes or not request.allowance:
-                text = f"a body of {len(body)} bytes, an allowance of {request.allowance}"
+            size_bytes = weight(body)
+            if size_bytes > self.wire.message_bytes or not request.allowance:
+                text = f"a body of {size_bytes} bytes, an allowance of {request.allowance}"
                 raise ProtocolError(text)
         except ProtocolError as error:
             self.works.refuse(session, sequence, Refusal.REFUSED, route, text=str(error))
