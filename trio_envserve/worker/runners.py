@@ -32,7 +32,7 @@ from __future__ import annotations
 import copy
 import functools
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Protocol, final
 
@@ -67,12 +67,12 @@ class Runner:
         self.usage = ModelUsage(took=self.took)
         """Totals of all rollouts' model calls, and the histogram of their durations."""
 
-    def run(
+    async def run(
         self, request: RolloutRequest, *, request_id: str, here: bool = False,
         said: Callable[[bytes], None] | None = None,
         noted: Callable[[bytes], None] | None = None, traceparent: str | None = None,
-    ) -> Coroutine[Any, Any, Any]:  # fmt: skip
-        """One execution of ``request``, to be awaited: the value of a rollout, or the list of a
+    ) -> Any:  # fmt: skip
+        """Run one execution of ``request``; returns the value of a rollout, or the list of a
         group.  May be called any number of times at once.  The module's docstring explains the
         errors and ``here``.  ``said`` is called with each delta of a rollout, ``noted`` with each
         note, in any thread.  Spans of model calls and of the code are below ``traceparent``.
@@ -83,10 +83,10 @@ class Runner:
             model = TracedModel(model, trace, request.endpoint)
         job = _Job(request, request_id, model, self.usage, said, noted, trace)
         if request.kind == "rollout":
-            return self._attempts(_RolloutCode(self._env, job, 0), here=here)
+            return await self._attempts(_RolloutCode(self._env, job, 0), here=here)
         if self._env.run_group is not None:
-            return self._attempts(_GroupCode(self._env.run_group, job), here=here)
-        return self._members(job)
+            return await self._attempts(_GroupCode(self._env.run_group, job), here=here)
+        return await self._members(job)
 
     def tell_waits(self) -> None:
         """Let the notes of rollouts say how long they wait for their model; called with each
