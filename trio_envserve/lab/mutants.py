@@ -204,7 +204,7 @@ WORKS.table(
      text(Works.request, "len(session.tickets) >= self.limits.window", "False")),
     ("bytes-are-not-given-back", "G8", (),
      "The bytes of a request's body count as held after it is dropped.",
-     text(Works._drop_body, "self.accounts.hold(work.account, -work.body_bytes)", "pass")),
+     text(Works._drop_body, "self.accounts.hold(work.account, -work.weight)", "pass")),
     ("spans-one-too-long", "", (),
      "A span that a statement finishes has one more at its end.",
      text(Ranges.gaps, "return ranges", "made = Ranges(); "
