@@ -186,7 +186,7 @@ async def test_a_clock_that_jumps_by_a_day_ended_what_commands_are_kept_for(
 
 async def test_a_folder_is_free_after_the_block_and_not_before(tmp_path: Path):
     async with open_journal(tmp_path):
-        with pytest.raises(ServerStartError, match="in use"):
+        with pytest.raises(ServerStartError, match="another server"):
             async with open_journal(tmp_path):
                 pass
     async with open_journal(tmp_path):
