@@ -61,6 +61,7 @@ from __future__ import annotations
 
 import functools
 import io
+import itertools
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import cbor2
@@ -100,7 +101,7 @@ from .values_lower import (
 from .values_lower import NotHere as NotHere
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from .arrays import Reader
 
@@ -196,16 +197,22 @@ def encode_to_send(
         raise EncodingError(f"{root}: {error}", root, "str") from error
     size = sum(map(len, parts))
     if lowering.items > _FEW_ITEMS:
-        parts.insert(0, _header_of(b"".join(parts), pause or _no_pause))
+        parts.insert(0, _header_of(parts, pause or _no_pause))
     return Joined(unchanging(parts)) if size >= JOINED_BYTES else b"".join(parts)
 
 
-def _header_of(encoding: bytes, pause: Callable[[], None]) -> bytes:
+def _header_of(parts: Iterable[bytes | memoryview], pause: Callable[[], None]) -> bytes:
     """The header of a body, with the cost of its value; empty where it need not say it."""
-    cost = OBJECT_COST * look(memoryview(encoding), pause=pause).objects
+    cost = size = 0
+    for is_content, group in itertools.groupby(parts, lambda part: isinstance(part, memoryview)):
+        pieces = [*group]
+        size += sum(map(len, pieces))
+        if not is_content:  # else it is the large content of a string, whose head is before it
+            encoding = memoryview(b"".join(pieces))
+            cost += OBJECT_COST * look(encoding, cut=False, pause=pause).objects
     if cost <= FREE_BYTES:
         return b""
-    return COST_HEADER + written_head(0, BYTE_COST * len(encoding) + cost)
+    return COST_HEADER + written_head(0, BYTE_COST * size + cost)
 
 
 def _no_pause() -> None:

@@ -145,15 +145,15 @@ class TooMuchWork(Exception):
 
 
 def look(
-    data: memoryview, most_bytes: int | None = None, *, work: int | None = None,
+    data: memoryview, most_bytes: int | None = None, *, work: int | None = None, cut: bool = True,
     pause: Callable[[], None],
 ) -> Look:  # fmt: skip
     """Look at the encoding of a value, contiguous bytes that may cost ``most_bytes`` and take this
-    much ``work``.  ``pause`` is called now and then."""
+    much ``work``.  ``cut``: large strings are cut out.  ``pause`` is called now and then."""
     end, at, objects, done, array_at = len(data), 0, 0, 0, -1
     window = _LEAST_WINDOW_BYTES
     most = None if most_bytes is None else (most_bytes - BYTE_COST * end) // OBJECT_COST
-    least_cut = LEAST_CUT_BYTES
+    least_cut = LEAST_CUT_BYTES if cut else end
     cuts: list[tuple[int, int, int, bool]] = []
     while True:
         if most is not None and objects > most:
