@@ -71,8 +71,8 @@ from . import objects as _objects
 from .errors import ConfigError, EnvServeError
 from .limits import KIB, WireLimits
 from .terms import BYTE_COST, COST_HEADER, Joined, cost_said
+from .values_cost import FREE_BYTES as FREE_BYTES
 from .values_cost import (
-    FREE_BYTES,
     OBJECT_COST,
     TAG_CUT,
     TAG_PAIRS,
@@ -80,9 +80,9 @@ from .values_cost import (
     UNSEEN_BYTES,
     WORK_AT_ONCE,
     Part,
-    TooCostly,
     look,
 )
+from .values_cost import TooCostly as TooCostly
 from .values_cost import TooMuchWork as TooMuchWork
 from .values_lower import (
     PLAIN,

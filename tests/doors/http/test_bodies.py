@@ -6,11 +6,15 @@ import json
 import threading
 from typing import Any
 
+import cbor2
 import numpy
 import pytest
 
-from tests.doors.http.door import JSON, asking, echo, open_door
+from tests.doors.http.door import CBOR, JSON, asking, echo, open_door
+from trio_envserve.core import values
 from trio_envserve.core.limits import WireLimits
+from trio_envserve.core.terms import COST_HEADER
+from trio_envserve.core.values_lower import written_head
 from trio_envserve.doors.http import HttpLimits, bodies
 from trio_envserve.doors.http.turns import Turns
 from trio_envserve.json_values import restored
@@ -110,3 +114,31 @@ async def test_writing_json_kept_pythons_lock_until_all_was_written(
         assert read == value.tolist() if row else restored(read).tolist() == value.tolist()
     else:
         assert read == value
+
+
+# -- what the value of a body in CBOR costs -------------------------------------------------
+
+
+async def test_many_short_texts_in_cbor_were_refused_for_want_of_a_header():
+    """An answer could not be sent back, and who was told to send CBOR was refused again."""
+    asked = {"input": ["word"] * 200_000}
+    async with open_door(echo) as door, asking(door) as client:
+        answer = await client.post("/v1/rollouts", content=json.dumps(asked), headers=JSON)
+        assert answer.json()["detail"].endswith("send CBOR")
+        for body in (cbor2.dumps(asked), values.encode(asked)):
+            answer = await client.post("/v1/rollouts", content=body, headers=CBOR)
+            assert answer.status_code == 200
+            assert cbor2.loads(answer.content)["value"] == asked["input"]
+
+
+@pytest.mark.parametrize("cost", [None, 1_000_000, 2**40])
+async def test_value_that_costs_more_than_body_bytes_is_refused(cost: int | None):
+    body = b"\xa1\x65input\x99" + (60_000).to_bytes(2, "big") + b"\x80" * 60_000
+    if cost is not None:
+        body = COST_HEADER + written_head(0, cost) + body
+    async with open_door(echo, {"body_bytes": 100_000}) as door, asking(door) as client:
+        answer = await client.post("/v1/rollouts", content=body, headers=CBOR)
+        assert (answer.status_code, answer.json()["code"]) == (413, "body-too-large")
+        whole = cbor2.dumps({"input": bytes(99_000)})
+        answer = await client.post("/v1/rollouts", content=whole, headers=CBOR)
+        assert answer.status_code == 200

@@ -14,6 +14,7 @@ long to write is written in such a thread.
 from __future__ import annotations
 
 import array
+import dataclasses
 import json
 import math
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -26,7 +27,8 @@ import trio
 from ...core import values
 from ...core.arrays import RawArray
 from ...core.limits import KIB, WireLimits
-from ...core.terms import cost_said
+from ...core.terms import BYTE_COST, COST_HEADER, cost_said
+from ...core.values_lower import written_head
 from ...envs.turns import Threads
 from ...json_values import (
     Malformed,
@@ -121,6 +123,17 @@ class Codec:
         self.turns = turns
         self._limits = limits
         self._wire = wire
+        # As much as one string of body_bytes.
+        most_bytes = BYTE_COST * limits.body_bytes + values.FREE_BYTES
+        self._too_costly = (
+            f"the value of the body may cost {most_bytes} bytes of memory, and not more than its "
+            f"header says, if it has one (--http-limit body_bytes=...): 8 for each byte of its "
+            "encoding, and 128 for each text, byte string, array, map and tag"
+        )
+        self._any_header = COST_HEADER + written_head(0, most_bytes)
+        self._wire_to_read = dataclasses.replace(
+            wire, message_bytes=min(wire.message_bytes, most_bytes // BYTE_COST)
+        )
         self._threads = Threads()
         self._large = trio.Lock()
 
@@ -150,9 +163,13 @@ class Codec:
         return await self._parsed(body, _plain_value)
 
     async def _read_cbor(self, body: bytes) -> Any:
+        if not body.startswith(COST_HEADER):  # strangers need not say what it costs
+            body = self._any_header + body
         try:
-            return await self._at_once(values.decode, body, root="body", limits=self._wire)
+            return await self._at_once(values.decode, body, root="body", limits=self._wire_to_read)
         except values.DecodingError as error:
+            if isinstance(error.__cause__, values.TooCostly):
+                raise Problem("body-too-large", self._too_costly) from None
             raise Problem("bad-request", f"the body cannot be read: {error}") from None
 
     async def _at_once(self, do: Callable[..., T], value: Any, **how: Any) -> T:

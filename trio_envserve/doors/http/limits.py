@@ -29,7 +29,7 @@ class HttpLimits(_Checked):
     json_items: int = limit(
         100_000,
         "commas and brackets of a body in JSON: so many take up to 100 ms, in pieces between "
-        "which others have their turn; CBOR has no such bound",
+        "which others have their turn; in CBOR the cost of the value is bounded, by body_bytes",
     )
     calls: int = limit(
         2000, "calls at once; a batch counts as those that it has in flight, and a call under a "
