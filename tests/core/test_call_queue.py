@@ -70,6 +70,17 @@ def test_one_turn_tries_only_so_many_however_many_namespaces_there_are():
         assert len({namespace for tried in three for namespace in tried}) == 3 * BURST
 
 
+def test_g8_calls_that_are_not_due_let_their_numbers_grow():
+    """It doubled with each look: by a bit four times a second, for each namespace."""
+    held = Held()
+    held.add(b"full")
+    (call,) = held.calls.live.values()
+    held.calls.step(call, CallInput.HOLD, 0.0, (1e9, b"full", "keys-full"))
+    for _ in range(1000):
+        assert held.turn() == []
+    assert held.calls.held.lines[b"full"].burst == BURST
+
+
 def test_nothing_is_known_of_namespaces_of_which_nothing_is_held():
     held = Held()
     for number in range(10):

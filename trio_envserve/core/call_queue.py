@@ -107,8 +107,8 @@ class _Line:
     def due(self, now_s: float) -> list[Call]:
         """Calls that are to be tried again now: twice as many as last time if none was refused
         since, else half as many."""
-        least = max(1, len(self.calls) // _ROUND)
-        self.burst = max(least, self.burst // 2) if self.refused else self.burst * 2
+        least, most = max(1, len(self.calls) // _ROUND), max(BURST, len(self.calls))
+        self.burst = max(least, self.burst // 2) if self.refused else min(most, 2 * self.burst)
         self.refused = False
         due = [call for call in self.calls.values() if call.held_until_s <= now_s][: self.burst]
         if len(due) == len(self.calls):
