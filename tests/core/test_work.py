@@ -1749,6 +1749,19 @@ def test_a_caller_that_comes_back_while_its_outcome_waits_for_the_journal_counts
     assert pair.payload(first) == pair.payload(second) == b"out"
 
 
+def test_g8_as_many_may_wait_for_an_outcome_that_is_being_saved_as_for_one_that_runs():
+    pair = Journaled.running(keys=KeyLimits(waiters=2, orphan_s=20.0, retention_s=20.0))
+    first, session = pair.stranger(5000, identifier(5000)), pair.stranger(5001, identifier(5001))
+    pair.request(first)
+    pair.end(payload=b"out")
+    pair.request(session)
+    assert pair.heard().code == "key-crowded"
+    pair.disk()
+    pair.tell(messages.Finish(first, [0, 1]), route=STRANGER)
+    pair.request(session)
+    assert pair.payload(session) == b"out"
+
+
 def test_a_limit_that_passes_while_nothing_can_be_saved_ends_the_wait_of_a_cancelled_key():
     pair = Journaled.running()
     session = pair.stranger()

@@ -293,8 +293,8 @@ class Actor:
         match asked.get("value"):
             case {"bytes": int(size)}:
                 return os.urandom(size)
-            case {"many": int(count)}:
-                return list(range(count))
+            case {"keys": int(count)}:  # whose hashes can be chosen
+                return {(number,): number for number in range(count)}
             case {"variable": str(name)}:
                 return {"key": asked["key"], "variable": os.environ.get(name)}
             case {"unencodable": _}:

@@ -104,9 +104,9 @@ async def test_g4_what_cannot_be_decoded_is_in_the_caller_s_hands_as_bytes(judge
     """Received it is, too: the server may forget it."""
     async with (
         open_server(judge) as server,
-        open_client(server.address, wire=WireLimits(items=100)) as client,
+        open_client(server.address, wire=WireLimits(keys=100)) as client,
     ):
-        given = {"key": "a", "value": {"many": 400}}
+        given = {"key": "a", "value": {"keys": 400}}
         outcome = await client.outcome(given)
         assert type(outcome.error) is OutcomeNotDecodable
         assert len(outcome.error.raw) > 400
