@@ -6,6 +6,8 @@ import contextlib
 import errno
 import os
 import signal
+import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from tests.proc import status_of
 from tests.real.odd import open_odd_server
 from tests.real.support import PATIENCE_S, is_doomed, open_calls, open_server, pid_of
 from trio_envserve import WorkerLost
+from trio_envserve.host.processes import start_process
 
 pytestmark = pytest.mark.real
 
@@ -106,3 +109,47 @@ async def test_death_is_noticed_without_pidfds(judge, monkeypatch, how):
             assert is_doomed(child)
             await calls.value(calls.start("b"))
     assert judge.pids("a") != judge.pids("b")
+
+
+# -- a program that forks while a worker is started ----------------------------------
+# Another thread of the program around a server may fork at any moment (a loader of data).
+# A child that was forked just then kept the worker's end of the life socket, so that the end
+# of a dead worker was never seen: its slot stayed empty, and its calls were never answered.
+
+
+async def test_g9_child_that_is_forked_while_a_worker_starts_does_not_hide_its_death(monkeypatch):
+    forked: list[int] = []
+    start = subprocess.Popen
+
+    def forking(*args, **options):
+        def fork() -> None:
+            child = os.fork()
+            if not child:
+                signal.pause()
+                os._exit(0)
+            forked.append(child)
+
+        thread = threading.Thread(target=fork)
+        thread.start()
+        thread.join()
+        return start(*args, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", forking)
+    try:
+        process = start_process(environ={}, command=["sleep", "1000"])
+        monkeypatch.undo()
+        with trio.fail_after(PATIENCE_S):
+            async with trio.open_nursery() as nursery:
+
+                def kill(pid: int) -> None:
+                    os.kill(pid, signal.SIGKILL)
+                    nursery.cancel_scope.deadline = trio.current_time() + 5
+
+                assert await process.wait(kill) == "it was ended by SIGKILL"
+            assert not nursery.cancel_scope.cancelled_caught
+            await process.aclose()
+    finally:
+        for child in forked:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)  # noqa: ASYNC222 - it is dead
+    assert forked

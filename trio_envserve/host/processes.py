@@ -188,6 +188,8 @@ def start_process(
     CLOCK_BOOTTIME by which the worker must be dead, unless that is moved; None: it has none.
     Raises OSError if the system has no process or descriptor left."""
     with contextlib.ExitStack() as given, contextlib.ExitStack() as kept:
+        starting = _Starting(given, kept)
+        forget_in_children(starting)
         ends: list[socket.socket] = []
         inherited: list[int] = []
         for _ in range(3):
@@ -204,8 +206,23 @@ def start_process(
             pass_fds=[*inherited, *held],
             env={**ENVIRON, **os.environ, **environ},
         )
+        process = WorkerProcess(guard, *ends)
         kept.pop_all()
-        return WorkerProcess(guard, *ends)
+        return process
+
+
+@final
+class _Starting:
+    """The sockets of a worker that is being started: another thread may fork meanwhile, and a
+    child that kept the worker's ends would hide the worker's death."""
+
+    def __init__(self, *ends: contextlib.ExitStack) -> None:
+        self._ends = ends
+
+    def forget(self) -> None:
+        """In a forked child: close them."""
+        for each in self._ends:
+            each.close()
 
 
 def nanoseconds(boot_s: float) -> int:
