@@ -162,7 +162,11 @@ async def test_killed_fuse_takes_all_with_it(held_up):
 
 
 @pytest.mark.slow
-async def test_stopped_guard_is_killed_when_its_worker_is_to_end():
+async def test_guard_that_does_not_go_on_is_killed_when_its_worker_is_to_end(monkeypatch):
+    send = os.kill
+    monkeypatch.setattr(
+        os, "kill", lambda pid, number: number == signal.SIGCONT or send(pid, number)
+    )
     with trio.fail_after(PATIENCE_S):
         process = start_process(environ={}, command=["sleep", "1000"])
         pids: list[int] = []
@@ -176,6 +180,24 @@ async def test_stopped_guard_is_killed_when_its_worker_is_to_end():
         assert pids == [process.pid]
         await wait_gone(pids[0])
         await process.aclose()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("leased", [False, True])
+async def test_g9_guard_that_an_environment_has_stopped_left_its_calls_without_an_answer(
+    leased, held_up
+):
+    """It was killed after some seconds, and what the worker had started lived on: with the socket
+    by which the server knows that the worker is dead, so that the server waited for ever."""
+    with trio.fail_after(PATIENCE_S):
+        async with open_tree(held_up, leased=leased) as tree:
+            guard = tree.above()[0]
+            os.kill(guard, signal.SIGSTOP)
+            await until(lambda: status_of(guard, "State")[0] == "T")
+            tree.process.kill()
+            with trio.fail_after(20):
+                assert await tree.process.wait() == "it was ended by SIGKILL"
+            assert len(select.select(tree.ended, [], [], 0)[0]) == 4
 
 
 # -- deadlines ------------------------------------------------------------------------------

@@ -13,8 +13,9 @@ A worker that is another program is started in the same way: the process begins 
 guard, and becomes that program.
 
 The end of a guard is noticed through its pidfd, without a thread; if there is none, by polling.  A
-guard ends as its worker has ended, and after all that the worker has started.  A guard that does
-not end when it should (it may be stopped) is killed, and its death kills the worker.
+guard ends as its worker has ended, and after all that the worker has started.  One that is
+stopped when it should end is continued.  One that does not end all the same is killed, and its
+death kills the worker.
 """
 
 from __future__ import annotations
@@ -91,6 +92,9 @@ class WorkerProcess:
         if self._guard.returncode is None and not self._forgotten:
             with contextlib.suppress(OSError):  # the other side has ended it
                 self._guard_socket.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(OSError):
+                # If it is stopped: only the guard can kill all that the worker has started.
+                os.kill(self._guard.pid, signal.SIGCONT)
             self._killed.set()
 
     def hang_up(self) -> None:
