@@ -387,13 +387,16 @@ class Connection:
             try:
                 event = self.http.next_event()
             except h11.RemoteProtocolError as error:
-                if self.http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-                    headers = [(b"content-length", b"0"), (b"connection", b"close")]
-                    await self.write(self.head(error.error_status_hint, headers))
-                raise HungUp from None
-            if event is not h11.NEED_DATA:
-                return event
-            await self._read()
+                status = error.error_status_hint
+            else:
+                if event is not h11.NEED_DATA:
+                    return event
+                await self._read()
+                continue
+            if self.http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+                headers = [(b"content-length", b"0"), (b"connection", b"close")]
+                await self.write(self.head(status, headers))
+            raise HungUp
 
     async def _read(self) -> None:
         data = b""
