@@ -687,16 +687,6 @@ def test_g9_a_server_that_closes_answers_all_that_wait(running: bool):
     assert [pair.verdict_of(session, sequence) for sequence in range(2)] == [verdict] * 2
 
 
-def test_g8_the_outcome_of_a_key_that_weighs_more_than_a_frame_is_not_retained_at_that_weight():
-    """A worker said that a value costs 2^62: its namespace was full for as long as it was kept."""
-    pair = Keyed(wire={"message_bytes": 1 << 16})
-    call = pair.call()
-    pair.end(payload=cbor2.dumps(cbor2.CBORTag(1701737992, [1 << 62, []])))
-    assert pair.failure().code == "outcome-too-large"
-    assert pair.router.accounts.all.outcome_bytes < 1 << 16
-    pair.receive(call)
-
-
 def test_an_outcome_too_large_for_one_reaches_the_other():
     pair = Keyed.asked()
     session = pair.stranger()

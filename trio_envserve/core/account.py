@@ -70,8 +70,7 @@ class Account(Usage):
     part: int = 0
     """Part of each bound that is this account's own, of :data:`WHOLE`."""
     message_bytes: int = 2**63
-    """The largest outcome: of a session, the largest frame that its client takes; of a namespace,
-    that of the server."""
+    """The largest frame that its client takes; a namespace has none."""
     live_executions: int = 0
     """Executions on workers, those that nobody waits for included."""
     orphan_s: float = 0.0
@@ -87,11 +86,9 @@ class Account(Usage):
 class Accounts:
     """All accounts, and whether there is room for more."""
 
-    def __init__(self, limits: ServerLimits, keys: KeyLimits, message_bytes: int = 2**63) -> None:
+    def __init__(self, limits: ServerLimits, keys: KeyLimits) -> None:
         self.limits = limits
         self.keys = keys
-        self.message_bytes = message_bytes
-        """Largest frame of the server, and largest outcome of the work of a key."""
         self.all = Usage()
         """The usage of all together."""
         self.namespaces: dict[bytes, Account] = {}
@@ -112,7 +109,7 @@ class Accounts:
         """The account of a namespace that has none."""
         opened = self.namespaces[namespace] = self.of_id[id] = Account(
             id=id, name=one_line(f"keys of {namespace.decode('utf-8', 'replace')}", NAME_BYTES),
-            namespace=namespace, message_bytes=self.message_bytes,
+            namespace=namespace,
             share=self.keys.namespace_share, part=self._next_part(),
             orphan_s=self.keys.orphan_s, retention_s=self.keys.retention_s, is_durable=is_durable,
         )  # fmt: skip

@@ -255,8 +255,7 @@ def too_large(
     ``executions``: number of executions of the work of its key."""
     text = (
         f"the outcome has {size_bytes} bytes, and the client takes {most_bytes} "
-        "(WireLimits.message_bytes of the client, or of the server if that is less; 32 MiB at most "
-        "with CURVE)"
+        "(WireLimits.message_bytes of the client; 32 MiB at most with CURVE)"
     )
     verdict = Verdict.RAN_AND_FAILED
     return _error(asker, "outcome-too-large", verdict, text, Status.ERROR, executions)

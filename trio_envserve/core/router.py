@@ -110,7 +110,7 @@ class Router:
         self.pool = Pool(slots, limits, new_id, heartbeats=heartbeats)
         self.closing = Closing(limits, self.wire.flush_s)
         self.journal = Journal(on=journaled, reads=resting)
-        self.accounts = Accounts(limits, keys, self.wire.message_bytes)
+        self.accounts = Accounts(limits, keys)
         self.queue: Scheduler[Work] = Scheduler()
         self.announced = Announcements(self.accounts)
         self.dispatches = Dispatches(self.announced, self.journal)

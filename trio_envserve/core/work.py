@@ -770,7 +770,8 @@ class Works:
     def _complete(self, work: Work, brought: RetainedOutcome) -> None:
         self.counters.completed += 1
         self.accounts.run(work.account, -1)
-        brought = outcomes.fitting(brought, work, work.account.message_bytes)
+        if not work.account.namespace:
+            brought = outcomes.fitting(brought, work, work.account.message_bytes)
         work.execution = None
         work.live = False
         self._conclude(work, brought)
