@@ -17,7 +17,7 @@ import trio
 
 from tests.connections import held_port
 from tests.real.judge import Judge
-from tests.real.support import PATIENCE_S, Calls, open_calls, open_server_process
+from tests.real.support import PATIENCE_S, Calls, open_calls, open_server_process, wait_gone
 from trio_envserve import Client, Outcome, ServerStats
 from trio_envserve.evals.run import Evaluation, Plan, RunKeys
 from trio_envserve.evals.tally import Tally
@@ -198,6 +198,7 @@ async def server_killed_in_an_evaluation(
         await judge.wait_started("run-2", "half")
         server.signal(signal.SIGKILL)
         await server.wait()
+        await wait_gone(*judge.pids("run-2"), *judge.pids("half"))  # else it sees the gate, too
         log = Figures(judge)
         judge.put("gate")
         async with journaled(judge, bind=bind):
