@@ -282,6 +282,10 @@ class Model(Judge):
         """Labels of works that have broken a promise."""
         self.leaving: set[str] = set()
         """Workers that are to end."""
+        self.declared: bool | None = None
+        """The consent that the environment declares; None: no worker has said it yet."""
+        self.enlisted: set[str] = set()
+        """Workers that have said hello."""
         self.unsettled: set[bytes] = set()
         """Sessions that have lapsed with something unfinished."""
         self.hopeless = False
@@ -563,11 +567,6 @@ class Model(Judge):
     def orphaned(self, work: Work) -> None:
         """Lost callers of a work count no more."""
         self._in_vain = True
-        undecided = work.started and not work.live and work.outcome is None
-        if undecided and work.consent is None and not self.journaled:
-            # The environment's consent is not known here.  Without it the router has ended the
-            # work without a word, and retains that.
-            self.doubtful.add(work.label)
         work.lost = frozenset()
         self._who_waits(work)
 
@@ -636,8 +635,11 @@ class Model(Judge):
         elif work.outcome is None:
             if outcome is not None:
                 self._complete(work, outcome)
-            elif work.consent is not None and (self.closing or not self._may_go_on(work)):
-                self._complete(work, ("error", "worker-lost"))
+            else:
+                consent = self.declared if work.consent is None else work.consent
+                may_go_on = consent is not False and self._may_go_on(work) and not self.closing
+                if consent is not None and not may_go_on:
+                    self._complete(work, ("error", "worker-lost"))
 
     def worker_lost(self, worker: str) -> None:
         """A worker is proven dead, and all of its executions are over."""
@@ -1213,6 +1215,9 @@ class Boundary(Model):
                     run.announced = True
                     if not run.work.open or run.work.outcome is not None:
                         self.end((worker, number), None)
+            case messages.WorkerHello() if worker not in self.leaving | self.enlisted:
+                self.enlisted.add(worker)
+                self.declared = message.rerun
             case _:
                 pass
 
