@@ -1737,6 +1737,24 @@ def test_who_has_finished_and_had_no_time_to_leave_is_sent_no_deltas():
     assert [*bench.works.followers(bench.work())] == []
 
 
+@pytest.mark.parametrize("closes_first", [False, True])
+def test_g9_work_that_was_held_for_its_key_was_not_answered_by_a_server_that_closed(
+    closes_first: bool,
+):
+    """The execution before it had to end first, and its worker was not proven dead in time."""
+    pair, session = Keyed.with_stranger()
+    pair.request(session)
+    pair.request(session, 1, act=KeyAct.FORGET, tag=b"t")
+    for step in range(2):
+        if closes_first is (step == 0):
+            pair.give(CloseAsked(pair.now_s, ClosingStage.DRAINING))
+        else:
+            pair.request(session, 2)
+    assert pair.verdict_of(session, 2) is Verdict.DID_NOT_RUN
+    assert not pair.router.works.open
+    assert len(pair.runs) == 1
+
+
 def test_a_caller_that_comes_back_while_its_outcome_waits_for_the_journal_counts_once():
     pair = Journaled.running()
     first, second = pair.stranger(5000), pair.stranger(5001)

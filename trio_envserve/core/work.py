@@ -647,7 +647,7 @@ class Works:
         self.accounts.retain(account, 1, own_bytes, 0)
         self._admit(ticket)
         self._seat(opened, ticket)
-        if not held:
+        if not held or self.is_closing:
             self.step(opened, _I.RELEASE)
         return None
 
@@ -723,7 +723,8 @@ class Works:
     # -- cells: executions --------------------------------------------------------------
 
     def _release(self, work: Work, counted: bool = False) -> None:
-        """Nothing of its name lives any more that it had to wait for.
+        """Queue a work: nothing of its name lives any more that it had to wait for; or answer it,
+        since the server closes.
 
         Where one session may start all that is left, the next could start nothing: so this
         epoch starts as many as :func:`~.calls.grant` says, which callers count.  Of what a
@@ -1394,7 +1395,7 @@ class Works:
             if ticket.key is None and ticket.work is not None
         )
         for work in (*of_sessions, *self.generations.values()):
-            if work.state in (_W.WAITING, _W.RUNNING) and choose(work):
+            if self._may_answer(work) and choose(work):
                 self._due.append((work, choose, outcome))
         self._answer_due()
 
@@ -1403,8 +1404,17 @@ class Works:
         the work of a key with many tickets: these come first."""
         while self._due and not self.gate.is_due and self.budget.spend():
             work, still, outcome = self._due.popleft()
-            if work.state in (_W.WAITING, _W.RUNNING) and still(work):
-                self.step(work, _I.ANSWER, outcome)
+            if self._may_answer(work) and still(work):
+                if work.state is _W.HELD:
+                    self.step(work, _I.RELEASE)  # which answers it
+                else:
+                    self.step(work, _I.ANSWER, outcome)
+
+    def _may_answer(self, work: Work) -> bool:
+        """Whether the router may end a work.  Work that is held for an earlier generation is ended
+        by a server that closes: nothing will start it, however long that generation lives."""
+        is_held = work.state is _W.HELD and self.is_closing and work.name in self.ending
+        return is_held or work.state in (_W.WAITING, _W.RUNNING)
 
     @property
     def has_due(self) -> bool:

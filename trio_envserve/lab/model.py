@@ -718,8 +718,7 @@ class Model(Judge):
 
     def _stop_if_closing(self, work: Work) -> None:
         """A router that closes retains nothing that never ran."""
-        held = work.name in self.ending or work.restored
-        if not self.closing or work.live or held or work.outcome or not work.open:
+        if not self.closing or work.live or work.restored or work.outcome or not work.open:
             return
         if work.starts or work.earlier:
             self._complete(work, ("error", "worker-lost"))
