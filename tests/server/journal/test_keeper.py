@@ -146,7 +146,6 @@ async def test_a_disk_that_is_stuck_at_the_end_holds_up_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setattr(keeper, "CLOSE_S", 0.05)
-    holder = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
     with trio.fail_after(LONG_S):
         async with open_journal(tmp_path) as journal:
             holder = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
