@@ -93,6 +93,11 @@ def test_who_asks_for_an_outcome_that_cannot_be_read_is_told_so(monkeypatch: pyt
     assert found.told["error not-durable"] > 1
 
 
+def test_what_a_closing_server_stopped_and_cannot_read_was_taken_for_told_wrongly():
+    """The model knew that of what an environment gives only."""
+    assert run(3011031, harsh=True).violations == ()
+
+
 def test_g4_what_cannot_be_read_and_runs_again_for_that_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ):

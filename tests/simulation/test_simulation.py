@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,7 +20,7 @@ from trio_envserve.core import gate, messages
 from trio_envserve.core.errors import ProtocolError
 from trio_envserve.core.key_records import KeyAct
 from trio_envserve.core.limits import ServerLimits
-from trio_envserve.core.work import WorkInput, WorkState
+from trio_envserve.core.work import Refusal, WorkInput, Works, WorkState
 from trio_envserve.lab.simulation.actors import SimServer, World, workers_of
 from trio_envserve.lab.simulation.coverage import IMPOSSIBLE, POSSIBLE, RARE, name_of
 from trio_envserve.lab.simulation.junk import KINDS, spoilt
@@ -94,6 +95,27 @@ def test_work_that_was_lost_while_nobody_waited_is_retained_at_the_orphan_deadli
     """The model did not know what the environment declares, and took the work for over: a conflict
     with it was one with nothing, and an answer with its outcome one to a request not taken in."""
     assert run(seed, harsh=harsh).violations == ()
+
+
+@pytest.mark.parametrize(("seed", "harsh"), [(3008567, True), (3011874, False)])
+def test_copies_of_a_request_in_one_turn_may_be_taken_and_refused(seed: int, harsh: bool):
+    """The model took the answer to the later one for that to the earlier."""
+    assert run(seed, harsh=harsh).violations == ()
+
+
+def test_g6_a_request_that_waits_and_is_said_to_be_finished_when_it_comes_again_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    ask = Works.request
+
+    def forgets(works: Works, session: Any, sequence: int, *rest: Any) -> Any:
+        if sequence in session.tickets:
+            works.refuse(session, sequence, Refusal.SPENT, rest[-1])
+            return None
+        return ask(works, session, sequence, *rest)
+
+    monkeypatch.setattr(Works, "request", forgets)
+    assert run(5, harsh=True).violations[0].guarantee == "G6"
 
 
 def test_a_pool_whose_workers_are_replaced_and_die_again_is_kept():

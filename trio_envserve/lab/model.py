@@ -820,7 +820,8 @@ class Model(Judge):
     def _instead(self, request: RequestId, ticket: Ticket, what: Told) -> bool:
         """Whether a ticket may be told this though its outcome is due: it is read from a disk,
         where it may be damaged, and where reading takes time."""
-        if ticket.due is None or ticket.due[0] not in ("outcome", "error") or not self.journaled:
+        kinds = "outcome", "error", "cancelled"
+        if ticket.due is None or ticket.due[0] not in kinds or not self.journaled:
             return False
         work = ticket.work
         if what == ("error", "not-durable") and ticket.needs[0][1] in self.damaged:
@@ -1034,8 +1035,8 @@ class Boundary(Model):
         self._turn: list[tuple[str, str, tuple[Any, ...]]] = []
         self._inputs = 0
         """How many of these are inputs, which come first."""
-        self._refused: dict[RequestId, str] = {}
-        """Requests that are refused in this turn, and the code."""
+        self._refused: dict[int, str] = {}
+        """Messages of this turn that are refused, and the code."""
         self._gone: set[int] = set()
         """Messages of this turn whose sessions are said to be unknown."""
         self._hellos: dict[bytes, tuple[int, bytes]] = {}
@@ -1071,7 +1072,7 @@ class Boundary(Model):
             if type(told) not in _OF_ANSWERS:
                 return []
             if type(told) is messages.Refused:
-                self._refused[RequestId(told.session, told.sequence)] = told.code
+                self._match(told)
             elif type(told) is messages.Unknown and told.session in self.sessions:
                 # The answer to the last message of this session: earlier ones it may have known.
                 self._gone.update(
@@ -1086,6 +1087,17 @@ class Boundary(Model):
             self._inputs += 1
         self._turn.append((kind, actor, what))
         return []
+
+    def _match(self, told: messages.Refused) -> None:
+        """A refusal is the answer to the last copy of its request that has none: earlier ones may
+        have been taken in, or may have come before it was finished."""
+        for kind, _, said in reversed(self._turn):
+            if kind != "heard" or type(said[1]) is not messages.Request:
+                continue
+            same = said[1].session == told.session and said[1].sequence == told.sequence
+            if same and id(said[1]) not in self._refused:
+                self._refused[id(said[1])] = told.code
+                return
 
     def _deal(self, at_s: float) -> list[Violation]:
         """Deal with an input and its effects."""
@@ -1138,7 +1150,7 @@ class Boundary(Model):
         keyed = message.key is not None
         if keyed:
             of += repr(message[8:12]).encode()
-        refused = self._refused.get(request, "")
+        refused = self._refused.get(id(message), "")
         if known is not None:
             if known.input == of:
                 if refused:
@@ -1149,8 +1161,6 @@ class Boundary(Model):
             return
         if within(session.finished, message.sequence):
             return
-        if refused == "finished":
-            refused = ""  # which is said of a later copy of it, in the same turn
         if not keyed:
             label = bytes(body[:64]).partition(b"|")[0].decode("utf-8", "replace")
             self.ask(
