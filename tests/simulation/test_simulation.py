@@ -97,9 +97,10 @@ def test_work_that_was_lost_while_nobody_waited_is_retained_at_the_orphan_deadli
     assert run(seed, harsh=harsh).violations == ()
 
 
-@pytest.mark.parametrize(("seed", "harsh"), [(3008567, True), (3011874, False)])
+@pytest.mark.parametrize(("seed", "harsh"), [(3008567, True), (3011874, False), (3014895, True)])
 def test_copies_of_a_request_in_one_turn_may_be_taken_and_refused(seed: int, harsh: bool):
-    """The model took the answer to the later one for that to the earlier."""
+    """The model took the answer to the later one for that to the earlier, also where both are
+    one message that came twice."""
     assert run(seed, harsh=harsh).violations == ()
 
 

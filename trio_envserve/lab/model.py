@@ -1036,9 +1036,12 @@ class Boundary(Model):
         self._inputs = 0
         """How many of these are inputs, which come first."""
         self._refused: dict[int, str] = {}
-        """Messages of this turn that are refused, and the code."""
+        """Events of this turn in which a request comes that is refused, and the code."""
         self._gone: set[int] = set()
-        """Messages of this turn whose sessions are said to be unknown."""
+        """Events of this turn in which a message comes whose session is said to be unknown."""
+        self._event = 0
+        """The event that is dealt with.  It is known by its id, as each of these: a network may
+        bring one message twice."""
         self._hellos: dict[bytes, tuple[int, bytes]] = {}
         """The most bytes of an outcome that each hello names, until it is welcomed."""
         self._left: tuple[Record, ...] = ()
@@ -1077,8 +1080,9 @@ class Boundary(Model):
                 # The answer to the last message of this session: earlier ones it may have known.
                 self._gone.update(
                     [
-                        id(said[1]) for kind, _, said in self._turn
-                        if kind == "heard" and getattr(said[1], "session", None) == told.session
+                        id(event) for event in self._turn
+                        if event[0] == "heard"
+                        and getattr(event[2][1], "session", None) == told.session
                     ][-1:]
                 )  # fmt: skip
         elif kind in _INPUTS:
@@ -1091,19 +1095,21 @@ class Boundary(Model):
     def _match(self, told: messages.Refused) -> None:
         """A refusal is the answer to the last copy of its request that has none: earlier ones may
         have been taken in, or may have come before it was finished."""
-        for kind, _, said in reversed(self._turn):
-            if kind != "heard" or type(said[1]) is not messages.Request:
+        for event in reversed(self._turn):
+            if event[0] != "heard" or type(event[2][1]) is not messages.Request:
                 continue
-            same = said[1].session == told.session and said[1].sequence == told.sequence
-            if same and id(said[1]) not in self._refused:
-                self._refused[id(said[1])] = told.code
+            request = event[2][1]
+            same = request.session == told.session and request.sequence == told.sequence
+            if same and id(event) not in self._refused:
+                self._refused[id(event)] = told.code
                 return
 
     def _deal(self, at_s: float) -> list[Violation]:
         """Deal with an input and its effects."""
         turn = self._turn
-        for kind, actor, what in turn:
-            getattr(self, _OF_A_TURN[kind])(actor, *what)
+        for event in turn:
+            self._event = id(event)
+            getattr(self, _OF_A_TURN[event[0]])(event[1], *event[2])
         self._turn, self._inputs = [], 0
         self.settle()
         if self._refused or self._gone:
@@ -1126,7 +1132,7 @@ class Boundary(Model):
     def _heard(self, server: str, client: str, message: Any, body: Body | None) -> None:
         handler = _OF_CLIENTS.get(type(message))
         if handler is not None:
-            if id(message) in self._gone:
+            if self._event in self._gone:
                 self._unknown(message.session)
             elif self._hear(message.session):
                 getattr(self, handler)(message, body)
@@ -1150,7 +1156,7 @@ class Boundary(Model):
         keyed = message.key is not None
         if keyed:
             of += repr(message[8:12]).encode()
-        refused = self._refused.get(id(message), "")
+        refused = self._refused.get(self._event, "")
         if known is not None:
             if known.input == of:
                 if refused:
