@@ -104,6 +104,11 @@ def test_copies_of_a_request_in_one_turn_may_be_taken_and_refused(seed: int, har
     assert run(seed, harsh=harsh).violations == ()
 
 
+def test_a_deadline_that_passes_in_a_turn_of_much_comes_before_the_deaths_of_that_turn():
+    """The model took a death of the last input of a turn for one of an earlier input."""
+    assert run(3019935, harsh=True).violations == ()
+
+
 def test_g6_a_request_that_waits_and_is_said_to_be_finished_when_it_comes_again_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ):

@@ -1033,8 +1033,8 @@ class Boundary(Model):
         """Whether outcomes that a journal has left are read when they are asked for."""
         self._incarnations: dict[bytes, str] = {}
         self._turn: list[tuple[str, str, tuple[Any, ...]]] = []
-        self._inputs = 0
-        """How many of these are inputs, which come first."""
+        self._effects = 0
+        """Where the effects of the last input begin among these."""
         self._refused: dict[int, str] = {}
         """Events of this turn in which a request comes that is refused, and the code."""
         self._gone: set[int] = set()
@@ -1065,7 +1065,7 @@ class Boundary(Model):
             getattr(self, f"_{kind}")(at_s, *what)
             return []
         if kind == "lost":  # who is told that a worker is dead may be told before
-            self._turn.insert(self._inputs, (kind, actor, what))
+            self._turn.insert(self._effects, (kind, actor, what))
             return []
         if kind == "commanded" and type(what[1]) is messages.Statement:
             self._stated(actor, what[0])
@@ -1088,7 +1088,7 @@ class Boundary(Model):
         elif kind in _INPUTS:
             if kind == "reported" and type(what[0]) is messages.Beat:
                 return []
-            self._inputs += 1
+            self._effects = len(self._turn) + 1
         self._turn.append((kind, actor, what))
         return []
 
@@ -1110,7 +1110,7 @@ class Boundary(Model):
         for event in turn:
             self._event = id(event)
             getattr(self, _OF_A_TURN[event[0]])(event[1], *event[2])
-        self._turn, self._inputs = [], 0
+        self._turn, self._effects = [], 0
         self.settle()
         if self._refused or self._gone:
             self._refused.clear()
