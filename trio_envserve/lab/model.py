@@ -1110,7 +1110,7 @@ class Boundary(Model):
         for event in turn:
             self._event = id(event)
             getattr(self, _OF_A_TURN[event[0]])(event[1], *event[2])
-        self._turn, self._effects = [], 0
+        self._turn, self._effects, self._event = [], 0, 0
         self.settle()
         if self._refused or self._gone:
             self._refused.clear()
