@@ -109,6 +109,12 @@ def test_a_deadline_that_passes_in_a_turn_of_much_comes_before_the_deaths_of_tha
     assert run(3019935, harsh=True).violations == ()
 
 
+def test_what_ran_and_waits_to_run_again_may_be_answered_though_as_much_is_kept_as_may_be():
+    """The audit counted what was running only: both requests were lost, and the environment is
+    broken."""
+    assert run(3023133, harsh=True).violations == ()
+
+
 def test_g6_a_request_that_waits_and_is_said_to_be_finished_when_it_comes_again_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ):

@@ -143,7 +143,7 @@ from ...retrylab.judges import Event, Violation
 from ...retrylab.world import BaseWorld, Events, Process, Rates
 from .. import parts
 from ..parts import GuardTimer, wanted
-from .bounds import at_a_bound, audit, crowded, greedy, unanswered, unfinished
+from .bounds import at_a_bound, audit, begun, crowded, greedy, unanswered, unfinished
 from .coverage import (
     IMPOSSIBLE,
     Pair,
@@ -896,7 +896,7 @@ class SimServer(SimProcess):
         self.slept_s = 0.0
         """Time in which its machine has slept, and its clock stood still, in seconds."""
         self.peak_live = 0
-        """The most executions at once since what is kept was last below its bounds."""
+        """The most that has begun at once since what is kept was last below its bounds."""
         self._catching_up = False
         self._outgoing = Outgoing(world.network, grouped=world.grouped)
         self._turns = 0
@@ -1034,11 +1034,13 @@ class SimServer(SimProcess):
         self._count_bounds()
         self.world.happened("ticked", self.name)
         self._ticks += 1
+        has_begun = begun(self.router)
+        self.peak_live = max(self.peak_live, has_begun)
         if self._ticks % 4 == 0:
             for wrong in audit(self.router, self.peak_live):
                 self.world.breaks("G8", wrong)
         if not at_a_bound(self.router):
-            self.peak_live = self.router.workforce.live_count()
+            self.peak_live = has_begun
 
     def _open(self) -> list[RouterEffect]:
         """Nothing of earlier servers lives on this machine: workers may start."""

@@ -27,8 +27,8 @@ def audit(router: Router, peak_live: int) -> list[str]:
 
     What is kept and what runs may pass its bound by the own part of each session, or
     one, so that those who fetch theirs are not stopped by those who do not; its
-    bytes also by what was running: at most ``peak_live`` outcomes too small to be
-    announced, or errors; and by one that is announced.
+    bytes also by what was running, or waited to run again: at most ``peak_live`` outcomes
+    too small to be announced, or errors; and by one that is announced.
     """
     taken, limits, wrong = router.accounts.all, router.limits, starved(router)
     kept = kept_bytes = by_workers = 0
@@ -221,6 +221,14 @@ def greedy(router: Router, started: Iterable[Execution]) -> list[str]:
         if mine > 1 and mine_bytes >= most_bytes:
             wrong.append(f"one more execution for an account that holds {mine_bytes} bytes")
     return wrong
+
+
+def begun(router: Router) -> int:
+    """Number of executions, and of requests that wait to run again: each will leave an outcome."""
+    again = sum(
+        work.state is WorkState.WAITING and work.executions > 0 for work in works_of(router)
+    )
+    return router.workforce.live_count() + again
 
 
 def at_a_bound(router: Router) -> bool:
