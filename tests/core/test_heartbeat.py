@@ -30,6 +30,16 @@ def test_a_line_of_a_heartbeat_is_never_too_long(stack: str):
     assert not stack or len(read.stack) > 1_000
 
 
+@pytest.mark.parametrize("asked", [None, 3])
+def test_a_stack_of_wide_characters_was_too_long_for_a_host_s_router(asked: int | None):
+    """JSON makes twelve bytes of each: the router ended the session of the worker's host."""
+    line = Heartbeat(0.5, 7, "\U0001f600" * 9_000, asked, "\U0001f600" * 9_000).to_line()
+    assert len(line) <= HEARTBEAT_LINE_BYTES
+    read = HeartbeatLines().feed(line)
+    assert read is not None
+    assert len(read.where) > 1_000
+
+
 def test_the_last_whole_question_is_read():
     one, two = StackQuestion(1, "ab#1"), StackQuestion(2, "ab#2")
     assert StackQuestion.of(one.to_line() + two.to_line() + b"{") == two

@@ -38,10 +38,13 @@ class Heartbeat(NamedTuple):
 
     def to_line(self) -> bytes:
         """The heartbeat as it is sent."""
-        where = self.where[-HEARTBEAT_LINE_BYTES // 8 :]  # JSON makes six bytes of one character
+        # JSON makes six bytes of one character, and twelve of one beyond the first plane.
+        where = self.where[-HEARTBEAT_LINE_BYTES // 8 :]
         fields = {"lag_s": self.lag_s, "memory_bytes": self.memory_bytes, "where": where}
         if self.asked is None:
-            return _line(fields)
+            while len(line := _line({**fields, "where": where})) > HEARTBEAT_LINE_BYTES:
+                where = where[len(where) // 2 :]
+            return line
         fields |= {"where": where[-WHERE_BESIDE_STACK:], "asked": self.asked}
         stack = self.stack[:HEARTBEAT_LINE_BYTES]
         while len(line := _line({**fields, "stack": stack})) > HEARTBEAT_LINE_BYTES:
