@@ -27,7 +27,7 @@ from trio_envserve.core.limits import ServerLimits
 from trio_envserve.core.lives import LifeInput, Pool
 from trio_envserve.core.messages import Beat, WorkerHello
 from trio_envserve.core.messages import encode as encode_worker
-from trio_envserve.core.router_effects import Kill, Lost, Report, Spawn, ToWorker
+from trio_envserve.core.router_effects import AskWorker, Kill, Lost, Report, Spawn, ToWorker
 from trio_envserve.core.router_inputs import (
     Exited,
     HeartbeatReceived,
@@ -66,6 +66,7 @@ class Link:
         self.places: dict[bytes, int] = {}
         self.serves: list[Any] = []
         self.told: list[Any] = []
+        self.asked: list[AskWorker] = []
         self.inputs: list[Any] = []
         self.logged: list[str] = []
         self.deadline_s: float | None = None
@@ -90,6 +91,8 @@ class Link:
                         self.host.exited(effect.worker, effect.why)
                 case TellWorker():
                     self.told.append((effect.worker, *effect.frames))
+                case AskWorker():
+                    self.asked.append(effect)
                 case SetDeadline():
                     self.deadline_s = effect.deadline_s
                 case NewGuard():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from trio_envserve.core import messages
 from trio_envserve.core.errors import ProtocolError
-from trio_envserve.core.heartbeat import Heartbeat
+from trio_envserve.core.heartbeat import HEARTBEAT_LINE_BYTES, Heartbeat
 from trio_envserve.core.host import Host, KillWorker, StartWorker, TellWorker, ToRouter
 from trio_envserve.core.host_link import Item, ItemKind, to_frames
 from trio_envserve.core.host_messages import (
@@ -35,12 +35,13 @@ from trio_envserve.core.limits import WireLimits
 from trio_envserve.core.lives import LifeInput, Phase
 from trio_envserve.core.messages import Announced, Declined, Dispatch, WorkerOutcome, in_batches
 from trio_envserve.core.messages import encode as encode_worker
-from trio_envserve.core.router_effects import Kill, Report, Spawn, ToWorker
+from trio_envserve.core.router_effects import AskWorker, Kill, Report, Spawn, ToWorker
 from trio_envserve.core.router_inputs import (
     Exited,
     HeartbeatReceived,
     HostsDead,
     Spawned,
+    StackTaken,
     WorkerBack,
     WorkerMessage,
 )
@@ -73,6 +74,53 @@ def test_a_worker_of_a_host_is_like_any_other():
     assert (link.hosts.host_of(b"w1-1"), link.hosts.host_of(b"another")) == ("a", None)
     for effect in (Report("info", "no business of hosts"), Spawn(99, b"another", b"i" * 16)):
         assert not link.hosts.take(effect)
+
+
+def test_a_worker_of_a_host_is_asked_for_a_stack_and_says_it():
+    link = joined(workers=2)
+    ask = AskWorker(b"w1-1", 5, "0a1b2c3d#4")
+    assert link.hosts.take(ask)
+    link.settle()
+    assert link.asked == [ask]
+    link.host.worker_heartbeat(b"w1-1", Heartbeat(0.5, 7, "", 5, "line 3"))
+    link.settle()
+    assert link.inputs[-2:] == [
+        HeartbeatReceived(b"w1-1", link.now_s, 0.5, 7, ""),
+        StackTaken(b"w1-1", link.now_s, 5, "line 3"),
+    ]
+    assert not link.hosts.take(ask._replace(worker=b"another"))
+
+
+def test_the_longest_stack_goes_through_the_link():
+    link = joined()
+    where = stack = "\U0001f600\ud800" * HEARTBEAT_LINE_BYTES
+    link.host.worker_heartbeat(b"w0-1", Heartbeat(0.5, 7, where, 5, stack))
+    link.settle()
+    heard, taken = link.inputs[-2:]
+    assert len(heard.where) > 1_000
+    assert len(taken.text) > 1_000
+
+
+def test_a_question_that_is_lost_is_not_asked_later():
+    """Who still wants to know asks again; a host that is cut off has none of these to catch up."""
+    link = joined()
+    (host,) = link.hosts.hosts.values()
+    link.cut = True
+    assert link.hosts.take(AskWorker(b"w0-1", 5, "0a1b2c3d#4"))
+    link.settle()
+    link.cut = False
+    link.host.connect()
+    link.settle()
+    link.second(2)
+    assert link.asked == []
+    assert len(host.outbox) == 0
+
+
+def test_a_question_for_nobodys_worker_is_dropped():
+    link = joined()
+    link.from_router(Item(ItemKind.ASK, b"another", (b"5", b"0a1b2c3d#4")))
+    link.carry()
+    assert (link.asked, list(link.alive)) == ([], [b"w0-1"])
 
 
 def test_a_replacement_has_its_predecessors_place_on_the_host():
@@ -341,6 +389,14 @@ def test_whatever_a_router_sends_the_host_goes_on_or_begins_anew():
         Item(ItemKind.SPAWN, b"x", (b"short", b"0")),
         Item(ItemKind.SPAWN, b"x", (b"i" * 16,)),
         *(Item(ItemKind.SPAWN, b"x", (b"i" * 16, place)) for place in (b"-1", b"x", b"1" * 7)),
+        Item(ItemKind.ASK, b"w0-1", ()),
+        Item(ItemKind.ASK, b"w0-1", (b"5",)),
+        Item(ItemKind.ASK, b"w0-1", (b"5", b"0a1b2c3d#4", b"")),
+        Item(ItemKind.ASK, b"w0-1", (b"5", b"x" * 65)),
+        *(
+            Item(ItemKind.ASK, b"w0-1", (number, b"0a1b2c3d#4"))
+            for number in (b"", b"-1", b"x", b"\xb2", b"9" * 19, b"1" * 5_000)
+        ),
         Item(ItemKind.MESSAGE, b"w0-1", (b"i" * 16, b"")),
     ],
 )

@@ -394,12 +394,15 @@ def test_whatever_a_host_sends_another_host_goes_on():
     [
         Item(ItemKind.SPAWN, b"w0-1", (b"i" * 16, b"0")),
         Item(ItemKind.KILL, b"w0-1", (b"",)),
+        Item(ItemKind.ASK, b"w0-1", (b"5", b"0a1b2c3d#4")),
         Item(ItemKind.SPAWNED, b"w0-1", (b"seven",)),
         Item(ItemKind.SPAWNED, b"w0-1", (b"9" * 40,)),
         Item(ItemKind.SPAWNED, b"w0-1", ()),
         Item(ItemKind.HEARTBEAT, b"w0-1", ()),
         Item(ItemKind.HEARTBEAT, b"w0-1", (b"\n",)),
         Item(ItemKind.HEARTBEAT, b"w0-1", (b"{}",)),
+        Item(ItemKind.HEARTBEAT, b"w0-1", (b'{"asked": -1}\n',)),
+        Item(ItemKind.HEARTBEAT, b"w0-1", (b'{"asked": 1, "stack": 2}\n',)),
         Item(ItemKind.HEARTBEAT, b"w0-1", (b"[" * 10_000 + b"\n",)),
     ],
 )

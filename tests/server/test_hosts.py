@@ -3,6 +3,7 @@ strangers say what they like at the address for hosts."""
 
 from __future__ import annotations
 
+import inspect
 import os
 import random
 import resource
@@ -21,6 +22,7 @@ import trio.lowlevel
 
 from tests.connections import held_port
 from tests.core.test_host_pool import broken_ones, first_hello
+from tests.real.environments import Actor, Steps
 from tests.real.judge import Judge
 from tests.real.support import (
     ACTOR,
@@ -33,6 +35,7 @@ from tests.real.support import (
     until,
 )
 from trio_envserve import (
+    Client,
     ClientCurve,
     KeyPair,
     ServerCurve,
@@ -46,6 +49,7 @@ from trio_envserve import (
 from trio_envserve.core.earlier_epochs import EpochWait
 from trio_envserve.core.host import Host, ToRouter
 from trio_envserve.core.host_messages import HostWelcome, decode, encode
+from trio_envserve.core.stack_frames import authors_line
 from trio_envserve.host.joined import boot_s
 from trio_envserve.host.locks import ServerLocks
 from trio_envserve.lab.processes import Process
@@ -122,6 +126,47 @@ def start_keyed(calls: Calls, key: str, gate: str = "gate") -> None:
     """A call under a key, which waits for a gate."""
     asked = {"key": key, "do": [["wait", gate]], "value": None}
     calls._nursery.start_soon(calls._run, key, asked, {"key": key, "rerun": False})
+
+
+# -- a question -------------------------------------------------------------------------
+
+
+def line_of(function: Any, code: str) -> str:
+    """The place of a line of a function, as a stack has it."""
+    lines, first = inspect.getsourcelines(function)
+    (number,) = [number for number, line in enumerate(lines, first) if code in line]
+    return f'File "{inspect.getsourcefile(function)}", line {number}, in {function.__name__}'
+
+
+@pytest.mark.real
+async def test_the_line_at_which_a_rollout_on_a_host_stands_is_told(judge: Judge):
+    places = {
+        "waits": line_of(Actor._wait, "await trio.sleep"),
+        "blocks": line_of(Steps.block, "time.sleep"),
+    }
+    with trio.fail_after(PATIENCE_S):
+        async with (
+            open_router(judge) as server,
+            open_calls(server.address) as calls,
+            host_process(server.hosts_address, judge, "a", 1),
+        ):
+            calls.start("waits", ["wait", "go"])
+            await judge.wait_started("waits")
+            assert await told_line(calls.client, 0, places["waits"]) == places["waits"]
+            calls.start("blocks", ["block", "go"])  # the loop of its worker
+            await judge.wait_started("blocks")
+            assert await told_line(calls.client, 1, places["blocks"]) == places["blocks"]
+            judge.put("go")
+            await calls.values("waits", "blocks")
+
+
+async def told_line(client: Client, index: int, place: str) -> str:
+    """The line at which the code of a rollout stands once it has come to a place."""
+    row = (await client.list_running()).running[index]
+    line = ""
+    while line != place:
+        line = authors_line(await client.stack(row.number, timeout_s=PATIENCE_S) or "")
+    return line
 
 
 # -- a host is killed -------------------------------------------------------------------

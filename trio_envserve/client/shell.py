@@ -432,8 +432,8 @@ class Client:
     async def stack(self, number: int, *, timeout_s: float | None = None) -> str | None:
         """The stack of an execution, for people: trio's tasks below it, and its thread or its
         tasks of asyncio; None if it does not run any more.  A worker whose loop is blocked answers,
-        too; one that is stopped, or is no worker of this package, does not: ServerNotReady after
-        ``timeout_s``.
+        too; one that is stopped, is on a host that is cut off, or is no worker of this package,
+        does not: ServerNotReady after ``timeout_s``.
 
         Args:
             number: Its number, as :meth:`list_running` has it.

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from . import messages
 from .errors import ProtocolError
+from .fields import is_uint
 from .heartbeat import Heartbeat
 from .host_link import Inbox, Item, ItemKind, Outbox, to_frames
 from .host_messages import (
@@ -48,6 +49,7 @@ from .lease import HostLease
 from .limits import BATCH_BYTES, PROTOCOL_VERSION, WireLimits
 from .messages import Announced, Declined, Dispatch, Message, WorkerHello, WorkerOutcome
 from .ranges import Ranges
+from .router_effects import AskWorker
 from .terms import ID_BYTES, Body, Epoch, Incarnation, Membership, one_line
 from .worker_range import WorkerRange, least_of, most_of
 
@@ -108,7 +110,15 @@ class Say(NamedTuple):
 
 
 HostEffect: TypeAlias = (
-    ToRouter | StartWorker | TellWorker | KillWorker | SetDeadline | NewGuard | Serve | Say
+    ToRouter
+    | StartWorker
+    | TellWorker
+    | KillWorker
+    | AskWorker
+    | SetDeadline
+    | NewGuard
+    | Serve
+    | Say
 )
 
 
@@ -153,6 +163,8 @@ UNANSWERED_BEATS = 10
 membership answers none of its beats."""
 REFUSAL_BYTES = 1_000
 """Most bytes of a router's refusal; a longer one is cut."""
+REQUEST_BYTES = 64
+"""Most bytes of the id of a request in a router's question."""
 UNANSWERED = "the router has not answered for as long as the lease holds"
 
 
@@ -293,8 +305,8 @@ class Host:
                     self.lease.over = True
                     self._go_on()
                     raise
-                for item, place in said:
-                    self._item(item, place, boot_s)
+                for item, number in said:
+                    self._item(item, number, boot_s)
             case _:
                 raise ProtocolError(f"{type(message).__name__} from a router")
         self._go_on()
@@ -344,7 +356,7 @@ class Host:
         if deadline_s is not None and self._boot_s < deadline_s:
             self.out.append(SetDeadline(deadline_s))
 
-    def _item(self, item: Item, slot: int, boot_s: float) -> None:
+    def _item(self, item: Item, number: int, boot_s: float) -> None:
         worker = item.worker
         match item.kind:
             case ItemKind.SPAWN:
@@ -355,18 +367,22 @@ class Host:
                     return
                 self.workers.add(worker)
                 incarnation = bytes(item.frames[0])
-                self._lives[worker] = WorkerLife(incarnation, slot)
+                self._lives[worker] = WorkerLife(incarnation, number)
                 if self.is_leaving:
                     self.exited(worker, LEAVING)
                 elif self._ending or not self.lease.holds(boot_s):
                     self.exited(worker, NO_LEASE)
                 else:
-                    self.out.append(StartWorker(worker, incarnation, slot))
+                    self.out.append(StartWorker(worker, incarnation, number))
             case ItemKind.TELL:
                 if worker in self.workers:
                     for message in self._read(item.frames[1:]):
                         self._lives[worker].told(message)
                     self.out.append(TellWorker(worker, item.frames))
+            case ItemKind.ASK:
+                if worker in self.workers:
+                    request = bytes(item.frames[1]).decode("utf-8", "replace")
+                    self.out.append(AskWorker(worker, number, request))
             case _:  # ItemKind.KILL
                 if worker in self.workers:
                     why = bytes(item.frames[0]).decode("utf-8", "replace")
@@ -491,13 +507,17 @@ class Host:
 
 
 def _checked(item: Item) -> int:
-    """Check an item of the router: returns the place of a worker that is to be started, and 0 for
-    other kinds.  ProtocolError if it is malformed."""
+    """Check an item of the router: returns the place of a worker that is to be started, the number
+    of a dispatch that is asked for, and 0 for other kinds.  ProtocolError if it is malformed."""
     match item.kind, item.frames:
         case ItemKind.SPAWN, (incarnation, place) if len(incarnation) == ID_BYTES:
             slot = bytes(place)
             if slot.isdigit() and len(slot) < 7:
                 return int(slot)
+        case ItemKind.ASK, (number, request) if len(request) <= REQUEST_BYTES:
+            digits = bytes(number)
+            if digits.isdigit() and len(digits) < 20 and is_uint(int(digits)):
+                return int(digits)
         case (ItemKind.TELL, (_, *_)) | (ItemKind.KILL, (_,)):
             return 0
     raise ProtocolError(f"{item.kind.name} of {len(item.frames)} frames from a router")

@@ -47,6 +47,9 @@ class ItemKind(enum.IntEnum):
     """A message to a worker.  Frames: its frames."""
     KILL = 18
     """Kill a worker.  Frame: the reason."""
+    ASK = 19
+    """Ask a worker's process where an execution stands, sent without a number.  Frames: the number
+    of its dispatch, and the id of its request as logs have it."""
 
 
 class Item(NamedTuple):

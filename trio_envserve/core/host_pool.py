@@ -35,7 +35,7 @@ from .host_checks import (
     unfit,
     value_of,
 )
-from .host_link import Inbox, Item, ItemKind, Outbox
+from .host_link import Inbox, Item, ItemKind, Outbox, to_frames
 from .host_messages import (
     IN_USE,
     MOVED,
@@ -55,15 +55,15 @@ from .host_messages import (
 from .lease import Holding, LeaseBeat, Leases, LeaseTerms, Reception
 from .limits import PROTOCOL_VERSION, WireLimits
 from .lives import LifeInput, Part, Phase, Pool, Slot
-from .router_effects import Kill, Report, RouterEffect, Spawn
+from .router_effects import AskWorker, Kill, Report, RouterEffect, Spawn
 from .router_inputs import (
     Exited,
-    HeartbeatReceived,
     HostsDead,
     RouterInput,
     Spawned,
     WorkerBack,
     WorkerMessage,
+    inputs_of,
 )
 from .terms import Body, Epoch, Membership, Route
 
@@ -159,6 +159,12 @@ class RemoteHost:
     def kill(self, worker: bytes, why: str) -> None:
         """Order the kill of a worker."""
         self.put(Item(ItemKind.KILL, worker, (why.encode(),)))
+
+    def question(self, ask: AskWorker) -> tuple[Body, ...]:
+        """The message that asks a worker where an execution stands.  It may be lost: who wants to
+        know asks again."""
+        frames = str(ask.number).encode(), ask.request.encode()
+        return to_frames(self.outbox.membership, 0, [Item(ItemKind.ASK, ask.worker, frames)])
 
     def take_back(self, life: LeftLife, place: int, pool: Pool, *, is_to_end: bool) -> int:
         """Enter a worker of an earlier membership that lives on in this place; returns the index of
@@ -316,7 +322,7 @@ class Hosts:
     # -- effects of the router ------------------------------------------------
 
     def take(self, effect: RouterEffect) -> bool:
-        """Carry out an effect of the router if it starts or kills a worker of a host; returns
+        """Carry out an effect of the router if it starts, kills or asks a worker of a host; returns
         whether it does."""
         match effect:
             case Spawn():
@@ -328,6 +334,10 @@ class Hosts:
                 host = self._of_worker.get(effect.worker)
                 if host is not None:
                     host.kill(effect.worker, effect.why)
+            case AskWorker():
+                host = self._of_worker.get(effect.worker)
+                if host is not None:
+                    self.out.append(ToHost(host.route, host.question(effect)))
             case _:
                 return False
         return host is not None
@@ -404,8 +414,8 @@ class Hosts:
                 return [] if over is None else self._gone(over, now_s, "it has left", "info")
             case Items():
                 said = [(item, value_of(item)) for item in host.inbox.take(message, rest)]
-                inputs = [self._item(host, item, value, now_s) for item, value in said]
-                return [each for each in inputs if each is not None]
+                given = [self._item(host, item, value, now_s) for item, value in said]
+                return [each for inputs in given for each in inputs]
             case _:
                 raise ProtocolError(f"{type(message).__name__} from a host")
 
@@ -520,23 +530,21 @@ class Hosts:
             self.out += host.drain(self._pool, now_s)
         return []
 
-    def _item(self, host: RemoteHost, item: Item, value: Value, now_s: float) -> RouterInput | None:
+    def _item(self, host: RemoteHost, item: Item, value: Value, now_s: float) -> list[RouterInput]:
         worker = item.worker
         if worker not in host.workers:
-            return None
+            return []
         match value:
             case int():
-                return Spawned(worker, value)
+                return [Spawned(worker, value)]
             case Heartbeat():
-                return HeartbeatReceived(
-                    worker, now_s, value.lag_s, value.memory_bytes, value.where
-                )
+                return inputs_of(worker, value, now_s)
             case str():
-                return self._ended(host, worker, value, now_s)
+                return [self._ended(host, worker, value, now_s)]
             case frames:
                 if worker in host.unready and is_hello(frames):
                     host.got_ready(worker)
-                return WorkerMessage([worker, *frames], now_s)
+                return [WorkerMessage([worker, *frames], now_s)]
 
     def _ended(self, host: RemoteHost, worker: bytes, how: str, now_s: float) -> Exited:
         del self._of_worker[worker]

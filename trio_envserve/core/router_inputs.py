@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple, TypeAlias
 
 from .closing import ClosingStage
+from .heartbeat import Heartbeat
 from .journal import Record
 from .terms import Body, Epoch, Route
 
@@ -201,3 +202,11 @@ RouterInput: TypeAlias = (
     | HostsLive | HostsDead
 )  # fmt: skip
 """Everything that changes a router.  Recordings number them: a new one comes last."""
+
+
+def inputs_of(worker: bytes, heartbeat: Heartbeat, now_s: float) -> list[RouterInput]:
+    """The inputs that a heartbeat gives: itself, and the answer to a question if it has one."""
+    inputs: list[RouterInput] = [HeartbeatReceived(worker, now_s, *heartbeat[:3])]
+    if heartbeat.asked is not None:
+        inputs.append(StackTaken(worker, now_s, heartbeat.asked, heartbeat.stack))
+    return inputs

@@ -34,7 +34,7 @@ from ..core.host import (
     ToRouter,
 )
 from ..core.host_messages import UNFIT, VERSION
-from ..core.router_effects import Spawn
+from ..core.router_effects import AskWorker, Spawn
 from ..net import (
     ConnectionEvent,
     DealerSocket,
@@ -313,6 +313,9 @@ class JoinedHost:
                             self._unwanted.add(effect.worker)
                         else:
                             self._workers.kill(effect.worker)
+                    case AskWorker():
+                        if self._workers is not None:  # a heartbeat has the answer
+                            self._workers.stack(effect)
                     case Serve():
                         # No worker of the last membership is left.
                         self._workers = self._broken = None

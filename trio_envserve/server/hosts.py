@@ -269,7 +269,7 @@ class HostsShell:
         return self.hosts.host_of(worker)
 
     def take(self, effect: RouterEffect) -> bool:
-        """Take an effect that starts or kills a worker of a host, which :meth:`flush` sends;
+        """Take an effect that starts, kills or asks a worker of a host, which :meth:`flush` sends;
         returns whether it is one."""
         return self.hosts.take(effect)
 

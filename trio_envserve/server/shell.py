@@ -50,7 +50,6 @@ from ..core.router_inputs import (
     CloseAsked,
     Exited,
     Flushed,
-    HeartbeatReceived,
     HostsLive,
     Loaded,
     PoolOpened,
@@ -63,6 +62,7 @@ from ..core.router_inputs import (
     StackTaken,
     Tick,
     WorkerMessage,
+    inputs_of,
 )
 from ..core.status import ServerStats, StatusRecord
 from ..core.terms import Incarnation, Route
@@ -291,10 +291,7 @@ class Server:
                 self._carry_out(effects)
 
         def on_heartbeat(heartbeat: Heartbeat) -> None:
-            now_s = _now_s()
-            give(HeartbeatReceived(spawn.worker, now_s, *heartbeat[:3]))
-            if heartbeat.asked is not None:
-                give(StackTaken(spawn.worker, now_s, heartbeat.asked, heartbeat.stack))
+            self._give_all([], inputs_of(spawn.worker, heartbeat, _now_s()))
 
         how = await self._workers.live(spawn, started, on_messages, on_heartbeat)
         give(Exited(spawn.worker, _now_s(), how))
