@@ -115,6 +115,11 @@ def test_what_ran_and_waits_to_run_again_may_be_answered_though_as_much_is_kept_
     assert run(3023133, harsh=True).violations == ()
 
 
+def test_work_of_lost_callers_ends_with_the_environment_and_may_be_asked_for_anew():
+    """The model took it for open, as nobody is told, and the next generation for the same one."""
+    assert run(3024597, harsh=True).violations == ()
+
+
 def test_g6_a_request_that_waits_and_is_said_to_be_finished_when_it_comes_again_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ):

@@ -579,7 +579,7 @@ class Router:
         """Dispatch whatever can go now."""
         queue, works, workforce = self.queue, self.works, self.workforce
         works.stop()
-        if self.pool.broken and self.accounts.all.places and self._is_hopeless():
+        if self.pool.broken and len(queue) and self._is_hopeless():
             works.answer_all(lambda work: work.state is WorkState.WAITING, self._broken())
         if self.announced.lines:
             self.dispatches.fetch()

@@ -306,6 +306,8 @@ class Model(Judge):
         """What was told, and the records that must be safe for that."""
         self._in_vain = False
         """Whether time has ended work that nobody waits for."""
+        self._is_broken = False
+        """Whether the environment is broken: nothing waits for a worker when the turn is over."""
 
     def broken(self, guarantee: str, text: str, label: str = "") -> None:
         """A guarantee does not hold, for the work of this label: of which nothing is certain from
@@ -909,6 +911,8 @@ class Model(Judge):
 
     def settle(self) -> None:
         """A turn is over, and nothing follows from it any more."""
+        if self._is_broken and not self.journaled:  # else its records say so
+            self._end_unseen()
         for where, run, in_vain in self._unwanted:
             if self.runs.get(where) is run and not run.stopped:
                 text = f"{run.work.label} goes on, and nobody wants it"
@@ -931,6 +935,16 @@ class Model(Judge):
                     self.broken("G11", f"{what}, and {fact} is not safe", label)
         for fact in self._facts:
             self.broken("G11", f"{fact} must be recorded, and is not")
+
+    def _end_unseen(self) -> None:
+        """Works that wait for a worker end, of which nobody is told: their callers are lost."""
+        for work in list(self.open.values()):
+            waits = not (work.live or work.outcome or work.restored or work.name in self.ending)
+            if waits and not (work.waiters or work.watchers):
+                if work.started:
+                    self._complete(work, UNKNOWN)
+                else:
+                    self._never_ran(work, UNKNOWN)
 
     def _be_prompt(self) -> None:
         """What is due is told in this turn, unless it waits for what is written and not safe."""
@@ -1261,7 +1275,7 @@ class Boundary(Model):
                 self.go_on((worker, work.last[1]), work)
 
     def _broken(self, server: str) -> None:
-        self.hopeless = True
+        self.hopeless = self._is_broken = True
 
     def _time(self, server: str, name: str, *what: Any) -> None:
         """Time ends something, as an explorer has chosen."""
