@@ -6,7 +6,6 @@ import itertools
 from collections import deque
 from typing import Any
 
-from trio_envserve.core.earlier_epochs import EarlierEpochs
 from trio_envserve.core.heartbeat import Heartbeat
 from trio_envserve.core.host import (
     Host,
@@ -21,13 +20,22 @@ from trio_envserve.core.host import (
 )
 from trio_envserve.core.host_link import Item, to_frames
 from trio_envserve.core.host_messages import HostRefused, encode
-from trio_envserve.core.host_pool import Hosts, ToHost
+from trio_envserve.core.host_pool import Hosts
 from trio_envserve.core.lease import LeaseTerms
 from trio_envserve.core.limits import ServerLimits
 from trio_envserve.core.lives import LifeInput, Pool
 from trio_envserve.core.messages import Beat, WorkerHello
 from trio_envserve.core.messages import encode as encode_worker
-from trio_envserve.core.router_effects import AskWorker, Kill, Lost, Report, Spawn, ToWorker
+from trio_envserve.core.router_effects import (
+    AskWorker,
+    Kill,
+    Lost,
+    RecordHosts,
+    Report,
+    Spawn,
+    ToHost,
+    ToWorker,
+)
 from trio_envserve.core.router_inputs import (
     Exited,
     HeartbeatReceived,
@@ -58,6 +66,7 @@ class Link:
         self.pool = Pool(0, ServerLimits(broken_after=2), self.ids)
         self.needs = given.pop("needs", None)
         self.hosts = Hosts(self.pool, TERMS, EPOCH, needs=self.needs, serves=SERVES)
+        self.hosts.open()
         self.host = Host("a", workers, self.ids, **given)
         self.now_s = 100.0
         self.up: deque[Any] = deque()
@@ -108,28 +117,31 @@ class Link:
 
     def route(self) -> None:
         """What the router's side has to have done."""
-        self.hosts.flush()
-        out, self.hosts.out = self.hosts.out, []
-        for effect in out:
+        for effect in self.said():
             if isinstance(effect, ToHost):
                 self.down.append(effect.frames)
             elif isinstance(effect, Report):
                 self.logged.append(effect.text)
             else:
-                self.carry_effect(effect)
-        if self.hosts.out:
+                self.hosts.take(effect)
+        if self.hosts.is_due:
             self.route()
 
-    def carry_effect(self, effect: Any) -> None:
-        """An effect that the router's shell would carry out."""
-        if isinstance(effect, ToWorker):
-            self.tell(effect)
-        else:
-            self.hosts.take(effect)
+    def said(self) -> list[Any]:
+        """The effects of the router's side; each record is safe at once."""
+        said: list[Any] = []
+        while self.hosts.is_due or self.hosts.out:
+            self.hosts.turn_over()
+            for each in self.hosts.effects():
+                if isinstance(each, RecordHosts):
+                    self.hosts.recorded("")
+                else:
+                    said.append(each)
+        return said
 
     def tell(self, effect: ToWorker) -> bool:
-        """A message of the router to a worker."""
-        return self.hosts.tell(effect.worker, [effect.frames])
+        """A message of the router to a worker; whether it is one of the host."""
+        return self.hosts.take(effect)
 
     def take(self, inputs) -> None:
         """The router's part, as far as processes go."""
@@ -223,9 +235,10 @@ class Link:
         waits = [*self.hosts.leases.earlier.waits, self.hosts.leases.own()]
         self.pool = Pool(0, ServerLimits(broken_after=2), self.ids)
         self.epochs += 1
-        epoch, earlier = b"%016d" % self.epochs, EarlierEpochs(waits, self.now_s)
         given = {"serves": SERVES, **given}
-        self.hosts = Hosts(self.pool, TERMS, epoch, earlier=earlier, **given)
+        self.hosts = Hosts(self.pool, TERMS, b"%016d" % self.epochs, journaled=True, **given)
+        self.hosts.found(waits, self.now_s)
+        self.hosts.open()
         self.up.clear()
         self.down.clear()
         self.inputs.clear()

@@ -30,12 +30,11 @@ from trio_envserve.core.host_messages import (
     decode,
     encode,
 )
-from trio_envserve.core.host_pool import ToHost
 from trio_envserve.core.limits import WireLimits
 from trio_envserve.core.lives import LifeInput, Phase
 from trio_envserve.core.messages import Announced, Declined, Dispatch, WorkerOutcome, in_batches
 from trio_envserve.core.messages import encode as encode_worker
-from trio_envserve.core.router_effects import AskWorker, Kill, Report, Spawn, ToWorker
+from trio_envserve.core.router_effects import AskWorker, Kill, Report, Spawn, ToHost, ToWorker
 from trio_envserve.core.router_inputs import (
     Exited,
     HeartbeatReceived,
@@ -79,7 +78,7 @@ def test_a_worker_of_a_host_is_like_any_other():
 def test_a_worker_of_a_host_is_asked_for_a_stack_and_says_it():
     link = joined(workers=2)
     ask = AskWorker(b"w1-1", 5, "0a1b2c3d#4")
-    assert link.hosts.take(ask)
+    link.hosts.take(ask)
     link.settle()
     assert link.asked == [ask]
     link.host.worker_heartbeat(b"w1-1", Heartbeat(0.5, 7, "", 5, "line 3"))
@@ -106,7 +105,7 @@ def test_a_question_that_is_lost_is_not_asked_later():
     link = joined()
     (host,) = link.hosts.hosts.values()
     link.cut = True
-    assert link.hosts.take(AskWorker(b"w0-1", 5, "0a1b2c3d#4"))
+    link.hosts.take(AskWorker(b"w0-1", 5, "0a1b2c3d#4"))
     link.settle()
     link.cut = False
     link.host.connect()
@@ -634,9 +633,9 @@ def test_a_late_statement_for_an_earlier_router_was_taken_for_a_malformed_messag
 
 def answer_to(link: Link, hello: HostHello, now_s: float) -> str:
     """The code with which a hello is refused, and nothing else done."""
-    link.hosts.out.clear()
+    link.said()
     assert link.hosts.message(b"r", (encode(hello),), now_s) == []
-    (effect,) = link.hosts.out
+    (effect,) = link.said()
     assert isinstance(effect, ToHost)
     refused, _ = decode(effect.frames, most_bytes=1 << 20)
     assert isinstance(refused, HostRefused)
@@ -649,9 +648,10 @@ def test_what_has_ended_in_one_batch_has_ended_one_by_one():
     link = joined()
     worker, incarnation = b"w0-1", link.alive[b"w0-1"]
     told = [(Dispatch(SESSION, n, n, "client", None), b"body") for n in range(70)]
-    frames = [(incarnation, *each) for each in in_batches(told)]
-    assert len(frames) == 2, "64 rows are the most"
-    assert link.hosts.tell(worker, frames)
+    for each in told:
+        assert link.tell(ToWorker(worker, incarnation, *each))
+    link.hosts.turn_over()
+    assert len(link.hosts.hosts[link.host.lease.membership].outbox) == 2, "64 rows are the most"
     link.settle()
     assert link.host._lives[worker].running == {*range(70)}
     ended = [(WorkerOutcome(SESSION, n, n, 0, 1.0), b"payload") for n in range(69)]
@@ -663,7 +663,9 @@ def test_what_has_ended_in_one_batch_has_ended_one_by_one():
 
 
 def test_messages_for_nobodys_worker_are_not_taken():
-    assert not joined().hosts.tell(b"w9-1", [])
+    link = joined()
+    assert not link.tell(ToWorker(b"w9-1", b"i" * 16, DISPATCH, b"body"))
+    assert not link.hosts.is_due
 
 
 def test_a_host_that_came_back_too_late_was_malformed_until_its_workers_were_forgotten():

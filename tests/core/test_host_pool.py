@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import cbor2
 import pytest
 
 from trio_envserve.core import error_records, messages
+from trio_envserve.core.earlier_epochs import EpochWait
 from trio_envserve.core.elastic import Elastic, Need
 from trio_envserve.core.errors import ConfigError, ProtocolError
 from trio_envserve.core.heartbeat import Heartbeat
@@ -31,7 +32,7 @@ from trio_envserve.core.host_messages import (
     decode,
     encode,
 )
-from trio_envserve.core.host_pool import KEPT_BYTES, KEPT_ITEMS, PAST_HOSTS, ToHost
+from trio_envserve.core.host_pool import KEPT_BYTES, KEPT_ITEMS, PAST_HOSTS
 from trio_envserve.core.journal import Record
 from trio_envserve.core.key_records import KeyAct, KeyName
 from trio_envserve.core.lease import NO_LEASE_S, LeaseTerms
@@ -40,11 +41,12 @@ from trio_envserve.core.lives import Part, Phase
 from trio_envserve.core.messages import Beat
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.router import Router
-from trio_envserve.core.router_effects import ToWorker
+from trio_envserve.core.router_effects import ToHost, ToWorker
 from trio_envserve.core.router_inputs import (
     Exited,
+    HostsBefore,
     HostsDead,
-    HostsLive,
+    OfHost,
     PoolOpened,
     Restored,
     WorkerBack,
@@ -68,7 +70,7 @@ def test_a_host_that_does_not_hear_gets_no_work():
         link.carry()
         while link.up:
             link.take(link.hosts.message(b"r", link.up.popleft(), link.now_s))
-            link.hosts.out.clear()
+            link.said()
         link.take(link.hosts.tick(link.now_s))
     assert not link.pool.accepts(life)
     assert not life.silent
@@ -111,9 +113,9 @@ def test_what_is_over_changes_nothing():
     assert link.hosts.message(b"r", to_frames(membership, 0, of_nobody), link.now_s) == []
     link.host.beat(link.now_s)
     beat = last(link.host.out).frames
-    link.hosts.out.clear()
+    link.said()
     assert link.hosts.message(b"r", beat, link.now_s + 1000) == []
-    assert not link.hosts.out, "it is not answered"
+    assert not link.said(), "it is not answered"
     link.take(link.hosts.tick(link.now_s + 1000))
     assert link.hosts.message(b"r", beat, link.now_s + 1000) == []
 
@@ -274,7 +276,7 @@ def test_a_second_host_with_its_id_is_refused_and_its_own_next_membership_is_not
     link = joined()
     other = Host("a", 1, link.ids)
     link.hosts.message(b"o", hello_of(other), link.now_s)
-    refusal = last(link.hosts.out)
+    refusal = last(link.said())
     assert refusal.route == b"o"
     other.message(refusal.frames, link.now_s)
     assert "another host has the name a" in last(other.out).text
@@ -283,7 +285,7 @@ def test_a_second_host_with_its_id_is_refused_and_its_own_next_membership_is_not
     (ended,) = link.hosts.message(b"n", hello_of(again), link.now_s)
     assert isinstance(ended, Exited)
     assert ended.worker == b"w0-1"
-    link.hosts.out.clear()
+    link.said()
     assert link.hosts.message(b"n", hello_of(link.host), link.now_s) == []
 
 
@@ -292,7 +294,7 @@ def test_an_old_hello_is_not_answered():
     hello = hello_of(link.host)
     for _ in range(2):
         link.hosts.message(b"r", hello, link.now_s)
-    assert sum(isinstance(each, ToHost) for each in link.hosts.out) == 1
+    assert sum(isinstance(each, ToHost) for each in link.said()) == 1
 
 
 def test_needs():
@@ -329,7 +331,7 @@ def said(link: Link, message: Any, route: bytes = b"z") -> None:
 
 
 def refusals(link: Link, route: bytes) -> list[Any]:
-    link_out, link.hosts.out = link.hosts.out, []
+    link_out = link.said()
     sent = [each.frames for each in link_out if isinstance(each, ToHost) and each.route == route]
     decoded = [decode(frames, most_bytes=1 << 20)[0] for frames in sent]
     return [each for each in decoded if hasattr(each, "code")]
@@ -370,7 +372,7 @@ def test_whatever_a_host_sends_another_host_goes_on():
     for number, array in enumerate(broken_ones(b"\x00" * 16)):
         if number % 50 == 0:  # a link each would take long
             link = joined(needs={"gpu": 1}, offers={"gpu": 8})
-        link.hosts.out.clear()
+        link.said()
         membership = bytes([7, *number.to_bytes(2, "big")]) + bytes(13)
         said(link, first_hello(f"n{number}", membership), route := b"%d" % number)
         array = [membership if each == b"\x00" * 16 else each for each in array]
@@ -548,10 +550,10 @@ def test_a_host_that_takes_nothing_in_gets_no_work_and_then_is_over():
     host, body = link.hosts.hosts[membership], bytes(KEPT_BYTES)
     link.tell(ToWorker(b"w0-1", incarnation, Beat(1, [], {}), body))
     link.tell(ToWorker(b"w0-1", incarnation, Beat(1, [], {}), body))
+    link.hosts.turn_over()
     link.take(link.hosts.tick(link.now_s))
     assert host.state == "quiet"
-    link.hosts.flush()
-    link.hosts.out.clear()
+    link.said()
     item = Item(ItemKind.TELL, b"w0-1", (b"",))
     for _ in range(KEPT_ITEMS):
         host.outbox.put(item)
@@ -611,7 +613,7 @@ def test_a_host_of_no_worker_at_least_ended_the_server():
 def test_a_name_that_the_peer_may_not_have_is_refused_and_takes_nothing() -> None:
     """Another key's host could be kept out for as long as somebody liked."""
     link = joined()
-    link.hosts._claim = lambda route, name: "it is another key's" if name == "z" else ""
+    link.hosts.claim = lambda route, name: "it is another key's" if name == "z" else ""
     said(link, first_hello())
     (refused,) = refusals(link, b"z")
     assert (refused.code, refused.text) == ("in-use", "it is another key's")
@@ -643,7 +645,7 @@ class Sized(Link):
     def second(self, seconds: int = 1) -> None:
         for _ in range(seconds):
             for effect in self.elastic.tick(self.now_s, self.need, 1):
-                self.carry_effect(effect)
+                self.hosts.take(effect)
             super().second()
 
     def all_ready(self) -> None:
@@ -759,6 +761,8 @@ READY = messages.encode(messages.WorkerHello(2, 7, "env", False, 256))
 class Followed(Journaled):
     """The router that follows that of another pair, whose only worker lives on."""
 
+    options: ClassVar[dict[str, Any]] = {"journaled": True, "lease": TERMS}
+
     def __init__(
         self, first: Journaled, records: list[Record] | None = None, *, rerun: bool = False
     ) -> None:
@@ -767,9 +771,11 @@ class Followed(Journaled):
         self.first = first
         self.core = first.workers[WORKER]
         saved = first.records if records is None else records
+        waits = [EpochWait(BEFORE, 1e6, None)]
         self.router_takes(
-            Restored(saved, self.now_s), HostsLive(self.now_s), PoolOpened((), self.now_s)
-        )
+            HostsBefore(waits, self.now_s), Restored(saved, self.now_s),
+            PoolOpened((BEFORE,), self.now_s),
+        )  # fmt: skip
         self.slots_of_host = self.router.pool.open_slots(1, "host", "-tag")
 
     def back(
@@ -777,12 +783,16 @@ class Followed(Journaled):
     ) -> None:
         self.workers[WORKER] = self.core
         slot, spans = self.slots_of_host[0].index, Ranges(running).flat()
-        self.give(
+        self.follow(
             WorkerBack(
                 WORKER, slot, self.core.incarnation, 7, is_to_end, hello, next, spans, self.now_s
             )
         )
         self.settle()
+
+    def follow(self, given: OfHost) -> None:
+        """What follows from a message or the silence of a host."""
+        self.give(given)  # type: ignore[arg-type]  # it is none of its own
 
     def attach(self) -> None:
         self.request(self.stranger(), act=KeyAct.ATTACH)
@@ -848,7 +858,7 @@ def test_what_the_journal_does_not_know_is_stopped_and_holds_the_dead_epoch():
     other.runs = first.runs
     other.end(status=Status.CANCELLED, payload=b"")
     assert not other.unknown
-    other.router_takes(HostsDead([BEFORE], other.now_s))
+    other.follow(HostsDead([BEFORE], other.now_s))
     assert BEFORE in other.router.dead_epochs
 
 
@@ -863,7 +873,7 @@ def test_no_key_begins_before_all_of_the_router_before_is_dead():
     other.disk()
     assert not other.runs
     assert not other.router.behind
-    other.give(HostsDead([BEFORE], other.now_s))
+    other.follow(HostsDead([BEFORE], other.now_s))
     other.disk()
     assert sorted(bytes(run.body) for _, run in other.runs) == [b"another", b"body"]
 
@@ -901,7 +911,7 @@ def test_what_is_lost_after_all_runs_again_by_consent():
     first = Journaled.running(rerun=True)
     other = Followed(first, rerun=True)
     other.back(0, hello=messages.encode(messages.WorkerHello(2, 7, "env", True, 256)))
-    other.give(HostsDead([BEFORE], other.now_s))
+    other.follow(HostsDead([BEFORE], other.now_s))
     other.workers.clear()
     other.auto_hello = True
     other.give(Exited(WORKER, other.now_s, "its host is gone"))

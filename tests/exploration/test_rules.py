@@ -46,8 +46,7 @@ def attributes_with_hosts(kind: type) -> set[str]:
     state, _ = space.begun(space.first()[0], 0)
     time, server, machine = (state.parts[name].local.make() for name in (TIME, SERVER, "h0"))
     host, hosts = machine.host, server.hosts
-    pool = hosts.hosts
-    parts = [time, server, machine, host, host._outbox, hosts, pool, pool.leases]
+    parts = [time, server, machine, host, host._outbox, hosts, hosts.leases]
     return set(vars(next(each for each in parts if type(each) is kind)))
 
 

@@ -39,7 +39,6 @@ TESTS = {
         "tests/core/test_workforce.py",
     ),
     "scheduler": ("tests/core/test_scheduler.py", "tests/core/test_scheduler_suspects.py"),
-    "server_hosts": ("tests/server/test_hosts_messages.py",),
     "worker": ("tests/core/test_worker.py", "tests/core/test_worker_machine.py"),
 }
 """The tests of each module of the core that may be mutated."""

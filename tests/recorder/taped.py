@@ -22,16 +22,14 @@ def tape_of(
     *, epoch: bytes = b"e" * 16, slots: int | WorkerRange = 1, now_s: float = 0.0,
     new_id: Callable[[], bytes], limits: ServerLimits | None = None,
     wire: WireLimits | None = None, keys: KeyLimits | None = None, bodies: bool = False,
-    heartbeats: bool = True, journaled: bool = False,
-    resting: bool = False,
+    heartbeats: bool = True, **more: Any,
 ) -> Tape:  # fmt: skip
     """A tape before a new router."""
 
     def make(*, new_id: Callable[[], bytes]) -> Router:
         return Router(
             epoch=epoch, slots=slots, now_s=now_s, new_id=new_id, limits=limits, wire=wire,
-            keys=keys, heartbeats=heartbeats, journaled=journaled,
-            resting=resting,
+            keys=keys, heartbeats=heartbeats, **more,
         )  # fmt: skip
 
     return Tape(

@@ -13,7 +13,8 @@ from tests.recorder.taped import recorded_simulations, written
 from trio_envserve.lab.recording import Player
 from trio_envserve.lab.simulation import simulator
 from trio_envserve.lab.simulation.plan import brings
-from trio_envserve.server.recording import records, tape
+from trio_envserve.lab.simulation.target import Protocol
+from trio_envserve.server.recording import Tape, records, tape
 from trio_envserve.server.recording.records import state_digest
 
 ELASTIC = next(seed for seed in range(1000) if brings("range", seed))
@@ -31,6 +32,20 @@ def test_a_replay_is_identical(seed: int, harsh: bool):
     with pytest.MonkeyPatch.context() as patch, recorded_simulations() as tapes:
         patch.setattr(tape, "STATE_STEPS", 64)
         simulator.run(seed, harsh=harsh)
+    assert_replayed(tapes)
+
+
+@settings(max_examples=A_THIRD)
+@given(seed=st.integers(0, 2**32))
+def test_a_replay_of_a_server_with_hosts_is_identical(seed: int):
+    with pytest.MonkeyPatch.context() as patch, recorded_simulations() as tapes:
+        patch.setattr(tape, "STATE_STEPS", 64)
+        Protocol(hosts=True).run(seed)
+    assert_replayed(tapes)
+
+
+def assert_replayed(tapes: list[Tape]) -> None:
+    """A replay of each does what it did."""
     for each in tapes:
         final, step = state_digest(each.router), each.step
         with tempfile.TemporaryDirectory() as folder:

@@ -8,10 +8,13 @@ from typing import Any, get_args
 
 import pytest
 
+from tests.core.test_host_pool import first_hello
 from tests.recorder.taped import tape_of, written
 from trio_envserve.core import messages
 from trio_envserve.core.archive import Archived, pack
 from trio_envserve.core.closing import ClosingStage
+from trio_envserve.core.earlier_epochs import EpochWait
+from trio_envserve.core.host_messages import encode
 from trio_envserve.core.journal import (
     Closed,
     Commanded,
@@ -21,6 +24,7 @@ from trio_envserve.core.journal import (
     Started,
 )
 from trio_envserve.core.key_records import KeyName
+from trio_envserve.core.lease import LeaseTerms
 from trio_envserve.core.limits import KeyLimits, ServerLimits, WireLimits
 from trio_envserve.core.router_effects import Spawn, ToClient
 from trio_envserve.core.router_inputs import (
@@ -30,8 +34,10 @@ from trio_envserve.core.router_inputs import (
     Exited,
     Flushed,
     HeartbeatReceived,
-    HostsDead,
-    HostsLive,
+    HostMessage,
+    HostsBefore,
+    HostsRecorded,
+    HostsTick,
     Loaded,
     PeerKnown,
     PoolOpened,
@@ -44,7 +50,7 @@ from trio_envserve.core.router_inputs import (
     Spawned,
     StackTaken,
     Tick,
-    WorkerBack,
+    TurnOver,
     WorkerMessage,
 )
 from trio_envserve.lab.recording import Player, load, replay
@@ -55,10 +61,12 @@ ROUTE = b"route"
 class Bench:
     """A recorded router with one worker and one client, both played by hand."""
 
-    def __init__(self, *, bodies: bool = False, **limits: Any) -> None:
+    def __init__(
+        self, *, bodies: bool = False, hosts: dict[str, Any] | None = None, **limits: Any
+    ) -> None:
         self.tape = tape_of(
             new_id=lambda: os.urandom(16), limits=ServerLimits(**limits), bodies=bodies,
-            wire=WireLimits(header_bytes=4096), journaled=True, resting=True,
+            wire=WireLimits(header_bytes=4096), journaled=True, resting=True, **(hosts or {}),
         )  # fmt: skip
         self.now_s = 100.0
         self.sequence = 0
@@ -121,7 +129,22 @@ AT_REST = (
 
 
 def test_every_kind_of_input_is_replayed(tmp_path: Path):
-    bench = Bench()
+    claims = {b"node": "", b"other": "the name is another key's"}
+    bench = Bench(
+        hosts={
+            "lease": LeaseTerms(20.0), "needs": {"gpu": 1.0}, "serves": {"environ": "secret"},
+            "claim": lambda route, name: claims[route],
+        }
+    )  # fmt: skip
+    bench.give(HostsBefore([EpochWait(b"b" * 16, 50.0, None)], bench.now_s))
+    bench.give(HostsTick(bench.now_s))
+    bench.give(TurnOver())
+    bench.give(HostsRecorded(""))
+    for route in claims:
+        bench.give(HostMessage(route, [encode(first_hello("h0", route.ljust(16)))], bench.now_s))
+    bench.give(HostMessage(b"node", [b"nonsense"], bench.now_s))
+    bench.give(TurnOver())
+    bench.give(HostsRecorded("the disk is full"))
     bench.give(Restored(RECORDS, bench.now_s))
     bench.give(AtRest([AT_REST], bench.now_s))
     bench.give(Loaded(0, (b"header", b"payload"), "", bench.now_s))
@@ -145,8 +168,9 @@ def test_every_kind_of_input_is_replayed(tmp_path: Path):
     player = played(bench, tmp_path)
     assert player.identical
     inputs = list(load(tmp_path / "a.rec"))
-    of_hosts = {HostsLive, HostsDead, WorkerBack}  # a server with hosts records nothing
-    assert {type(each.given) for each in inputs} == set(get_args(RouterInput)) - of_hosts
+    assert {type(each.given) for each in inputs} == set(get_args(RouterInput))
+    assert [each.claims for each in inputs if each.claims] == [[""], ["the name is another key's"]]
+    assert b"secret" not in (tmp_path / "a.rec").read_bytes()
     assert player.router.starting == "waiting for nobody"
     assert player.at_s == pytest.approx(bench.now_s + 5)
 

@@ -104,25 +104,22 @@ async def test_whoever_holds_a_lock_for_too_long_is_named() -> None:
 # -- hosts ------------------------------------------------------------------------------
 
 
-class Desk:
-    """A desk whose hosts say after so long that their memberships have ended."""
-
-    def __init__(self, after_s: float) -> None:
-        self._after_s = after_s
-
-    async def end_memberships(self, earlier: EarlierEpochs) -> None:
-        await trio.sleep(self._after_s)
-        earlier.accounted_for([MEMBERSHIP])
-        await trio.sleep_forever()
-
-
 async def wait_for_hosts(
-    router: OfRouter, earlier: EarlierEpochs, desk: Desk | None = None
+    router: OfRouter, earlier: EarlierEpochs, over_s: float | None = None
 ) -> float:
-    """How long that took."""
+    """How long that took.  ``over_s``: after so long hosts say that their memberships are over."""
     began_s, records = trio.current_time(), EpochRecords([Path("epochs.lock")])
-    await hosts_ended(earlier, records, desk, router.give)  # type: ignore[arg-type]  # a stand-in
-    assert not earlier.waits
+
+    async def say() -> None:
+        if over_s is not None:
+            await trio.sleep(over_s)
+            earlier.accounted_for([MEMBERSHIP])
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(say)
+        await hosts_ended(earlier, records, router.give)
+        nursery.cancel_scope.cancel()
+    assert earlier.have_ended(trio.current_time())
     return trio.current_time() - began_s
 
 
@@ -134,20 +131,19 @@ def lease(wait_s: float) -> EarlierEpochs:
 @virtual
 async def test_hosts_are_waited_for_until_their_leases_are_over_or_they_say_so() -> None:
     router, began_s = OfRouter(), trio.current_time()
-    for desk in (None, Desk(LONG_S)):
-        assert await wait_for_hosts(router, EarlierEpochs([], began_s), desk) == 0
+    assert await wait_for_hosts(router, EarlierEpochs([], began_s)) == 0
     assert router.told == []
     assert await wait_for_hosts(router, lease(11.2)) == pytest.approx(11.2)
     text = "waiting for the workers of hosts of an earlier server to end"
     assert router.told[0] == f"{text} (11 s)"
     assert router.told[-1] == f"{text} (0 s)"
     assert router.told_s[0] == began_s
-    assert await wait_for_hosts(router, lease(LONG_S), Desk(3.1)) == pytest.approx(3.5)
+    assert await wait_for_hosts(router, lease(LONG_S), 3.1) == pytest.approx(3.5)
 
 
 @virtual
 async def test_hosts_that_had_no_lease_are_waited_for_until_they_have_come() -> None:
     router = OfRouter()
-    assert await wait_for_hosts(router, lease(NO_LEASE_S), Desk(699.9)) == pytest.approx(700)
+    assert await wait_for_hosts(router, lease(NO_LEASE_S), 699.9) == pytest.approx(700)
     assert "until each of them has joined" in router.told[0]
     assert "remove epochs.hosts and start the server again" in router.told[0]

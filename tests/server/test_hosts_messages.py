@@ -7,17 +7,15 @@ import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
-from trio.testing import MockClock
 
 from tests.core.test_host_pool import first_hello
-from trio_envserve import ServerLimits, ServerStartError, WireLimits
-from trio_envserve.core.earlier_epochs import EarlierEpochs, EpochWait
+from trio_envserve import ServerLimits, ServerStartError
+from trio_envserve.core.earlier_epochs import EpochWait
 from trio_envserve.core.host_messages import (
     HostAnswer,
     HostBeat,
@@ -27,12 +25,21 @@ from trio_envserve.core.host_messages import (
     decode,
     encode,
 )
+from trio_envserve.core.host_pool import Hosts
 from trio_envserve.core.lease import LeaseTerms
-from trio_envserve.core.lives import Pool
-from trio_envserve.core.router_effects import Kill, Report, Spawn
-from trio_envserve.core.router_inputs import HostsDead
+from trio_envserve.core.router import Router
+from trio_envserve.core.router_inputs import (
+    HostsBefore,
+    HostsDead,
+    HostsTick,
+    PoolOpened,
+    RouterInput,
+    Tick,
+)
+from trio_envserve.net.background import unwrap_single
 from trio_envserve.server import hosts as hosts_module
-from trio_envserve.server.hosts import COMPLAIN_S, EpochRecords, HostAuthenticator, HostsShell
+from trio_envserve.server.hosts import EpochRecords, HostAuthenticator, HostsShell
+from trio_envserve.server.shell import Server
 
 EPOCH, BEFORE, OTHER = b"e" * 16, b"b" * 16, b"o" * 16
 T1, T2, T3 = b"1" * 16, b"2" * 16, b"3" * 16
@@ -194,7 +201,6 @@ async def test_a_key_said_hello_as_the_host_of_another_one_and_kept_it_out() -> 
     """Also while that one was away: it could not come back."""
     keys, door = opened(b"a", b"b")
     rig = Rig(door)
-    rig.open()
     async with rig.serving():
         await rig.socket.come((b"a", first_hello("node", T1)))
         await rig.socket.come((b"b", first_hello("node", T2)))
@@ -216,7 +222,7 @@ async def test_a_key_said_hello_as_the_host_of_another_one_and_kept_it_out() -> 
             (b"a", HostLeaves(T3, 0)), (b"b", first_hello("node", T2)._replace(hello=2))
         )
         assert rig.socket.take()[1:] == [(b"b", "HostWelcome")]
-    assert {past["state"] for past in rig.shell.records({}, 0.0)["past_hosts"]} <= {
+    assert {past["state"] for past in rig.router.stats()["past_hosts"]} <= {
         "left",
         "refused",
     }
@@ -298,39 +304,60 @@ class Socket:
 
 
 class Rig:
-    """A shell of hosts, with the peers of its sockets."""
+    """The shell of a server without workers of its own, with the peers of its sockets."""
 
-    def __init__(self, door: HostAuthenticator | None = None) -> None:
+    def __init__(self, door: HostAuthenticator | None = None, *, journaled: bool = True) -> None:
         numbers = itertools.count(1)
-        self.router = SimpleNamespace(
-            pool=Pool(0, ServerLimits(), lambda: next(numbers).to_bytes(16, "big")),
-            epoch=EPOCH,
-            dispatches=SimpleNamespace(unknown=SimpleNamespace(live_executions=0)),
-        )
+        self.router = Router(
+            epoch=EPOCH, slots=0, now_s=trio.current_time(),
+            new_id=lambda: next(numbers).to_bytes(16, "big"), lease=TERMS, journaled=journaled,
+            needs={"gpu": 1}, serves={"environment": "e"},
+            claim=None if door is None else door.claim,
+        )  # fmt: skip
         self.socket = Socket()
         self.records = Records(self.socket)
-        self.given: list[tuple[list[Any], list[Any]]] = []
         socket: Any = self.socket
-        router: Any = self.router
-        self.shell = HostsShell(
-            router, socket, TERMS, WireLimits(), {"environment": "e"}, {"gpu": 1}, door
-        )
+        self.shell = HostsShell(self.router, socket, door)
 
-    def open(self, earlier: EarlierEpochs | None = None) -> None:
-        records: Any = self.records
-        self.shell.open(records, earlier)
-
-    def give(self, effects: list[Any], inputs: list[Any]) -> None:
-        """What the router is to get."""
-        self.given.append((effects, inputs))
+    @property
+    def hosts(self) -> Hosts:
+        assert self.router.hosts is not None
+        return self.router.hosts
 
     @asynccontextmanager
-    async def serving(self) -> AsyncIterator[None]:
-        """The shell reads what its hosts send, until the end of the block."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.shell.serve, self.give)  # noqa: ASYNC113
+    async def begun(self, *before: EpochWait) -> AsyncIterator[None]:
+        """The shell reads what hosts send, until the end of the block."""
+        records: Any = self.records
+        nobody: Any = None
+        with unwrap_single():
+            async with trio.open_nursery() as nursery:
+                self.server = Server(
+                    self.router, self.router.take, nobody, nobody, nursery, ServerLimits(),
+                    hosts=self.shell,
+                )  # fmt: skip
+                self.shell.open(records)
+                self.give(HostsBefore(before, trio.current_time()))
+                nursery.start_soon(self.server._serve_hosts, self.shell)  # noqa: ASYNC113
+                yield
+                nursery.cancel_scope.cancel()
+
+    @asynccontextmanager
+    async def serving(self, *before: EpochWait) -> AsyncIterator[None]:
+        """And hosts are welcome."""
+        async with self.begun(*before):
+            self.give(PoolOpened((), trio.current_time()))
+            await trio.testing.wait_all_tasks_blocked()
             yield
-            nursery.cancel_scope.cancel()
+
+    async def tick(self, later_s: float = 0.0) -> None:
+        """Time passes, and what follows is done."""
+        now_s = trio.current_time() + later_s
+        self.give(HostsTick(now_s))
+        self.give(Tick(now_s))
+        await trio.testing.wait_all_tasks_blocked()
+
+    def give(self, given: RouterInput) -> None:
+        self.server._give(given)
 
 
 def own(*memberships: bytes) -> EpochWait:
@@ -343,9 +370,8 @@ def beat(membership: bytes, number: int) -> HostBeat:
 
 async def test_a_host_is_welcomed_once_it_is_written_down() -> None:
     rig = Rig()
-    rig.open()
-    assert rig.records.written == [[own()]]
     async with rig.serving():
+        assert rig.records.written == [[own()]]
         await rig.socket.come((b"a", first_hello("a", T1)), (b"b", first_hello("b", T2)))
         assert rig.records.written == [[own()], [own(T1, T2)]]  # once for both
         assert rig.records.sent_before == [0, 0]
@@ -364,8 +390,7 @@ async def test_a_host_that_cannot_be_written_down_hears_nothing_until_it_can(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     rig = Rig()
-    rig.open(EarlierEpochs([EpochWait(BEFORE, 1e6, frozenset([OTHER]))], trio.current_time()))
-    async with rig.serving():
+    async with rig.serving(EpochWait(BEFORE, 1e6, frozenset([OTHER]))):
         await rig.socket.come((b"a", first_hello("a", T1)))
         assert rig.socket.take() == [(b"a", "HostWelcome")]
         rig.records.is_full = True
@@ -373,8 +398,8 @@ async def test_a_host_that_cannot_be_written_down_hears_nothing_until_it_can(
             asks = first_hello("b", T2)._replace(hello=number)
             await rig.socket.come((b"b", asks), (b"a", beat(T1, number)))
             assert rig.socket.take() == [(b"a", "HostAnswer")]
-        rig.shell.tick(trio.current_time())
-        assert rig.socket.sent == []
+        await rig.tick()
+        assert {route for route, _ in rig.socket.take()} <= {b"a"}
         assert caplog.text.count("no further host can join: the disk is full") == 1
         rig.records.is_full = False
         await rig.socket.come((b"b", asks._replace(hello=3)))
@@ -387,71 +412,68 @@ async def test_a_host_that_cannot_be_written_down_hears_nothing_until_it_can(
         assert caplog.text.count("no further host can join") == 2
 
 
-async def test_before_hosts_are_welcome_nothing_is_written() -> None:
+async def test_a_server_whose_first_record_cannot_be_written_does_not_begin() -> None:
     rig = Rig()
-    assert rig.shell.tick(trio.current_time()) == ([], [])
-    rig.shell.closed()
     rig.records.is_full = True
     with pytest.raises(ServerStartError, match="the disk is full"):
-        rig.open()
+        async with rig.serving():
+            raise AssertionError("it has begun")
+    assert (rig.records.written, rig.records.cleared) == ([], 0)
+
+
+async def test_before_hosts_are_welcome_nothing_is_written() -> None:
+    rig = Rig()
+    rig.shell.closed()
+    async with rig.begun():
+        await rig.tick()
     assert (rig.records.written, rig.records.cleared) == ([], 0)
 
 
 async def test_hosts_of_earlier_servers_are_written_down_until_they_are_dead() -> None:
-    rig, now_s = Rig(), trio.current_time()
-    wait = EpochWait(BEFORE, 50.0, frozenset([T3]))
-    earlier = EarlierEpochs([wait], now_s)
-    rig.open(earlier)
-    assert rig.records.written == [[wait, own()]]
-    rig.shell.closed()  # and by a server that closes before
-    assert rig.records.written[1:] == [[wait]]
-    # While one of their executions may live the router that has started it is not dead.
-    rig.router.dispatches.unknown.live_executions = 1
-    assert rig.shell.tick(now_s + 50) == ([], [])
-    rig.router.dispatches.unknown.live_executions = 0
-    assert rig.shell.tick(now_s + 51) == ([], [HostsDead([BEFORE], now_s + 51)])
-    assert rig.records.written[2:] == [[own()]]
-    assert rig.records.cleared == 0
-    rig.shell.closed()
-    assert (len(rig.records.written), rig.records.cleared) == (3, 1)
-
-
-async def test_a_host_that_is_lost_is_written_down_no_more() -> None:
     rig = Rig()
-    rig.open()
+    wait = EpochWait(BEFORE, 50.0, frozenset([T3]))
+    async with rig.serving(wait):
+        assert rig.records.written == [[wait, own()]]
+        rig.shell.closed()  # and by a server that closes before
+        assert rig.records.written[1:] == [[wait]]
+        # While one of their executions may live the router that has started it is not dead.
+        rig.router.dispatches.unknown.live_executions = 1
+        await rig.tick(50)
+        assert rig.router.followed == []
+        rig.router.dispatches.unknown.live_executions = 0
+        await rig.tick(51)
+        assert [type(each) for each in rig.router.followed] == [HostsDead]
+        assert rig.records.written[2:] == [[own()]]
+        assert rig.records.cleared == 0
+        rig.shell.closed()
+        assert (len(rig.records.written), rig.records.cleared) == (3, 1)
+
+
+async def test_a_host_that_is_lost_is_written_down_no_more(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rig = Rig()
     async with rig.serving():
         await rig.socket.come((b"a", first_hello("a", T1)))
         assert rig.records.written[-1] == [own(T1)]
-        effects, inputs = rig.shell.tick(trio.current_time() + TERMS.wait_s + 1)
-        (report,) = effects
-        assert isinstance(report, Report)
-        assert "host a" in report.text
-        assert inputs == []
+        await rig.tick(TERMS.wait_s + 1)
+        assert "host a is gone" in caplog.text
         assert rig.records.written[-1] == [own()]
-        (past,) = rig.shell.records({}, trio.current_time())["past_hosts"]
+        (past,) = rig.router.stats()["past_hosts"]
         assert past["host"] == "a"
 
 
 async def test_what_is_for_the_workers_of_a_host_is_sent_to_it_together() -> None:
     rig = Rig()
-    rig.open()
-    worker = b"w" * 16
     async with rig.serving():
         await rig.socket.come((b"a", first_hello("a", T1)), (b"a", beat(T1, 1)))
         await rig.socket.come((b"a", beat(T1, 2)))
-        rig.shell.tick(trio.current_time())  # its place is opened
-        (slot,) = rig.shell.hosts.hosts[T1].places
         rig.socket.take()
-        assert rig.shell.host_of(worker) is None
-        assert not rig.shell.take(Kill(worker, "of this machine"))
-        assert not rig.shell.tell(worker, [(b"i" * 16, b"x")])
-        assert rig.shell.take(Spawn(slot, worker, b"i" * 16))
-        assert rig.shell.tell(worker, [(b"i" * 16, b"x")])
-        assert rig.shell.host_of(worker) == "a"
-        assert rig.socket.take() == []
-        rig.shell.flush()
+        await rig.tick()
+        (worker,) = rig.router.pool.lives
+        assert rig.hosts.host_of(worker) == "a"
         assert rig.socket.take() == [(b"a", "Items")]
-        rig.shell.flush()
+        await rig.tick()
         assert rig.socket.take() == []
 
 
@@ -459,53 +481,23 @@ async def test_a_host_that_sends_what_is_no_message_is_told_and_others_are_heard
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     rig = Rig()
-    rig.open()
     async with rig.serving():
         await rig.socket.come((b"a", first_hello("a", T1)), (b"b", first_hello("b", T2)))
         rig.socket.take()
-        rig.given.clear()
         await rig.socket.come((b"a", b"nonsense"), (b"b", beat(T2, 1)))
         (_, refused), (_, answer) = rig.socket.sent
         assert isinstance(refused, HostRefused)
         assert refused.code == "over"
         assert isinstance(answer, HostAnswer)
-    (report,), _ = rig.given[0]  # with what follows from its message, and not later
-    assert report.text.startswith("host a gets no more workers: it sent a malformed")
-    assert caplog.text.count("a host sent a malformed message: ") == 1
-
-
-async def test_what_is_no_message_is_logged_at_most_once_a_second_and_counted(
-    mock_clock: MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    rig = Rig()
-    rig.open()
-    wrong = (b"a", b"nonsense")
-
-    async def lines(*messages: tuple[bytes, bytes], after_s: float) -> list[str]:
-        caplog.clear()
-        mock_clock.jump(after_s)
-        await rig.socket.come(*messages)
-        return [each.rpartition("message")[2][-12:] for each in caplog.messages]
-
-    async with rig.serving():
-        (first,) = await lines(wrong, after_s=0)
-        assert "more" not in first
-        assert await lines(wrong, after_s=COMPLAIN_S / 2) == []
-        assert [each[-12:] for each in await lines(wrong, after_s=COMPLAIN_S / 2)] == [
-            "(and 1 more)"
-        ]
-        assert await lines(wrong, wrong, wrong, after_s=COMPLAIN_S / 4) == []
-        assert await lines(wrong, after_s=COMPLAIN_S) == ["(and 3 more)"]
-        assert await lines(wrong, after_s=COMPLAIN_S) == [first]
+    assert caplog.text.count("host a gets no more workers: it sent a malformed") == 1
+    assert rig.router.malformed == 1
 
 
 async def test_hosts_of_a_server_that_takes_nothing_over_are_told_that_they_are_over() -> None:
-    rig = Rig()
-    waits = [EpochWait(BEFORE, 1e6, frozenset([T1, T2]))]
-    earlier = EarlierEpochs(waits, trio.current_time())
+    rig = Rig(journaled=False)
+    wait = EpochWait(BEFORE, 1e6, frozenset([T1, T2]))
     with_epoch = first_hello("c", T3)._replace(epoch=OTHER)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(rig.shell.end_memberships, earlier)
+    async with rig.begun(wait):
         await rig.socket.come((b"z", b"nonsense"), (b"y", beat(T1, 1)), (b"x", first_hello()))
         assert rig.socket.sent == []
         await rig.socket.come((b"a", first_hello("a", T1)), (b"c", with_epoch))
@@ -518,5 +510,4 @@ async def test_hosts_of_a_server_that_takes_nothing_over_are_told_that_they_are_
         # It joins anew, and says what has ended.
         await rig.socket.come((b"a", first_hello("a", T3)._replace(ended=[T1])))
         assert rig.socket.take() == []
-        assert earlier.waits == (EpochWait(BEFORE, 1e6, frozenset([T2])),)
-        nursery.cancel_scope.cancel()
+        assert rig.hosts.leases.earlier.waits == (EpochWait(BEFORE, 1e6, frozenset([T2])),)

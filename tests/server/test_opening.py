@@ -207,7 +207,6 @@ async def test_what_is_run_is_looked_for_where_it_is_run(
         ({"workers": -1}, "workers"),
         ({"workers": True}, "workers"),
         ({"workers": "2"}, "workers"),
-        ({**HOSTED, "record": "file"}, "give record or hosts_bind"),
         ({**HOSTED, "fence_s": 0.0}, "fence_s"),
         ({**NODE, "workers": 0}, "worker_command starts processes"),
         ({**PY, "workers": 0}, "worker_python starts this package's own workers"),

@@ -16,8 +16,10 @@ import trio.testing
 
 from tests.memory import ADDRESS, Probe, virtual
 from tests.real.support import PATIENCE_S
+from tests.spans import Kept, about, id_of, kept, parent_of
 from trio_envserve import (
     Client,
+    Rollout,
     Server,
     ServerLimits,
     ServerStartError,
@@ -31,8 +33,11 @@ from trio_envserve.core.host import Host, KillWorker, StartWorker, TellWorker, T
 from trio_envserve.core.router_effects import Spawn
 from trio_envserve.host.locks import ServerLocks
 from trio_envserve.host.workers import InProcessWorkers
+from trio_envserve.lab.recording import Player, RequestName, RequestWatch
 from trio_envserve.net import DealerSocket, Frame, MemoryNetwork
 from trio_envserve.server.hosts import EpochRecords
+
+__all__ = ["kept"]
 
 HOSTS = "memory:hosts"
 EARLIER = b"e" * 16
@@ -144,6 +149,45 @@ async def test_calls_run_on_a_host_and_are_cancelled_there() -> None:
         assert probe.ended == [("a", "done"), ("b", "cancelled")]
         (host,) = server.stats().hosts
         assert (host.host, host.ready, host.running) == ("h0", 1, 0)
+
+
+async def test_a_server_with_hosts_is_recorded_and_its_recording_replays(tmp_path: Path) -> None:
+    """It could not record: hosts changed its router past the recorder."""
+    probe, network, path = Probe(), MemoryNetwork(), tmp_path / "a.rec"
+    with trio.fail_after(PATIENCE_S):
+        async with (
+            served(network, record=path) as (_, client),
+            open_memory_host(probe, network),
+        ):
+            await client.wait_ready()
+            assert await client.run_rollout(["a", 0]) == {"did": 0}
+    player = Player(path)
+    watch = RequestWatch(RequestName("", 0))
+    for moment in player.moments():
+        watch.see(moment)
+    assert player.identical, player.difference
+    assert player.ended
+    told = [each.what.partition(",")[0] for each in watch.events()]
+    assert told[:4] == ["request", "dispatch 0", "outcome 0", "outcome"]
+
+
+async def rollout_on_a_host(rollout: Rollout) -> dict[str, Any]:
+    with rollout.span("think"):
+        return {"reward": 1.0}
+
+
+@virtual
+async def test_a_call_that_runs_on_a_host_is_one_tree_of_spans(kept: Kept) -> None:
+    network = MemoryNetwork()
+    async with served(network) as (_, client), open_memory_host(rollout_on_a_host, network):
+        await client.wait_ready()
+        with kept.tracer.start_as_current_span("training step"):
+            await client.outcome("x")
+    names = "training step", "call", "rollout", "execution", "think"
+    for above, below in itertools.pairwise(names):
+        assert parent_of(kept.one(below)) == id_of(kept.one(above)), (above, below)
+    assert about(kept.one("execution"))["envserve.worker"] == "w0-1"
+    assert "envserve.cancelled" not in about(kept.one("execution"))
 
 
 @virtual

@@ -57,11 +57,12 @@ class EarlierEpochs:
     def take_dead(self, now_s: float) -> list[Epoch]:
         """Take the epochs that are dead by now.  The record may then be written anew without
         them."""
-        if now_s < self.until_s and any(each.memberships != frozenset() for each in self.waits):
+        if not self.have_ended(now_s):
             return []
         dead, self.waits = [each.epoch for each in self.waits], ()
         return dead
 
     def have_ended(self, now_s: float) -> bool:
         """Whether nothing lives of any of them."""
-        return bool(self.take_dead(now_s)) or not self.waits
+        are_over = all(each.memberships == frozenset() for each in self.waits)
+        return are_over or now_s >= self.until_s

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from .errors import ProtocolError
-from .host_messages import Items, encode
+from .host_messages import Items, decode, encode
 from .terms import Body, Membership
 
 FRAMES_MOST = 60
@@ -173,6 +173,15 @@ def to_frames(membership: Membership, first: int, items: Sequence[Item]) -> tupl
         [len(item.frames) for item in items],
     )  # fmt: skip
     return (encode(header), *(frame for item in items for frame in item.frames))
+
+
+def items_of(frames: Sequence[Body], most_bytes: int) -> list[Item]:
+    """The items of a message that may be of another kind, or malformed: then it has none."""
+    try:
+        message, rest = decode(frames, most_bytes=most_bytes)
+        return _items(message, rest) if isinstance(message, Items) else []
+    except ProtocolError:
+        return []
 
 
 def _items(message: Items, frames: Sequence[Body]) -> list[Item]:

@@ -226,6 +226,14 @@ def decode(frames: Sequence[Body], *, most_bytes: int) -> tuple[HostMessage, lis
     return message, rest
 
 
+def without_environment(header: Body) -> Body:
+    """The header of a message to a host, less what a welcome says of the environment: its
+    variables may be secret."""
+    if bytes(header[1:3]) != bytes((0x18, KINDS[HostWelcome])):
+        return header
+    return cbor2.dumps(cbor2.loads(header)[:-1])
+
+
 def _foreign(cls: Any, array: list[Any]) -> ForeignHost:
     """The error for another version, with the sender if it is a hello that begins like ours."""
     version = array[1] if array[1:] and is_uint(array[1]) else 0

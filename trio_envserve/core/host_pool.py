@@ -4,21 +4,30 @@ Theory of operation
 -------------------
 A host that has joined, and is known to hold its lease, brings slots to the
 :class:`~.lives.Pool`.  Effects of the router that concern a worker in one of them
-(:meth:`Hosts.take`) become items for that host; items of the host become inputs of the router.
+(:meth:`Hosts.take`) become items for that host; what the host says of its workers is to the router
+as if it was said here (:data:`~.router_inputs.OfHost`).
 
 A host is lost when its lease is over (:mod:`.lease`).  Only then are its workers reported as ended.
 Its slots close first, so that no worker is started there again.  While a host is not known to hear
 the router, its workers get no new work.
+
+Before it welcomes a host, a router has it recorded durably which hosts may have workers and for how
+long (:class:`~.router_effects.RecordHosts`): a later server waits for that.  What hosts are told
+waits until the record is safe.  A new host that could not be recorded gets no answer, and asks
+again.
+
+Before hosts are welcome (:meth:`Hosts.open`), a router without the journal of earlier ones tells
+their hosts that their memberships are over, and learns which have ended.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .earlier_epochs import EarlierEpochs
+from .earlier_epochs import EarlierEpochs, EpochWait
 from .errors import ProtocolError
 from .heartbeat import Heartbeat
 from .host import LEAVING, NO_LEASE
@@ -55,17 +64,27 @@ from .host_messages import (
 from .lease import Holding, LeaseBeat, Leases, LeaseTerms, Reception
 from .limits import PROTOCOL_VERSION, WireLimits
 from .lives import LifeInput, Part, Phase, Pool, Slot
-from .router_effects import AskWorker, Kill, Report, RouterEffect, Spawn
+from .messages import in_batches
+from .router_effects import (
+    AskWorker,
+    Kill,
+    RecordHosts,
+    Report,
+    RouterEffect,
+    Spawn,
+    ToHost,
+    ToWorker,
+)
 from .router_inputs import (
     Exited,
     HostsDead,
-    RouterInput,
+    OfHost,
     Spawned,
     WorkerBack,
     WorkerMessage,
     inputs_of,
 )
-from .terms import Body, Epoch, Membership, Route
+from .terms import Body, Epoch, Incarnation, Membership, Route, whole
 
 KEPT_BYTES = 256 << 20
 """Bytes of items for a host that are not known to have arrived, above which it gets no new work."""
@@ -287,76 +306,167 @@ _REFUSALS = {
 """Code and text of each reception that refuses a host; ``{}`` is the name of the host."""
 
 
-class ToHost(NamedTuple):
-    """Send these frames to a host."""
-
-    route: Route
-    frames: tuple[Body, ...]
-
-
 class Hosts:
-    """All hosts of a router.  Effects are in :attr:`out`, in order."""
+    """All hosts of a router.  Times are of the clock of leases."""
 
     def __init__(
         self, pool: Pool, terms: LeaseTerms, epoch: Epoch, *,
-        needs: dict[str, float] | None = None, wire: WireLimits | None = None,
-        serves: dict[str, Any] | None = None,
-        earlier: EarlierEpochs | None = None, claim: Callable[[Route, str], str] | None = None,
+        needs: Mapping[str, float] | None = None, wire: WireLimits | None = None,
+        serves: Mapping[str, Any] | None = None, journaled: bool = False,
+        claim: Callable[[Route, str], str] | None = None,
     ) -> None:  # fmt: skip
-        """``earlier``: earlier routers with the same journal; None without a journal.  ``claim``:
-        returns why the peer behind a route may not be the host of a name, or ""."""
-        self.leases = Leases(terms, epoch, earlier)
-        self._tag = "" if earlier is None else f"-{epoch[:3].hex()}"
-        self.out: list[ToHost | RouterEffect] = []
+        """``needs``: resources that each worker needs.  ``serves``: environment that hosts are told
+        to run.  ``journaled``: whether the router has the journal of earlier ones, so that their
+        hosts may come back.  ``claim``: returns why the peer behind a route may not be the host of
+        a name, or ""."""
+        self.leases = Leases(terms, epoch)
+        self.out: list[RouterEffect] = []
+        """Effects, in order; :meth:`effects` takes out those that are due."""
         self.hosts: dict[Membership, RemoteHost] = {}
+        self.is_open = False
+        """Whether hosts are welcome."""
+        self.now_s = 0.0
+        """Last time that was read."""
+        self.mark: Callable[[ToWorker], ToWorker] = lambda effect: effect
+        """Marks what a worker is sent, for who traces it; it must not grow."""
         self._pool = pool
-        self._needs = needs or {}
+        self.needs = dict(needs or {})
         self._wire = wire or WireLimits()
-        self._serves = serves or {}
-        """Environment that hosts are told to run."""
+        self._serves = dict(serves or {})
+        self._journaled = journaled
+        self._tag = f"-{epoch[:3].hex()}" if journaled else ""
         self._of_worker: dict[bytes, RemoteHost] = {}
         self._of_slot: dict[int, RemoteHost] = {}
+        self._told: dict[tuple[bytes, Incarnation], list[ToWorker]] = {}
+        """Messages of this turn to workers of hosts."""
+        self.claim = claim
         self._past = PastHosts()
-        self._claim = claim
+        self._recorded: tuple[EpochWait, ...] = ()
+        """The last record that is safe."""
+        self._stale = False
+        """Whether the record may have changed."""
+        self._recording: tuple[EpochWait, ...] | None = None
+        """The record that is being written; None if none is."""
+        self._unrecorded: frozenset[Route] | None = None
+        """Routes of new hosts that could not be recorded; None if the last record is safe."""
+
+    # -- earlier routers, and the record for later ones -------------------------
+
+    def found(self, waits: Sequence[EpochWait], now_s: float) -> None:
+        """Take in the earlier epochs whose hosts may still have workers."""
+        self.leases.earlier = EarlierEpochs(waits, now_s)
+        self.now_s = now_s
+
+    def open(self) -> set[Epoch]:
+        """Welcome hosts from now on; returns the earlier epochs whose hosts may come back.  Without
+        their journal nothing of these lives by now."""
+        if not self._journaled:
+            self.leases.earlier = EarlierEpochs((), 0.0)
+        self.is_open = self._stale = True
+        return {each.epoch for each in self.leases.earlier.waits}
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether a record of this router was ever safe."""
+        return bool(self._recorded)
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether a record is being written."""
+        return self._recording is not None
+
+    def _record(self) -> None:
+        """Have what a later server must find recorded, unless it is: one record at a time."""
+        if self.is_recording:
+            return
+        self._stale = False
+        record = self.leases.earlier.record(self.leases.own(), self.now_s)
+        if record != self._recorded:
+            self._recording = record
+            self.out.append(RecordHosts(record))
+        else:
+            self._unrecorded = None  # a host that could not be recorded has gone
+
+    def recorded(self, why: str) -> None:
+        """Take in that the record is safe, or why it could not be written."""
+        record, self._recording = self._recording, None
+        assert record is not None
+        if not why:
+            self._recorded, self._unrecorded, self._stale = record, None, True
+            return
+        if self._unrecorded is None:
+            self.out.append(Report("error", f"no further host can join: {why}"))
+        known = self._recorded[-1].memberships or frozenset() if self._recorded else frozenset()
+        self._unrecorded = frozenset(
+            host.route for membership, host in self.hosts.items() if membership not in known
+        )
+
+    def _end_earlier(self, route: Route, frames: Sequence[Body]) -> None:
+        """Answer a host of an earlier router without whose journal this one is.  ProtocolError if
+        its message is malformed."""
+        hello, _ = decode(frames, most_bytes=self._wire.header_bytes)
+        if not isinstance(hello, HostHello):
+            return
+        self.leases.earlier.accounted_for(hello.ended)
+        if hello.epoch or self.leases.earlier.knows(hello.membership):
+            text = "this is another router, and its membership is over; it may join anew"
+            self._refuse(route, hello.membership, hello.hello, OVER, text)
 
     # -- effects of the router ------------------------------------------------
 
     def take(self, effect: RouterEffect) -> bool:
-        """Carry out an effect of the router if it starts, kills or asks a worker of a host; returns
-        whether it does."""
-        match effect:
-            case Spawn():
-                host = self._of_slot.get(effect.slot)
-                if host is not None:
-                    self._of_worker[effect.worker] = host
-                    host.start(effect)
-            case Kill():
-                host = self._of_worker.get(effect.worker)
-                if host is not None:
-                    host.kill(effect.worker, effect.why)
-            case AskWorker():
-                host = self._of_worker.get(effect.worker)
-                if host is not None:
-                    self.out.append(ToHost(host.route, host.question(effect)))
-            case _:
-                return False
-        return host is not None
-
-    def tell(self, worker: bytes, told: Iterable[tuple[Body, ...]]) -> bool:
-        """Send messages, each with the incarnation first, to a worker if it is one of a host;
-        returns whether it is."""
-        host = self._of_worker.get(worker)
+        """Carry out an effect of the router if it concerns a worker of a host; returns whether it
+        does."""
+        host: RemoteHost | None = None
+        if isinstance(effect, Spawn):
+            host = self._of_slot.get(effect.slot)
+        elif isinstance(effect, Kill | AskWorker | ToWorker):
+            host = self._of_worker.get(effect.worker)
         if host is None:
             return False
-        for frames in told:
-            host.put(Item(ItemKind.TELL, worker, frames))
+        if isinstance(effect, Spawn):
+            self._of_worker[effect.worker] = host
+            host.start(effect)
+        elif isinstance(effect, Kill):
+            host.kill(effect.worker, effect.why)
+        elif isinstance(effect, AskWorker):
+            self.out.append(ToHost(host.route, host.question(effect)))
+        else:
+            assert isinstance(effect, ToWorker)
+            self._told.setdefault(effect[:2], []).append(effect)
         return True
 
-    def flush(self) -> None:
-        """Send the items that were added since the last flush, in batches."""
+    @property
+    def is_due(self) -> bool:
+        """Whether hosts are to be sent something when the turn is over."""
+        is_stale = self._stale and not self.is_recording
+        return is_stale or bool(self._told) or any(host.dirty for host in self.hosts.values())
+
+    def turn_over(self) -> None:
+        """Send the messages to workers and the orders of this turn, in batches, and have recorded
+        what has changed in it."""
+        told, self._told = self._told, {}
+        for (worker, incarnation), each in told.items():
+            host = self._of_worker.get(worker)
+            if host is not None:  # else it has ended in this turn
+                for frames in in_batches(self.mark(effect)[2:] for effect in each):
+                    item = Item(ItemKind.TELL, worker, (incarnation, *map(whole, frames)))
+                    host.put(item)
         for host in self.hosts.values():
             if host.dirty:
                 self._flush(host)
+        if self._stale:
+            self._record()
+
+    def effects(self) -> list[RouterEffect]:
+        """Take out the effects that are to be carried out now, in order.  What hosts are told
+        waits for the end of the turn, and while the record is being written."""
+        out, self.out = self.out, []
+        if self._stale or self.is_recording:
+            self.out = [each for each in out if isinstance(each, ToHost)]
+            return [each for each in out if not isinstance(each, ToHost)]
+        unrecorded = self._unrecorded or ()
+        return [each for each in out if not (isinstance(each, ToHost) and each.route in unrecorded)]
 
     def host_of(self, worker: bytes) -> str | None:
         """Name of the host of a worker; None for a worker of this machine."""
@@ -368,11 +478,15 @@ class Hosts:
 
     # -- messages of hosts ----------------------------------------------------
 
-    def message(self, route: Route, frames: Sequence[Body], now_s: float) -> list[RouterInput]:
-        """Take in a message of a host; returns the inputs that the router is to get, in order.
+    def message(self, route: Route, frames: Sequence[Body], now_s: float) -> list[OfHost]:
+        """Take in a message of a host; returns what follows for the router, in order.
 
         ProtocolError if it is malformed: then it has no effect, the host's membership ends, and
         the host is told that.  Its workers count as dead no earlier than those of a silent host."""
+        if not self.is_open:
+            if not self._journaled:
+                self._end_earlier(route, frames)
+            return []
         try:
             return self._message(route, frames, now_s)
         except ProtocolError as error:
@@ -380,6 +494,8 @@ class Hosts:
                 if host.route == route and not host.broken:
                     self._end_session(host, error)
             raise
+        finally:
+            self.now_s, self._stale = now_s, True
 
     def _end_session(self, host: RemoteHost, error: ProtocolError) -> None:
         host.broken = True
@@ -390,7 +506,7 @@ class Hosts:
             self._set_aside(host, "error", why)
         self._refuse(host.route, host.holding.membership, host.holding.hello, OVER, why)
 
-    def _message(self, route: Route, frames: Sequence[Body], now_s: float) -> list[RouterInput]:
+    def _message(self, route: Route, frames: Sequence[Body], now_s: float) -> list[OfHost]:
         try:
             message, rest = decode(frames, most_bytes=self._wire.header_bytes)
         except ForeignHost as error:
@@ -414,14 +530,14 @@ class Hosts:
                 return [] if over is None else self._gone(over, now_s, "it has left", "info")
             case Items():
                 said = [(item, value_of(item)) for item in host.inbox.take(message, rest)]
-                given = [self._item(host, item, value, now_s) for item, value in said]
-                return [each for inputs in given for each in inputs]
+                follows = [self._item(host, item, value, now_s) for item, value in said]
+                return [each for inputs in follows for each in inputs]
             case _:
                 raise ProtocolError(f"{type(message).__name__} from a host")
 
-    def _hello(self, route: Route, hello: HostHello, now_s: float) -> list[RouterInput]:
+    def _hello(self, route: Route, hello: HostHello, now_s: float) -> list[OfHost]:
         name = host_name(hello.host)
-        if self._claim is not None and (refused := self._claim(route, name)):
+        if self.claim is not None and (refused := self.claim(route, name)):
             self._refuse(route, hello.membership, hello.hello, IN_USE, refused)
             self._past.add(name, "refused", refused, now_s)
             return []
@@ -429,7 +545,7 @@ class Hosts:
             raise ProtocolError(
                 f"a host of {hello.least} workers at least, {hello.workers} at most"
             )
-        capacity = fitting(hello.workers, hello.offers, self._needs)
+        capacity = fitting(hello.workers, hello.offers, self.needs)
         lives = left_lives(hello, header_bytes=self._wire.header_bytes)
         known = self.hosts.get(hello.membership)
         if known is None and self.leases.is_over(hello.membership):
@@ -451,7 +567,9 @@ class Hosts:
             name, hello.membership, hello.hello, hello.ended, now_s,
             with_epoch=hello.epoch, continues=hello.continues, to=hello.to,
         )  # fmt: skip
-        inputs = [] if over is None else self._gone(over, now_s, "its next membership says so")
+        follows: list[OfHost] = []
+        if over is not None:
+            follows += self._gone(over, now_s, "its next membership says so")
         if reception in _REFUSALS:
             code, text = _REFUSALS[reception]
             self._refuse(route, hello.membership, hello.hello, code, text.format(name))
@@ -461,29 +579,27 @@ class Hosts:
             is_new = hello.membership not in self.hosts
             self._welcome(route, hello, name, capacity)
             if is_new:
-                inputs += self._take_back(self.hosts[hello.membership], lives, now_s)
-        return inputs
+                follows += self._take_back(self.hosts[hello.membership], lives, now_s)
+        return follows
 
     def _unwelcome(self, name: str, workers: int, capacity: int) -> tuple[str, str] | None:
         """Code and text of the reason for which a host cannot join; None if it can."""
-        if refused := unfit(workers, capacity, self._needs):
+        if refused := unfit(workers, capacity, self.needs):
             return refused
         if name in self.leases.holdings:
             return None  # it replaces a host that is here
         return crowded([host.capacity for host in self.hosts.values()], capacity)
 
-    def _take_back(
-        self, host: RemoteHost, lives: list[LeftLife], now_s: float
-    ) -> list[RouterInput]:
+    def _take_back(self, host: RemoteHost, lives: list[LeftLife], now_s: float) -> list[OfHost]:
         """Enter the workers that live on from the membership that this one continues."""
         if not lives:
             return []
         self._open(host)
-        inputs: list[RouterInput] = []
+        follows: list[OfHost] = []
         for life, place, is_to_end in in_places(lives, host.capacity):
             self._of_worker[life.worker] = host
             slot = host.take_back(life, place, self._pool, is_to_end=is_to_end)
-            inputs.append(
+            follows.append(
                 WorkerBack(
                     life.worker, slot, life.incarnation, life.pid, is_to_end, life.hello,
                     life.next, life.running.flat(), now_s,
@@ -493,7 +609,7 @@ class Hosts:
         text = f"host {host.name} is back with {len(lives)} workers, which run {count} requests"
         self.out.append(Report("info", text))
         self._flush(host)
-        return inputs
+        return follows
 
     def _refuse(
         self, route: Route, membership: Membership, hello: int, code: str, text: str
@@ -518,7 +634,7 @@ class Hosts:
         host.outbox.again()
         self._flush(host)
 
-    def _beat(self, host: RemoteHost, beat: HostBeat, now_s: float) -> list[RouterInput]:
+    def _beat(self, host: RemoteHost, beat: HostBeat, now_s: float) -> list[OfHost]:
         lease_beat = LeaseBeat(beat.beat, beat.answered, beat.epoch)
         if not self.leases.beat(host.name, beat.membership, lease_beat, now_s):
             return []
@@ -530,7 +646,7 @@ class Hosts:
             self.out += host.drain(self._pool, now_s)
         return []
 
-    def _item(self, host: RemoteHost, item: Item, value: Value, now_s: float) -> list[RouterInput]:
+    def _item(self, host: RemoteHost, item: Item, value: Value, now_s: float) -> Sequence[OfHost]:
         worker = item.worker
         if worker not in host.workers:
             return []
@@ -582,30 +698,30 @@ class Hosts:
 
     # -- time -----------------------------------------------------------------
 
-    def tick(self, now_s: float, *, unknown: int = 0) -> list[RouterInput]:
-        """Decide which hosts are lost and which get work; to be called before each tick of the
-        router.
+    def tick(self, now_s: float, *, unknown: int = 0) -> list[OfHost]:
+        """Decide which hosts are lost and which get work; returns what follows for the router.
 
         ``unknown``: number of live executions of earlier routers that this one does not know and
         stops.  While there is one, the router that started it does not count as dead, here or for
         a later router."""
-        inputs: list[RouterInput] = []
+        if not self.is_open:
+            return []
+        follows: list[OfHost] = []
         if not unknown and (dead := self.leases.earlier.take_dead(now_s)):
-            inputs.append(HostsDead(dead, now_s))
+            follows.append(HostsDead(dead, now_s))
         for over in self.leases.lost(now_s):
             why = f"it sent nothing for {now_s - over.heard_s:.0f} s"
-            inputs += self._gone(over, now_s, why)
+            follows += self._gone(over, now_s, why)
         for host in self.hosts.values():
             host.refresh(self._pool, has_lease=self.leases.is_fresh(host.holding, now_s))
             if host.fresh and not host.slots and not host.set_aside:
                 self._open(host)
                 count = host.capacity if host.part is None else host.part.bounds
                 self.out.append(Report("info", f"host {host.name}: {count} workers"))
-        return inputs
+        self.now_s, self._stale = now_s, True
+        return follows
 
-    def _gone(
-        self, over: Holding, now_s: float, why: str, level: str = "warning"
-    ) -> list[RouterInput]:
+    def _gone(self, over: Holding, now_s: float, why: str, level: str = "warning") -> list[OfHost]:
         """Remove the host of a membership that is over, whose workers are all dead."""
         host = self.hosts.pop(over.membership)
         self._close(host)
@@ -615,4 +731,4 @@ class Hosts:
         how = f"its host {host.name} is gone: {why}"
         for worker in host.workers:
             del self._of_worker[worker]
-        return [Exited(worker, now_s, how) for worker in sorted(host.workers)]
+        return [*(Exited(worker, now_s, how) for worker in sorted(host.workers))]

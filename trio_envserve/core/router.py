@@ -21,7 +21,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from . import messages, outcomes
@@ -35,9 +35,11 @@ from .elastic import Elastic, Need
 from .errors import ProtocolError
 from .executions import Execution
 from .heartbeat import Heartbeat
+from .host_pool import Hosts
 from .journal import Journal
 from .key_pages import KeyPages
 from .key_records import keyed_of
+from .lease import LeaseTerms
 from .limits import PROTOCOL_VERSION, KeyLimits, ServerLimits, WireLimits
 from .lives import LifeInput, Pool
 from .messages import ForeignVersion
@@ -61,9 +63,13 @@ from .router_inputs import (
     Exited,
     Flushed,
     HeartbeatReceived,
+    HostMessage,
+    HostsBefore,
     HostsDead,
-    HostsLive,
+    HostsRecorded,
+    HostsTick,
     Loaded,
+    OfHost,
     PeerKnown,
     PoolOpened,
     PoolWaits,
@@ -75,6 +81,7 @@ from .router_inputs import (
     Spawned,
     StackTaken,
     Tick,
+    TurnOver,
     WorkerBack,
     WorkerMessage,
 )
@@ -100,8 +107,12 @@ class Router:
         self, *, epoch: Epoch, slots: int | WorkerRange, now_s: float, new_id: Callable[[], bytes],
         limits: ServerLimits | None = None, wire: WireLimits | None = None,
         keys: KeyLimits | None = None, heartbeats: bool = True, journaled: bool = False,
-        resting: bool = False,
+        resting: bool = False, lease: LeaseTerms | None = None,
+        needs: Mapping[str, float] | None = None, serves: Mapping[str, Any] | None = None,
+        claim: Callable[[Route, str], str] | None = None,
     ) -> None:  # fmt: skip
+        """``lease``: that of hosts; None if none can join.  ``needs``, ``serves`` and ``claim``
+        are those of :class:`~.host_pool.Hosts`."""
         self.epoch = epoch
         self.limits = limits = limits or ServerLimits()
         self.wire = wire or WireLimits()
@@ -120,6 +131,12 @@ class Router:
             limits, keys, self.accounts, self.journal, self.queue, self.dispatches, self.clock,
             new_id, self._never_starts, self.warn,
         )  # fmt: skip
+        self.hosts = None if lease is None else Hosts(
+            self.pool, lease, epoch, needs=needs, wire=self.wire, serves=serves,
+            journaled=journaled, claim=claim,
+        )  # fmt: skip
+        self.followed: list[OfHost] = []
+        """What followed from the last input about hosts, for who watches."""
         self.sessions = self.works.sessions
         self.waits = Durations()
         """From entering the queue to the dispatch."""
@@ -162,6 +179,10 @@ class Router:
         self.works.budget.renew()
         _INPUTS[type(given)](self, given)
         out, self.works.out = self.works.out, []
+        if self.hosts is not None:
+            for effect in out:
+                self.hosts.take(effect)
+            out += self.hosts.effects()
         if self.journal.unsaved:
             out.append(Save(self.journal.take(), self.journal.appended))
         return out
@@ -213,16 +234,59 @@ class Router:
         self.starting = given.why
 
     def _pool_opened(self, given: PoolOpened) -> None:
-        self.dead_epochs, now_s = given
+        dead, now_s = given
+        live = set() if self.hosts is None else self.hosts.open()
+        self.dead_epochs = [each for each in dead if each not in live]
+        self.works.earlier_lives = bool(live)
         if not self.works.earlier_lives:
             self.works.started_as.clear()
         self.starting = ""
         self.works.is_starting = False
         self._time(now_s)
 
-    def _hosts_live(self, given: HostsLive) -> None:
-        self.clock.read(given.now_s)
-        self.works.earlier_lives = True
+    # -- hosts ------------------------------------------------------------------
+
+    def _hosts_before(self, given: HostsBefore) -> None:
+        assert self.hosts is not None
+        self.hosts.found(*given)
+
+    def _host_message(self, given: HostMessage) -> None:
+        """Read a message of a host, and do what follows."""
+        route, frames, now_s, lease_s = given
+        assert self.hosts is not None
+        self.followed = []
+        if now_s > self.clock.last_s:
+            self.clock.read(now_s)
+        try:
+            follows = self.hosts.message(route, frames, now_s if lease_s is None else lease_s)
+        except ProtocolError as error:
+            self.count_malformed(f"host {short(route)}: {error}")
+            return
+        self._follow(follows, now_s)
+
+    def _hosts_tick(self, given: HostsTick) -> None:
+        now_s, lease_s = given
+        assert self.hosts is not None
+        self.followed = []
+        unknown = self.dispatches.unknown.live_executions
+        at_s = now_s if lease_s is None else lease_s
+        self._follow(self.hosts.tick(at_s, unknown=unknown), now_s)
+
+    def _follow(self, follows: Iterable[OfHost], now_s: float) -> None:
+        """Take in what follows about the workers of hosts, as if they were here."""
+        for each in follows:
+            given = each if isinstance(each, Spawned) else each._replace(now_s=now_s)
+            self.works.budget.renew()
+            self.followed.append(given)
+            _INPUTS[type(given)](self, given)
+
+    def _hosts_recorded(self, given: HostsRecorded) -> None:
+        assert self.hosts is not None
+        self.hosts.recorded(given.why)
+
+    def _turn_over(self, given: TurnOver) -> None:
+        assert self.hosts is not None
+        self.hosts.turn_over()
 
     def _hosts_dead(self, given: HostsDead) -> None:
         dead_epochs, now_s = given
@@ -785,7 +849,11 @@ _INPUTS: dict[type, Callable[..., None]] = {
     StackTaken: Router._stack_taken,
     SaveFailed: Router._save_failed,
     PeerKnown: Router._peer_known,
+    HostsBefore: Router._hosts_before,
+    HostMessage: Router._host_message,
+    HostsTick: Router._hosts_tick,
+    HostsRecorded: Router._hosts_recorded,
+    TurnOver: Router._turn_over,
     WorkerBack: Router._worker_back,
-    HostsLive: Router._hosts_live,
     HostsDead: Router._hosts_dead,
 }

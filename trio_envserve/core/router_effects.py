@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, TypeAlias
 
 from . import messages
+from .earlier_epochs import EpochWait
 from .journal import Record
 from .terms import Body, Incarnation, Route
 
@@ -96,6 +97,20 @@ class AskWorker(NamedTuple):
     """As logs have it."""
 
 
+class ToHost(NamedTuple):
+    """Send these frames to a host."""
+
+    route: Route
+    frames: tuple[Body, ...]
+
+
+class RecordHosts(NamedTuple):
+    """Replace durably what a later server must know of hosts, and say
+    :class:`~.router_inputs.HostsRecorded`."""
+
+    waits: tuple[EpochWait, ...]
+
+
 class Report(NamedTuple):
     """A line for the log."""
 
@@ -133,5 +148,7 @@ class Load(NamedTuple):
 PoolEffect: TypeAlias = Spawn | Kill | Lost | Report
 RouterEffect: TypeAlias = (
     ToClient | ToWorker | TellStats | AskWorker | PoolEffect | Flush | Closed | Save | Load
-)
-"""Everything that a router can have done."""
+    | ToHost | RecordHosts
+)  # fmt: skip
+"""Everything that a router can have done.  Those for a worker of a host are carried out by a
+:class:`ToHost`, and are here for who watches."""

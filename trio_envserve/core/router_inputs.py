@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple, TypeAlias
 
 from .closing import ClosingStage
+from .earlier_epochs import EpochWait
 from .heartbeat import Heartbeat
 from .journal import Record
 from .terms import Body, Epoch, Route
@@ -67,22 +68,52 @@ class PoolWaits(NamedTuple):
 
 
 class PoolOpened(NamedTuple):
-    """All earlier epochs at this address, which are these, are proven dead: workers
-    may be started."""
+    """Nothing of these earlier epochs lives on this machine: workers may be started, and hosts are
+    welcome."""
 
     dead_epochs: Collection[Epoch]
     now_s: float
 
 
-class HostsLive(NamedTuple):
-    """Hosts may still run something for earlier epochs, of which :class:`PoolOpened` says
-    nothing; :class:`HostsDead` comes later."""
+class HostsBefore(NamedTuple):
+    """The earlier epochs whose hosts may still have workers."""
+
+    waits: Sequence[EpochWait]
+    lease_s: float
+
+
+class HostMessage(NamedTuple):
+    """A message from a host."""
+
+    route: Route
+    frames: Sequence[Body]
+    now_s: float
+    lease_s: float | None = None
+    """The time on the clock of leases, where that is another one."""
+
+
+class HostsTick(NamedTuple):
+    """Time has passed for hosts.  It comes before each :class:`Tick`."""
 
     now_s: float
+    lease_s: float | None = None
+    """See :class:`HostMessage`."""
+
+
+class HostsRecorded(NamedTuple):
+    """The record of :class:`~.router_effects.RecordHosts` was written, or could not be."""
+
+    why: str
+    """Why it could not be; empty if it is safe."""
+
+
+class TurnOver(NamedTuple):
+    """All input that has come together was given: hosts may be sent what they are to have."""
 
 
 class WorkerBack(NamedTuple):
-    """A worker that an earlier epoch has started lives on, at a host that has come back."""
+    """A worker that an earlier epoch has started lives on, at a host that has come back.  It
+    follows from a :class:`HostMessage`."""
 
     worker: bytes
     slot: int
@@ -101,7 +132,7 @@ class WorkerBack(NamedTuple):
 
 class HostsDead(NamedTuple):
     """The work of hosts for these epochs is proven dead: nothing of it lives, but for what has
-    come back and is known here."""
+    come back and is known here.  It follows from a :class:`HostsTick`."""
 
     dead_epochs: Collection[Epoch]
     now_s: float
@@ -198,15 +229,22 @@ class Loaded(NamedTuple):
 RouterInput: TypeAlias = (
     ClientMessage | WorkerMessage | HeartbeatReceived | Spawned | Exited | Tick | PoolWaits
     | PoolOpened | CloseAsked | Flushed | Resume
-    | Saved | Restored | StackTaken | SaveFailed | PeerKnown | AtRest | Loaded | WorkerBack
-    | HostsLive | HostsDead
+    | Saved | Restored | StackTaken | SaveFailed | PeerKnown | AtRest | Loaded | HostsBefore
+    | HostMessage | HostsTick | HostsRecorded | TurnOver
 )  # fmt: skip
 """Everything that changes a router.  Recordings number them: a new one comes last."""
 
+OfHost: TypeAlias = (
+    WorkerMessage | HeartbeatReceived | StackTaken | Spawned | Exited | WorkerBack | HostsDead
+)
+"""What follows from the messages and the silence of hosts."""
 
-def inputs_of(worker: bytes, heartbeat: Heartbeat, now_s: float) -> list[RouterInput]:
+
+def inputs_of(
+    worker: bytes, heartbeat: Heartbeat, now_s: float
+) -> Sequence[HeartbeatReceived | StackTaken]:
     """The inputs that a heartbeat gives: itself, and the answer to a question if it has one."""
-    inputs: list[RouterInput] = [HeartbeatReceived(worker, now_s, *heartbeat[:3])]
-    if heartbeat.asked is not None:
-        inputs.append(StackTaken(worker, now_s, heartbeat.asked, heartbeat.stack))
-    return inputs
+    received = HeartbeatReceived(worker, now_s, *heartbeat[:3])
+    if heartbeat.asked is None:
+        return (received,)
+    return received, StackTaken(worker, now_s, heartbeat.asked, heartbeat.stack)

@@ -16,6 +16,7 @@ from .closing import Closing, Held
 from .durations import Durations
 from .elastic import Elastic
 from .health import ServerStatus
+from .host_pool import Hosts
 from .journal import Journal
 from .limits import ServerLimits
 from .lives import Pool
@@ -40,6 +41,7 @@ class Counted(Protocol):
     accounts: Accounts
     announced: Announcements
     workforce: Workforce
+    hosts: Hosts | None
     elastic: Elastic
     queue: Scheduler[Work]
     works: Works
@@ -169,10 +171,16 @@ def describe(router: Counted) -> dict[str, Any]:
             }
             for death in workforce.history.deaths
         ],
-        # The shell knows them.
-        "hosts": [],
-        "past_hosts": [],
+        **_hosts(router),
     }  # fmt: skip
+
+
+def _hosts(router: Counted) -> dict[str, Any]:
+    """The records of present and past hosts."""
+    if router.hosts is None:
+        return {"hosts": [], "past_hosts": []}
+    running = {worker: len(each.live) for worker, each in router.workforce.workers.items()}
+    return router.hosts.records(running, router.hosts.now_s)
 
 
 def _size(router: Counted) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from ..core.lives import Life, LifeInput, Phase, Pool
 from ..core.ranges import Ranges
 from ..core.router import Router
 from ..core.router_effects import Lost, ToClient
-from ..core.router_inputs import ClientMessage, HostsLive, Tick, WorkerBack
+from ..core.router_inputs import ClientMessage, Tick, WorkerBack
 from ..core.scheduler import Scheduler
 from ..core.sessions import Session, Sessions
 from ..core.work import Ended, WorkInput, Works, WorkState
@@ -862,11 +862,11 @@ _TAKE_BACK = router._INPUTS[WorkerBack]
 def a_successor_waits_by_its_own_limits(patch: Patches) -> None:
     """An earlier epoch is dead after what this router would wait."""
 
-    @patch.around(Hosts, "__init__")
-    def init(original: Any, self: Any, pool: Any, terms: Any, epoch: Any, **rest: Any) -> None:
-        original(self, pool, terms, epoch, **rest)
+    @patch.around(Hosts, "found")
+    def found(original: Any, self: Any, waits: Any, now_s: float) -> None:
+        original(self, waits, now_s)
         earlier = self.leases.earlier
-        earlier.until_s += terms.wait_s - earlier.longest_s
+        earlier.until_s += self.leases.terms.wait_s - earlier.longest_s
 
 
 @LEASES.mutant(needs=(Fault.JOURNAL, Fault.KILL_SERVER))
@@ -956,7 +956,7 @@ LEASES.table(
      named(EarlierEpochs, "record", lambda self, own, now_s: (own,))),
     ("a-router-begins-while-the-hosts-of-the-one-before-live", "", (Fault.KILL_SERVER,),
      "It has the lock of its machine, and waits for nobody else.",
-     text(EarlierEpochs.take_dead, "now_s < self.until_s and any(", "False and any(")),
+     text(EarlierEpochs.have_ended, "are_over or now_s >= self.until_s", "True")),
     ("a-host-is-welcomed-before-it-is-written-down", "", (Fault.KILL_SERVER,),
      "A successor knows of no host, and so waits for none.",
      text(Leases.own, "in self.holdings.values()", "in ()")),
@@ -974,7 +974,7 @@ LEASES.table(
      named(Dispatches, "stop_unknown", lambda self, worker, number, now_s: None)),
     ("work-of-keys-begins-before-all-hosts-are-back", "", (Fault.JOURNAL, Fault.KILL_SERVER),
      "It begins though an earlier generation may run on one of them.",
-     cells(router._INPUTS, (HostsLive,), lambda self, given: None)),
+     text(Router._pool_opened, "self.works.earlier_lives = bool(live)", "pass")),
     ("a-router-is-written-off-while-its-work-is-stopped", "", (Fault.JOURNAL, Fault.KILL_SERVER),
      "All of its hosts are back: so the next router is told nothing of it.",
      text(EarlierEpochs.record, "(*self.waits, own)",

@@ -31,7 +31,7 @@ import contextlib
 import dataclasses
 import os
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn, TypeAlias
@@ -41,11 +41,20 @@ import cbor2
 from ..core import messages
 from ..core.errors import ConfigError, ProtocolError
 from ..core.key_records import KeyAct, KeyName
+from ..core.lease import LeaseTerms
 from ..core.limits import KeyLimits, ServerLimits, WireLimits
 from ..core.ranges import Ranges
 from ..core.router import Router
 from ..core.router_effects import Kill, Lost, RouterEffect, ToClient, ToWorker
-from ..core.router_inputs import ClientMessage, Exited, RouterInput, WorkerMessage
+from ..core.router_inputs import (
+    ClientMessage,
+    Exited,
+    HostMessage,
+    HostsTick,
+    OfHost,
+    RouterInput,
+    WorkerMessage,
+)
 from ..core.strict_cbor import NO_TAGS
 from ..core.terms import ID_BYTES, Status, short
 from ..core.work import WorkState
@@ -73,6 +82,8 @@ class RecordedInput:
     """The input itself.  A frame that was not recorded has as many zeros."""
     drawn: list[bytes] = dataclasses.field(default_factory=list)
     """Ids that the router drew for it."""
+    claims: list[str] = dataclasses.field(default_factory=list)
+    """Why hosts may not have their names, where the router asked for that; empty if they may."""
     raised: str = ""
     """The type of what the router raised."""
 
@@ -148,12 +159,14 @@ def _part(record: Any, step: int, pending: RecordedInput | None) -> Part | None:
     if code == records.HEADER:
         raise ValueError("a second header")
     fields = records.mark_of(record)
-    if code not in (records.DRAWN, records.RAISED):
+    if code not in (records.DRAWN, records.CLAIM, records.RAISED):
         return Mark(code, *fields)
     if pending is None:
         raise ValueError("it belongs to no input")
     if code == records.DRAWN:
         pending.drawn.append(fields[0])
+    elif code == records.CLAIM:
+        pending.claims.append(fields[0])
     else:
         pending.raised = fields[0]
     return None
@@ -246,6 +259,7 @@ class Player:
         """Why the recording ends before the server did, if it says so."""
         self._hash = records.EffectsHash()
         self._drawn: deque[bytes] = deque()
+        self._claims: deque[str] = deque()
         self._made = 0
         """Ids that the recorded router had not drawn."""
 
@@ -300,6 +314,7 @@ class Player:
         self.step, self.at_s = one.step, one.at_s
         known = self.difference
         self._drawn.extend(one.drawn)
+        self._claims.extend(one.claims)
         effects: list[RouterEffect] = []
         try:
             effects = self.router.take(one.given)
@@ -313,6 +328,9 @@ class Player:
         if self._drawn:
             self._differ("the router draws fewer ids")
             self._drawn.clear()
+        if self._claims:
+            self._differ("the router asks for fewer names of hosts")
+            self._claims.clear()
         if last:
             self.difference = known
         self._hash.add(effects)
@@ -325,9 +343,16 @@ class Player:
         self._made += 1
         return blake2b(self._made.to_bytes(8, "big"), digest_size=ID_BYTES).digest()
 
+    def _claim(self, route: bytes, name: str) -> str:
+        if self._claims:
+            return self._claims.popleft()
+        self._differ("the router asks for more names of hosts")
+        return ""
+
     def _new_router(self) -> Router:
         """As the recorded one was when it was new."""
         about = self.about
+        hosts = about.get("hosts") or {"lease": None, "needs": None, "claims": False}
         try:
             return Router(
                 epoch=about["epoch"], slots=records.slots_of(about["slots"]),
@@ -336,6 +361,8 @@ class Player:
                 wire=_limits(WireLimits, about["wire"]),
                 keys=_limits(KeyLimits, about.get("keys", {})), heartbeats=about["heartbeats"],
                 journaled=about.get("journaled", False), resting=about.get("resting", False),
+                lease=hosts["lease"] and LeaseTerms(*hosts["lease"]), needs=hosts["needs"],
+                claim=self._claim if hosts["claims"] else None,
             )  # fmt: skip
         except ConfigError as error:
             raise BadRecording(f"{self.path}: a limit is not right: {error}") from None
@@ -432,7 +459,8 @@ class RequestWatch:
     def see(self, moment: Moment) -> None:
         """The next moment."""
         one, at = moment.input, (moment.input.at_s, moment.input.step)
-        found = [*self._of_input(one), *self._of_key(moment)]
+        followed = moment.router.followed
+        found = [*self._of_input(one.given, followed), *self._of_key(moment)]
         # A loss is told last, and is the reason for the rest.
         for effect in sorted(moment.effects, key=lambda each: not isinstance(each, Lost)):
             found += self._of_effect(effect)
@@ -463,8 +491,10 @@ class RequestWatch:
 
     # -- inputs ---------------------------------------------------------------
 
-    def _of_input(self, one: RecordedInput) -> Iterator[tuple[bytes, str, str, str]]:
-        match one.given:
+    def _of_input(
+        self, given: RouterInput | OfHost, followed: Iterable[OfHost]
+    ) -> Iterator[tuple[bytes, str, str, str]]:
+        match given:
             case ClientMessage(_, frames):
                 for message, body in self._rows(frames):
                     yield from self._of_client(message, body)
@@ -473,6 +503,9 @@ class RequestWatch:
             case Exited(worker, _, how):
                 for session, _ in self._running(worker):
                     yield session, _name(worker), ROUTER, f"its process has ended: {how}"
+            case HostMessage() | HostsTick():
+                for each in followed:
+                    yield from self._of_input(each, ())
 
     def _of_client(self, message: Any, body: Any) -> Iterator[tuple[bytes, str, str, str]]:
         sequence = self.name.sequence

@@ -16,7 +16,7 @@ from ..core.router import Router
 from ..core.router_inputs import PoolWaits
 from ..core.terms import Epoch
 from ..host.locks import ServerLocks
-from .hosts import EpochRecords, HostsShell
+from .hosts import EpochRecords
 
 Give = Callable[[PoolWaits], None]
 """Gives the router an input, and carries out its effects."""
@@ -40,16 +40,9 @@ async def processes_ended(
     return dead
 
 
-async def hosts_ended(
-    earlier: EarlierEpochs, records: EpochRecords, hosts: HostsShell | None, give: Give
-) -> None:
+async def hosts_ended(earlier: EarlierEpochs, records: EpochRecords, give: Give) -> None:
     """Sleep until the hosts of earlier epochs have no workers left, by the records of these."""
-    async with trio.open_nursery() as nursery:
-        if hosts is not None:
-            nursery.start_soon(hosts.end_memberships, earlier)
-        while not earlier.have_ended(trio.current_time()):
-            now_s = trio.current_time()
-            text = "waiting for the workers of hosts of an earlier server to end"
-            give(PoolWaits(f"{text} ({records.until(earlier, now_s)})"))
-            await trio.sleep(max(min(earlier.until_s - now_s, 0.5), 0.0))
-        nursery.cancel_scope.cancel()
+    while not earlier.have_ended(now_s := trio.current_time()):
+        text = "waiting for the workers of hosts of an earlier server to end"
+        give(PoolWaits(f"{text} ({records.until(earlier, now_s)})"))
+        await trio.sleep(max(min(earlier.until_s - now_s, 0.5), 0.0))

@@ -1,4 +1,4 @@
-"""The hosts of a server: the shell of :class:`~trio_envserve.core.server_hosts.ServerHosts`.
+"""The hosts of a server, less what :class:`~trio_envserve.core.host_pool.Hosts` decides.
 
 Theory of operation
 -------------------
@@ -10,34 +10,21 @@ answered, the server writes beside each lock how long a later server must wait f
 
 from __future__ import annotations
 
-import logging
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, final
-
-import trio
+from typing import final
 
 from ..core.earlier_epochs import EarlierEpochs, EpochWait
-from ..core.errors import ProtocolError, ServerStartError
-from ..core.executions import Worker
-from ..core.host_pool import Hosts, ToHost
-from ..core.lease import NO_LEASE_S, LeaseTerms
-from ..core.limits import WireLimits
+from ..core.errors import ServerStartError
+from ..core.lease import NO_LEASE_S
 from ..core.router import Router
-from ..core.router_effects import RouterEffect
-from ..core.router_inputs import RouterInput
-from ..core.server_hosts import ServerHosts
-from ..core.terms import ID_BYTES, Body
+from ..core.router_inputs import HostsRecorded
+from ..core.terms import ID_BYTES
 from ..net import RouterSocket
 from ..net.zmtp.sockets import ZmtpRouter
 from .curve import Authenticator
-
-_log = logging.getLogger("trio_envserve.server")
-
-COMPLAIN_S = 1.0
-"""Least pause between two log lines about malformed messages, in seconds."""
 
 NAMES_MOST = 10_000
 """Most names of hosts that are kept for a key; the least recently used one is dropped."""
@@ -190,145 +177,51 @@ class HostAuthenticator:
 
 @final
 class HostsShell:
-    """The shell of a server's hosts: their socket, their core, and the records on the disk."""
+    """The shell of a server's hosts: their socket, and the records on the disk."""
 
     def __init__(
-        self, router: Router, socket: RouterSocket, terms: LeaseTerms, wire: WireLimits,
-        serves: dict[str, Any], needs: Mapping[str, float],
-        authenticator: HostAuthenticator | None = None,
-    ) -> None:  # fmt: skip
-        self._wrong = 0
-        """Number of malformed messages since the last log line about them."""
-        self._complained_s = float("-inf")
-        self._records: EpochRecords | None = None
+        self, router: Router, socket: RouterSocket, authenticator: HostAuthenticator | None = None
+    ) -> None:
+        self.send = socket.send_nowait
+        self.receive = socket.receive
+        self._address = socket.address
         self._authenticator = authenticator
-        self._socket = socket
-        self._core = ServerHosts(
-            router, terms, wire=wire, needs=dict(needs), serves=serves,
-            claim=None if authenticator is None else authenticator.claim,
-        )  # fmt: skip
-
-    @property
-    def hosts(self) -> Hosts:
-        """The present hosts."""
-        return self._core.hosts
-
-    async def end_memberships(self, earlier: EarlierEpochs) -> None:
-        """Tell the hosts of earlier servers that their memberships are over, and learn which have
-        ended, until cancelled.  For a server without their journal, before :meth:`open`: new hosts
-        get no answer yet, and ask again."""
-        self._core.earlier = earlier
-        while True:
-            for route, *frames in await self._socket.receive():
-                try:
-                    told = self._core.end_membership(
-                        bytes(route), [bytes(frame) for frame in frames]
-                    )
-                except ProtocolError:
-                    continue  # the peer is told once this server welcomes hosts
-                if told is not None:
-                    self._socket.send_nowait(told.route, told.frames)
-
-    def open(self, records: EpochRecords, earlier: EarlierEpochs | None) -> None:
-        """Write the first record, and welcome hosts.  ``earlier``: earlier epochs with this
-        server's journal, whose hosts may come back; None without a journal."""
-        self._records = records
-        self._core.open(earlier)
-        self._write(trio.current_time())
-
-    def _write(self, now_s: float) -> None:
-        """Write the record for later servers if it has changed.  If that fails, new hosts get no
-        answer, and ask again."""
-        record = self._core.record(now_s)
-        if record is None or self._records is None:
-            return
-        try:
-            self._records.write(record)
-        except ServerStartError as error:
-            if not self._core.is_recorded:  # it has only begun
-                raise
-            if self._core.not_written():
-                _log.error("no further host can join: %s", error)
-        else:
-            self._core.written(record)
-
-    def closed(self) -> None:
-        """Remove this server from the records: all workers of its hosts have ended."""
-        if self._records is not None and self._core.earlier.waits:
-            self._records.write(self._core.earlier.waits)
-        elif self._records is not None:
-            self._records.clear()
+        self._router = router
+        """Read only."""
+        self._records: EpochRecords | None = None
 
     @property
     def address(self) -> str:
         """The address that hosts connect to."""
-        return self._socket.address
+        return self._address
 
-    def host_of(self, worker: bytes) -> str | None:
-        """The name of the host that has a worker; None for one of this machine."""
-        return self.hosts.host_of(worker)
-
-    def take(self, effect: RouterEffect) -> bool:
-        """Take an effect that starts, kills or asks a worker of a host, which :meth:`flush` sends;
-        returns whether it is one."""
-        return self.hosts.take(effect)
-
-    def tell(self, worker: bytes, told: Sequence[tuple[Body, ...]]) -> bool:
-        """Take messages to a worker of a host, which :meth:`flush` sends; returns whether it is
-        one."""
-        return self.hosts.tell(worker, told)
-
-    def flush(self) -> None:
-        """Send what was taken, in batches."""
-        self.hosts.flush()
-        left = self._send()
-        assert not left
-
-    def records(self, workers: Mapping[bytes, Worker], now_s: float) -> dict[str, Any]:
-        """The statistics of hosts."""
-        running = {worker: len(each.live) for worker, each in workers.items()}
-        return self.hosts.records(running, now_s)
-
-    def tick(self, now_s: float) -> tuple[list[RouterEffect], list[RouterInput]]:
-        """The effects and inputs that precede a tick of the router, in this order."""
+    def look(self) -> None:
+        """Close the connections of keys that may not join any more."""
         if self._authenticator is not None:
             self._authenticator.look()
-        inputs = self._core.tick(now_s)
-        self._write(now_s)
-        return self._send(), inputs
 
-    async def serve(self, give: Callable[[list[RouterEffect], list[RouterInput]], None]) -> None:
-        """Read the messages of hosts, until cancelled."""
-        while True:
-            batch = await self._socket.receive()
-            now_s = trio.current_time()
-            for route, *frames in batch:
-                inputs: list[RouterInput] = []
-                try:
-                    inputs = self._core.message(
-                        bytes(route), [bytes(frame) for frame in frames], now_s
-                    )
-                except ProtocolError as error:
-                    self._complain(error, now_s)
-                give(self._send(), inputs)
-            self._write(now_s)  # once for the batch, and before a host of it is welcomed
-            give(self._send(), [])
+    def open(self, records: EpochRecords) -> None:
+        """Begin with these records."""
+        self._records = records
 
-    def _complain(self, error: ProtocolError, now_s: float) -> None:
-        """Log a malformed message, with a bounded rate."""
-        self._wrong += 1
-        if now_s >= self._complained_s + COMPLAIN_S:
-            others = f" (and {self._wrong - 1} more)" if self._wrong > 1 else ""
-            _log.warning("a host sent a malformed message: %s%s", error, others)
-            self._complained_s, self._wrong = now_s, 0
+    def write(self, waits: Sequence[EpochWait]) -> HostsRecorded:
+        """Write the record for later servers."""
+        assert self._records is not None
+        hosts = self._router.hosts
+        try:
+            self._records.write(waits)
+        except ServerStartError as error:
+            if hosts is not None and not hosts.is_recorded:  # it has only begun
+                raise
+            return HostsRecorded(str(error))
+        return HostsRecorded("")
 
-    def _send(self) -> list[RouterEffect]:
-        """Send the messages to hosts; returns the other effects, which the caller carries out."""
-        rest: list[RouterEffect] = []
-        for effect in self._core.effects():
-            if isinstance(effect, ToHost):
-                # A message that cannot be sent is repaired by the host's next beat.
-                self._socket.send_nowait(effect.route, effect.frames)
-            else:
-                rest.append(effect)
-        return rest
+    def closed(self) -> None:
+        """Remove this server from the records: all workers of its hosts have ended."""
+        if self._records is None:
+            return
+        hosts = self._router.hosts
+        if hosts is not None and (waits := hosts.leases.earlier.waits):
+            self._records.write(waits)
+        else:
+            self._records.clear()

@@ -8,22 +8,20 @@ from collections.abc import Callable, Iterable
 
 from ..core.router import Router
 from ..core.terms import RequestId
-from .hosts import HostsShell
 
 _log = logging.getLogger("trio_envserve.server")
 
 
 def left_over(
-    workers: Iterable[bytes], hosts: HostsShell | None, router: Router, reap_s: float,
-    where: Callable[[bytes], str],
-) -> str:  # fmt: skip
+    workers: Iterable[bytes], router: Router, reap_s: float, where: Callable[[bytes], str]
+) -> str:
     """Log the workers of other hosts among ``workers``, and return a text about those of this
     machine; empty if there are none.  ``where``: returns the stacks of a worker's executions."""
     here: list[bytes] = []
     away: Counter[str] = Counter()
     for worker in workers:
-        host = None if hosts is None else hosts.host_of(worker)
-        if host is None:
+        host = router.pool.lives[worker].host
+        if not host:
             here.append(worker)
         else:
             away[host] += 1

@@ -86,8 +86,6 @@ async def open_server(options: ServerOptions) -> AsyncIterator[Server]:
     if not hosted:
         check_slots(options.worker_environ, workers)
     check_amounts("needs", options.needs or {})
-    if hosted and options.record is not None:
-        raise ConfigError("a server with hosts cannot record: give record or hosts_bind, not both")
     if command and not workers and not hosted:
         raise ConfigError("worker_command starts processes: give workers=1 or more")
     # Without workers on this machine it is a path on the hosts.
@@ -171,6 +169,14 @@ async def open_setup(setup: Setup) -> AsyncIterator[Server]:
                 keys=setup.keys, heartbeats=host.heartbeats, journaled=journal is not None,
                 resting=journal is not None,
             )  # fmt: skip
+            hosts_socket: RouterSocket | None = None
+            host_keys = None if authenticator is None else HostAuthenticator(authenticator)
+            if options.hosts_bind is not None:
+                hosts_socket = await _open_hosts(setup, host_keys, stack)
+                make = partial(
+                    make, lease=setup.lease, needs=options.needs, serves=_serves(setup),
+                    claim=None if host_keys is None else host_keys.claim,
+                )  # fmt: skip
             recorder: Recorder | None = None
             if options.record is not None:
                 recording = open_recorder(
@@ -180,9 +186,7 @@ async def open_setup(setup: Setup) -> AsyncIterator[Server]:
                 )  # fmt: skip
                 recorder = await stack.enter_async_context(recording)
             router = make(new_id=new_id) if recorder is None else recorder.tape.router
-            hosts: HostsShell | None = None
-            if options.hosts_bind is not None:
-                hosts = await _open_hosts(setup, router, authenticator, stack)
+            hosts = None if hosts_socket is None else HostsShell(router, hosts_socket, host_keys)
             # Entered last, so that the tasks have ended before their sockets close.
             stack.enter_context(unwrap_single())
             nursery = await stack.enter_async_context(trio.open_nursery())
@@ -253,28 +257,27 @@ def _serves(setup: Setup) -> dict[str, Any]:
 
 
 async def _open_hosts(
-    setup: Setup, router: Router, authenticator: Authenticator | None, stack: AsyncExitStack
-) -> HostsShell:
+    setup: Setup, keys: HostAuthenticator | None, stack: AsyncExitStack
+) -> RouterSocket:
+    """Bind the address that hosts join."""
     assert setup.options.hosts_bind is not None
-    serves, needs = _serves(setup), setup.options.needs or {}
-    if authenticator is None:
+    if keys is None:
         sockets = setup.options.network
         if sockets is None:
             sockets = await stack.enter_async_context(open_zmtp_network())
         opened = sockets.open_router(setup.options.hosts_bind, limits=setup.wire)
         socket = await stack.enter_async_context(opened)
         _warn_if_reachable(socket.address)
-        return HostsShell(router, socket, setup.lease, setup.wire, serves, needs)
+        return socket
     assert setup.options.curve is not None
     network = await stack.enter_async_context(open_zmtp_network())
-    host_keys = HostAuthenticator(authenticator)
-    side = RouterCurve(setup.options.curve.keys, host_keys.admit)
+    side = RouterCurve(setup.options.curve.keys, keys.admit)
     sealed = network.open_router(
-        setup.options.hosts_bind, limits=setup.wire, on_peer=host_keys.on_peer, curve=side
+        setup.options.hosts_bind, limits=setup.wire, on_peer=keys.on_peer, curve=side
     )
     guarded = await stack.enter_async_context(sealed)
-    host_keys.open(guarded)
-    return HostsShell(router, guarded, setup.lease, setup.wire, serves, needs, host_keys)
+    keys.open(guarded)
+    return guarded
 
 
 def _warn_if_reachable(address: str) -> None:

@@ -36,12 +36,14 @@ from ..core.router_effects import (
     Kill,
     Load,
     Lost,
+    RecordHosts,
     Report,
     RouterEffect,
     Save,
     Spawn,
     TellStats,
     ToClient,
+    ToHost,
     ToWorker,
 )
 from ..core.router_inputs import (
@@ -50,7 +52,9 @@ from ..core.router_inputs import (
     CloseAsked,
     Exited,
     Flushed,
-    HostsLive,
+    HostMessage,
+    HostsBefore,
+    HostsTick,
     Loaded,
     PoolOpened,
     Restored,
@@ -61,6 +65,7 @@ from ..core.router_inputs import (
     Spawned,
     StackTaken,
     Tick,
+    TurnOver,
     WorkerMessage,
     inputs_of,
 )
@@ -104,7 +109,7 @@ class Server:
         self._hosts = hosts
         self._left: tuple[bytes, ...] = ()
         """Names of the workers that did not end in time."""
-        self._statistics = Statistics(router, front, hosts, limits.tick_s)
+        self._statistics = Statistics(router, front, limits.tick_s)
         self._changed = trio.lowlevel.ParkingLot()
         self._inputs = 0
         self._catching_up = False
@@ -223,10 +228,10 @@ class Server:
             await trio.sleep(self._limits.tick_s)
             self._statistics.lag.record(trio.current_time() - asked_s)
             await self._drain_input()
-            now_s = _now_s()
             if self._hosts is not None:
-                self._give_all(*self._hosts.tick(now_s))
-            self._give(Tick(now_s))
+                self._hosts.look()
+                self._give(HostsTick(_now_s()))
+            self._give(Tick(_now_s()))
 
     async def _drain_input(self) -> None:
         """Let the other tasks take in what has arrived: much, if this process was stopped.  The
@@ -242,23 +247,35 @@ class Server:
         """Start workers once the processes of earlier servers have ended."""
         dead = await processes_ended(locks, self._router, self._limits.lock_s, self._give)
         records = EpochRecords([each.epochs.path for each in locks])
-        hosted = EarlierEpochs(records.read(), _now_s())
-        if self._hosts is None or self._journal is None:
-            await hosts_ended(hosted, records, self._hosts, self._give)
-        if self._hosts is None:
+        earlier = EarlierEpochs(records.read(), _now_s())
+        hosts = self._router.hosts
+        if self._hosts is None or hosts is None:
+            await hosts_ended(earlier, records, self._give)
             records.clear()
         else:
-            self._hosts.open(records, None if self._journal is None else hosted)
-            self._nursery.start_soon(self._hosts.serve, self._give_all)
-        wait = {each.epoch for each in hosted.waits}
-        if wait:
+            self._hosts.open(records)
+            self._give(HostsBefore(earlier.waits, _now_s()))
+            self._nursery.start_soon(self._serve_hosts, self._hosts)
+            if self._journal is None:
+                await hosts_ended(hosts.leases.earlier, records, self._give)
+        self._give(PoolOpened(dead, _now_s()))
+        if self._router.works.earlier_lives:
             _log.info(
                 "hosts of an earlier server may still run requests with keys: these are taken "
                 "over; other requests with keys start once all these hosts are back (%s)",
-                records.until(hosted, _now_s()),
+                records.until(earlier, _now_s()),
             )
-            self._give(HostsLive(_now_s()))
-        self._give(PoolOpened(dead - wait, _now_s()))
+
+    async def _serve_hosts(self, hosts: HostsShell) -> None:
+        """Read the messages of hosts."""
+        while True:
+            batch = await hosts.receive()
+            now_s = _now_s()
+            effects: list[RouterEffect] = []
+            for route, *frames in batch:
+                message = [bytes(frame) for frame in frames]
+                effects += self._take(HostMessage(bytes(route), message, now_s))
+            self._carry_out(effects)
 
     async def _keep_saved(self, journal: Journal) -> None:
         """Tell the router which records of the journal are safe."""
@@ -291,7 +308,8 @@ class Server:
                 self._carry_out(effects)
 
         def on_heartbeat(heartbeat: Heartbeat) -> None:
-            self._give_all([], inputs_of(spawn.worker, heartbeat, _now_s()))
+            for each in inputs_of(spawn.worker, heartbeat, _now_s()):
+                give(each)
 
         how = await self._workers.live(spawn, started, on_messages, on_heartbeat)
         give(Exited(spawn.worker, _now_s(), how))
@@ -302,12 +320,6 @@ class Server:
         """Give the router an input, and carry out its effects."""
         self._carry_out(self._take(given))
 
-    def _give_all(self, effects: list[RouterEffect], inputs: list[RouterInput]) -> None:
-        """Give the router inputs, and carry out these effects and those of the inputs."""
-        for each in inputs:
-            effects += self._take(each)
-        self._carry_out(effects)
-
     def _carry_out(self, effects: list[RouterEffect]) -> None:
         """Carry out effects of the router, without an await.
 
@@ -315,9 +327,9 @@ class Server:
         self._inputs += 1
         to_clients: dict[Route, list[Said]] = {}
         to_workers: dict[tuple[bytes, Incarnation], list[Said]] = {}
+        if self._router.hosts is not None and self._router.hosts.is_due:
+            effects += self._take(TurnOver())
         for effect in effects:
-            if self._hosts is not None and self._hosts.take(effect):
-                continue
             match effect:
                 case ToClient():
                     to_clients.setdefault(effect.route, []).append(effect[1:])
@@ -325,6 +337,8 @@ class Server:
                     to_workers.setdefault(effect[:2], []).append(effect[2:])
                 case TellStats():
                     to_clients.setdefault(effect.route, []).append(self._statistics.told(effect))
+                case Spawn() | Kill() | AskWorker() if not self._is_here(effect.worker):
+                    pass  # its host does it
                 case AskWorker():
                     text = self._workers.stack(effect)
                     if text is not None:  # else the worker's next heartbeat has the answer
@@ -334,6 +348,13 @@ class Server:
                     self._nursery.start_soon(self._supervise, effect)
                 case Kill(worker, _):
                     self._workers.kill(worker)
+                case ToHost(route, frames):
+                    assert self._hosts is not None
+                    # A message that cannot be sent is repaired by the host's next beat.
+                    self._hosts.send(route, frames)
+                case RecordHosts(waits):
+                    assert self._hosts is not None
+                    self._nursery.start_soon(self._give_later, self._hosts.write(waits))
                 case Report(level, text):
                     _log.log(_LEVELS[level.upper()], "%s", text)
                 case Save(records, upto):
@@ -349,12 +370,10 @@ class Server:
                 case Lost():
                     pass  # the router has already taken it in
         for (worker, incarnation), rows in to_workers.items():
-            # A message that cannot be sent is repaired by the answer to the next beat.
-            messages = [(incarnation, *frames) for frames in in_batches(rows)]
-            if self._hosts is None or not self._hosts.tell(worker, messages):
+            if self._is_here(worker):
+                # A message that cannot be sent is repaired by the answer to the next beat.
+                messages = [(incarnation, *frames) for frames in in_batches(rows)]
                 self._workers.send_many_nowait(worker, messages)
-        if self._hosts is not None:
-            self._hosts.flush()
         for route, rows in to_clients.items():
             # A message that cannot be sent is repaired by the next sync; outcomes are kept.
             self._front.send_many_nowait(route, list(in_batches(rows)))
@@ -363,6 +382,11 @@ class Server:
         if self._router.behind and not self._catching_up:
             self._catching_up = True
             self._nursery.start_soon(self._catch_up)
+
+    def _is_here(self, worker: bytes) -> bool:
+        """Whether a worker is one of this machine."""
+        life = self._router.pool.lives.get(worker)
+        return life is not None and not life.host
 
     async def _give_later(self, given: RouterInput) -> None:
         """Give the router an input that answers one of its effects."""
@@ -392,9 +416,7 @@ class Server:
 
     def _left_over(self) -> str:
         """A text about the processes of this machine that did not end in time; empty if all did."""
-        return left_over(
-            self._left, self._hosts, self._router, self._limits.reap_s, self._workers.where
-        )
+        return left_over(self._left, self._router, self._limits.reap_s, self._workers.where)
 
 
 def _now_s() -> float:

@@ -13,7 +13,6 @@ from ..core.router import Router
 from ..core.router_effects import TellStats
 from ..core.stats import line
 from ..net import RouterSocket
-from .hosts import HostsShell
 
 _log = logging.getLogger("trio_envserve.server")
 
@@ -21,12 +20,9 @@ _log = logging.getLogger("trio_envserve.server")
 class Statistics:
     """The statistics of one server."""
 
-    def __init__(
-        self, router: Router, front: RouterSocket, hosts: HostsShell | None, tick_s: float
-    ) -> None:
+    def __init__(self, router: Router, front: RouterSocket, tick_s: float) -> None:
         self._router = router
         self._front = front
-        self._hosts = hosts
         self.lag = LagMeter(tick_s)
         """Lag of the ticks."""
         self._told: tuple[Any, bytes] = None, b""
@@ -53,11 +49,7 @@ class Statistics:
 
     def _own(self) -> dict[str, Any]:
         front = self._front.statistics()
-        hosts: dict[str, Any] = {}
-        if self._hosts is not None:
-            hosts = self._hosts.records(self._router.workforce.workers, trio.current_time())
         return {
-            **hosts,
             **self.lag.summary("router"),
             "address": self._front.address,
             "undelivered": front.undelivered,

@@ -32,7 +32,7 @@ from ..core import messages
 from ..core.errors import ProtocolError
 from ..core.router import Router
 from ..core.router_effects import Closed, Lost, RouterEffect, ToClient, ToWorker
-from ..core.router_inputs import ClientMessage, RouterInput, Tick, WorkerMessage
+from ..core.router_inputs import ClientMessage, HostMessage, RouterInput, Tick, WorkerMessage
 from ..core.terms import RequestId, Status
 
 SWEEP_S: Final = 1.0
@@ -66,6 +66,8 @@ class Traces:
         self._executions: dict[bytes, dict[int, tracing.Span]] = {}
         """Open spans of executions, by worker and number."""
         self._sweep_at_s = 0.0
+        if router.hosts is not None:
+            router.hosts.mark = self._dispatched
 
     def take(self, given: RouterInput) -> list[RouterEffect]:
         """Pass an input on to the router; returns the effects, with spans."""
@@ -83,6 +85,10 @@ class Traces:
                 self._look_at(2, 2)
         if isinstance(given, WorkerMessage):
             self._reported(given)
+        elif isinstance(given, HostMessage):
+            for follows in self._router.followed:
+                if isinstance(follows, WorkerMessage):
+                    self._reported(follows)
         for index, effect in enumerate(effects):
             if isinstance(effect, ToWorker):
                 effects[index] = self._dispatched(effect)

@@ -131,6 +131,8 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out(_PEOPLE, "malformed"),
         **_out(_CLOCK, "clock"),
         **_out("empty between steps", "_is_late"),
+        **_out("in the form of the server of hosts", "hosts"),
+        **_out("what follows is taken in with the input", "followed"),
         **_out("a bound of memory: when to sweep the deadlines of what is gone", "_most"),
         "closing": Rule("its times are clock readings", lambda owner, it: it.stage),
         "starting": Rule("the text is for people", lambda owner, text: bool(text)),

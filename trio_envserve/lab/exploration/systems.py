@@ -11,7 +11,6 @@ from ...core.host_link import Outbox
 from ...core.host_pool import Hosts, RemoteHost
 from ...core.lease import Holding, Leases
 from ...core.lives import Slot
-from ...core.server_hosts import ServerHosts
 from ...retrylab import (
     Actor,
     Ask,
@@ -67,13 +66,12 @@ HOST_FORMS: Forms = {
     },
     WorkerLife: {"pid": _PEOPLE},
     Outbox: {"bytes": Rule("follows from what is kept")},
-    ServerHosts: {
-        **dict.fromkeys(("_terms", "_wire", "_needs", "_serves", "_claim"), _CONSTANT),
-        "_router": _ELSEWHERE,
-        "_written": Rule("follows from the record on the disk, and whether hosts are welcome"),
-    },
     Hosts: {
-        **dict.fromkeys(("_needs", "_wire", "_serves", "_claim", "_tag"), _CONSTANT),
+        **dict.fromkeys(
+            ("needs", "_wire", "_serves", "claim", "_tag", "_journaled", "mark"), _CONSTANT
+        ),
+        "_recorded": Rule("follows from the record on the disk, and whether hosts are welcome"),
+        "now_s": Rule("read anew in each step"),
         "_pool": Rule("the router's"),
         "_past": _PEOPLE,
         "_of_worker": Rule(
@@ -85,7 +83,7 @@ HOST_FORMS: Forms = {
             lambda hosts, of: tuple((slot, host.holding.membership) for slot, host in of.items()),
         ),
     },
-    Leases: {"terms": Rule("follows from the life of the router"), "earlier": _ELSEWHERE},
+    Leases: {"terms": Rule("follows from the life of the router")},
     RemoteHost: {
         "holding": Rule("in the form of the leases", lambda host, of: of.membership),
         "slots": Rule("in the form of the pool", lambda host, slots: len(slots)),

@@ -67,7 +67,7 @@ from ...core.client_inputs import (
     ServerMessage,
 )
 from ...core.closing import ClosingStage
-from ...core.earlier_epochs import EarlierEpochs, EpochWait
+from ...core.earlier_epochs import EpochWait
 from ...core.errors import ErrorInfo
 from ...core.host import (
     Host,
@@ -79,7 +79,6 @@ from ...core.host import (
 )
 from ...core.host import ToRouter as FromHost
 from ...core.host_link import ItemKind
-from ...core.host_pool import ToHost
 from ...core.journal import Closed, Commanded, Opened, Record
 from ...core.key_records import KeyAct, KeyName, Tag, input_digest
 from ...core.lease import NO_LEASE_S, LeaseTerms
@@ -87,23 +86,37 @@ from ...core.limits import PROTOCOL_VERSION, WireLimits
 from ...core.lives import Phase
 from ...core.ranges import Ranges
 from ...core.router import Router
-from ...core.router_effects import Kill, Lost, RouterEffect, Save, Spawn, ToClient, ToWorker
+from ...core.router_effects import (
+    Kill,
+    Lost,
+    RecordHosts,
+    RouterEffect,
+    Save,
+    Spawn,
+    ToClient,
+    ToHost,
+    ToWorker,
+)
 from ...core.router_inputs import (
     ClientMessage,
     CloseAsked,
     Exited,
+    HostMessage,
+    HostsBefore,
     HostsDead,
-    HostsLive,
+    HostsRecorded,
+    HostsTick,
+    OfHost,
     PoolOpened,
     Restored,
     Resume,
     RouterInput,
     Saved,
     Tick,
+    TurnOver,
     WorkerBack,
     WorkerMessage,
 )
-from ...core.server_hosts import ServerHosts
 from ...core.terms import Incarnation, Status, Verdict
 from ...core.worker import (
     BeatDue,
@@ -576,8 +589,12 @@ class Server(Part):
         self.router = Router(
             epoch=names.epoch(self.life), slots=asked.slots, now_s=NOW_S, new_id=self.new_id,
             limits=asked.server_limits(), wire=WireLimits(), heartbeats=asked.slots > 0,
-            journaled=asked.journal,
+            journaled=asked.journal, lease=self._terms(),
         )  # fmt: skip
+
+    def _terms(self) -> LeaseTerms | None:
+        """The lease of hosts; None if none can join."""
+        return None
 
     def calm(self) -> None:
         """Let no lease, suspicion, settling or start be due, and nothing of keys."""
@@ -823,8 +840,10 @@ class Server(Part):
                     self._lost(effect.worker)
                 case Save():
                     self._save(effect)
-                case _:
-                    pass
+                case ToHost():
+                    self._to_host(effect)
+                case RecordHosts():
+                    self._record(effect)
         asked = self.configuration
         for wrong in audit(router, asked.workers * asked.capacity):
             self.did("", ("broken", "G8", wrong))
@@ -842,6 +861,12 @@ class Server(Part):
 
     def _save(self, save: Save) -> None:
         self.group = (*self.group, *save.records)
+
+    def _to_host(self, told: ToHost) -> None:
+        raise NotImplementedError
+
+    def _record(self, effect: RecordHosts) -> None:
+        raise NotImplementedError
 
     def on_settled(self) -> None:
         """Records of one step are a group."""
@@ -1544,15 +1569,18 @@ class HostServer(Server):
         """The next router, which has not begun."""
         super()._make()
         self.alive = False
+        assert self.router.hosts is not None
+        self.hosts = self.router.hosts
+
+    def _terms(self) -> LeaseTerms:
         asked = self.configuration
         fence_s = asked.next_fence_s if self.life % 2 else asked.fence_s
-        terms = LeaseTerms(fence_s if asked.lease else NO_LEASE_S, drift=DRIFT, guard_s=GUARD_S)
-        self.hosts = ServerHosts(self.router, terms)
+        return LeaseTerms(fence_s if asked.lease else NO_LEASE_S, drift=DRIFT, guard_s=GUARD_S)
 
     def _begin(self) -> None:
         journal = self.configuration.journal
         self.alive = True
-        self.hosts.earlier = EarlierEpochs(self.waits, self.clock_s())
+        self.take(HostsBefore(self.waits, self.clock_s()))
         if self.life and journal:
             self._restore()
         if journal or not self.waits:
@@ -1560,26 +1588,15 @@ class HostServer(Server):
 
     def _open(self) -> None:
         """Welcome hosts.  Without a journal nothing of the routers before lives any more."""
-        self.hosts.open(self.hosts.earlier if self.configuration.journal else None)
-        waits = {each.epoch for each in self.hosts.earlier.waits}
-        self._write()
-        if waits:
-            self.take(HostsLive(NOW_S))
-        dead = [life for life in range(self.life) if names.epoch(life) not in waits]
-        self._dead(dead)
-        self.take(PoolOpened([*map(names.epoch, dead)], NOW_S))
+        earlier, journal = self.hosts.leases.earlier, self.configuration.journal
+        self._dead([n for n in range(self.life) if not (journal and names.epoch(n) in earlier)])
+        before = [names.epoch(life) for life in range(self.life)]
+        self.take(PoolOpened(before, NOW_S))
         self._call()
 
     def _dead(self, lives: Sequence[int]) -> None:
         if lives:
             self.did("", ("dead", *lives))
-
-    def _write(self) -> None:
-        """Write down what a later server must know."""
-        record = self.hosts.record(self.clock_s())
-        if record is not None:
-            self.waits = record
-            self.hosts.written(record)
 
     def _fall(self, kept: int = 0) -> None:
         self._make()
@@ -1588,7 +1605,7 @@ class HostServer(Server):
         for host in HOSTS[: self.configuration.hosts]:
             self.notify(host, ("lost",))
         self._begin()
-        self._send_to_hosts()
+        self._turn_over()
 
     # -- inputs ---------------------------------------------------------------------------
 
@@ -1602,15 +1619,15 @@ class HostServer(Server):
         yield Choice("fall", bound="falls")
 
     def _is_due(self) -> bool:
-        now_s, leases = self.clock_s(), self.hosts.hosts.leases
+        now_s, leases = self.clock_s(), self.hosts.leases
         unknown = self.router.dispatches.unknown.live_executions
-        if not unknown and copy.copy(self.hosts.earlier).take_dead(now_s):
+        if not unknown and copy.copy(leases.earlier).take_dead(now_s):
             return True
         if any(s.is_open and not s.life and s.start_at_s <= NOW_S for s in self.router.pool.slots):
             return True
         if any(now_s >= leases._dead_at_s(each) for each in leases.holdings.values()):
             return True
-        for host in self.hosts.hosts.hosts.values():
+        for host in self.hosts.hosts.values():
             fresh = leases.is_fresh(host.holding, now_s) and not host.broken
             if fresh != host.fresh or (fresh and not host.slots and not host.set_aside):
                 return True
@@ -1628,33 +1645,40 @@ class HostServer(Server):
     def on_message(self, sender: str, message: Any) -> None:
         """A message of a host; before hosts are welcome one only hears that its membership is
         over."""
-        if not self.alive:
-            return
-        if self.hosts.is_open:
-            self._give(self.hosts.message(message.route, message.frames, self.clock_s()))
-            self._send_to_hosts()
-        elif (told := self.hosts.end_membership(message.route, message.frames)) is not None:
-            self._to_host(told)
+        if self.alive:
+            self.take(HostMessage(message.route, message.frames, NOW_S, self.clock_s()))
+            if self.router.malformed:
+                self.did("", ("broken", "CRASH", "a host sends what its router cannot read"))
+            self._go_on()
 
     def _rule(self) -> None:
         """The router's turn: look who is lost, and who gets work."""
         if self.hosts.is_open:
-            self._give(self.hosts.tick(self.clock_s()))
-        elif self.hosts.earlier.have_ended(self.clock_s()):
+            self.take(HostsTick(NOW_S, self.clock_s()))
+            self._go_on()
+        elif self.hosts.leases.earlier.have_ended(self.clock_s()):
             self._open()
-        self._send_to_hosts()
+            self._turn_over()
 
-    def _give(self, inputs: Iterable[Any]) -> None:
-        """Give the router the inputs that follow from hosts; its own clock stands still."""
-        for given in inputs:
-            if isinstance(given, HostsDead):
-                dead = given.dead_epochs
+    def _go_on(self) -> None:
+        """Let the router do what is due after an input about hosts; its own clock stands still."""
+        if self.hosts.is_open:
+            self.take(Tick(NOW_S))
+            self._call()
+        self._turn_over()
+
+    def _turn_over(self) -> None:
+        """Send hosts what is due, once it is written down who is here."""
+        while self.hosts.is_due or self.hosts.is_recording:
+            self.take(HostsRecorded("") if self.hosts.is_recording else TurnOver())
+
+    def _follow(self, follows: Iterable[OfHost]) -> None:
+        for each in follows:
+            if isinstance(each, HostsDead):
+                dead = each.dead_epochs
                 self._dead([life for life in range(self.life) if names.epoch(life) in dead])
-            self.take(given._replace(now_s=NOW_S) if "now_s" in given._fields else given)
-            if isinstance(given, WorkerBack):
-                self._taken(given)
-        self.take(Tick(NOW_S))
-        self._call()
+            elif isinstance(each, WorkerBack):
+                self._taken(each)
 
     def _taken(self, back: WorkerBack) -> None:
         """A worker is back; what it runs, and the journal knows, is this router's now."""
@@ -1715,6 +1739,8 @@ class HostServer(Server):
         lives = self.router.pool.lives
         self.incarnations = {each: life.incarnation for each, life in lives.items()}
         said = super().take(given)
+        if isinstance(given, HostMessage | HostsTick):
+            self._follow(self.router.followed)
         while self.group:
             group, self.group = self.group, ()
             self.journal.records = compacted((*self.journal.records, *group))
@@ -1723,10 +1749,10 @@ class HostServer(Server):
         return said
 
     def _spawn(self, effect: Spawn) -> None:
-        assert self.hosts.hosts.take(effect)
+        """Its host does it."""
 
     def _kill(self, worker: bytes) -> None:
-        self.hosts.hosts.take(Kill(worker, "it is killed"))
+        """Its host does it."""
 
     def _lost(self, worker: bytes) -> None:
         self.say("lost", *names.process_of(self.incarnations[worker]))
@@ -1739,15 +1765,11 @@ class HostServer(Server):
         return header
 
     def _to_worker(self, worker: bytes, frames: Frames, *, repairs: bool) -> None:
-        self.hosts.hosts.tell(worker, [frames])
+        """Its host tells it."""
 
-    def _send_to_hosts(self) -> None:
-        """Send what is for hosts, once it is written down who is here."""
-        self._write()
-        self.hosts.hosts.flush()
-        for effect in self.hosts.effects():
-            if isinstance(effect, ToHost):
-                self._to_host(effect)
+    def _record(self, effect: RecordHosts) -> None:
+        """Write down what a later server must know."""
+        self.waits = effect.waits
 
     def _to_host(self, told: ToHost) -> None:
         mail = HostMail(told.route, frames_of(told.frames))

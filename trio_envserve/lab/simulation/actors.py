@@ -51,7 +51,7 @@ from ...core.client_inputs import (
     ServerMessage,
 )
 from ...core.closing import ClosingStage
-from ...core.earlier_epochs import EarlierEpochs, EpochWait
+from ...core.earlier_epochs import EpochWait
 from ...core.errors import ErrorInfo, ProtocolError
 from ...core.executions import Execution
 from ...core.heartbeat import Heartbeat
@@ -68,12 +68,11 @@ from ...core.host import (
 )
 from ...core.host import ToRouter as FromHost
 from ...core.host_messages import HostAnswer, HostBeat
-from ...core.host_pool import ToHost
 from ...core.journal import Closed as ClosedGeneration
 from ...core.journal import Completed, Record
 from ...core.key_records import KeyAct, KeyName, input_digest
 from ...core.limits import PROTOCOL_VERSION, WireLimits
-from ...core.messages import ToSay, encode_record, in_batches
+from ...core.messages import encode_record
 from ...core.restored import remains_of
 from ...core.router import Router
 from ...core.router_effects import (
@@ -82,12 +81,14 @@ from ...core.router_effects import (
     Kill,
     Load,
     Lost,
+    RecordHosts,
     Report,
     RouterEffect,
     Save,
     Spawn,
     TellStats,
     ToClient,
+    ToHost,
     ToWorker,
 )
 from ...core.router_inputs import (
@@ -97,8 +98,11 @@ from ...core.router_inputs import (
     Exited,
     Flushed,
     HeartbeatReceived,
+    HostMessage,
+    HostsBefore,
     HostsDead,
-    HostsLive,
+    HostsRecorded,
+    HostsTick,
     Loaded,
     PoolOpened,
     Restored,
@@ -107,10 +111,10 @@ from ...core.router_inputs import (
     Saved,
     Spawned,
     Tick,
+    TurnOver,
     WorkerBack,
     WorkerMessage,
 )
-from ...core.server_hosts import ServerHosts
 from ...core.terms import (
     Body,
     Epoch,
@@ -120,7 +124,6 @@ from ...core.terms import (
     Route,
     Status,
     Verdict,
-    whole,
 )
 from ...core.worker import (
     BeatDue,
@@ -910,11 +913,10 @@ class SimServer(SimProcess):
             new_id=world.new_id, limits=world.plan.server, wire=world.wire,
             keys=world.plan.keys, journaled=world.disk is not None,
             resting=world.disk is not None,
+            lease=None if world.plan.hosts is None else world.plan.hosts.terms(number),
         )  # fmt: skip
         self._journal = None if world.disk is None else SimJournal(self, world.disk)
-        self.hosts = (
-            None if world.plan.hosts is None else SimServerHosts(self, number, world.plan.hosts)
-        )
+        self.hosts = None if world.plan.hosts is None else SimServerHosts(self, world.plan.hosts)
         self._takers = {
             CLIENT: self._from_client, WORKER: self._from_worker, HOST: self._from_host,
         }  # fmt: skip
@@ -964,22 +966,30 @@ class SimServer(SimProcess):
         return self.router.take(given)
 
     def give(self, given: RouterInput) -> None:
-        """Give the router an input that a host has led to."""
-        take = self._take if isinstance(given, HostsDead) else self.router.take
-        effects = take(given)
-        worker = self.router.workforce.workers.get(getattr(given, "worker", b""))
-        if isinstance(given, WorkerBack) and worker is not None:
-            self._numbers[worker.id] = worker.next_number  # what came back is not started now
+        """Give the router an input, and say what follows for the workers of hosts."""
+        effects = self.router.take(given)
+        for each in self.router.followed:
+            match each:
+                case WorkerMessage():
+                    self.tell_reported(each.frames[1:])
+                case Exited():
+                    self.world.happened("reaped", self.names[each.worker])
+                case HostsDead():
+                    self.world.happened("declares", self.name, "", sorted(each.dead_epochs))
+                    self.world.happened("passes", self.name, "", True)
+                case WorkerBack():
+                    self._took_back(each)
+                case _:
+                    pass
         self._carry_out(effects)
 
-    def do(self, effects: list[RouterEffect]) -> None:
-        """Carry out effects that are not the router's own."""
-        self._carry_out(effects)
-
-    def took_back(self, back: WorkerBack) -> None:
+    def _took_back(self, back: WorkerBack) -> None:
         """A worker of an earlier server is this one's."""
         _, name = self.world.spawned[back.incarnation]
-        self.names[back.worker], self._numbers[back.worker] = name, back.next
+        known = self.router.workforce.workers.get(back.worker)
+        self.names[back.worker] = name
+        # What came back is not started now.
+        self._numbers[back.worker] = back.next if known is None else known.next_number
         self.world.spawned[back.incarnation] = self, name
         worker = self.world.worker_by_incarnation.get(back.incarnation)
         if worker is not None:
@@ -1024,9 +1034,9 @@ class SimServer(SimProcess):
     def _tick(self) -> None:
         now_s = self.events.now_s
         effects: list[RouterEffect] = []
-        if not self.locked and self.world.all_dead_but(self):
-            if self.hosts is None or self.hosts.are_accounted_for():
-                effects += self._open()
+        may_open = not self.locked and self.world.all_dead_but(self)
+        if may_open and (self.hosts is None or self.hosts.are_accounted_for()):
+            effects += self._open()
         elif self.hosts is not None and self.locked:
             self.hosts.tick()
         effects += self._take(Tick(now_s))
@@ -1047,12 +1057,11 @@ class SimServer(SimProcess):
         now_s, dead = self.events.now_s, self.world.dead_epochs(self)
         self.locked = True
         self.world.happened("is", self.name, "", {"locked": True})
-        effects: list[RouterEffect] = []
-        if self.hosts is not None and (live := self.hosts.open()):
-            effects += self.router.take(HostsLive(now_s))
-            dead -= live
-        self.world.happened("declares", self.name, "", sorted(dead))
-        return effects + self._take(PoolOpened(dead, now_s))
+        effects = self._take(PoolOpened(dead, now_s))
+        self.world.happened("declares", self.name, "", sorted(self.router.dead_epochs))
+        if self.hosts is not None:
+            self.hosts.opened()
+        return effects
 
     def _count_bounds(self) -> None:
         """Count the waits that tiny bounds, or workers that still start, have caused."""
@@ -1097,6 +1106,7 @@ class SimServer(SimProcess):
     def _do(self, effects: list[RouterEffect]) -> None:
         world = self.world
         started = self._started()
+        hosts = self.router.hosts
         if started:
             for wrong in greedy(self.router, started) + crowded(self.router, started):
                 world.breaks("G8", wrong)
@@ -1111,8 +1121,7 @@ class SimServer(SimProcess):
                     self._tell_client(effect.told(encode_record(effect.stats)))
                 case ToWorker(name, incarnation, message, body):
                     world.happened("commanded", self.names[name], "", incarnation, message, body)
-                    if self.hosts is not None and self.hosts.has(name):
-                        self.hosts.say(name, incarnation, (message, body))
+                    if hosts is not None and hosts.host_of(name) is not None:
                         continue
                     link = self.links[WORKER].get(name)
                     self._outgoing.say(link, (message, body), (incarnation,), up=False)
@@ -1121,8 +1130,6 @@ class SimServer(SimProcess):
                 case Kill():
                     killed = self.names[effect.worker]
                     world.happened("kills", self.name, "", killed, effect.why)
-                    if self.hosts is not None and self.hosts.take(effect):
-                        continue
                     if (worker := self.workers.get(effect.worker)) is not None:
                         world.events.after(self.rng.uniform(0.0, 0.05), worker.die, effect.why)
                 case Lost():
@@ -1134,6 +1141,12 @@ class SimServer(SimProcess):
                 case Load():
                     assert self._journal is not None
                     self._journal.load(effect)
+                case ToHost():
+                    assert self.hosts is not None
+                    self.hosts.tell(effect)
+                case RecordHosts(waits):
+                    world.epoch_records = waits
+                    self._carry_out(self.router.take(HostsRecorded("")))
                 case Flush() if self.rng.random() < 0.8:  # else a peer takes nothing
                     world.events.after(self.rng.uniform(0.0, 0.05), self.post, self._flush)
                 case Closed():
@@ -1150,9 +1163,9 @@ class SimServer(SimProcess):
                     self.events.note(self.name, effect.text)
         self._turns -= 1
         self._outgoing.leave(up=False)
-        if self.hosts is not None:
-            self.hosts.leave()
-        if not self._turns and not self.router.behind:
+        if hosts is not None and hosts.is_due and not self._turns:
+            self._do(self.router.take(TurnOver()))
+        elif not self._turns and not self.router.behind:
             world.happened("turned", self.name)
         self.peak_live = max(self.peak_live, self.router.workforce.live_count())
 
@@ -1181,7 +1194,7 @@ class SimServer(SimProcess):
 
     def _spawn(self, spawn: Spawn) -> None:
         name = self.names[spawn.worker] = f"{self.name}/{spawn.worker.decode()}"
-        if self.hosts is not None and self.hosts.take(spawn):
+        if self.router.pool.lives[spawn.worker].host:
             self.world.spawned[spawn.incarnation] = self, name
             # No process yet: its host may never start it.
             self.world.happened("is", name, "", {"server": self.name, "died_s": self.events.now_s})
@@ -1215,154 +1228,70 @@ PAST_MOST = 16
 
 
 class SimServerHosts:
-    """The hosts of one server, around the pure part that ships, and the record for the servers
-    after it.  Leases are counted on a clock that drifts; all else of a server is not, so that
-    the bounds of other guarantees need no slack."""
+    """What a server's shell does for its hosts.  Leases are counted on a clock that drifts; all
+    else of a server is not, so that the bounds of other guarantees need no slack."""
 
-    def __init__(self, server: SimServer, number: int, plan: HostPlan) -> None:
+    def __init__(self, server: SimServer, plan: HostPlan) -> None:
         self._server = server
         self._world = server.world
         self._rate = plan.rates[-1]
-        self._journaled = server.world.disk is not None
         self._early: list[tuple[Route, Frames]] = []
         """Messages of hosts that came before the first one can be welcomed."""
+        assert server.router.hosts is not None
+        self._hosts = server.router.hosts
         self._is_locked = False
         """Whether nothing of earlier servers lives on this machine."""
-        self._core = ServerHosts(server.router, plan.terms(number), wire=self._world.wire)
-        self._said: dict[tuple[bytes, Incarnation], list[ToSay]] = {}
 
     def clock_s(self) -> float:
         """The clock of its leases."""
         return 50.0 + self._rate * (self._world.events.now_s - self._server.slept_s)
-
-    # -- the servers before ---------------------------------------------------
 
     def are_accounted_for(self) -> bool:
         """Whether this server may begin.  With a journal it may: hosts of earlier ones come
         back to it with what runs.  Else all of them must have ended, or said so."""
         if not self._is_locked:
             self._is_locked = True
-            self._core.earlier = EarlierEpochs(self._world.epoch_records, self.clock_s())
-        if self._journaled:
+            self._server.give(HostsBefore(self._world.epoch_records, self.clock_s()))
+        if self._world.disk is not None:
             return True
-        early, self._early = self._early, []
-        for route, frames in early:
-            self._end_membership(route, frames)
-        return self._core.earlier.have_ended(self.clock_s())
+        self._catch_up()
+        return self._hosts.leases.earlier.have_ended(self.clock_s())
 
-    def _end_membership(self, route: Route, frames: Frames) -> None:
-        try:
-            told = self._core.end_membership(route, frames)
-        except ProtocolError:
-            return
-        if told is not None:
-            self._to_host(told)
-
-    def open(self) -> set[Epoch]:
-        """Welcome hosts from now on.  The earlier servers of whose hosts some may live."""
-        self._core.open(self._core.earlier if self._journaled else None)
-        self._write()
-        live = {each.epoch for each in self._core.earlier.waits}
+    def opened(self) -> None:
+        """Hosts are welcome from now on."""
         self._world.events.after(0.0, self._server.post, self._catch_up)
-        return live
 
     def _catch_up(self) -> None:
         early, self._early = self._early, []
         for route, frames in early:
             self.message(route, frames)
 
-    def _write(self) -> None:
-        """Write down what a later server must know, if it has changed."""
-        record = self._core.record(self.clock_s())
-        if record is not None:
-            self._world.epoch_records = record
-            self._core.written(record)
-
     def closed(self) -> None:
         """The server has closed, and all workers of its hosts have ended."""
-        if self._core.is_open:
-            self._world.epoch_records = self._core.earlier.waits
-
-    # -- what hosts say -------------------------------------------------------
+        if self._hosts.is_open:
+            self._world.epoch_records = self._hosts.leases.earlier.waits
 
     def message(self, route: Route, frames: Frames) -> None:
         """A message of a host has arrived."""
-        if not self._core.is_open:
-            if self._journaled or not self._is_locked:
-                self._early.append((route, frames))
-            else:
-                self._end_membership(route, frames)
+        waits = self._world.disk is not None or not self._is_locked
+        if waits and not self._hosts.is_open:
+            self._early.append((route, frames))
             return
-        inputs: list[RouterInput] = []
-        try:
-            inputs = self._core.message(route, [bytes(each) for each in frames], self.clock_s())
-        except ProtocolError as error:
-            self._server.events.note(self._server.name, f"malformed: {error}")
-            self._world.happened("malformed", self._server.name, "", str(error))
-        self._give(inputs)
-        self._write()  # before anybody new is welcomed
-        self._send()
+        malformed = self._server.router.malformed
+        now_s, message = self._world.events.now_s, [bytes(each) for each in frames]
+        self._server.give(HostMessage(route, message, now_s, self.clock_s()))
+        if self._server.router.malformed > malformed and not self._server.router.followed:
+            self._world.happened("malformed", self._server.name, "", "a message of a host")
 
     def tick(self) -> None:
-        """Before each tick of the router."""
-        if self._core.is_open:
-            inputs = self._core.tick(self.clock_s())
-            self._write()
-            self._give(inputs)
-            for host in self._core.hosts.hosts.values():
-                if host.set_aside and not host.leaving and not host.broken:
-                    self._world.look_after(host.name, host.holding.membership)
+        """Let time pass for hosts, and have those that are set aside looked after."""
+        self._server.give(HostsTick(self._world.events.now_s, self.clock_s()))
+        for host in self._hosts.hosts.values():
+            if host.set_aside and not host.leaving and not host.broken:
+                self._world.look_after(host.name, host.holding.membership)
 
-    def _give(self, inputs: Iterable[Any]) -> None:
-        self._send()
-        server, world, now_s = self._server, self._world, self._world.events.now_s
-        for given in inputs:
-            match given:
-                case WorkerMessage():
-                    server.tell_reported(given.frames[1:])
-                case Exited():
-                    world.happened("reaped", server.names[given.worker])
-                case HostsDead():
-                    world.happened("declares", server.name, "", sorted(given.dead_epochs))
-                case WorkerBack():
-                    server.took_back(given)
-                case _:
-                    pass
-            # The router's own clock does not drift.
-            server.give(given._replace(now_s=now_s) if "now_s" in given._fields else given)
-
-    # -- what the router wants ------------------------------------------------
-
-    def has(self, worker: bytes) -> bool:
-        """Whether a worker is one of a host."""
-        return self._core.hosts.host_of(worker) is not None
-
-    def take(self, effect: RouterEffect) -> bool:
-        """Whether an effect starts or kills a worker of a host."""
-        return self._core.hosts.take(effect)
-
-    def say(self, worker: bytes, incarnation: Incarnation, said: ToSay) -> None:
-        """A message for a worker of a host."""
-        self._said.setdefault((worker, incarnation), []).append(said)
-
-    def leave(self) -> None:
-        """The turn is over: send what was taken, together or one by one."""
-        said, self._said = self._said, {}
-        for (worker, incarnation), each in said.items():
-            batches = [each] if self._world.grouped else [[one] for one in each]
-            told = (frames for batch in batches for frames in in_batches(batch))
-            self._core.hosts.tell(worker, [(incarnation, *map(whole, frames)) for frames in told])
-        self._core.hosts.flush()
-        self._send()
-
-    def _send(self) -> None:
-        for effect in self._core.effects():
-            if isinstance(effect, ToHost):
-                self._to_host(effect)
-            else:
-                self._server.do([effect])
-
-    def _to_host(self, effect: ToHost) -> None:
+    def tell(self, effect: ToHost) -> None:
+        """Send a message to a host."""
         link = self._server.links[HOST].get(effect.route)
         self._world.network.send(link, effect.frames, up=False)
 

@@ -11,6 +11,7 @@ an input, and an error that it raised, follow that input.  The rest are marks:
 ====== ======================================== ==================================
 HEADER [0, "trio-envserve recording", 3, about] first record
 DRAWN  [100, id]                                the input took a new id
+CLAIM  [105, text]                              why a host may not have a name, or ""
 RAISED [101, type, text]                        the router raised
 CHECK  [102, step, hash]                        of all effects so far
 STATE  [103, step, hash]                        of the router's state
@@ -28,17 +29,30 @@ from typing import Any, get_args
 
 from ...core import journal, messages
 from ...core.closing import ClosingStage
+from ...core.earlier_epochs import EpochWait
 from ...core.errors import ConfigError, ProtocolError
+from ...core.host_checks import check_amounts
+from ...core.host_link import ItemKind, items_of
+from ...core.host_messages import without_environment
+from ...core.lease import LeaseTerms
 from ...core.router import Router
-from ...core.router_effects import RouterEffect, Save, ToClient, ToWorker
-from ...core.router_inputs import ClientMessage, Loaded, Restored, RouterInput, WorkerMessage
+from ...core.router_effects import RecordHosts, RouterEffect, Save, ToClient, ToHost, ToWorker
+from ...core.router_inputs import (
+    ClientMessage,
+    HostMessage,
+    HostsBefore,
+    Loaded,
+    Restored,
+    RouterInput,
+    WorkerMessage,
+)
 from ...core.terms import ID_BYTES, Body, Status
 from ...core.work import Works
 from ...core.worker_range import WorkerRange, most_of
 
 NAME = "trio-envserve recording"
 FORMAT = 3
-HEADER, DRAWN, RAISED, CHECK, STATE, END = 0, 100, 101, 102, 103, 104
+HEADER, DRAWN, RAISED, CHECK, STATE, END, CLAIM = 0, 100, 101, 102, 103, 104, 105
 
 INPUTS: dict[int, Any] = dict(enumerate(get_args(RouterInput), 1))
 CODES: dict[type, int] = {cls: code for code, cls in INPUTS.items()}
@@ -54,22 +68,38 @@ def record_of(given: RouterInput, header_bytes: int, *, bodies: bool) -> list[An
     def body(frame: Body) -> bytes | int:
         return bytes(frame) if bodies else len(frame)
 
+    def of_worker(frames: Sequence[Body]) -> list[Any]:
+        noted = [*map(header, frames[:1])]
+        match frames[1:]:
+            case [first]:
+                noted.append(header(first))
+            case [client, first, second]:
+                noted += [len(client), header(first)]
+                noted.append(bytes(second) if bodies else _errors(first, second, header_bytes))
+            case more:  # it is refused for their number
+                noted += map(len, more)
+        return noted
+
     code = CODES[type(given)]
     match given:
         case ClientMessage(route, frames, now_s):
             noted = [header(frames[0]), *map(body, frames[1:])] if frames else []
             return [code, route, noted, now_s]
         case WorkerMessage(frames, now_s):
-            noted = [bytes(frames[0]), *map(header, frames[1:2])]
-            match frames[2:]:
-                case [first]:
-                    noted.append(header(first))
-                case [client, first, second]:
-                    noted += [len(client), header(first)]
-                    noted.append(bytes(second) if bodies else _errors(first, second, header_bytes))
-                case more:  # it is refused for their number
-                    noted += map(len, more)
-            return [code, noted, now_s]
+            return [code, [bytes(frames[0]), *of_worker(frames[1:])], now_s]
+        case HostMessage(route, frames, now_s, lease_s):
+            noted = [*map(header, frames[:1])]
+            for item in items_of(frames, header_bytes):
+                is_message = item.kind is ItemKind.MESSAGE
+                noted += of_worker(item.frames) if is_message else map(bytes, item.frames)
+            noted += map(len, frames[len(noted) :])
+            return [code, route, noted, now_s, lease_s]
+        case HostsBefore(waits, lease_s):
+            known = [
+                [epoch, wait_s, None if memberships is None else sorted(memberships)]
+                for epoch, wait_s, memberships in waits
+            ]
+            return [code, known, lease_s]
         case Restored(records, now_s):
             return [code, [journal.plain_of(each, body) for each in records], now_s]
         case Loaded(number, frames, why, now_s):
@@ -158,13 +188,29 @@ def _id(value: Any) -> bytes:
     return bytes(value)
 
 
+def _hosts(value: Any) -> None:
+    if value is None:
+        return
+    try:
+        LeaseTerms(*map(_exactly(float, int, type(None)), value["lease"]))
+        check_amounts("needs", value["needs"])
+        _exactly(bool)(value["claims"])
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"no lease of hosts: {error}") from None
+
+
 def _slots(value: Any) -> None:
-    _within(1, 100_000, int)(most_of(slots_of(value)))
+    _within(0, 100_000, int)(most_of(slots_of(value)))
 
 
 def _frames(value: Any) -> list[Body]:
     frames = [bytes(each) if type(each) is int and 0 <= each < 2**31 else each for each in value]
     return [_exactly(bytes)(each) for each in frames]
+
+
+def _wait(epoch: Any, wait_s: Any, memberships: Any) -> EpochWait:
+    known = None if memberships is None else frozenset(map(_id, memberships))
+    return EpochWait(_id(epoch), _exactly(float, int)(wait_s), known)
 
 
 _READ: dict[str, Callable[[Any], Any]] = {
@@ -173,7 +219,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "float | None": _exactly(float, int, type(None)), "ClosingStage": ClosingStage,
     "Sequence[Record]": lambda records: [journal.record_of(each) for each in records],
     "Sequence[bytes]": lambda packed: list(map(_exactly(bytes), packed)),
-    "Sequence[int]": lambda numbers: list(map(_exactly(int), numbers)),
+    "Sequence[EpochWait]": lambda waits: [_wait(*each) for each in waits],
     "Sequence[Body]": _frames, "Collection[Epoch]": lambda ids: list(map(_exactly(bytes), ids)),
 }  # fmt: skip
 """Readers of field values, by the type of the field as it is written; each raises for a wrong
@@ -187,14 +233,14 @@ _FIELDS: dict[int, list[Callable[[Any], Any]]] = {
 
 _text, _step = _exactly(str), _within(0, 2**63, int)
 _MARKS: dict[int, tuple[Callable[[Any], Any], ...]] = {
-    DRAWN: (_id,), RAISED: (_text, _text), CHECK: (_step, _exactly(bytes)),
+    DRAWN: (_id,), CLAIM: (_text,), RAISED: (_text, _text), CHECK: (_step, _exactly(bytes)),
     STATE: (_step, _exactly(bytes)), END: (_step, _text),
 }  # fmt: skip
 
 _ABOUT: dict[str, Callable[[Any], Any]] = {
     "began_s": _within(-1e15, 1e15, int, float), "time": _within(0, 1e11, int, float), "epoch": _id,
     "slots": _slots, "heartbeats": _exactly(bool), "limits": _exactly(dict), "wire": _exactly(dict),
-    "version": _text, "environment": _text, "address": _text,
+    "version": _text, "environment": _text, "address": _text, "hosts": _hosts,
 }  # fmt: skip
 """The fields that a header must have."""
 
@@ -218,6 +264,13 @@ class EffectsHash:
             elif isinstance(effect, Save):
                 kept = [journal.plain_of(each, len) for each in effect.records]
                 parts.append(repr((kept, effect.upto)).encode())
+                continue
+            elif isinstance(effect, ToHost):
+                header, *bodies = effect.frames
+                parts += (b"H", effect.route, without_environment(header))
+            elif isinstance(effect, RecordHosts):
+                waits = [(*each[:2], sorted(each.memberships or ())) for each in effect.waits]
+                parts.append(repr(waits).encode())
                 continue
             else:
                 parts.append(repr(effect).encode("utf-8", "backslashreplace"))

@@ -19,9 +19,11 @@ from typing import Any, Protocol
 
 import cbor2
 
+from ...core.host_pool import Hosts
 from ...core.router import Router
 from ...core.router_effects import RouterEffect
 from ...core.router_inputs import RouterInput
+from ...core.terms import Route
 from ...core.worker_range import WorkerRange
 from . import records
 from .records import EffectsHash
@@ -73,6 +75,7 @@ class Tape:
                 "wire": _as_dict(router.wire), "keys": _as_dict(router.accounts.keys),
                 "journaled": router.journal.on,
                 "resting": router.journal.reads,
+                "hosts": None if router.hosts is None else self._hosts(router.hosts),
             },
         )  # fmt: skip
 
@@ -128,6 +131,23 @@ class Tape:
             return
         self.step += 1
         self._keep(data)
+
+    def _hosts(self, hosts: Hosts) -> dict[str, Any]:
+        """What a replay must know of hosts; from now on it is noted which names they may have."""
+        claim = hosts.claim
+
+        def noted(route: Route, name: str) -> str:
+            assert claim is not None
+            refused = claim(route, name)
+            if self.stopped is None:
+                self._note(records.CLAIM, refused)
+            return refused
+
+        if claim is not None:
+            hosts.claim = noted
+        terms = hosts.leases.terms
+        lease = [terms.fence_s, terms.margin_s, terms.drift, terms.guard_s]
+        return {"lease": lease, "needs": hosts.needs, "claims": claim is not None}
 
     def _drawn(self) -> bytes:
         identifier = self._new_id()

@@ -1,0 +1,270 @@
+"""The record of a router's hosts: nobody hears from it before a later server would know of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trio_envserve.core.earlier_epochs import EpochWait
+from trio_envserve.core.host_link import Item, ItemKind, items_of, to_frames
+from trio_envserve.core.host_messages import (
+    OVER,
+    HostBeat,
+    HostHello,
+    HostRefused,
+    HostWelcome,
+    decode,
+    encode,
+    without_environment,
+)
+from trio_envserve.core.limits import PROTOCOL_VERSION
+from trio_envserve.core.router import Router
+from trio_envserve.core.router_effects import RecordHosts, Report, Spawn, ToHost
+from trio_envserve.core.router_inputs import (
+    HostMessage,
+    HostsBefore,
+    HostsRecorded,
+    HostsTick,
+    PoolOpened,
+    Spawned,
+    Tick,
+    TurnOver,
+)
+from trio_envserve.core.terms import Membership
+
+from .helpers import Ids
+from .host_rig import EPOCH, TERMS
+
+NOW_S = 100.0
+OURS: Membership = b"1" * 16
+THEIRS: Membership = b"2" * 16
+
+
+class Hosted:
+    """A router that hosts may join; a test says when the disk has what it writes."""
+
+    def __init__(self, *before: EpochWait, journaled: bool = True) -> None:
+        self.router = Router(
+            epoch=EPOCH, slots=0, now_s=NOW_S, new_id=Ids(), lease=TERMS, journaled=journaled
+        )
+        self.router.take(HostsBefore(before, NOW_S))
+
+    @property
+    def earlier(self) -> Any:
+        assert self.router.hosts is not None
+        return self.router.hosts.leases.earlier
+
+    def open(self) -> None:
+        """Hosts are welcome, and the first record is safe."""
+        self.router.take(PoolOpened([], NOW_S))
+        (record,) = self.router.take(TurnOver())
+        assert isinstance(record, RecordHosts)
+        self.recorded()
+
+    def recorded(self, why: str = "") -> list[Any]:
+        """What is wanted once the record is safe, or could not be written."""
+        return self.router.take(HostsRecorded(why)) + self.router.take(TurnOver())
+
+    def come(self, *said: tuple[bytes, list[bytes]]) -> list[Any]:
+        """What is wanted in the turn in which these messages come."""
+        out: list[Any] = []
+        for route, frames in said:
+            out += self.router.take(HostMessage(route, frames, NOW_S))
+        return out + self.router.take(TurnOver())
+
+
+def opened(*before: EpochWait) -> Hosted:
+    hosted = Hosted(*before)
+    hosted.open()
+    return hosted
+
+
+def hello(
+    membership: Membership = OURS, name: str = "a", number: int = 1,
+    ended: tuple[bytes, ...] = (),
+) -> list[bytes]:  # fmt: skip
+    """A hello of a host of one worker."""
+    hello = HostHello(
+        PROTOCOL_VERSION, name, membership, number, [*ended], b"", 1, 1, {}, [], b"", []
+    )  # fmt: skip
+    return [encode(hello)]
+
+
+def beat(number: int = 1) -> list[bytes]:
+    return [encode(HostBeat(OURS, number, number - 1, EPOCH, 0, 0, False, {}))]
+
+
+def routes(out: list[Any]) -> set[bytes]:
+    """Those to whom something is said."""
+    return {each.route for each in out if isinstance(each, ToHost)}
+
+
+def records(out: list[Any]) -> list[frozenset[bytes] | None]:
+    """The memberships in each record that is to be written."""
+    return [each.waits[-1].memberships for each in out if isinstance(each, RecordHosts)]
+
+
+def test_a_new_host_is_answered_once_it_is_recorded():
+    hosted = opened()
+    out = hosted.come((b"r", hello()))
+    assert (records(out), routes(out)) == ([frozenset({OURS})], set())
+    out = hosted.recorded()
+    assert (records(out), routes(out)) == ([], {b"r"})
+
+
+def test_hosts_that_come_together_are_recorded_together():
+    out = opened().come((b"r", hello()), (b"s", hello(THEIRS, "b")))
+    assert records(out) == [frozenset({OURS, THEIRS})]
+
+
+def test_a_host_that_comes_while_a_record_is_written_waits_for_the_next():
+    hosted = opened()
+    hosted.come((b"r", hello()))
+    out = hosted.come((b"s", hello(THEIRS, "b")))
+    assert (records(out), routes(out)) == ([], set())
+    out = hosted.recorded()
+    assert (records(out), routes(out)) == ([frozenset({OURS, THEIRS})], set())
+    assert routes(hosted.recorded()) == {b"r", b"s"}
+
+
+def test_a_message_that_changes_nothing_waits_for_no_record():
+    hosted = opened()
+    hosted.come((b"r", hello()))
+    hosted.recorded()
+    out = hosted.come((b"r", beat()))
+    assert (records(out), routes(out)) == ([], {b"r"})
+    hosted.router.take(HostsTick(NOW_S))
+    assert records(hosted.router.take(TurnOver())) == []
+
+
+def test_a_host_that_could_not_be_recorded_gets_no_answer_and_others_do():
+    hosted = opened()
+    hosted.come((b"r", hello()))
+    hosted.recorded()
+    assert records(hosted.come((b"new", hello(THEIRS, "b")), (b"r", beat()))) != []
+    out = hosted.recorded("the disk is full")
+    assert routes(out) == {b"r"}
+    (report,) = [each for each in out if isinstance(each, Report)]
+    assert report == Report("error", "no further host can join: the disk is full")
+    assert records(hosted.come((b"new", hello(THEIRS, "b")))) != []
+    out = hosted.recorded("the disk is full")
+    assert not any(isinstance(each, Report) for each in out), "it is told of once"
+    assert b"new" not in routes(out)
+    assert records(hosted.come((b"new", hello(THEIRS, "b", 2)))) != []
+    assert b"new" in routes(hosted.recorded())
+
+
+def test_a_host_that_could_not_be_recorded_and_is_gone_is_forgotten():
+    hosted = opened()
+    hosted.come((b"r", hello()))
+    hosted.recorded("the disk is full")
+    out = hosted.router.take(HostsTick(NOW_S + 1000)) + hosted.router.take(TurnOver())
+    assert records(out) == [], "the last record is right again"
+    assert hosted.router.hosts is not None
+    assert hosted.router.hosts._unrecorded is None
+
+
+def test_a_first_record_that_could_not_be_written_knows_no_host():
+    hosted = Hosted()
+    hosted.router.take(PoolOpened([], NOW_S))
+    hosted.router.take(TurnOver())
+    hosted.recorded("the disk is full")
+    assert hosted.router.hosts is not None
+    assert not hosted.router.hosts.is_recorded
+
+
+def test_nothing_is_recorded_before_hosts_are_welcome():
+    hosted = Hosted()
+    assert hosted.router.hosts is not None
+    for given in (HostMessage(b"r", hello(), NOW_S), HostsTick(NOW_S), Tick(NOW_S), TurnOver()):
+        assert not hosted.router.take(given)
+    assert not hosted.router.hosts.is_open
+    assert not hosted.router.hosts.is_recorded
+
+
+def test_a_host_of_an_earlier_server_hears_that_its_membership_is_over():
+    wait = EpochWait(b"o" * 16, 60.0, frozenset({OURS, THEIRS}))
+    hosted = Hosted(wait, journaled=False)
+    assert not hosted.come((b"r", beat()))
+    assert not hosted.come((b"r", hello(b"3" * 16))), "it joins, once hosts are welcome"
+    (told,) = hosted.come((b"r", hello()))
+    refused, _ = decode(told.frames, most_bytes=1 << 16)
+    assert isinstance(refused, HostRefused)
+    assert (told.route, refused.membership, refused.epoch) == (b"r", OURS, EPOCH)
+    assert refused.code == OVER
+    hosted.come((b"r", [b"nonsense"]))
+    assert hosted.router.malformed == 1
+    assert not hosted.earlier.have_ended(NOW_S)
+    hosted.come((b"r", hello(b"3" * 16, ended=(OURS, THEIRS))))
+    assert hosted.earlier.have_ended(NOW_S)
+
+
+def test_hosts_of_an_earlier_server_come_back_to_one_with_its_journal():
+    wait = EpochWait(b"o" * 16, 60.0, frozenset({OURS}))
+    hosted = opened(wait)
+    out = hosted.router.take(HostsTick(NOW_S + 1.0)) + hosted.router.take(TurnOver())
+    assert records(out) == [], "it was recorded as hosts were welcomed"
+    assert hosted.earlier.waits == (wait,)
+    assert hosted.router.works.earlier_lives
+
+
+def test_an_epoch_whose_hosts_are_dead_is_recorded_no_more():
+    wait = EpochWait(b"o" * 16, 60.0, frozenset({OURS}))
+    hosted = opened(wait)
+    hosted.router.take(HostsTick(NOW_S + 60.0))
+    (follows,) = hosted.router.followed
+    assert follows == ([b"o" * 16], NOW_S + 60.0)
+    (record,) = [each for each in hosted.router.take(TurnOver()) if isinstance(each, RecordHosts)]
+    assert [each.epoch for each in record.waits] == [EPOCH]
+
+
+def test_an_effect_for_another_machine_is_here_for_who_watches():
+    hosted = opened()
+    assert hosted.router.stats()["hosts"] == []
+    hosted.come((b"r", hello()))
+    hosted.recorded()
+    for number in (1, 2):
+        hosted.come((b"r", beat(number)))
+        hosted.router.take(HostsTick(NOW_S))
+    (spawn,) = [each for each in hosted.router.take(Tick(NOW_S)) if isinstance(each, Spawn)]
+    assert hosted.router.pool.lives[spawn.worker].host == "a"
+    assert routes(hosted.router.take(TurnOver())) == {b"r"}
+    assert [each["workers"] for each in hosted.router.stats()["hosts"]] == [1]
+    pid = Item(ItemKind.SPAWNED, spawn.worker, (b"7",))
+    later_s = NOW_S + 1.0
+    hosted.router.take(HostMessage(b"r", to_frames(OURS, 1, [pid]), later_s))
+    assert hosted.router.followed == [Spawned(spawn.worker, 7)]
+    assert hosted.router.pool.lives[spawn.worker].pid == 7
+
+
+def test_what_is_for_a_worker_that_has_ended_is_told_to_nobody():
+    hosted = opened()
+    assert hosted.router.hosts is not None
+    hosts = hosted.router.hosts
+    hosted.come((b"r", hello()))
+    hosted.recorded()
+    hosts._told[b"w9-1", bytes(16)] = []
+    assert routes(hosted.router.take(TurnOver())) == set()
+
+
+def test_a_message_without_items_has_none():
+    item = Item(ItemKind.SPAWNED, b"w0-1", (b"7",))
+    assert items_of(to_frames(OURS, 1, [item]), 4096) == [item]
+    for frames in ([], [b"nonsense"], hello()):
+        assert items_of(frames, 4096) == []
+
+
+def test_the_environment_is_left_out_of_a_welcome_only():
+    secret = HostWelcome(PROTOCOL_VERSION, OURS, 1, EPOCH, 20.0, {"environ": "secret"})
+    other = secret._replace(serves={})
+    assert without_environment(encode(secret)) == without_environment(encode(other))
+    assert b"secret" not in without_environment(encode(secret))
+    assert without_environment(hello()[0]) == hello()[0]
+
+
+@pytest.mark.parametrize("frames", [[], [b"\x00"]])
+def test_a_malformed_message_of_a_host_is_counted(frames: list[bytes]):
+    hosted = opened()
+    hosted.come((b"r", frames))
+    assert hosted.router.malformed == 1
