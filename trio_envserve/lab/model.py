@@ -837,8 +837,14 @@ class Model(Judge):
                 self._leave(request)
             return True
         if ticket.left is not None and what[0] == "error" and what[1] in _BY_ITSELF:
-            # It was decided before the limit passed, and is saved after it.
-            return ticket.left.outcome == what or self.decide(ticket.left, what)
+            # It was decided before the limit passed, and is saved after it: nobody was lost.
+            left = ticket.left
+            if left.outcome != what and not self.decide(left, what):
+                return False
+            left.lost -= {self.sessions[request.session].caller}
+            if left.open:
+                self._who_waits(left)
+            return True
         return what == ("cancelled", True) and (work is None or not work.open)
 
     def confirm(self, request: RequestId, started: bool | None) -> None:
