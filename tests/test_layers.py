@@ -82,9 +82,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 TOP = {"__init__", "__main__"}
 
 # The modules that know the inside of a body, and who in the core may import them.
-BODIES = {
-    "core.values", "core.values_cost", "core.values_lower", "core.arrays", "core.objects",
-}  # fmt: skip
+BODIES = {"core.values", "core.arrays", "core.objects"}
 BODY_USERS = {"core.client", "core.worker"} | BODIES
 
 # All that the core may import from elsewhere: pure, or there for its types.

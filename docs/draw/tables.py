@@ -18,11 +18,11 @@ from tests.cost.report import markdown
 from tests.oracles.digests import STORED as SIZES
 from trio_envserve.cli.verbs import VERBS, Verb, explained, load, spelled
 from trio_envserve.core import (
-    call_table,
+    calls,
     errors,
     limits,
-    lives,
     messages,
+    pool,
 )  # fmt: skip
 from trio_envserve.core.calls import Stage
 from trio_envserve.core.endings import ENDINGS, RAISED
@@ -270,12 +270,12 @@ def work_table() -> str:
 
 def calls_table() -> str:
     """The table of a client's call, in words."""
-    return table_in_words(call_table.TABLE, Stage, CALL_WORDS)
+    return table_in_words(calls.TABLE, Stage, CALL_WORDS)
 
 
 def lives_table() -> str:
     """The table of a worker's life, in words."""
-    return table_in_words(lives.TABLE, lives.Phase, LIFE_WORDS)
+    return table_in_words(pool.TABLE, pool.Phase, LIFE_WORDS)
 
 
 def table_in_words(table: Any, states: type[enum.Enum], words: Mapping[str, str]) -> str:

@@ -76,7 +76,7 @@ from trio_envserve.core.terms import (
     Verdict,
     whole,
 )
-from trio_envserve.core.values_lower import written_head
+from trio_envserve.core.values import written_head
 from trio_envserve.core.work import Work
 from trio_envserve.core.worker import (
     BeatDue,

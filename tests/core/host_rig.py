@@ -23,9 +23,9 @@ from trio_envserve.core.host_messages import HostRefused, encode
 from trio_envserve.core.host_pool import Hosts
 from trio_envserve.core.lease import LeaseTerms
 from trio_envserve.core.limits import ServerLimits
-from trio_envserve.core.lives import LifeInput, Pool
 from trio_envserve.core.messages import Beat, WorkerHello
 from trio_envserve.core.messages import encode as encode_worker
+from trio_envserve.core.pool import LifeInput, Pool
 from trio_envserve.core.router_effects import (
     AskWorker,
     Kill,

@@ -17,11 +17,10 @@ from trio_envserve.core.archive import (
     packed_of,
     unpack,
 )
-from trio_envserve.core.journal import Opened
+from trio_envserve.core.journal import Left, Opened
 from trio_envserve.core.key_records import KeyName
 from trio_envserve.core.limits import KeyLimits
 from trio_envserve.core.requests import OUTCOME_BYTES
-from trio_envserve.core.restored import Left
 
 
 def fields(number: int, *, since_s: float = 1.0, namespace: bytes = b"team") -> Archived:

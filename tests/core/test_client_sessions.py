@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trio_envserve.core import call_table, error_records, messages
+from trio_envserve.core import calls, error_records, messages
 from trio_envserve.core.client_effects import Answer
 from trio_envserve.core.client_inputs import ClientTick, Disconnected, OutcomeReceived
 from trio_envserve.core.errors import ErrorInfo
@@ -152,7 +152,7 @@ def test_a_call_said_that_it_did_not_run_although_a_lost_server_may_have_run_it(
         pair.hear(outcome, error_records.encode(info))
     else:
         assert pair.client.sessions.current is not None
-        call_table._requeue(pair.client.calls, pair.client.calls.live[0])
+        calls._requeue(pair.client.calls, pair.client.calls.live[0])
         pair.client.sessions.current.message_bytes = 1
         pair.client_takes(ClientTick(pair.now_s))
     assert pair.verdict() == ("server-lost", Verdict.MAY_HAVE_RUN)

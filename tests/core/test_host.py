@@ -31,9 +31,9 @@ from trio_envserve.core.host_messages import (
     encode,
 )
 from trio_envserve.core.limits import WireLimits
-from trio_envserve.core.lives import LifeInput, Phase
 from trio_envserve.core.messages import Announced, Declined, Dispatch, WorkerOutcome, in_batches
 from trio_envserve.core.messages import encode as encode_worker
+from trio_envserve.core.pool import LifeInput, Phase
 from trio_envserve.core.router_effects import AskWorker, Kill, Report, Spawn, ToHost, ToWorker
 from trio_envserve.core.router_inputs import (
     Exited,

@@ -8,8 +8,6 @@ import cbor2
 import pytest
 
 from trio_envserve.core import error_records, messages
-from trio_envserve.core.earlier_epochs import EpochWait
-from trio_envserve.core.elastic import Elastic, Need
 from trio_envserve.core.errors import ConfigError, ProtocolError
 from trio_envserve.core.heartbeat import Heartbeat
 from trio_envserve.core.host import NO_LEASE, Host, StartWorker
@@ -35,10 +33,10 @@ from trio_envserve.core.host_messages import (
 from trio_envserve.core.host_pool import KEPT_BYTES, KEPT_ITEMS, PAST_HOSTS
 from trio_envserve.core.journal import Record
 from trio_envserve.core.key_records import KeyAct, KeyName
-from trio_envserve.core.lease import NO_LEASE_S, LeaseTerms
+from trio_envserve.core.lease import NO_LEASE_S, EpochWait, LeaseTerms
 from trio_envserve.core.limits import ServerLimits
-from trio_envserve.core.lives import Part, Phase
 from trio_envserve.core.messages import Beat
+from trio_envserve.core.pool import Elastic, Need, Part, Phase
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.router import Router
 from trio_envserve.core.router_effects import ToHost, ToWorker

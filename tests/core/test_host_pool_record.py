@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from trio_envserve.core.earlier_epochs import EpochWait
 from trio_envserve.core.host_link import Item, ItemKind, items_of, to_frames
 from trio_envserve.core.host_messages import (
     OVER,
@@ -18,6 +17,7 @@ from trio_envserve.core.host_messages import (
     encode,
     without_environment,
 )
+from trio_envserve.core.lease import EpochWait
 from trio_envserve.core.limits import PROTOCOL_VERSION
 from trio_envserve.core.router import Router
 from trio_envserve.core.router_effects import RecordHosts, Report, Spawn, ToHost

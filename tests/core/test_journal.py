@@ -21,10 +21,10 @@ from trio_envserve.core.journal import (
     Started,
     plain_of,
     record_of,
+    remains_of,
 )
 from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
 from trio_envserve.core.limits import KeyLimits
-from trio_envserve.core.restored import remains_of
 from trio_envserve.core.router_effects import Flush, ToWorker
 from trio_envserve.core.router_inputs import (
     CloseAsked,

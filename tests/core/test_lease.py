@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_envserve.core.earlier_epochs import EarlierEpochs, EpochWait
 from trio_envserve.core.errors import ConfigError
 from trio_envserve.core.lease import (
     FRESH_S,
     NO_LEASE_S,
     OVER_MOST,
     UNCONFIRMED_MOST,
+    EarlierEpochs,
+    EpochWait,
     HostLease,
     LeaseBeat,
     Leases,

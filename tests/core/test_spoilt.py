@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_envserve.core.lives import Phase
+from trio_envserve.core.pool import Phase
 from trio_envserve.core.spoilt import (
     RETRY_S,
     ROLLOUTS,

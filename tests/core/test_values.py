@@ -25,9 +25,14 @@ from trio_envserve.core import values as values_module
 from trio_envserve.core.errors import ConfigError, EnvServeError
 from trio_envserve.core.limits import WireLimits
 from trio_envserve.core.terms import cost_said
-from trio_envserve.core.values import DecodingError, EncodingError, decode, encode
-from trio_envserve.core.values_cost import LEAST_CUT_BYTES
-from trio_envserve.core.values_lower import Lowering
+from trio_envserve.core.values import (
+    LEAST_CUT_BYTES,
+    DecodingError,
+    EncodingError,
+    Lowering,
+    decode,
+    encode,
+)
 from trio_envserve.testing.strategies import keys, normal, plain_values, same, values
 
 SMALL = WireLimits(depth=5, items=30)

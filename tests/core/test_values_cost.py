@@ -17,21 +17,25 @@ from trio_envserve.core import error_records, messages
 from trio_envserve.core.errors import ErrorInfo, ProtocolError
 from trio_envserve.core.limits import KIB, MIB, WireLimits
 from trio_envserve.core.terms import COST_HEADER, Joined, Verdict, cost_said, weight
-from trio_envserve.core.values import DecodingError, EncodingError, decode, encode, encode_to_send
-from trio_envserve.core.values_cost import (
+from trio_envserve.core.values import (
     FREE_BYTES,
     LEAST_CUT_BYTES,
     TAG_CUT,
     TAG_PAIRS,
     TAG_SET,
     UNSEEN_BYTES,
+    DecodingError,
+    EncodingError,
     Look,
     TooCostly,
     TooMuchWork,
+    decode,
+    encode,
+    encode_to_send,
     look,
     placeholder,
 )
-from trio_envserve.core.values_lower import written_head as head
+from trio_envserve.core.values import written_head as head
 from trio_envserve.testing.strategies import hostile_bodies, values
 
 

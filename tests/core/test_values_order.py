@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_envserve.core.values import EncodingError, decode, encode
-from trio_envserve.core.values_cost import TAG_PAIRS
+from trio_envserve.core.values import TAG_PAIRS, EncodingError, decode, encode
 from trio_envserve.testing.strategies import plain_values
 
 KEYS = st.one_of(

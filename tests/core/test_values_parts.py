@@ -10,9 +10,14 @@ import pytest
 
 from trio_envserve.core.key_records import input_digest
 from trio_envserve.core.terms import BYTE_COST, Joined, cost_said, whole
-from trio_envserve.core.values import JOINED_BYTES, decode, encode, encode_to_send
-from trio_envserve.core.values_cost import OBJECT_COST
-from trio_envserve.core.values_lower import LEAST_PIECE_BYTES
+from trio_envserve.core.values import (
+    JOINED_BYTES,
+    LEAST_PIECE_BYTES,
+    OBJECT_COST,
+    decode,
+    encode,
+    encode_to_send,
+)
 
 LARGE = bytes(range(256)) * 1024
 

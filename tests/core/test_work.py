@@ -12,8 +12,7 @@ import pytest
 
 from trio_envserve.core import error_records, messages
 from trio_envserve.core.archive import packed_of
-from trio_envserve.core.call_table import CallInput, Calls
-from trio_envserve.core.calls import ClientSession
+from trio_envserve.core.calls import CallInput, Calls, ClientSession
 from trio_envserve.core.client_effects import Answer
 from trio_envserve.core.client_inputs import CallKey, CallSubmitted, Disconnected, ServerMessage
 from trio_envserve.core.closing import ClosingStage
@@ -26,12 +25,12 @@ from trio_envserve.core.journal import (
     Opened,
     Record,
     Started,
+    remains_of,
 )
 from trio_envserve.core.key_records import KeyAct, KeyName, input_digest
 from trio_envserve.core.limits import KIB, ClientLimits, KeyLimits
 from trio_envserve.core.messages import Outcome, Refused, Sync, Synced
 from trio_envserve.core.ranges import Ranges
-from trio_envserve.core.restored import remains_of
 from trio_envserve.core.router_inputs import (
     AtRest,
     ClientMessage,

@@ -14,8 +14,8 @@ from trio_envserve.core.client_effects import Answer
 from trio_envserve.core.closing import ClosingStage
 from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.limits import PROTOCOL_VERSION
-from trio_envserve.core.lives import Phase
 from trio_envserve.core.messages import KINDS, Dispatch, WorkerHello, WorkerOutcome
+from trio_envserve.core.pool import Phase
 from trio_envserve.core.router_inputs import CloseAsked, Exited, HeartbeatReceived, WorkerMessage
 from trio_envserve.core.terms import Status, Verdict
 from trio_envserve.core.worker import BeatDue, OutcomeMade, SetUpFailed

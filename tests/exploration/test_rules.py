@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from trio_envserve.core.call_queue import _Line
+from trio_envserve.core.calls import _Line
 from trio_envserve.core.client import ClientCore
 from trio_envserve.core.limits import ClientLimits
 from trio_envserve.core.ranges import Ranges

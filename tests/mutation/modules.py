@@ -26,7 +26,7 @@ WORK = (
     "tests/core/test_work.py",
     "tests/core/test_work_machine.py",
     "tests/core/test_router.py",
-    "tests/core/test_announced.py",
+    "tests/core/test_executions_announced.py",
     "tests/core/test_rights.py",
     "tests/core/test_client_pings.py",
 )

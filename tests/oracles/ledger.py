@@ -96,11 +96,9 @@ SHARE = 20
 """Of the generated mutations of a module each so many-th is a row."""
 
 GENERATED = (
-    "account", "archive", "announced", "call_queue", "call_table", "calls", "client",
-    "client_pings", "client_sessions", "closing", "dispatches", "earlier_epochs", "elastic",
-    "executions", "gate", "health", "host", "host_checks", "host_link", "host_pool",
-    "journal", "key_pages", "key_records", "lease", "lives", "outcomes", "pausing", "ranges",
-    "requests", "restored", "rights", "router", "running",
+    "account", "archive", "calls", "client", "closing", "executions", "gate", "health", "host",
+    "host_checks", "host_link", "host_pool", "journal", "key_pages", "key_records", "lease",
+    "outcomes", "pausing", "pool", "ranges", "requests", "rights", "router", "running",
     "scheduler", "sessions", "spoilt", "work", "worker", "workforce",
 )  # fmt: skip
 """The modules of the core whose machines are to change."""
@@ -362,8 +360,7 @@ def untried(row: Row, check: str) -> str:
 
 
 HOSTED = (
-    "earlier_epochs", "host", "host_checks", "host_link", "host_pool", "lease",
-    "lives",
+    "host", "host_checks", "host_link", "host_pool", "lease", "pool",
 )  # fmt: skip
 """The modules of the core that the worlds with hosts are for."""
 

@@ -33,7 +33,7 @@ from trio_envserve.client.outcome import Outcome
 from trio_envserve.core import messages
 from trio_envserve.core.errors import WorkerLost
 from trio_envserve.core.limits import MIB
-from trio_envserve.core.lives import NOT_NEEDED
+from trio_envserve.core.pool import NOT_NEEDED
 from trio_envserve.host.allocator import ENVIRON
 
 

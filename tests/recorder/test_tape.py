@@ -13,7 +13,6 @@ from tests.recorder.taped import tape_of, written
 from trio_envserve.core import messages
 from trio_envserve.core.archive import Archived, pack
 from trio_envserve.core.closing import ClosingStage
-from trio_envserve.core.earlier_epochs import EpochWait
 from trio_envserve.core.host_messages import encode
 from trio_envserve.core.journal import (
     Closed,
@@ -24,7 +23,7 @@ from trio_envserve.core.journal import (
     Started,
 )
 from trio_envserve.core.key_records import KeyName
-from trio_envserve.core.lease import LeaseTerms
+from trio_envserve.core.lease import EpochWait, LeaseTerms
 from trio_envserve.core.limits import KeyLimits, ServerLimits, WireLimits
 from trio_envserve.core.router_effects import Spawn, ToClient
 from trio_envserve.core.router_inputs import (

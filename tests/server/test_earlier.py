@@ -9,9 +9,8 @@ import pytest
 import trio
 
 from tests.memory import virtual
-from trio_envserve.core.earlier_epochs import EarlierEpochs, EpochWait
 from trio_envserve.core.errors import ServerStartError
-from trio_envserve.core.lease import NO_LEASE_S
+from trio_envserve.core.lease import NO_LEASE_S, EarlierEpochs, EpochWait
 from trio_envserve.core.router_inputs import PoolWaits
 from trio_envserve.server.earlier import hosts_ended, processes_ended
 from trio_envserve.server.hosts import EpochRecords

@@ -46,9 +46,9 @@ from trio_envserve import (
     open_host,
     open_server,
 )
-from trio_envserve.core.earlier_epochs import EpochWait
 from trio_envserve.core.host import Host, ToRouter
 from trio_envserve.core.host_messages import HostWelcome, decode, encode
+from trio_envserve.core.lease import EpochWait
 from trio_envserve.core.stack_frames import authors_line
 from trio_envserve.host.joined import boot_s
 from trio_envserve.host.locks import ServerLocks

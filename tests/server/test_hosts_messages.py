@@ -15,7 +15,6 @@ import trio.testing
 
 from tests.core.test_host_pool import first_hello
 from trio_envserve import ServerLimits, ServerStartError
-from trio_envserve.core.earlier_epochs import EpochWait
 from trio_envserve.core.host_messages import (
     HostAnswer,
     HostBeat,
@@ -26,7 +25,7 @@ from trio_envserve.core.host_messages import (
     encode,
 )
 from trio_envserve.core.host_pool import Hosts
-from trio_envserve.core.lease import LeaseTerms
+from trio_envserve.core.lease import EpochWait, LeaseTerms
 from trio_envserve.core.router import Router
 from trio_envserve.core.router_inputs import (
     HostsBefore,

@@ -27,9 +27,9 @@ from trio_envserve import (
     open_client,
     open_server,
 )
-from trio_envserve.core.earlier_epochs import EpochWait
 from trio_envserve.core.heartbeat import Heartbeat
 from trio_envserve.core.host import Host, KillWorker, StartWorker, TellWorker, ToRouter
+from trio_envserve.core.lease import EpochWait
 from trio_envserve.core.router_effects import Spawn
 from trio_envserve.host.locks import ServerLocks
 from trio_envserve.host.workers import InProcessWorkers

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from tests.worker.test_shell import opened
-from trio_envserve.core import messages, values, values_lower
+from trio_envserve.core import messages, values
 from trio_envserve.core.terms import Status, Verdict
 from trio_envserve.envs import RolloutRequest, turns
 
@@ -39,7 +39,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         monkeypatch.setattr(owner, name, watched)
 
     watch(values._Paused, "read")
-    watch(values_lower._Written, "write")
+    watch(values._Written, "write")
     return seen
 
 

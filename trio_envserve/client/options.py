@@ -8,7 +8,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
 
-from ..core.call_table import MOST_SECONDS
+from ..core.calls import MOST_SECONDS
 from ..core.client_inputs import CallKey
 from ..core.errors import ConfigError
 from ..core.fields import MAX_UINT, is_traceparent

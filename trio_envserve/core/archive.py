@@ -23,10 +23,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, compress
 from typing import NamedTuple, TypeAlias, final
 
+from .journal import Left
 from .key_records import KeyName
 from .limits import KeyLimits
 from .requests import OUTCOME_BYTES
-from .restored import Left
 from .terms import DIGEST_BYTES
 
 PACKED = struct.Struct("<QddQIHb32sB")

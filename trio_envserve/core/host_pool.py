@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 A host that has joined, and is known to hold its lease, brings slots to the
-:class:`~.lives.Pool`.  Effects of the router that concern a worker in one of them
+:class:`~.pool.Pool`.  Effects of the router that concern a worker in one of them
 (:meth:`Hosts.take`) become items for that host; what the host says of its workers is to the router
 as if it was said here (:data:`~.router_inputs.OfHost`).
 
@@ -27,7 +27,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .earlier_epochs import EarlierEpochs, EpochWait
 from .errors import ProtocolError
 from .heartbeat import Heartbeat
 from .host import LEAVING, NO_LEASE
@@ -61,10 +60,10 @@ from .host_messages import (
     decode,
     encode,
 )
-from .lease import Holding, LeaseBeat, Leases, LeaseTerms, Reception
+from .lease import EarlierEpochs, EpochWait, Holding, LeaseBeat, Leases, LeaseTerms, Reception
 from .limits import PROTOCOL_VERSION, WireLimits
-from .lives import LifeInput, Part, Phase, Pool, Slot
 from .messages import in_batches
+from .pool import LifeInput, Part, Phase, Pool, Slot
 from .router_effects import (
     AskWorker,
     Kill,

@@ -17,12 +17,19 @@ If a record cannot be saved, nothing new is begun, what is known goes on being a
 the rest waits, a deadline excepted: whose deadline passes is told that it may have run.  Until
 it is saved after all, or known that it never will be.  Then what was
 to wait for it is answered as what may have run: nobody knows what the disk has.
+
+After a crash
+-------------
+A record is there only if all before it are, but for what is over: the records of a closed
+generation may be gone, and those of old commands.  So each prefix of what was appended is a
+history that could have been, and what the world has seen is in each that can be found.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, ParamSpec, TypeAlias
 
 from .terms import Body, Incarnation
@@ -188,3 +195,70 @@ class Journal:
     def is_safe(self, after: int) -> bool:
         """Whether what was to wait for so many records may be done."""
         return after <= self.safe
+
+
+# -- the keys of a journal ---------------------------------------------------------------
+
+
+@dataclasses.dataclass(slots=True)
+class Left:
+    """A generation that was open."""
+
+    opened: Opened
+    callers: set[bytes]
+    """The callers that may count for it."""
+    executions: int = 0
+    """Starts that are recorded, of all epochs with this journal."""
+    frames: tuple[Body, ...] | None = None
+    """Frames of its outcome; None: it has none."""
+    last: tuple[Incarnation, int] = b"", 0
+    """The life of the worker to which the last one of them was dispatched, and its number
+    there."""
+
+
+@dataclasses.dataclass(slots=True)
+class Remains:
+    """All that a journal has left."""
+
+    generations: dict[int, Left]
+    commands: list[Commanded]
+    next_number: int
+
+
+def remains_of(records: Iterable[Record]) -> Remains:
+    """Read a journal, the oldest record first."""
+    left = Remains({}, [], 0)
+    for record in records:
+        _read(left, record)
+    return left
+
+
+def _read(left: Remains, record: Record) -> None:
+    match record:
+        case Opened():
+            left.generations[record.number] = _opened(record)
+            left.next_number = max(left.next_number, record.number + 1)
+        case Joined(number, caller):
+            left.generations[number].callers.add(caller)
+        case Started(number, incarnation, dispatch):
+            left.generations[number].executions += 1
+            left.generations[number].last = incarnation, dispatch
+        case Completed(number, frames):
+            left.generations[number].frames = frames
+        case Closed(number):
+            left.generations.pop(number, None)
+            left.next_number = max(left.next_number, number + 1)
+        case _:
+            left.commands.append(record)
+
+
+def _opened(record: Opened) -> Left:
+    """Generation as its opening record has it.  A first start may stand there too, as one of the
+    earlier executions and one that is allowed no more."""
+    last = record.incarnation, record.dispatch
+    if not record.incarnation:
+        return Left(record, {record.caller}, last=last)
+    before = record._replace(
+        allowance=record.allowance + 1, earlier=record.earlier - 1, incarnation=b"", dispatch=0
+    )
+    return Left(before, {record.caller}, executions=1, last=last)

@@ -26,14 +26,11 @@ from typing import Any
 
 from . import messages, outcomes
 from .account import Account, Accounts
-from .announced import Announcements
 from .clock import AwakeClock
 from .closing import Closing, ClosingStage, Held
-from .dispatches import Dispatches
 from .durations import Durations
-from .elastic import Elastic, Need
 from .errors import ProtocolError
-from .executions import Execution
+from .executions import Announcements, Dispatches, Execution
 from .heartbeat import Heartbeat
 from .host_pool import Hosts
 from .journal import Journal
@@ -41,8 +38,8 @@ from .key_pages import KeyPages
 from .key_records import keyed_of
 from .lease import LeaseTerms
 from .limits import PROTOCOL_VERSION, KeyLimits, ServerLimits, WireLimits
-from .lives import LifeInput, Pool
 from .messages import ForeignVersion
+from .pool import Elastic, LifeInput, Need, Pool
 from .ranges import Ranges
 from .requests import Ask
 from .rights import Rights

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple, TypeAlias
 
 from . import messages
-from .earlier_epochs import EpochWait
 from .journal import Record
+from .lease import EpochWait
 from .terms import Body, Incarnation, Route
 
 

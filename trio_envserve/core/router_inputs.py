@@ -9,9 +9,9 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple, TypeAlias
 
 from .closing import ClosingStage
-from .earlier_epochs import EpochWait
 from .heartbeat import Heartbeat
 from .journal import Record
+from .lease import EpochWait
 from .terms import Body, Epoch, Route
 
 

@@ -10,17 +10,16 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from .account import Accounts
-from .announced import Announcements
 from .clock import AwakeClock
 from .closing import Closing, Held
 from .durations import Durations
-from .elastic import Elastic
+from .executions import Announcements
 from .health import ServerStatus
 from .host_pool import Hosts
 from .journal import Journal
 from .limits import ServerLimits
-from .lives import Pool
 from .model_totals import TOOK
+from .pool import Elastic, Pool
 from .requests import Counters
 from .scheduler import Scheduler
 from .sessions import Sessions

@@ -40,18 +40,28 @@ from .archive import Archive, Archived, Packed, fits, pack
 from .calls import grant
 from .client_messages import SESSION_FULL
 from .clock import AwakeClock
-from .dispatches import Dispatches
 from .endings import ENDINGS, OTHER_CODE
 from .errors import ProtocolError
-from .executions import Execution
+from .executions import Dispatches, Execution
 from .gate import Budget, Gate
-from .journal import Closed, Commanded, Completed, Joined, Journal, Opened, Record, Started
+from .journal import (
+    Closed,
+    Commanded,
+    Completed,
+    Joined,
+    Journal,
+    Left,
+    Opened,
+    Record,
+    Remains,
+    Started,
+    remains_of,
+)
 from .key_records import CallerToken, KeyAct, Keyed, KeyName, Payload, Tag
 from .limits import KeyLimits, ServerLimits
 from .messages import Outcome
 from .ranges import Ranges
 from .requests import Ask, Counters, RetainedOutcome, Suspicion
-from .restored import Left, Remains, remains_of
 from .router_effects import Load, RouterEffect, ToClient
 from .scheduler import Scheduler
 from .sessions import Session, Sessions

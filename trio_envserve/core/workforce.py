@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-:class:`~.lives.Pool` decides about processes, and :class:`~.dispatches.Dispatches`
+:class:`~.pool.Pool` decides about processes, and :class:`~.executions.Dispatches`
 about the executions on them.  A message counts only if it names the incarnation that
 this server gave to that worker (G5): every other message is counted and ignored.
 
@@ -22,12 +22,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from . import messages, outcomes, spoilt
-from .dispatches import Dispatches
 from .durations import Durations
 from .errors import ProtocolError
-from .executions import Execution, Site, Worker
+from .executions import Dispatches, Execution, Site, Worker
 from .limits import CAPACITY, ServerLimits
-from .lives import Life, LifeInput, Phase, Pool
 from .messages import (
     Announced,
     Beat,
@@ -41,6 +39,7 @@ from .messages import (
     WorkerOutcome,
 )
 from .pausing import Pausing
+from .pool import Life, LifeInput, Phase, Pool
 from .ranges import Ranges
 from .requests import RetainedOutcome, Suspicion
 from .router_effects import Lost, Report, RouterEffect, ToWorker

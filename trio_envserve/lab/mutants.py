@@ -14,26 +14,22 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from ..core import call_table, client, executions, lease, lives, messages, outcomes, router
+from ..core import calls as call_table
+from ..core import client, executions, lease, messages, outcomes, pool, router
 from ..core.account import Accounts
-from ..core.announced import Announcements
-from ..core.call_table import CallInput
-from ..core.calls import Stage, limit_passed
-from ..core.client import ClientCore
+from ..core.calls import CallInput, Stage, limit_passed
+from ..core.client import ClientCore, Pings
+from ..core.client import Sessions as ClientSessions
 from ..core.client_inputs import CallsCancelled
-from ..core.client_pings import Pings
-from ..core.client_sessions import Sessions as ClientSessions
 from ..core.clock import AwakeClock
 from ..core.closing import Closing
-from ..core.dispatches import Dispatches
-from ..core.earlier_epochs import EarlierEpochs
-from ..core.elastic import Elastic
+from ..core.executions import Announcements, Dispatches
 from ..core.health import Health
 from ..core.host import Host
 from ..core.host_link import Outbox
 from ..core.host_pool import Hosts
-from ..core.lease import HostLease, Leases, LeaseTerms
-from ..core.lives import Life, LifeInput, Phase, Pool
+from ..core.lease import EarlierEpochs, HostLease, Leases, LeaseTerms
+from ..core.pool import Elastic, Life, LifeInput, Phase, Pool
 from ..core.ranges import Ranges
 from ..core.router import Router
 from ..core.router_effects import Lost, ToClient
@@ -313,7 +309,7 @@ WORKERS = Family(ANY)
 @WORKERS.mutant("G1")
 def silence_is_death(patch: Patches) -> None:
     """A worker that gives no sign of life is declared dead, and lives."""
-    time = lives.TABLE[LifeInput.TIME]
+    time = pool.TABLE[LifeInput.TIME]
     cells = {phase: cell for phase, cell in time.items() if phase is not Phase.REAPED}
 
     def no_proof(pool: Any, life: Any, now_s: float, arg: Any) -> Any:
@@ -384,12 +380,12 @@ WORKERS.table(
           'life.incarnation if life else b""')),
     ("a-blocked-loop-is-silence", "G9", (Fault.BLOCK_LOOP,),
      "Only the heartbeat of an event loop that is on time counts as a sign of life.",
-     text(lives.TABLE[_L.HEARTBEAT][Phase.READY], "memory_bytes = now_s,",
+     text(pool.TABLE[_L.HEARTBEAT][Phase.READY], "memory_bytes = now_s,",
           "memory_bytes = "
           "life.heard_s if heartbeat.lag_s >= pool.limits.blocked_report_s else now_s,")),
     ("a-start-may-take-for-ever", "G8 G9", (Fault.SLOW_START,),
      "A worker that never says hello is waited for.",
-     cells(lives.TABLE[_L.TIME], (Phase.STARTING,), lives.TABLE[_L.TIME][Phase.READY])),
+     cells(pool.TABLE[_L.TIME], (Phase.STARTING,), pool.TABLE[_L.TIME][Phase.READY])),
     ("work-goes-to-who-retires", "G2", (),
      "A worker that was told to exit still gets executions, which are lost with it.",
      named(executions.Worker, "open", lambda self: len(self.live) < self.capacity)),
@@ -459,7 +455,7 @@ WORKERS.table(
      named(Workforce, "_distrust", lambda self, life, why, now_s: None)),
     ("a-mute-worker-is-kept", "G7 G8 G9", (Fault.JUNK,),
      "A worker whose messages are all fenced, or that sends none, is waited for.",
-     named(lives, "mute_kill_s", lambda limits: float("inf"))),
+     named(pool, "mute_kill_s", lambda limits: float("inf"))),
     ("the-first-worker-takes-everything", "G8", (Fault.SPREAD,),
      "Workers that still start are left nothing.",
      named(Router, "_most_at_once", lambda self: float("inf"))),

@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 A launcher starts one host at a time and says whether it has ended.  :func:`keep_hosts`
 looks at the server every second: it asks for a host where one has ended, for more or fewer
-as :class:`~trio_envserve.core.elastic.Sizing` decides, and gives a host back by letting it
+as :class:`~trio_envserve.core.pool.Sizing` decides, and gives a host back by letting it
 leave, so that what runs there ends first.  A host that ends too soon is not replaced at
 once.  Nothing is decided here about what ran on a host that is gone: its lease does that.
 """
@@ -17,8 +17,8 @@ from typing import Protocol, TypeAlias, final
 
 import trio
 
-from ..core.elastic import Need, Sizing
 from ..core.limits import CAPACITY, ServerLimits
+from ..core.pool import Need, Sizing
 from ..core.status import ServerStats
 from ..core.worker_range import WorkerRange
 from ..server import Server

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from ..core.earlier_epochs import EarlierEpochs
 from ..core.errors import ServerStartError
+from ..core.lease import EarlierEpochs
 from ..core.router import Router
 from ..core.router_inputs import PoolWaits
 from ..core.terms import Epoch

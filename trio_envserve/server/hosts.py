@@ -16,9 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import final
 
-from ..core.earlier_epochs import EarlierEpochs, EpochWait
 from ..core.errors import ServerStartError
-from ..core.lease import NO_LEASE_S
+from ..core.lease import NO_LEASE_S, EarlierEpochs, EpochWait
 from ..core.router import Router
 from ..core.router_inputs import HostsRecorded
 from ..core.terms import ID_BYTES

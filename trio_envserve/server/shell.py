@@ -23,9 +23,9 @@ from typing import final
 import trio
 
 from ..core.closing import ClosingStage
-from ..core.earlier_epochs import EarlierEpochs
 from ..core.errors import EnvironmentBroken, ServerNotReady, ServerStartError
 from ..core.heartbeat import Heartbeat
+from ..core.lease import EarlierEpochs
 from ..core.limits import ServerLimits
 from ..core.messages import Said, in_batches
 from ..core.router import Router

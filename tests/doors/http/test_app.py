@@ -30,7 +30,7 @@ from trio_envserve import CallOptions, Client
 from trio_envserve.core.health import Health, ServerHealth, ServerStatus
 from trio_envserve.core.status import ServerStats
 from trio_envserve.core.terms import Verdict
-from trio_envserve.core.values_cost import TAG_PAIRS
+from trio_envserve.core.values import TAG_PAIRS
 from trio_envserve.doors.http.bodies import Codec
 from trio_envserve.doors.http.operations import BATCH, ROLLOUT
 

@@ -14,7 +14,7 @@ from tests.doors.http.door import CBOR, JSON, asking, echo, open_door
 from trio_envserve.core import values
 from trio_envserve.core.limits import WireLimits
 from trio_envserve.core.terms import COST_HEADER
-from trio_envserve.core.values_lower import written_head
+from trio_envserve.core.values import written_head
 from trio_envserve.doors.http import HttpLimits, bodies
 from trio_envserve.doors.http.turns import Turns
 from trio_envserve.json_values import restored

@@ -29,8 +29,8 @@ from trio_envserve.core.journal import (
     Opened,
     Record,
     Started,
+    remains_of,
 )
-from trio_envserve.core.restored import remains_of
 from trio_envserve.server.journal.folder import beside
 from trio_envserve.server.journal.store import PRUNE_EVERY, FileNotSynced, TakenOver, is_final
 

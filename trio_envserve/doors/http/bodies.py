@@ -28,7 +28,7 @@ from ...core import values
 from ...core.arrays import RawArray
 from ...core.limits import KIB, WireLimits
 from ...core.terms import BYTE_COST, COST_HEADER, cost_said
-from ...core.values_lower import written_head
+from ...core.values import written_head
 from ...envs.turns import Threads
 from ...json_values import (
     Malformed,

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from ...core.lives import Pool
+from ...core.pool import Pool
 from ...core.terms import ID_BYTES
 
 

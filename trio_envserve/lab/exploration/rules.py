@@ -11,19 +11,13 @@ import math
 from collections import deque
 from typing import Any
 
-from ...core.announced import Announcements
-from ...core.call_queue import _Line
-from ...core.call_table import Calls
-from ...core.calls import Call, ClientSession
-from ...core.client import ClientCore
-from ...core.client_pings import Pings
-from ...core.client_sessions import Sessions
-from ...core.dispatches import Dispatches
-from ...core.executions import Execution, Worker
+from ...core.calls import Call, Calls, ClientSession, _Line
+from ...core.client import ClientCore, Pings, Sessions
+from ...core.executions import Announcements, Dispatches, Execution, Worker
 from ...core.gate import Gate
 from ...core.health import Link
 from ...core.key_records import Payload
-from ...core.lives import Life, Pool, Slot
+from ...core.pool import Life, Pool, Slot
 from ...core.ranges import Ranges
 from ...core.requests import RetainedOutcome
 from ...core.router import Router

@@ -10,7 +10,7 @@ from ...core.host import Host, WorkerLife
 from ...core.host_link import Outbox
 from ...core.host_pool import Hosts, RemoteHost
 from ...core.lease import Holding, Leases
-from ...core.lives import Slot
+from ...core.pool import Slot
 from ...retrylab import (
     Actor,
     Ask,

@@ -67,7 +67,6 @@ from ...core.client_inputs import (
     ServerMessage,
 )
 from ...core.closing import ClosingStage
-from ...core.earlier_epochs import EpochWait
 from ...core.errors import ErrorInfo
 from ...core.host import (
     Host,
@@ -81,9 +80,9 @@ from ...core.host import ToRouter as FromHost
 from ...core.host_link import ItemKind
 from ...core.journal import Closed, Commanded, Opened, Record
 from ...core.key_records import KeyAct, KeyName, Tag, input_digest
-from ...core.lease import NO_LEASE_S, LeaseTerms
+from ...core.lease import NO_LEASE_S, EpochWait, LeaseTerms
 from ...core.limits import PROTOCOL_VERSION, WireLimits
-from ...core.lives import Phase
+from ...core.pool import Phase
 from ...core.ranges import Ranges
 from ...core.router import Router
 from ...core.router_effects import (

@@ -51,7 +51,6 @@ from ...core.client_inputs import (
     ServerMessage,
 )
 from ...core.closing import ClosingStage
-from ...core.earlier_epochs import EpochWait
 from ...core.errors import ErrorInfo, ProtocolError
 from ...core.executions import Execution
 from ...core.heartbeat import Heartbeat
@@ -69,11 +68,11 @@ from ...core.host import (
 from ...core.host import ToRouter as FromHost
 from ...core.host_messages import HostAnswer, HostBeat
 from ...core.journal import Closed as ClosedGeneration
-from ...core.journal import Completed, Record
+from ...core.journal import Completed, Record, remains_of
 from ...core.key_records import KeyAct, KeyName, input_digest
+from ...core.lease import EpochWait
 from ...core.limits import PROTOCOL_VERSION, WireLimits
 from ...core.messages import encode_record
-from ...core.restored import remains_of
 from ...core.router import Router
 from ...core.router_effects import (
     Closed,

@@ -29,12 +29,11 @@ from typing import Any, get_args
 
 from ...core import journal, messages
 from ...core.closing import ClosingStage
-from ...core.earlier_epochs import EpochWait
 from ...core.errors import ConfigError, ProtocolError
 from ...core.host_checks import check_amounts
 from ...core.host_link import ItemKind, items_of
 from ...core.host_messages import without_environment
-from ...core.lease import LeaseTerms
+from ...core.lease import EpochWait, LeaseTerms
 from ...core.router import Router
 from ...core.router_effects import RecordHosts, RouterEffect, Save, ToClient, ToHost, ToWorker
 from ...core.router_inputs import (

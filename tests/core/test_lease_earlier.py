@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from trio_envserve.core.earlier_epochs import EarlierEpochs, EpochWait
-from trio_envserve.core.lease import Leases, LeaseTerms
+from trio_envserve.core.lease import EarlierEpochs, EpochWait, Leases, LeaseTerms
 
 EPOCH, OTHER = b"e" * 16, b"o" * 16
 T1, T2, T3, T4 = b"1" * 16, b"2" * 16, b"3" * 16, b"4" * 16

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trio_envserve.core.closing import ClosingStage
-from trio_envserve.core.lives import NOT_NEEDED, Phase
+from trio_envserve.core.pool import NOT_NEEDED, Phase
 from trio_envserve.core.router_inputs import Exited
 from trio_envserve.core.worker import EnvironmentReady, Run
 from trio_envserve.core.worker_range import WorkerRange

@@ -13,8 +13,8 @@ from trio_envserve.core.errors import ErrorInfo
 from trio_envserve.core.health import Health
 from trio_envserve.core.heartbeat import Heartbeat
 from trio_envserve.core.limits import ServerLimits
-from trio_envserve.core.lives import NOT_NEEDED, Life, LifeInput, Phase, Pool
 from trio_envserve.core.messages import Request
+from trio_envserve.core.pool import NOT_NEEDED, Life, LifeInput, Phase, Pool
 from trio_envserve.core.router_effects import Kill, Lost, Report, Spawn
 from trio_envserve.core.router_inputs import WorkerBack
 from trio_envserve.core.terms import Status, Verdict

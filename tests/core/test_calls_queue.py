@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from trio_envserve.core.call_queue import BURST
-from trio_envserve.core.call_table import CallInput, Calls
-from trio_envserve.core.calls import Call, ClientSession
+from trio_envserve.core.calls import BURST, Call, CallInput, Calls, ClientSession
 from trio_envserve.core.client_inputs import CallKey, CallSubmitted
 from trio_envserve.core.key_records import KeyAct, KeyName
 from trio_envserve.core.limits import ClientLimits

@@ -8,7 +8,7 @@ import pytest
 
 from trio_envserve.core import messages, outcomes
 from trio_envserve.core.account import Accounts
-from trio_envserve.core.announced import Announcements
+from trio_envserve.core.executions import Announcements
 from trio_envserve.core.limits import KIB, KeyLimits, ServerLimits
 from trio_envserve.core.router_inputs import Tick, WorkerMessage
 from trio_envserve.core.terms import Status, Verdict

@@ -7,9 +7,19 @@ from typing import Any
 import pytest
 
 from trio_envserve.core import messages
-from trio_envserve.core.call_queue import BURST
-from trio_envserve.core.call_table import TABLE, CallAction, CallInput, Calls, Effects
-from trio_envserve.core.calls import Call, ClientSession, Reply, Stage, info
+from trio_envserve.core.calls import (
+    BURST,
+    TABLE,
+    Call,
+    CallAction,
+    CallInput,
+    Calls,
+    ClientSession,
+    Effects,
+    Reply,
+    Stage,
+    info,
+)
 from trio_envserve.core.client_inputs import CallSubmitted, OutcomeReceived
 from trio_envserve.core.client_messages import SESSION_FULL
 from trio_envserve.core.limits import ClientLimits
