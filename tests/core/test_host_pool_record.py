@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from trio_envserve.core.heartbeat import HEARTBEAT_LINE_BYTES
+from trio_envserve.core.host_checks import is_hello
 from trio_envserve.core.host_link import Item, ItemKind, items_of, to_frames
 from trio_envserve.core.host_messages import (
     OVER,
@@ -34,7 +36,7 @@ from trio_envserve.core.router_inputs import (
 from trio_envserve.core.terms import Membership
 
 from .helpers import Ids
-from .host_rig import EPOCH, TERMS
+from .host_rig import EPOCH, HELLO, TERMS
 
 NOW_S = 100.0
 OURS: Membership = b"1" * 16
@@ -124,8 +126,21 @@ def test_a_host_that_comes_while_a_record_is_written_waits_for_the_next():
     out = hosted.come((b"s", hello(THEIRS, "b")))
     assert (records(out), routes(out)) == ([], set())
     out = hosted.recorded()
-    assert (records(out), routes(out)) == ([frozenset({OURS, THEIRS})], set())
-    assert routes(hosted.recorded()) == {b"r", b"s"}
+    assert (records(out), routes(out)) == ([frozenset({OURS, THEIRS})], {b"r"})
+    assert routes(hosted.recorded()) == {b"s"}
+
+
+def test_a_host_that_is_recorded_waited_for_the_records_of_others():
+    """One peer that joined again and again kept it without an answer."""
+    hosted = opened()
+    hosted.come((b"r", hello()))
+    hosted.recorded()
+    for number in range(1, 20):
+        evil = bytes([number]) * 16
+        out = hosted.come((b"evil", hello(evil, f"b{number}")), (b"r", beat(number)))
+        assert routes(out) == {b"r"}
+        assert hosted.router.hosts is not None
+        assert not hosted.router.hosts.out
 
 
 def test_a_message_that_changes_nothing_waits_for_no_record():
@@ -142,9 +157,10 @@ def test_a_host_that_could_not_be_recorded_gets_no_answer_and_others_do():
     hosted = opened()
     hosted.come((b"r", hello()))
     hosted.recorded()
-    assert records(hosted.come((b"new", hello(THEIRS, "b")), (b"r", beat()))) != []
+    out = hosted.come((b"new", hello(THEIRS, "b")), (b"r", beat()))
+    assert (records(out), routes(out)) == ([frozenset({OURS, THEIRS})], {b"r"})
     out = hosted.recorded("the disk is full")
-    assert routes(out) == {b"r"}
+    assert routes(out) == set()
     (report,) = [each for each in out if isinstance(each, Report)]
     assert report == Report("error", "no further host can join: the disk is full")
     assert records(hosted.come((b"new", hello(THEIRS, "b")))) != []
@@ -161,8 +177,8 @@ def test_a_host_that_could_not_be_recorded_and_is_gone_is_forgotten():
     hosted.recorded("the disk is full")
     out = hosted.router.take(HostsTick(NOW_S + 1000)) + hosted.router.take(TurnOver())
     assert records(out) == [], "the last record is right again"
-    assert hosted.router.hosts is not None
-    assert hosted.router.hosts._unrecorded is None
+    assert records(hosted.come((b"s", hello(THEIRS, "b")))) == [frozenset({THEIRS})]
+    assert any(isinstance(each, Report) for each in hosted.recorded("the disk is full")), "anew"
 
 
 def test_a_first_record_that_could_not_be_written_knows_no_host():
@@ -238,6 +254,41 @@ def test_an_effect_for_another_machine_is_here_for_who_watches():
     assert hosted.router.pool.lives[spawn.worker].pid == 7
 
 
+def test_a_starting_worker_of_a_host_that_leaves_was_killed_in_the_log_only():
+    hosted = opened()
+    hosted.come((b"r", hello()))
+    hosted.recorded()
+    for number in (1, 2):
+        hosted.come((b"r", beat(number)))
+        hosted.router.take(HostsTick(NOW_S))
+    hosted.router.take(Tick(NOW_S))
+    assert kinds(hosted.router.take(TurnOver())) == [ItemKind.SPAWN]
+    leaves = HostBeat(OURS, 3, 2, EPOCH, 0, 1, True, {})
+    assert kinds(hosted.come((b"r", [encode(leaves)]))) == [ItemKind.KILL]
+
+
+def kinds(out: list[Any]) -> list[ItemKind]:
+    """The items that a host is sent."""
+    told = [each.frames for each in out if isinstance(each, ToHost)]
+    return [item.kind for each in told for item in items_of(each, 4096, {OURS}.__contains__)]
+
+
+@pytest.mark.parametrize("kind", [ItemKind.EXITED, ItemKind.SPAWNED, ItemKind.HEARTBEAT])
+def test_a_long_item_of_a_host_is_refused(kind: ItemKind):
+    hosted = opened()
+    hosted.come((b"r", hello()))
+    hosted.recorded()
+    item = Item(kind, b"w0-1", (bytes(HEARTBEAT_LINE_BYTES), b"1"))
+    hosted.come((b"r", [bytes(each) for each in to_frames(OURS, 1, [item])]))
+    assert hosted.router.malformed == 1
+
+
+def test_a_hello_of_a_worker_that_is_too_long_is_none():
+    frames = [bytes(16), HELLO]
+    assert is_hello(frames, len(HELLO))
+    assert not is_hello(frames, len(HELLO) - 1)
+
+
 def test_what_is_for_a_worker_that_has_ended_is_told_to_nobody():
     hosted = opened()
     assert hosted.router.hosts is not None
@@ -250,9 +301,11 @@ def test_what_is_for_a_worker_that_has_ended_is_told_to_nobody():
 
 def test_a_message_without_items_has_none():
     item = Item(ItemKind.SPAWNED, b"w0-1", (b"7",))
-    assert items_of(to_frames(OURS, 1, [item]), 4096) == [item]
-    for frames in ([], [b"nonsense"], hello()):
-        assert items_of(frames, 4096) == []
+    frames = to_frames(OURS, 1, [item])
+    assert items_of(frames, 4096, {OURS}.__contains__) == [item]
+    assert items_of(frames, 4096, {THEIRS}.__contains__) == []
+    for wrong in ([], [b"nonsense"], hello()):
+        assert items_of(wrong, 4096, {OURS}.__contains__) == []
 
 
 def test_the_environment_is_left_out_of_a_welcome_only():

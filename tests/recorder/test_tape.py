@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any, get_args
 
+import cbor2
 import pytest
 
 from tests.core.test_host_pool import first_hello
@@ -13,6 +14,7 @@ from tests.recorder.taped import tape_of, written
 from trio_envserve.core import messages
 from trio_envserve.core.archive import Archived, pack
 from trio_envserve.core.closing import ClosingStage
+from trio_envserve.core.host_link import Item, ItemKind, to_frames
 from trio_envserve.core.host_messages import encode
 from trio_envserve.core.journal import (
     Closed,
@@ -52,7 +54,7 @@ from trio_envserve.core.router_inputs import (
     TurnOver,
     WorkerMessage,
 )
-from trio_envserve.lab.recording import Player, load, replay
+from trio_envserve.lab.recording import BadRecording, Player, load, replay
 
 ROUTE = b"route"
 
@@ -174,6 +176,18 @@ def test_every_kind_of_input_is_replayed(tmp_path: Path):
     assert player.at_s == pytest.approx(bench.now_s + 5)
 
 
+def test_g8_what_a_stranger_sends_in_the_place_of_items_is_a_length(tmp_path: Path):
+    """Frames of all kinds of items were written whole, also those of nobody's membership."""
+    bench = Bench(hosts={"lease": LeaseTerms(20.0)})
+    bench.give(HostsBefore([], bench.now_s))
+    large = bytes(1 << 20)
+    for kind in ItemKind:
+        frames = to_frames(b"m" * 16, 1, [Item(kind, b"w0-1", (large,))])
+        bench.give(HostMessage(b"stranger", frames, bench.now_s))
+    assert played(bench, tmp_path).identical
+    assert os.path.getsize(tmp_path / "a.rec") < 5000
+
+
 def test_bodies_are_lengths_unless_they_are_asked_for(tmp_path: Path):
     for bodies in (False, True):
         bench = Bench(bodies=bodies)
@@ -190,6 +204,26 @@ def test_bodies_are_lengths_unless_they_are_asked_for(tmp_path: Path):
         ][2:4]
         expected = [b"a prompt", b"its answer"] if bodies else [bytes(8), bytes(10)]
         assert [each[-1] for each in frames] == expected
+
+
+@pytest.mark.parametrize(
+    "hosts",
+    [
+        {"lease": [], "needs": {}, "claims": False}, {"lease": "", "needs": {}, "claims": False},
+        {"lease": [20.0, None, 0.1, "5"], "needs": {}, "claims": False}, {"lease": [20.0]},
+        {"lease": [20.0, None, 0.1, 5.0], "needs": {"gpu": "1"}, "claims": False}, [],
+        {"lease": [20.0, None, 0.1, 5.0], "needs": [], "claims": 1}, "hosts",
+    ],
+)  # fmt: skip
+def test_a_header_of_no_right_hosts_was_played(hosts: Any, tmp_path: Path):
+    bench = Bench(hosts={"lease": LeaseTerms(20.0)})
+    path = written(bench.tape, tmp_path / "a.rec")
+    whole = path.read_bytes()
+    header = cbor2.loads(whole)
+    header[3]["hosts"] = hosts
+    path.write_bytes(cbor2.dumps(header) + whole[len(cbor2.dumps(cbor2.loads(whole))) :])
+    with pytest.raises(BadRecording, match="no right hosts"):
+        replay(path)
 
 
 ODD_OF_CLIENTS: list[list[bytes]] = [

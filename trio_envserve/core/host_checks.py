@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from . import messages
 from .errors import ConfigError, ProtocolError
-from .heartbeat import Heartbeat, HeartbeatLines
+from .heartbeat import HEARTBEAT_LINE_BYTES, Heartbeat, HeartbeatLines
 from .host_link import Item, ItemKind
 from .host_messages import FULL, UNFIT, HostHello
 from .messages import KINDS as WORKER_KINDS
@@ -150,9 +150,11 @@ Value: TypeAlias = Sequence[Body] | int | str | Heartbeat
 def value_of(item: Item) -> Value:
     """The value of a host's item: the frames of a worker's message, a pid, a text on how a worker
     ended, or a heartbeat.  ProtocolError if it is malformed, or an item of routers."""
+    if item.kind is ItemKind.MESSAGE:
+        return item.frames
+    if (size_bytes := sum(map(len, item.frames))) > HEARTBEAT_LINE_BYTES:
+        raise ProtocolError(f"{item.kind.name} of {size_bytes} bytes")
     match item.kind:
-        case ItemKind.MESSAGE:
-            return item.frames
         case ItemKind.SPAWNED:
             return _number(item)
         case ItemKind.EXITED:
@@ -163,10 +165,10 @@ def value_of(item: Item) -> Value:
             raise ProtocolError(f"{item.kind.name} from a host")
 
 
-def is_hello(frames: Sequence[Body]) -> bool:
+def is_hello(frames: Sequence[Body], header_bytes: int) -> bool:
     """Whether a worker's message is a hello."""
     head = bytes((0x18, WORKER_KINDS[WorkerHello]))
-    return len(frames) == 2 and bytes(frames[1][1:3]) == head
+    return len(frames) == 2 and bytes(frames[1][1:3]) == head and len(frames[1]) <= header_bytes
 
 
 def _heartbeat(item: Item) -> Heartbeat:

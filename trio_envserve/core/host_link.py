@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from .errors import ProtocolError
@@ -175,13 +175,18 @@ def to_frames(membership: Membership, first: int, items: Sequence[Item]) -> tupl
     return (encode(header), *(frame for item in items for frame in item.frames))
 
 
-def items_of(frames: Sequence[Body], most_bytes: int) -> list[Item]:
-    """The items of a message that may be of another kind, or malformed: then it has none."""
+def items_of(
+    frames: Sequence[Body], most_bytes: int, has_host: Callable[[Membership], bool]
+) -> list[Item]:
+    """The items of a message; none if it is of another kind, malformed, or of a membership that is
+    not known."""
     try:
         message, rest = decode(frames, most_bytes=most_bytes)
-        return _items(message, rest) if isinstance(message, Items) else []
+        if isinstance(message, Items) and has_host(message.membership):
+            return _items(message, rest)
     except ProtocolError:
-        return []
+        pass
+    return []
 
 
 def _items(message: Items, frames: Sequence[Body]) -> list[Item]:

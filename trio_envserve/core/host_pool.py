@@ -12,9 +12,9 @@ Its slots close first, so that no worker is started there again.  While a host i
 the router, its workers get no new work.
 
 Before it welcomes a host, a router has it recorded durably which hosts may have workers and for how
-long (:class:`~.router_effects.RecordHosts`): a later server waits for that.  What hosts are told
-waits until the record is safe.  A new host that could not be recorded gets no answer, and asks
-again.
+long (:class:`~.router_effects.RecordHosts`): a later server waits for that.  What a new host is
+told waits until the record is safe.  If that could not be written, the host gets no answer, and
+asks again.
 
 Before hosts are welcome (:meth:`Hosts.open`), a router without the journal of earlier ones tells
 their hosts that their memberships are over, and learns which have ended.
@@ -130,6 +130,10 @@ class RemoteHost:
     """Load and memory of its machine, as far as it reports them."""
     dirty: bool = False
     """Whether its outbox has unsent items."""
+    recorded: bool = False
+    """Whether a later server would know of it."""
+    held: list[ToHost] = dataclasses.field(default_factory=list)
+    """What it is told once it is recorded."""
 
     @property
     def name(self) -> str:
@@ -320,7 +324,7 @@ class Hosts:
         a name, or ""."""
         self.leases = Leases(terms, epoch)
         self.out: list[RouterEffect] = []
-        """Effects, in order; :meth:`effects` takes out those that are due."""
+        """Effects, in order; the router takes them out."""
         self.hosts: dict[Membership, RemoteHost] = {}
         self.is_open = False
         """Whether hosts are welcome."""
@@ -346,8 +350,8 @@ class Hosts:
         """Whether the record may have changed."""
         self._recording: tuple[EpochWait, ...] | None = None
         """The record that is being written; None if none is."""
-        self._unrecorded: frozenset[Route] | None = None
-        """Routes of new hosts that could not be recorded; None if the last record is safe."""
+        self._failed = False
+        """Whether the last record could not be written."""
 
     # -- earlier routers, and the record for later ones -------------------------
 
@@ -384,21 +388,23 @@ class Hosts:
             self._recording = record
             self.out.append(RecordHosts(record))
         else:
-            self._unrecorded = None  # a host that could not be recorded has gone
+            self._failed = False  # a host that could not be recorded has gone
 
     def recorded(self, why: str) -> None:
         """Take in that the record is safe, or why it could not be written."""
         record, self._recording = self._recording, None
         assert record is not None
         if not why:
-            self._recorded, self._unrecorded, self._stale = record, None, True
-            return
-        if self._unrecorded is None:
+            self._recorded, self._stale = record, True
+        elif not self._failed:
             self.out.append(Report("error", f"no further host can join: {why}"))
-        known = self._recorded[-1].memberships or frozenset() if self._recorded else frozenset()
-        self._unrecorded = frozenset(
-            host.route for membership, host in self.hosts.items() if membership not in known
-        )
+        self._failed = bool(why)
+        known = record[-1].memberships or frozenset()
+        for membership, host in self.hosts.items():
+            if membership in known and not host.recorded:
+                host.recorded = not why
+                self.out += host.held if host.recorded else ()
+                host.held.clear()
 
     def _end_earlier(self, route: Route, frames: Sequence[Body]) -> None:
         """Answer a host of an earlier router without whose journal this one is.  ProtocolError if
@@ -429,7 +435,7 @@ class Hosts:
         elif isinstance(effect, Kill):
             host.kill(effect.worker, effect.why)
         elif isinstance(effect, AskWorker):
-            self.out.append(ToHost(host.route, host.question(effect)))
+            self._send(host, host.question(effect))
         else:
             assert isinstance(effect, ToWorker)
             self._told.setdefault(effect[:2], []).append(effect)
@@ -458,22 +464,22 @@ class Hosts:
             self._record()
 
     def effects(self) -> list[RouterEffect]:
-        """Take out the effects that are to be carried out now, in order.  What hosts are told
-        waits for the end of the turn, and while the record is being written."""
+        """Take out the effects."""
         out, self.out = self.out, []
-        if self._stale or self.is_recording:
-            self.out = [each for each in out if isinstance(each, ToHost)]
-            return [each for each in out if not isinstance(each, ToHost)]
-        unrecorded = self._unrecorded or ()
-        return [each for each in out if not (isinstance(each, ToHost) and each.route in unrecorded)]
+        return out
 
     def host_of(self, worker: bytes) -> str | None:
         """Name of the host of a worker; None for a worker of this machine."""
         host = self._of_worker.get(worker)
         return None if host is None else host.name
 
+    def _send(self, host: RemoteHost, frames: tuple[Body, ...]) -> None:
+        told = self.out if host.recorded else host.held
+        told.append(ToHost(host.route, frames))
+
     def _flush(self, host: RemoteHost) -> None:
-        self.out += [ToHost(host.route, frames) for frames in host.messages()]
+        for frames in host.messages():
+            self._send(host, frames)
 
     # -- messages of hosts ----------------------------------------------------
 
@@ -629,7 +635,7 @@ class Hosts:
             PROTOCOL_VERSION, hello.membership, hello.hello, self.leases.epoch,
             self.leases.terms.fence_s, self._serves,
         )  # fmt: skip
-        self.out.append(ToHost(route, (encode(welcome),)))
+        self._send(host, (encode(welcome),))
         host.outbox.again()
         self._flush(host)
 
@@ -637,7 +643,7 @@ class Hosts:
         lease_beat = LeaseBeat(beat.beat, beat.answered, beat.epoch)
         if not self.leases.beat(host.name, beat.membership, lease_beat, now_s):
             return []
-        self.out.append(ToHost(host.route, (encode(host.answer(beat)),)))
+        self._send(host, (encode(host.answer(beat)),))
         self._flush(host)
         if beat.leaving and not host.leaving:
             host.leaving = True
@@ -657,7 +663,7 @@ class Hosts:
             case str():
                 return [self._ended(host, worker, value, now_s)]
             case frames:
-                if worker in host.unready and is_hello(frames):
+                if worker in host.unready and is_hello(frames, self._wire.header_bytes):
                     host.got_ready(worker)
                 return [WorkerMessage([worker, *frames], now_s)]
 

@@ -177,6 +177,7 @@ class Router:
         _INPUTS[type(given)](self, given)
         out, self.works.out = self.works.out, []
         if self.hosts is not None:
+            out += self.hosts.effects()
             for effect in out:
                 self.hosts.take(effect)
             out += self.hosts.effects()

@@ -361,7 +361,8 @@ class Player:
                 wire=_limits(WireLimits, about["wire"]),
                 keys=_limits(KeyLimits, about.get("keys", {})), heartbeats=about["heartbeats"],
                 journaled=about.get("journaled", False), resting=about.get("resting", False),
-                lease=hosts["lease"] and LeaseTerms(*hosts["lease"]), needs=hosts["needs"],
+                lease=None if hosts["lease"] is None else LeaseTerms(*hosts["lease"]),
+                needs=hosts["needs"],
                 claim=self._claim if hosts["claims"] else None,
             )  # fmt: skip
         except ConfigError as error:

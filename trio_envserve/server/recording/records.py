@@ -30,6 +30,7 @@ from typing import Any, get_args
 from ...core import journal, messages
 from ...core.closing import ClosingStage
 from ...core.errors import ConfigError, ProtocolError
+from ...core.heartbeat import HEARTBEAT_LINE_BYTES
 from ...core.host_checks import check_amounts
 from ...core.host_link import ItemKind, items_of
 from ...core.host_messages import without_environment
@@ -45,7 +46,7 @@ from ...core.router_inputs import (
     RouterInput,
     WorkerMessage,
 )
-from ...core.terms import ID_BYTES, Body, Status
+from ...core.terms import ID_BYTES, Body, Membership, Status
 from ...core.work import Works
 from ...core.worker_range import WorkerRange, most_of
 
@@ -57,9 +58,13 @@ INPUTS: dict[int, Any] = dict(enumerate(get_args(RouterInput), 1))
 CODES: dict[type, int] = {cls: code for code, cls in INPUTS.items()}
 
 
-def record_of(given: RouterInput, header_bytes: int, *, bodies: bool) -> list[Any]:
+def record_of(
+    given: RouterInput, header_bytes: int, *, bodies: bool,
+    has_host: Callable[[Membership], bool] = lambda membership: False,
+) -> list[Any]:  # fmt: skip
     """The record of an input.  It has what the router reads: headers, which are no longer than
-    ``header_bytes``, and errors; other bodies only if asked for."""
+    ``header_bytes``, and errors; other bodies only if asked for.
+    ``has_host``: whether the host of a membership is known."""
 
     def header(frame: Body) -> bytes | int:
         return bytes(frame) if len(frame) <= header_bytes else len(frame)
@@ -88,9 +93,13 @@ def record_of(given: RouterInput, header_bytes: int, *, bodies: bool) -> list[An
             return [code, [bytes(frames[0]), *of_worker(frames[1:])], now_s]
         case HostMessage(route, frames, now_s, lease_s):
             noted = [*map(header, frames[:1])]
-            for item in items_of(frames, header_bytes):
-                is_message = item.kind is ItemKind.MESSAGE
-                noted += of_worker(item.frames) if is_message else map(bytes, item.frames)
+            for item in items_of(frames, header_bytes, has_host):
+                if item.kind is ItemKind.MESSAGE:
+                    noted += of_worker(item.frames)
+                elif sum(map(len, item.frames)) <= HEARTBEAT_LINE_BYTES:
+                    noted += map(bytes, item.frames)
+                else:  # it is refused
+                    noted += map(len, item.frames)
             noted += map(len, frames[len(noted) :])
             return [code, route, noted, now_s, lease_s]
         case HostsBefore(waits, lease_s):
@@ -187,11 +196,15 @@ def _id(value: Any) -> bytes:
     return bytes(value)
 
 
+_number_or_none = _exactly(float, int, type(None))
+
+
 def _hosts(value: Any) -> None:
     if value is None:
         return
     try:
-        LeaseTerms(*map(_exactly(float, int, type(None)), value["lease"]))
+        fence_s, margin_s, drift, guard_s = map(_number_or_none, _exactly(list)(value["lease"]))
+        LeaseTerms(fence_s, margin_s, drift, guard_s)
         check_amounts("needs", value["needs"])
         _exactly(bool)(value["claims"])
     except (TypeError, KeyError, AttributeError) as error:

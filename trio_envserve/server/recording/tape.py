@@ -125,7 +125,10 @@ class Tape:
             return
         try:
             header_bytes = self.router.wire.header_bytes
-            data = cbor2.dumps(records.record_of(given, header_bytes, bodies=self._bodies))
+            hosts = self.router.hosts
+            has_host = (lambda membership: False) if hosts is None else hosts.hosts.__contains__
+            record = records.record_of(given, header_bytes, bodies=self._bodies, has_host=has_host)
+            data = cbor2.dumps(record)
         except Exception as error:  # text that is no Unicode, and whatever nobody foresaw
             self.stop(f"an input cannot be noted: {error}")
             return
