@@ -43,7 +43,7 @@ from trio_envserve.core.requests import Ask, RetainedOutcome
 from trio_envserve.core.router import Router
 from trio_envserve.core.router_effects import (
     AskWorker,
-    Closed,
+    ClosingOver,
     Flush,
     Kill,
     Lost,
@@ -389,7 +389,7 @@ class Pair(Joined):
         self.kills: list[Kill] = []
         self.lost: list[Lost] = []
         self.flushes = 0
-        self.closed: Closed | None = None
+        self.closed: ClosingOver | None = None
         self.mail: list[tuple[bytes, messages.Message]] = []
         """What the router sent to routes that are not the client's."""
         self.sent: list[messages.Message] = []
@@ -442,7 +442,7 @@ class Pair(Joined):
                 self._spawn(effect)
             case Flush():
                 self.flushes += 1
-            case Closed():
+            case ClosingOver():
                 self.closed = effect
             case _:
                 raise AssertionError(effect)

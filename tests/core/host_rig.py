@@ -8,6 +8,7 @@ from typing import Any
 
 from trio_envserve.core.heartbeat import Heartbeat
 from trio_envserve.core.host import (
+    FromHost,
     Host,
     KillWorker,
     NewGuard,
@@ -16,7 +17,6 @@ from trio_envserve.core.host import (
     SetDeadline,
     StartWorker,
     TellWorker,
-    ToRouter,
 )
 from trio_envserve.core.host_link import Item, to_frames
 from trio_envserve.core.host_messages import HostRefused, encode
@@ -88,7 +88,7 @@ class Link:
         out, self.host.out = self.host.out, []
         for effect in out:
             match effect:
-                case ToRouter():
+                case FromHost():
                     self.up.append(effect.frames)
                 case StartWorker():
                     assert self.deadline_s is not None

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from trio_envserve.core import messages
 from trio_envserve.core.errors import ProtocolError
 from trio_envserve.core.heartbeat import HEARTBEAT_LINE_BYTES, Heartbeat
-from trio_envserve.core.host import Host, KillWorker, StartWorker, TellWorker, ToRouter
+from trio_envserve.core.host import FromHost, Host, KillWorker, StartWorker, TellWorker
 from trio_envserve.core.host_link import Item, ItemKind, to_frames
 from trio_envserve.core.host_messages import (
     IN_USE,
@@ -254,7 +254,7 @@ def test_a_membership_ends_only_when_its_workers_have():
     assert not link.host.out
     link.host.exited(b"w0-1", "killed")
     assert link.host.lease.membership != membership
-    assert any(isinstance(each, ToRouter) for each in link.host.out)
+    assert any(isinstance(each, FromHost) for each in link.host.out)
 
 
 @pytest.mark.parametrize("how", ["cut", "made anew"])

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from trio_envserve.core import error_records, messages
 from trio_envserve.core.errors import ErrorInfo, ProtocolError
 from trio_envserve.core.limits import KIB, MIB, WireLimits
-from trio_envserve.core.terms import COST_HEADER, Joined, Verdict, cost_said, weight
+from trio_envserve.core.terms import COST_HEADER, BodyParts, Verdict, cost_said, weight
 from trio_envserve.core.values import (
     FREE_BYTES,
     LEAST_CUT_BYTES,
@@ -253,7 +253,7 @@ def test_body_weighs_an_eighth_of_what_its_header_says(large):
         costs, _ = cost_said(encode(value))
         assert costs is not None
         assert weight(body) == costs // 8 > len(body)
-    assert isinstance(encode_to_send(value), Joined) == bool(large)
+    assert isinstance(encode_to_send(value), BodyParts) == bool(large)
     assert weight(said(bytes(100), 5)) == 100 + len(said(b"", 5))
     assert weight(b"abc") == 3
 

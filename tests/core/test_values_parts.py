@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from trio_envserve.core.key_records import input_digest
-from trio_envserve.core.terms import BYTE_COST, Joined, cost_said, whole
+from trio_envserve.core.terms import BYTE_COST, BodyParts, cost_said, whole
 from trio_envserve.core.values import (
     JOINED_BYTES,
     LEAST_PIECE_BYTES,
@@ -25,7 +25,7 @@ LARGE = bytes(range(256)) * 1024
 def test_a_large_body_is_what_it_would_be_in_one_piece():
     value = {"a": LARGE, "b": [LARGE, {"c": "x" * 100_000}, bytearray(LARGE)], "d": 1}
     made = encode_to_send(value)
-    assert isinstance(made, Joined)
+    assert isinstance(made, BodyParts)
     assert bytes(made) == whole(made) == encode(value)
     assert len(made) == len(bytes(made))
     assert decode(bytes(made)) == {**value, "b": [LARGE, {"c": "x" * 100_000}, LARGE]}
@@ -33,7 +33,7 @@ def test_a_large_body_is_what_it_would_be_in_one_piece():
 
 def test_what_nobody_can_change_is_not_copied():
     made = encode_to_send([1, LARGE, 2])
-    assert isinstance(made, Joined)
+    assert isinstance(made, BodyParts)
     assert [memoryview(piece).obj is LARGE for piece in made.pieces] == [False, True, False]
 
 
@@ -49,7 +49,7 @@ def test_what_is_large_was_copied_to_count_what_is_beside_it(paused):
     finally:
         tracemalloc.stop()
     assert peak < len(large) / 2
-    assert isinstance(made, Joined)
+    assert isinstance(made, BodyParts)
     cost, at = cost_said(made)
     assert cost == BYTE_COST * (len(made) - at) + OBJECT_COST * (2 + 9000 + 3)
     assert decode(bytes(made)) == value
@@ -65,14 +65,14 @@ def test_what_was_sent_is_not_changed_by_whoever_has_the_input(make):
     made = encode_to_send({"buffer": buffer})
     before = bytes(made)
     buffer[:3] = make(b"xyz")
-    assert isinstance(made, Joined)
+    assert isinstance(made, BodyParts)
     assert bytes(made) == before
 
 
 def test_small_pieces_between_large_ones_are_joined():
     value = [bytes(LEAST_PIECE_BYTES), *range(1000), [LARGE], *["x" * 1000] * 10_000]
     for made in (encode_to_send(value), encode_to_send(value, pause=lambda: None)):
-        assert isinstance(made, Joined)
+        assert isinstance(made, BodyParts)
         assert bytes(made) == encode(value)
         is_large = [len(piece) >= LEAST_PIECE_BYTES for piece in made.pieces]
         assert any(is_large)
@@ -87,5 +87,5 @@ def test_a_body_that_is_not_large_is_in_one_piece():
 
 def test_the_digest_of_a_key_is_that_of_the_bytes():
     made = encode_to_send([LARGE, LARGE])
-    assert isinstance(made, Joined)
+    assert isinstance(made, BodyParts)
     assert input_digest(made, True) == input_digest(bytes(made), True)

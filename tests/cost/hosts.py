@@ -23,8 +23,7 @@ import trio
 
 from trio_envserve.core import error_records
 from trio_envserve.core.heartbeat import Heartbeat
-from trio_envserve.core.host import Host, KillWorker, StartWorker, TellWorker
-from trio_envserve.core.host import ToRouter as HostSays
+from trio_envserve.core.host import FromHost, Host, KillWorker, StartWorker, TellWorker
 from trio_envserve.core.limits import WireLimits
 from trio_envserve.core.terms import Status
 from trio_envserve.core.worker import (
@@ -111,7 +110,7 @@ class SimulatedHost:
             out, self._core.out = self._core.out, []
             for effect in out:
                 match effect:
-                    case HostSays():
+                    case FromHost():
                         self._socket.send_nowait(effect.frames)
                     case StartWorker(worker=worker):
                         self._workers[worker] = WorkerCore(

@@ -10,7 +10,7 @@ import trio.testing
 
 from trio_envserve.core.errors import ConfigError, ServerStartError
 from trio_envserve.core.limits import WireLimits
-from trio_envserve.core.terms import Joined
+from trio_envserve.core.terms import BodyParts
 from trio_envserve.net import BATCH_MESSAGES, COPY_THRESHOLD_BYTES, FRAMES_MAX, ConnectionEvent
 
 SMALL_QUEUES = WireLimits(
@@ -168,7 +168,7 @@ async def test_a_frame_in_pieces_arrives_as_one(bench):
     draw = random.Random(1)
     sizes = [10, 3 * COPY_THRESHOLD_BYTES, 2_000_000, 0, 5, COPY_THRESHOLD_BYTES, 300]
     pieces = [draw.randbytes(size) for size in sizes]
-    body, some = Joined(pieces), Joined(pieces[4:])
+    body, some = BodyParts(pieces), BodyParts(pieces[4:])
     async with bench() as b:
         async with b.router() as router:
             address = router.address

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_envserve.core.limits import MIB
-from trio_envserve.core.terms import Joined
+from trio_envserve.core.terms import BodyParts
 from trio_envserve.net import COPY_THRESHOLD_BYTES
 from trio_envserve.net.framing import (
     COMMAND,
@@ -378,7 +378,7 @@ def test_memory_of_any_format_is_written_byte_for_byte(count: int):
 
 def test_only_small_pieces_of_a_frame_are_joined():
     large = bytes(COPY_THRESHOLD_BYTES)
-    first, second, last = encode([[Joined([b"a", b"b", large, b"c", b"d"])]])
+    first, second, last = encode([[BodyParts([b"a", b"b", large, b"c", b"d"])]])
     assert (first[-2:], last) == (b"ab", b"cd")
     assert second is large
 
@@ -397,7 +397,7 @@ def test_large_frames_are_not_joined():
 def test_a_frame_in_pieces_is_written_as_if_it_were_one(sizes):
     pieces = [bytes([number]) * size for number, size in enumerate(sizes)]
     whole = b"".join(pieces)
-    written = encode([[b"a", Joined(pieces)], [Joined(pieces), b"b"]])
+    written = encode([[b"a", BodyParts(pieces)], [BodyParts(pieces), b"b"]])
     assert b"".join(written) == b"".join(encode([[b"a", whole], [whole, b"b"]]))
     large = [piece for piece in pieces if len(piece) >= COPY_THRESHOLD_BYTES]
     if len(whole) >= COPY_THRESHOLD_BYTES:

@@ -28,7 +28,7 @@ from hypothesis.stateful import (
 
 from tests.net.streams import PATIENCE_S, one_end, plain, received, sockets
 from trio_envserve.core.limits import KIB, MIB, WireLimits
-from trio_envserve.core.terms import Joined
+from trio_envserve.core.terms import BodyParts
 from trio_envserve.net import make_memory, map_memory, open_stream, shared, stream
 from trio_envserve.net.framing import READ_BYTES, FramingError, encode, encode_command
 from trio_envserve.net.shared import HALF_BYTES, PLACE_FROM_BYTES, PLACES_MOST, Places, SharedMemory
@@ -136,7 +136,7 @@ async def test_a_frame_in_pieces_is_placed_as_one():
     pieces = [os.urandom(size) for size in (7, 2 * MIB, 0, 100_000, 3)]
     whole = b"".join(pieces)
     async with streams() as (here, there, _, taken):
-        assert there.send_nowait((b"outcome", Joined(pieces)))
+        assert there.send_nowait((b"outcome", BodyParts(pieces)))
         assert taken._out[: len(whole)] == whole, "it went through the memory"
         assert await received(here, 1) == [[b"outcome", whole]]
 
@@ -145,7 +145,7 @@ async def test_a_frame_in_pieces_goes_inline_bit_by_bit_if_it_has_no_place():
     """The socket takes a part of it at a time, and there is no memory."""
     pieces = [os.urandom(size) for size in (7, 3 * MIB, 0, 100_000, 3)]
     async with sockets(WIRE, WIRE) as (here, there):
-        assert here.send_many_nowait([(Joined(pieces), b"x")] * 2)
+        assert here.send_many_nowait([(BodyParts(pieces), b"x")] * 2)
         assert await received(there, 2) == [[b"".join(pieces), b"x"]] * 2
 
 

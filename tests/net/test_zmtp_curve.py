@@ -16,7 +16,7 @@ from tests.net.curve_peers import (
     new_server,
     shake,
 )
-from trio_envserve.core.terms import Joined
+from trio_envserve.core.terms import BodyParts
 from trio_envserve.net.framing import FramingError, encode, encode_command
 from trio_envserve.net.interface import Message
 from trio_envserve.net.keypairs import key_text
@@ -87,7 +87,7 @@ def test_messages_arrive_as_they_were_sent(from_client, cut):
 def test_a_frame_in_pieces_is_sealed_as_one():
     client, server = opened()
     pieces = [b"a" * 10, b"b" * 90_000, b"", b"c" * 3]
-    assert passed(client, server, [b"head", Joined(pieces)]) == [[b"head", b"".join(pieces)]]
+    assert passed(client, server, [b"head", BodyParts(pieces)]) == [[b"head", b"".join(pieces)]]
 
 
 def test_sealed_bytes_cannot_be_read_on_the_way():

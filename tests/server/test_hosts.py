@@ -46,7 +46,7 @@ from trio_envserve import (
     open_host,
     open_server,
 )
-from trio_envserve.core.host import Host, ToRouter
+from trio_envserve.core.host import FromHost, Host
 from trio_envserve.core.host_messages import HostWelcome, decode, encode
 from trio_envserve.core.lease import EpochWait
 from trio_envserve.core.stack_frames import authors_line
@@ -321,7 +321,7 @@ async def open_simulated(
     def send(host: Host, socket: DealerSocket) -> None:
         out, host.out = host.out, []
         for effect in out:
-            if isinstance(effect, ToRouter):
+            if isinstance(effect, FromHost):
                 socket.send_nowait(effect.frames)
 
     async def serve(host: Host, socket: DealerSocket) -> None:

@@ -28,7 +28,7 @@ from trio_envserve import (
     open_server,
 )
 from trio_envserve.core.heartbeat import Heartbeat
-from trio_envserve.core.host import Host, KillWorker, StartWorker, TellWorker, ToRouter
+from trio_envserve.core.host import FromHost, Host, KillWorker, StartWorker, TellWorker
 from trio_envserve.core.lease import EpochWait
 from trio_envserve.core.router_effects import Spawn
 from trio_envserve.host.locks import ServerLocks
@@ -95,7 +95,7 @@ class MemoryHost:
             out, self.core.out = self.core.out, []
             for effect in out:
                 match effect:
-                    case ToRouter():
+                    case FromHost():
                         self._socket.send_nowait(effect.frames)
                     case StartWorker(worker, incarnation, slot):
                         self._nursery.start_soon(self._live, Spawn(slot, worker, incarnation))

@@ -17,7 +17,7 @@ from trio_envserve import Rollout, ServerLimits, open_client, open_server, traci
 from trio_envserve.core import messages
 from trio_envserve.core.client_inputs import CallsCancelled
 from trio_envserve.core.key_records import KeyAct, input_digest
-from trio_envserve.core.router_effects import Closed
+from trio_envserve.core.router_effects import ClosingOver
 from trio_envserve.core.router_inputs import ClientMessage, Tick, WorkerMessage
 from trio_envserve.net import MemoryNetwork
 from trio_envserve.server import traces
@@ -383,7 +383,7 @@ def test_a_batch_that_no_client_of_ours_would_write_ended_a_server_with_traces(k
 def test_what_is_open_at_the_end_is_ended_once(kept: Kept):
     pair = TracedPair()
     pair.submit(traceparent=SPAN)
-    pair.traces._take = lambda given: [Closed(())]
+    pair.traces._take = lambda given: [ClosingOver(())]
     pair.traces.take(Tick(pair.now_s))
     assert [span.status.description for span in kept.all] == 2 * ["the server has ended"]
     for each in (pair.traces._rollouts, pair.traces._in_turn, pair.traces._executions):

@@ -14,7 +14,7 @@ import trio.testing
 
 from trio_envserve import open_client, open_server
 from trio_envserve.core.limits import KIB, MIB, ServerLimits
-from trio_envserve.core.terms import Body, Joined
+from trio_envserve.core.terms import Body, BodyParts
 from trio_envserve.worker import parking as parking_module
 from trio_envserve.worker.parking import FILE_BYTES, Parking
 
@@ -33,7 +33,7 @@ class Parked:
         if len(self.bodies) == self._wanted:
             self._all.set()
 
-    async def park(self, bodies: dict[int, bytes | Joined]) -> None:
+    async def park(self, bodies: dict[int, bytes | BodyParts]) -> None:
         self._wanted, self._all = len(self.bodies) + len(bodies), trio.Event()
         for number, body in bodies.items():
             self.parking.add(number, body)
@@ -69,7 +69,7 @@ async def test_what_is_parked_reads_as_what_it_was():
     async with parking() as parked:
         await parked.park({**bodies, **large})
         await trio.testing.wait_all_tasks_blocked()  # it looks no more until others come
-        await parked.park({60: Joined(pieces), 61: b"other"})
+        await parked.park({60: BodyParts(pieces), 61: b"other"})
         assert parked.read() == {**bodies, **large, 60: b"".join(pieces), 61: b"other"}
 
 

@@ -83,7 +83,7 @@ from .terms import ID_BYTES, Body, Epoch, SessionId, Verdict, short, weight
 # -- the sessions of a client ------------------------------------------------------------
 
 
-class Sessions:
+class ClientSessions:
     """All sessions in which a client has calls, or may have some."""
 
     def __init__(self) -> None:
@@ -159,7 +159,7 @@ class Pings:
 
     def __init__(
         self, name: str, caller: CallerToken, new_id: Callable[[], bytes], now_s: float,
-        sessions: Sessions, limits: ClientLimits, wire: WireLimits,
+        sessions: ClientSessions, limits: ClientLimits, wire: WireLimits,
     ) -> None:  # fmt: skip
         self.name = name
         self._caller = caller
@@ -291,7 +291,7 @@ class ClientCore:
         self.limits = limits or ClientLimits()
         self.wire = wire or WireLimits()
         self.link = Link(self.limits, now_s)
-        self.sessions = Sessions()
+        self.sessions = ClientSessions()
         self.pings = Pings(name, caller, new_id, now_s, self.sessions, self.limits, self.wire)
         self.calls = Calls(self.limits)
         self.closed = False

@@ -54,7 +54,7 @@ from .terms import ID_BYTES, Body, Epoch, Incarnation, Membership, one_line
 from .worker_range import WorkerRange, least_of, most_of
 
 
-class ToRouter(NamedTuple):
+class FromHost(NamedTuple):
     """Send these frames over the newest connection."""
 
     frames: tuple[Body, ...]
@@ -110,7 +110,7 @@ class Say(NamedTuple):
 
 
 HostEffect: TypeAlias = (
-    ToRouter
+    FromHost
     | StartWorker
     | TellWorker
     | KillWorker
@@ -273,7 +273,7 @@ class Host:
             lease.epoch or self._moved_from, self.capacity, self._least, self.offers,
             self._continues, self._moved_to, self._left_lives,
         )  # fmt: skip
-        self.out.append(ToRouter((encode(hello),)))
+        self.out.append(FromHost((encode(hello),)))
 
     def disconnect(self) -> None:
         """Note that the connection is gone: items wait for the next one."""
@@ -446,12 +446,12 @@ class Host:
         """Send an item without a number, which may be lost."""
         if self._connected:
             self.flush()  # so that it overtakes no earlier item
-            self.out.append(ToRouter(to_frames(self.lease.membership, 0, [item])))
+            self.out.append(FromHost(to_frames(self.lease.membership, 0, [item])))
 
     def flush(self) -> None:
         """Send the items that were not sent yet."""
         if self._connected:
-            self.out += [ToRouter(frames) for frames in self._outbox.messages()]
+            self.out += [FromHost(frames) for frames in self._outbox.messages()]
 
     # -- time -----------------------------------------------------------------
 
@@ -468,7 +468,7 @@ class Host:
             message = HostBeat(
                 lease.membership, *beat, sent, self._inbox.have, self.is_leaving, machine or {}
             )
-            self.out.append(ToRouter((encode(message),)))
+            self.out.append(FromHost((encode(message),)))
             if lease.beats - lease.answered > UNANSWERED_BEATS:
                 self._connected = False  # so the shell calls connect()
         self._go_on()
@@ -500,7 +500,7 @@ class Host:
         if self.is_leaving and not self.workers:
             self.flush()
             self.out.append(
-                ToRouter((encode(HostLeaves(lease.membership, self._outbox.put_in_all)),))
+                FromHost((encode(HostLeaves(lease.membership, self._outbox.put_in_all)),))
             )
         elif self._connected:
             self.flush()

@@ -227,7 +227,7 @@ def _batch(cls: Any, rows: list[Message], bodies: list[SentBody]) -> tuple[SentB
     for column in zip(*rows, strict=True):
         first = column[0]
         header.append(first if column.count(first) == len(column) else column)
-    return cbor2.dumps(_without_nulls(cls, header)), b"".join(bodies)  # type: ignore[arg-type]  # none is Joined: those are large
+    return cbor2.dumps(_without_nulls(cls, header)), b"".join(bodies)  # type: ignore[arg-type]  # none is BodyParts: those are large
 
 
 def decode(header: bytes | memoryview, *, most_bytes: int) -> Message:

@@ -44,7 +44,7 @@ from .ranges import Ranges
 from .requests import Ask
 from .rights import Rights
 from .router_effects import (
-    Closed,
+    ClosingOver,
     Flush,
     Report,
     RouterEffect,
@@ -755,7 +755,7 @@ class Router:
                 works.out.append(Flush())
             case ClosingStage.CLOSED:
                 works.is_flushing = False
-                works.out.append(Closed(tuple(self.pool.lives)))
+                works.out.append(ClosingOver(tuple(self.pool.lives)))
             case _:
                 pass  # workers without work are told to exit by the tick
         works.stop()

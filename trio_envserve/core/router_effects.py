@@ -122,7 +122,7 @@ class Flush(NamedTuple):
     """Let what waits for clients leave, then say :class:`~.router_inputs.Flushed`."""
 
 
-class Closed(NamedTuple):
+class ClosingOver(NamedTuple):
     """Closing is over."""
 
     left: tuple[bytes, ...]
@@ -147,7 +147,7 @@ class Load(NamedTuple):
 
 PoolEffect: TypeAlias = Spawn | Kill | Lost | Report
 RouterEffect: TypeAlias = (
-    ToClient | ToWorker | TellStats | AskWorker | PoolEffect | Flush | Closed | Save | Load
+    ToClient | ToWorker | TellStats | AskWorker | PoolEffect | Flush | ClosingOver | Save | Load
     | ToHost | RecordHosts
 )  # fmt: skip
 """Everything that a router can have done.  Those for a worker of a host are carried out by a

@@ -34,7 +34,7 @@ Body: TypeAlias = "bytes | memoryview"
 
 
 @final
-class Joined:
+class BodyParts:
     """A large body that is sent: the pieces that it consists of, which nobody changes any
     more.  To join them would copy what is large once more than is needed: whoever writes it
     somewhere writes them one after the other."""
@@ -57,18 +57,18 @@ class Joined:
         return self.pieces[0][few]
 
 
-SentBody: TypeAlias = "bytes | memoryview | Joined"
+SentBody: TypeAlias = "bytes | memoryview | BodyParts"
 """A body on its way out."""
 
 
 def whole(body: SentBody) -> Body:
     """The body in one piece."""
-    return bytes(body) if isinstance(body, Joined) else body
+    return bytes(body) if isinstance(body, BodyParts) else body
 
 
 def pieces_of(body: SentBody) -> tuple[Body, ...]:
     """The pieces of the body, in order."""
-    return body.pieces if isinstance(body, Joined) else (body,)
+    return body.pieces if isinstance(body, BodyParts) else (body,)
 
 
 BYTE_COST = 8

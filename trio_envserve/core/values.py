@@ -139,7 +139,7 @@ from .errors import ConfigError, EnvServeError
 from .limits import KIB, MIB, WireLimits
 from .objects import TAG_DECIMAL
 from .strict_cbor import head
-from .terms import BYTE_COST, COST_HEADER, Joined, cost_said
+from .terms import BYTE_COST, COST_HEADER, BodyParts, cost_said
 
 # -- the cost of a body ------------------------------------------------------------------
 
@@ -370,7 +370,7 @@ _OF_NOBODY: Final = frozenset(
 # -- refusals, and the way to what is refused -----------------------------------------
 
 
-class Refusal(Exception):
+class ValueRefusal(Exception):
     """Something cannot be encoded.  Collects the way to it while it unwinds."""
 
     def __init__(self, value: object, reason: str) -> None:
@@ -734,14 +734,14 @@ class Lowering:
                 return self._atom(value, key=key)
             self._count(value, _LEAF_ITEMS, _LEAF_CONTAINERS)
             return self._other(value, depth, key=key)
-        except (Refusal, TooMuchWork, NotHere):
+        except (ValueRefusal, TooMuchWork, NotHere):
             raise
         except (_arrays.ArrayProblem, _objects.ObjectProblem) as problem:
-            raise Refusal(value, str(problem)) from problem
+            raise ValueRefusal(value, str(problem)) from problem
         except Exception as error:
             # Code of the value's class ran (properties, serializers, time
             # zones, iterators) and may have raised anything.
-            raise Refusal(value, f"{type(error).__name__}: {error}") from error
+            raise ValueRefusal(value, f"{type(error).__name__}: {error}") from error
 
     def _atom(
         self, value: str | bytes | bytearray | memoryview | int | float, *, key: bool
@@ -751,7 +751,7 @@ class Lowering:
             try:
                 value.encode()
             except UnicodeEncodeError as error:
-                raise Refusal(value, f"it is no valid Unicode ({error})") from error
+                raise ValueRefusal(value, f"it is no valid Unicode ({error})") from error
             return str.__str__(value)
         if isinstance(value, float):
             return float.__float__(value)
@@ -781,7 +781,7 @@ class Lowering:
             return self.value(scalar, depth) if type(scalar) is str else scalar
         fields = _objects.fields_of(value)
         if fields is None:
-            raise Refusal(value, f"it has no encoding (supported: {_SUPPORTED})")
+            raise ValueRefusal(value, f"it has no encoding (supported: {_SUPPORTED})")
         if key:
             raise _no_key(value)
         if type(fields) is dict:
@@ -804,7 +804,7 @@ class Lowering:
             if type(member) not in plain:
                 try:
                     lowered = self.value(member, depth, key=key)
-                except Refusal as refusal:
+                except ValueRefusal as refusal:
                     refusal.way.append((f"[{index}]", owner))
                     raise
                 if lowered is not member:
@@ -834,7 +834,7 @@ class Lowering:
             if type(member) not in plain:
                 try:
                     lowered = self.value(member, depth)
-                except Refusal as refusal:
+                except ValueRefusal as refusal:
                     refusal.way.append((step(name), owner))
                     raise
                 if lowered is not member:
@@ -855,7 +855,7 @@ class Lowering:
         for name, _ in items:
             try:
                 keys.append(self.value(name, depth, key=True))
-            except Refusal as refusal:
+            except ValueRefusal as refusal:
                 refusal.way.append((step(name), owner))
                 raise
         is_map = _OF_KEYS.issuperset(map(type, keys))
@@ -863,11 +863,11 @@ class Lowering:
             depth = self._enter(owner, depth, 2 * len(keys))  # a tag, and the list
             self._check_keys(keys, owner)
         if len({name if type(name) in PLAIN else cbor2.dumps(name) for name in keys}) < len(keys):
-            raise Refusal(owner, "two of its keys have the same encoding")
+            raise ValueRefusal(owner, "two of its keys have the same encoding")
         for name, member in items:
             try:
                 members.append(self.value(member, depth))
-            except Refusal as refusal:
+            except ValueRefusal as refusal:
                 refusal.way.append((step(name), owner))
                 raise
         pairs: Iterable[tuple[object, object]] = zip(keys, members, strict=True)
@@ -892,7 +892,7 @@ class Lowering:
         for member in value:
             try:
                 members.append(self.value(member, depth, key=True))
-            except Refusal as refusal:
+            except ValueRefusal as refusal:
                 refusal.way.append(("{}", value))
                 raise
         self._check_keys(members, value)
@@ -902,7 +902,7 @@ class Lowering:
     def _enter(self, value: object, depth: int, items: int = 0) -> int:
         """The depth inside ``value``, whose items count towards the limit."""
         if depth >= self._depth:
-            raise Refusal(value, f"it is nested deeper than {self._depth} levels")
+            raise ValueRefusal(value, f"it is nested deeper than {self._depth} levels")
         self._count(value, items, 1)
         return depth + 1
 
@@ -911,7 +911,7 @@ class Lowering:
         self._least += containers * self._container_work
         if self._items < self._least:
             if self._items < 0:
-                raise Refusal(value, "there are more items than the limit allows")
+                raise ValueRefusal(value, "there are more items than the limit allows")
             if not self._code_ran:
                 raise TooMuchWork
             self._least = 0  # what its code has begun is not done twice
@@ -920,7 +920,7 @@ class Lowering:
 
     def _check_keys(self, keys: Collection[object], owner: object) -> None:
         if take_long(keys, self._keys):
-            raise Refusal(owner, too_many(self._keys))
+            raise ValueRefusal(owner, too_many(self._keys))
 
     def _are(self, kinds: frozenset[type], members: Collection[object]) -> bool:
         """Whether all members are of these types."""
@@ -934,8 +934,8 @@ class Lowering:
         return True
 
 
-def _no_key(value: object) -> Refusal:
-    return Refusal(value, "it cannot be a key or a member of a set")
+def _no_key(value: object) -> ValueRefusal:
+    return ValueRefusal(value, "it cannot be a key or a member of a set")
 
 
 # -- bodies ------------------------------------------------------------------------------
@@ -1007,7 +1007,7 @@ def encode(
 def encode_to_send(
     value: object, *, root: str = "value", limits: WireLimits = DEFAULT_LIMITS,
     at_once: bool = False, pause: Callable[[], None] | None = None, sort_keys: bool = False,
-) -> bytes | Joined:  # fmt: skip
+) -> bytes | BodyParts:  # fmt: skip
     """The body for ``value``, as of :func:`encode`.  Large parts of a large body are not copied, if
     nobody can change them."""
     if pause is None and takes_small(limits) and is_small(value):
@@ -1020,20 +1020,20 @@ def encode_to_send(
     try:
         lowered = lowering.value(value, 0)
         parts = lowered.parts if isinstance(lowered, Pieces) else [encoded(lowered, pause)]
-    except Refusal as refusal:
+    except ValueRefusal as refusal:
         raise EncodingError(*refusal.located(root)) from refusal.__cause__
     except UnicodeEncodeError as error:
         # The encoder does not say which text it was: walk again, now with a
         # look at every text.
         try:
             Lowering(limits, plain=PLAIN - {str}).value(value, 0)
-        except Refusal as refusal:
+        except ValueRefusal as refusal:
             raise EncodingError(*refusal.located(root)) from refusal.__cause__
         raise EncodingError(f"{root}: {error}", root, "str") from error
     size = sum(map(len, parts))
     if lowering.items > _FEW_ITEMS:
         parts.insert(0, _header_of(parts, pause or _no_pause))
-    return Joined(unchanging(parts)) if size >= JOINED_BYTES else b"".join(parts)
+    return BodyParts(unchanging(parts)) if size >= JOINED_BYTES else b"".join(parts)
 
 
 def _header_of(parts: Iterable[bytes | memoryview], pause: Callable[[], None]) -> bytes:

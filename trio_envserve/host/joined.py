@@ -23,6 +23,7 @@ from ..core.errors import ConfigError, ProtocolError, ServerNotReady
 from ..core.heartbeat import Heartbeat
 from ..core.host import (
     LEAVING,
+    FromHost,
     Host,
     KillWorker,
     NewGuard,
@@ -31,7 +32,6 @@ from ..core.host import (
     SetDeadline,
     StartWorker,
     TellWorker,
-    ToRouter,
 )
 from ..core.host_messages import UNFIT, VERSION
 from ..core.router_effects import AskWorker, Spawn
@@ -300,7 +300,7 @@ class JoinedHost:
             out, self._core.out = self._core.out, []
             for effect in out:
                 match effect:
-                    case ToRouter():
+                    case FromHost():
                         # A message that cannot be sent is repaired by the next beat.
                         self._socket.send_nowait(effect.frames)
                     case StartWorker():

@@ -18,8 +18,7 @@ from ..core import calls as call_table
 from ..core import client, executions, lease, messages, outcomes, pool, router
 from ..core.account import Accounts
 from ..core.calls import CallInput, Stage, limit_passed
-from ..core.client import ClientCore, Pings
-from ..core.client import Sessions as ClientSessions
+from ..core.client import ClientCore, ClientSessions, Pings
 from ..core.client_inputs import CallsCancelled
 from ..core.clock import AwakeClock
 from ..core.closing import Closing

@@ -45,7 +45,7 @@ from itertools import islice
 from typing import Final, TypeAlias, final
 
 from ..core.limits import KIB, MIB
-from ..core.terms import Joined
+from ..core.terms import BodyParts
 from .interface import COPY_THRESHOLD_BYTES, Frame, Message, SentFrame
 
 MORE: Final = 1
@@ -461,7 +461,7 @@ def encode(messages: Iterable[Message], place: Place | None = None) -> list[Piec
                 add(_MORE_HEADS[size] if left else _LAST_HEADS[size])
             else:
                 add((b"\x03" if left else b"\x02") + size.to_bytes(8, "big"))
-            if type(frame) is Joined:
+            if type(frame) is BodyParts:
                 for piece in frame.pieces:
                     if len(piece) < COPY_THRESHOLD_BYTES:
                         add(piece)

@@ -31,7 +31,7 @@ from ..core.messages import Said, in_batches
 from ..core.router import Router
 from ..core.router_effects import (
     AskWorker,
-    Closed,
+    ClosingOver,
     Flush,
     Kill,
     Load,
@@ -365,7 +365,7 @@ class Server:
                     self._journal.load(number)
                 case Flush():
                     self._nursery.start_soon(self._flush)
-                case Closed():
+                case ClosingOver():
                     self._left = effect.left
                 case Lost():
                     pass  # the router has already taken it in

@@ -31,7 +31,7 @@ from .. import tracing
 from ..core import messages
 from ..core.errors import ProtocolError
 from ..core.router import Router
-from ..core.router_effects import Closed, Lost, RouterEffect, ToClient, ToWorker
+from ..core.router_effects import ClosingOver, Lost, RouterEffect, ToClient, ToWorker
 from ..core.router_inputs import ClientMessage, HostMessage, RouterInput, Tick, WorkerMessage
 from ..core.terms import RequestId, Status
 
@@ -97,7 +97,7 @@ class Traces:
             elif isinstance(effect, Lost):
                 for span in self._executions.pop(effect.worker, {}).values():
                     span.end(error=f"worker lost: {effect.why}")
-            elif isinstance(effect, Closed):
+            elif isinstance(effect, ClosingOver):
                 self.close()
         if isinstance(given, Tick):
             self._look_at(LOOKED_AT, ENDED_AT_ONCE)

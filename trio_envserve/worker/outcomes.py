@@ -26,7 +26,7 @@ from .. import foreign
 from ..core import error_records, values
 from ..core.errors import ConfigError, ErrorInfo
 from ..core.limits import KIB, WireLimits
-from ..core.terms import Body, Incarnation, Joined, SentBody, Status, Verdict, weight
+from ..core.terms import Body, BodyParts, Incarnation, SentBody, Status, Verdict, weight
 from ..envs.cutting import smaller
 from ..envs.request import RolloutRequest
 from ..envs.turns import Threads
@@ -159,7 +159,7 @@ class OutcomeMaker:
             told = _not_encodable(encoded.error)
             return self._error("outcome-not-encodable", told, began_s, Verdict.RAN_AND_FAILED)
         payload: SentBody = encoded.value
-        for name in found_in(payload.pieces if isinstance(payload, Joined) else [payload]):
+        for name in found_in(payload.pieces if isinstance(payload, BodyParts) else [payload]):
             if name not in self._said:
                 self._said.add(name)
                 log(logging.WARNING, "a result holds the value of $%s, and is not changed", name)

@@ -12,7 +12,7 @@ from collections import deque
 from typing import Any
 
 from ...core.calls import Call, Calls, ClientSession, _Line
-from ...core.client import ClientCore, Pings, Sessions
+from ...core.client import ClientCore, ClientSessions, Pings
 from ...core.executions import Announcements, Dispatches, Execution, Worker
 from ...core.gate import Gate
 from ...core.health import Link
@@ -22,8 +22,7 @@ from ...core.ranges import Ranges
 from ...core.requests import RetainedOutcome
 from ...core.router import Router
 from ...core.scheduler import Scheduler
-from ...core.sessions import Session
-from ...core.sessions import Sessions as ServerSessions
+from ...core.sessions import Session, Sessions
 from ...core.work import Answer, Ended, Said, Ticket, Told, Work, Works
 from ...core.worker import WorkerCore, _Kept
 from ...core.workforce import Workforce
@@ -168,7 +167,7 @@ RULES: dict[type, dict[str, Rule]] = {
         **_out("in the form of what waits", "_decided"),
         "_unsafe": Rule("after how much more of the journal", _unsafe),
     },
-    ServerSessions: {
+    Sessions: {
         **_out(_CONSTANT, "limits"),
         **_out(_DERIVED, "_by_nonce", "_opened"),
         **_out(_PEOPLE, "counters"),
@@ -327,7 +326,7 @@ RULES: dict[type, dict[str, Rule]] = {
         ),
         "_new_id": Rule("how many were drawn", lambda pings, source: source.drawn),
     },
-    Sessions: {
+    ClientSessions: {
         "opened": Rule("only whether there was one", lambda owner, count: bool(count)),
     },
     Calls: {

@@ -69,6 +69,7 @@ from ...core.client_inputs import (
 from ...core.closing import ClosingStage
 from ...core.errors import ErrorInfo
 from ...core.host import (
+    FromHost,
     Host,
     KillWorker,
     NewGuard,
@@ -76,7 +77,6 @@ from ...core.host import (
     StartWorker,
     TellWorker,
 )
-from ...core.host import ToRouter as FromHost
 from ...core.host_link import ItemKind
 from ...core.journal import Closed, Commanded, Opened, Record
 from ...core.key_records import KeyAct, KeyName, Tag, input_digest

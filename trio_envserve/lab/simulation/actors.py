@@ -55,6 +55,7 @@ from ...core.errors import ErrorInfo, ProtocolError
 from ...core.executions import Execution
 from ...core.heartbeat import Heartbeat
 from ...core.host import (
+    FromHost,
     Host,
     HostEffect,
     KillWorker,
@@ -65,17 +66,15 @@ from ...core.host import (
     StartWorker,
     TellWorker,
 )
-from ...core.host import ToRouter as FromHost
 from ...core.host_messages import HostAnswer, HostBeat
-from ...core.journal import Closed as ClosedGeneration
-from ...core.journal import Completed, Record, remains_of
+from ...core.journal import Closed, Completed, Record, remains_of
 from ...core.key_records import KeyAct, KeyName, input_digest
 from ...core.lease import EpochWait
 from ...core.limits import PROTOCOL_VERSION, WireLimits
 from ...core.messages import encode_record
 from ...core.router import Router
 from ...core.router_effects import (
-    Closed,
+    ClosingOver,
     Flush,
     Kill,
     Load,
@@ -229,7 +228,7 @@ def given(records: Sequence[Record]) -> tuple[list[Record], list[bytes]]:
     resting = {number for number, each in packed.items() if each is not None}
     kept: list[Record] = [each for each in records if getattr(each, "number", None) not in resting]
     if remains.next_number:
-        kept.insert(0, ClosedGeneration(remains.next_number - 1))
+        kept.insert(0, Closed(remains.next_number - 1))
     return kept, [each for each in packed.values() if each is not None]
 
 
@@ -282,7 +281,7 @@ class SimJournal:
         for record in self._disk.records:
             if isinstance(record, Completed) and record.number == number:
                 frames = record.frames
-            elif isinstance(record, ClosedGeneration) and record.number == number:
+            elif isinstance(record, Closed) and record.number == number:
                 frames = ()
         self._server.post(self._server.loaded, number, frames)
 
@@ -1148,7 +1147,7 @@ class SimServer(SimProcess):
                     self._carry_out(self.router.take(HostsRecorded("")))
                 case Flush() if self.rng.random() < 0.8:  # else a peer takes nothing
                     world.events.after(self.rng.uniform(0.0, 0.05), self.post, self._flush)
-                case Closed():
+                case ClosingOver():
                     world.happened("closed", self.name)
                     if self.hosts is not None and not effect.left:
                         self.hosts.closed()
