@@ -6,7 +6,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from trio_envserve.net import Outbox
+from trio_envserve.net import ConnectionOutbox
 
 MESSAGES = st.lists(st.binary(max_size=8), min_size=1, max_size=3)
 
@@ -15,7 +15,7 @@ class OutboxAgainstAList(RuleBasedStateMachine):
     @initialize(messages=st.integers(1, 4), size=st.integers(1, 20))
     def open(self, messages: int, size: int) -> None:
         self.max_messages, self.max_bytes = messages, size
-        self.outbox = Outbox(messages, size)
+        self.outbox = ConnectionOutbox(messages, size)
         self.model: list[tuple[bytes, ...]] = []
 
     def size(self) -> int:
@@ -52,7 +52,7 @@ TestOutbox = OutboxAgainstAList.TestCase
 
 
 def test_an_empty_outbox_has_no_first():
-    outbox = Outbox(1, 1)
+    outbox = ConnectionOutbox(1, 1)
     with pytest.raises(IndexError):
         outbox.first()
     with pytest.raises(IndexError):

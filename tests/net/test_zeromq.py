@@ -25,7 +25,7 @@ from trio_envserve.net import (
     BATCH_MESSAGES,
     FRAMES_MAX,
     ConnectionEvent,
-    Outbox,
+    ConnectionOutbox,
     open_zmq_network,
 )
 from trio_envserve.net import libzmq as libzmq_module
@@ -179,7 +179,7 @@ async def test_the_backlog_of_a_peer_that_is_gone_is_dropped_and_counted(real_be
     """The moment between EAGAIN and the peer's end is libzmq's to choose; so the
     outbox is filled by hand."""
     async with real_bench() as b, b.router() as router:
-        outbox = router._backlog[b"gone"] = Outbox(10, 1000)
+        outbox = router._backlog[b"gone"] = ConnectionOutbox(10, 1000)
         router._backlogged.set()
         assert router.send_nowait(b"gone", [b"one"])
         assert router.send_nowait(b"gone", [b"two"])

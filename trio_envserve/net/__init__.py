@@ -7,7 +7,7 @@ and :class:`MemoryNetwork` works in memory.
 
 from .address import Address, is_loopback, parse_address, parse_peer_address
 from .background import need_trio, open_background, unwrap_single
-from .connection import Outbox
+from .connection import ConnectionOutbox
 from .interface import (
     BATCH_MESSAGES,
     COPY_THRESHOLD_BYTES,
@@ -36,6 +36,7 @@ __all__ = [
     "TRANSPORTS",
     "Address",
     "ConnectionEvent",
+    "ConnectionOutbox",
     "DealerSocket",
     "Frame",
     "MemoryNetwork",
@@ -44,7 +45,6 @@ __all__ = [
     "MessageStream",
     "Network",
     "OnEvent",
-    "Outbox",
     "RouterSocket",
     "SocketStatistics",
     "Stream",

@@ -9,8 +9,8 @@ Streams between processes (:mod:`.stream`) and the connections
 of ZMTP (:mod:`.zmtp.hub`) are such ends.
 
 A peer that does not read must cost a bounded amount of memory and delay nobody else.  So
-each peer has a queue of its own (:class:`Outbox`), bounded in messages and in bytes.  At a
-bound a message is refused, and the protocol of the sender repairs the loss.  A message is
+each peer has a queue of its own (:class:`ConnectionOutbox`), bounded in messages and in bytes.
+At a bound a message is refused, and the protocol of the sender repairs the loss.  A message is
 framed when few bytes wait to be written.  Framed bytes belong to the connection and are lost
 with it.  Large frames are received into their own buffer and written without a copy.
 """
@@ -48,7 +48,7 @@ Parcel: TypeAlias = "tuple[SentFrame, ...]"
 
 
 @final
-class Outbox:
+class ConnectionOutbox:
     """FIFO of messages, at most ``max_messages`` and ``max_bytes``.
 
     Invariant: ``len(self) <= max_messages``, and ``size_bytes <= max_bytes``
@@ -128,7 +128,7 @@ class SocketEnd:
     )
 
     def __init__(
-        self, sock: socket.socket, decoder: Decoder, encode: Encode, outbox: Outbox
+        self, sock: socket.socket, decoder: Decoder, encode: Encode, outbox: ConnectionOutbox
     ) -> None:
         self.sock = sock
         self.decoder = decoder

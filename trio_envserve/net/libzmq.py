@@ -21,7 +21,7 @@ asked before each message, so that libzmq learns of the loss there.
 
 A send is tried at once, and usually succeeds.  EAGAIN means that this one peer is full
 (or, for a dealer, that there is no connection).  Then the message goes to the peer's
-own :class:`Outbox`, and so does every further message for that peer until the outbox is
+own :class:`ConnectionOutbox`, and so does every further message for that peer until the outbox is
 empty.  A task of the socket tries the outboxes again every few milliseconds: libzmq reports by
 the same signal that a peer takes messages again, so another call may have consumed that report,
 and a socket should send even while no task receives from it.
@@ -59,7 +59,7 @@ from .binding import (
     Listener,
     listen,
 )
-from .connection import Outbox
+from .connection import ConnectionOutbox
 from .interface import (
     BATCH_MESSAGES,
     COPY_THRESHOLD_BYTES,
@@ -118,7 +118,7 @@ class LibzmqSocket(SocketPump):
         self._socket = socket
         self._monitor = monitor
         self._pump_sleep = Sleep(int(socket.get(zmq.FD)))
-        self._backlog: dict[bytes, Outbox] = {}
+        self._backlog: dict[bytes, ConnectionOutbox] = {}
         """The outboxes of peers with waiting messages; the longest untried first."""
         self._backlogged = trio.Event()
         """Set while there is a backlog."""
@@ -277,7 +277,7 @@ class LibzmqSocket(SocketPump):
         if self._pump_sleep.is_on and self._is_readable():
             self._wake()
 
-    def _outboxes(self) -> Collection[Outbox]:
+    def _outboxes(self) -> Collection[ConnectionOutbox]:
         return self._backlog.values()
 
 

@@ -8,8 +8,8 @@ the order of calls.  There are no threads and no descriptors, so programs run un
 
 A *connection* is two :class:`Pipe`.  A pipe stands for the transport and the kernel between
 two processes: it holds a few messages *on their way*, and behind them the sender's
-:class:`Outbox`.  A message enters the pipe when fewer are on their way than the pipe holds.
-Faults strike messages there.  The reader takes the messages that are due.
+:class:`ConnectionOutbox`.  A message enters the pipe when fewer are on their way than the pipe
+holds.  Faults strike messages there.  The reader takes the messages that are due.
 
 Faults (see :class:`MemoryNetwork`): ``cut``, ``partition``/``heal``, ``filter``,
 ``latency_s``.  They are harsher than the faults of a real network: a cut loses
@@ -32,7 +32,7 @@ from ..core.errors import ConfigError, ServerStartError
 from ..core.limits import WireLimits
 from ..core.terms import whole
 from .address import ANY, Address, parse_address, parse_peer_address
-from .connection import Outbox, Parcel
+from .connection import ConnectionOutbox, Parcel
 from .interface import (
     BATCH_MESSAGES,
     COPY_THRESHOLD_BYTES,
@@ -162,7 +162,7 @@ class Pipe:
     """One direction of one connection."""
 
     def __init__(
-        self, connection: MemoryConnection, direction: Direction, outbox: Outbox,
+        self, connection: MemoryConnection, direction: Direction, outbox: ConnectionOutbox,
         sender: _MemorySocket, reader: _MemorySocket,
     ) -> None:  # fmt: skip
         self._connection = connection
@@ -337,7 +337,7 @@ class MemoryRouter(_MemorySocket, RouterPump):
         connection = self.peers.get(route)
         return None if connection is None else connection.to_dealer.offer
 
-    def _outboxes(self) -> Collection[Outbox]:
+    def _outboxes(self) -> Collection[ConnectionOutbox]:
         return [connection.to_dealer.outbox for connection in self.peers.values()]
 
     def close(self) -> None:
@@ -368,7 +368,7 @@ class MemoryDealer(_MemorySocket, ReconnectingDealer):
         connection = self._connection
         return self._outbox.append if connection is None else connection.to_router.offer
 
-    def _outboxes(self) -> Collection[Outbox]:
+    def _outboxes(self) -> Collection[ConnectionOutbox]:
         return (self._outbox,)
 
     async def _connect(self) -> None:
@@ -408,7 +408,7 @@ class MemoryStream(MessageStream):
     def __init__(self, limits: WireLimits) -> None:
         super().__init__()
         self._limits = limits
-        self._arrived = Outbox(limits.peer_queue_messages, limits.peer_queue_bytes)
+        self._arrived = ConnectionOutbox(limits.peer_queue_messages, limits.peer_queue_bytes)
         self._changed = trio.lowlevel.ParkingLot()
 
     def _turn(self) -> list[list[Frame]]:

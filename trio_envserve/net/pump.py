@@ -26,7 +26,7 @@ import trio
 
 from ..core.limits import WireLimits
 from .background import unwrap_single
-from .connection import Outbox
+from .connection import ConnectionOutbox
 from .interface import (
     ConnectionEvent,
     Frame,
@@ -209,14 +209,14 @@ class SocketPump(Pump):
         has the empty one.  Counts those that are not queued, and is False if there are some."""
 
     @abstractmethod
-    def _outboxes(self) -> Collection[Outbox]:
+    def _outboxes(self) -> Collection[ConnectionOutbox]:
         """The outboxes of all peers; empty ones may be left out."""
 
     def _is_unsent(self) -> bool:
         return any(self._outboxes())
 
-    def _new_outbox(self) -> Outbox:
-        return Outbox(self._limits.peer_queue_messages, self._limits.peer_queue_bytes)
+    def _new_outbox(self) -> ConnectionOutbox:
+        return ConnectionOutbox(self._limits.peer_queue_messages, self._limits.peer_queue_bytes)
 
 
 class RouterPump(SocketPump):

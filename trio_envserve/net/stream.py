@@ -31,7 +31,7 @@ import trio
 
 from ..core.limits import MIB, WireLimits
 from .background import unwrap_single
-from .connection import ConnectionEnded, Outbox, SocketEnd, frame_limits
+from .connection import ConnectionEnded, ConnectionOutbox, SocketEnd, frame_limits
 from .forks import forget_in_children
 from .framing import READ_BYTES, Decoder, FramingError, Piece, encode, encode_command
 from .interface import BATCH_MESSAGES, Frame, Message, is_sendable
@@ -113,7 +113,7 @@ class Stream(MessageStream):
             with contextlib.suppress(OSError):
                 end.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
         decoder = Decoder(frame_limits(limits), None if memory is None else self._take_shared)
-        outbox = Outbox(limits.peer_queue_messages, limits.peer_queue_bytes)
+        outbox = ConnectionOutbox(limits.peer_queue_messages, limits.peer_queue_bytes)
         self._end = SocketEnd(end, decoder, encode if memory is None else self._encode, outbox)
         self._end.is_costly = memory is not None
         self._ended = False

@@ -45,7 +45,7 @@ from typing import Final, final
 import trio
 
 from ...core.limits import KIB, MIB, WireLimits
-from ..connection import ConnectionEnded, Outbox, SocketEnd, frame_limits
+from ..connection import ConnectionEnded, ConnectionOutbox, SocketEnd, frame_limits
 from ..forks import forget_in_children
 from ..framing import READ_BYTES, FrameTooLarge, FramingError
 from ..interface import BATCH_MESSAGES, ConnectionEvent, Frame, Message, OnEvent
@@ -92,7 +92,13 @@ class Connection(SocketEnd):
     )
 
     def __init__(
-        self, sock: socket.socket, engine: Engine, outbox: Outbox, *, peer: str, now_s: float
+        self,
+        sock: socket.socket,
+        engine: Engine,
+        outbox: ConnectionOutbox,
+        *,
+        peer: str,
+        now_s: float,
     ) -> None:
         super().__init__(sock, engine.decoder, engine.encode, outbox)
         self.is_ready = False
@@ -304,7 +310,7 @@ class Hub(SocketPump):
 
     # -- from the handshake to the end ------------------------------------------
 
-    def _adopt(self, sock: socket.socket, peer: str, outbox: Outbox) -> Connection:
+    def _adopt(self, sock: socket.socket, peer: str, outbox: ConnectionOutbox) -> Connection:
         """Add a new connection and greet the peer."""
         engine = Engine(self._mechanism(), self._frame_limits)
         connection = Connection(sock, engine, outbox, peer=peer, now_s=self._awake_s)

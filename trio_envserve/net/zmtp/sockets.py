@@ -36,7 +36,7 @@ from ...core.errors import ConfigError
 from ...core.limits import WireLimits
 from ..address import Address, parse_peer_address, parse_transport
 from ..binding import Listener, connect, listen, peer_name, place_of, prepare
-from ..connection import Outbox
+from ..connection import ConnectionOutbox
 from ..interface import Message, OnEvent
 from ..keypairs import ClientCurve, KeyPair
 from ..pump import ReconnectingDealer, RouterPump, open_socket
@@ -211,7 +211,7 @@ class ZmtpRouter(Hub, RouterPump):
             self._on_peer(connection.route, None)
         self._undelivered += connection.outbox.clear()
 
-    def _outboxes(self) -> Collection[Outbox]:
+    def _outboxes(self) -> Collection[ConnectionOutbox]:
         return [connection.outbox for connection in self._routes.values()]
 
 
@@ -271,7 +271,7 @@ class ZmtpDealer(Hub, ReconnectingDealer):
             self._attempt = None
             self._ended.set()
 
-    def _outboxes(self) -> Collection[Outbox]:
+    def _outboxes(self) -> Collection[ConnectionOutbox]:
         return (self._outbox,)
 
 
