@@ -32,7 +32,7 @@ HEALTHY_S = 60.0
 """Life in seconds after which a host that ends is replaced at once."""
 
 
-class Host(Protocol):
+class LaunchedHost(Protocol):
     """A host that was asked for."""
 
     async def ended(self) -> str:
@@ -48,7 +48,7 @@ class Host(Protocol):
         ...
 
 
-Start: TypeAlias = Callable[[str], Awaitable[Host]]
+Start: TypeAlias = Callable[[str], Awaitable[LaunchedHost]]
 """Asks for a host with this name."""
 
 
@@ -84,10 +84,10 @@ class _Kept:
         self._name = name
         self._number = 0
         self._wanted = hosts.least
-        self._here: dict[str, tuple[Host, float]] = {}
+        self._here: dict[str, tuple[LaunchedHost, float]] = {}
         """Hosts that are to stay, in the order of their start, each with the moment of its
         start."""
-        self._leaving: dict[str, Host] = {}
+        self._leaving: dict[str, LaunchedHost] = {}
         self._failures = 0
         self._again_s = 0.0
 

@@ -76,7 +76,7 @@ class RayHost:
         self._run = run
 
     async def ended(self) -> str:
-        """See :class:`~.hosts.Host`."""
+        """See :class:`~.hosts.LaunchedHost`."""
         return await trio.to_thread.run_sync(self._ended)
 
     def _ended(self) -> str:
@@ -91,11 +91,11 @@ class RayHost:
             return str(error).strip().splitlines()[0] or type(error).__name__
 
     async def leave(self) -> None:
-        """See :class:`~.hosts.Host`."""
+        """See :class:`~.hosts.LaunchedHost`."""
         await trio.to_thread.run_sync(partial(self._actor.leave.remote))
 
     async def kill(self) -> None:
-        """See :class:`~.hosts.Host`."""
+        """See :class:`~.hosts.LaunchedHost`."""
         await trio.to_thread.run_sync(self._kill)
 
     def _kill(self) -> None:

@@ -107,7 +107,7 @@ class SlurmHost:
         self.job = job
 
     async def ended(self) -> str:
-        """See :class:`~.hosts.Host`."""
+        """See :class:`~.hosts.LaunchedHost`."""
         done = await _run("squeue", "--noheader", "--states=all", "--format=%T", "--jobs", self.job)
         state = done.stdout.decode().strip()
         if done.returncode and b"Invalid job id" in done.stderr:
@@ -117,12 +117,12 @@ class SlurmHost:
         return f"job {self.job}: {state}"
 
     async def leave(self) -> None:
-        """See :class:`~.hosts.Host`.  A job that has not begun is simply taken back."""
+        """See :class:`~.hosts.LaunchedHost`.  A job that has not begun is simply taken back."""
         await _run("scancel", "--state=PENDING", self.job)
         await _run("scancel", "--batch", "--signal=TERM", self.job)
 
     async def kill(self) -> None:
-        """See :class:`~.hosts.Host`."""
+        """See :class:`~.hosts.LaunchedHost`."""
         await _run("scancel", self.job)
 
 
