@@ -20,7 +20,7 @@ from trio_envserve.core.errors import ConfigError
 from trio_envserve.models import ModelError, http, patience
 from trio_envserve.models.endpoints import Endpoint as Where
 from trio_envserve.models.http import HttpModel
-from trio_envserve.models.interface import Asker
+from trio_envserve.models.interface import AskingRollout
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -343,7 +343,7 @@ async def test_an_answer_without_end_is_bounded(monkeypatch):
 
 
 async def ask_for(model, rollout="r1", told=None):
-    asker = Asker(rollout, "r1", 0, 2, (told if told is not None else []).append)
+    asker = AskingRollout(rollout, "r1", 0, 2, (told if told is not None else []).append)
     return await model.for_rollout(asker).complete(HELLO, name="m", sampling_args={})
 
 

@@ -10,7 +10,7 @@ from trio_envserve.models.interface import BrokenNumbers, ModelAborted
 from trio_envserve.models.patience import (
     LONGEST_PAUSE_S,
     LONGEST_RETRY_AFTER_S,
-    Failure,
+    EndpointFailure,
     failure_of_status,
     pause_s,
 )
@@ -64,7 +64,7 @@ def test_retry_after_is_read_in_each_form(headers, wait_s):
     st.integers(1, 2000), st.floats(0, 1), st.none() | st.floats(0, LONGEST_RETRY_AFTER_S)
 )  # fmt: skip
 def test_nobody_comes_sooner_than_asked_nor_much_later(retry, jitter, asked_s):
-    waited_s = pause_s(retry, Failure("", again=True, retry_after_s=asked_s), jitter)
+    waited_s = pause_s(retry, EndpointFailure("", again=True, retry_after_s=asked_s), jitter)
     if asked_s is None:
         assert 0.25 <= waited_s <= LONGEST_PAUSE_S
     else:
@@ -79,7 +79,7 @@ def test_ten_retries_outlast_an_outage_of_a_minute_but_no_answer_that_is_always_
     error, jitter, least_s, most_s
 ):
     """The latter took two minutes."""
-    failure = Failure("", again=True, **({} if error is None else {"error": error}))
+    failure = EndpointFailure("", again=True, **({} if error is None else {"error": error}))
     assert least_s < sum(pause_s(retry, failure, jitter) for retry in range(1, 11)) < most_s
 
 

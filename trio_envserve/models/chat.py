@@ -38,7 +38,7 @@ from .interface import (
     ModelError,
     TokenIds,
 )
-from .patience import Failure
+from .patience import EndpointFailure
 from .tool_calls import ToolCalls
 
 MAX_CONTAINERS = 1_000_000
@@ -86,20 +86,20 @@ HIGHEST_LOGPROB = 0.01
 class ChatProblem(ValueError):
     """An endpoint sent something that is no completion."""
 
-    def __init__(self, text: str, failure: Failure | None = None) -> None:
+    def __init__(self, text: str, failure: EndpointFailure | None = None) -> None:
         super().__init__(text)
-        self.failure = failure or Failure(f"gave no completion: {text}", again=False)
+        self.failure = failure or EndpointFailure(f"gave no completion: {text}", again=False)
 
 
 def _cut(text: str) -> ChatProblem:
-    return ChatProblem(text, Failure(text, again=True, error=ModelAborted))
+    return ChatProblem(text, EndpointFailure(text, again=True, error=ModelAborted))
 
 
 def _broken(text: str) -> ChatProblem:
-    return ChatProblem(text, Failure(text, again=True, error=BrokenNumbers))
+    return ChatProblem(text, EndpointFailure(text, again=True, error=BrokenNumbers))
 
 
-class Request(NamedTuple):
+class ChatRequest(NamedTuple):
     """A request, ready to be sent as often as need be."""
 
     body: bytes
@@ -110,7 +110,7 @@ class Request(NamedTuple):
 
 def request_body(
     endpoint: Endpoint, messages: Messages, name: str, sampling_args: Mapping[str, Any]
-) -> Request:
+) -> ChatRequest:
     """The body of a request.  Raises :class:`ModelError` for what JSON does not have."""
     fields = {"stream": endpoint.stream, **endpoint.body, **sampling_args}
     if fields.get("n") not in (None, 1):
@@ -126,7 +126,7 @@ def request_body(
         text = json.dumps(fields, allow_nan=False, separators=(",", ":"), default=_plain)
     except (TypeError, ValueError, RecursionError) as error:
         raise ModelError(f"messages and sampling arguments must be JSON: {error}") from None
-    return Request(text.encode(), stream, str(fields.get("model") or ""))
+    return ChatRequest(text.encode(), stream, str(fields.get("model") or ""))
 
 
 def _kept(messages: Messages, keep: str) -> list[Message]:
@@ -392,7 +392,7 @@ class _Draft:
         ids, logprobs = self._response_ids, self._logprobs
         if ids is not None and logprobs is not None and len(ids) != len(logprobs):
             text = f"gave {len(logprobs)} log-probabilities for {len(ids)} tokens"
-            raise ChatProblem(text, Failure(text, again=False, error=BrokenNumbers))
+            raise ChatProblem(text, EndpointFailure(text, again=False, error=BrokenNumbers))
         counted = _count(self._usage.get("completion_tokens"))
         if ids is not None and not ids and (text or calls):
             raise _broken("gave no token ids for what it sampled")
@@ -403,7 +403,7 @@ class _Draft:
         for name, items in self._per_token.items():
             if ids is not None and len(items) != len(ids):
                 text = f"gave {len(items)} items of {name} for {len(ids)} tokens"
-                raise ChatProblem(text, Failure(text, again=False, error=BrokenNumbers))
+                raise ChatProblem(text, EndpointFailure(text, again=False, error=BrokenNumbers))
         return Completion(
             text=text,
             prompt_tokens=_count(self._usage.get("prompt_tokens")),

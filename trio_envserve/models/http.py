@@ -42,8 +42,8 @@ from ..regular_files import read_regular
 from ..tracing import here
 from . import chat, patience
 from .endpoints import HEADER_FIELDS, Endpoint
-from .interface import Asker, Asking, Completion, Messages, Model, ModelError, RolloutModel
-from .patience import Failure, failure_of_status
+from .interface import Asking, AskingRollout, Completion, Messages, Model, ModelError, RolloutModel
+from .patience import EndpointFailure, failure_of_status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -123,7 +123,7 @@ class HttpModel(RolloutModel):
         self._first_asked_s = math.inf
         self._waits: dict[int, _Wait] = {}
 
-    def for_rollout(self, asker: Asker) -> Model:
+    def for_rollout(self, asker: AskingRollout) -> Model:
         """The model for one attempt of a rollout: with its headers, its address, its note."""
         return _ForRollout(self, asker)
 
@@ -138,7 +138,9 @@ class HttpModel(RolloutModel):
         and how often it was asked."""
         return await self._complete(messages, how, None)
 
-    async def _complete(self, messages: Messages, how: Asking, asker: Asker | None) -> Completion:
+    async def _complete(
+        self, messages: Messages, how: Asking, asker: AskingRollout | None
+    ) -> Completion:
         request = chat.request_body(self._endpoint, messages, how["name"], how["sampling_args"])
         if not self._pool:
             await self._open()
@@ -150,7 +152,7 @@ class HttpModel(RolloutModel):
             del self._waits[id(wait)]
             wait.over()
 
-    async def _ask_on(self, request: chat.Request, wait: _Wait) -> Completion:
+    async def _ask_on(self, request: chat.ChatRequest, wait: _Wait) -> Completion:
         """Send the request until it is answered, or must not be sent again."""
         asker = wait.asker
         urls, headers = self._urls(asker), _headers(self._endpoint, asker)
@@ -187,7 +189,7 @@ class HttpModel(RolloutModel):
             self._tell(answer)
             await trio.sleep(pause_s)
 
-    def _urls(self, asker: Asker | None) -> list[str]:
+    def _urls(self, asker: AskingRollout | None) -> list[str]:
         """The addresses in the order of a rollout's choice."""
         urls = list(self._endpoint.urls)
         if len(urls) > 1:
@@ -239,8 +241,12 @@ class HttpModel(RolloutModel):
                 self._pool = await trio.to_thread.run_sync(_make_pool, self._endpoint, self._key)
 
     async def _ask(
-        self, client: httpx2.AsyncClient, request: chat.Request, url: str, headers: dict[str, str]
-    ) -> Completion | Failure:
+        self,
+        client: httpx2.AsyncClient,
+        request: chat.ChatRequest,
+        url: str,
+        headers: dict[str, str],
+    ) -> Completion | EndpointFailure:
         """One request to its end."""
         import httpx2
 
@@ -252,17 +258,17 @@ class HttpModel(RolloutModel):
         except (httpx2.NetworkError, httpx2.RemoteProtocolError, httpx2.ConnectTimeout) as error:
             return _unanswered(error)
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            return Failure(f"cannot be asked: {said(error)}", again=False)
+            return EndpointFailure(f"cannot be asked: {said(error)}", again=False)
         except chat.ChatProblem as problem:
             return problem.failure
         if first.cancelled_caught:
-            return Failure(f"sent no token within {first_s:g} s", again=False)
-        return Failure(f"did not end its answer within {limits.whole_s:g} s", again=False)
+            return EndpointFailure(f"sent no token within {first_s:g} s", again=False)
+        return EndpointFailure(f"did not end its answer within {limits.whole_s:g} s", again=False)
 
     async def _exchange(
-        self, client: httpx2.AsyncClient, request: chat.Request, url: str,
+        self, client: httpx2.AsyncClient, request: chat.ChatRequest, url: str,
         headers: dict[str, str], first: trio.CancelScope,
-    ) -> Completion | Failure:  # fmt: skip
+    ) -> Completion | EndpointFailure:  # fmt: skip
         import httpx2
 
         span = here()
@@ -300,7 +306,7 @@ class HttpModel(RolloutModel):
         await read_body(response, MAX_STREAM_BYTES, take)
         return reader.completion()
 
-    def _hint(self, status: int, request: chat.Request, url: str) -> str:
+    def _hint(self, status: int, request: chat.ChatRequest, url: str) -> str:
         """The usual cause of a status."""
         if status in (400, 404, 422) and not request.model:
             return " (the request names no model: --model-name, or model_name)"
@@ -309,7 +315,7 @@ class HttpModel(RolloutModel):
             return f" (it was asked at {asked}; most addresses end with /v1)"
         return ""
 
-    def _error(self, failure: Failure, requests: int) -> ModelError:
+    def _error(self, failure: EndpointFailure, requests: int) -> ModelError:
         times = f" ({requests} requests)" if requests > 1 else ""
         error = failure.error(f"the model {self._label} {self._told(failure)}{times}")
         error.requests = requests
@@ -317,7 +323,7 @@ class HttpModel(RolloutModel):
         error.endpoint_code = self._hidden(failure.code)
         return error
 
-    def _tell(self, failure: Failure) -> None:
+    def _tell(self, failure: EndpointFailure) -> None:
         """Log that a call is sent again, seldom enough for an endpoint that fails often."""
         self._untold += 1
         now_s = trio.current_time()
@@ -328,7 +334,7 @@ class HttpModel(RolloutModel):
         _log.warning("the model %s %s; sending again%s", self._label, text, more)
         self._untold, self._tell_at_s = 0, now_s + TELL_EVERY_S
 
-    def _told(self, failure: Failure) -> str:
+    def _told(self, failure: EndpointFailure) -> str:
         """The failure in words, without the key: an endpoint may repeat it."""
         # Before it is shortened, which could leave a part of the key.
         text = self._hidden(failure.text)
@@ -342,7 +348,7 @@ class HttpModel(RolloutModel):
 class _ForRollout:
     """A model for one attempt of a rollout."""
 
-    def __init__(self, model: HttpModel, asker: Asker) -> None:
+    def __init__(self, model: HttpModel, asker: AskingRollout) -> None:
         self._model = model
         self._asker = asker
 
@@ -359,7 +365,7 @@ class _ForRollout:
 class _Wait:
     """A call under way."""
 
-    asker: Asker | None
+    asker: AskingRollout | None
     since_s: float
     requests: int = 1
     tell_at_s: float = -math.inf
@@ -381,7 +387,7 @@ class _Wait:
             self.asker.waits(None)
 
 
-def _headers(endpoint: Endpoint, asker: Asker | None) -> dict[str, str]:
+def _headers(endpoint: Endpoint, asker: AskingRollout | None) -> dict[str, str]:
     """The endpoint's headers for a rollout; without one, those that have no fields."""
     found = {}
     for name, value in endpoint.headers.items():
@@ -438,7 +444,7 @@ def _make_pool(endpoint: Endpoint, key: str) -> list[_Part]:
     ]
 
 
-async def _refused(response: httpx2.Response) -> Failure:
+async def _refused(response: httpx2.Response) -> EndpointFailure:
     parts: list[bytes] = []
     codes: tuple[str, ...] = ()
     try:
@@ -476,17 +482,17 @@ async def read_body(
         raise problem
 
 
-def _unanswered(error: Exception) -> Failure:
+def _unanswered(error: Exception) -> EndpointFailure:
     """No connection, or it broke."""
     for cause in _causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
-            return Failure(f"has a certificate that is not trusted: {cause}", again=False)
+            return EndpointFailure(f"has a certificate that is not trusted: {cause}", again=False)
         if isinstance(cause, ssl.SSLError) and cause.reason in _NO_TLS:
-            return Failure("speaks no TLS: its address begins with http://", again=False)
+            return EndpointFailure("speaks no TLS: its address begins with http://", again=False)
     import httpx2
 
     unconnected = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
-    return Failure(f"did not answer: {said(error)}", again=True, unconnected=unconnected)
+    return EndpointFailure(f"did not answer: {said(error)}", again=True, unconnected=unconnected)
 
 
 def said(error: Exception) -> str:

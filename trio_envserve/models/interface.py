@@ -226,7 +226,7 @@ class Model(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Asker:
+class AskingRollout:
     """The rollout that asks a model."""
 
     rollout: str
@@ -242,7 +242,7 @@ class Asker:
 class RolloutModel:
     """Base of models that want to know which rollout asks them."""
 
-    def for_rollout(self, asker: Asker) -> Model:
+    def for_rollout(self, asker: AskingRollout) -> Model:
         """The model for one attempt of a rollout."""
         raise NotImplementedError
 

@@ -72,7 +72,7 @@ CONTEXT_FULL = (
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Failure:
+class EndpointFailure:
     """A request that was not answered with a completion."""
 
     text: str
@@ -90,23 +90,23 @@ class Failure:
     """Whether there was no connection."""
 
 
-def failure_of_error(text: str, codes: Sequence[str], status: int | None) -> Failure:
+def failure_of_error(text: str, codes: Sequence[str], status: int | None) -> EndpointFailure:
     """The failure of an error in an answer's place that names no status of a refusal."""
     if _is_context_full(status or 400, text, codes):
-        return Failure(text, False, error=ContextFull, status=status, code=_code(codes))
+        return EndpointFailure(text, False, error=ContextFull, status=status, code=_code(codes))
     told = f"gave an error in its answer: {text}"
-    return Failure(told, True, error=ModelAborted, status=status, code=_code(codes))
+    return EndpointFailure(told, True, error=ModelAborted, status=status, code=_code(codes))
 
 
 def failure_of_status(
     status: int, headers: Mapping[str, str], text: str, *, now_s: float, codes: Sequence[str] = ()
-) -> Failure:
+) -> EndpointFailure:
     """The failure of a status other than 200.  ``now_s`` is the calendar's time, in seconds
     since 1970; ``headers`` finds lower-case names; ``codes`` are the codes of the error in
     the answer."""
     if _is_context_full(status, text, codes):
         told = f"answered {status}: {text}"
-        return Failure(told, False, error=ContextFull, status=status, code=_code(codes))
+        return EndpointFailure(told, False, error=ContextFull, status=status, code=_code(codes))
     wait_s = retry_after_s(headers, now_s)
     again = status in _COME_AGAIN or wait_s is not None
     if headers.get("x-should-retry") in ("true", "false"):
@@ -117,7 +117,7 @@ def failure_of_status(
     if wait_s is not None and wait_s > LONGEST_RETRY_AFTER_S:
         again, told = False, f"{told} and asks to wait for {wait_s:.0f} s"
     told = f"{told}: {text}" if text else told
-    return Failure(told, again, wait_s, status=status, code=_code(codes))
+    return EndpointFailure(told, again, wait_s, status=status, code=_code(codes))
 
 
 def _is_context_full(status: int, text: str, codes: Sequence[str]) -> bool:
@@ -136,7 +136,7 @@ def _code(codes: Sequence[str]) -> str:
     return next((code for code in codes if not code.isdecimal()), codes[0] if codes else "")
 
 
-def pause_s(retry: int, failure: Failure, jitter: float) -> float:
+def pause_s(retry: int, failure: EndpointFailure, jitter: float) -> float:
     """The pause before the ``retry``-th repetition (from 1), in seconds.  ``jitter`` is a random
     number from 0 to 1.
 

@@ -46,7 +46,7 @@ from ..envs.loading import LoadedEnvironment
 from ..envs.notes import RolloutNotes
 from ..envs.request import RolloutRequest
 from ..foreign import CodeResult
-from ..models.interface import Asker, Model, RolloutModel
+from ..models.interface import AskingRollout, Model, RolloutModel
 from ..models.registry import Models, open_models
 from ..models.usage import ModelUsage
 from .backends import CodeBackend, open_backend
@@ -272,7 +272,7 @@ class _Job:
         if isinstance(model, RolloutModel):
             name = self._request_id if alone else f"{self._request_id}/{member}"
             waits = functools.partial(_waits, note)
-            model = model.for_rollout(Asker(name, self._request_id, member, attempt, waits))
+            model = model.for_rollout(AskingRollout(name, self._request_id, member, attempt, waits))
         return Rollout(
             input=given,
             model=context.adapt(model),

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, final
 
 from .. import tracing
-from ..models.interface import Asker, Completion, Messages, Model, RolloutModel
+from ..models.interface import AskingRollout, Completion, Messages, Model, RolloutModel
 
 
 @final
@@ -23,7 +23,7 @@ class TracedModel(RolloutModel):
         self._trace = trace
         self._endpoint = endpoint
 
-    def for_rollout(self, asker: Asker) -> Model:
+    def for_rollout(self, asker: AskingRollout) -> Model:
         """The model for one attempt of a rollout."""
         if not isinstance(self._model, RolloutModel):
             return self
