@@ -29,7 +29,7 @@ from .opening import open_client, wire_of
 from .options import DEFAULT_NAMESPACE, Asked, CallOptions, checked
 from .outcome import Outcome
 from .shell import Arrays, Client, KeyEnded, check_in_flight
-from .thread import AT_ONCE, ClientThread, Job, counters, encode, health
+from .thread import AT_ONCE, ClientThread, ThreadJob, counters, encode, health
 
 T = TypeVar("T")
 
@@ -174,13 +174,13 @@ class AsyncioClient:
         result: T = await self._wait(lambda job: self._thread.run(job, act))
         return result
 
-    async def _wait(self, post: Callable[[Job], None]) -> Any:
+    async def _wait(self, post: Callable[[ThreadJob], None]) -> Any:
         """Hand a job over, and wait for what comes of it."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             raise ConfigError("this client was opened in another event loop; open one in this")
         future = loop.create_future()
-        job = Job(partial(self._deliver, partial(_settle, future)))
+        job = ThreadJob(partial(self._deliver, partial(_settle, future)))
         try:
             post(job)
             return await future
@@ -221,7 +221,7 @@ class _Outcomes(AsyncIterator[tuple[int, Outcome]]):
         self._inputs = enumerate(inputs)
         self._room = in_flight
         self._fed = False
-        self._jobs: dict[int, Job | asyncio.Task[None]] = {}
+        self._jobs: dict[int, ThreadJob | asyncio.Task[None]] = {}
         """Jobs under way, by the index of their input; large inputs have a task."""
         self._ready: deque[tuple[int, Any, BaseException | None]] = deque()
         self._changed = asyncio.Event()
@@ -267,7 +267,9 @@ class _Outcomes(AsyncIterator[tuple[int, Outcome]]):
 
     def _call(self, index: int, asked: Asked) -> None:
         thread = self._client._thread
-        job = self._jobs[index] = Job(partial(self._client._deliver, partial(self._take, index)))
+        job = self._jobs[index] = ThreadJob(
+            partial(self._client._deliver, partial(self._take, index))
+        )
         try:
             body = thread.encode(asked, at_once=True)
         except TooMuchWork:
@@ -298,7 +300,7 @@ class _Outcomes(AsyncIterator[tuple[int, Outcome]]):
         self._fed = True
         jobs, self._jobs = self._jobs, {}
         for job in jobs.values():
-            if isinstance(job, Job):
+            if isinstance(job, ThreadJob):
                 self._client._thread.cancel(job)
             else:
                 job.cancel()

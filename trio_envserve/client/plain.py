@@ -29,7 +29,7 @@ from .opening import open_client, wire_of
 from .options import DEFAULT_NAMESPACE, Asked, CallOptions, checked
 from .outcome import Outcome
 from .shell import Arrays, Client, KeyEnded, check_in_flight
-from .thread import ClientThread, Job, counters, health
+from .thread import ClientThread, ThreadJob, counters, health
 
 T = TypeVar("T")
 
@@ -200,11 +200,11 @@ class PlainClient:
         result: T = self._wait(lambda job: self._thread.run(job, act))
         return result
 
-    def _wait(self, post: Callable[[Job], None]) -> Any:
+    def _wait(self, post: Callable[[ThreadJob], None]) -> Any:
         """Hand a job over, and wait for what comes of it."""
         self._thread.check_thread()
         box: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
-        job = Job(lambda result, error: box.put((result, error)))
+        job = ThreadJob(lambda result, error: box.put((result, error)))
         try:
             post(job)
             result, error = box.get()
@@ -229,7 +229,7 @@ class _Outcomes(Iterator[tuple[int, Outcome]]):
         self._in_flight = in_flight
         self._fed = False
         self._interrupted = False
-        self._jobs: dict[int, Job] = {}
+        self._jobs: dict[int, ThreadJob] = {}
         """Jobs whose outcomes were not taken, by the index of their input."""
         self._ready: SimpleQueue[tuple[int, Any, BaseException | None]] = SimpleQueue()
 
@@ -267,7 +267,7 @@ class _Outcomes(Iterator[tuple[int, Outcome]]):
             if index < 0:
                 self._fed = True
                 return
-            job = self._jobs[index] = Job(partial(self._deliver, index))
+            job = self._jobs[index] = ThreadJob(partial(self._deliver, index))
             asked = self._asked.member(index, input)
             try:
                 body = self._thread.encode(asked, at_once=False)

@@ -60,7 +60,7 @@ and must not raise."""
 
 
 @final
-class Job:
+class ThreadJob:
     """A job of the thread.  It is made before it is posted, so that it can be cancelled whatever
     comes in between."""
 
@@ -91,7 +91,7 @@ class ClientThread:
         self.wire = wire
         self._open_client = open_client
         self._pid = os.getpid()
-        self._posted: deque[tuple[Callable[[Job], None], Job]] = deque()
+        self._posted: deque[tuple[Callable[[ThreadJob], None], ThreadJob]] = deque()
         """The jobs for the loop, from any thread."""
         self._idle = False
         """Whether the loop must be woken to look there.  Only its own task writes this."""
@@ -102,9 +102,9 @@ class ClientThread:
         self._ended: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._thread = threading.Thread(target=self._run, name="trio_envserve client", daemon=True)
         # The rest is the loop's.
-        self._jobs: set[Job] = set()
+        self._jobs: set[ThreadJob] = set()
         """All that are neither delivered nor cancelled."""
-        self._answers: deque[tuple[Job, Ended]] = deque()
+        self._answers: deque[tuple[ThreadJob, Ended]] = deque()
         self._cancelled: list[int] = []
 
     # -- for callers, in any thread ---------------------------------------------
@@ -121,17 +121,17 @@ class ClientThread:
         must be done at once."""
         return asked.encoded(self.wire, at_once=at_once)
 
-    def call(self, job: Job, body: SentBody, terms: Terms) -> None:
+    def call(self, job: ThreadJob, body: SentBody, terms: Terms) -> None:
         """Make a call; an :class:`Outcome` will be delivered."""
         job.body, job.terms, job.span = body, terms, begin_call(terms)
         self._post(self._submit, job)
 
-    def run(self, job: Job, act: Callable[[Client], Awaitable[Any]]) -> None:
+    def run(self, job: ThreadJob, act: Callable[[Client], Awaitable[Any]]) -> None:
         """Run something in a task of the loop; its result or error will be delivered."""
         job.act = act
         self._post(self._start, job)
 
-    def cancel(self, job: Job) -> None:
+    def cancel(self, job: ThreadJob) -> None:
         """Cancel a job, whether or not anybody waits for it; its rollout is cancelled at once."""
         if os.getpid() == self._pid:  # a forked child has nothing to cancel
             self._post(self._cancel, job)
@@ -154,7 +154,7 @@ class ClientThread:
     def _is_this(self) -> bool:
         return threading.get_ident() == self._thread.ident
 
-    def _post(self, act: Callable[[Job], None], job: Job) -> None:
+    def _post(self, act: Callable[[ThreadJob], None], job: ThreadJob) -> None:
         if os.getpid() != self._pid:
             raise ConfigError(
                 f"this client belongs to process {self._pid}, and this is a forked child of it "
@@ -247,7 +247,7 @@ class ClientThread:
             self._deliver_answers(AT_ONCE)
             await trio.lowlevel.checkpoint()
 
-    def _submit(self, job: Job) -> None:
+    def _submit(self, job: ThreadJob) -> None:
         assert job.body is not None
         self._jobs.add(job)
         job.began_s = trio.current_time()
@@ -257,15 +257,15 @@ class ClientThread:
         )
         job.body = b""
 
-    def _answer(self, job: Job, ended: Ended) -> None:
+    def _answer(self, job: ThreadJob, ended: Ended) -> None:
         self._answers.append((job, ended))
         self._work.set()
 
-    def _start(self, job: Job) -> None:
+    def _start(self, job: ThreadJob) -> None:
         self._jobs.add(job)
         self._nursery.start_soon(self._act, job)
 
-    def _cancel(self, job: Job) -> None:
+    def _cancel(self, job: ThreadJob) -> None:
         job.deliver = None
         if job in self._jobs:
             self._jobs.discard(job)
@@ -275,7 +275,7 @@ class ClientThread:
         if job.scope is not None:
             job.scope.cancel()
 
-    async def _act(self, job: Job) -> None:
+    async def _act(self, job: ThreadJob) -> None:
         assert job.act is not None
         if job.deliver is None:
             return  # cancelled before it began
@@ -303,29 +303,29 @@ class ClientThread:
             else:
                 self._done(job, outcome, None)
 
-    async def _decode(self, job: Job, ended: Ended) -> None:
+    async def _decode(self, job: ThreadJob, ended: Ended) -> None:
         outcome = await self._client._outcome_large(ended, job.began_s, trio.current_time())
         self._done(job, outcome, None)
 
-    def _done(self, job: Job, result: Any, error: BaseException | None) -> None:
+    def _done(self, job: ThreadJob, result: Any, error: BaseException | None) -> None:
         self._jobs.discard(job)
         _deliver(job, result, error)
 
 
-def _deliver(job: Job, result: Any, error: BaseException | None) -> None:
+def _deliver(job: ThreadJob, result: Any, error: BaseException | None) -> None:
     deliver, job.deliver = job.deliver, None
     if deliver is not None:
         deliver(result, error)
 
 
-def _never_begun(job: Job) -> tuple[Any, BaseException | None]:
+def _never_begun(job: ThreadJob) -> tuple[Any, BaseException | None]:
     """The result of a job that the thread had not taken when it ended."""
     if job.body is not None:
         return Outcome.failed(NeverStarted("the client was closed")), None
     return None, ServerNotReady("the client was closed")
 
 
-def _cut_off(job: Job) -> tuple[Any, BaseException | None]:
+def _cut_off(job: ThreadJob) -> tuple[Any, BaseException | None]:
     """The result of a job that the thread had begun when it ended."""
     if job.body is not None:
         text = "the client was closed while the request was under way; it is cancelled"
