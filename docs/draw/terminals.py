@@ -29,7 +29,7 @@ from trio_envserve.evals.comparison import compare
 from trio_envserve.evals.files import chosen, open_results, overview, record_at
 from trio_envserve.evals.page import page
 from trio_envserve.evals.run import Evaluation, Plan
-from trio_envserve.evals.tally import Tally, retries
+from trio_envserve.evals.tally import ResultsTally, retries
 
 DOCS = Path(__file__).resolve().parent.parent
 EXAMPLE = re.compile(r"<!-- file: guessing.py -->\n```python\n(.*?)```", re.DOTALL)
@@ -93,7 +93,7 @@ async def pictures(folder: Path) -> dict[str, str]:
 
 def _evaluation(plan: Plan, path: str, model: str) -> Evaluation:
     file = open_results(path)
-    return Evaluation(plan, Tally(), file=file, environment="guessing", model=model)
+    return Evaluation(plan, ResultsTally(), file=file, environment="guessing", model=model)
 
 
 def svg(shown: Any, verb: str) -> str:

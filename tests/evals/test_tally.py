@@ -19,7 +19,7 @@ from trio_envserve.evals.records import (
     scores_of,
     usage_of,
 )
-from trio_envserve.evals.tally import Tally, percentiles
+from trio_envserve.evals.tally import ResultsTally, percentiles
 
 
 def with_reward(index: int, reward: Any, repeat: int = 0, **more: Any) -> RolloutResult:
@@ -27,7 +27,7 @@ def with_reward(index: int, reward: Any, repeat: int = 0, **more: Any) -> Rollou
 
 
 def tally_of(*results: RolloutResult) -> dict[str, Any]:
-    tally = Tally()
+    tally = ResultsTally()
     for each in results:
         tally.add(each)
     found = tally.summary()
@@ -36,7 +36,7 @@ def tally_of(*results: RolloutResult) -> dict[str, Any]:
 
 
 def test_a_summary_counts_results_errors_and_retries():
-    tally = Tally()
+    tally = ResultsTally()
     for index, reward in enumerate((0.0, 1.0)):
         outcome = Outcome(
             value={"reward": reward}, executions=1, took_s=2.0, duration_s=1.0, worker="w0-1"
@@ -111,7 +111,7 @@ def test_repeats_of_an_input_are_one_sample_and_pass_at_k_is_over_inputs():
 
 
 def test_the_last_result_of_a_name_counts():
-    tally = Tally()
+    tally = ResultsTally()
     tally.add(result_of(0, 0, Outcome(error=DidNotRun("no server"))))
     tally.add(with_reward(0, 0.5))
     assert (tally.results, tally.errors) == (1, 0)

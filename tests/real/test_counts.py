@@ -20,7 +20,7 @@ from tests.real.judge import Judge
 from tests.real.support import PATIENCE_S, Calls, open_calls, open_server_process, wait_gone
 from trio_envserve import Client, Outcome, ServerStats
 from trio_envserve.evals.run import Evaluation, Plan, RunKeys
-from trio_envserve.evals.tally import Tally
+from trio_envserve.evals.tally import ResultsTally
 from trio_envserve.lab.processes import Process
 
 pytest.importorskip("h11")
@@ -185,7 +185,7 @@ async def server_killed_in_an_evaluation(
     does not."""
     dos: list[list[Any]] = [[], [RAISE], [["wait", "gate"]], [["die once", "eval-died"]]]
     plan = Plan([{"key": f"run-{index}", "do": do} for index, do in enumerate(dos)])
-    tally = Tally()
+    tally = ResultsTally()
     evaluation = Evaluation(plan, tally, keys=RunKeys("run"))
     names = list(plan.names())
     async with trio.open_nursery() as nursery:

@@ -60,7 +60,7 @@ from ..evals.plain import headline, plain_line
 from ..evals.records import Name, RolloutResult, digest, run_digest, usage_words
 from ..evals.run import Evaluation, Plan, RunKeys, check, check_name, is_told
 from ..evals.statistics import bar, histogram, sparkline
-from ..evals.tally import PERCENTILES, Tally, retries
+from ..evals.tally import PERCENTILES, ResultsTally, retries
 from ..host.interpreters import find_interpreter, own_folders
 from ..logs import set_title
 from ..models.endpoints import read_endpoints
@@ -358,7 +358,7 @@ async def _with_server(options: Eval, own: dict[str, Any], stop: Stop, state: _S
 
 
 def _result(options: Eval, stop: Stop, state: _State) -> Result:
-    evaluation = state.evaluation or Evaluation(Plan(()), Tally())
+    evaluation = state.evaluation or Evaluation(Plan(()), ResultsTally())
     tally, progress = evaluation.tally, evaluation.progress
     figures = tally.summary()
     problem = evaluation.not_written or state.output.problem
@@ -549,7 +549,7 @@ async def _run(options: Eval, client: Client, prepared: _Prepared, state: _State
     if options.address and state.served:
         _check_served(options, prepared.name, state.served)
     plan = Plan(prepared.inputs, options.slice.start, options.repeat, options.group)
-    tally = Tally(passed_from=options.pass_reward)
+    tally = ResultsTally(passed_from=options.pass_reward)
     keys = None
     if options.run_name:
         keys = RunKeys(options.run_name, state.output.told().__getitem__)
@@ -781,7 +781,7 @@ class Output:
         return Counter(one.name for one in self._found.results if is_told(one))
 
     def missing(
-        self, plan: Plan, tally: Tally, *, retry_errors: bool, ask_again: bool = False
+        self, plan: Plan, tally: ResultsTally, *, retry_errors: bool, ask_again: bool = False
     ) -> list[Name]:
         """The rollouts that are still to be asked for; what is there is counted.
         ``ask_again``: also those of which the server did not say what became, since it knows.

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from .plain import plain_line, plain_text
-from .records import Failure, RolloutResult, result_from, usage_words
+from .records import RolloutFailure, RolloutResult, result_from, usage_words
 
 MOST_CHARS = 2000
 """Longest text of one part of a page, unless all is wanted."""
@@ -68,7 +68,9 @@ def _head(result: RolloutResult, place: str) -> Iterator[Line]:
     yield Line(plain_line(", ".join(about)), "dim")
 
 
-def _body(record: Mapping[str, Any], failure: Failure | None, most: int | None) -> Iterator[Line]:
+def _body(
+    record: Mapping[str, Any], failure: RolloutFailure | None, most: int | None
+) -> Iterator[Line]:
     if failure is not None:
         raised = f": {failure.type}" if failure.type else ""
         yield Line(f"\n{failure.kind}{raised} ({failure.verdict})", "error", names=True)

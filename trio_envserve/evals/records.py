@@ -3,10 +3,10 @@
 Theory of operation
 -------------------
 A file of results has a record for each rollout.  Its fields are declared once, by
-:class:`RolloutResult` and :class:`Failure`: name, meaning, how a value is read that anybody may
-have written, and the type in a table.  Writing, reading, tables and the page on evaluations
-follow.  ``reward``, ``metrics`` and ``usage`` are read from the value by this module, so that no
-reader has to guess.
+:class:`RolloutResult` and :class:`RolloutFailure`: name, meaning, how a value is read that
+anybody may have written, and the type in a table.  Writing, reading, tables and the page on
+evaluations follow.  ``reward``, ``metrics`` and ``usage`` are read from the value by this module,
+so that no reader has to guess.
 
 A rollout has the name (``index``, ``repeat``).  If a file has several records of one name,
 the last one counts.
@@ -81,12 +81,12 @@ def _numbers(value: Any) -> Any:
     return (numbers_of(restored(value)) or {}) if isinstance(value, Mapping) else _UNREAD
 
 
-def _failure_from(error: Any) -> Failure | None:
+def _failure_from(error: Any) -> RolloutFailure | None:
     if error is None:
         return None
     if not isinstance(error, Mapping):
-        return Failure("error", message=str(error))
-    return Failure(**{kept: str(error.get(name) or "") for name, kept in FAILURE.items()})
+        return RolloutFailure("error", message=str(error))
+    return RolloutFailure(**{kept: str(error.get(name) or "") for name, kept in FAILURE.items()})
 
 
 Whole: TypeAlias = Annotated[int, Kind(_whole, "int64")]
@@ -97,7 +97,7 @@ Numbers: TypeAlias = Annotated[Mapping[str, float], Kind(_numbers, "numbers")]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Failure:
+class RolloutFailure:
     """The error of a rollout."""
 
     kind: str
@@ -136,7 +136,8 @@ FAILURE: Mapping[str, str] = {
     "class": "kind", "code": "code", "verdict": "verdict", "type": "type", "message": "message",
     "traceback": "traceback",
 }  # fmt: skip
-"""The fields of an error in a record, and those of :class:`Failure`.  It has ``fault``, too."""
+"""The fields of an error in a record, and those of :class:`RolloutFailure`.  It has ``fault``,
+too."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -156,7 +157,7 @@ class RolloutResult:
     """Named numbers, as they are counted."""
     usage: Numbers = dataclasses.field(default_factory=dict)
     """Model calls and their tokens, as they are counted."""
-    failure: Annotated[Failure | None, Kind(_failure_from, "failure")] = None
+    failure: Annotated[RolloutFailure | None, Kind(_failure_from, "failure")] = None
     """Error of the rollout, or null: ``class``, ``code``, ``verdict``, ``fault``, ``type``,
     ``message``, ``traceback``."""
     worker: Text = ""
@@ -280,13 +281,13 @@ def _length(value: Any) -> int | None:
     return int(shape[0]) if isinstance(shape, tuple) and len(shape) == 1 else None
 
 
-def _failure(outcome: Outcome) -> Failure | None:
+def _failure(outcome: Outcome) -> RolloutFailure | None:
     error = outcome.error
     if error is None:
         return None
     kind, info = type(error).__name__, error.info
     raised = info.type if info else ""
-    return Failure(
+    return RolloutFailure(
         kind=kind, verdict=error.verdict.value, type=raised,
         message=info.message if info else str(error), traceback=info.traceback if info else "",
         code=error.code,
@@ -305,7 +306,7 @@ def record_of(result: RolloutResult, input: Any, value: Any) -> dict[str, Any]:
 
 
 def _written(value: Any) -> Any:
-    if isinstance(value, Failure):
+    if isinstance(value, RolloutFailure):
         return value.to_record()
     return dict(value) if isinstance(value, Mapping) else value
 

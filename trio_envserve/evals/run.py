@@ -44,7 +44,7 @@ from ..core.errors import (
 )
 from .files import NotWritten, ResultsFile
 from .records import Name, RolloutResult, record_of, result_of
-from .tally import Tally
+from .tally import ResultsTally
 
 MOST_NAME_BYTES = 200
 """Most bytes of an evaluation's name, of the 256 of a key; the rest is for numbers."""
@@ -169,7 +169,7 @@ class Evaluation:
     """One evaluation: its plan, its file and its figures."""
 
     def __init__(
-        self, plan: Plan, tally: Tally, *, file: ResultsFile | None = None,
+        self, plan: Plan, tally: ResultsTally, *, file: ResultsFile | None = None,
         environment: str = "", model: str = "", run: str = "", most_errors: int | None = None,
         keys: RunKeys | None = None,
     ) -> None:  # fmt: skip

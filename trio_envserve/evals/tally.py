@@ -30,7 +30,7 @@ _METRICS = 100
 
 
 @final
-class Tally:
+class ResultsTally:
     """Counts results as they come.  The last one of a name counts."""
 
     def __init__(self, *, passed_from: float = 1.0) -> None:

@@ -26,7 +26,7 @@ from ..files import Check, Entry, is_table, nothing, overview, records, replace_
 from ..page import Line, body, plain_value
 from ..plain import headline, plain_line
 from ..records import Name, RolloutResult, result_from, usage_words
-from ..tally import Tally
+from ..tally import ResultsTally
 
 MOST_CHARS = 20_000
 """Most characters of one rollout."""
@@ -164,7 +164,7 @@ def _is_cut_off(path: str) -> bool:
 
 def page_data(found: Survey, *, passed_from: float, most: int | None) -> dict[str, Any]:
     """The plain data of a page, without the rollouts' texts."""
-    tally = Tally(passed_from=passed_from)
+    tally = ResultsTally(passed_from=passed_from)
     for entry in found.entries:
         tally.add(entry.result)
     summary = tally.summary()
