@@ -19,7 +19,7 @@ from ..core.values import DecodingError
 from ..json_values import jsonable
 from ..options import argument, option
 from ..server.journal import tools
-from ..server.journal.reading import Found, told
+from ..server.journal.reading import JournalContents, told
 from ..server.journal.tools import Kept
 from .common import AT_ONCE, NOT_STARTED, OK, Result, Stop
 from .render import put, records_table, say
@@ -45,7 +45,7 @@ class Journal(Asked):
         "said.", common=True,
     )  # fmt: skip
 
-    def found(self) -> tuple[Found, list[Kept]]:
+    def found(self) -> tuple[JournalContents, list[Kept]]:
         """The journal's contents, of the namespace."""
         found = tools.look(self.folder)
         if found.problems:

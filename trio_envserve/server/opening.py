@@ -52,7 +52,7 @@ from ..options import taken_by, with_options_of
 from ..worker.config import check_args
 from .curve import Authenticator
 from .hosts import HostAuthenticator, HostsShell
-from .journal import Journal, open_journal
+from .journal import OpenJournal, open_journal
 from .options import ServerOptions, check_slots, completed
 from .recording import Recorder, open_recorder
 from .setup import Setup
@@ -153,7 +153,7 @@ async def open_setup(setup: Setup) -> AsyncIterator[Server]:
                 locks = _lock(front.address, stack, passing=True)
             if authenticator is None:
                 _warn_if_reachable(front.address)
-            journal: Journal | None = None
+            journal: OpenJournal | None = None
             if options.journal is not None:
                 journal = await stack.enter_async_context(
                     open_journal(options.journal, command_s=setup.keys.command_s)

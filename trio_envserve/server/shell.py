@@ -78,7 +78,7 @@ from ..net.keypairs import ClientCurve
 from .curve import Authenticator
 from .earlier import hosts_ended, processes_ended
 from .hosts import EpochRecords, HostsShell
-from .journal import Journal
+from .journal import OpenJournal
 from .left_over import left_over
 from .portions import of_worker, portions
 from .statistics import Statistics
@@ -94,7 +94,7 @@ class Server:
     def __init__(
         self, router: Router, take: Callable[[RouterInput], list[RouterEffect]],
         front: RouterSocket, workers: Workers, nursery: trio.Nursery, limits: ServerLimits,
-        journal: Journal | None = None, authenticator: Authenticator | None = None,
+        journal: OpenJournal | None = None, authenticator: Authenticator | None = None,
         hosts: HostsShell | None = None,
     ) -> None:  # fmt: skip
         self._router = router
@@ -277,7 +277,7 @@ class Server:
                 effects += self._take(HostMessage(bytes(route), message, now_s))
             self._carry_out(effects)
 
-    async def _keep_saved(self, journal: Journal) -> None:
+    async def _keep_saved(self, journal: OpenJournal) -> None:
         """Tell the router which records of the journal are safe."""
         while True:
             upto, failure = await journal.news()
@@ -286,7 +286,7 @@ class Server:
             else:
                 self._give(SaveFailed(*failure, _now_s()))
 
-    async def _keep_loaded(self, journal: Journal) -> None:
+    async def _keep_loaded(self, journal: OpenJournal) -> None:
         """Give the router the outcomes that it asked for."""
         while True:
             for outcome in await journal.loaded():

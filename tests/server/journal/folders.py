@@ -9,7 +9,7 @@ from pathlib import Path
 from trio_envserve.core.journal import Completed, Opened, Record, Started
 from trio_envserve.core.terms import Body
 from trio_envserve.server.journal.opening import open_folder, unlock
-from trio_envserve.server.journal.reading import Found
+from trio_envserve.server.journal.reading import JournalContents
 from trio_envserve.server.journal.rows import FILE_BYTES
 from trio_envserve.server.journal.store import Store
 
@@ -31,7 +31,7 @@ def a_run(number: int) -> list[Record]:
 
 
 @contextmanager
-def journal(folder: Path) -> Iterator[tuple[Store, Found]]:
+def journal(folder: Path) -> Iterator[tuple[Store, JournalContents]]:
     """The folder, opened as a server does."""
     store, found, locks = open_folder(folder, COMMAND_S)
     try:

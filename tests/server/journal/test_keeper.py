@@ -13,26 +13,26 @@ import trio
 from tests.server.journal.folders import LARGE, a_run, completed, opened, read
 from trio_envserve import ServerStartError
 from trio_envserve.core.journal import Closed, Commanded, Record
-from trio_envserve.server.journal import Journal, keeper, open_journal, store
+from trio_envserve.server.journal import OpenJournal, keeper, open_journal, store
 
 LONG_S = 60.0
 
 
-async def saved(journal: Journal, upto: int) -> None:
+async def saved(journal: OpenJournal, upto: int) -> None:
     """Until so many are safe."""
     with trio.fail_after(LONG_S):
         while (await journal.news()).upto < upto:
             pass
 
 
-async def failure(journal: Journal) -> keeper.Failure:
+async def failure(journal: OpenJournal) -> keeper.CommitFailure:
     with trio.fail_after(LONG_S):
         while (found := (await journal.news()).failure) is None:
             pass
     return found
 
 
-def database(journal: Journal) -> sqlite3.Connection:
+def database(journal: OpenJournal) -> sqlite3.Connection:
     return journal._store._connection
 
 
@@ -109,7 +109,7 @@ async def test_g9_what_was_safe_was_not_told_where_the_next_commit_had_failed_by
 ):
     """Whoever waited for it went on waiting until the disk took all else, or was told at the end
     that nobody knows."""
-    full = keeper.Failure("database or disk is full", False)
+    full = keeper.CommitFailure("database or disk is full", False)
     async with open_journal(tmp_path) as journal:
         journal._tell(2, None)
         journal._tell(None, full)  # before the loop had a turn

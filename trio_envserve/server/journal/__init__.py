@@ -27,6 +27,6 @@ and says what is damaged, :mod:`.starting` reads what a server needs at its star
 :mod:`.keeper` has the thread.
 """
 
-from .keeper import Journal, open_journal
+from .keeper import OpenJournal, open_journal
 
-__all__ = ["Journal", "open_journal"]
+__all__ = ["OpenJournal", "open_journal"]

@@ -36,8 +36,8 @@ import trio
 from ...core.clock import AwakeClock
 from ...core.journal import Record
 from ...host.locks import ServerLocks
-from .loading import Outcome, read_outcomes
-from .opening import Opened, open_folder, unlock
+from .loading import LoadedOutcome, read_outcomes
+from .opening import OpenFolder, open_folder, unlock
 from .store import Store, is_final
 
 _log = logging.getLogger("trio_envserve.server")
@@ -50,7 +50,7 @@ CLOSE_S = 10.0
 """At the end the last records may take so long; a disk that is stuck holds up nobody."""
 
 
-class Failure(NamedTuple):
+class CommitFailure(NamedTuple):
     """A commit has failed."""
 
     why: str
@@ -63,14 +63,14 @@ class News(NamedTuple):
 
     upto: int
     """Number of records that are safe."""
-    failure: Failure | None
+    failure: CommitFailure | None
 
 
 @final
-class Journal:
+class OpenJournal:
     """A journal that is open.  Made by :func:`open_journal`."""
 
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, opened: OpenFolder) -> None:
         self._store: Store = opened.store
         self._found = opened.found
         self.locks: tuple[ServerLocks, ...] = opened.locks
@@ -82,7 +82,7 @@ class Journal:
         self._waiting: list[Record] = []
         self._upto = 0
         self._saved = 0
-        self._failure: Failure | None = None
+        self._failure: CommitFailure | None = None
         self._closing = False
         self._told = News(0, None)
         self._trio = trio.lowlevel.current_trio_token()
@@ -106,7 +106,7 @@ class Journal:
         self._to_load.append(number)
         self._asked.unpark_all()
 
-    async def loaded(self) -> list[Outcome]:
+    async def loaded(self) -> list[LoadedOutcome]:
         """Wait until some of these are read, or cannot be.  Who gives up leaves a disk that
         is stuck to its thread."""
         while not self._to_load:
@@ -185,7 +185,7 @@ class Journal:
                 uptime_s = self._earlier_s + self._clock.read(time.monotonic())
                 self._store.commit(group, uptime_s)
             except Exception as error:  # the disk's, SQLite's, or a bug: all are told
-                failure = Failure(_why(error), is_final(error))
+                failure = CommitFailure(_why(error), is_final(error))
                 _log.debug("a commit of the journal has failed", exc_info=True)
                 self._tell(None, failure)
                 if failure.final or not self._wait_to_retry():
@@ -198,7 +198,7 @@ class Journal:
         with self._condition:
             return not self._condition.wait_for(lambda: self._closing, RETRY_S)
 
-    def _tell(self, upto: int | None, failure: Failure | None) -> None:
+    def _tell(self, upto: int | None, failure: CommitFailure | None) -> None:
         with self._condition:
             if upto is not None:
                 self._saved = upto
@@ -226,7 +226,7 @@ def _why(error: Exception) -> str:
 @asynccontextmanager
 async def open_journal(
     folder: str | os.PathLike[str], *, command_s: float = 600.0
-) -> AsyncIterator[Journal]:
+) -> AsyncIterator[OpenJournal]:
     """Have the journal in a folder until the block ends, which is made if there is none.
 
     Commands by key are kept for ``command_s``.  Raises ServerStartError, which says why the
@@ -236,7 +236,7 @@ async def open_journal(
     opened = await trio.to_thread.run_sync(
         partial(open_folder, Path(folder), command_s, at_rest=True)
     )
-    journal = Journal(opened)
+    journal = OpenJournal(opened)
     thread = threading.Thread(target=journal._run, name="trio_envserve journal", daemon=True)
     thread.start()
     try:

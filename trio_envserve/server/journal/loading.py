@@ -19,7 +19,7 @@ from .store import connect
 _NEWEST = "SELECT * FROM records WHERE number = ? ORDER BY row DESC LIMIT 1"
 
 
-class Outcome(NamedTuple):
+class LoadedOutcome(NamedTuple):
     """The outcome of a generation, as the journal has it."""
 
     number: int
@@ -28,31 +28,31 @@ class Outcome(NamedTuple):
     why: str = ""
 
 
-def read_outcomes(folder: Path, numbers: Sequence[int]) -> list[Outcome]:
+def read_outcomes(folder: Path, numbers: Sequence[int]) -> list[LoadedOutcome]:
     """The outcomes of these generations, or why each of them cannot be read."""
     try:
         with closing(connect(folder, mode="ro")) as connection:
             return [_outcome(folder, connection, number) for number in numbers]
     except (sqlite3.Error, OSError) as error:
-        return [Outcome(number, (), f"{DATABASE}: {error}") for number in numbers]
+        return [LoadedOutcome(number, (), f"{DATABASE}: {error}") for number in numbers]
 
 
-def _outcome(folder: Path, connection: sqlite3.Connection, number: int) -> Outcome:
+def _outcome(folder: Path, connection: sqlite3.Connection, number: int) -> LoadedOutcome:
     try:
         values = connection.execute(_NEWEST, (number,)).fetchone()
     except sqlite3.Error as error:
-        return Outcome(number, (), f"{DATABASE}: {error}")
+        return LoadedOutcome(number, (), f"{DATABASE}: {error}")
     if values is None:
-        return Outcome(number, (), f"{DATABASE}: its rows are not there")
+        return LoadedOutcome(number, (), f"{DATABASE}: its rows are not there")
     row = Row(*values)
     if not row.is_whole():
-        return Outcome(number, (), f"{DATABASE}: row {row.row!r} was changed")
+        return LoadedOutcome(number, (), f"{DATABASE}: row {row.row!r} was changed")
     body = row.body
     if row.file:
         body = _body(folder / BODIES / str(row.row), row)
         if body is None:
-            return Outcome(number, (), f"{BODIES}/{row.row} is missing or was changed")
+            return LoadedOutcome(number, (), f"{BODIES}/{row.row} is missing or was changed")
     record = read_row(row, body)
     if not isinstance(record, Completed):
-        return Outcome(number, (), f"{DATABASE}: the row of its outcome is not there")
-    return Outcome(number, record.frames)
+        return LoadedOutcome(number, (), f"{DATABASE}: the row of its outcome is not there")
+    return LoadedOutcome(number, record.frames)

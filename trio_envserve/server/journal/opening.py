@@ -22,23 +22,23 @@ from .folder import (
     make_folder,
     not_proven,
 )
-from .reading import Found, check_kind, is_new, read_all, read_state, told
+from .reading import JournalContents, check_kind, is_new, read_all, read_state, told
 from .rows import State
 from .starting import read_start
 from .store import Store, connect, create, read_safe
 
 
-class Opened(NamedTuple):
+class OpenFolder(NamedTuple):
     """A folder that this process has to itself."""
 
     store: Store
-    found: Found
+    found: JournalContents
     locks: tuple[ServerLocks, ...]
 
 
 def open_folder(
     folder: Path, command_s: float, now: Identity | None = None, *, at_rest: bool = False
-) -> Opened:
+) -> OpenFolder:
     """Have a folder, and all that it has; or, if what has an outcome may rest, the rest of
     it.  ``now``: where it is, if that is known better than this machine says.  Raises
     ServerStartError."""
@@ -49,7 +49,7 @@ def open_folder(
     except BaseException:
         unlock(locks)
         raise
-    return Opened(store, found, locks)
+    return OpenFolder(store, found, locks)
 
 
 def lock(folder: Path) -> tuple[ServerLocks, ...]:
@@ -75,7 +75,7 @@ def unlock(locks: Iterable[ServerLocks]) -> None:
 
 def _open_locked(
     folder: Path, command_s: float, now: Identity, at_rest: bool
-) -> tuple[Store, Found]:
+) -> tuple[Store, JournalContents]:
     with words(folder):
         if is_new(folder):
             state = State(0, 0, 0, 0.0, 0, now)
@@ -84,7 +84,7 @@ def _open_locked(
             create(folder, state)
             store = Store(folder, connect(folder, mode="rw"), state, command_s)
             store.note()  # over that of another journal, which is gone
-            return store, Found(state)
+            return store, JournalContents(state)
         # Read-only until all is right: the last that closes a database which it may write
         # puts what it can read of the log into it, and removes the log, damaged or not.
         with closing(connect(folder, mode="ro")) as connection:

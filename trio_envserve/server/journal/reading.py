@@ -23,7 +23,7 @@ SHOWN = 10
 
 
 @dataclasses.dataclass(slots=True)
-class Entry:
+class JournalEntry:
     """A record, and its place in the journal."""
 
     row: Row
@@ -33,11 +33,11 @@ class Entry:
 
 
 @dataclasses.dataclass(slots=True)
-class Found:
+class JournalContents:
     """All that was read."""
 
     state: State | None = None
-    entries: list[Entry] = dataclasses.field(default_factory=list)
+    entries: list[JournalEntry] = dataclasses.field(default_factory=list)
     """The whole ones, the oldest first."""
     problems: list[str] = dataclasses.field(default_factory=list)
     is_known: bool = True
@@ -101,9 +101,9 @@ def read_state(connection: sqlite3.Connection) -> State:
     return unpack_state(*found)
 
 
-def read_all(folder: Path, connection: sqlite3.Connection) -> Found:
+def read_all(folder: Path, connection: sqlite3.Connection) -> JournalContents:
     """All that can be read, and what is wrong."""
-    found = Found()
+    found = JournalContents()
     try:
         found.state = read_state(connection)
     except (sqlite3.Error, ValueError) as error:
@@ -122,7 +122,7 @@ def read_all(folder: Path, connection: sqlite3.Connection) -> Found:
     return found
 
 
-def _read_rows(connection: sqlite3.Connection, found: Found) -> list[Row]:
+def _read_rows(connection: sqlite3.Connection, found: JournalContents) -> list[Row]:
     """Rows that SQLite can read: from the first on until it fails, then from the last back."""
     rows: dict[int, Row] = {}
     for order in ("ASC", "DESC"):
@@ -150,7 +150,7 @@ def _check_pages(connection: sqlite3.Connection) -> list[str]:
     return [f"{DATABASE}: {text}" for (text,) in said if text != "ok"]
 
 
-def _take(folder: Path, row: Row, found: Found) -> None:
+def _take(folder: Path, row: Row, found: JournalContents) -> None:
     if not row.is_whole():
         found.problems.append(f"{DATABASE}: row {row.row!r} was changed")
         found.is_known = False
@@ -160,7 +160,7 @@ def _take(folder: Path, row: Row, found: Found) -> None:
         found.files.add(str(row.row))
         body = _body(folder / BODIES / str(row.row), row)
         is_lost = body is None
-    found.entries.append(Entry(row, read_row(row, body), is_lost))
+    found.entries.append(JournalEntry(row, read_row(row, body), is_lost))
 
 
 def _body(path: Path, row: Row) -> bytes | None:
@@ -171,7 +171,7 @@ def _body(path: Path, row: Row) -> bytes | None:
     return body if digest_of(body) == row.body else None
 
 
-def _check_whole(folder: Path, found: Found) -> None:
+def _check_whole(folder: Path, found: JournalContents) -> None:
     """Whether records are missing of which nothing is seen."""
     safe = read_safe(folder)
     if safe is None:
@@ -193,7 +193,7 @@ def _check_whole(folder: Path, found: Found) -> None:
         found.is_known = False
 
 
-def _lost(entry: Entry, found: Found) -> str:
+def _lost(entry: JournalEntry, found: JournalContents) -> str:
     record = entry.record
     number = entry.row.number
     what = "the outcome" if isinstance(record, Completed) else "the input"

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ...core.journal import Closed, Commanded, Completed, Opened, Record
 from .folder import BODIES, DATABASE, SAFE, Identity, sync_folder
-from .reading import Entry, Found, name_of, read_all
+from .reading import JournalContents, JournalEntry, name_of, read_all
 from .rows import State, pack_rows
 from .store import connect, create, read_safe
 
@@ -71,21 +71,21 @@ def repair(folder: Path, identity: Identity) -> Repaired:
     return report
 
 
-def _found(folder: Path) -> Found:
+def _found(folder: Path) -> JournalContents:
     try:
         connection = connect(folder, mode="ro")
     except sqlite3.Error:
-        return Found(is_known=False)
+        return JournalContents(is_known=False)
     try:
         return read_all(folder, connection)
     except (sqlite3.Error, TypeError):
-        return Found(is_known=False)
+        return JournalContents(is_known=False)
     finally:
         connection.close()
 
 
-def _kept(found: Found, report: Repaired) -> Iterator[Record]:
-    of_generation: dict[int, list[Entry]] = {}
+def _kept(found: JournalContents, report: Repaired) -> Iterator[Record]:
+    of_generation: dict[int, list[JournalEntry]] = {}
     for entry in found.entries:
         if entry.row.number is not None:
             of_generation.setdefault(entry.row.number, []).append(entry)
@@ -99,7 +99,7 @@ def _kept(found: Found, report: Repaired) -> Iterator[Record]:
 
 
 def _of_generation(
-    opened: Opened, entries: Iterable[Entry], report: Repaired, *, is_known: bool
+    opened: Opened, entries: Iterable[JournalEntry], report: Repaired, *, is_known: bool
 ) -> Iterator[Record]:
     lost = [e for e in entries if e.body_is_lost and isinstance(e.record, Completed)]
     records = [entry.record for entry in entries if entry not in lost]

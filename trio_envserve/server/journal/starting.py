@@ -31,7 +31,7 @@ import cbor2
 from ...core.archive import pack_left
 from ...core.journal import KINDS, Completed, Opened, Started
 from .folder import BODIES
-from .reading import Found, _check_pages, _take, read_state
+from .reading import JournalContents, _check_pages, _take, read_state
 from .rows import Row, whole_sums
 from .store import connect, read_safe
 
@@ -53,12 +53,12 @@ class _Wrong(Exception):
     """The journal is not whole."""
 
 
-def read_start(folder: Path, connection: sqlite3.Connection) -> Found | None:
+def read_start(folder: Path, connection: sqlite3.Connection) -> JournalContents | None:
     """The open records and those at rest; None if anything is wrong, or may be."""
     try:
         with ThreadPoolExecutor(1) as beside:
             problems = beside.submit(_problems_of_pages, folder)
-            found = Found(read_state(connection))
+            found = JournalContents(read_state(connection))
             _Reading(folder, found).read(connection)
             return None if problems.result() else found
     except (sqlite3.Error, OSError, ValueError, TypeError, LookupError, OverflowError, _Wrong):
@@ -71,7 +71,7 @@ def _problems_of_pages(folder: Path) -> list[str]:
 
 
 class _Reading:
-    def __init__(self, folder: Path, found: Found) -> None:
+    def __init__(self, folder: Path, found: JournalContents) -> None:
         assert found.state is not None
         self._folder = folder
         self._found = found

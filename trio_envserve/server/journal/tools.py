@@ -16,7 +16,7 @@ from ...core.errors import ServerStartError
 from ...core.journal import Completed, Opened, Started
 from .folder import DATABASE, beside, identity_of
 from .opening import damaged, lock, open_folder, unlock, words
-from .reading import Found, check_kind, read_all, read_state
+from .reading import JournalContents, check_kind, read_all, read_state
 from .repair import Repaired, repair
 from .rows import pack_state
 from .store import PUT_STATE, Safe, connect, read_safe, write_safe
@@ -48,7 +48,7 @@ class Kept:
         return len(self.opened.body) + sum(map(len, outcome))
 
 
-def kept(found: Found) -> list[Kept]:
+def kept(found: JournalContents) -> list[Kept]:
     """The generations that can be read, in the order in which they were opened."""
     generations: dict[int, Kept] = {}
     for entry in found.entries:
@@ -66,7 +66,7 @@ def kept(found: Found) -> list[Kept]:
     return list(generations.values())
 
 
-def look(folder: Path) -> Found:
+def look(folder: Path) -> JournalContents:
     """The contents of a folder.  Raises ServerStartError if that is no journal."""
     _need(folder)
     with _connected(folder, "ro") as connection:
