@@ -15,7 +15,7 @@ from trio_envserve.core.durations import BOUNDS_S
 from trio_envserve.core.health import ServerStatus
 from trio_envserve.core.status import CacheStats, HostStats, ServerStats, WorkerStats
 from trio_envserve.doors.http import HttpLimits
-from trio_envserve.doors.http.metrics import METRICS, PREFIX, DoorCounts, Seen
+from trio_envserve.doors.http.metrics import METRICS, PREFIX, DoorCounts, ScrapedValues
 
 prometheus_client = pytest.importorskip("prometheus_client")
 
@@ -107,7 +107,7 @@ def test_every_number_that_a_record_declares_is_a_metric():
         if field.metadata
     }  # fmt: skip
     cache = CacheStats(**counters)
-    seen = Seen(DOOR, ServerStats(status=ServerStatus.READY, cache=cache))
+    seen = ScrapedValues(DOOR, ServerStats(status=ServerStatus.READY, cache=cache))
     read = [value for metric in METRICS if metric.kind == "counter"
             for _, value in metric.read(seen)]  # fmt: skip
     assert set(counters.values()) <= set(read)
@@ -207,7 +207,7 @@ def test_a_slot_has_one_value_whoever_lives_in_it():
         ),
     )  # fmt: skip
     (done,) = [metric for metric in METRICS if metric.name == "worker_executions_done"]
-    assert dict(done.read(Seen(DOOR, stats))) == {("0",): 2, ("1",): 7}
+    assert dict(done.read(ScrapedValues(DOOR, stats))) == {("0",): 2, ("1",): 7}
 
 
 def test_each_host_has_its_numbers_and_one_state():
@@ -217,7 +217,7 @@ def test_each_host_has_its_numbers_and_one_state():
         WorkerStats(worker="w5000-1@a", slot=5000, host="a", done=3),
     )
     stats = ServerStats(status=ServerStatus.READY, workers=1, hosts=hosts, per_worker=per_worker)
-    seen = Seen(DOOR, stats)
+    seen = ScrapedValues(DOOR, stats)
     of = {metric.name: dict(metric.read(seen)) for metric in METRICS if metric.kind != "histogram"}
     assert of["host_workers_ready"] == {("a",): 2, ("b",): 0}
     assert {labels for labels, value in of["host_state"].items() if value} == {

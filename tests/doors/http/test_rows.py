@@ -26,7 +26,7 @@ from tests.doors.http.door import (
     told,
 )
 from trio_envserve.doors.http import HttpLimits
-from trio_envserve.doors.http.connections import Connection, Connections, Exchange
+from trio_envserve.doors.http.connections import Connections, Exchange, HttpConnection
 from trio_envserve.doors.http.keys import body_digest
 from trio_envserve.doors.http.turns import Turns
 from trio_envserve.testing.proxy import FaultProxy, open_fault_proxy
@@ -268,7 +268,7 @@ async def test_answer_is_delivered_if_all_of_it_was_written_to_a_peer_that_was_t
     ours, theirs = map(trio.SocketStream, trio.socket.socketpair())
     connections = Connections(app, HttpLimits(), Turns())
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(Connection(connections, ours).run)
+        nursery.start_soon(HttpConnection(connections, ours).run)
         async with theirs:
             await theirs.send_all(b"POST /run HTTP/1.0\r\n\r\n")
             await answered.wait()

@@ -18,7 +18,7 @@ from ...core.status import ServerStats
 from .bodies import JSON, to_json
 from .connections import Exchange
 from .limits import HttpLimits
-from .metrics import DoorCounts, Seen
+from .metrics import DoorCounts, ScrapedValues
 from .problems import LATER, Problem
 from .turns import RUNNING_US, SCRAPE_US, SCRAPED_WORKER_US
 
@@ -46,7 +46,7 @@ class About:
         workers = 0 if stats is None else len(stats.per_worker)
         await exchange.take_turn(SCRAPE_US + workers * SCRAPED_WORKER_US)
         accept = b", ".join(exchange.headers.get(b"accept", ())).decode("latin-1")
-        media, body = self._write(Seen(self._counts(), stats), accept)
+        media, body = self._write(ScrapedValues(self._counts(), stats), accept)
         await exchange.answer(200, media, body)
 
     async def stats(self) -> ServerStats | None:
@@ -79,7 +79,7 @@ class About:
             ) from None
 
 
-def _writer() -> Callable[[Seen, str], tuple[str, bytes]] | None:
+def _writer() -> Callable[[ScrapedValues, str], tuple[str, bytes]] | None:
     """None without the extra.  Loaded when a door opens: it takes longer than a turn may."""
     try:
         from .exposition import write

@@ -37,9 +37,9 @@ from .bodies import CBOR, JSON, LINES, Codec, accepted, body_type, to_json
 from .connections import Connections, Exchange, HungUp
 from .guard import Guard
 from .keys import (
-    Identity,
     KeyedCalls,
     Named,
+    RequestIdentity,
     asynchronous,
     body_digest,
     key_of_header,
@@ -48,7 +48,7 @@ from .keys import (
 from .limits import HttpLimits
 from .live import Live
 from .metrics import DoorCounts
-from .operations import BATCH, KEY_PATH, PATHS, ROLLOUT, Field, check_fields, document
+from .operations import BATCH, KEY_PATH, PATHS, ROLLOUT, BodyField, check_fields, document
 from .problems import LATER, Problem
 from .rows import RowOptions, Rows
 from .turns import REQUEST_US, Turns
@@ -263,7 +263,7 @@ class HttpApp:
                 run = partial(run_encoded, self._client, asked)
                 outcome = await exchange.unless_hung_up(run)
             else:
-                found = await self._ask(exchange, Identity(named, digest), asked, held)
+                found = await self._ask(exchange, RequestIdentity(named, digest), asked, held)
                 if found is None:
                     await later(exchange, named, kind, (b"preference-applied", b"respond-async"))
                     return
@@ -288,7 +288,7 @@ class HttpApp:
             return kind, asked
 
     async def _ask(
-        self, exchange: Exchange, identity: Identity, asked: Encoded, held: ExitStack
+        self, exchange: Exchange, identity: RequestIdentity, asked: Encoded, held: ExitStack
     ) -> Outcome | None:
         """The outcome under a key; None if the caller prefers not to wait for it."""
         call, named = self._keyed.find(identity), identity.named
@@ -427,7 +427,7 @@ class HttpApp:
         return body
 
     async def _fields(
-        self, exchange: Exchange, body: bytes, known: Mapping[str, Field]
+        self, exchange: Exchange, body: bytes, known: Mapping[str, BodyField]
     ) -> dict[str, Any]:
         return check_fields(await self._codec.read(body, exchange.media), known)
 

@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 h11 turns bytes into the parts of requests and back, and waits for nothing.  A
-:class:`Connection` reads, writes and keeps time for one peer, and serves its requests one after
+:class:`HttpConnection` reads, writes and keeps time for one peer, and serves its requests one after
 the other, each as an :class:`Exchange`.  :class:`Connections` owns all of them.
 
 Nothing is read while nobody waits for it, but for the end of a connection: as long as a call
@@ -164,7 +164,7 @@ class HungUp(Exception):
 class Exchange:
     """One request and its answer."""
 
-    def __init__(self, connection: Connection, request: h11.Request) -> None:
+    def __init__(self, connection: HttpConnection, request: h11.Request) -> None:
         self._connection = connection
         self.method = request.method.decode("ascii")
         path, _, self.query = request.target.partition(b"?")
@@ -321,7 +321,7 @@ App: TypeAlias = Callable[[Exchange], Awaitable[None]]
 
 
 @final
-class Connection:
+class HttpConnection:
     """One peer."""
 
     def __init__(self, owner: Connections, stream: trio.SocketStream) -> None:
@@ -472,7 +472,7 @@ class Connections:
         self.limits = limits
         self.closing = False
         """Whether no further request is answered."""
-        self.idle: dict[Connection, None] = {}
+        self.idle: dict[HttpConnection, None] = {}
         """Those without a request; the one that is idle longest comes first."""
         self._open = 0
         self._changed = trio.lowlevel.ParkingLot()
@@ -507,7 +507,7 @@ class Connections:
             return
         self._open += 1
         try:
-            await Connection(self, stream).run()
+            await HttpConnection(self, stream).run()
         except Exception:
             # Whatever a peer makes h11 raise ends its own connection only.
             _log.exception("a connection of the HTTP door has failed")

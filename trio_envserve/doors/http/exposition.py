@@ -15,7 +15,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from ...core.durations import BOUNDS_S, Durations
-from .metrics import METRICS, PREFIX, Metric, Seen
+from .metrics import METRICS, PREFIX, Metric, ScrapedValues
 
 _BUCKETS: Final = [*map(str, BOUNDS_S), "+Inf"]
 
@@ -24,7 +24,7 @@ _BUCKETS: Final = [*map(str, BOUNDS_S), "+Inf"]
 class _Collector(Collector):
     """Collects from what was seen."""
 
-    def __init__(self, seen: Seen) -> None:
+    def __init__(self, seen: ScrapedValues) -> None:
         self._seen = seen
 
     def collect(self) -> Iterator[Family]:
@@ -33,13 +33,13 @@ class _Collector(Collector):
             yield _family(metric, self._seen)
 
 
-def write(seen: Seen, accept: str) -> tuple[str, bytes]:
+def write(seen: ScrapedValues, accept: str) -> tuple[str, bytes]:
     """The metrics in the form that ``accept`` asks for, after the type of that."""
     encode, media = choose_encoder(accept)
     return media, encode(_Collector(seen))
 
 
-def _family(metric: Metric, seen: Seen) -> Family:
+def _family(metric: Metric, seen: ScrapedValues) -> Family:
     name = f"{PREFIX}{metric.name}"
     if metric.durations:
         histogram = HistogramMetricFamily(name, metric.meaning, labels=())

@@ -116,7 +116,7 @@ def asynchronous(headers: Headers, most_s: float) -> float | None:
 # -- calls ----------------------------------------------------------------------------------
 
 
-class Identity(NamedTuple):
+class RequestIdentity(NamedTuple):
     """The fields by which a request that is sent again is recognised."""
 
     named: Named
@@ -182,13 +182,13 @@ class KeyedCalls:
         self._client = client
         self._nursery = nursery
         self._limits = limits
-        self._calls: dict[Identity, KeyedCall] = {}
+        self._calls: dict[RequestIdentity, KeyedCall] = {}
 
-    def find(self, identity: Identity) -> KeyedCall | None:
+    def find(self, identity: RequestIdentity) -> KeyedCall | None:
         """The call of the same request, if it is under way."""
         return self._calls.get(identity)
 
-    def start(self, identity: Identity, asked: Encoded, held: ExitStack) -> KeyedCall:
+    def start(self, identity: RequestIdentity, asked: Encoded, held: ExitStack) -> KeyedCall:
         """Make a call; ``held`` is what it takes of the bounds, until it has ended."""
         started = self._calls[identity] = KeyedCall()
 

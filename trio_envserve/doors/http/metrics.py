@@ -50,7 +50,7 @@ class DoorCounts:
     """By status."""
 
 
-class Seen(NamedTuple):
+class ScrapedValues(NamedTuple):
     """The values of one scrape."""
 
     door: DoorCounts
@@ -69,7 +69,7 @@ class Metric(NamedTuple):
     """Without the prefix, and without ``_total`` of a counter."""
     kind: Literal["gauge", "counter", "histogram"]
     meaning: str
-    read: Callable[[Seen], Samples]
+    read: Callable[[ScrapedValues], Samples]
     labels: tuple[str, ...] = ()
     bound: str = ""
     """The metric that this one does not pass."""
@@ -137,7 +137,7 @@ def _one(
 def _by_label(name: str, meaning: str, label: str, **fields: str) -> Metric:
     """Counts of model calls: the fields of the statistics, by the label's value."""
 
-    def read(seen: Seen) -> Samples:
+    def read(seen: ScrapedValues) -> Samples:
         return [
             ((value,), number) for value, field in fields.items()
             for number in _number(seen, f"stats.model_usage.{field}")
@@ -149,7 +149,7 @@ def _by_label(name: str, meaning: str, label: str, **fields: str) -> Metric:
 def _worker(field: str, stat: Stat) -> Iterable[Metric]:
     """A number of each worker: of the newest life in its slot."""
 
-    def read(seen: Seen) -> Samples:
+    def read(seen: ScrapedValues) -> Samples:
         newest = _newest(seen.stats).items()
         return [((str(slot),), float(getattr(worker, field))) for slot, worker in newest]
 
@@ -172,44 +172,44 @@ def _newest(stats: ServerStats | None) -> dict[int, WorkerStats]:
 def _host(field: str, stat: Stat) -> Iterable[Metric]:
     """A number of each host."""
 
-    def read(seen: Seen) -> Samples:
+    def read(seen: ScrapedValues) -> Samples:
         return [((host.host,), float(getattr(host, field))) for host in _hosts(seen)]
 
     yield Metric(stat.metric, stat.kind, stat.meaning, read, ("host",))
 
 
-def _hosts(seen: Seen) -> Iterable[HostStats]:
+def _hosts(seen: ScrapedValues) -> Iterable[HostStats]:
     return () if seen.stats is None else seen.stats.hosts[:HOSTS_MOST]
 
 
-def _host_states(seen: Seen) -> Samples:
+def _host_states(seen: ScrapedValues) -> Samples:
     return [
         ((host.host, state), float(host.state == state))
         for host in _hosts(seen) for state in HOST_STATES
     ]  # fmt: skip
 
 
-def _failures(seen: Seen) -> Samples:
+def _failures(seen: ScrapedValues) -> Samples:
     """Ends without a result by code: all codes of the table, so that a rate has a beginning."""
     found = None if seen.stats is None else seen.stats.failures
     codes = () if found is None else (*ENDINGS, OTHER_CODE)
     return [((code,), (found or {}).get(code, 0)) for code in codes]
 
 
-def _up(seen: Seen) -> Samples:
+def _up(seen: ScrapedValues) -> Samples:
     return [((), float(seen.stats is not None))]
 
 
-def _status(seen: Seen) -> Samples:
+def _status(seen: ScrapedValues) -> Samples:
     stats = seen.stats
     return [] if stats is None else [((s.value,), float(stats.status is s)) for s in ServerStatus]
 
 
-def _info(seen: Seen) -> Samples:
+def _info(seen: ScrapedValues) -> Samples:
     return [] if seen.stats is None else [((seen.stats.environment, seen.stats.epoch), 1.0)]
 
 
-def _answers(seen: Seen) -> Samples:
+def _answers(seen: ScrapedValues) -> Samples:
     return [((str(status),), count) for status, count in sorted(seen.door.answers.items())]
 
 

@@ -22,7 +22,7 @@ SECONDS: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 _MOST_QUERY: Final = 8
 
 
-class Field(NamedTuple):
+class BodyField(NamedTuple):
     """One field of a body."""
 
     schema: Schema
@@ -45,7 +45,7 @@ class Operation(NamedTuple):
     summary: str
     answers: Mapping[str, Schema]
     """By media type."""
-    fields: Mapping[str, Field] | None = None
+    fields: Mapping[str, BodyField] | None = None
     """Of the body; None: it has none."""
     parameters: tuple[Parameter, ...] = ()
     pending: bool = False
@@ -113,44 +113,44 @@ def checked_text(what: str, text: str) -> str:
 
 # -- bodies --------------------------------------------------------------------
 
-_OPTIONS: Final[Mapping[str, Field]] = {
-    "model": Field(
+_OPTIONS: Final[Mapping[str, BodyField]] = {
+    "model": BodyField(
         {"type": "string", "default": "oracle"},
         "oracle, random, or an endpoint that the server knows.",
     ),
-    "model_name": Field({"type": "string", "default": ""}, "The name of the model there."),
-    "sampling_args": Field({"type": ["object", "null"]}, "What the model is asked with."),
-    "max_retries": Field(
+    "model_name": BodyField({"type": "string", "default": ""}, "The name of the model there."),
+    "sampling_args": BodyField({"type": ["object", "null"]}, "What the model is asked with."),
+    "max_retries": BodyField(
         {"type": "integer", "minimum": 0, "default": 0},
         "How often the worker repeats a rollout that failed, inside the one execution.",
     ),
-    "state_columns": Field(
+    "state_columns": BodyField(
         {"type": "array", "items": {"type": "string"}},
         "Which columns of the state to send back.",
     ),
-    "rerun": Field(
+    "rerun": BodyField(
         {"type": ["boolean", "null"]},
         "Consent to a further execution after the worker's proven death; null: as the "
         "environment declares.",
     ),
-    "max_executions": Field(
+    "max_executions": BodyField(
         {"type": ["integer", "null"], "minimum": 1}, "The most executions, whatever happens."
     ),
-    "timeout_s": Field(
+    "timeout_s": BodyField(
         {"type": ["number", "null"], "exclusiveMinimum": 0},
         "How long the answer may take, and how long the server may run it; null: as long as "
         "the caller stays.",
     ),
-    "execution_s": Field(
+    "execution_s": BodyField(
         {"type": ["number", "null"], "exclusiveMinimum": 0},
         "How long one execution may last, from its dispatch; null: as long as the server lets "
         "any.",
     ),
 }  # fmt: skip
 
-ROLLOUT: Final[Mapping[str, Field]] = {
-    "input": Field({}, "What the environment wants: any value.", required=True),
-    "kind": Field(
+ROLLOUT: Final[Mapping[str, BodyField]] = {
+    "input": BodyField({}, "What the environment wants: any value.", required=True),
+    "kind": BodyField(
         {"enum": ["rollout", "group"], "default": "rollout"},
         "group: the input is a list, whose items are scored together.",
     ),
@@ -158,9 +158,9 @@ ROLLOUT: Final[Mapping[str, Field]] = {
 }
 """The body of ``POST /v1/rollouts``."""
 
-BATCH: Final[Mapping[str, Field]] = {
-    "inputs": Field({"type": "array"}, "One rollout is run for each.", required=True),
-    "in_flight": Field(
+BATCH: Final[Mapping[str, BodyField]] = {
+    "inputs": BodyField({"type": "array"}, "One rollout is run for each.", required=True),
+    "in_flight": BodyField(
         {"type": "integer", "minimum": 1, "default": 64}, "The most that are under way at once."
     ),
     **_OPTIONS,
@@ -168,25 +168,25 @@ BATCH: Final[Mapping[str, Field]] = {
 """The body of ``POST /v1/batches``."""
 
 
-RUN: Final[Mapping[str, Field]] = {
-    "responses_create_params": Field(
+RUN: Final[Mapping[str, BodyField]] = {
+    "responses_create_params": BodyField(
         {"type": "object"}, "What the model is asked, as OpenAI's Responses API has it: its "
         "tools, tool_choice, temperature, top_p, max_output_tokens and reasoning.effort go to "
         "the model, its input and instructions to environments that are classes.",
     ),
-    "_ng_rollout_id": Field(
+    "_ng_rollout_id": BodyField(
         {"type": ["string", "null"], "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]*$"},
         "Names the rollout for good.",
     ),
-    "_ng_task_index": Field({}, "The number of the task."),
-    "_ng_rollout_index": Field({}, "The number of the rollout among those of its task."),
-    "_ng_attempt_index": Field({}, "Counts the attempts: another one is another rollout."),
-    "_rowidx": Field({}, "The number of the row in its step, as NeMo RL has it."),
+    "_ng_task_index": BodyField({}, "The number of the task."),
+    "_ng_rollout_index": BodyField({}, "The number of the rollout among those of its task."),
+    "_ng_attempt_index": BodyField({}, "Counts the attempts: another one is another rollout."),
+    "_rowidx": BodyField({}, "The number of the row in its step, as NeMo RL has it."),
 }  # fmt: skip
 """The body of ``POST /run``, which may have any others."""
 
 
-def check_fields(body: object, fields: Mapping[str, Field]) -> dict[str, Any]:
+def check_fields(body: object, fields: Mapping[str, BodyField]) -> dict[str, Any]:
     """The body, if it has these fields only; else Problem, which names the field."""
     if not isinstance(body, dict):
         raise Problem("bad-request", f"the body is a mapping of fields, not {_name_of(body)}")

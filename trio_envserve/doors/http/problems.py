@@ -26,7 +26,7 @@ RAN: Final[Mapping[Verdict, bool | None]] = {
 }  # fmt: skip
 
 
-class Kind(NamedTuple):
+class ProblemKind(NamedTuple):
     """The common part of all problems of one code."""
 
     status: int
@@ -41,34 +41,36 @@ _ASK_AGAIN = "Asking again runs it anew; nothing of the first run is known to be
 _MAY_TWICE = "Asking again may run it twice."
 _SAME_VERSION = "Give door and server the same version."
 
-_OF_DOOR: Final[Mapping[str, Kind]] = {
-    "bad-request": Kind(400, "The request is wrong", _MEND),
-    "unauthorized": Kind(401, "A token is needed", "Send Authorization: Bearer TOKEN."),
-    "origin-refused": Kind(
+_OF_DOOR: Final[Mapping[str, ProblemKind]] = {
+    "bad-request": ProblemKind(400, "The request is wrong", _MEND),
+    "unauthorized": ProblemKind(401, "A token is needed", "Send Authorization: Bearer TOKEN."),
+    "origin-refused": ProblemKind(
         403, "The request is from another site", "Ask from a page of this very address, or "
         "without a browser.",
     ),
-    "not-found": Kind(404, "There is nothing at this path", "See GET /v1/openapi.json."),
-    "method-not-allowed": Kind(405, "This path has no such method", "See the header Allow."),
-    "not-acceptable": Kind(
+    "not-found": ProblemKind(404, "There is nothing at this path", "See GET /v1/openapi.json."),
+    "method-not-allowed": ProblemKind(405, "This path has no such method", "See the header Allow."),
+    "not-acceptable": ProblemKind(
         406, "No form of the answer is acceptable", "Send an Accept that allows one."
     ),
-    "body-too-slow": Kind(408, "The body did not come in time", "Send it again, faster."),
-    "body-too-large": Kind(
+    "body-too-slow": ProblemKind(408, "The body did not come in time", "Send it again, faster."),
+    "body-too-large": ProblemKind(
         413, "The body is too large",
         "Send less at once (large arrays take less as CBOR), or let the server take more: "
         "serve --http-limit body_bytes=NUMBER."
     ),
-    "unsupported-media-type": Kind(
+    "unsupported-media-type": ProblemKind(
         415, "The body is in no form that is read here",
         "Send application/json or application/cbor, without a Content-Encoding.",
     ),
-    "host-refused": Kind(
+    "host-refused": ProblemKind(
         421, "The server does not know itself by this host", "Use the address that the server "
         "was told, or start it with --http-host NAME.",
     ),
-    "headers-too-large": Kind(431, "The headers are too large", "Send fewer, or shorter ones."),
-    "extra-missing": Kind(
+    "headers-too-large": ProblemKind(
+        431, "The headers are too large", "Send fewer, or shorter ones."
+    ),
+    "extra-missing": ProblemKind(
         501, "The server was installed without this", "Install the extra, and start it anew."
     ),
 }  # fmt: skip
@@ -115,9 +117,9 @@ _OF_CALL: Final[Mapping[str, tuple[int, str]]] = {
 """Status and advice of the ends of calls that have not those of their verdict."""
 
 
-def _kind(ending: Ending) -> Kind:
+def _kind(ending: Ending) -> ProblemKind:
     status, advice = _OF_CALL.get(ending.code, _OF_VERDICT[ending.verdict])
-    return Kind(status, ending.meaning[0].upper() + ending.meaning[1:], advice)
+    return ProblemKind(status, ending.meaning[0].upper() + ending.meaning[1:], advice)
 
 
 KINDS: Final = {**_OF_DOOR, **{code: _kind(ending) for code, ending in ENDINGS.items()}}
@@ -162,7 +164,9 @@ class Problem(Exception):
         verdict = ENDINGS[code].verdict if code in ENDINGS else Verdict.DID_NOT_RUN
         self._say(ending_of(code, verdict), KINDS[code], detail, headers)
 
-    def _say(self, ending: Ending, kind: Kind, detail: str, headers: Sequence[Header]) -> None:
+    def _say(
+        self, ending: Ending, kind: ProblemKind, detail: str, headers: Sequence[Header]
+    ) -> None:
         super().__init__(detail)
         self.status, self.headers = kind.status, headers
         self.record: dict[str, Any] = {

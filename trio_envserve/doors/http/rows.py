@@ -59,7 +59,7 @@ from ..bounds import Bound
 from .answers import encoded, refuse
 from .bodies import JSON, Codec, accepted, body_type
 from .connections import Exchange
-from .keys import HEADER, Identity, KeyedCalls, Named, body_digest
+from .keys import HEADER, KeyedCalls, Named, RequestIdentity, body_digest
 from .limits import HttpLimits
 from .problems import Problem
 
@@ -90,7 +90,7 @@ class Failures(enum.Enum):
     """A row with the status 200."""
 
 
-class Told(enum.Enum):
+class RowNaming(enum.Enum):
     """The fields by which a row is told from others."""
 
     ID = enum.auto()
@@ -101,11 +101,11 @@ class Told(enum.Enum):
     """Rows with the same text are rollouts of their own."""
 
 
-class Row(NamedTuple):
+class RolloutRow(NamedTuple):
     """A row that is in order."""
 
     fields: Mapping[str, Any]
-    told_by: Told
+    told_by: RowNaming
     label: str
     """For people."""
 
@@ -130,7 +130,7 @@ class Row(NamedTuple):
         return asked if isinstance(asked, dict) else {}
 
 
-def row_of(body: object) -> Row:
+def row_of(body: object) -> RolloutRow:
     """The row in a body.  Problem if it is none."""
     if not isinstance(body, dict):
         raise Problem("bad-request", "the body is a row: a mapping of fields")
@@ -142,21 +142,21 @@ def row_of(body: object) -> Row:
         )  # fmt: skip
     again = f"-a{attempt}" if _is_number(attempt) and attempt else ""
     if id is not None:
-        return Row(body, Told.ID, f"{id[:_SHOWN]}{again}")
+        return RolloutRow(body, RowNaming.ID, f"{id[:_SHOWN]}{again}")
     task, rollout = body.get("_ng_task_index"), body.get("_ng_rollout_index")
     if rollout is not None:
         known = _is_number(task) and _is_number(rollout)
-        return Row(body, Told.NUMBER, f"{task}-{rollout}{again}" if known else "row")
+        return RolloutRow(body, RowNaming.NUMBER, f"{task}-{rollout}{again}" if known else "row")
     if (number := body.get("_rowidx")) is not None:
-        return Row(body, Told.NUMBER, f"row-{number}" if _is_number(number) else "row")
-    return Row(body, Told.NOTHING, "row")
+        return RolloutRow(body, RowNaming.NUMBER, f"row-{number}" if _is_number(number) else "row")
+    return RolloutRow(body, RowNaming.NOTHING, "row")
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63
 
 
-def answer_of(row: Row, result: object) -> dict[str, Any]:
+def answer_of(row: RolloutRow, result: object) -> dict[str, Any]:
     """The answer to a row.  Problem if the environment's result will not do."""
     reward = _number(result.get("reward")) if isinstance(result, dict) else None
     if reward is None:
@@ -168,7 +168,7 @@ def answer_of(row: Row, result: object) -> dict[str, Any]:
     return {**row.fields, **result, "response": response, "reward": reward, **_said(row, result)}
 
 
-def failure_of(row: Row, problem: Problem) -> dict[str, Any]:
+def failure_of(row: RolloutRow, problem: Problem) -> dict[str, Any]:
     """The answer to a row that failed, as a row."""
     code = problem.record["code"]
     config = row.fields.get("instance_config")
@@ -181,7 +181,7 @@ def failure_of(row: Row, problem: Problem) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _said(row: Row, result: Mapping[str, Any]) -> dict[str, Any]:
+def _said(row: RolloutRow, result: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that nobody heeded: neither this door nor, where it says so, the environment."""
     own = result.get("not_heeded")
     names = [name for name in own if isinstance(name, str)] if isinstance(own, list) else []
@@ -248,7 +248,7 @@ class Rows:
         """How many wait for a key."""
         self._numbers: dict[bytes, Numbers] = {}
         """Of rows that nothing tells apart, by their digest."""
-        self._due: dict[Named, tuple[float, Identity]] = {}
+        self._due: dict[Named, tuple[float, RequestIdentity]] = {}
         """When a key is to be forgotten, the first one first."""
         self._changed = trio.lowlevel.ParkingLot()
         keyed.go_on(self._forget_due, ExitStack())
@@ -267,7 +267,7 @@ class Rows:
             row = row_of(await self._codec.read_row(body))
             digest = body_digest(body, JSON)
             del body
-            identity = Identity(self._named(row, digest, place), digest)
+            identity = RequestIdentity(self._named(row, digest, place), digest)
             told_by, written = row.told_by, None
             try:
                 asked = await self._encoded(row, identity.named, exchange.traceparent)
@@ -292,10 +292,10 @@ class Rows:
         """Somebody has had a key forgotten."""
         self._due.pop(named, None)
 
-    def _named(self, row: Row, digest: bytes, place: ExitStack) -> Named:
+    def _named(self, row: RolloutRow, digest: bytes, place: ExitStack) -> Named:
         """The key of a row, as long as ``place`` is open."""
         key = f"{row.label}/{digest.hex()}"
-        if row.told_by is Told.NOTHING:
+        if row.told_by is RowNaming.NOTHING:
             number = self._numbers.setdefault(digest, Numbers()).take()
             place.callback(self._give_back, digest, number)
             key = f"{key}/{number}"
@@ -313,7 +313,7 @@ class Rows:
         if not self._asking[named]:
             del self._asking[named]
 
-    async def _encoded(self, row: Row, named: Named, traceparent: str | None) -> Encoded:
+    async def _encoded(self, row: RolloutRow, named: Named, traceparent: str | None) -> Encoded:
         return await encoded(
             self._client, row.fields, model=self._options.model,
             model_name=self._options.model_name, sampling_args=row.sampling_args,
@@ -321,7 +321,7 @@ class Rows:
             namespace=named.namespace, traceparent=traceparent,
         )  # fmt: skip
 
-    async def _outcome(self, identity: Identity, asked: Encoded, held: ExitStack) -> Outcome:
+    async def _outcome(self, identity: RequestIdentity, asked: Encoded, held: ExitStack) -> Outcome:
         call = self._keyed.find(identity)
         if call is None:
             with ExitStack() as room:
@@ -335,12 +335,12 @@ class Rows:
 
     # -- what was delivered -------------------------------------------------------
 
-    def _delivered(self, told_by: Told, identity: Identity, place: ExitStack) -> None:
-        if told_by is Told.NUMBER:
+    def _delivered(self, told_by: RowNaming, identity: RequestIdentity, place: ExitStack) -> None:
+        if told_by is RowNaming.NUMBER:
             due_s = trio.current_time() + self._limits.delivered_s
             self._due.setdefault(identity.named, (due_s, identity))
             self._changed.unpark_all()
-        elif told_by is Told.NOTHING:
+        elif told_by is RowNaming.NOTHING:
             # Its number is free when nothing is left behind it.
             named = identity.named
             self._keyed.go_on(lambda: self._forget(named), place.pop_all())
@@ -373,7 +373,7 @@ class Rows:
                         del self._due[identity.named]
                         nursery.start_soon(self._forget_one, identity)
 
-    async def _forget_one(self, identity: Identity) -> None:
+    async def _forget_one(self, identity: RequestIdentity) -> None:
         named = identity.named
         busy = named in self._asking or self._keyed.find(identity) is not None
         if busy or not await self._try_to_forget(named):
@@ -381,7 +381,7 @@ class Rows:
             self._due.setdefault(named, (due_s, identity))
 
 
-def _answer(row: Row, outcome: Outcome) -> dict[str, object]:
+def _answer(row: RolloutRow, outcome: Outcome) -> dict[str, object]:
     if outcome.error is not None:
         raise Problem.of(outcome.error)
     return answer_of(row, outcome.value)
