@@ -15,16 +15,16 @@ from trio_envserve.doors.verifiers.runs import (
     RECORD_BYTES,
     Deliver,
     Effect,
-    Outcome,
+    RunOutcome,
     Runs,
     Send,
-    Start,
-    Stop,
-    Stream,
+    StartRun,
+    StopRun,
+    StreamDelta,
 )
 
 HERE, THERE = "10.0.0.1", "10.0.0.2"
-DONE = Outcome(reply=b"reply", deltas=[b"one", b"two"], traces=["t"])
+DONE = RunOutcome(reply=b"reply", deltas=[b"one", b"two"], traces=["t"])
 
 
 class Desk:
@@ -63,10 +63,10 @@ class Desk:
         effects: list[Effect] = []
         for number, delta in enumerate(deltas, first):
             effects += self.runs.delta(name, number, delta)
-        assert all(isinstance(each, Stream) for each in effects)
-        return sorted(each.route for each in effects if isinstance(each, Stream))
+        assert all(isinstance(each, StreamDelta) for each in effects)
+        return sorted(each.route for each in effects if isinstance(each, StreamDelta))
 
-    def end(self, name: bytes = b"a", outcome: Outcome = DONE) -> list[Effect]:
+    def end(self, name: bytes = b"a", outcome: RunOutcome = DONE) -> list[Effect]:
         return self.runs.ended(name, outcome, self.now_s)
 
     def deliver(self, route: bytes, name: bytes = b"a") -> list[Effect]:
@@ -101,7 +101,7 @@ def told(effects: list[Effect]) -> dict[str, Any]:
 
 
 def started(effects: list[Effect]) -> list[bytes]:
-    return [each.name for each in effects if isinstance(each, Start)]
+    return [each.name for each in effects if isinstance(each, StartRun)]
 
 
 def begun(*names: bytes, **options: Any) -> tuple[Desk, bytes]:
@@ -127,7 +127,7 @@ def test_run_is_started_and_its_outcome_sent_and_kept_for_a_while():
     desk = Desk()
     peer = desk.peer()
     [start] = desk.run(peer)
-    assert start == Start(b"a", b"p")
+    assert start == StartRun(b"a", b"p")
     assert desk.end() == [Deliver(peer, (b"a",), False)]
     assert [kind for kind, _ in told_afterwards(desk)] == [b"delta", b"delta", b"reply"]
     assert desk.deliver(peer) == []
@@ -151,7 +151,7 @@ def test_what_is_wrong_starts_nothing():
 
 def test_error_is_sent_in_words():
     desk, _ = begun()
-    desk.end(outcome=Outcome(error="it broke"))
+    desk.end(outcome=RunOutcome(error="it broke"))
     [(_, body)] = told_afterwards(desk)
     assert msgpack.read(body) == {"success": False, "error": "it broke"}
 
@@ -227,7 +227,7 @@ def test_what_is_over_is_not_run_again():
 def test_a_cancel_stops_a_run_and_tells_who_waits():
     desk, peer = begun()
     effects = desk.cancel(peer)
-    assert Stop(b"a") in effects
+    assert StopRun(b"a") in effects
     replies = [msgpack.read(each.message[2]) for each in effects if isinstance(each, Send)]
     assert [each.get("cancelled") for each in replies] == [None, True]
     assert replies[0]["error"] == runs.CANCELLED
@@ -255,7 +255,7 @@ def test_a_cancel_reaches_the_run_of_a_connection_that_was_lost():
     first = desk.peer()
     desk.run(first)
     desk.close(first)
-    assert Stop(b"a") in desk.cancel(desk.peer())
+    assert StopRun(b"a") in desk.cancel(desk.peer())
     assert desk.is_empty
 
 
@@ -355,7 +355,7 @@ def test_a_run_for_which_nobody_comes_ends_with_its_lease():
     desk, lost = begun()
     desk.close(lost)
     assert desk.after(desk.limits.lease_s - 1) == []
-    assert desk.after(1) == [Stop(b"a")]
+    assert desk.after(1) == [StopRun(b"a")]
     assert desk.is_empty
     assert told(desk.run(desk.peer()))["error"] == runs.LOST
 
@@ -369,7 +369,7 @@ def test_lease_stands_still_while_its_client_may_be_back():
     later = desk.peer()
     assert desk.after(10 * desk.limits.lease_s) == []
     desk.close(later)
-    assert desk.after(desk.limits.lease_s) == [Stop(b"a")]
+    assert desk.after(desk.limits.lease_s) == [StopRun(b"a")]
 
 
 def test_what_a_lost_connection_had_said_is_still_heard():
@@ -429,7 +429,7 @@ def test_run_waits_where_there_is_no_room_and_is_started_or_cancelled():
     assert desk.run(peer, b"b") == desk.run(peer, b"c") == []
     assert started(desk.run(desk.peer(THERE), b"d")) == [b"d"]
     effects = desk.cancel(peer, b"c")
-    assert not any(isinstance(each, Stop) for each in effects)
+    assert not any(isinstance(each, StopRun) for each in effects)
     assert isinstance(effects[0], Send)
     assert msgpack.read(effects[0].message[2])["error"] == runs.NEVER
     effects = desk.deliver(peer, b"a")
@@ -526,7 +526,9 @@ def test_delta_goes_on_as_it_comes_and_the_outcome_has_the_rest_or_comes_afresh(
     desk, peer = begun()
     effects = [each for number, delta in streamed for each in desk.runs.delta(b"a", number, delta)]
     texts = dict(reversed(streamed))
-    assert effects == [Stream(peer, b"a", (b"a", b"delta", texts[int(number)])) for number in sent]
+    assert effects == [
+        StreamDelta(peer, b"a", (b"a", b"delta", texts[int(number)])) for number in sent
+    ]
     assert desk.end() == [Deliver(peer, (b"a",), *how)]
     assert desk.stream(b"late", first=len(sent)) == []
     assert desk.stream(b"of nothing", name=b"b") == []
@@ -556,7 +558,7 @@ def test_whose_connection_is_lost_gets_no_more_deltas():
 def test_an_error_is_told_whatever_was_streamed():
     desk, peer = begun()
     assert desk.stream(b"one") == [peer]
-    assert desk.end(outcome=Outcome(error="lost")) == [Deliver(peer, (b"a",), False)]
+    assert desk.end(outcome=RunOutcome(error="lost")) == [Deliver(peer, (b"a",), False)]
 
 
 def test_g10_no_more_is_streamed_than_may_be_hashed_at_once():
@@ -647,11 +649,11 @@ class History:
     def take(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Start(name):
+                case StartRun(name):
                     assert name not in self.ever, "a run was started twice"
                     self.ever.add(name)
                     self.live.add(name)
-                case Stop(name):
+                case StopRun(name):
                     self.live.remove(name)
                 case Send(route) | Deliver(route):
                     assert isinstance(effect, Send) or self.peers[route]

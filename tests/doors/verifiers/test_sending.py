@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from trio_envserve.doors.verifiers import sending, wire
-from trio_envserve.doors.verifiers.runs import Deliver, Place, Run
+from trio_envserve.doors.verifiers.runs import Deliver, Place, VerifiersRun
 from trio_envserve.doors.verifiers.sending import SAID_MOST, SHARE_MESSAGES, Sending
 from trio_envserve.doors.verifiers.wire import Message
 
@@ -41,7 +41,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.router = Router()
-        self.runs: dict[bytes, Run] = {}
+        self.runs: dict[bytes, VerifiersRun] = {}
         self.delivered: list[tuple[bytes, bytes]] = []
         tell: Any = lambda *told: self.delivered.append(told)  # noqa: E731  # shorter
         self.sending = Sending(self.router, self.runs.get, tell)  # type: ignore[arg-type]  # enough
@@ -49,7 +49,7 @@ class Bench:
         self.sending.opened(B)
 
     def keep(self, name: bytes, messages: Sequence[Message]) -> Sequence[Message]:
-        run = Run(name, b"", Place("here"), 0, None, 0)
+        run = VerifiersRun(name, b"", Place("here"), 0, None, 0)
         run.messages, run.afresh = messages, [wire.discard(name, "t")]
         self.runs[name] = run
         return messages

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from trio_envserve.doors.verifiers import msgpack, wire
-from trio_envserve.doors.verifiers.wire import Cancel, Health, NotUnderstood, Run
+from trio_envserve.doors.verifiers.wire import CancelAsk, HealthAsk, NotUnderstood, RunAsk
 
 ID = b"0123456789abcdef0123456789abcdef"
 
 
 def test_a_probe_a_run_and_a_cancel_are_understood():
     target = msgpack.write({"request_id": "ab"})
-    assert wire.read([ID, b"health", b"\x80"]) == Health(ID)
-    assert wire.read([ID, b"run", b"anything"]) == Run(ID, b"anything")
-    assert wire.read([ID, b"cancel", target]) == Cancel(ID, b"ab")
+    assert wire.read([ID, b"health", b"\x80"]) == HealthAsk(ID)
+    assert wire.read([ID, b"run", b"anything"]) == RunAsk(ID, b"anything")
+    assert wire.read([ID, b"cancel", target]) == CancelAsk(ID, b"ab")
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,7 @@ from typing import Any, Final, final
 
 import trio
 
-from ...client import Client
-from ...client import Outcome as Ended
+from ...client import Client, Outcome
 from ...client.options import checked
 from ...client.shell import follow, release
 from ...core.errors import CallError, DidNotRun
@@ -34,7 +33,7 @@ from ...core.limits import MIB
 from ...net import Frame, RouterSocket
 from . import wire
 from .limits import VerifiersLimits
-from .runs import Deliver, Effect, Outcome, Runs, Send, Start, Stop, Stream
+from .runs import Deliver, Effect, RunOutcome, Runs, Send, StartRun, StopRun, StreamDelta
 from .sending import Sending
 
 _log = logging.getLogger("trio_envserve.verifiers")
@@ -165,18 +164,18 @@ class Door:
             match effect:
                 case Send(route, message):
                     self._sending.say(route, message)
-                case Stream(route, name, message):
+                case StreamDelta(route, name, message):
                     if not self._sending.stream(route, message):
                         self._runs.missed(route, name)
                 case Deliver():
                     self._sending.deliver(effect)
-                case Start():
+                case StartRun():
                     scope = self._scopes[effect.name] = trio.CancelScope()
                     self._nursery.start_soon(self._run, effect, scope)
-                case Stop(name):
+                case StopRun(name):
                     self._scopes[name].cancel()
 
-    async def _run(self, start: Start, scope: trio.CancelScope) -> None:
+    async def _run(self, start: StartRun, scope: trio.CancelScope) -> None:
         """Make the call of a run, and say what it has come to.  Then the server may forget it:
         its outcome is here, or was there already when the run was cancelled."""
         name, ran = start.name, True
@@ -200,7 +199,7 @@ class Door:
             finally:
                 self._late -= 1
 
-    async def _call(self, start: Start) -> Outcome:
+    async def _call(self, start: StartRun) -> RunOutcome:
         try:
             asked = checked(
                 {"wire": wire.NAME, "run": start.payload}, state_columns=COLUMNS,
@@ -211,7 +210,7 @@ class Door:
         except Exception:
             # A mistake of the door ends one run, and its client is told so.
             _log.exception("the door for verifiers made a mistake")
-            return Outcome(error="the door made a mistake (it may have run)")
+            return RunOutcome(error="the door made a mistake (it may have run)")
 
     def _said(self, name: bytes, number: int, delta: Frame) -> None:
         self._do(self._runs.delta(name, number, delta))
@@ -223,12 +222,12 @@ class Door:
             _log.info("an outcome stays retained: %s", error)
 
 
-def outcome_of(ended: Ended, *, most_bytes: int) -> Outcome:
+def outcome_of(ended: Outcome, *, most_bytes: int) -> RunOutcome:
     """The client's outcome: never an exception, whatever the environment has returned."""
     error = ended.error
     if error is not None:
         text = f"{error} [{error.code}] (fault: {error.fault.value})"
-        return Outcome(error=text, ran=not isinstance(error, DidNotRun))
+        return RunOutcome(error=text, ran=not isinstance(error, DidNotRun))
     state = ended.value.get("state") if isinstance(ended.value, Mapping) else None
     reply, deltas, traces = (state or {}).get("reply"), *_lists(state)  # trimmed: a mapping
     good = (
@@ -237,7 +236,7 @@ def outcome_of(ended: Ended, *, most_bytes: int) -> Outcome:
         and all(isinstance(each, str) for each in traces)
     )
     if not good:
-        return Outcome(error=_OTHER)
+        return RunOutcome(error=_OTHER)
     assert isinstance(reply, bytes)
     largest = max(map(len, (reply, *deltas)))
     if largest > most_bytes:
@@ -245,8 +244,8 @@ def outcome_of(ended: Ended, *, most_bytes: int) -> Outcome:
             f"a part of the outcome has {largest} bytes, and a frame at most {most_bytes} "
             "(serve --verifiers-limit frame_bytes=NUMBER)"
         )
-        return Outcome(error=f"{why} (it ran and failed)")
-    return Outcome(reply, deltas, traces)
+        return RunOutcome(error=f"{why} (it ran and failed)")
+    return RunOutcome(reply, deltas, traces)
 
 
 def _lists(state: Any) -> tuple[list[Any], list[Any]]:

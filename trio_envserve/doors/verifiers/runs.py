@@ -42,8 +42,7 @@ from ...net import Frame
 from ..bounds import Bound
 from . import wire
 from .limits import VerifiersLimits
-from .wire import Ask, Cancel, Health, Message, NotUnderstood
-from .wire import Run as RunAsk
+from .wire import Ask, CancelAsk, HealthAsk, Message, NotUnderstood, RunAsk
 
 RECORD_BYTES: Final = 4096
 """An outcome counts so many bytes besides its own."""
@@ -75,12 +74,12 @@ class Peer:
     """The larger, the later it was opened."""
     closed_s: float | None = None
     """When it was lost; what it had said before may still come in."""
-    runs: dict[bytes, Run] = dataclasses.field(default_factory=dict)
+    runs: dict[bytes, VerifiersRun] = dataclasses.field(default_factory=dict)
     """Those that it waits for."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
-class Run:
+class VerifiersRun:
     """One run, from its request until its outcome is taken to have arrived."""
 
     name: bytes
@@ -115,22 +114,22 @@ class Place:
     """The address of the machine, or the user."""
     peers: dict[bytes, Peer] = dataclasses.field(default_factory=dict)
     """Its open connections."""
-    wanted: OrderedDict[bytes, Run] = dataclasses.field(default_factory=OrderedDict)
+    wanted: OrderedDict[bytes, VerifiersRun] = dataclasses.field(default_factory=OrderedDict)
     """Runs that wait for room, and for which somebody waits."""
-    unwanted: OrderedDict[bytes, Run] = dataclasses.field(default_factory=OrderedDict)
+    unwanted: OrderedDict[bytes, VerifiersRun] = dataclasses.field(default_factory=OrderedDict)
     """Runs that wait for room, and for which nobody waits."""
-    sent: OrderedDict[bytes, Run] = dataclasses.field(default_factory=OrderedDict)
+    sent: OrderedDict[bytes, VerifiersRun] = dataclasses.field(default_factory=OrderedDict)
     """Runs whose outcome was sent to all that wait."""
-    orphans: OrderedDict[bytes, Run] = dataclasses.field(default_factory=OrderedDict)
+    orphans: OrderedDict[bytes, VerifiersRun] = dataclasses.field(default_factory=OrderedDict)
     """Runs for which nobody waits, whether their outcomes are there or not."""
 
-    def drop(self, run: Run) -> None:
+    def drop(self, run: VerifiersRun) -> None:
         """A run waits for nothing any more."""
         for runs in (self.wanted, self.unwanted, self.sent, self.orphans):
             runs.pop(run.name, None)
 
 
-class Outcome(NamedTuple):
+class RunOutcome(NamedTuple):
     """The outcome of a run."""
 
     reply: bytes = b""
@@ -153,7 +152,7 @@ class Send(NamedTuple):
     message: Message
 
 
-class Stream(NamedTuple):
+class StreamDelta(NamedTuple):
     """Send one delta of a run now, or say at once that it could not be sent."""
 
     route: bytes
@@ -173,20 +172,20 @@ class Deliver(NamedTuple):
     """Else: how many messages of each it has."""
 
 
-class Start(NamedTuple):
+class StartRun(NamedTuple):
     """Run this."""
 
     name: bytes
     payload: bytes
 
 
-class Stop(NamedTuple):
+class StopRun(NamedTuple):
     """Nobody waits for the run any more."""
 
     name: bytes
 
 
-Effect: TypeAlias = Send | Stream | Deliver | Start | Stop
+Effect: TypeAlias = Send | StreamDelta | Deliver | StartRun | StopRun
 
 
 # -- the parts of the table ---------------------------------------------------------------
@@ -256,7 +255,7 @@ class Runs:
         """By route: those that are open, and those that were lost a moment ago."""
         self._places: dict[str, Place] = {}
         self._opened = itertools.count()
-        self._runs: dict[bytes, Run] = {}
+        self._runs: dict[bytes, VerifiersRun] = {}
         self._over: OrderedDict[bytes, Over] = OrderedDict()
         """The latest runs that are over."""
         self._early: OrderedDict[tuple[str, bytes], None] = OrderedDict()
@@ -268,7 +267,7 @@ class Runs:
         self.not_understood = 0
         """Messages that were dropped."""
 
-    def find(self, name: bytes) -> Run | None:
+    def find(self, name: bytes) -> VerifiersRun | None:
         """The run with this id, if it is not over."""
         return self._runs.get(name)
 
@@ -291,7 +290,7 @@ class Runs:
         left = list(peer.runs.values())
         peer.runs.clear()
         effects: list[Effect] = []
-        orphans: dict[Place, list[Run]] = {}
+        orphans: dict[Place, list[VerifiersRun]] = {}
         for run in left:
             del run.waiters[route]
             run.streaming.followers.discard(route)
@@ -306,7 +305,7 @@ class Runs:
             effects += self._make_room(place)  # of them, if there is need: no other may end soon
         return effects
 
-    def _orphan(self, run: Run, now_s: float) -> None:
+    def _orphan(self, run: VerifiersRun, now_s: float) -> None:
         """Nobody waits for it any more."""
         place, name = run.place, run.name
         if place.wanted.pop(name, None):
@@ -315,7 +314,7 @@ class Runs:
         run.since_s = now_s
         place.orphans[name] = run
 
-    def _offer(self, place: Place, orphans: list[Run]) -> list[Effect]:
+    def _offer(self, place: Place, orphans: list[VerifiersRun]) -> list[Effect]:
         """Offer the outcomes of orphans to who came after those that were lost: thousands
         of them to a thousand others take one turn, so each gets one list."""
         kept = sorted((run for run in orphans if run.messages), key=_newest)
@@ -346,10 +345,10 @@ class Runs:
 
     def _do(self, peer: Peer, ask: Ask, now_s: float, ready: bool) -> list[Effect]:
         match ask:
-            case Health():
+            case HealthAsk():
                 # A client takes a failure for the end, and silence for "not yet".
                 return [Send(peer.route, wire.healthy(ask.name))] if ready else []
-            case Cancel():
+            case CancelAsk():
                 return self._cancel(peer, ask)
             case RunAsk():
                 return self._ask(peer, ask, now_s)
@@ -378,7 +377,7 @@ class Runs:
             return _refuse(peer, ask, FULL)
         return self._enter(peer, ask, digest, now_s)
 
-    def _join(self, peer: Peer, run: Run) -> list[Effect]:
+    def _join(self, peer: Peer, run: VerifiersRun) -> list[Effect]:
         """One more connection asks for a run, or the same one again."""
         if peer.closed_s is not None:
             return []
@@ -394,7 +393,7 @@ class Runs:
 
     def _enter(self, peer: Peer, ask: RunAsk, digest: bytes, now_s: float) -> list[Effect]:
         size = len(ask.payload)
-        run = Run(ask.name, digest, peer.place, size, bytes(ask.payload), peer.number)
+        run = VerifiersRun(ask.name, digest, peer.place, size, bytes(ask.payload), peer.number)
         self._runs[run.name] = run
         self._count.take(1, run.place.name)
         self._asked.take(size, run.place.name)
@@ -413,11 +412,11 @@ class Runs:
         while (place.wanted or place.unwanted) and self._kept.has_room(0, place.name):
             name, run = (place.wanted or place.unwanted).popitem(last=False)
             assert run.payload is not None
-            effects.append(Start(name, run.payload))
+            effects.append(StartRun(name, run.payload))
             run.payload = None
         return effects
 
-    def _cancel(self, peer: Peer, ask: Cancel) -> list[Effect]:
+    def _cancel(self, peer: Peer, ask: CancelAsk) -> list[Effect]:
         run = self._runs.get(ask.target)
         if run is not None and run.place == peer.place and not run.messages:
             done = Send(peer.route, wire.cancelled(ask.name, True))
@@ -436,13 +435,13 @@ class Runs:
         if run is None or not run.streaming.add(number, delta, self._limits):
             return []
         message = wire.delta(name, bytes(delta))
-        return [Stream(route, name, message) for route in run.streaming.followers]
+        return [StreamDelta(route, name, message) for route in run.streaming.followers]
 
     def missed(self, route: bytes, name: bytes) -> None:
         """A delta could not be sent."""
         self._runs[name].streaming.followers.discard(route)
 
-    def ended(self, name: bytes, outcome: Outcome, now_s: float) -> list[Effect]:
+    def ended(self, name: bytes, outcome: RunOutcome, now_s: float) -> list[Effect]:
         """A run has an outcome."""
         run = self._runs.get(name)
         if run is None:  # it was cancelled, which came too late
@@ -462,7 +461,7 @@ class Runs:
             effects += self._offer(run.place, [run])
         return effects + self._make_room(run.place)
 
-    def _keep(self, run: Run, outcome: Outcome) -> None:
+    def _keep(self, run: VerifiersRun, outcome: RunOutcome) -> None:
         """Keep the messages that say an outcome."""
         name = run.name
         if outcome.error:
@@ -483,7 +482,7 @@ class Runs:
         run.waiters[route] = True
         return self._settle(run, now_s)
 
-    def _settle(self, run: Run, now_s: float) -> list[Effect]:
+    def _settle(self, run: VerifiersRun, now_s: float) -> list[Effect]:
         """If all that wait were sent the outcome, it makes room when there is need."""
         if not (run.messages and all(run.waiters.values())):
             return []
@@ -541,7 +540,7 @@ class Runs:
 
     # -- the end of a run -----------------------------------------------------
 
-    def _end(self, run: Run, why: str) -> list[Effect]:
+    def _end(self, run: VerifiersRun, why: str) -> list[Effect]:
         """It is over; who repeats it is told why."""
         del self._runs[run.name]
         run.place.drop(run)
@@ -554,11 +553,11 @@ class Runs:
             self._kept.give(run.size_bytes, run.place.name)
         else:
             self._give_back(run)
-            effects += [Stop(run.name)] if run.payload is None else []
+            effects += [StopRun(run.name)] if run.payload is None else []
         self._remember(run.name, run.digest, why)
         return effects + self._start(run.place)
 
-    def _give_back(self, run: Run) -> None:
+    def _give_back(self, run: VerifiersRun) -> None:
         """Give back what a run takes until it has an outcome."""
         self._count.give(1, run.place.name)
         self._asked.give(run.asked_bytes, run.place.name)
@@ -569,11 +568,11 @@ class Runs:
             self._over.popitem(last=False)
 
 
-def _newest(run: Run) -> int:
+def _newest(run: VerifiersRun) -> int:
     return run.newest
 
 
-def _older(runs: Mapping[bytes, Run], than_s: float) -> list[Run]:
+def _older(runs: Mapping[bytes, VerifiersRun], than_s: float) -> list[VerifiersRun]:
     """Those that have been in this state since then, or for longer."""
     return [run for run in runs.values() if run.since_s <= than_s]
 
@@ -587,7 +586,7 @@ def _hold_orphans(place: Place, now_s: float) -> None:
             run.since_s = now_s
 
 
-def _stopped(run: Run, why: str) -> str:
+def _stopped(run: VerifiersRun, why: str) -> str:
     return why if run.payload is None else NEVER
 
 

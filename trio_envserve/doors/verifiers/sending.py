@@ -20,7 +20,7 @@ from typing import Final, TypeAlias, final
 import trio
 
 from ...net import RouterSocket
-from .runs import Deliver, Run
+from .runs import Deliver, VerifiersRun
 from .wire import Message
 
 SHARE_MESSAGES: Final = 64
@@ -58,7 +58,7 @@ class Sending:
     """All lines of one door."""
 
     def __init__(
-        self, router: RouterSocket, find: Callable[[bytes], Run | None],
+        self, router: RouterSocket, find: Callable[[bytes], VerifiersRun | None],
         delivered: Callable[[bytes, bytes], None],
     ) -> None:  # fmt: skip
         self._router = router

@@ -31,13 +31,13 @@ Message: TypeAlias = tuple[Frame, ...]
 """The frames of one message, without the route."""
 
 
-class Health(NamedTuple):
+class HealthAsk(NamedTuple):
     """Whether the server is there, and can run something."""
 
     name: bytes
 
 
-class Run(NamedTuple):
+class RunAsk(NamedTuple):
     """Run one episode."""
 
     name: bytes
@@ -46,7 +46,7 @@ class Run(NamedTuple):
     """The run's payload, for the environment alone."""
 
 
-class Cancel(NamedTuple):
+class CancelAsk(NamedTuple):
     """Stop a run."""
 
     name: bytes
@@ -54,7 +54,7 @@ class Cancel(NamedTuple):
     """The request id of the run."""
 
 
-Ask: TypeAlias = Health | Run | Cancel
+Ask: TypeAlias = HealthAsk | RunAsk | CancelAsk
 
 
 class NotUnderstood(Exception):
@@ -77,11 +77,11 @@ def read(frames: Sequence[Frame]) -> Ask | None:
     name = bytes(request)
     match bytes(method[:16]):
         case b"health":
-            return Health(name)
+            return HealthAsk(name)
         case b"run":
-            return Run(name, payload)
+            return RunAsk(name, payload)
         case b"cancel":
-            return Cancel(name, _target(name, payload))
+            return CancelAsk(name, _target(name, payload))
         case other:
             raise NotUnderstood(name, f"unknown method {other.decode('utf-8', 'replace')!r}")
 
