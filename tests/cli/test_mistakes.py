@@ -22,8 +22,8 @@ from tests.cli.commands import ROOT, process_restored
 from tests.evals.report.results import failure, result, written
 from trio_envserve.cli.interrupts import Interrupts
 from trio_envserve.cli.options import DEFAULT_ADDRESS
-from trio_envserve.cli.serve import Serve
-from trio_envserve.cli.verbs import VERBS, Command, Verb, group, options_of_verb, run
+from trio_envserve.cli.serve import ServeOptions
+from trio_envserve.cli.verbs import VERBS, Verb, VerbCommand, group, options_of_verb, run
 
 INCIDENT = ROOT / "tests" / "recorder" / "incident.rec"
 PROTOCOL = ROOT / "examples" / "kv_store.py"
@@ -374,7 +374,9 @@ def test_address_is_taken_with_and_without_its_option(
     for arguments in ([*given, *words], [*words, *given]):
         assert parsed(verb, arguments).address == NOWHERE
     assert parsed(verb, words).address == DEFAULT_ADDRESS
-    assert options_of_verb(Serve)["bind"].default == DEFAULT_ADDRESS == "tcp://127.0.0.1:5555"
+    assert (
+        options_of_verb(ServeOptions)["bind"].default == DEFAULT_ADDRESS == "tcp://127.0.0.1:5555"
+    )
 
 
 def parsed(verb: str, arguments: list[str]) -> Any:
@@ -385,6 +387,6 @@ def parsed(verb: str, arguments: list[str]) -> Any:
         found = command.get_command(click.Context(command), name)
         assert found is not None
         command = found
-    assert isinstance(command, Command)
+    assert isinstance(command, VerbCommand)
     context = command.make_context(verb, [*arguments])
     return command.asked(command.given(context))

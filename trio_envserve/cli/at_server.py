@@ -20,7 +20,7 @@ from ..options import option
 from .common import NOT_STARTED, CommandError
 from .options import DEFAULT_ADDRESS, curve_option
 from .render import say
-from .verbs import Asked
+from .verbs import VerbOptions
 
 LOOK_S = 0.25
 AGAIN_S = 10.0
@@ -30,7 +30,7 @@ PATIENCE_S = 3.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AtServer(Asked):
+class AtServer(VerbOptions):
     """The options of verbs that ask a running server."""
 
     address: str = option(

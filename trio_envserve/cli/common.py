@@ -2,11 +2,11 @@
 
 Theory of operation
 -------------------
-A verb is an async function that gets a :class:`Stop` and returns its exit code, its final
-object, and what people are shown instead.  :func:`run_verb` runs it, and its :class:`Stop`
+A verb is an async function that gets a :class:`StopRequest` and returns its exit code, its final
+object, and what people are shown instead.  :func:`run_verb` runs it, and its :class:`StopRequest`
 hears the signals: the first one cancels the verb, or asks it to stop if it says how
-(:attr:`Stop.on_first`); the second one kills the workers and ends the verb.  An expected error
-becomes one line on standard error and an exit code; anything else is a bug and keeps its
+(:attr:`StopRequest.on_first`); the second one kills the workers and ends the verb.  An expected
+error becomes one line on standard error and an exit code; anything else is a bug and keeps its
 traceback.
 """
 
@@ -88,11 +88,12 @@ class Result(NamedTuple):
 
 
 def nothing() -> None:
-    """Do nothing: what a signal does beside asking a verb that waits for :attr:`Stop.asked`."""
+    """Do nothing: what a signal does beside asking a verb that waits for
+    :attr:`StopRequest.asked`."""
 
 
 @final
-class Stop:
+class StopRequest:
     """The request to end a verb.  One for each run."""
 
     def __init__(self) -> None:
@@ -152,13 +153,13 @@ class Stop:
         return AT_ONCE if self.at_once else 128 + (self.number or signal.SIGTERM)
 
 
-VerbMain: TypeAlias = Callable[[Stop], Awaitable[Result]]
+VerbMain: TypeAlias = Callable[[StopRequest], Awaitable[Result]]
 
 
 def run_verb(main: VerbMain, *, as_json: bool) -> int:
     """Run a verb and return its exit code; prints its final object, and expected errors."""
     interrupts = click.get_current_context().obj or Interrupts()
-    stop = Stop()
+    stop = StopRequest()
     try:
         result = trio.run(_received, main, interrupts, stop, as_json)
     except BaseException as raised:  # noqa: ASYNC103
@@ -175,7 +176,9 @@ def run_verb(main: VerbMain, *, as_json: bool) -> int:
     return result.exit_code
 
 
-async def _received(main: VerbMain, interrupts: Interrupts, stop: Stop, as_json: bool) -> Result:
+async def _received(
+    main: VerbMain, interrupts: Interrupts, stop: StopRequest, as_json: bool
+) -> Result:
     soon = trio.lowlevel.current_trio_token().run_sync_soon
     with unwrap_single():
         async with trio.open_nursery() as nursery:
@@ -193,7 +196,7 @@ async def _received(main: VerbMain, interrupts: Interrupts, stop: Stop, as_json:
     return result
 
 
-async def _cancellable(main: VerbMain, stop: Stop) -> Result:
+async def _cancellable(main: VerbMain, stop: StopRequest) -> Result:
     with trio.CancelScope() as work:
         stop.on_first = work.cancel
         return await main(stop)

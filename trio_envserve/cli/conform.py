@@ -22,13 +22,13 @@ from ..lab.conformance.run import conform as judge
 from ..lab.conformance.workers import WORKER_CASES, Subject, WorkerOptions, conform_worker
 from ..options import argument, option
 from ..server.options import limits_by_name, pairs
-from .common import AT_ONCE, NOT_STARTED, OK, CommandError, Result, Stop
+from .common import AT_ONCE, NOT_STARTED, OK, CommandError, Result, StopRequest
 from .render import Table, progress, say, show
-from .verbs import Asked, verb
+from .verbs import VerbOptions, verb
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Conform(Asked):
+class Conform(VerbOptions):
     """The options of ``conform``."""
 
     address: str | None = argument("The server to judge.", None, metavar="[ADDRESS]")
@@ -80,7 +80,7 @@ class Conform(Asked):
         NOT_STARTED: "there is no server, or not one that serves the environment of the cases",
     },
 )
-async def conform(asked: Conform, stop: Stop) -> Result:
+async def conform(asked: Conform, stop: StopRequest) -> Result:
     """Judge the server at ADDRESS, or a worker, by the protocol, from outside, case by case.
 
     The server may be of any make. The cases send messages right and wrong, late,
@@ -170,7 +170,7 @@ def _restart(command: str) -> Callable[[], Awaitable[object]]:
 
 
 async def _judge(
-    judged: str, cases: Sequence[Case], run: _Run, stop: Stop, *, as_json: bool
+    judged: str, cases: Sequence[Case], run: _Run, stop: StopRequest, *, as_json: bool
 ) -> Result:
     fallen: dict[Case, Finding] = {}
     report: Report | None = None

@@ -23,9 +23,9 @@ from ..server.curve import (
     read_client,
     read_clients,
 )
-from .common import OK, Result, Stop
+from .common import OK, Result, StopRequest
 from .render import put, records_table, say
-from .verbs import Asked, verb
+from .verbs import VerbOptions, verb
 
 ACTIONS: Final = ("new", "show", "revoke")
 
@@ -33,7 +33,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Curve(Asked):
+class CurveOptions(VerbOptions):
     """The options of ``curve``."""
 
     action: str = argument("What to do.", choices=ACTIONS, metavar="new|show|revoke")
@@ -63,8 +63,8 @@ class Curve(Asked):
     )  # fmt: skip
 
 
-@verb(Curve)
-async def curve(asked: Curve, stop: Stop) -> Result:
+@verb(CurveOptions)
+async def curve(asked: CurveOptions, stop: StopRequest) -> Result:
     """Make, show and revoke the keys of a server's clients, which DIR has.
 
     Examples:

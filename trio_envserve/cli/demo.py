@@ -27,9 +27,9 @@ from ..lab.demo.judge import (
 from ..lab.demo.run import ROLLOUTS_LEAST, WORKERS_MOST, DemoOptions, Progress, run_demo
 from ..lab.processes import TRIO_ENVSERVE
 from ..options import option
-from .common import AT_ONCE, NOT_STARTED, OK, Result, Stop
+from .common import AT_ONCE, NOT_STARTED, OK, Result, StopRequest
 from .render import Table, progress, say, show
-from .verbs import Asked, verb
+from .verbs import VerbOptions, verb
 
 _CODES = {
     OK: "nothing ran twice, nothing was lost, and every fault did happen",
@@ -55,7 +55,7 @@ _ROWS = (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Demo(Asked):
+class Demo(VerbOptions):
     """The options of ``demo``."""
 
     rollouts: int = option(1000, "How many rollouts to ask for.", least=ROLLOUTS_LEAST, common=True)
@@ -79,7 +79,7 @@ class Demo(Asked):
 
 
 @verb(Demo, _CODES)
-async def demo(asked: Demo, stop: Stop) -> Result:
+async def demo(asked: Demo, stop: StopRequest) -> Result:
     """Run 1,000 rollouts while connections are cut and processes are killed.
 
     The demo serves an environment in processes of its own and asks for
@@ -111,7 +111,9 @@ def _folder(keep: Path | None) -> Iterator[Path]:
             yield Path(name)
 
 
-async def _run(options: DemoOptions, stop: Stop, *, as_json: bool, kept: Path | None) -> Result:
+async def _run(
+    options: DemoOptions, stop: StopRequest, *, as_json: bool, kept: Path | None
+) -> Result:
     told = Progress(options.rollouts)
     figures: dict[str, Any] | None = None
     # The demo cuts connections, so the clients' warnings about them are not shown.

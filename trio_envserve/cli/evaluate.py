@@ -80,7 +80,7 @@ from .common import (
     UNWRITTEN,
     CommandError,
     Result,
-    Stop,
+    StopRequest,
     authors_traceback,
     with_traceback,
 )
@@ -255,7 +255,7 @@ class Eval(WithEndpoints):
     name="eval",
     interrupted="interrupted (Ctrl-C, SIGTERM), with the results so far",
 )
-async def evaluate(asked: Eval, stop: Stop) -> Result:
+async def evaluate(asked: Eval, stop: StopRequest) -> Result:
     """Run rollouts of ENV, and sum up rewards, errors, latencies and retries.
 
     Examples:
@@ -335,7 +335,9 @@ def _leaves(group: BaseExceptionGroup[ServerNotClosed]) -> Iterator[ServerNotClo
             yield one
 
 
-async def _with_server(options: Eval, own: dict[str, Any], stop: Stop, state: _State) -> None:
+async def _with_server(
+    options: Eval, own: dict[str, Any], stop: StopRequest, state: _State
+) -> None:
     if not options.address and not state.output.told():
         await check_reached(options.model)
     async with _server(options, own, stop) as server:
@@ -357,7 +359,7 @@ async def _with_server(options: Eval, own: dict[str, Any], stop: Stop, state: _S
                     say(f"{stop.why}: cancelling pending rollouts (again to stop at once)")
 
 
-def _result(options: Eval, stop: Stop, state: _State) -> Result:
+def _result(options: Eval, stop: StopRequest, state: _State) -> Result:
     evaluation = state.evaluation or Evaluation(Plan(()), ResultsTally())
     tally, progress = evaluation.tally, evaluation.progress
     figures = tally.summary()
@@ -394,7 +396,7 @@ def _result(options: Eval, stop: Stop, state: _State) -> Result:
 
 
 def _say_what_stands_out(
-    options: Eval, stop: Stop, state: _State, evaluation: Evaluation, summary: dict[str, Any]
+    options: Eval, stop: StopRequest, state: _State, evaluation: Evaluation, summary: dict[str, Any]
 ) -> None:
     tally = evaluation.tally
     if stop.asked.is_set():
@@ -429,14 +431,16 @@ def _say_what_stands_out(
         say('no result has a reward: a result is a mapping such as {"reward": 1.0}')
 
 
-def _how_far(stop: Stop, state: _State, found: int) -> str:
+def _how_far(stop: StopRequest, state: _State, found: int) -> str:
     if not state.asked:
         return f"interrupted by {stop.why} before anything was asked for: nothing ran"
     return f"interrupted by {stop.why}: {found} of {state.asked} rollouts came back"
 
 
 @asynccontextmanager
-async def _server(options: Eval, own: dict[str, Any], stop: Stop) -> AsyncIterator[Server | None]:
+async def _server(
+    options: Eval, own: dict[str, Any], stop: StopRequest
+) -> AsyncIterator[Server | None]:
     """This command's own server, if no address was given."""
     if options.address:
         yield None
@@ -453,7 +457,9 @@ class _Prepared(NamedTuple):
     name: str = ""
 
 
-async def _prepare(options: Eval, stop: Stop, client: Client, server: Server | None) -> _Prepared:
+async def _prepare(
+    options: Eval, stop: StopRequest, client: Client, server: Server | None
+) -> _Prepared:
     """Wait for the inputs and until the server is ready."""
     made: list[_Prepared] = []
     async with trio.open_nursery() as nursery:
@@ -475,7 +481,7 @@ async def _prepare(options: Eval, stop: Stop, client: Client, server: Server | N
     return made[0]
 
 
-async def _make_inputs(options: Eval, stop: Stop, made: list[_Prepared]) -> None:
+async def _make_inputs(options: Eval, stop: StopRequest, made: list[_Prepared]) -> None:
     try:
         # Not waited for after a signal: importing an environment may take long.
         made.append(await trio.to_thread.run_sync(_load_inputs, options, abandon_on_cancel=True))

@@ -38,9 +38,9 @@ from ..retrylab import campaign
 from ..retrylab.campaign import Campaign, Found, ProcessDied, cores
 from ..retrylab.jobs import JobError
 from ..retrylab.target import MOST_HUNTED, BaseTally, Catch
-from .common import OK, USAGE, CommandError, Result, Stop
+from .common import OK, USAGE, CommandError, Result, StopRequest
 from .render import Table, progress, put, say
-from .verbs import Asked, verb
+from .verbs import VerbOptions, verb
 
 FAILED = 1
 """Exit code when a guarantee broke; of mutants, when one was not caught."""
@@ -52,7 +52,7 @@ SHOWN = 3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Fuzz(Asked):
+class Fuzz(VerbOptions):
     """The options of ``fuzz``."""
 
     seconds: float | None = option(
@@ -182,7 +182,7 @@ class Fuzz(Asked):
     },
     interrupted="interrupted (Ctrl-C, SIGTERM), with the figures so far",
 )
-async def fuzz(asked: Fuzz, stop: Stop) -> Result:
+async def fuzz(asked: Fuzz, stop: StopRequest) -> Result:
     """Simulate whole systems under random faults and look for a broken guarantee.
 
     Clients, a server with its restarts, workers and environment code run around the
@@ -229,7 +229,7 @@ def _first(group: BaseExceptionGroup) -> BaseException:
     return one
 
 
-async def _chosen(options: Fuzz, made_by: dict[str, Any], stop: Stop) -> Result:
+async def _chosen(options: Fuzz, made_by: dict[str, Any], stop: StopRequest) -> Result:
     if options.exhaustive:
         if options.protocol:
             save = str(options.save) if options.save else None
@@ -247,7 +247,7 @@ async def _chosen(options: Fuzz, made_by: dict[str, Any], stop: Stop) -> Result:
 # -- many runs ----------------------------------------------------------------
 
 
-async def _many(options: Fuzz, made_by: dict[str, Any], stop: Stop) -> Result:
+async def _many(options: Fuzz, made_by: dict[str, Any], stop: StopRequest) -> Result:
     base = options.base()
     runs, seconds = options.runs, options.seconds
     if not options.many:
@@ -287,7 +287,7 @@ class _Searched(NamedTuple):
 
 
 async def _search(
-    fuzzing: Campaign[Any], options: Fuzz, made_by: dict[str, Any], stop: Stop, *,
+    fuzzing: Campaign[Any], options: Fuzz, made_by: dict[str, Any], stop: StopRequest, *,
     runs: int | None, seconds: float | None,
 ) -> _Searched:  # fmt: skip
     """Search; make the first failure of each guarantee small, and show it."""
@@ -398,7 +398,7 @@ def _data(catch: Catch) -> dict[str, Any]:
     return {**catch._asdict(), "seconds": round(catch.seconds, 3)}
 
 
-async def _mutants(options: Fuzz, stop: Stop) -> Result:
+async def _mutants(options: Fuzz, stop: StopRequest) -> Result:
     catches: list[Catch] = []
     began_s = trio.current_time()
     names = [mutant.name for mutant in MUTANTS if mutant.name not in NOT_BY_CHANCE]
@@ -470,7 +470,7 @@ def chosen(name: str, mutant: str) -> Configuration:
     return shown_in[0]
 
 
-async def _every_order(configuration: Configuration, mutant: str, stop: Stop) -> Result:
+async def _every_order(configuration: Configuration, mutant: str, stop: StopRequest) -> Result:
     """Search a configuration of the code that ships, with a mutant or without."""
     name = configuration.name
     say(f"{name}: every order; {configuration.describe()}" + f"; mutant {mutant}" * bool(mutant))
@@ -496,7 +496,7 @@ async def _every_order(configuration: Configuration, mutant: str, stop: Stop) ->
     return Result(FAILED if bool(path) != bool(mutant) else 0, record, shown)
 
 
-async def _every_order_of(spec: str, stop: Stop, save: str | None) -> Result:
+async def _every_order_of(spec: str, stop: StopRequest, save: str | None) -> Result:
     """Search a system of somebody's own, within its bounds."""
     say(f"{spec}: every order")
     record: dict[str, Any] = {"protocol": spec, "failures": []}
@@ -517,7 +517,7 @@ async def _every_order_of(spec: str, stop: Stop, save: str | None) -> Result:
     return Result(FAILED if failure else 0, record, _found(spec, record, text))
 
 
-def _unfinished(name: str, record: dict[str, Any], stop: Stop) -> Result:
+def _unfinished(name: str, record: dict[str, Any], stop: StopRequest) -> Result:
     say("interrupted; not every state was visited")
     shown = _found(name, record, "")
     return Result(stop.interrupted_code, {**record, "interrupted": True}, shown)

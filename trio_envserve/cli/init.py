@@ -14,8 +14,8 @@ import trio
 
 from ..core.errors import ConfigError
 from ..options import argument
-from .common import OK, Result, Stop
-from .verbs import Asked, verb
+from .common import OK, Result, StopRequest
+from .verbs import VerbOptions, verb
 
 _ENVIRONMENT = '''\
 """An environment: reverse a word."""
@@ -88,14 +88,14 @@ def test_inputs_follow_from_their_seed():
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Init(Asked):
+class Init(VerbOptions):
     """The options of ``init``."""
 
     name: str = argument("The name of the environment's module.")
 
 
 @verb(Init)
-async def init(asked: Init, stop: Stop) -> Result:
+async def init(asked: Init, stop: StopRequest) -> Result:
     """Write an environment, NAME.py, and its test, test_NAME.py, into this folder.
 
     Example:

@@ -26,7 +26,7 @@ from ..logs import set_title
 from ..net.keypairs import ClientCurve
 from ..options import argument, option
 from ..server.options import check_slots, pairs
-from .common import AT_ONCE, NOT_STARTED, OK, SERVICE, Result, Stop
+from .common import AT_ONCE, NOT_STARTED, OK, SERVICE, Result, StopRequest
 from .options import Logged, curve_option
 from .render import emit, put, say
 from .service import SAY_EVERY_S, Service, ServiceState, open_service
@@ -68,7 +68,7 @@ class Join(Logged):
     {**SERVICE, NOT_STARTED: "cannot join, however long it waits: its key, version or --offers"},
     interrupted=None,
 )
-async def join(asked: Join, stop: Stop) -> Result:
+async def join(asked: Join, stop: StopRequest) -> Result:
     """Own workers on this machine for the router that `serve --hosts-bind` opened at ADDRESS.
 
     The router says what they run: its ENV with its --arg, its --worker-python, its
@@ -107,7 +107,7 @@ async def join(asked: Join, stop: Stop) -> Result:
     return await _join(asked, options, stop)
 
 
-async def _join(asked: Join, opened: dict[str, Any], stop: Stop) -> Result:
+async def _join(asked: Join, opened: dict[str, Any], stop: StopRequest) -> Result:
     began_s = trio.current_time()
     drained = False
     async with (
@@ -174,7 +174,7 @@ async def _follow(announce: Callable[..., None], host: JoinedHost, service: Serv
         await host.wait_changed()
 
 
-async def _leave(drain_s: float, host: JoinedHost, stop: Stop) -> bool:
+async def _leave(drain_s: float, host: JoinedHost, stop: StopRequest) -> bool:
     """Let running work end, and say what it waits for; whether all of it has ended."""
     if host.workers:
         say(
@@ -198,7 +198,7 @@ async def _tell_leaving(host: JoinedHost) -> None:
         say(f"waiting: {host.workers} workers have not ended{apart}")
 
 
-def _seen(host: JoinedHost, workers: object, stop: Stop) -> ServiceState:
+def _seen(host: JoinedHost, workers: object, stop: StopRequest) -> ServiceState:
     """The state of the host for a service manager."""
     ready = host.is_joined and host.holds_lease
     text = f"joined: {host.workers} of {workers} workers" if ready else host.trouble

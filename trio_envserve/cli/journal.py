@@ -21,16 +21,16 @@ from ..options import argument, option
 from ..server.journal import tools
 from ..server.journal.reading import JournalContents, told
 from ..server.journal.tools import Kept
-from .common import AT_ONCE, NOT_STARTED, OK, Result, Stop
+from .common import AT_ONCE, NOT_STARTED, OK, Result, StopRequest
 from .render import put, records_table, say
-from .verbs import Asked, verb
+from .verbs import VerbOptions, verb
 
 _COLUMNS = "key", "state", "executions", "bytes", "namespace"
 ACTIONS = "ls", "show", "export", "check", "compact", "adopt"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Journal(Asked):
+class JournalOptions(VerbOptions):
     """The options of ``journal``."""
 
     folder: Path = argument("The journal.", metavar="DIR", make=Path)
@@ -57,13 +57,13 @@ class Journal(Asked):
 
 
 @verb(
-    Journal,
+    JournalOptions,
     {
         AT_ONCE: "show: nothing is known under KEY; check: not all is as it was saved",
         NOT_STARTED: "the journal is in use, damaged, or from elsewhere; the line says which",
     },
 )
-async def journal(asked: Journal, stop: Stop) -> Result:
+async def journal(asked: JournalOptions, stop: StopRequest) -> Result:
     """Show or repair the journal in DIR (of serve --journal).
 
     Examples:
@@ -94,7 +94,7 @@ async def journal(asked: Journal, stop: Stop) -> Result:
     return await trio.to_thread.run_sync(do, asked, abandon_on_cancel=True)
 
 
-def _list(asked: Journal) -> Result:
+def _list(asked: JournalOptions) -> Result:
     found, keys = asked.found()
     rows = [each for each in map(_row, keys) if each["key"].startswith(asked.what)]
     title = f"{len(rows)} key{'s' * (len(rows) != 1)} in {asked.folder}"
@@ -103,7 +103,7 @@ def _list(asked: Journal) -> Result:
     return Result(OK, summary, [table])
 
 
-def _show(asked: Journal) -> Result:
+def _show(asked: JournalOptions) -> Result:
     found, keys = asked.found()
     for each in keys:
         if each.opened.key == asked.what.encode():
@@ -114,7 +114,7 @@ def _show(asked: Journal) -> Result:
     return Result(AT_ONCE, {"key": asked.what, "problems": found.problems})
 
 
-def _export(asked: Journal) -> Result:
+def _export(asked: JournalOptions) -> Result:
     found, keys = asked.found()
     for each in keys:
         if not put(json.dumps(_row(each) | _bodies(each), allow_nan=False)):
@@ -122,7 +122,7 @@ def _export(asked: Journal) -> Result:
     return Result(OK, {"exported": len(keys), "problems": found.problems})
 
 
-def _check(asked: Journal) -> Result:
+def _check(asked: JournalOptions) -> Result:
     problems = tools.check(asked.folder)
     summary: dict[str, Any] = {"folder": str(asked.folder), "problems": problems}
     if not problems:
@@ -145,19 +145,19 @@ def _check(asked: Journal) -> Result:
     return Result(OK, summary, ["\n".join(lines)])
 
 
-def _compact(asked: Journal) -> Result:
+def _compact(asked: JournalOptions) -> Result:
     before, after = tools.compact(asked.folder, KeyLimits().command_s)
     summary = {"folder": str(asked.folder), "before_bytes": before, "after_bytes": after}
     return Result(OK, summary, [f"{before} bytes before, {after} after"])
 
 
-def _adopt(asked: Journal) -> Result:
+def _adopt(asked: JournalOptions) -> Result:
     times = tools.adopt(asked.folder)
     line = f"{asked.folder} belongs to this machine and folder now"
     return Result(OK, {"folder": str(asked.folder), "adopted": times}, [line])
 
 
-_ACTIONS: dict[str, Callable[[Journal], Result]] = dict(
+_ACTIONS: dict[str, Callable[[JournalOptions], Result]] = dict(
     zip(ACTIONS, (_list, _show, _export, _check, _compact, _adopt), strict=True)
 )
 

@@ -24,7 +24,7 @@ from .common import (
     ROLLOUT_ERRORS,
     CommandError,
     Result,
-    Stop,
+    StopRequest,
 )
 from .render import put, records_table, say
 from .verbs import verb
@@ -51,7 +51,7 @@ class ListKeys(OfKeys):
 
 
 @verb(ListKeys, {NOT_STARTED: NO_SERVER}, name="list", takes_address=True)
-async def list_keys(asked: ListKeys, stop: Stop) -> Result:
+async def list_keys(asked: ListKeys, stop: StopRequest) -> Result:
     """Show the keys that a server knows, or those that begin with PREFIX.
 
     Examples:
@@ -136,7 +136,7 @@ class Attach(OfKeys):
     },
     takes_address=True,
 )
-async def attach(asked: Attach, stop: Stop) -> Result:
+async def attach(asked: Attach, stop: StopRequest) -> Result:
     """Wait for the outcome of what was asked under KEY, and print it.
 
     Examples:
@@ -223,7 +223,7 @@ class EndKeys(OfKeys):
 
 
 @verb(EndKeys, _NOT_DONE, takes_address=True)
-async def cancel(asked: EndKeys, stop: Stop) -> Result:
+async def cancel(asked: EndKeys, stop: StopRequest) -> Result:
     """Cancel the work of each KEY, whoever waits for it.
 
     Callers that wait are told that it was cancelled. What has its outcome keeps it, which is
@@ -241,7 +241,7 @@ async def cancel(asked: EndKeys, stop: Stop) -> Result:
 
 
 @verb(EndKeys, _NOT_DONE, takes_address=True)
-async def forget(asked: EndKeys, stop: Stop) -> Result:
+async def forget(asked: EndKeys, stop: StopRequest) -> Result:
     """Drop each KEY and its outcome; what runs is cancelled first.
 
     The next request for the key starts new work.
@@ -257,7 +257,10 @@ async def forget(asked: EndKeys, stop: Stop) -> Result:
 
 
 async def _each(
-    end: Callable[[Client, str], Awaitable[KeyEnded]], asked: EndKeys, stop: Stop, *words: str
+    end: Callable[[Client, str], Awaitable[KeyEnded]],
+    asked: EndKeys,
+    stop: StopRequest,
+    *words: str,
 ) -> Result:
     ended: list[dict[str, Any]] = []
     found = {"namespace": asked.namespace, "keys": ended}

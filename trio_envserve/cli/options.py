@@ -13,7 +13,7 @@ from ..logs import LogSetup, configure
 from ..models.endpoints import FILE_VARIABLE, read_endpoints
 from ..options import option
 from .render import say
-from .verbs import Asked
+from .verbs import VerbOptions
 
 LEVELS = "DEBUG", "INFO", "WARNING", "ERROR"
 DEFAULT_ADDRESS = "tcp://127.0.0.1:5555"
@@ -39,7 +39,7 @@ def curve_option(**about: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Logged(Asked):
+class Logged(VerbOptions):
     """The options of verbs that log."""
 
     log_level: str = level_option("INFO")

@@ -21,10 +21,10 @@ from ..core.terms import short
 from ..core.work import WorkState
 from ..lab.recording import Event, Player, RequestName, RequestWatch, sequence_text
 from ..options import argument, option
-from .common import AT_ONCE, OK, Result, Stop
+from .common import AT_ONCE, OK, Result, StopRequest
 from .render import Table, records_table, say
 from .status import status_tables
-from .verbs import Asked, verb
+from .verbs import VerbOptions, verb
 
 TURN_INPUTS = 512
 """Number of inputs that are replayed before signals have a turn."""
@@ -34,7 +34,7 @@ MOST_SHOWN = 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Replay(Asked):
+class Replay(VerbOptions):
     """The options of ``replay``."""
 
     file: str = argument("A recording.")
@@ -50,7 +50,7 @@ class Replay(Asked):
 
 
 @verb(Replay, {AT_ONCE: "the code does something else than was recorded"})
-async def replay(asked: Replay, stop: Stop) -> Result:
+async def replay(asked: Replay, stop: StopRequest) -> Result:
     """Replay the recording FILE (of serve --record) through this version's code.
 
     The command says whether this code does what the recorded server did, or at which step

@@ -33,9 +33,9 @@ from ..evals.report import (
 from ..evals.run import check
 from ..evals.statistics import CONFIDENCE, Paired
 from ..options import argument, option
-from .common import OK, UNWRITTEN, CommandError, Result, Stop
+from .common import OK, UNWRITTEN, CommandError, Result, StopRequest
 from .render import Table, number_of, put, say
-from .verbs import Asked, verb
+from .verbs import VerbOptions, verb
 
 STYLES = {
     "title": "bold", "name": "bold cyan", "error": "red", "dim": "dim", "system": "magenta",
@@ -51,7 +51,7 @@ _QUIT = {"q", "\x1b", "\x04"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Show(Asked):
+class Show(VerbOptions):
     """The options of ``show``."""
 
     file: str = argument("A file of results.")
@@ -70,7 +70,7 @@ class Show(Asked):
 
 
 @verb(Show)
-async def show(asked: Show, stop: Stop) -> Result:
+async def show(asked: Show, stop: StopRequest) -> Result:
     """Page through the rollouts in FILE, which `eval --output` wrote.
 
     Examples:
@@ -116,7 +116,9 @@ async def _one(asked: Show, number: int, entries: Sequence[Entry]) -> Result:
     return Result(OK, {})
 
 
-async def _page_through(file: str, entries: Sequence[Entry], stop: Stop, *, full: bool) -> None:
+async def _page_through(
+    file: str, entries: Sequence[Entry], stop: StopRequest, *, full: bool
+) -> None:
     """Show pages by keys, in a thread; a signal leaves it behind, and the terminal as it
     was."""
     before = termios.tcgetattr(sys.stdin)
@@ -222,7 +224,7 @@ def _plain(record: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Compare(Asked):
+class Compare(VerbOptions):
     """The options of ``compare``."""
 
     first: str = argument("A file of results.", metavar="A")
@@ -230,7 +232,7 @@ class Compare(Asked):
 
 
 @verb(Compare, name="compare")
-async def compare_files(asked: Compare, stop: Stop) -> Result:
+async def compare_files(asked: Compare, stop: StopRequest) -> Result:
     """Compare two files of results, input by input: the differences are B minus A.
 
     Examples:
@@ -285,7 +287,7 @@ def _compared(name: str, one: Paired) -> tuple[str, ...]:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Report(Asked):
+class ReportOptions(VerbOptions):
     """The options of ``report``."""
 
     file: str = argument("A file of results.")
@@ -303,8 +305,8 @@ class Report(Asked):
     whole: bool = option(False, "Cut nothing: all text of every rollout.", common=True)
 
 
-@verb(Report, {UNWRITTEN: "the page could not be written"})
-async def report(asked: Report, stop: Stop) -> Result:
+@verb(ReportOptions, {UNWRITTEN: "the page could not be written"})
+async def report(asked: ReportOptions, stop: StopRequest) -> Result:
     """Make one page of FILE, which `eval --output` wrote, for a browser.
 
     Examples:

@@ -37,7 +37,7 @@ from .common import (
     OK,
     CommandError,
     Result,
-    Stop,
+    StopRequest,
     nothing,
     with_traceback,
 )
@@ -72,7 +72,7 @@ class RunWith(Logged):
 
 
 @verb(RunWith, _CODES, interrupted="interrupted before COMMAND was started")
-async def run_with(asked: RunWith, stop: Stop) -> Result:
+async def run_with(asked: RunWith, stop: StopRequest) -> Result:
     """Run COMMAND while ENV is served, and end with its exit code.
 
     Examples:
@@ -115,7 +115,9 @@ def find_program(name: str) -> str:
     raise CommandError(f"command not found: {name}", NOT_FOUND)
 
 
-async def _run_with(asked: RunWith, program: str, opened: dict[str, Any], stop: Stop) -> Result:
+async def _run_with(
+    asked: RunWith, program: str, opened: dict[str, Any], stop: StopRequest
+) -> Result:
     summary: dict[str, Any] = {
         "environment": asked.environment, "command": list(asked.command), "address": None,
         "seconds": 0.0, "stats": None,
@@ -142,7 +144,7 @@ async def _run_with(asked: RunWith, program: str, opened: dict[str, Any], stop: 
     return Result(code, summary)
 
 
-async def _ready(server: Server, stop: Stop) -> bool:
+async def _ready(server: Server, stop: StopRequest) -> bool:
     """Wait until a worker is ready; returns False if a signal came before."""
     with stop.hurry, trio.CancelScope() as waiting:
         stop.on_first = waiting.cancel
@@ -153,7 +155,7 @@ async def _ready(server: Server, stop: Stop) -> bool:
     return not stop.asked.is_set()
 
 
-async def _run(command: list[str], server: Server, stop: Stop) -> int:
+async def _run(command: list[str], server: Server, stop: StopRequest) -> int:
     """Run COMMAND to its end; returns its exit code as a shell does."""
     try:
         process = await trio.lowlevel.open_process(

@@ -37,7 +37,7 @@ from ..otlp import OtlpSetup, asked_by_variables, finish, is_installed, try_to_c
 from ..server import Server, open_server
 from ..server.options import completed, limits_by_name
 from .at_server import LOOK_S, tell_health
-from .common import AT_ONCE, NOT_STARTED, OK, SERVICE, Result, Stop, nothing, with_traceback
+from .common import AT_ONCE, NOT_STARTED, OK, SERVICE, Result, StopRequest, nothing, with_traceback
 from .options import DEFAULT_ADDRESS, WithEndpoints, curve_option
 from .render import emit, put, say
 from .service import SAY_EVERY_S, Service, ServiceState, open_service
@@ -45,7 +45,7 @@ from .verbs import door_options, server_options, verb
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Serve(WithEndpoints):
+class ServeOptions(WithEndpoints):
     """The options of ``serve``."""
 
     server: Mapping[str, Any] = server_options(bind=DEFAULT_ADDRESS)
@@ -123,9 +123,9 @@ def _others_reach(bind: str) -> bool:
         return False
 
 
-@verb(Serve, {**SERVICE, NOT_STARTED: "the address is in use, the environment is broken"},
+@verb(ServeOptions, {**SERVICE, NOT_STARTED: "the address is in use, the environment is broken"},
       interrupted=None)  # fmt: skip
-async def serve(asked: Serve, stop: Stop) -> Result:
+async def serve(asked: ServeOptions, stop: StopRequest) -> Result:
     """Serve ENV (default: arithmetic) at an address.
 
     ENV is a built-in name (arithmetic), reasoning-gym:NAME, the name of an entry
@@ -198,7 +198,7 @@ class AskedDoor(NamedTuple):
     """Opens it for a server, or the address of one."""
 
 
-def doors_of(asked: Serve, options: Mapping[str, Any]) -> list[AskedDoor]:
+def doors_of(asked: ServeOptions, options: Mapping[str, Any]) -> list[AskedDoor]:
     """The doors that are asked for.  Raises ConfigError for options that contradict each other,
     and for limits that there are not."""
     transport = options.get("transport", DEFAULT_TRANSPORT)
@@ -265,7 +265,7 @@ async def open_doors(
         yield places, opened
 
 
-async def _keep_doors(asked: Serve, address: str, stop: Stop) -> Result:
+async def _keep_doors(asked: ServeOptions, address: str, stop: StopRequest) -> Result:
     """Keep the doors to a server elsewhere open until the command is asked to stop."""
     began_s = trio.current_time()
     doors = doors_of(asked, asked.server)
@@ -327,7 +327,7 @@ class Serving(NamedTuple):
     """A task that runs beside the server, and ends a little later."""
 
 
-async def serve_until_asked(options: Serving, stop: Stop) -> Result:
+async def serve_until_asked(options: Serving, stop: StopRequest) -> Result:
     """Serve, drain, and say what came of it."""
     began_s = trio.current_time()
     async with open_service(
@@ -400,7 +400,7 @@ def _announce(
 
 
 async def _tell_ready(
-    options: Serving, server: Server, stop: Stop, broken: list[str], service: Service
+    options: Serving, server: Server, stop: StopRequest, broken: list[str], service: Service
 ) -> None:
     """Say when a worker is ready, and until then why none is."""
     async with trio.open_nursery() as nursery:
@@ -431,7 +431,7 @@ async def tell_not_ready(server: Server) -> None:
             say(f"not ready yet: {status.reason}")
 
 
-async def _drain(options: Serving, server: Server, stop: Stop, service: Service) -> bool:
+async def _drain(options: Serving, server: Server, stop: StopRequest, service: Service) -> bool:
     """Let running work end, and say what the server waits for."""
     running = server.stats().running
     say(

@@ -28,7 +28,7 @@ import trio
 
 from ..evals.plain import plain_line
 from ..host.allocator import keep_freed_memory
-from .common import Stop, nothing
+from .common import StopRequest, nothing
 from .render import say
 
 SAY_EVERY_S: Final = 3.0
@@ -71,7 +71,7 @@ class Service:
 
 @asynccontextmanager
 async def open_service(
-    stop: Stop, *, exit_with_parent: bool
+    stop: StopRequest, *, exit_with_parent: bool
 ) -> AsyncIterator[tuple[Service, trio.Nursery]]:
     """Run a service in the block, which waits for ``stop.asked``, with a nursery for more tasks
     beside it."""
@@ -168,7 +168,7 @@ def _kernel_address(address: str) -> str:
 # -- the parent ---------------------------------------------------------------
 
 
-async def stop_with_parent(parent: int, stop: Stop) -> None:
+async def stop_with_parent(parent: int, stop: StopRequest) -> None:
     """Stop the command at once when ``parent`` has ended."""
     await wait_parent_gone(parent)
     say("the parent process has ended; stopping at once")

@@ -22,7 +22,16 @@ from ..evals.plain import plain_line
 from ..evals.statistics import sparkline
 from ..options import option
 from .at_server import AtServer, OfKeys, leave_out_warnings, no_answer, reached
-from .common import AT_ONCE, NO_SERVER, NOT_STARTED, OK, ROLLOUT_ERRORS, CommandError, Result, Stop
+from .common import (
+    AT_ONCE,
+    NO_SERVER,
+    NOT_STARTED,
+    OK,
+    ROLLOUT_ERRORS,
+    CommandError,
+    Result,
+    StopRequest,
+)
 from .render import (
     Table,
     calls_words,
@@ -46,7 +55,7 @@ DEATHS = 5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Status(OfKeys):
+class StatusOptions(OfKeys):
     """The options of ``status``."""
 
     slow: int | None = option(
@@ -60,7 +69,7 @@ class Status(OfKeys):
 
 
 @verb(
-    Status,
+    StatusOptions,
     {
         OK: "the server answered; with --ready: a worker is ready, and it takes new work",
         AT_ONCE: "with --ready: it is starting, silent, broken or stopping; the line says why",
@@ -69,7 +78,7 @@ class Status(OfKeys):
     },
     takes_address=True,
 )
-async def status(asked: Status, stop: Stop) -> Result:
+async def status(asked: StatusOptions, stop: StopRequest) -> Result:
     """Show what the server at ADDRESS is doing: its requests, cache and workers.
 
     Without ADDRESS it is tcp://127.0.0.1:5555, where `serve` is by default.
@@ -277,7 +286,7 @@ def _row(row: dict[str, Any], typical: str) -> tuple[str, ...]:
 # -- where a rollout stands -----------------------------------------------------------
 
 
-async def _stack(asked: Status, key: str) -> Result:
+async def _stack(asked: StatusOptions, key: str) -> Result:
     async with reached(asked, "stack") as client:
         row = await _find(client, key, asked.namespace)
         text = None if row is None else await _ask(client, row)
@@ -333,7 +342,7 @@ class Top(AtServer):
 
 
 @verb(Top, {NOT_STARTED: NO_SERVER}, takes_address=True)
-async def top(asked: Top, stop: Stop) -> Result:
+async def top(asked: Top, stop: StopRequest) -> Result:
     """Watch the server at ADDRESS: queue, rates, slowest rollouts, workers, failures.
 
     Without ADDRESS it is tcp://127.0.0.1:5555, where `serve` is by default.

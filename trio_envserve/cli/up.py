@@ -32,7 +32,7 @@ from ..options import argument, option
 from ..server import Server
 from ..server.curve import ClientRight, ServerCurve
 from ..server.options import completed, pairs
-from .common import NOT_STARTED, SERVICE, Result, Stop, nothing
+from .common import NOT_STARTED, SERVICE, Result, StopRequest, nothing
 from .options import DEFAULT_ADDRESS, Logged
 from .render import say
 from .serve import Serving, serve_until_asked
@@ -90,7 +90,7 @@ class Up(Logged):
     Up, {**SERVICE, NOT_STARTED: "the address is in use, the environment is broken"},
     interrupted=None,
 )  # fmt: skip
-async def up(asked: Up, stop: Stop) -> Result:
+async def up(asked: Up, stop: StopRequest) -> Result:
     """Serve ENV on hosts that LAUNCHER (ray, slurm) starts.
 
     Examples:

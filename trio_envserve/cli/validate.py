@@ -29,9 +29,9 @@ from ..evals.inputs import read_inputs
 from ..host.interpreters import check_interpreter, find_interpreter, own_folders
 from ..options import argument, option
 from ..worker.validation import Wanted
-from .common import AT_ONCE, NOT_STARTED, OK, Result, Stop
+from .common import AT_ONCE, NOT_STARTED, OK, Result, StopRequest
 from .render import Table, say
-from .verbs import Asked, server_options, verb
+from .verbs import VerbOptions, server_options, verb
 
 _ROOT = str(Path(__file__).resolve().parent.parent.parent)
 _MAIN = "from trio_envserve.worker.validation import main; main()"
@@ -44,7 +44,7 @@ _SHOWN = {"ok": "ok", "warning": "WARNING", "failed": "FAILED", "skipped": "-"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Validate(Asked):
+class Validate(VerbOptions):
     """The options of ``validate``."""
 
     environment: str = argument("The environment.", metavar="ENV")
@@ -73,7 +73,7 @@ class Validate(Asked):
         NOT_STARTED: "ENV cannot be loaded or set up",
     },
 )
-async def validate(asked: Validate, stop: Stop) -> Result:
+async def validate(asked: Validate, stop: StopRequest) -> Result:
     """Look over ENV: run it, cancel it, and find what it gets wrong silently.
 
     Examples:
@@ -126,7 +126,7 @@ def _read(file: str) -> list[Any]:
     return inputs
 
 
-def _judged(asked: Validate, found: _Found, stop: Stop) -> Result:
+def _judged(asked: Validate, found: _Found, stop: StopRequest) -> Result:
     """The result of the checks so far."""
     checks = found.checks
     counts = {finding: sum(each["finding"] == finding for each in checks) for finding in _SHOWN}

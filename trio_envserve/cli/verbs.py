@@ -2,9 +2,10 @@
 
 Theory of operation
 -------------------
-A verb is an async function of a record and a :class:`~.common.Stop`.  The record's fields are its
-options (:mod:`trio_envserve.options`), so nothing else lists them: :class:`Command` draws from it
-what click parses, what help shows, and what a file of configuration may say of the verb.
+A verb is an async function of a record and a :class:`~.common.StopRequest`.  The record's fields
+are its options (:mod:`trio_envserve.options`), so nothing else lists them: :class:`VerbCommand`
+draws from it what click parses, what help shows, and what a file of configuration may say of the
+verb.
 
 ``--help`` fits a screen: one sentence of each option that people often need.  ``--help-all`` has
 everything.
@@ -31,7 +32,7 @@ from ..logs import take_stderr
 from ..near import did_you_mean
 from ..options import Option, option, options_of, read_file, values_of
 from ..server.options import SERVE, ServerOptions
-from .common import Result, Stop, epilog, run_verb
+from .common import Result, StopRequest, epilog, run_verb
 from .interrupts import Interrupts
 from .last_words import relay_standard_error
 from .render import emit, say
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
 else:
     _ParamType = click.ParamType  # click 8.1 has no parameter for it
 
-R = TypeVar("R", bound="Asked")
-Main: TypeAlias = Callable[[R, Stop], Awaitable[Result]]
+R = TypeVar("R", bound="VerbOptions")
+Main: TypeAlias = Callable[[R, StopRequest], Awaitable[Result]]
 
 SHOWN_EXAMPLES = 2
 """Most examples in ``--help``."""
@@ -104,7 +105,7 @@ OTHER_WORDS: dict[str, tuple[str, ...]] = {
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class VerbOptions:
     """The options of every verb."""
 
     as_json: bool = option(
@@ -166,7 +167,7 @@ def _part(part: SharedOptions) -> Any:
 def verb(
     record: type[R], codes: Mapping[int, str] = MappingProxyType({}), *, name: str = "",
     interrupted: str | None = "interrupted (Ctrl-C, SIGTERM)", takes_address: bool = False,
-) -> Callable[[Main[R]], Command]:  # fmt: skip
+) -> Callable[[Main[R]], VerbCommand]:  # fmt: skip
     """A decorator that makes a verb of a function of this record.
 
     Args:
@@ -177,9 +178,11 @@ def verb(
         takes_address: Whether an address may stand in any place, without its option.
     """
 
-    def decorate(main: Main[R]) -> Command:
+    def decorate(main: Main[R]) -> VerbCommand:
         text = epilog(codes, interrupted=interrupted)
-        return Command(name or main.__name__.replace("_", "-"), record, main, text, takes_address)
+        return VerbCommand(
+            name or main.__name__.replace("_", "-"), record, main, text, takes_address
+        )
 
     return decorate
 
@@ -210,7 +213,7 @@ class _Value(_ParamType):
 
 
 @final
-class Command(click.Command):
+class VerbCommand(click.Command):
     """A verb that is made of a record."""
 
     def __init__(
@@ -263,7 +266,7 @@ class Command(click.Command):
         given = self.given(ctx)
         config = given.get("config")
 
-        async def main(stop: Stop) -> Result:
+        async def main(stop: StopRequest) -> Result:
             result: Result = await self._verb(self.asked(given), stop)
             return result
 
@@ -444,10 +447,10 @@ def _for_click(doc: str) -> str:
 # -- the groups -------------------------------------------------------------------
 
 
-def load(verb: Verb) -> Command:
+def load(verb: Verb) -> VerbCommand:
     """The command of a verb; imports its module."""
     module = importlib.import_module(f"trio_envserve.cli.{verb.module}")
-    command: Command = getattr(module, verb.attribute)
+    command: VerbCommand = getattr(module, verb.attribute)
     return command
 
 
