@@ -28,7 +28,7 @@ from trio_envserve.cli.results import compared_tables, rich_page
 from trio_envserve.evals.comparison import compare
 from trio_envserve.evals.files import chosen, open_results, overview, record_at
 from trio_envserve.evals.page import page
-from trio_envserve.evals.run import Evaluation, Plan
+from trio_envserve.evals.run import Evaluation, EvaluationPlan
 from trio_envserve.evals.tally import ResultsTally, retries
 
 DOCS = Path(__file__).resolve().parent.parent
@@ -60,7 +60,7 @@ async def pictures(folder: Path) -> dict[str, str]:
         async with open_client(server.address) as client:
             await client.wait_ready()
             first, second = str(folder / "before.jsonl"), str(folder / "after.jsonl")
-            evaluation = _evaluation(Plan(inputs, repeat=2), first, "oracle")
+            evaluation = _evaluation(EvaluationPlan(inputs, repeat=2), first, "oracle")
             async with trio.open_nursery() as nursery:
                 names = list(evaluation.plan.names())
                 nursery.start_soon(evaluation.run, client, names, 12)
@@ -77,7 +77,7 @@ async def pictures(folder: Path) -> dict[str, str]:
                 "rate": evaluation.progress.rate,
                 "retries": retries(client.counters(), 0),
             }
-            again = _evaluation(Plan(inputs, repeat=2), second, "random")
+            again = _evaluation(EvaluationPlan(inputs, repeat=2), second, "random")
             await again.run(client, names, 12, model="random")
     drawn["eval-summary.svg"] = svg(rich_tables(summary_tables(summary, TITLE)), "eval")
     a, b = overview(first), overview(second)
@@ -91,7 +91,7 @@ async def pictures(folder: Path) -> dict[str, str]:
     return drawn
 
 
-def _evaluation(plan: Plan, path: str, model: str) -> Evaluation:
+def _evaluation(plan: EvaluationPlan, path: str, model: str) -> Evaluation:
     file = open_results(path)
     return Evaluation(plan, ResultsTally(), file=file, environment="guessing", model=model)
 

@@ -20,7 +20,7 @@ from trio_envserve.cli.status import HISTORY, Watch, slow_table, status_tables, 
 from trio_envserve.core.health import ServerStatus
 from trio_envserve.core.status import CacheStats, ServerStats
 from trio_envserve.core.terms import Status
-from trio_envserve.evals.run import Evaluation, Plan
+from trio_envserve.evals.run import Evaluation, EvaluationPlan
 from trio_envserve.evals.tally import ResultsTally
 
 
@@ -61,7 +61,7 @@ def test_what_stops_and_where_a_loop_is_blocked_are_shown():
 
 
 def text_of(seen: Seen) -> str:
-    evaluation = Evaluation(Plan([0, 1]), ResultsTally())
+    evaluation = Evaluation(EvaluationPlan([0, 1]), ResultsTally())
     evaluation.progress.began_s -= 10.0
     console = Console(width=100, file=io.StringIO(), record=True)
     console.print(rich_tables(progress_tables(evaluation, seen, "title")))

@@ -16,7 +16,14 @@ from trio_envserve.core.errors import CallError, RolloutFailed
 from trio_envserve.evals import run as run_module
 from trio_envserve.evals.files import open_results, records
 from trio_envserve.evals.records import result_of
-from trio_envserve.evals.run import MOST_NAME_BYTES, Evaluation, Plan, RunKeys, check_name, is_told
+from trio_envserve.evals.run import (
+    MOST_NAME_BYTES,
+    Evaluation,
+    EvaluationPlan,
+    RunKeys,
+    check_name,
+    is_told,
+)
 from trio_envserve.evals.tally import ResultsTally
 
 
@@ -59,7 +66,7 @@ async def test_several_rollouts_of_each_input(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("time.time", lambda: 1772700000.5)
     path = tmp_path / "r.jsonl"
     file = open_results(str(path))
-    plan = Plan([0.0, 1.0, -1], first=10, repeat=3)
+    plan = EvaluationPlan([0.0, 1.0, -1], first=10, repeat=3)
     evaluation = Evaluation(plan, ResultsTally(), file=file, run="r")
     await run(evaluation, in_flight=2)
     file.close()
@@ -72,7 +79,7 @@ async def test_several_rollouts_of_each_input(tmp_path: Path, monkeypatch: pytes
 
 
 async def test_groups_are_scored_together():
-    plan = Plan([0.0] * 3, repeat=4, grouped=True)
+    plan = EvaluationPlan([0.0] * 3, repeat=4, grouped=True)
     evaluation = Evaluation(plan, ResultsTally())
     await run(evaluation)
     found = evaluation.tally.summary()
@@ -85,13 +92,13 @@ async def test_a_group_that_fails_whole_is_an_error_of_each_member():
         async def run_group(self, rollouts: Sequence[Any]) -> Any:
             raise KeyError("none")
 
-    evaluation = Evaluation(Plan([0.0], repeat=3, grouped=True), ResultsTally())
+    evaluation = Evaluation(EvaluationPlan([0.0], repeat=3, grouped=True), ResultsTally())
     await run(evaluation, Bad())
     assert evaluation.tally.errors == 3
 
 
 async def test_an_evaluation_stops_when_so_many_have_failed():
-    evaluation = Evaluation(Plan([-1] * 3 + [None] * 3), ResultsTally(), most_errors=3)
+    evaluation = Evaluation(EvaluationPlan([-1] * 3 + [None] * 3), ResultsTally(), most_errors=3)
     await run(evaluation, in_flight=10)
     assert evaluation.gave_up
     assert evaluation.tally.errors == 3
@@ -100,7 +107,7 @@ async def test_an_evaluation_stops_when_so_many_have_failed():
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has none")
 async def test_a_disk_that_is_full_ends_an_evaluation_and_what_came_is_counted():
     file = open_results("/dev/full")
-    evaluation = Evaluation(Plan([1.0] * 5 + [None]), ResultsTally(), file=file)
+    evaluation = Evaluation(EvaluationPlan([1.0] * 5 + [None]), ResultsTally(), file=file)
     await run(evaluation, in_flight=10)
     file.close()
     assert "No space left" in str(evaluation.not_written)
@@ -113,7 +120,7 @@ async def test_an_evaluation_that_is_cancelled_has_written_what_came(patient: No
     path = tmp_path / "r.jsonl"
     file = open_results(str(path))
     environment = Env()
-    evaluation = Evaluation(Plan([1.0] * 20 + [None]), ResultsTally(), file=file)
+    evaluation = Evaluation(EvaluationPlan([1.0] * 20 + [None]), ResultsTally(), file=file)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run, evaluation, environment)
         await environment.waits.wait()
@@ -130,7 +137,7 @@ async def test_an_evaluation_that_is_cancelled_at_any_moment_leaves_a_whole_file
 ):
     path = tmp_path / "r.jsonl"
     file = open_results(str(path))
-    plan = Plan([float(n) for n in range(40)])
+    plan = EvaluationPlan([float(n) for n in range(40)])
     evaluation = Evaluation(plan, ResultsTally(), file=file)
     async with pair(Env()) as (_, client):
         async with trio.open_nursery() as nursery:

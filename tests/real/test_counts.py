@@ -19,7 +19,7 @@ from tests.connections import held_port
 from tests.real.judge import Judge
 from tests.real.support import PATIENCE_S, Calls, open_calls, open_server_process, wait_gone
 from trio_envserve import Client, Outcome, ServerStats
-from trio_envserve.evals.run import Evaluation, Plan, RunKeys
+from trio_envserve.evals.run import Evaluation, EvaluationPlan, RunKeys
 from trio_envserve.evals.tally import ResultsTally
 from trio_envserve.lab.processes import Process
 
@@ -184,7 +184,7 @@ async def server_killed_in_an_evaluation(
     """The evaluation has a name, and consents to further executions.  Beside it runs a key that
     does not."""
     dos: list[list[Any]] = [[], [RAISE], [["wait", "gate"]], [["die once", "eval-died"]]]
-    plan = Plan([{"key": f"run-{index}", "do": do} for index, do in enumerate(dos)])
+    plan = EvaluationPlan([{"key": f"run-{index}", "do": do} for index, do in enumerate(dos)])
     tally = ResultsTally()
     evaluation = Evaluation(plan, tally, keys=RunKeys("run"))
     names = list(plan.names())

@@ -58,7 +58,7 @@ from ..evals.files import (
 from ..evals.inputs import Slice, read_inputs
 from ..evals.plain import headline, plain_line
 from ..evals.records import Name, RolloutResult, digest, run_digest, usage_words
-from ..evals.run import Evaluation, Plan, RunKeys, check, check_name, is_told
+from ..evals.run import Evaluation, EvaluationPlan, RunKeys, check, check_name, is_told
 from ..evals.statistics import bar, histogram, sparkline
 from ..evals.tally import PERCENTILES, ResultsTally, retries
 from ..host.interpreters import find_interpreter, own_folders
@@ -360,7 +360,7 @@ async def _with_server(
 
 
 def _result(options: Eval, stop: StopRequest, state: _State) -> Result:
-    evaluation = state.evaluation or Evaluation(Plan(()), ResultsTally())
+    evaluation = state.evaluation or Evaluation(EvaluationPlan(()), ResultsTally())
     tally, progress = evaluation.tally, evaluation.progress
     figures = tally.summary()
     problem = evaluation.not_written or state.output.problem
@@ -554,7 +554,7 @@ async def _run(options: Eval, client: Client, prepared: _Prepared, state: _State
     state.served = stats.environment
     if options.address and state.served:
         _check_served(options, prepared.name, state.served)
-    plan = Plan(prepared.inputs, options.slice.start, options.repeat, options.group)
+    plan = EvaluationPlan(prepared.inputs, options.slice.start, options.repeat, options.group)
     tally = ResultsTally(passed_from=options.pass_reward)
     keys = None
     if options.run_name:
@@ -657,7 +657,7 @@ def caller_of(run_name: str, asked: Mapping[str, Any]) -> str:
     return f"eval {run_name} {run_digest(**asked)}" if run_name else ""
 
 
-def check_server(run_name: str, plan: Plan, stats: ServerStats) -> None:
+def check_server(run_name: str, plan: EvaluationPlan, stats: ServerStats) -> None:
     """Say what a server cannot keep of an evaluation.  What it can do it does all the same."""
     if stats.journal:
         say(f"the server's journal saves nothing for now: {stats.journal}")
@@ -787,7 +787,12 @@ class Output:
         return Counter(one.name for one in self._found.results if is_told(one))
 
     def missing(
-        self, plan: Plan, tally: ResultsTally, *, retry_errors: bool, ask_again: bool = False
+        self,
+        plan: EvaluationPlan,
+        tally: ResultsTally,
+        *,
+        retry_errors: bool,
+        ask_again: bool = False,
     ) -> list[Name]:
         """The rollouts that are still to be asked for; what is there is counted.
         ``ask_again``: also those of which the server did not say what became, since it knows.

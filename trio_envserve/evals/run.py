@@ -104,7 +104,7 @@ LAST_S = 0.3
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Plan:
+class EvaluationPlan:
     """The rollouts that an evaluation asks for."""
 
     inputs: Sequence[Any]
@@ -169,7 +169,7 @@ class Evaluation:
     """One evaluation: its plan, its file and its figures."""
 
     def __init__(
-        self, plan: Plan, tally: ResultsTally, *, file: ResultsFile | None = None,
+        self, plan: EvaluationPlan, tally: ResultsTally, *, file: ResultsFile | None = None,
         environment: str = "", model: str = "", run: str = "", most_errors: int | None = None,
         keys: RunKeys | None = None,
     ) -> None:  # fmt: skip
