@@ -17,7 +17,7 @@ from trio_envserve.lab.exploration.configurations import (
     configuration,
 )
 from trio_envserve.lab.exploration.systems import system_of
-from trio_envserve.retrylab.explore import Local, Space, State
+from trio_envserve.retrylab.explore import Local, Space, SystemState
 
 MIXED = Configuration(
     name="mixed", clients=2, requests=2, workers=2, capacity=1, consent=True, pings=2, beats=2,
@@ -41,25 +41,25 @@ def space_of(asked: Configuration, kind: type[Space] = Space) -> Space:
     return kind(system, system.bounds)
 
 
-def first(space: Space) -> State:
+def first(space: Space) -> SystemState:
     blank, _ = space.first()
     state, violations = space.begun(blank, 0)
     assert not violations
     return state
 
 
-def moves(space: Space, state: State) -> list[Any]:
+def moves(space: Space, state: SystemState) -> list[Any]:
     certain = space.certain(state)
     return [*certain, *space.repairs(state, certain), *space.trouble(state)]
 
 
-def after(space: Space, state: State, move: Any) -> State:
+def after(space: Space, state: SystemState, move: Any) -> SystemState:
     state, step = space.move(state, move)
     assert not step.violations, (move, step.violations)
     return state
 
 
-def successors(space: Space, state: State) -> set[bytes]:
+def successors(space: Space, state: SystemState) -> set[bytes]:
     return {space.key(after(space, state, move)) for move in moves(space, state)}
 
 
@@ -113,7 +113,7 @@ def test_walk_of_merged_actors_is_a_walk_of_whole_ones(seed: int):
         one, other = after(merged, one, move), after(whole, other, move)
 
 
-def texts(space: Space, state: State) -> list[str]:
+def texts(space: Space, state: SystemState) -> list[str]:
     """Its local states as text."""
     return [repr(part.local.form) for part in state.parts.values()]
 

@@ -11,7 +11,7 @@ from trio_envserve.lab.simulation.diagram import COLUMNS, ROUTER, Trace, sequenc
 from trio_envserve.lab.simulation.target import Protocol
 from trio_envserve.retrylab.draw import MOST_ROWS, WIDTH
 from trio_envserve.retrylab.judges import Violation
-from trio_envserve.retrylab.world import LOST, STRAY, Record
+from trio_envserve.retrylab.world import LOST, STRAY, TraceLine
 
 SESSION, OTHER, ID = b"s" * 16, b"o" * 16, b"i" * 16
 WORKER = "server0/w0-1"
@@ -46,25 +46,25 @@ def test_only_what_is_about_the_request_is_drawn():
     violation = Violation("G2", 3.0, "c0:1 starts twice", "c0:1")
     ended = messages.WorkerOutcome(SESSION, 4, 7, Status.RESULT, 0.0)
     trace: Trace = (
-        Record(0.5, "c0", "asks c0:0: no rerun, 1 at most"),
-        Record(1.0, "c0", "asks c0:1: no rerun, 1 at most"),
-        Record(1.1, "c0", "->", request(3, "c0:0")),
-        Record(1.2, "c0", LOST[True], request(4, "c0:1")),
-        Record(1.3, "c0", STRAY[True], request(4, "c0:1")),
-        Record(1.4, WORKER, "<-", of_worker(messages.Dispatch(SESSION, 3, 6, "c0"), b"c0:0|")),
-        Record(1.5, WORKER, "<-", of_worker(messages.Dispatch(SESSION, 4, 7, "c0"), b"c0:1|")),
-        Record(1.5, WORKER, "runs c0:1 (return) as 7"),
-        Record(1.6, WORKER, "->", of_worker(messages.Beat(1, [0, 8], {}))),
-        Record(1.6, WORKER, "<-", of_worker(messages.Statement(1, 8, [7, 8], []))),
-        Record(1.7, "c0", "->", (messages.encode(messages.Sync(SESSION, ID, 1, 1, 5, [4, 5])),)),
-        Record(1.8, WORKER, "<-", of_worker(messages.Statement(2, 8, [7, 8], []))),
-        Record(1.9, "c0", "->", (messages.encode(messages.Cancel(OTHER, 4)),)),
-        Record(2.0, "fault", "worker link cut: server0/w0-1"),
-        Record(2.0, WORKER, LOST[True], (ID, b"c0", messages.encode(ended), b"")),
-        Record(2.1, WORKER, "dies: killed"),
-        Record(2.2, "server0/w1-1", "dies: killed"),
-        Record(3.0, "VIOLATION", violation),
-        Record(4.0, "c0", "c0:1 is told: result (None)"),
+        TraceLine(0.5, "c0", "asks c0:0: no rerun, 1 at most"),
+        TraceLine(1.0, "c0", "asks c0:1: no rerun, 1 at most"),
+        TraceLine(1.1, "c0", "->", request(3, "c0:0")),
+        TraceLine(1.2, "c0", LOST[True], request(4, "c0:1")),
+        TraceLine(1.3, "c0", STRAY[True], request(4, "c0:1")),
+        TraceLine(1.4, WORKER, "<-", of_worker(messages.Dispatch(SESSION, 3, 6, "c0"), b"c0:0|")),
+        TraceLine(1.5, WORKER, "<-", of_worker(messages.Dispatch(SESSION, 4, 7, "c0"), b"c0:1|")),
+        TraceLine(1.5, WORKER, "runs c0:1 (return) as 7"),
+        TraceLine(1.6, WORKER, "->", of_worker(messages.Beat(1, [0, 8], {}))),
+        TraceLine(1.6, WORKER, "<-", of_worker(messages.Statement(1, 8, [7, 8], []))),
+        TraceLine(1.7, "c0", "->", (messages.encode(messages.Sync(SESSION, ID, 1, 1, 5, [4, 5])),)),
+        TraceLine(1.8, WORKER, "<-", of_worker(messages.Statement(2, 8, [7, 8], []))),
+        TraceLine(1.9, "c0", "->", (messages.encode(messages.Cancel(OTHER, 4)),)),
+        TraceLine(2.0, "fault", "worker link cut: server0/w0-1"),
+        TraceLine(2.0, WORKER, LOST[True], (ID, b"c0", messages.encode(ended), b"")),
+        TraceLine(2.1, WORKER, "dies: killed"),
+        TraceLine(2.2, "server0/w1-1", "dies: killed"),
+        TraceLine(3.0, "VIOLATION", violation),
+        TraceLine(4.0, "c0", "c0:1 is told: result (None)"),
     )
     assert sequence(trace, violation) == DRAWING.splitlines()
 

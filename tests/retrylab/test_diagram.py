@@ -9,7 +9,7 @@ from tests.retrylab.small import SMALL, Far, Near
 from trio_envserve.retrylab import System, Violation
 from trio_envserve.retrylab.draw import MOST_ROWS, WIDTH, Trace, lanes, sequence
 from trio_envserve.retrylab.system import Envelope
-from trio_envserve.retrylab.world import ARRIVED, LOST, STRAY, Record
+from trio_envserve.retrylab.world import ARRIVED, LOST, STRAY, TraceLine
 
 THREE = dataclasses.replace(SMALL, actors={"a": Near, "idle": Near, "b": Far, "c": Far})
 BROKEN = Violation("at most once", 3.0, "again", "a#1")
@@ -30,8 +30,8 @@ DRAWING = """\
 """
 
 
-def sent(at_s: float, sender: str, to: str, message: Any, way: str) -> Record[Envelope]:
-    return Record(at_s, f"{sender}-{to}", way, Envelope(sender, to, message))
+def sent(at_s: float, sender: str, to: str, message: Any, way: str) -> TraceLine[Envelope]:
+    return TraceLine(at_s, f"{sender}-{to}", way, Envelope(sender, to, message))
 
 
 def drawn(protocol: System, trace: Trace, violation: Violation = BROKEN) -> list[str]:
@@ -40,32 +40,32 @@ def drawn(protocol: System, trace: Trace, violation: Violation = BROKEN) -> list
 
 def test_who_has_a_part_in_it_has_a_lane():
     trace: Trace = (
-        Record(0.0, "a", "starts"),
-        Record(0.0, "b", "starts"),
-        Record(0.0, "c", "starts"),
-        Record(0.0, "idle", "starts"),
-        Record(1.0, "a", "asks a#1: one"),
+        TraceLine(0.0, "a", "starts"),
+        TraceLine(0.0, "b", "starts"),
+        TraceLine(0.0, "c", "starts"),
+        TraceLine(0.0, "idle", "starts"),
+        TraceLine(1.0, "a", "asks a#1: one"),
         sent(1.1, "a", "c", ("ask", "one"), LOST[True]),
         sent(1.2, "a", "b", ("ask", "one"), STRAY[True]),
         sent(1.3, "b", "c", ("ask", "one"), ARRIVED[True]),
         sent(1.4, "c", "a", ("answer", 1), ARRIVED[False]),
         sent(1.5, "c", "a", ("answer", 1), ARRIVED[False]),
-        Record(1.55, "a", "timer again"),
-        Record(1.55, "a", "writes x"),
-        Record(1.6, "fault", "connection cut: a-b"),
-        Record(1.7, "c", "dies: killed before it writes x"),
-        Record(1.8, "c", "starts"),
-        Record(1.9, "b", "is stopped"),
+        TraceLine(1.55, "a", "timer again"),
+        TraceLine(1.55, "a", "writes x"),
+        TraceLine(1.6, "fault", "connection cut: a-b"),
+        TraceLine(1.7, "c", "dies: killed before it writes x"),
+        TraceLine(1.8, "c", "starts"),
+        TraceLine(1.9, "b", "is stopped"),
         sent(2.0, "b", "a", ("answer",), LOST[False]),
-        Record(2.9, "world", "calm"),
-        Record(3.1, "a", "is told a#1: one"),
+        TraceLine(2.9, "world", "calm"),
+        TraceLine(3.1, "a", "is told a#1: one"),
     )
     assert drawn(THREE, trace) == DRAWING.splitlines()
 
 
 def test_a_message_that_reads_as_nothing_is_left_out():
     quiet = dataclasses.replace(THREE, describe=lambda message: "")
-    trace = (Record(1.0, "a", "asks a#1: one"), sent(1.1, "a", "b", "x", ARRIVED[True]))
+    trace = (TraceLine(1.0, "a", "asks a#1: one"), sent(1.1, "a", "b", "x", ARRIVED[True]))
     assert len(drawn(quiet, trace)) == 3
     assert len(drawn(THREE, trace)) == 4
 
@@ -85,7 +85,9 @@ def test_many_rows_are_cut_and_many_actors_fit():
         for way in (ARRIVED[True], LOST[True], STRAY[True])
         if n % 20 != (n * 7 + 3) % 20
     ]
-    trace += [Record(2.0, name, "does actor0#1: something that is rather long") for name in names]
+    trace += [
+        TraceLine(2.0, name, "does actor0#1: something that is rather long") for name in names
+    ]
     lines = drawn(many, trace)
     assert max(map(len, lines)) <= WIDTH
     assert len(lines) == MOST_ROWS + 2
@@ -95,7 +97,7 @@ def test_many_rows_are_cut_and_many_actors_fit():
 def test_an_arrow_between_narrow_lanes_is_an_arrow():
     names = [f"a{n}" for n in range(25)]
     many = dataclasses.replace(SMALL, actors=dict.fromkeys(names, Far))
-    everybody: Trace = [Record(0.5, name, "asks a0#1: one") for name in names]
+    everybody: Trace = [TraceLine(0.5, name, "asks a0#1: one") for name in names]
     trace: Trace = [
         *everybody,
         sent(1.0, "a1", "a2", "long text", ARRIVED[True]),
@@ -110,7 +112,7 @@ def test_an_arrow_between_narrow_lanes_is_an_arrow():
 
 def test_one_actor_alone():
     alone = dataclasses.replace(SMALL, actors={"a": Near})
-    lines = drawn(alone, (Record(1.0, "a", "asks a#1: one"),))
+    lines = drawn(alone, (TraceLine(1.0, "a", "asks a#1: one"),))
     assert lines[1] == "    1.000   * asks a#1: one"
     assert lanes(["a"]).columns == (12,)
 

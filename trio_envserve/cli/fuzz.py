@@ -35,7 +35,7 @@ from ..lab.simulation.plan import is_harsh
 from ..lab.simulation.target import SPEC, Tally, describe, origin
 from ..options import option
 from ..retrylab import campaign
-from ..retrylab.campaign import Campaign, Found, ProcessDied, cores
+from ..retrylab.campaign import Campaign, FoundFailure, ProcessDied, cores
 from ..retrylab.jobs import JobError
 from ..retrylab.target import MOST_HUNTED, BaseTally, Catch
 from .common import OK, USAGE, CommandError, Result, StopRequest
@@ -313,7 +313,7 @@ async def _search(
     return _Searched(figures, failures)
 
 
-async def _examined(options: Fuzz, found: Found, made_by: dict[str, Any]) -> dict[str, Any]:
+async def _examined(options: Fuzz, found: FoundFailure, made_by: dict[str, Any]) -> dict[str, Any]:
     failure = await campaign.examine(
         options.spec, found, options=options.of_target(), made_by=made_by,
         save=str(options.save) if options.save else None,
@@ -346,7 +346,7 @@ async def _one(options: Fuzz, made_by: dict[str, Any]) -> Result:
     _print_log(ran, options)
     failures = []
     for guarantee, violation in ran["violations"][:1]:
-        found = Found(options.seed, guarantee, violation, ran["digest"])
+        found = FoundFailure(options.seed, guarantee, violation, ran["digest"])
         failures.append(await _examined(options, found, made_by))
     return _told(options, ran, options.seed, failures, took_s)
 

@@ -22,21 +22,21 @@ from typing import Any, NamedTuple
 from .system import BrokenSystem
 
 
-class CodeResult(NamedTuple):
+class AuthorResult(NamedTuple):
     """The result of a piece of code: a value, or whatever it raised."""
 
     value: Any = None
     error: BaseException | None = None
 
 
-def call(code: Callable[..., Any], /, *args: Any) -> CodeResult:
+def call(code: Callable[..., Any], /, *args: Any) -> AuthorResult:
     """Run ``code`` to its end."""
     try:
-        return CodeResult(code(*args))
+        return AuthorResult(code(*args))
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # any error of an author's code is told in words
-        return CodeResult(error=error)
+        return AuthorResult(error=error)
 
 
 def raised(error: BaseException) -> str:
@@ -81,7 +81,7 @@ def load_file(path: Path) -> ModuleType:
     return _imported(str(path), ended._replace(value=module))
 
 
-def _imported(name: str, ended: CodeResult) -> ModuleType:
+def _imported(name: str, ended: AuthorResult) -> ModuleType:
     if isinstance(ended.error, BrokenSystem):
         raise ended.error
     if ended.error is not None:

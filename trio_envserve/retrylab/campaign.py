@@ -36,7 +36,7 @@ class ProcessDied(Exception):
     """A simulating process has ended on its own: it was killed, or has a bug."""
 
 
-class Found(NamedTuple):
+class FoundFailure(NamedTuple):
     """A seed that broke a guarantee."""
 
     seed: int
@@ -46,7 +46,7 @@ class Found(NamedTuple):
 
 
 @final
-class Worker:
+class JobProcess:
     """One process; does one job at a time."""
 
     def __init__(self, process: trio.Process) -> None:
@@ -86,14 +86,14 @@ class Worker:
 
 
 @asynccontextmanager
-async def open_worker() -> AsyncIterator[Worker]:
+async def open_worker() -> AsyncIterator[JobProcess]:
     """Start a process; it is killed and reaped at the end."""
     process = await trio.lowlevel.open_process(
         [sys.executable, "-m", MODULE], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         process_group=0,
     )  # fmt: skip
     try:
-        yield Worker(process)
+        yield JobProcess(process)
     finally:
         process.kill()
         with trio.CancelScope(shield=True):  # it is dead already, or will be at once
@@ -145,7 +145,7 @@ class Campaign(Generic[T]):
         keep_going: bool = False,
     ) -> None:  # fmt: skip
         self.tally = tally
-        self.found: list[Found] = []
+        self.found: list[FoundFailure] = []
         self._keep_going = keep_going
         self._jobs = jobs
         self._job = {
@@ -164,7 +164,7 @@ class Campaign(Generic[T]):
     async def _search(self, first: int, scope: trio.CancelScope) -> None:
         def take(result: Result) -> None:
             if "tally" not in result:
-                self.found.append(Found(**result))
+                self.found.append(FoundFailure(**result))
                 return
             self.tally.merge(result["tally"])
             if self.found and not self._keep_going:
@@ -174,7 +174,7 @@ class Campaign(Generic[T]):
             await worker.do({**self._job, "first": first}, take)
 
 
-async def examine(system: str, found: Found, **more: Any) -> dict[str, Any]:
+async def examine(system: str, found: FoundFailure, **more: Any) -> dict[str, Any]:
     """The failure, made small, as data; ``more`` are ``options`` of the target, and a folder
     to ``save`` it in, and by what code it was ``made_by``."""
     failure: dict[str, Any] | None = (

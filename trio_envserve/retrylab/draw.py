@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-A diagram has lifelines side by side, and time downwards.  A :class:`Row` is a message
+A diagram has lifelines side by side, and time downwards.  A :class:`DiagramRow` is a message
 (from lane to lane, at its arrival) or something that happened (a word in its lane, or
 across all of them).  Rows that only repeat an earlier one are counted.  :func:`draw`
 gets the rows; :func:`sequence` makes them from the trace of a system's run: a lifeline for
@@ -20,7 +20,7 @@ from . import author
 from .author import raised
 from .judges import Violation
 from .system import FAULT, BrokenSystem, Envelope, Piece, System
-from .world import LOST, STRAY, Record
+from .world import LOST, STRAY, TraceLine
 
 WIDTH = 100
 
@@ -40,7 +40,7 @@ class Lanes(NamedTuple):
 
 
 @dataclasses.dataclass(slots=True)
-class Row:
+class DiagramRow:
     """One line of the drawing, before it is drawn."""
 
     at_s: float
@@ -55,18 +55,20 @@ class Row:
     """Name of the actor, in a lane that stands for several."""
     times: int = 1
 
-    def repeats(self, other: Row) -> bool:
+    def repeats(self, other: DiagramRow) -> bool:
         """Whether the other row differs in nothing but its time and its count."""
         return dataclasses.replace(other, at_s=self.at_s, times=self.times) == self
 
 
-def draw(rows: Iterable[Row], lanes: Lanes, *, statements: tuple[str, ...] = ()) -> list[str]:
+def draw(
+    rows: Iterable[DiagramRow], lanes: Lanes, *, statements: tuple[str, ...] = ()
+) -> list[str]:
     """The drawing's lines, its heading first.
 
     Rows that begin with one of the ``statements`` are sent again and again, whether
     or not anything has changed.
     """
-    kept: list[Row] = []
+    kept: list[DiagramRow] = []
     for row in rows:
         before = _same_before(kept, row, statements)
         if before is None:
@@ -76,12 +78,14 @@ def draw(rows: Iterable[Row], lanes: Lanes, *, statements: tuple[str, ...] = ())
     left_out = max(0, len(kept) - MOST_ROWS)
     if left_out:
         text = f"{left_out} rows left out"
-        hidden = Row(kept[FIRST_ROWS].at_s, EVERYWHERE, text)
+        hidden = DiagramRow(kept[FIRST_ROWS].at_s, EVERYWHERE, text)
         kept[FIRST_ROWS : FIRST_ROWS + left_out] = [hidden]
     return [_heading(lanes), *(_line(row, lanes) for row in kept)]
 
 
-def _same_before(rows: list[Row], row: Row, statements: tuple[str, ...]) -> Row | None:
+def _same_before(
+    rows: list[DiagramRow], row: DiagramRow, statements: tuple[str, ...]
+) -> DiagramRow | None:
     """The row that this one only repeats: the last, or for a statement the last
     of its kind, with nothing but statements since."""
     for before in reversed(rows):
@@ -100,7 +104,7 @@ def _heading(lanes: Lanes) -> str:
     return "".join(columns).rstrip()
 
 
-def _line(row: Row, lanes: Lanes) -> str:
+def _line(row: DiagramRow, lanes: Lanes) -> str:
     columns = [" "] * WIDTH
     for column in lanes.columns:
         columns[column] = "|"
@@ -115,7 +119,7 @@ def _line(row: Row, lanes: Lanes) -> str:
     return "".join(columns).rstrip()
 
 
-def _put_note(columns: list[str], row: Row, text: str, lanes: Lanes) -> None:
+def _put_note(columns: list[str], row: DiagramRow, text: str, lanes: Lanes) -> None:
     here = lanes.columns[row.lane]
     if 0 < row.lane == len(lanes.columns) - 1:  # there is room to the left only
         text = text[: max(0, here - lanes.columns[row.lane - 1] - 3)]
@@ -125,7 +129,7 @@ def _put_note(columns: list[str], row: Row, text: str, lanes: Lanes) -> None:
         _put(columns, here, f"* {text} ")
 
 
-def _put_message(columns: list[str], row: Row, to: int, text: str, lanes: Lanes) -> None:
+def _put_message(columns: list[str], row: DiagramRow, to: int, text: str, lanes: Lanes) -> None:
     left, right = lanes.columns[min(row.lane, to)] + 1, lanes.columns[max(row.lane, to)]
     line, room = ("~" if row.late else "-"), right - left
     start, end = ("     x", "x     ") if row.lost else ("<", ">")
@@ -182,7 +186,7 @@ DRAWN = (
 
 FIRST_COLUMN, LAST_COLUMN = 12, WIDTH - 10
 
-Trace: TypeAlias = Iterable[Record[Envelope]]
+Trace: TypeAlias = Iterable[TraceLine[Envelope]]
 
 
 def sequence(system: System, trace: Trace, violation: Violation) -> list[str]:
@@ -204,7 +208,7 @@ def lanes(names: list[str]) -> Lanes:
     return Lanes(tuple(names), tuple(columns))
 
 
-def _rows(system: System, trace: Trace, violation: Violation) -> Iterator[Row]:
+def _rows(system: System, trace: Trace, violation: Violation) -> Iterator[DiagramRow]:
     """Rows from the beginning of the run to the violation."""
     lane_of = {name: lane for lane, name in enumerate(system.actors)}
     lives = dict.fromkeys(lane_of, 0)
@@ -215,19 +219,19 @@ def _rows(system: System, trace: Trace, violation: Violation) -> Iterator[Row]:
             envelope = record.message
             text = _described(system.describe, envelope)
             if text:
-                yield Row(
+                yield DiagramRow(
                     record.at_s, lane_of[envelope.sender], text, lane_of[envelope.to],
                     lost=record.what in LOST, late=record.what in STRAY,
                 )  # fmt: skip
         elif record.who == FAULT:
-            yield Row(record.at_s, EVERYWHERE, record.what)
+            yield DiagramRow(record.at_s, EVERYWHERE, record.what)
         elif record.who in lane_of and record.what.startswith(DRAWN):
             if record.what == "starts":
                 lives[record.who] += 1
                 if lives[record.who] == 1:
                     continue  # the first start, which every actor has
-            yield Row(record.at_s, lane_of[record.who], _short(record.what))
-    yield Row(violation.at_s, EVERYWHERE, f"{violation.guarantee}: broken")
+            yield DiagramRow(record.at_s, lane_of[record.who], _short(record.what))
+    yield DiagramRow(violation.at_s, EVERYWHERE, f"{violation.guarantee}: broken")
 
 
 def _short(what: str) -> str:

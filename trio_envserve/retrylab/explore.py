@@ -17,7 +17,7 @@ as slow as the system allows, from the beginning.
 
 *Speed.*  A state is made of local states, one of each actor and judge, which many other
 states have, too.  So each local state is kept once (:class:`Local`), and what a handler does
-in it is found out once, by running it, and remembered (:class:`Outcome`): unless it looks at
+in it is found out once, by running it, and remembered (:class:`HandlerResult`): unless it looks at
 its clock, for it may do something else later.
 
 *Sameness.*  Two states are the same if their forms are (:func:`.values.form`): attributes are
@@ -137,7 +137,7 @@ CUT: Final = Letter(-1, Envelope("", "", None), "cut", ())
 """Item of a link that is no message: the connection is gone."""
 
 
-class Outcome(NamedTuple):
+class HandlerResult(NamedTuple):
     """Result of a handler in a local state."""
 
     local: Local | None
@@ -153,7 +153,7 @@ class Outcome(NamedTuple):
     """Whether it looked at the clock."""
 
 
-class Part(NamedTuple):
+class ActorState(NamedTuple):
     """Actor in a state, with its timers."""
 
     local: Local
@@ -163,7 +163,7 @@ class Part(NamedTuple):
     """0 unless it is stopped; then one more than the number of timers fired meanwhile."""
 
 
-class State(NamedTuple):
+class SystemState(NamedTuple):
     """State of the whole system at a moment."""
 
     now_s: float
@@ -173,7 +173,7 @@ class State(NamedTuple):
     """Whether an actor has looked at its clock, so that the time matters."""
     clocks: int
     """Index of the right or wrong clocks in :attr:`Space.clocks`."""
-    parts: dict[str, Part]
+    parts: dict[str, ActorState]
     links: dict[Link, tuple[Letter, ...]]
     """Items on their way, by link: messages or :data:`CUT`, first in, first out."""
     notices: dict[Link, tuple[Letter, ...]]
@@ -365,7 +365,7 @@ class _Life(BaseLife):
     def crashed(self, what: str, why: str = "") -> None:
         self.effects.append(("crashed", f"{what}\n{why}".rstrip()))
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> HandlerResult:
         """Result of the handler that ran."""
         local = None
         if self._alive and self.actor is not None:
@@ -375,7 +375,7 @@ class _Life(BaseLife):
                 self.stored.sync()  # so that states are the same whatever was written since
             local = self.space.local(self.name, self.actor, self.stored, self.draws, choices)
         effects = tuple(self.effects)
-        return Outcome(local, effects, self.acts, self.stored, self.draws, self.looked)
+        return HandlerResult(local, effects, self.acts, self.stored, self.draws, self.looked)
 
 
 class Walk(Events[Envelope]):
@@ -389,7 +389,7 @@ class Walk(Events[Envelope]):
 class _Step:
     """Move under way: a state that may be changed, with the events and violations so far."""
 
-    def __init__(self, space: Space, state: State, walk: Walk | None) -> None:
+    def __init__(self, space: Space, state: SystemState, walk: Walk | None) -> None:
         self.space = space
         self.before = state
         self.now_s, self.since_s, self.looked = state.now_s, state.since_s, state.looked
@@ -496,7 +496,7 @@ class _Step:
                 self._run(actor, "on_settled")
         self.happened(self.space.event("did", "", "", SETTLED))
 
-    def _run(self, name: str, handler: str, *args: Any, given: Any = None) -> Outcome:
+    def _run(self, name: str, handler: str, *args: Any, given: Any = None) -> HandlerResult:
         """Call a handler of an actor.  ``given``: key of the arguments; None: themselves."""
         outcome = self.space.outcome(
             self.parts[name].local, name, handler, args, args if given is None else given,
@@ -506,10 +506,10 @@ class _Step:
         self.acts = outcome.acts
         return outcome
 
-    def apply(self, name: str, outcome: Outcome) -> None:
+    def apply(self, name: str, outcome: HandlerResult) -> None:
         """Carry out the effects of a handler."""
         if outcome.local is not None:
-            self.parts[name] = Part(outcome.local, self.parts[name].timers)
+            self.parts[name] = ActorState(outcome.local, self.parts[name].timers)
         self.looked |= outcome.looked
         for effect in outcome.effects:
             getattr(self, effect[0])(*effect[1:])
@@ -518,10 +518,10 @@ class _Step:
         """Make an actor, and start it."""
         outcome = self.space.started(name, stored, draws, self.now_s, self.clocks)
         if outcome.local is not None:
-            self.parts[name] = Part(outcome.local)
+            self.parts[name] = ActorState(outcome.local)
         self.apply(name, outcome)
 
-    def _ask(self, name: str) -> Outcome:
+    def _ask(self, name: str) -> HandlerResult:
         ask = next(ask for ask in self.asks if ask.actor == name)
         self.asks = tuple(each for each in self.asks if each is not ask)
         self.known |= {ask.request}
@@ -530,7 +530,7 @@ class _Step:
         self.happened(self.space.event("asked", name, ask.request, ask.what))
         return self._run(name, "on_ask", ask.request, ask.what)
 
-    def _ask_later(self, name: str) -> Outcome:
+    def _ask_later(self, name: str) -> HandlerResult:
         self.now_s = next(ask for ask in self.asks if ask.actor == name).at_s
         return self._ask(name)
 
@@ -541,23 +541,23 @@ class _Step:
             self.links[sender, to] = tuple(others)
         return first
 
-    def _arrive(self, sender: str, to: str) -> Outcome:
+    def _arrive(self, sender: str, to: str) -> HandlerResult:
         first = self._next(sender, to)
         if first is CUT:
             return self._run(to, "on_cut", sender)
         return self._hand(first, ARRIVED)
 
-    def _stray(self, number: int) -> Outcome:
+    def _stray(self, number: int) -> HandlerResult:
         letter = self.strays[number]
         self.strays = self.strays[:number] + self.strays[number + 1 :]
         return self._hand(letter, STRAY)
 
-    def _hand(self, letter: Letter, way: tuple[str, str]) -> Outcome:
+    def _hand(self, letter: Letter, way: tuple[str, str]) -> HandlerResult:
         sender, to, message, _ = envelope = letter.envelope
         self.note_message(envelope, way)
         return self._run(to, "on_message", sender, message, given=letter.number)
 
-    def _notice(self, sender: str, to: str) -> Outcome:
+    def _notice(self, sender: str, to: str) -> HandlerResult:
         first, *others = self.notices[sender, to]
         self.notices = {link: items for link, items in self.notices.items() if link != (sender, to)}
         if others:
@@ -566,7 +566,7 @@ class _Step:
         self.note(to, f"notices of {sender}: {short(what)}")
         return self._run(to, "on_notice", sender, what, given=first.number)
 
-    def _timer(self, name: str, timer: str) -> Outcome:
+    def _timer(self, name: str, timer: str) -> HandlerResult:
         part = self.parts[name]
         due_s = next(due_s for due_s, each in part.timers if each == timer)
         if due_s > self.now_s:
@@ -580,11 +580,11 @@ class _Step:
         self.note(name, f"timer {timer}")
         return self._run(name, "on_timer", timer)
 
-    def _choose(self, name: str, what: str, *args: Any) -> Outcome:
+    def _choose(self, name: str, what: str, *args: Any) -> HandlerResult:
         self.note(name, in_words(("choose", name, what, *args)).partition(": ")[2])
         return self._run(name, "on_choice", what, *args)
 
-    def _chance(self, name: str, what: str, *args: Any) -> Outcome:
+    def _chance(self, name: str, what: str, *args: Any) -> HandlerResult:
         choices = self.parts[name].local.choices
         self._spend(next(each.bound for each in choices if each[:2] == (what, args) and each.bound))
         return self._choose(name, what, *args)
@@ -658,20 +658,20 @@ class _Step:
                 self.links.pop((peer, name), None)
                 self._hears(name, peer)
         self.notices = {link: items for link, items in self.notices.items() if link[1] != name}
-        self.parts[name] = Part(before)
+        self.parts[name] = ActorState(before)
         self.start(name, stored, before.draws)
 
     _power = _kill
 
     # -- its end --------------------------------------------------------------------------
 
-    def state(self) -> State:
+    def state(self) -> SystemState:
         """State after the move; the judges have seen its events."""
         if self._events:
             events, self._events = tuple(self._events), []
             self.judges, found = self.space.judged(self.judges, events, self.now_s)
             self.violations += found
-        return State(
+        return SystemState(
             self.now_s, self.since_s, self.looked, self.clocks, self.parts, self.links,
             self.notices, self.joined, self.strays, self.asks, self.waiting, self.known,
             self.faults, self.spent, self.judges,
@@ -685,7 +685,7 @@ def _pair(one: str, other: str) -> Link:
 # -- local states, and which are the same -----------------------------------------------------
 
 
-class Exchange:
+class NameExchange:
     """One exchange of the names of actors that are alike."""
 
     def __init__(self, names: Mapping[str, str], actors: Sequence[str]) -> None:
@@ -715,12 +715,12 @@ class Exchange:
         return known
 
 
-def _exchanges(system: System) -> list[Exchange]:
+def _exchanges(system: System) -> list[NameExchange]:
     """All exchanges of the names of actors that are alike; the first one changes nothing."""
     groups = [tuple(group) for group in system.alike]
     ways = itertools.product(*map(itertools.permutations, groups))
     return [
-        Exchange(
+        NameExchange(
             {old: new for group, way in zip(groups, chosen, strict=True)
              for old, new in zip(group, way, strict=True)},
             [*system.actors],
@@ -741,7 +741,7 @@ class Space:
         self.asks = asks_of(system, bounds.seed)[: bounds.asks]
         self.clocks = list(self._all_clocks())
         self.bounded = {kind: index for index, kind in enumerate(bounds.each)}
-        """Index in :attr:`State.spent` of each kind of fault or choice with a bound of its own."""
+        """Index in :attr:`SystemState.spent` of each kind of fault or choice with its own bound."""
         self._most = tuple(bounds.each.values())
         self._moves = set(system.faults)
         if self._moves & {Fault.HALF_OPEN, Fault.PARTITION}:
@@ -753,7 +753,7 @@ class Space:
         self._count = itertools.count()
         self._letters: dict[str, Letter] = {}
         self._events: dict[str, Event] = {}
-        self._outcomes: dict[Any, Outcome | None] = {}
+        self._outcomes: dict[Any, HandlerResult | None] = {}
         self._judged: dict[Any, tuple[Local, list[Violation]]] = {}
         self._numbers: dict[Counted, int] = {}
         self._ranks: dict[frozenset[int], dict[int, int]] = {}
@@ -837,7 +837,7 @@ class Space:
     def outcome(
         self, local: Local, name: str, handler: str, args: tuple[Any, ...], given: Any,
         dies_before: int, now_s: float, clocks: int,
-    ) -> Outcome:  # fmt: skip
+    ) -> HandlerResult:  # fmt: skip
         """Result of a handler in a local state."""
         key = local.number, handler, given, dies_before, clocks
         known = self._outcomes.get(key)
@@ -852,7 +852,9 @@ class Space:
                 self._outcomes[key] = known
         return known
 
-    def started(self, name: str, stored: Stored, draws: int, now_s: float, clocks: int) -> Outcome:
+    def started(
+        self, name: str, stored: Stored, draws: int, now_s: float, clocks: int
+    ) -> HandlerResult:
         """Result of the start of an actor."""
         key = name, draws, clocks, repr(self._form([stored.found, stored.unsynced], name))
         known = self._outcomes.get(key)
@@ -894,20 +896,20 @@ class Space:
 
     # -- states -------------------------------------------------------------------------------
 
-    def first(self) -> tuple[State, list[Violation]]:
+    def first(self) -> tuple[SystemState, list[Violation]]:
         """State before any actor has started, and no violation."""
         made = made_judges(self.system)
         judges = tuple(self.local(type(each).__name__, each, Stored(), 0) for each in made)
         nobody = self.local("", Actor(), Stored(), 0)
-        state = State(
-            0.0, 0.0, False, 0, dict.fromkeys(self.system.actors, Part(nobody)), {}, {},
+        state = SystemState(
+            0.0, 0.0, False, 0, dict.fromkeys(self.system.actors, ActorState(nobody)), {}, {},
             frozenset(), (), self.asks, (), frozenset(), 0, (0,) * len(self.bounded), judges,
         )  # fmt: skip
         return state, []
 
     def begun(
-        self, state: State, clocks: int, walk: Walk | None = None
-    ) -> tuple[State, list[Violation]]:
+        self, state: SystemState, clocks: int, walk: Walk | None = None
+    ) -> tuple[SystemState, list[Violation]]:
         """State after all actors have started with these clocks, and the violations."""
         step = _Step(self, state, walk)
         step.clocks = clocks
@@ -923,7 +925,7 @@ class Space:
             state, step = self.move(state, moves[0], walk)
         return state, step.violations
 
-    def key(self, state: State, *, faults: bool = True) -> bytes:
+    def key(self, state: SystemState, *, faults: bool = True) -> bytes:
         """Digest of a state.  ``faults``: whether the number of faults is part of it."""
         things = [part.local for part in state.parts.values()]
         things += state.judges
@@ -950,7 +952,7 @@ class Space:
         return known
 
     def _piece(
-        self, kind: int, thing: Local | Letter, exchange: Exchange, ranks: dict[int, int]
+        self, kind: int, thing: Local | Letter, exchange: NameExchange, ranks: dict[int, int]
     ) -> int:
         """Number of the text of a local state or a letter under an exchange of names."""
         its = tuple([ranks[each] for each in thing.counted])
@@ -962,7 +964,7 @@ class Space:
             known = exchange.pieces[key] = self._texts.setdefault(text, len(self._texts))
         return known
 
-    def _text(self, state: State, exchange: Exchange, ranks: dict[int, int]) -> str:
+    def _text(self, state: SystemState, exchange: NameExchange, ranks: dict[int, int]) -> str:
         """State as text, without times and faults."""
         now_s, clocks, piece = state.now_s, self.clocks[state.clocks], self._piece
         parts = []
@@ -989,7 +991,9 @@ class Space:
         whole = parts, *map(sorted, links), judges, sorted(strays), joined, sorted(asks), waiting
         return repr(whole)
 
-    def move(self, state: State, move: Move, walk: Walk | None = None) -> tuple[State, _Step]:
+    def move(
+        self, state: SystemState, move: Move, walk: Walk | None = None
+    ) -> tuple[SystemState, _Step]:
         """State after a move, and the move."""
         step = _Step(self, state, walk)
         step.take(move)
@@ -997,7 +1001,7 @@ class Space:
 
     # -- what can happen -----------------------------------------------------------------------
 
-    def certain(self, state: State, *, calm: bool = False) -> list[Move]:
+    def certain(self, state: SystemState, *, calm: bool = False) -> list[Move]:
         """Moves other than :meth:`trouble`: asks, arrivals, choices that come by themselves, and
         the timers that are due first, unless something else has to come before them."""
         moves: list[Move] = []
@@ -1021,7 +1025,7 @@ class Space:
             return moves + self._overdue(state, free)
         return moves + self._due(state, free, asking, calm=calm)
 
-    def _choices(self, state: State, when: str) -> list[Move]:
+    def _choices(self, state: SystemState, when: str) -> list[Move]:
         return [
             ("choose", name, each.name, *each.args)
             for name, part in state.parts.items()
@@ -1030,13 +1034,13 @@ class Space:
             if each.when == when and not each.bound
         ]
 
-    def busy(self, state: State) -> bool:
+    def busy(self, state: SystemState) -> bool:
         """Whether something is on its way to an actor that is not stopped."""
         to = {link[1] for link in (*state.links, *state.notices)}
         to |= {stray.envelope.to for stray in state.strays}
         return any(not state.parts[name].held for name in to)
 
-    def _overdue(self, state: State, free: set[str]) -> list[Move]:
+    def _overdue(self, state: SystemState, free: set[str]) -> list[Move]:
         return [
             ("timer", name, timer)
             for name in state.parts
@@ -1045,7 +1049,9 @@ class Space:
             if due_s <= state.now_s
         ]
 
-    def _due(self, state: State, free: set[str], asking: list[str], *, calm: bool) -> list[Move]:
+    def _due(
+        self, state: SystemState, free: set[str], asking: list[str], *, calm: bool
+    ) -> list[Move]:
         """Timers, and asks at their time, that are due first."""
         timers: list[tuple[float, Move]] = [
             (due_s, ("timer", name, timer))
@@ -1067,14 +1073,14 @@ class Space:
         next_s = max(state.now_s, min(due_s for due_s, _ in timers))
         return [move for due_s, move in timers if due_s <= next_s]
 
-    def repairs(self, state: State, certain: Sequence[Move]) -> list[Move]:
+    def repairs(self, state: SystemState, certain: Sequence[Move]) -> list[Move]:
         """Choices that come once nothing else does, in a state that is not at rest."""
         if certain and (state.waiting or set(certain) - set(self._choices(state, "patient"))):
             return []
         moves = self._choices(state, "idle")
         return moves if moves and self._at_the_end(state, None) else []
 
-    def trouble(self, state: State) -> Iterator[Move]:
+    def trouble(self, state: SystemState) -> Iterator[Move]:
         """Faults, and choices with a bound, that may strike now."""
         if state.faults >= self.bounds.faults:
             return
@@ -1101,13 +1107,13 @@ class Space:
                     if each.bound and self._is_left(state, each.bound):
                         yield ("chance", name, each.name, *each.args)
 
-    def _is_left(self, state: State, kind: str) -> bool:
+    def _is_left(self, state: SystemState, kind: str) -> bool:
         """Whether a kind of fault or choice may still come."""
         index = self.bounded.get(kind)
         return index is None or state.spent[index] < self._most[index]
 
     def deaths(
-        self, state: State, name: str, stored: Stored, act: int, during: Move
+        self, state: SystemState, name: str, stored: Stored, act: int, during: Move
     ) -> Iterator[Move]:
         """The ways in which an actor may die now, or before this act of a move."""
         if Fault.KILL in self._moves and self._is_left(state, "KILL"):
@@ -1116,11 +1122,11 @@ class Space:
             for survive in _survivors(len(stored.unsynced)):
                 yield ("power", name, survive, act, during)
 
-    def continued(self, state: State) -> list[Move]:
+    def continued(self, state: SystemState) -> list[Move]:
         """Moves that continue a stopped actor."""
         return [("continue", name) for name, part in state.parts.items() if part.held]
 
-    def mid_way(self, state: State, move: Move, step: _Step) -> Iterator[Move]:
+    def mid_way(self, state: SystemState, move: Move, step: _Step) -> Iterator[Move]:
         """The deaths in the middle of a move that has run a handler."""
         name = _whose(state, move)
         if name is None or name in self.system.never_killed or step.faults >= self.bounds.faults:
@@ -1134,7 +1140,7 @@ class Space:
 
     # -- rest -----------------------------------------------------------------------------------
 
-    def at_rest(self, state: State) -> bool:
+    def at_rest(self, state: SystemState) -> bool:
         """Whether nothing is left to do."""
         if state.asks or state.waiting or state.links or state.notices or state.strays:
             return False
@@ -1143,7 +1149,7 @@ class Space:
         quiet = state.now_s - state.since_s >= self.system.quiet_s
         return quiet or not any(part.timers for part in state.parts.values())
 
-    def run_to_rest(self, state: State, walk: Walk | None = None) -> list[Violation]:
+    def run_to_rest(self, state: SystemState, walk: Walk | None = None) -> list[Violation]:
         """Violations on the way to rest without a fault, or at rest."""
         passed: list[bytes] = []
         seen: set[bytes] = set()
@@ -1177,7 +1183,7 @@ class Space:
         self._rested.update(passed)
         return []
 
-    def _at_the_end(self, state: State, walk: Walk | None) -> list[Violation]:
+    def _at_the_end(self, state: SystemState, walk: Walk | None) -> list[Violation]:
         step = _Step(self, state, walk)
         for name, part in state.parts.items():
             if part.local.kind.on_rest is not Actor.on_rest:
@@ -1207,7 +1213,7 @@ def _survivors(writes: int) -> Iterator[tuple[int, ...]]:
             yield tuple(numbers[-last:])
 
 
-def _whose(state: State, move: Move) -> str | None:
+def _whose(state: SystemState, move: Move) -> str | None:
     """The actor whose handler a move runs."""
     match move:
         case ("ask" | "ask later" | "timer" | "choose" | "chance", name, *_):
@@ -1304,7 +1310,7 @@ class Exploration:
     def _search(self) -> Iterator[None]:
         space, explored = self.space, self.explored
         blank, _ = space.first()
-        layer: list[tuple[State, int]] = []
+        layer: list[tuple[SystemState, int]] = []
         for number in range(len(space.clocks)):
             state, violations = space.begun(blank, number)
             move = "clocks", number, _of_clocks(space.clocks[number])
@@ -1315,7 +1321,7 @@ class Exploration:
             if index is not None:
                 layer.append((state, index))
         while layer:
-            found: list[tuple[State, int]] = []
+            found: list[tuple[SystemState, int]] = []
             for state, index in layer:
                 if not self._look(state, index, found):
                     return
@@ -1326,7 +1332,7 @@ class Exploration:
             explored.depth += bool(layer)
         explored.exhausted = True
 
-    def _look(self, state: State, index: int, found: list[tuple[State, int]]) -> bool:
+    def _look(self, state: SystemState, index: int, found: list[tuple[SystemState, int]]) -> bool:
         """Look at one state; False if something is violated there or after it."""
         space = self.space
         violations = space.run_to_rest(state)
@@ -1348,8 +1354,9 @@ class Exploration:
         return True
 
     def _took(
-        self, after: State, step: _Step, index: int, move: Move, found: list[tuple[State, int]]
-    ) -> bool:
+        self, after: SystemState, step: _Step, index: int, move: Move,
+        found: list[tuple[SystemState, int]],
+    ) -> bool:  # fmt: skip
         self.explored.transitions += 1
         if step.violations:
             self._report(step.violations, index, move)

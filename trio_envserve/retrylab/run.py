@@ -28,7 +28,7 @@ from .world import (
     BaseNetwork,
     BaseWorld,
     Events,
-    Process,
+    VirtualProcess,
 )
 
 HEARS_S = 0.001
@@ -37,11 +37,11 @@ HEARS_S = 0.001
 TRUE = Clock()
 
 
-class ActorProcess(Process, BaseLife):
+class ActorProcess(VirtualProcess, BaseLife):
     """One life of an actor."""
 
     def __init__(self, world: ActorWorld, name: str, life: int) -> None:
-        Process.__init__(self, world.events, name, world.luck_of(f"{name}/{life}"))
+        VirtualProcess.__init__(self, world.events, name, world.luck_of(f"{name}/{life}"))
         BaseLife.__init__(self, world.system, world.disks[name])
         self.world = world
         self.clock = world.plan.clocks.get(name, TRUE)

@@ -30,7 +30,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 from .judges import Violation
 from .mutants import Mutant
 from .system import BrokenSystem
-from .world import Record
+from .world import TraceLine
 
 
 class Schedule(Protocol):
@@ -72,7 +72,7 @@ class BaseRun(Generic[P]):
     """Number of requests by what their callers were told."""
     digest: str = ""
     """The hash of the trace, recorded or not: the same for the same seed."""
-    trace: tuple[Record[Any], ...] = ()
+    trace: tuple[TraceLine[Any], ...] = ()
     """Trace, if it was asked for."""
 
     def breaks(self, guarantee: str) -> bool:

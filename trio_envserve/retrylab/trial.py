@@ -42,7 +42,7 @@ LEFT_OUT = (Fault.LOSE, Fault.DUPLICATE, Fault.REORDER, Fault.STOP, Fault.DRIFT)
 """The faults that do not strike programs."""
 
 
-class Asked(NamedTuple):
+class ReceivedAsk(NamedTuple):
     """Ask of a caller, as a program gets it."""
 
     request: str
@@ -127,9 +127,9 @@ class Program(Actor):
     async def main(self) -> None:
         """Run the program; when this returns, the process only waits for its end."""
 
-    async def next_ask(self) -> Asked:
+    async def next_ask(self) -> ReceivedAsk:
         """Wait for the ask of a caller."""
-        asked: Asked = await self._queue("asks")[1].receive()
+        asked: ReceivedAsk = await self._queue("asks")[1].receive()
         return asked
 
     async def next_message(self) -> tuple[str, Any]:
@@ -159,7 +159,7 @@ class Program(Actor):
 
     def on_ask(self, request: str, what: Any) -> None:
         """Queue an ask for :meth:`next_ask`."""
-        self._queue("asks")[0].send_nowait(Asked(request, what))
+        self._queue("asks")[0].send_nowait(ReceivedAsk(request, what))
 
     def on_message(self, sender: str, message: Any) -> None:
         """Queue a message for :meth:`next_message`, or pass it to its stream."""

@@ -6,7 +6,7 @@ Theory of operation
 Whatever is noted goes into a digest, so that two runs can be compared, and into a trace
 if one is wanted.  Of a message only its bytes are known.
 
-*Processes.*  A :class:`Process` lives, may be held up, and dies once.  Each draws from a
+*Processes.*  A :class:`VirtualProcess` lives, may be held up, and dies once.  Each draws from a
 source of its own, so that a schedule with less in it leaves the others' luck as it was.
 
 *Connections.*  A :class:`BaseLink` is one connection: whoever made it is its *dialer*, the
@@ -41,7 +41,7 @@ M = TypeVar("M")
 _pack = struct.Struct("<d").pack
 
 
-class Record(NamedTuple, Generic[M]):
+class TraceLine(NamedTuple, Generic[M]):
     """One line of a trace: something that happened, or a message."""
 
     at_s: float
@@ -63,7 +63,7 @@ class Events(Generic[M]):
     def __init__(self, to_bytes: Callable[[M], bytes], *, trace: bool) -> None:
         self.now_s = 0.0
         self.count = 0
-        self.trace: list[Record[M]] | None = [] if trace else None
+        self.trace: list[TraceLine[M]] | None = [] if trace else None
         self._to_bytes = to_bytes
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._order = itertools.count()
@@ -90,14 +90,14 @@ class Events(Generic[M]):
         """Note an event in the digest, and in the trace if there is one."""
         self._hash.update(_pack(self.now_s) + who.encode() + what.encode())
         if self.trace is not None:
-            self.trace.append(Record(self.now_s, who, what))
+            self.trace.append(TraceLine(self.now_s, who, what))
 
     def note_message(self, who: str, way: str, message: M) -> None:
         """Note that a message has arrived, or was lost."""
         said = who.encode() + way.encode() + self._to_bytes(message)
         self._hash.update(_pack(self.now_s) + said)
         if self.trace is not None:
-            self.trace.append(Record(self.now_s, who, way, message))
+            self.trace.append(TraceLine(self.now_s, who, way, message))
 
     def digest(self) -> str:
         """The hash of the whole trace."""
@@ -113,7 +113,7 @@ def long_tailed(rng: Random, mean_s: float) -> float:
     return mean_s * (1.0 / math.sqrt(1.0 - rng.random()) - 1.0)
 
 
-class Process:
+class VirtualProcess:
     """Process that lives, may be held up, and dies once.
 
     Functions that are posted to it are called at once.  While it is held (stopped, or its

@@ -141,7 +141,7 @@ from ...core.worker import (
 )
 from ...core.worker_range import WorkerRange
 from ...retrylab.judges import Event, Violation
-from ...retrylab.world import BaseWorld, Events, Process, Rates
+from ...retrylab.world import BaseWorld, Events, Rates, VirtualProcess
 from .. import parts
 from ..parts import GuardTimer, wanted
 from .bounds import at_a_bound, audit, begun, crowded, greedy, unanswered, unfinished
@@ -318,7 +318,7 @@ STILL = frozenset({"stopped", "asleep"})
 """Reasons why a process is held in which no code of it runs."""
 
 
-class SimProcess(Process):
+class SimProcess(VirtualProcess):
     """A process of a server, a host or a worker: its stops and its death are events."""
 
     def __init__(self, world: World, name: str) -> None:
@@ -637,7 +637,7 @@ class SimWorker(SimProcess):
 # -- clients -----------------------------------------------------------------------------
 
 
-class SimClient(Process):
+class SimClient(VirtualProcess):
     """One client process: core, connection, and the callers in it."""
 
     def __init__(self, world: World, index: int, asks: tuple[Ask, ...], *, life: int = 1) -> None:
@@ -1715,7 +1715,7 @@ class SimHost(SimProcess):
 # -- a hostile client --------------------------------------------------------------------
 
 
-class HostileClient(Process):
+class HostileClient(VirtualProcess):
     """Sends a random message, about ten times a second."""
 
     def __init__(self, world: World) -> None:
@@ -1869,7 +1869,7 @@ class World(BaseWorld[Fault]):
         self.schedule(self.plan.moments, self.plan.busy_s)
 
     def luck_of(self, name: str) -> Random:
-        """A source of its own for each who draws: see :class:`.world.Process`."""
+        """A source of its own for each who draws: see :class:`.world.VirtualProcess`."""
         return Random(f"{self.seed}/{name}")
 
     def new_id(self) -> bytes:
@@ -2074,9 +2074,9 @@ class World(BaseWorld[Fault]):
                 self._looked_after.add(membership)
                 self.events.after(1.0, machine.kill, 0.1)
 
-    def _whom(self, fault: Fault, client: SimClient) -> Process | None:
+    def _whom(self, fault: Fault, client: SimClient) -> VirtualProcess | None:
         """Whom it can strike now: somebody alive, and connected where that is cut."""
-        whom: Process = client
+        whom: VirtualProcess = client
         cuts = fault in (Fault.CUT_CLIENT, Fault.CUT_LONG, Fault.HALF_OPEN)
         if fault in _OF_WORKERS:
             cuts = fault is Fault.CUT_WORKER
@@ -2092,7 +2092,7 @@ class World(BaseWorld[Fault]):
             return None
         return whom if whom.alive else None
 
-    def _stop(self, whom: Process, for_s: float) -> None:
+    def _stop(self, whom: VirtualProcess, for_s: float) -> None:
         """SIGSTOP, and SIGCONT later."""
         whom.hold("stopped")
         self.events.after(for_s, whom.release, "stopped")

@@ -20,9 +20,9 @@ from ...core import error_records, messages
 from ...core.errors import ProtocolError
 from ...core.ranges import Ranges
 from ...core.terms import RequestId, Status
-from ...retrylab.draw import EVERYWHERE, Lanes, Row, draw
+from ...retrylab.draw import EVERYWHERE, DiagramRow, Lanes, draw
 from ...retrylab.judges import Violation
-from ...retrylab.world import ARRIVED, LOST, STRAY, Record
+from ...retrylab.world import ARRIVED, LOST, STRAY, TraceLine
 from ..simulation.network import Frames, messages_of, singly
 
 CLIENT, ROUTER, WORKER, ENVIRONMENT = range(4)
@@ -33,7 +33,7 @@ STATEMENTS = ("Sync", "States")
 """How the rows begin of messages that are sent again and again, changed or not."""
 
 
-Trace: TypeAlias = tuple[Record[Frames], ...]
+Trace: TypeAlias = tuple[TraceLine[Frames], ...]
 
 _RUNS = re.compile(r"runs (\S+ )?\(\S+\) as (\d+)")
 
@@ -75,14 +75,16 @@ class _Reader:
                         ids.add(RequestId(message.session, message.sequence))
         return ids
 
-    def rows(self, trace: Trace) -> Iterator[Row]:
+    def rows(self, trace: Trace) -> Iterator[DiagramRow]:
         """From when it was asked for until it is violated."""
         began = not self.client  # what a hostile client sends is asked for by nobody
         for record in trace:
             if record.message is None:
                 began = began or record.what.startswith(f"asks {self._key}:")
                 if record.who == "VIOLATION":
-                    yield Row(record.at_s, EVERYWHERE, f"{self._violation.guarantee}: broken")
+                    yield DiagramRow(
+                        record.at_s, EVERYWHERE, f"{self._violation.guarantee}: broken"
+                    )
                     if record.what == self._violation:
                         return
                 elif began:
@@ -92,31 +94,31 @@ class _Reader:
 
     # -- what happened --------------------------------------------------------
 
-    def _note(self, record: Record[Frames]) -> Iterator[Row]:
+    def _note(self, record: TraceLine[Frames]) -> Iterator[DiagramRow]:
         at_s, who, what = record.at_s, record.who, record.what
         if who == "fault":
-            yield Row(at_s, EVERYWHERE, what)
+            yield DiagramRow(at_s, EVERYWHERE, what)
         elif "/" in who:
             yield from self._at_worker(record, who.partition("/")[2])
         elif who.startswith("server"):
             if what == "starts" or what.startswith("dies"):
-                yield Row(at_s, ROUTER, f"{who} {what}")
+                yield DiagramRow(at_s, ROUTER, f"{who} {what}")
             elif what.endswith("lease ended"):
-                yield Row(at_s, ROUTER, "lease ended")
+                yield DiagramRow(at_s, ROUTER, "lease ended")
             elif what.startswith("takes ") or " is killed" in what:
                 name = what.split()[1]
                 if not self._key or f"{who}/{name}" in self._workers:
-                    yield Row(at_s, ROUTER, what.removeprefix("worker "))
+                    yield DiagramRow(at_s, ROUTER, what.removeprefix("worker "))
         elif self._about(what):
-            yield Row(at_s, CLIENT, self._short(what))
+            yield DiagramRow(at_s, CLIENT, self._short(what))
 
-    def _at_worker(self, record: Record[Frames], name: str) -> Iterator[Row]:
+    def _at_worker(self, record: TraceLine[Frames], name: str) -> Iterator[DiagramRow]:
         if record.what.startswith("dies"):
             if record.who in self._workers or not self._key:
-                yield Row(record.at_s, WORKER, f"{name} {record.what}")
+                yield DiagramRow(record.at_s, WORKER, f"{name} {record.what}")
         elif self._about(record.what):
             text = _RUNS.sub(r"runs \1#\2", self._short(record.what))
-            yield Row(record.at_s, ENVIRONMENT, text, at=name)
+            yield DiagramRow(record.at_s, ENVIRONMENT, text, at=name)
 
     def _about(self, what: str) -> bool:
         words = what.replace(":", " ").split()
@@ -130,7 +132,7 @@ class _Reader:
 
     # -- messages -------------------------------------------------------------
 
-    def _carried(self, record: Record[Frames]) -> Iterator[Row]:
+    def _carried(self, record: TraceLine[Frames]) -> Iterator[DiagramRow]:
         assert record.message is not None
         found = messages_of(record.message)
         if not found:
@@ -147,12 +149,12 @@ class _Reader:
             start, to = ends if up else ends[::-1]
             name = record.who.partition("/")[2]
             lost, late = record.what in LOST, record.what == STRAY[True]
-            yield Row(record.at_s, start, text, to, lost=lost, late=late, at=name)
+            yield DiagramRow(record.at_s, start, text, to, lost=lost, late=late, at=name)
 
     def _known(self, session: bytes, sequence: int) -> bool:
         return not self._key or RequestId(session, sequence) in self._ids
 
-    def _of_client(self, record: Record[Frames], message: messages.Message) -> str:
+    def _of_client(self, record: TraceLine[Frames], message: messages.Message) -> str:
         """The words of a message between client and router about the request."""
         session = getattr(message, "session", b"")
         match message:
@@ -196,7 +198,7 @@ class _Reader:
                 words = [f"Synced {n} missing" for n in mine if n in missing]
         return ", ".join(words)
 
-    def _of_worker(self, record: Record[Frames], message: messages.Message) -> str:
+    def _of_worker(self, record: TraceLine[Frames], message: messages.Message) -> str:
         """The words of a message between router and worker about the request."""
         who = record.who
         if isinstance(message, (messages.Dispatch, messages.WorkerOutcome)):
@@ -221,7 +223,7 @@ class _Reader:
         return ", ".join(words)
 
 
-def _more(message: messages.Message, record: Record[Frames]) -> str:
+def _more(message: messages.Message, record: TraceLine[Frames]) -> str:
     """The kind of an outcome, a refusal, an answer."""
     match message:
         case messages.Outcome() | messages.WorkerOutcome():
