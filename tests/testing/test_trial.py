@@ -23,8 +23,8 @@ from trio_envserve.testing.trial import (
     JUDGES,
     Ask,
     IgnoredCancel,
-    Told,
     Trial,
+    TrialAnswer,
     TrialReport,
     guarded,
     run_trial,
@@ -353,7 +353,9 @@ def over(number: int) -> Event:
 
 def told(at_s: float = 1.0, *, error: Any = None, execution: int = 0) -> Event:
     outcome = Outcome(value=1) if error is None else Outcome.failed(error)
-    return event("told", "client-0", Told(outcome, f"execution {execution}" * outcome.ok), at_s)
+    return event(
+        "told", "client-0", TrialAnswer(outcome, f"execution {execution}" * outcome.ok), at_s
+    )
 
 
 ASKED, CONSENTS = asked(), asked(rerun=True)

@@ -10,7 +10,7 @@ async tests (pytest-trio).  A test awaits a factory in its own task, and the ser
 client or proxy must be closed when the test is over; but a trio nursery must be left
 by the task that entered it.  So neither the test nor these fixtures enter anything.
 All three share one fixture, which owns a nursery, and a task in that nursery holds
-open each thing that the test opens (:class:`Opened`).  At the end of the test they
+open each thing that the test opens (:class:`OpenedContexts`).  At the end of the test they
 are closed one after the other, the last one first: clients before their proxy, and
 the proxy before its server.  (pytest-trio would tear down fixtures that do not depend
 on each other at the same time.)  If one of them fails, the test fails at once, with
@@ -78,7 +78,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @final
-class Opened:
+class OpenedContexts:
     """The servers and clients that a test has opened; a task of its own holds each one open."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
@@ -115,7 +115,7 @@ class Opened:
 class ServerFactory:
     """Opens servers for a test: the fixture ``envserve_server``."""
 
-    def __init__(self, opened: Opened, default: str) -> None:
+    def __init__(self, opened: OpenedContexts, default: str) -> None:
         self._opened = opened
         self._default = default
 
@@ -150,7 +150,7 @@ class ServerFactory:
 class ClientFactory:
     """Opens clients for a test: the fixture ``envserve_client``."""
 
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, opened: OpenedContexts) -> None:
         self._opened = opened
 
     async def __call__(self, server: HasAddress | str, **options: Any) -> Client:
@@ -168,7 +168,7 @@ class ClientFactory:
 class ProxyFactory:
     """Opens fault proxies for a test: the fixture ``envserve_proxy``."""
 
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, opened: OpenedContexts) -> None:
         self._opened = opened
 
     async def __call__(self, server: HasAddress | str, **options: Any) -> FaultProxy:
@@ -201,18 +201,18 @@ def _address_of(server: HasAddress | str) -> str:
 
 
 @pytest.fixture
-async def _envserve_opened() -> AsyncIterator[Opened]:
+async def _envserve_opened() -> AsyncIterator[OpenedContexts]:
     """The servers and clients that the factories of one test have opened."""
     import trio
 
     async with trio.open_nursery() as nursery:
-        opened = Opened(nursery)
+        opened = OpenedContexts(nursery)
         yield opened
         await opened.aclose()
 
 
 @pytest.fixture
-def envserve_server(_envserve_opened: Opened, pytestconfig: pytest.Config) -> ServerFactory:
+def envserve_server(_envserve_opened: OpenedContexts, pytestconfig: pytest.Config) -> ServerFactory:
     """Opens trio_envserve servers on free ports; they close when the (async) test ends.
 
     `await envserve_server("package.module:factory", workers=2, args={...})`; without
@@ -223,7 +223,7 @@ def envserve_server(_envserve_opened: Opened, pytestconfig: pytest.Config) -> Se
 
 
 @pytest.fixture
-def envserve_client(_envserve_opened: Opened) -> ClientFactory:
+def envserve_client(_envserve_opened: OpenedContexts) -> ClientFactory:
     """Opens trio_envserve clients; they close when the (async) test ends.
 
     `await envserve_client(server)`, of a server, a proxy or an address. Whatever was
@@ -233,7 +233,7 @@ def envserve_client(_envserve_opened: Opened) -> ClientFactory:
 
 
 @pytest.fixture
-def envserve_proxy(_envserve_opened: Opened) -> ProxyFactory:
+def envserve_proxy(_envserve_opened: OpenedContexts) -> ProxyFactory:
     """Opens TCP fault proxies in front of servers; they close when the (async) test ends.
 
     `proxy = await envserve_proxy(server)`; clients connect to the proxy, which cuts,

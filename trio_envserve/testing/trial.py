@@ -129,7 +129,7 @@ class Ask:
         self.options = options
 
 
-class Told(NamedTuple):
+class TrialAnswer(NamedTuple):
     """Answer that a caller got."""
 
     outcome: Outcome
@@ -751,7 +751,7 @@ class Trial:
                 case {"execution": str(execution), "value": value}:
                     member = dataclasses.replace(member, value=value)
             said = "a value" if member.ok else type(member.error).__name__
-            self.write("told", client, request, Told(member, execution), f"is told {said}")
+            self.write("told", client, request, TrialAnswer(member, execution), f"is told {said}")
 
     async def _strike(self, fault: Fault, at_s: float) -> None:
         await trio.sleep_until(at_s)
