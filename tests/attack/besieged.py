@@ -10,7 +10,7 @@ import trio
 
 from tests.rig.meter import watch_loop
 from trio_envserve.envs.interface import Rollout
-from trio_envserve.lab.environment import Logged
+from trio_envserve.lab.environment import LoggedEnvironment
 
 
 @final
@@ -22,7 +22,7 @@ class Besieged:
     name = "besieged"
 
     def __init__(self, log: str, meter: bool = True) -> None:
-        self._logged = Logged(log)
+        self._logged = LoggedEnvironment(log)
         self._log = log if meter else ""
 
     def setup(self) -> None:

@@ -28,7 +28,7 @@ from tests.rig.client import Ask, Asks
 from tests.rig.rig import Rig, Scenario, main
 from tests.rig.wires import DOWN, UP, Wire, may_have_namespaces, open_wires
 from trio_envserve.client import open_client
-from trio_envserve.lab.killer import Act, Fault, Held, Killer
+from trio_envserve.lab.killer import Act, Fault, HeldVictim, Killer
 from trio_envserve.lab.processes import ANY_PORT, LOOK_S, join_process, until
 
 HARMS = {"cut-off": "cut", "half-cut-off": "half cut", "asleep": "sleep"}
@@ -66,12 +66,12 @@ class Hosts:
             "sleep": self._sleep, "cut": self._cut, "half cut": self._cut,
         }  # fmt: skip
 
-    async def _sleep(self, act: Act, held: Held) -> None:
+    async def _sleep(self, act: Act, held: HeldVictim) -> None:
         self.killer.write(act, held.name, pid=held.pid, lasts_s=act.lasts_s)
         with Asleep(held.pid, self.clocks):
             await self._last(act, held)
 
-    async def _cut(self, act: Act, held: Held) -> None:
+    async def _cut(self, act: Act, held: HeldVictim) -> None:
         self.killer.write(act, held.name, lasts_s=act.lasts_s)
         wire = self.wires[held.name]
         for direction in (DOWN,) if act.how == "half cut" else (UP, DOWN):
@@ -81,7 +81,7 @@ class Hosts:
         finally:
             wire.mend()
 
-    async def _last(self, act: Act, held: Held) -> None:
+    async def _last(self, act: Act, held: HeldVictim) -> None:
         await trio.sleep(act.lasts_s)
         await until(lambda: held.name in self.lost)
 

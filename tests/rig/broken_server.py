@@ -19,7 +19,7 @@ import trio
 from tests.rig import server
 from trio_envserve.cli import main as command
 from trio_envserve.core.work import Works
-from trio_envserve.lab.environment import Logged
+from trio_envserve.lab.environment import LoggedEnvironment
 from trio_envserve.lab.processes import given_options, input_ends, say
 
 # -- what it decides --------------------------------------------------------------------
@@ -109,14 +109,14 @@ class Faulty(trio.abc.Instrument):
 
 # -- what it answers; in a server without worker processes --------------------------------
 
-shipped = Logged.run_rollout
+shipped = LoggedEnvironment.run_rollout
 
 
-async def wrong(self: Logged, rollout: Any) -> Any:
+async def wrong(self: LoggedEnvironment, rollout: Any) -> Any:
     return {**await shipped(self, rollout), "request": "another"}
 
 
-async def twice(self: Logged, rollout: Any) -> Any:
+async def twice(self: LoggedEnvironment, rollout: Any) -> Any:
     await shipped(self, rollout)
     return await shipped(self, rollout)
 
@@ -125,7 +125,7 @@ async def main(fault: str, options: dict[str, Any]) -> None:
     if fault in OF_THE_LOOP:
         trio.lowlevel.add_instrument(Faulty(OF_THE_LOOP[fault], Path(options["log"])))
     elif fault in ("wrong", "twice"):
-        Logged.run_rollout = {"wrong": wrong, "twice": twice}[fault]  # type: ignore[method-assign]
+        LoggedEnvironment.run_rollout = {"wrong": wrong, "twice": twice}[fault]  # type: ignore[method-assign]
     elif fault == "deaf" and not options["bind"].endswith(":0"):
         say("serving", address=options["bind"])  # and nobody listens
         await input_ends()

@@ -40,7 +40,7 @@ from trio_envserve.lab.processes import (
 from trio_envserve.testing.proxy import FaultProxy
 
 EVENTS = "events.jsonl"
-ENVIRONMENT = "trio_envserve.lab.environment:Logged"
+ENVIRONMENT = "trio_envserve.lab.environment:LoggedEnvironment"
 
 
 @final

@@ -31,7 +31,7 @@ import trio
 from tests.rig.client import Ask, Asks
 from tests.rig.rig import Rig, Scenario, main
 from tests.rig.samples import has_proc, not_given_back, rss_kib
-from trio_envserve.lab.killer import Killer, Kind, schedule
+from trio_envserve.lab.killer import FaultProfile, Killer, schedule
 from trio_envserve.lab.processes import join_process, until
 from trio_envserve.testing.proxy import open_fault_proxy
 
@@ -39,22 +39,22 @@ ROUND_S = 18.0
 """About how long a round of faults is."""
 
 KINDS = {
-    ("worker", "kill"): Kind(2),
-    ("worker", "stop"): Kind(2, (0.2, 2.5)),
-    ("worker", "freeze"): Kind(1),  # stopped for good: the server has to kill it
-    ("client", "kill"): Kind(1),
-    ("client", "stop"): Kind(2, (0.2, 4.0)),
-    ("server", "kill"): Kind(1),
-    ("server", "stop"): Kind(1, (0.2, 4.0)),
-    ("network", "cut"): Kind(3),
-    ("network", "half-open"): Kind(1),
-    ("network", "stall"): Kind(1, (0.2, 2.5)),
-    ("network", "throttle"): Kind(1, (1.0, 4.0), (20_000.0, 400_000.0)),  # bytes a second
-    ("network", "lag"): Kind(1, (1.0, 4.0), (0.01, 0.2)),  # seconds, at most, for each chunk
+    ("worker", "kill"): FaultProfile(2),
+    ("worker", "stop"): FaultProfile(2, (0.2, 2.5)),
+    ("worker", "freeze"): FaultProfile(1),  # stopped for good: the server has to kill it
+    ("client", "kill"): FaultProfile(1),
+    ("client", "stop"): FaultProfile(2, (0.2, 4.0)),
+    ("server", "kill"): FaultProfile(1),
+    ("server", "stop"): FaultProfile(1, (0.2, 4.0)),
+    ("network", "cut"): FaultProfile(3),
+    ("network", "half-open"): FaultProfile(1),
+    ("network", "stall"): FaultProfile(1, (0.2, 2.5)),
+    ("network", "throttle"): FaultProfile(1, (1.0, 4.0), (20_000.0, 400_000.0)),  # bytes a second
+    ("network", "lag"): FaultProfile(1, (1.0, 4.0), (0.01, 0.2)),  # seconds, at most, of each chunk
 }
 """The faults.  Stops are shorter than what the server takes for the end of a worker or client."""
 
-KINDS_OF_HOST = {("host", "kill"): Kind(1), ("host", "stop"): Kind(1, (0.2, 3.0))}
+KINDS_OF_HOST = {("host", "kill"): FaultProfile(1), ("host", "stop"): FaultProfile(1, (0.2, 3.0))}
 """Those that a remote host has besides."""
 
 LIMITS: Mapping[str, Any] = {

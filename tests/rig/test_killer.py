@@ -16,7 +16,7 @@ from tests.cli.commands import lines, until
 from tests.proc import stat_of
 from tests.rig import soak
 from tests.rig.rig import EVENTS, Rig
-from trio_envserve.lab.killer import Act, Held, Killer, Victim, schedule
+from trio_envserve.lab.killer import Act, HeldVictim, Killer, Victim, schedule
 from trio_envserve.lab.processes import EndedByItself, Process
 
 pytestmark = [
@@ -53,7 +53,7 @@ def server(rig: Rig) -> Process:
 
 
 async def test_victim_that_is_held_is_stopped_continued_and_killed(server: Process) -> None:
-    held = Held(Victim("somebody", server.pid, None))
+    held = HeldVictim(Victim("somebody", server.pid, None))
     held.signal(signal.SIGSTOP)
     await until(lambda: stat_of(server.pid)[0] == "T")
     held.signal(signal.SIGCONT)
@@ -64,7 +64,7 @@ async def test_victim_that_is_held_is_stopped_continued_and_killed(server: Proce
     held.signal(signal.SIGCONT)  # nobody is hit by it any more
     held.close()
     with pytest.raises(ProcessLookupError):
-        Held(Victim("somebody", server.pid, None))
+        HeldVictim(Victim("somebody", server.pid, None))
 
 
 async def test_stop_that_ends_does_not_wake_a_frozen_process(

@@ -24,7 +24,7 @@ from ..lab.demo.judge import (
     REPLAYED,
     SENT_AGAIN_RUNNING,
 )
-from ..lab.demo.run import ROLLOUTS_LEAST, WORKERS_MOST, DemoOptions, Progress, run_demo
+from ..lab.demo.run import ROLLOUTS_LEAST, WORKERS_MOST, DemoOptions, DemoProgress, run_demo
 from ..lab.processes import TRIO_ENVSERVE
 from ..options import option
 from .common import AT_ONCE, NOT_STARTED, OK, Result, StopRequest
@@ -114,7 +114,7 @@ def _folder(keep: Path | None) -> Iterator[Path]:
 async def _run(
     options: DemoOptions, stop: StopRequest, *, as_json: bool, kept: Path | None
 ) -> Result:
-    told = Progress(options.rollouts)
+    told = DemoProgress(options.rollouts)
     figures: dict[str, Any] | None = None
     # The demo cuts connections, so the clients' warnings about them are not shown.
     logging.getLogger("trio_envserve").addHandler(logging.NullHandler())
@@ -151,7 +151,7 @@ def _table(options: DemoOptions, figures: dict[str, Any]) -> Table:
     return Table(f"demo {how} (seed {options.seed}), judged from its logs", (), rows)
 
 
-async def _tell_events(told: Progress) -> None:
+async def _tell_events(told: DemoProgress) -> None:
     """A line for each event."""
     seen = 0
     while True:
@@ -161,5 +161,5 @@ async def _tell_events(told: Progress) -> None:
         await trio.sleep(0.1)
 
 
-def _count(told: Progress) -> str:
+def _count(told: DemoProgress) -> str:
     return f"{told.answered}/{told.rollouts}"

@@ -19,7 +19,7 @@ from ..core.sessions import Session
 from ..core.status import ServerStats
 from ..core.terms import short
 from ..core.work import WorkState
-from ..lab.recording import Event, Player, RequestName, RequestWatch, sequence_text
+from ..lab.recording import Player, RecordedArrow, RequestName, RequestWatch, sequence_text
 from ..options import argument, option
 from .common import AT_ONCE, OK, Result, StopRequest
 from .render import Table, records_table, say
@@ -69,7 +69,7 @@ async def replay(asked: Replay, stop: StopRequest) -> Result:
     watch = None if asked.request is None else RequestWatch(RequestName.parse(asked.request))
     player = Player(asked.file)
 
-    def played(code: int, events: list[Event] | None) -> Result:
+    def played(code: int, events: list[RecordedArrow] | None) -> Result:
         summary = _summary(player, events)
         shown = [sequence_text(events, watch.name)] if watch is not None and events else []
         if not asked.as_json:
@@ -111,7 +111,7 @@ def _tell(player: Player) -> None:
 # -- the result -----------------------------------------------------------------
 
 
-def _summary(player: Player, events: list[Event] | None) -> dict[str, Any]:
+def _summary(player: Player, events: list[RecordedArrow] | None) -> dict[str, Any]:
     about, difference, raised = player.about, player.difference, player.raised
     began = time.gmtime(about["time"])
     summary: dict[str, Any] = {

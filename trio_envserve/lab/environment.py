@@ -19,7 +19,7 @@ from .logs import EventLog
 
 
 @final
-class Logged:
+class LoggedEnvironment:
     """An input is ``{"request": str, "seconds": float, "give": int}``, and perhaps more.  A
     result has ``request``, ``execution`` and so many bytes.  Without a request (of a
     measurement) only the begin is logged, under the name of the server's."""

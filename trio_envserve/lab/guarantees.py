@@ -63,7 +63,7 @@ UNSAID: Final = frozenset({"unknown-key", "server-lost", "no-answer"})
 _HOST: Final = re.compile(r"@([\w-]+)")
 
 
-class Call(NamedTuple):
+class LoggedCall(NamedTuple):
     """A call of a client."""
 
     at_s: float
@@ -76,7 +76,7 @@ class Call(NamedTuple):
     keyed: bool
 
     @classmethod
-    def of(cls, event: Event, what: Mapping[str, Any]) -> Call:
+    def of(cls, event: Event, what: Mapping[str, Any]) -> LoggedCall:
         """From its event."""
         consents = what.get("rerun") is True
         allowed = (what.get("max_executions") or DEFAULT_EXECUTIONS) if consents else 1
@@ -86,7 +86,7 @@ class Call(NamedTuple):
 
 
 @dataclasses.dataclass(slots=True)
-class Work:
+class RequestHistory:
     """All that is known of a request."""
 
     allowed: int
@@ -108,26 +108,26 @@ class Work:
     """Whether a caller was told that it did not run."""
 
 
-class Told(NamedTuple):
+class UnexplainedError(NamedTuple):
     """An error that says that it may have run, to be explained when all is known."""
 
     at_s: float
-    call: Call
+    call: LoggedCall
     code: str
     message: str
     begun: bool
     """Whether it had begun by then."""
 
 
-class Guarantees(Judge):
+class CallerGuarantees(Judge):
     """What a caller may rely on: once, by consent and proof further; one true outcome; nothing
     lost, nothing that goes on."""
 
     def __init__(self) -> None:
         self.number = 0
         """Number of the event."""
-        self.work: dict[str, Work] = {}
-        self.calls: dict[str, tuple[int, Call]] = {}
+        self.work: dict[str, RequestHistory] = {}
+        self.calls: dict[str, tuple[int, LoggedCall]] = {}
         """Calls without an end, with the number of their event."""
         self.running: defaultdict[str, dict[str, str]] = defaultdict(dict)
         """By process: its executions, with their requests."""
@@ -136,7 +136,7 @@ class Guarantees(Judge):
         self.unproven: defaultdict[str, list[tuple[float, str]]] = defaultdict(list)
         """By process that is not proven dead yet: times and requests of further executions."""
         self.harms = Harms()
-        self.told: list[Told] = []
+        self.told: list[UnexplainedError] = []
         self.resting = False
         self.over = False
         """Whether the run has come to its end."""
@@ -148,8 +148,8 @@ class Guarantees(Judge):
         self.harms.see(event, what)
         match event.kind:
             case "asked":
-                call = Call.of(event, what)
-                self.work.setdefault(event.request, Work(call.allowed, event.at_s))
+                call = LoggedCall.of(event, what)
+                self.work.setdefault(event.request, RequestHistory(call.allowed, event.at_s))
                 self.calls[what["call"]] = self.number, call
             case "told":
                 yield from self._told(event, what)
@@ -179,7 +179,7 @@ class Guarantees(Judge):
         request, process = event.request, event.actor
         work = self.work.get(request)
         if work is None:
-            work = self.work[request] = Work(1)
+            work = self.work[request] = RequestHistory(1)
             if not what.get("unasked"):
                 yield event.breaks("G2", f"{request} ran, and nobody had asked for it")
         if work.final:
@@ -194,7 +194,9 @@ class Guarantees(Judge):
         if not what.get("unasked"):
             self.running[process][what["execution"]] = request
 
-    def _again(self, event: Event, what: Mapping[str, Any], work: Work) -> Iterator[Violation]:
+    def _again(
+        self, event: Event, what: Mapping[str, Any], work: RequestHistory
+    ) -> Iterator[Violation]:
         before, request = work.starts[-1], event.request
         if work.allowed == 1:
             yield event.breaks("G2", f"{request} began again without consent")
@@ -241,7 +243,9 @@ class Guarantees(Judge):
         if why := self._untrue(event, what, call, work):
             yield event.breaks("G3" if what["ok"] else "G9", f"{event.request}: {why}")
 
-    def _untrue(self, event: Event, what: Mapping[str, Any], call: Call, work: Work) -> str:
+    def _untrue(
+        self, event: Event, what: Mapping[str, Any], call: LoggedCall, work: RequestHistory
+    ) -> str:
         """The untruth; the empty string if what was told is true, as far as is known yet."""
         if what["ok"]:
             right = what["right"] and what["execution"] in work.over
@@ -261,7 +265,7 @@ class Guarantees(Judge):
             # What is told under a key is of all that happened since it was asked for first.
             asked = call._replace(at_s=work.asked_s) if call.keyed else call
             message, begun = what["message"] or "", bool(work.starts)
-            self.told.append(Told(event.at_s, asked, what["code"], message, begun))
+            self.told.append(UnexplainedError(event.at_s, asked, what["code"], message, begun))
         return ""
 
     # -- the run -------------------------------------------------------------------
@@ -386,7 +390,7 @@ class Harms:
             and not any(self.began_s.get(process, 0.0) <= each_s <= dead_s for each_s in above_s)
         ]  # fmt: skip
 
-    def unexplained(self, told: Iterable[Told]) -> Iterator[Told]:
+    def unexplained(self, told: Iterable[UnexplainedError]) -> Iterator[UnexplainedError]:
         """Those that nothing explains.  The death of a worker with its server or host is none of
         its own."""
         workers = dict(self.killed)
@@ -401,7 +405,7 @@ class Harms:
         self.servers.sort()
         yield from (each for each in told if not self._explain(each, known))
 
-    def _explain(self, told: Told, known: list[Harm]) -> bool:
+    def _explain(self, told: UnexplainedError, known: list[Harm]) -> bool:
         """Whether "it may have run" is what the caller had to be told.
 
         Without consent one harm during the call is enough: of a worker for ``worker-lost``,
@@ -430,7 +434,7 @@ class Harms:
             return servers >= (1 if call.limited else _sessions_for(call.allowed))
         return False
 
-    def _unnoticed(self, call: Call) -> bool:
+    def _unnoticed(self, call: LoggedCall) -> bool:
         """Whether the client could not know, when it asked, of the last server's loss: no
         connection of it has ended or begun since."""
         before = [harm for harm in self.servers if harm.begin_s <= call.at_s]
@@ -440,7 +444,7 @@ class Harms:
         return not any(before[-1].end_s < each_s <= call.at_s for each_s in linked_s)
 
 
-def _during(harms: Iterable[Harm], told: Told) -> int:
+def _during(harms: Iterable[Harm], told: UnexplainedError) -> int:
     """Number of those that may have happened, or become known, during a call."""
     return sum(
         harm.begin_s <= told.at_s and harm.end_s >= told.call.at_s and not harm.host
@@ -477,7 +481,7 @@ class Counting(Judge):
         raise NotImplementedError
 
 
-class Tally(Counting):
+class EventCounts(Counting):
     """Counts, by name.
 
     The names are ``asked``, ``withdrawn``, ``result`` and the codes of errors, ``told``
@@ -533,7 +537,7 @@ def judge(log: Path, *more: Counting) -> dict[str, Any]:
         log: The file.
         more: Further judges, new ones.
     """
-    made: list[Judge] = [Guarantees(), tally := Tally(), *more]
+    made: list[Judge] = [CallerGuarantees(), tally := EventCounts(), *more]
     try:
         with log.open() as lines:
             found = judge_log(map(_as_made, made), read_log(lines))
@@ -544,7 +548,7 @@ def judge(log: Path, *more: Counting) -> dict[str, Any]:
     return {"ok": not found, "problems": found, **figures}
 
 
-def _too_little(tally: Tally, figures: Mapping[str, Any]) -> Iterator[str]:
+def _too_little(tally: EventCounts, figures: Mapping[str, Any]) -> Iterator[str]:
     if len(tally.wants) != 1 or not tally.over:
         yield "this is no run from its begin to its end"
         return

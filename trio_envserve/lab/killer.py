@@ -4,7 +4,7 @@ whoever starts again what was killed.
 Theory of operation
 -------------------
 An :class:`Act` says what happens to which kind of victim: which of them it falls on depends on
-who is there when it is due (:class:`Field`), which no seed decides.  While nobody is there it
+who is there when it is due (:class:`FaultTarget`), which no seed decides.  While nobody is there it
 waits, for a while.  Acts that are due by time are a task each, so stops and stalls overlap with
 kills as they fall; a process that several acts have stopped goes on when the last of them ends.
 Whatever was stopped is continued, and whatever was done to the network is undone, when the act
@@ -67,7 +67,7 @@ class Act(NamedTuple):
     """Strength, in the unit of its kind."""
 
 
-class Kind(NamedTuple):
+class FaultProfile(NamedTuple):
     """One kind of fault."""
 
     often: int
@@ -77,8 +77,9 @@ class Kind(NamedTuple):
 
 
 def schedule(
-    rng: random.Random, seconds: float, round_s: float, kinds: Mapping[tuple[str, str], Kind]
-) -> list[Act]:
+    rng: random.Random, seconds: float, round_s: float,
+    kinds: Mapping[tuple[str, str], FaultProfile],
+) -> list[Act]:  # fmt: skip
     """The faults of a run, in order.  The time is cut into rounds; each has the same faults in
     another order, so a short run has every kind, and a long one all of them many times."""
     rounds = max(1, round(seconds / round_s))
@@ -94,7 +95,7 @@ def schedule(
     )  # fmt: skip
 
 
-class Field(Protocol):
+class FaultTarget(Protocol):
     """The run on which faults fall."""
 
     log: EventLog
@@ -107,7 +108,7 @@ class Field(Protocol):
 
 
 @final
-class Held:
+class HeldVictim:
     """A victim that is held while signals are sent to it."""
 
     def __init__(self, victim: Victim) -> None:
@@ -142,7 +143,7 @@ class Held:
             os.close(self._fd)
 
 
-Fault: TypeAlias = Callable[[Act, Held], Awaitable[None]]
+Fault: TypeAlias = Callable[[Act, HeldVictim], Awaitable[None]]
 """A deed on a victim, from its begin to its end, which writes itself down."""
 
 
@@ -151,8 +152,9 @@ class Killer:
     """Does what acts say."""
 
     def __init__(
-        self, field: Field, more: Mapping[str, Fault] | None = None, patience_s: float = PATIENCE_S
-    ) -> None:
+        self, field: FaultTarget, more: Mapping[str, Fault] | None = None,
+        patience_s: float = PATIENCE_S,
+    ) -> None:  # fmt: skip
         """
         Args:
             field: The run.
@@ -201,7 +203,7 @@ class Killer:
             return False
         victim = victims[int(act.choice * len(victims))]
         try:
-            held = Held(victim)
+            held = HeldVictim(victim)
         except ProcessLookupError:
             return False
         try:
@@ -215,18 +217,18 @@ class Killer:
 
     # -- processes -----------------------------------------------------------------
 
-    async def _kill(self, act: Act, held: Held) -> None:
+    async def _kill(self, act: Act, held: HeldVictim) -> None:
         since_s = time.monotonic()
         held.signal(signal.SIGKILL)
         await held.wait_ended()
         self.write(act, held.name, pid=held.pid, since_s=since_s)
 
-    async def _stop(self, act: Act, held: Held) -> None:
+    async def _stop(self, act: Act, held: HeldVictim) -> None:
         self.write(act, held.name, pid=held.pid, lasts_s=act.lasts_s)
         with self._stopping(held):
             await trio.sleep(act.lasts_s)
 
-    async def _freeze(self, act: Act, held: Held) -> None:
+    async def _freeze(self, act: Act, held: HeldVictim) -> None:
         """Stop it for good: its server has to notice, and to kill it."""
         since_s = time.monotonic()
         self.write(act, held.name, pid=held.pid)
@@ -236,7 +238,7 @@ class Killer:
         self.write(act, held.name, how=how, pid=held.pid, since_s=since_s)
 
     @contextmanager
-    def _stopping(self, held: Held) -> Iterator[None]:
+    def _stopping(self, held: HeldVictim) -> Iterator[None]:
         """Keep a process stopped for the length of the block."""
         self._stopped[held.pid] += 1
         held.signal(signal.SIGSTOP)

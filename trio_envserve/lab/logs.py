@@ -62,7 +62,7 @@ class EventLog:
 
 
 @dataclasses.dataclass(slots=True, eq=False)
-class Life:
+class LoggedProcess:
     """A process of the environment, as the log tells of it."""
 
     process: str
@@ -87,7 +87,7 @@ class Lives:
     has ended is the kernel's word (:mod:`~trio_envserve.envs.witness`)."""
 
     def __init__(self, path: Path) -> None:
-        self.all: dict[str, Life] = {}
+        self.all: dict[str, LoggedProcess] = {}
         """By process, as they appeared."""
         self._path = path
         self._offset = 0
@@ -105,7 +105,7 @@ class Lives:
                 life.alive_s = asked_s
 
     @property
-    def living(self) -> list[Life]:
+    def living(self) -> list[LoggedProcess]:
         """Those that were not seen to have ended."""
         return [life for life in self.all.values() if not life.dead]
 
@@ -128,7 +128,7 @@ class Lives:
         process, at_s, what = event["actor"], event["at_s"], event["what"]
         if event["kind"] == "began":
             # It wrote the line, so it was alive then.
-            life = self.all.setdefault(process, Life(process, what["pid"], at_s, at_s))
+            life = self.all.setdefault(process, LoggedProcess(process, what["pid"], at_s, at_s))
             life.running[what["execution"]] = event["request"], at_s
         elif event["kind"] == "ended":
             self.all[process].running.pop(what["execution"], None)

@@ -2,17 +2,17 @@
 
 Theory of operation
 -------------------
-:class:`Model` is a second, small specification of a router, written from its rules
+:class:`RouterModel` is a second, small specification of a router, written from its rules
 (``docs/protocol.md``) and without its code.  It is fed at the router's boundary: what the router
 has taken in, what it wants done, what its journal has made safe.  Nothing is in flight there, so
 nothing is inferred: an input has been dealt with when its turn ends, and an effect is a fact.
 
-*Works, tickets, runs.*  A :class:`Work` is one piece of work.  The work of a key has the key's
-name, and a number: its generation.  A request without a key is a work of its own, which nobody else
-can name and of which nothing is retained.  A :class:`Ticket` is a request that waits for a work,
-or for the answer to a command.  Tickets that sent the input *count*: when the last one leaves, the
-work is closed.  A :class:`Run` is one execution, from its dispatch until its worker has reported
-it or is proven dead.
+*Works, tickets, runs.*  A :class:`ModelWork` is one piece of work.  The work of a key has the
+key's name, and a number: its generation.  A request without a key is a work of its own, which
+nobody else can name and of which nothing is retained.  A :class:`ModelTicket` is a request that
+waits for a work, or for the answer to a command.  Tickets that sent the input *count*: when the
+last one leaves, the work is closed.  A :class:`ModelRun` is one execution, from its dispatch until
+its worker has reported it or is proven dead.
 
 *Answers.*  Each input says what is due to whom (:data:`Told`).  What a ticket is told must be what
 is due to it, the same each time; what is due is told in the turn in which nothing that it waits for
@@ -22,9 +22,9 @@ broken): these are adopted when they are told, and must be true.
 *The journal.*  A change that must survive is due as a record in the turn of its change.  A
 dispatch, an answer and a confirmation need the records that say so to be safe before.
 
-*Time* passes when somebody says so: :meth:`Model.lapse`, :meth:`Model.orphaned`,
-:meth:`Model.expire`, :meth:`Model.out_of_time`.  An explorer chooses when.  :class:`Clocks` says
-so by the clock of a simulator, as the limits have it.
+*Time* passes when somebody says so: :meth:`RouterModel.lapse`,
+:meth:`RouterModel.orphaned`, :meth:`RouterModel.expire`, :meth:`RouterModel.out_of_time`.  An
+explorer chooses when.  :class:`Clocks` says so by the clock of a simulator, as the limits have it.
 
 :class:`Boundary` is the one place that knows the messages, records and effects of today's router.
 """
@@ -101,7 +101,7 @@ def left_out(spans: Spans, stop: int) -> Spans:
 
 
 @dataclasses.dataclass(slots=True)
-class Work:
+class ModelWork:
     """One piece of work, from the request that opens it until it is over and nothing of it runs."""
 
     name: Name
@@ -153,13 +153,13 @@ class Work:
 
 
 @dataclasses.dataclass(slots=True)
-class Ticket:
+class ModelTicket:
     """A request that is not finished."""
 
     input: bytes
     """What tells it from another request with its id."""
     label: str
-    work: Work | None = None
+    work: ModelWork | None = None
     command: bool = False
     due: Told | None = None
     needs: tuple[Fact, ...] = ()
@@ -168,15 +168,15 @@ class Ticket:
     """The outcome that it was first told."""
     late: bool = False
     """Whether its limit has passed."""
-    left: Work | None = None
+    left: ModelWork | None = None
     """The work for which it waited then."""
 
 
 @dataclasses.dataclass(slots=True)
-class Run:
+class ModelRun:
     """One execution on a worker, as its router has it."""
 
-    work: Work
+    work: ModelWork
     stopped: bool = False
     announced: bool = False
     unsent: bool = False
@@ -188,7 +188,7 @@ class Run:
 
 
 @dataclasses.dataclass(slots=True)
-class Session:
+class ModelSession:
     """What is not finished of one session, and what is."""
 
     message_bytes: int
@@ -196,11 +196,11 @@ class Session:
     nonce: bytes
     """That of its hello."""
     caller: bytes
-    tickets: dict[int, Ticket] = dataclasses.field(default_factory=dict)
+    tickets: dict[int, ModelTicket] = dataclasses.field(default_factory=dict)
     finished: Spans = ()
 
 
-class Confirm(NamedTuple):
+class ModelConfirm(NamedTuple):
     """The answer to a cancel."""
 
     started: bool | None
@@ -236,7 +236,7 @@ UNKNOWN: Final[Told] = ("unknown",)
 """Outcome of a work that the router has ended while nobody was there to be told."""
 
 
-class Model(Judge):
+class RouterModel(Judge):
     """What a router must do about works; its methods are all that can happen to one."""
 
     def __init__(
@@ -261,19 +261,19 @@ class Model(Judge):
         """A new router, which knows nothing."""
         self.unsafe: list[Fact] = []
         """Records that are written and not safe, the oldest first."""
-        self.sessions: dict[bytes, Session] = {}
-        self.open: dict[Name, Work] = {}
+        self.sessions: dict[bytes, ModelSession] = {}
+        self.open: dict[Name, ModelWork] = {}
         """The works of keys that are open."""
-        self.numbers: dict[int, Work] = {}
+        self.numbers: dict[int, ModelWork] = {}
         """Works of keys by their generations, until they are closed and nothing of them runs."""
         self.next = 0
         """Generation that is opened next."""
-        self.ending: dict[Name, Work] = {}
+        self.ending: dict[Name, ModelWork] = {}
         """The closed work of each key of which an execution lives."""
-        self.runs: dict[tuple[str, int], Run] = {}
+        self.runs: dict[tuple[str, int], ModelRun] = {}
         self.said: dict[tuple[Name, int, Tag], tuple[Told, Fact]] = {}
         """Answers to the commands with ids of their own, the oldest first, and their records."""
-        self.confirms: dict[RequestId, Confirm] = {}
+        self.confirms: dict[RequestId, ModelConfirm] = {}
         """Cancels that are to be answered."""
         self.pending: dict[RequestId, tuple[Told, int]] = {}
         """What is due and was not told, and how many of the unsafe records it may wait for."""
@@ -298,8 +298,8 @@ class Model(Judge):
         """What is due since this turn, or again."""
         self._refusals: dict[RequestId, str] = {}
         """Requests that must be refused, and the code."""
-        self._unwanted: list[tuple[tuple[str, int], Run, bool]] = []
-        self._stopped: list[Run] = []
+        self._unwanted: list[tuple[tuple[str, int], ModelRun, bool]] = []
+        self._stopped: list[ModelRun] = []
         self._facts: list[Fact] = []
         """Records that must be written in this turn."""
         self._told: list[tuple[tuple[Fact, ...], str, str]] = []
@@ -320,7 +320,7 @@ class Model(Judge):
     # -- requests -------------------------------------------------------------
 
     def ask(
-        self, request: RequestId, ticket: Ticket, label: str, consent: bool | None,
+        self, request: RequestId, ticket: ModelTicket, label: str, consent: bool | None,
         allowance: int, name: Name | None = None, caller: bytes = b"",
         earlier: int | None = None, refused: str = "",
     ) -> None:  # fmt: skip
@@ -336,7 +336,7 @@ class Model(Judge):
                 self._refusals[request] = "server-lost"
             elif not refused:
                 allowance = min(granted(allowance - again), most)
-                work = Work(request, -1, ticket.input, consent, allowance, label)
+                work = ModelWork(request, -1, ticket.input, consent, allowance, label)
                 work.waiters[request] = caller
                 self._enter(request, ticket, work)
                 self._stop_if_closing(work)
@@ -359,7 +359,7 @@ class Model(Judge):
                 elif may and consent:
                     self.broken("G4", f"{label} may run again, and is said to be unknown", label)
                 return
-            here = Work(
+            here = ModelWork(
                 name, self.next, ticket.input, consent, granted(min(allowance - again, most)),
                 label, again,
             )  # fmt: skip
@@ -379,7 +379,7 @@ class Model(Judge):
         self._stop_if_closing(here)
 
     def attach(
-        self, request: RequestId, ticket: Ticket, label: str, name: Name, refused: str = ""
+        self, request: RequestId, ticket: ModelTicket, label: str, name: Name, refused: str = ""
     ) -> None:
         """A request that waits for the work of a key without sending the input."""
         here = self.open.get(name)
@@ -397,7 +397,7 @@ class Model(Judge):
             self._enter(request, ticket, here)
 
     def command(
-        self, request: RequestId, ticket: Ticket, name: Name, act: KeyAct, tag: Tag
+        self, request: RequestId, ticket: ModelTicket, name: Name, act: KeyAct, tag: Tag
     ) -> None:
         """A cancel or a forget by key."""
         here, known = self.open.get(name), self.said.get((name, act, tag))
@@ -418,8 +418,9 @@ class Model(Judge):
         self._answer_command(request, ticket, answer, here, fact)
 
     def _answer_command(
-        self, request: RequestId, ticket: Ticket, answer: Told, here: Work | None, *facts: Fact
-    ) -> None:
+        self, request: RequestId, ticket: ModelTicket, answer: Told, here: ModelWork | None,
+        *facts: Fact,
+    ) -> None:  # fmt: skip
         if here is not None and not here.open:
             facts = (*facts, ("closed", here.number))
         elif here is not None and answer[3]:
@@ -428,11 +429,11 @@ class Model(Judge):
         self._enter(request, ticket, None)
         self._due(request, ticket, answer, *facts)
 
-    def _enter(self, request: RequestId, ticket: Ticket, work: Work | None) -> None:
+    def _enter(self, request: RequestId, ticket: ModelTicket, work: ModelWork | None) -> None:
         ticket.work = work
         self.sessions[request.session].tickets[request.sequence] = ticket
 
-    def again(self, request: RequestId, ticket: Ticket) -> None:
+    def again(self, request: RequestId, ticket: ModelTicket) -> None:
         """A request is sent once more."""
         if ticket.told is not None:
             self._owed[request] = ticket.due or UNKNOWN
@@ -449,7 +450,7 @@ class Model(Judge):
             here.tickets.pop(sequence, None)
         here.finished = merged(*here.finished, *spans)
 
-    def _too_many(self, session: Session, spans: Spans) -> bool:
+    def _too_many(self, session: ModelSession, spans: Spans) -> bool:
         """Whether a session would have more gaps than its window, as only a hostile one has."""
         most = self.window + 1
         return len(spans) > most or (
@@ -479,9 +480,9 @@ class Model(Judge):
             keyed = work is not None and work.keyed
             if work is not None and work.keyed and not work.open:
                 facts = (("closed", work.number),)
-            self.confirms[request] = Confirm(started, keyed, facts)
+            self.confirms[request] = ModelConfirm(started, keyed, facts)
             return
-        self.confirms.setdefault(request, Confirm(started, False, ()))
+        self.confirms.setdefault(request, ModelConfirm(started, False, ()))
 
     def lapse(self, session: bytes) -> None:
         """A lease has ended: callers of keys go on counting, the rest leaves."""
@@ -499,7 +500,7 @@ class Model(Judge):
             self._leave(request)
         del self.sessions[session]
 
-    def _tickets(self, session: bytes) -> list[tuple[RequestId, Ticket]]:
+    def _tickets(self, session: bytes) -> list[tuple[RequestId, ModelTicket]]:
         tickets = self.sessions[session].tickets
         for sequence in tickets:
             self.confirms.pop(RequestId(session, sequence), None)
@@ -518,12 +519,12 @@ class Model(Judge):
         work.watchers.pop(request, None)
         return True
 
-    def _counts_on(self, work: Work, request: RequestId) -> None:
+    def _counts_on(self, work: ModelWork, request: RequestId) -> None:
         """Who waits with this request counts without it."""
         if request in work.waiters:
             work.lost |= {work.waiters[request]}
 
-    def _return(self, work: Work, caller: bytes, session: bytes) -> None:
+    def _return(self, work: ModelWork, caller: bytes, session: bytes) -> None:
         """A caller is in this session now: what it asked in others counts no more."""
         work.lost -= {caller}
         old = [
@@ -535,7 +536,7 @@ class Model(Judge):
             if work.outcome is None:
                 work.watchers[request] = None
 
-    def _who_waits(self, work: Work) -> None:
+    def _who_waits(self, work: ModelWork) -> None:
         """Somebody has left: is that the end?"""
         if work.waiters:
             return
@@ -566,13 +567,13 @@ class Model(Judge):
         facts = () if work.open else (("closed", work.number),)
         self._due(request, ticket, ("error", code), *facts)
 
-    def orphaned(self, work: Work) -> None:
+    def orphaned(self, work: ModelWork) -> None:
         """Lost callers of a work count no more."""
         self._in_vain = True
         work.lost = frozenset()
         self._who_waits(work)
 
-    def forgotten(self, work: Work) -> None:
+    def forgotten(self, work: ModelWork) -> None:
         """The retention of a work has ended."""
         self._in_vain = True
         self._close(work)
@@ -583,7 +584,7 @@ class Model(Judge):
 
     # -- executions -----------------------------------------------------------
 
-    def start(self, where: tuple[str, int], work: Work, *, unsent: bool = False) -> None:
+    def start(self, where: tuple[str, int], work: ModelWork, *, unsent: bool = False) -> None:
         """An execution is dispatched, or (unsent) will be when that is safe: it counts, whether
         or not its worker gets it."""
         number = f"generation {work.number} of {work.label}" if work.keyed else work.label
@@ -604,16 +605,16 @@ class Model(Judge):
             self.broken("G2", f"{number} starts for the {work.starts + 1}. time", work.label)
         work.starts += 1
         work.live, work.restored = True, False
-        self.runs[where] = Run(work, unsent=unsent)
+        self.runs[where] = ModelRun(work, unsent=unsent)
 
-    def _may_go_on(self, work: Work) -> bool:
+    def _may_go_on(self, work: ModelWork) -> bool:
         """Whether a further execution has consent and is allowed."""
         return not work.starts or (work.consent is not False and work.starts < work.allowance)
 
-    def go_on(self, where: tuple[str, int], work: Work) -> None:
+    def go_on(self, where: tuple[str, int], work: ModelWork) -> None:
         """The last execution of a work lives on at a worker that has come back."""
         work.live, work.restored = True, False
-        self.runs[where] = Run(work, taken_back=True)
+        self.runs[where] = ModelRun(work, taken_back=True)
 
     def stop(self, where: tuple[str, int]) -> None:
         """A worker is told to stop an execution."""
@@ -650,10 +651,10 @@ class Model(Judge):
 
     # -- what becomes of a work -----------------------------------------------
 
-    def _open(self, work: Work) -> None:
+    def _open(self, work: ModelWork) -> None:
         self.open[work.name] = self.numbers[work.number] = work
 
-    def _complete(self, work: Work, outcome: Told) -> None:
+    def _complete(self, work: ModelWork, outcome: Told) -> None:
         work.outcome = outcome
         if work.keyed:
             self._record("completed", work.number)
@@ -665,7 +666,7 @@ class Model(Judge):
         work.watchers.clear()
         self._want_no_more(work)
 
-    def _never_ran(self, work: Work, outcome: Told) -> None:
+    def _never_ran(self, work: ModelWork, outcome: Told) -> None:
         """A work that has never run ends, and nothing of it is retained."""
         waiting = (*work.waiters, *work.watchers)
         work.outcome = outcome
@@ -676,7 +677,7 @@ class Model(Judge):
         if work.keyed:
             self._close(work)
 
-    def _close(self, work: Work) -> None:
+    def _close(self, work: ModelWork) -> None:
         work.open = False
         work.timed = ""
         facts: tuple[Fact, ...] = ()
@@ -695,7 +696,7 @@ class Model(Judge):
         elif work.keyed:
             del self.numbers[work.number]
 
-    def _want_no_more(self, work: Work) -> None:
+    def _want_no_more(self, work: ModelWork) -> None:
         """Nobody needs what runs of it: it must be stopped in this turn, or is over already."""
         if not work.live:
             return
@@ -718,7 +719,7 @@ class Model(Judge):
         for work in works.values():
             self._stop_if_closing(work)
 
-    def _stop_if_closing(self, work: Work) -> None:
+    def _stop_if_closing(self, work: ModelWork) -> None:
         """A router that closes retains nothing that never ran."""
         if not self.closing or work.live or work.restored or work.outcome or not work.open:
             return
@@ -727,7 +728,7 @@ class Model(Judge):
         else:
             self._never_ran(work, ("error", "stopping"))
 
-    def decide(self, work: Work, what: Told) -> bool:
+    def decide(self, work: ModelWork, what: Told) -> bool:
         """A router ends a work by itself.  Whether it may, and what it says is true."""
         if work.outcome is not None or not work.open:
             return work.outcome == UNKNOWN
@@ -756,7 +757,7 @@ class Model(Judge):
 
     # -- what is told ---------------------------------------------------------
 
-    def _due(self, request: RequestId, ticket: Ticket, what: Told, *facts: Fact) -> None:
+    def _due(self, request: RequestId, ticket: ModelTicket, what: Told, *facts: Fact) -> None:
         """This is due to a ticket, once these records are safe."""
         if ticket.told is None:
             ticket.due, ticket.needs = what, facts
@@ -806,8 +807,9 @@ class Model(Judge):
             self.broken("G11", text, label)
 
     def _same(
-        self, ticket: Ticket, due: Told, what: Told, session: Session, status: int, payload: bytes
-    ) -> bool:
+        self, ticket: ModelTicket, due: Told, what: Told, session: ModelSession, status: int,
+        payload: bytes,
+    ) -> bool:  # fmt: skip
         match due:
             case ("outcome", of, body):
                 if (of, body) == (status, payload):
@@ -819,7 +821,7 @@ class Model(Judge):
                 return what[0] == "error" and what[1] in OWN
         return due == what
 
-    def _instead(self, request: RequestId, ticket: Ticket, what: Told) -> bool:
+    def _instead(self, request: RequestId, ticket: ModelTicket, what: Told) -> bool:
         """Whether a ticket may be told this though its outcome is due: it is read from a disk,
         where it may be damaged, and where reading takes time."""
         kinds = "outcome", "error", "cancelled"
@@ -849,7 +851,7 @@ class Model(Judge):
 
     def confirm(self, request: RequestId, started: bool | None) -> None:
         """The cancel of a request is answered."""
-        due, keyed, facts, _ = self.confirms.pop(request, Confirm(started, False, ()))
+        due, keyed, facts, _ = self.confirms.pop(request, ModelConfirm(started, False, ()))
         if due != started:
             text = f"{request} is cancelled, and was {'' if due else 'never '}started"
             self.broken("G7" if keyed else "G9", text)
@@ -897,7 +899,7 @@ class Model(Judge):
                 self._close(work)
                 self._facts.remove(fact)
 
-    def may_forget(self, work: Work) -> bool:
+    def may_forget(self, work: ModelWork) -> bool:
         """Whether a work was retained for long enough."""
         return True
 
@@ -975,7 +977,7 @@ class Model(Judge):
             if not confirm.after:
                 self.broken("G7" if confirm.keyed else "G9", f"the cancel of {request} is ignored")
 
-    def _ticket(self, request: RequestId) -> Ticket | None:
+    def _ticket(self, request: RequestId) -> ModelTicket | None:
         session = self.sessions.get(request.session)
         return None if session is None else session.tickets.get(request.sequence)
 
@@ -985,11 +987,11 @@ def _of_record(fact: Fact) -> str:
     return {"said": "G7", "cancelled": "G7", "opened": "G4", "closed": "G4"}.get(fact[0], "G11")
 
 
-def _label_of(work: Work | None) -> str:
+def _label_of(work: ModelWork | None) -> str:
     return "" if work is None else work.label
 
 
-def told_of(ticket: Ticket, status: int, payload: bytes) -> Told:
+def told_of(ticket: ModelTicket, status: int, payload: bytes) -> Told:
     """What an outcome says to a ticket."""
     if status == Status.RESULT:
         if not ticket.command:
@@ -1033,7 +1035,7 @@ class Limits:
     commands: int
 
 
-class Boundary(Model):
+class Boundary(RouterModel):
     """The model, fed with the inputs and effects of today's router by events of these kinds, whose
     actor is the server or (*) the worker:
 
@@ -1190,7 +1192,7 @@ class Boundary(Model):
         if not keyed:
             label = bytes(body[:64]).partition(b"|")[0].decode("utf-8", "replace")
             self.ask(
-                request, Ticket(of, label), label, message.rerun, message.allowance,
+                request, ModelTicket(of, label), label, message.rerun, message.allowance,
                 earlier=message.earlier, refused=refused,
             )  # fmt: skip
         else:
@@ -1201,7 +1203,7 @@ class Boundary(Model):
     def _keyed(self, request: RequestId, message: Any, of: bytes, refused: str) -> None:
         name = message.namespace, message.key
         label = f"{message.namespace.decode()}.{message.key.decode()}"
-        ticket, act = Ticket(of, label), KeyAct(message.act or 0)
+        ticket, act = ModelTicket(of, label), KeyAct(message.act or 0)
         match act:
             case KeyAct.ASK:
                 ticket.work = None
@@ -1256,7 +1258,7 @@ class Boundary(Model):
             case _:
                 pass
 
-    def _run_of(self, worker: str, number: int, session: bytes, sequence: int) -> Run | None:
+    def _run_of(self, worker: str, number: int, session: bytes, sequence: int) -> ModelRun | None:
         """The execution that a worker reports on, if it is one."""
         run = self.runs.get((worker, number))
         if run is None or run.taken_back:
@@ -1313,7 +1315,7 @@ class Boundary(Model):
 
     def _welcome(self, message: Any, _: Body | None) -> None:
         most_bytes, caller = self._hellos.pop(message.nonce)
-        new = Session(most_bytes, message.nonce, caller)
+        new = ModelSession(most_bytes, message.nonce, caller)
         session = self.sessions.setdefault(message.session, new)
         session.message_bytes = most_bytes
 
@@ -1416,7 +1418,7 @@ class Boundary(Model):
                     self.record(("joined", number, caller))
                 case Completed(number, (header, payload)):
                     _, status, body = _kept(header, payload)
-                    self.record(("completed", number), told_of(Ticket(b"", ""), status, body))
+                    self.record(("completed", number), told_of(ModelTicket(b"", ""), status, body))
                 case Closed(number):
                     self.record(("closed", number))
                 case Commanded(forget, namespace, key, tag):
@@ -1450,7 +1452,7 @@ class Boundary(Model):
             match record:
                 case Opened(number, namespace, key, digest, rerun, allowance, earlier, caller):
                     label = f"{namespace.decode()}.{key.decode()}"
-                    work = Work(
+                    work = ModelWork(
                         (namespace, key), number, digest, rerun, allowance, label, earlier,
                         restored=True, lost=frozenset({caller}), timed="orphan",
                     )  # fmt: skip
@@ -1551,7 +1553,7 @@ class Clocks(Boundary):
         heapq.heappush(self._deadlines, (self._at_s + for_s, request))
 
     def command(
-        self, request: RequestId, ticket: Ticket, name: Name, act: KeyAct, tag: Tag
+        self, request: RequestId, ticket: ModelTicket, name: Name, act: KeyAct, tag: Tag
     ) -> None:
         """And when it was said."""
         was_known = (name, act, tag) in self.said
@@ -1559,7 +1561,7 @@ class Clocks(Boundary):
         if (name, act, tag) in self.said and not was_known:
             self._said_s[name, act, tag] = self.now_s
 
-    def may_forget(self, work: Work) -> bool:
+    def may_forget(self, work: ModelWork) -> bool:
         """Whether its retention has passed.  Who waits for what cannot be read has left when that
         is known, and may be told later."""
         slack_s = SLACK_S if self.journaled else 0.0

@@ -16,7 +16,7 @@ from ..worker import guard
 Group: TypeAlias = Sequence[Record]
 
 
-class Disk:
+class JournalDisk:
     """The journal of one server after the other: groups of records, which become safe in order."""
 
     def __init__(self) -> None:

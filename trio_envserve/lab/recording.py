@@ -88,7 +88,7 @@ class RecordedInput:
     """The type of what the router raised."""
 
 
-class Mark(NamedTuple):
+class RecordedMark(NamedTuple):
     """A check, of the effects or of the state, or the end of the recording."""
 
     code: int
@@ -97,7 +97,7 @@ class Mark(NamedTuple):
     """The hash; or why the recording ends, empty if the server did."""
 
 
-Part: TypeAlias = RecordedInput | Mark
+Part: TypeAlias = RecordedInput | RecordedMark
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Iterator[Part]]:
@@ -160,7 +160,7 @@ def _part(record: Any, step: int, pending: RecordedInput | None) -> Part | None:
         raise ValueError("a second header")
     fields = records.mark_of(record)
     if code not in (records.DRAWN, records.CLAIM, records.RAISED):
-        return Mark(code, *fields)
+        return RecordedMark(code, *fields)
     if pending is None:
         raise ValueError("it belongs to no input")
     if code == records.DRAWN:
@@ -281,7 +281,7 @@ class Player:
                 before = None
                 if self.raised is not None:
                     return
-            if isinstance(part, Mark):
+            if isinstance(part, RecordedMark):
                 self._compare(part)
                 continue
             too_far = until_step is not None and part.step > until_step
@@ -291,7 +291,7 @@ class Player:
         if before is not None:
             yield self._play(before, last=not before.raised)
 
-    def _compare(self, mark: Mark) -> None:
+    def _compare(self, mark: RecordedMark) -> None:
         if mark.code == records.END:
             self.ended, self.stopped = not mark.what, mark.what
             return
@@ -424,7 +424,7 @@ class RequestName(NamedTuple):
         return cls(session.lower(), number)
 
 
-class Event(NamedTuple):
+class RecordedArrow(NamedTuple):
     """One arrow: from whom to whom."""
 
     at_s: float
@@ -441,7 +441,7 @@ class Event(NamedTuple):
 class _Story:
     """The story of the request in one session that the prefix fits."""
 
-    events: list[Event] = dataclasses.field(default_factory=list)
+    events: list[RecordedArrow] = dataclasses.field(default_factory=list)
     running: defaultdict[bytes, set[int]] = dataclasses.field(
         default_factory=lambda: defaultdict(set)
     )
@@ -470,9 +470,9 @@ class RequestWatch:
                 continue  # each second there is one; those that are answered tell something
             story = self._stories[session]
             state = self._state(moment, session)
-            story.events.append(Event(*at, source, target, what, state))
+            story.events.append(RecordedArrow(*at, source, target, what, state))
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[RecordedArrow]:
         """All of it.  ConfigError if there is no such request, or more than one."""
         sessions = [session for session, story in self._stories.items() if story.events]
         if not sessions:
@@ -662,7 +662,7 @@ def _size(body: Any) -> str:
     return "" if body is None else f", {len(body)} bytes"
 
 
-def sequence_text(events: list[Event], name: RequestName) -> str:
+def sequence_text(events: list[RecordedArrow], name: RequestName) -> str:
     """The events as a sequence diagram of plain text."""
     left, right = 36, 48
     lines = [

@@ -109,7 +109,7 @@ class DemoOptions:
 
 
 @dataclasses.dataclass(slots=True, eq=False)
-class Progress:
+class DemoProgress:
     """The progress of a demonstration; plain state, to be looked at any time."""
 
     rollouts: int
@@ -146,7 +146,7 @@ def outcomes_in(data: bytes) -> list[str]:
     return found
 
 
-async def run_demo(options: DemoOptions, progress: Progress | None = None) -> dict[str, Any]:
+async def run_demo(options: DemoOptions, progress: DemoProgress | None = None) -> dict[str, Any]:
     """Run it, and return the judge's figures (see :mod:`.judge`).
 
     Raises ConfigError for options that cannot work, ServerStartError if the
@@ -163,7 +163,7 @@ async def run_demo(options: DemoOptions, progress: Progress | None = None) -> di
     try:
         shown = wants(options.rollouts, hosts=int(options.remote_host))
         log.write("phase", "begin", wants=shown, seed=options.seed)
-        demo = Demo(options, directory, progress or Progress(options.rollouts), log)
+        demo = DemoRun(options, directory, progress or DemoProgress(options.rollouts), log)
         with trio.move_on_after(options.seconds_limit) as limit:
             try:
                 await demo.run()
@@ -180,11 +180,11 @@ async def run_demo(options: DemoOptions, progress: Progress | None = None) -> di
 
 
 @final
-class Demo:
+class DemoRun:
     """One demonstration: its callers, and a field for the killer."""
 
     def __init__(
-        self, options: DemoOptions, directory: Path, progress: Progress, log: EventLog
+        self, options: DemoOptions, directory: Path, progress: DemoProgress, log: EventLog
     ) -> None:
         self.log = log
         self.proxy: FaultProxy | None = None
@@ -217,9 +217,9 @@ class Demo:
         # and deaths are watched to the very last.
         options = self._options
         server = serve_process(
-            "trio_envserve.lab.environment:Logged", self._directory, workers=options.workers,
-            args={"log": str(self._directory / EVENTS)}, hosted=options.remote_host,
-            command=options.server_command,
+            "trio_envserve.lab.environment:LoggedEnvironment", self._directory,
+            workers=options.workers, args={"log": str(self._directory / EVENTS)},
+            hosted=options.remote_host, command=options.server_command,
         )  # fmt: skip
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._kept("server", server))

@@ -8,7 +8,7 @@ from ...core.messages import encode
 from ...retrylab import Bag, Event, Rule, Violation
 from ...retrylab.system import SETTLED
 from ...retrylab.values import Forms
-from ..model import Boundary, Limits, Session, Ticket, Work
+from ..model import Boundary, Limits, ModelSession, ModelTicket, ModelWork
 from .wire import decoded, frames_form
 
 _LONG_S = 1e9
@@ -112,9 +112,9 @@ OF_MODEL: Forms = {
         ),
         **_bags("sessions", "open", "numbers", "ending", "runs", "confirms", "pending"),
     },
-    Session: {"message_bytes": _CONSTANT, "nonce": _CONSTANT, **_bags("tickets")},
-    Work: _bags("waiters", "watchers"),
-    Ticket: {
+    ModelSession: {"message_bytes": _CONSTANT, "nonce": _CONSTANT, **_bags("tickets")},
+    ModelWork: _bags("waiters", "watchers"),
+    ModelTicket: {
         "told": Rule(
             "texts are for people",
             lambda ticket, told: told and frames_form((encode(told[0]), told[1])),

@@ -134,7 +134,7 @@ from ...retrylab import (
     Choice,
 )
 from ...retrylab.values import form
-from ..parts import Disk, GuardTimer, wanted
+from ..parts import GuardTimer, JournalDisk, wanted
 from ..simulation.bounds import audit, unfinished
 from ..simulation.coverage import Pair, counted_pairs
 from . import names
@@ -560,7 +560,7 @@ class Server(Part):
         self.life = -1
         self.not_free: list[str] = []
         """Slots in which processes of earlier lives may be, which this one waits for."""
-        self.journal = Disk()
+        self.journal = JournalDisk()
         """A fall of the server may lose groups that are not safe, from any of them on."""
         self.group: tuple[Record, ...] = ()
         """The records that this step has written so far."""

@@ -174,7 +174,7 @@ LUCK = (0.0, 0.5, 0.9, 1.0)
 """How likely a row is whole after a crash; drawn for each crash."""
 
 
-class Disk(parts.Disk):
+class Disk(parts.JournalDisk):
     """One of which a crash leaves what it likes."""
 
     def __init__(self, rng: Random) -> None:
