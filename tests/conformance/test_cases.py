@@ -12,7 +12,7 @@ from trio_envserve.lab.conformance import cases, workers
 from trio_envserve.lab.conformance.cases import CASES, SECTIONS, select
 from trio_envserve.lab.conformance.environment import OPERATIONS
 from trio_envserve.lab.conformance.findings import CaseMain
-from trio_envserve.lab.conformance.peer import Peer
+from trio_envserve.lab.conformance.peer import ConformancePeer
 from trio_envserve.lab.conformance.script import Step, cases_of
 
 GUARANTEES = {"wire", *(f"G{n}" for n in range(1, 11))}
@@ -33,7 +33,7 @@ def test_each_case_says_what_is_right_in_one_sentence():
 
 
 @pytest.mark.parametrize(
-    ("table", "stage"), [(cases.SCRIPTS, cases.Stage), (workers.SCRIPTS, workers.WorkerBench)]
+    ("table", "stage"), [(cases.SCRIPTS, cases.CaseStage), (workers.SCRIPTS, workers.WorkerBench)]
 )
 def test_each_step_of_a_script_is_a_word(table: str, stage: type):
     words: set[str] = set()
@@ -46,7 +46,9 @@ def test_each_step_of_a_script_is_a_word(table: str, stage: type):
         return nothing
 
     assert [*cases_of(table, main)]
-    assert {word for word in words if not (hasattr(stage, word) or hasattr(Peer, word))} == set()
+    assert {
+        word for word in words if not (hasattr(stage, word) or hasattr(ConformancePeer, word))
+    } == set()
 
 
 def test_every_guarantee_has_cases_through_the_proxy_or_not():

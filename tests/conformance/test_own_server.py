@@ -14,8 +14,8 @@ from tests.conformance import processes
 from trio_envserve import Server, ServerLimits, WireLimits, open_server
 from trio_envserve.core import messages
 from trio_envserve.lab.conformance.cases import select
-from trio_envserve.lab.conformance.findings import Mark
-from trio_envserve.lab.conformance.run import NotServed, Options, Report, conform
+from trio_envserve.lab.conformance.findings import CaseResult
+from trio_envserve.lab.conformance.run import ConformanceReport, NotServed, Options, conform
 from trio_envserve.net import RouterSocket, open_zmq_network
 
 pytestmark = pytest.mark.real
@@ -53,7 +53,7 @@ async def served(
 async def judged(
     address: str, *patterns: str, patience_s: float = PATIENCE_S, alive_s: float = 0.0,
     **options: Any,
-) -> Report:  # fmt: skip
+) -> ConformanceReport:  # fmt: skip
     return await conform(
         Options(
             address,
@@ -66,7 +66,7 @@ async def judged(
     )
 
 
-def failures(report: Report) -> list[tuple[str, str, str]]:
+def failures(report: ConformanceReport) -> list[tuple[str, str, str]]:
     return [(each.case.name, each.expected, each.seen) for each in report.failed]
 
 
@@ -76,7 +76,7 @@ async def test_the_projects_own_server_passes_every_case(tmp_path: Path):
         async with served(tmp_path, workers=1, window=256) as server:
             report = await judged(server.address, alive_s=5.0)
     assert failures(report) == []
-    assert {each.case.name for each in report.of(Mark.SKIPPED)} == {*ABOUT_LIMITS, RESTART}
+    assert {each.case.name for each in report.of(CaseResult.SKIPPED)} == {*ABOUT_LIMITS, RESTART}
     assert report.ok
 
 
@@ -85,7 +85,7 @@ async def test_it_passes_what_needs_to_know_its_limits(tmp_path: Path):
         async with served(tmp_path, workers=1, window=64, worker_capacity=4, **SMALL) as server:
             report = await judged(server.address, *ABOUT_LIMITS, limits=SMALL)
     assert failures(report) == []
-    assert report.of(Mark.SKIPPED) == []
+    assert report.of(CaseResult.SKIPPED) == []
 
 
 async def test_it_passes_what_needs_to_restart_it(tmp_path: Path):
@@ -93,10 +93,10 @@ async def test_it_passes_what_needs_to_restart_it(tmp_path: Path):
     with trio.fail_after(120):
         report = await judged_and_restarted(tmp_path, limits)
     assert failures(report) == []
-    assert report.of(Mark.SKIPPED) == []
+    assert report.of(CaseResult.SKIPPED) == []
 
 
-async def judged_and_restarted(tmp_path: Path, limits: dict[str, Any]) -> Report:
+async def judged_and_restarted(tmp_path: Path, limits: dict[str, Any]) -> ConformanceReport:
     async with AsyncExitStack() as stack:
         address = await stack.enter_async_context(processes.served(tmp_path, limits=limits))
 
@@ -113,9 +113,9 @@ async def test_a_server_without_worker_processes_is_not_killed(tmp_path: Path):
         async with served(tmp_path) as server:
             report = await judged(server.address, "*death*", "*allowance-caps*", "a-hello-*")
     assert failures(report) == []
-    skipped = {each.seen for each in report.of(Mark.SKIPPED)}
+    skipped = {each.seen for each in report.of(CaseResult.SKIPPED)}
     assert skipped == {"the environment does not offer die"}
-    assert len(report.of(Mark.PASSED)) == 2
+    assert len(report.of(CaseResult.PASSED)) == 2
 
 
 async def test_over_ipc_all_is_judged_but_what_needs_the_proxy(tmp_path: Path, folder: str):
@@ -123,7 +123,7 @@ async def test_over_ipc_all_is_judged_but_what_needs_the_proxy(tmp_path: Path, f
         async with served(tmp_path, f"ipc://{folder}/s") as server:
             report = await judged(server.address, "*half*", "*cancel*")
     assert failures(report) == []
-    assert {each.seen for each in report.of(Mark.SKIPPED)} == {
+    assert {each.seen for each in report.of(CaseResult.SKIPPED)} == {
         "the fault proxy is for tcp addresses"
     }
 
@@ -160,7 +160,7 @@ def welcome(hello: messages.Hello) -> bytes:
 
 async def judged_as(
     how: Any, *patterns: str, patience_s: float = PATIENCE_S, alive_s: float = 0.0
-) -> Report:
+) -> ConformanceReport:
     """The findings about a server that answers each message as ``how`` says."""
     patterns = patterns or ("a-hello-*", "statistics-*")
     async with (
@@ -216,7 +216,7 @@ async def test_a_server_that_falls_silent_is_told_once():
         report = await judged_as(right_until_judged([]), patience_s=0.5)
     assert len(report.failed) == 1
     assert report.failed[0].expected == "a server that answers"
-    assert all("no answer any more" in each.seen for each in report.of(Mark.SKIPPED))
+    assert all("no answer any more" in each.seen for each in report.of(CaseResult.SKIPPED))
     assert not report.ok
 
 

@@ -13,8 +13,8 @@ import trio
 from tests.conformance.caught import WORKERS_CAUGHT
 from tests.conformance.pages import headings
 from trio_envserve.lab.conformance.cases import select
-from trio_envserve.lab.conformance.findings import Mark
-from trio_envserve.lab.conformance.run import Report
+from trio_envserve.lab.conformance.findings import CaseResult
+from trio_envserve.lab.conformance.run import ConformanceReport
 from trio_envserve.lab.conformance.workers import (
     WORKER_CASES,
     Subject,
@@ -28,13 +28,15 @@ PATIENCE_S = 60.0
 """For a right worker on a busy machine."""
 
 
-async def judged(subject: Subject, *patterns: str, patience_s: float = PATIENCE_S) -> Report:
+async def judged(
+    subject: Subject, *patterns: str, patience_s: float = PATIENCE_S
+) -> ConformanceReport:
     cases = select(patterns, among=WORKER_CASES)
     with trio.fail_after(600):
         return await conform_worker(WorkerOptions(subject, cases, patience_s))
 
 
-def failures(report: Report) -> list[tuple[str, str, str]]:
+def failures(report: ConformanceReport) -> list[tuple[str, str, str]]:
     return [(each.case.name, each.expected, each.seen) for each in report.failed]
 
 
@@ -43,7 +45,7 @@ def failures(report: Report) -> list[tuple[str, str, str]]:
 async def test_the_projects_own_worker_passes_every_case():
     report = await judged(Subject([], OWN, {}, INPUTS))
     assert failures(report) == []
-    assert report.of(Mark.SKIPPED) == []
+    assert report.of(CaseResult.SKIPPED) == []
     assert report.judged == "this package's own worker"
 
 
@@ -53,7 +55,7 @@ async def test_the_raw_worker_passes_every_case_for_which_it_has_inputs():
     subject = Subject([sys.executable, str(program)], None, {}, {"input": [1, 2]})
     report = await judged(subject)
     assert failures(report) == []
-    assert len(report.of(Mark.SKIPPED)) == 5
+    assert len(report.of(CaseResult.SKIPPED)) == 5
 
 
 @pytest.mark.real
@@ -100,9 +102,9 @@ async def test_cases_without_their_input_are_skipped():
     inputs: dict[str, Any] = {"input": 1}
     report = await judged(Subject([], OWN, {}, inputs), "a-stop-ends*", "a-failed*", "*exits*")
     marks = {each.case.name: (each.mark, each.seen) for each in report.findings}
-    assert marks["a-stop-ends-what-runs"] == (Mark.SKIPPED, "no --long-input was given")
+    assert marks["a-stop-ends-what-runs"] == (CaseResult.SKIPPED, "no --long-input was given")
     assert marks["a-failed-rollout-is-an-error-record"][1] == "no --failing-input was given"
-    assert marks["retired-it-exits-with-status-0"][0] is Mark.PASSED
+    assert marks["retired-it-exits-with-status-0"][0] is CaseResult.PASSED
 
 
 def test_each_case_is_from_a_section_about_workers_and_says_what_is_right():

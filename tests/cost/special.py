@@ -3,9 +3,9 @@
 Theory of operation
 -------------------
 Each returns one figure for each of its measures.  Clients that hold on to much, or that are
-many, are raw ones (:class:`~trio_envserve.lab.conformance.peer.Peer`): they take little of the
-machine.  The many requests are made by one, which cancels half of them, every second one, and
-then the other half.  What the server's process spends is read from /proc; its ticks and the
+many, are raw ones (:class:`~trio_envserve.lab.conformance.peer.ConformancePeer`): they take little
+of the machine.  The many requests are made by one, which cancels half of them, every second one,
+and then the other half.  What the server's process spends is read from /proc; its ticks and the
 questions for statistics meanwhile are a part of it.
 """
 
@@ -34,7 +34,7 @@ from trio_envserve.core.journal import Completed, Opened, Record, Started
 from trio_envserve.core.limits import ClientLimits
 from trio_envserve.core.ranges import Ranges
 from trio_envserve.core.terms import ID_BYTES, Status
-from trio_envserve.lab.conformance.peer import Peer, open_peer, open_raw_peer
+from trio_envserve.lab.conformance.peer import ConformancePeer, open_peer, open_raw_peer
 from trio_envserve.lab.processes import ANY_PORT, Process, program
 from trio_envserve.net import open_network
 from trio_envserve.server.journal.opening import open_folder, unlock
@@ -100,7 +100,7 @@ async def _keep(run: Run, address: str, count: int, *, forgotten: bool = False) 
 
 
 @asynccontextmanager
-async def _open_client(address: str) -> AsyncGenerator[Peer, None]:
+async def _open_client(address: str) -> AsyncGenerator[ConformancePeer, None]:
     """A raw client, with a session."""
     async with open_network() as network, open_peer(network, address, patience_s=120.0) as peer:
         await peer.hello()
@@ -246,7 +246,7 @@ async def _open_large(
 class Crowd:
     """Many requests of one client, none of which ends by itself."""
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: ConformancePeer) -> None:
         self._peer = peer
         self._next = self._probe = 0
 

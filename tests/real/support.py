@@ -32,7 +32,7 @@ from trio_envserve import (
 )
 from trio_envserve import open_server as open_real_server
 from trio_envserve.core.limits import WireLimits
-from trio_envserve.lab.conformance.peer import Peer, open_peer
+from trio_envserve.lab.conformance.peer import ConformancePeer, open_peer
 from trio_envserve.lab.processes import Process, program
 from trio_envserve.net import open_zmq_network
 from trio_envserve.testing.proxy import FaultProxy, open_fault_proxy
@@ -244,7 +244,7 @@ def asked(key: str, *do: list[Any], value: Any = None) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def open_raw(address: str, *, hello: bool = True) -> AsyncIterator[Peer]:
+async def open_raw(address: str, *, hello: bool = True) -> AsyncIterator[ConformancePeer]:
     """A client that does as it likes, with a session."""
     async with (
         open_zmq_network() as network,
@@ -274,7 +274,9 @@ async def serving_cut(
 
 
 @asynccontextmanager
-async def serving_raw(judge: Judge, **options: Any) -> AsyncIterator[tuple[Server, Peer]]:
+async def serving_raw(
+    judge: Judge, **options: Any
+) -> AsyncIterator[tuple[Server, ConformancePeer]]:
     async with open_server(judge, **options) as server, open_raw(server.address) as raw:
         yield server, raw
 

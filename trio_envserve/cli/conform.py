@@ -16,8 +16,8 @@ from ..core.errors import ConfigError
 from ..core.limits import KeyLimits, ServerLimits
 from ..host.workers import parse_command
 from ..lab.conformance.cases import CASES, select
-from ..lab.conformance.findings import Case, Finding, Mark, describe
-from ..lab.conformance.run import NotServed, Options, Report
+from ..lab.conformance.findings import Case, CaseResult, Finding, describe
+from ..lab.conformance.run import ConformanceReport, NotServed, Options
 from ..lab.conformance.run import conform as judge
 from ..lab.conformance.workers import WORKER_CASES, Subject, WorkerOptions, conform_worker
 from ..options import argument, option
@@ -129,18 +129,20 @@ async def conform(asked: Conform, stop: StopRequest) -> Result:
     return await _judge(asked.address, cases, run, stop, as_json=as_json)
 
 
-_Run: TypeAlias = Callable[[Callable[[Finding], object]], Awaitable[Report]]
+_Run: TypeAlias = Callable[[Callable[[Finding], object]], Awaitable[ConformanceReport]]
 """Judges, and reports each finding as it comes."""
 
 
-async def _run_server(options: Options, told: Callable[[Finding], object]) -> Report:
+async def _run_server(options: Options, told: Callable[[Finding], object]) -> ConformanceReport:
     try:
         return await judge(dataclasses.replace(options, told=told))
     except NotServed as error:
         raise CommandError(str(error), NOT_STARTED) from None
 
 
-async def _run_worker(options: WorkerOptions, told: Callable[[Finding], object]) -> Report:
+async def _run_worker(
+    options: WorkerOptions, told: Callable[[Finding], object]
+) -> ConformanceReport:
     return await conform_worker(dataclasses.replace(options, told=told))
 
 
@@ -173,7 +175,7 @@ async def _judge(
     judged: str, cases: Sequence[Case], run: _Run, stop: StopRequest, *, as_json: bool
 ) -> Result:
     fallen: dict[Case, Finding] = {}
-    report: Report | None = None
+    report: ConformanceReport | None = None
     began_s = trio.current_time()
     # The cases cut connections, so the library's warnings about them are not shown.
     logging.getLogger("trio_envserve").addHandler(logging.NullHandler())
@@ -182,7 +184,7 @@ async def _judge(
         fallen[finding.case] = finding
 
     def how_far() -> str:
-        failed = sum(each.mark is Mark.FAILED for each in fallen.values())
+        failed = sum(each.mark is CaseResult.FAILED for each in fallen.values())
         return f"conform: {len(fallen)}/{len(cases)} cases, {failed} failed"
 
     with trio.CancelScope() as working:
@@ -191,14 +193,14 @@ async def _judge(
             report = await run(told)
     interrupted = report is None
     if report is None:
-        report = Report(judged, tuple(fallen.values()), trio.current_time() - began_s)
+        report = ConformanceReport(judged, tuple(fallen.values()), trio.current_time() - began_s)
     if not as_json and report.findings:
         show(_findings(report), _figures(report))
     for finding in report.findings:
-        if finding.mark is Mark.FAILED:
+        if finding.mark is CaseResult.FAILED:
             text = f"expected {finding.expected}; seen: {finding.seen}"
             say(f"FAILED {finding.case.name}: {finding.case.line} {text}")
-        elif finding.mark is Mark.SKIPPED:
+        elif finding.mark is CaseResult.SKIPPED:
             say(f"skipped {finding.case.name}: {finding.seen}")
     if interrupted:
         say(f"interrupted after {len(fallen)} of {len(cases)} cases")
@@ -209,7 +211,7 @@ async def _judge(
 # -- for people ---------------------------------------------------------------
 
 
-def _findings(report: Report) -> Table:
+def _findings(report: ConformanceReport) -> Table:
     rows = [
         (each.case.name, each.case.section, _shown(each.mark), f"{each.seconds:.2f} s")
         for each in report.findings
@@ -217,11 +219,11 @@ def _findings(report: Report) -> Table:
     return Table(report.judged, ("case", "section", "finding", "took"), rows)
 
 
-def _shown(mark: Mark) -> str:
-    return "FAILED" if mark is Mark.FAILED else mark.value
+def _shown(mark: CaseResult) -> str:
+    return "FAILED" if mark is CaseResult.FAILED else mark.value
 
 
-def _figures(report: Report) -> Table:
-    rows = [(mark.value, str(len(report.of(mark)))) for mark in Mark]
+def _figures(report: ConformanceReport) -> Table:
+    rows = [(mark.value, str(len(report.of(mark)))) for mark in CaseResult]
     rows.append(("took", f"{report.seconds:.1f} s"))
     return Table("conforms" if report.ok else "does not conform", (), rows)

@@ -28,7 +28,7 @@ from ...core import messages
 from ...net import Network
 from ...testing.proxy import FaultProxy, open_fault_proxy
 from .findings import CaseFailed, CaseSkipped, TimedOut, Unreachable, check
-from .peer import LOOK_S, Peer, RawSocket, open_peer, open_raw_peer
+from .peer import LOOK_S, ConformancePeer, RawSocket, open_peer, open_raw_peer
 
 RESTART_S = 30.0
 """For a server that was restarted to be there, with a worker."""
@@ -57,8 +57,9 @@ class Bench:
     """The bench of a case.  Made by :func:`open_bench`."""
 
     def __init__(
-        self, network: Network, address: str, control: Peer, *, patience_s: float, settle_s: float,
-        limits: Mapping[str, float], restart: Restart | None, restarting: trio.Lock,
+        self, network: Network, address: str, control: ConformancePeer, *, patience_s: float,
+        settle_s: float, limits: Mapping[str, float], restart: Restart | None,
+        restarting: trio.Lock,
     ) -> None:  # fmt: skip
         self.network = network
         self.address = address
@@ -68,7 +69,7 @@ class Bench:
         self._limits = limits
         self._restart = restart
         self._restarting = restarting
-        self._peers: list[Peer] = []
+        self._peers: list[ConformancePeer] = []
         self._sessions: set[bytes] = set()
         self._sequences = itertools.count()
         self._keys = itertools.count()
@@ -82,7 +83,7 @@ class Bench:
     # -- peers ----------------------------------------------------------------
 
     @asynccontextmanager
-    async def connection(self, *, through: str | None = None) -> AsyncIterator[Peer]:
+    async def connection(self, *, through: str | None = None) -> AsyncIterator[ConformancePeer]:
         """A connection without a session."""
         async with open_peer(
             self.network, through or self.address, patience_s=self.patience_s
@@ -91,7 +92,7 @@ class Bench:
             yield peer
 
     @asynccontextmanager
-    async def raw(self, identity: bytes) -> AsyncIterator[tuple[Peer, RawSocket]]:
+    async def raw(self, identity: bytes) -> AsyncIterator[tuple[ConformancePeer, RawSocket]]:
         """A connection made by hand that states this identity, without a session."""
         opened = open_raw_peer(self.address, patience_s=self.patience_s, identity=identity)
         async with opened as (peer, socket):
@@ -99,14 +100,16 @@ class Bench:
             yield peer, socket
 
     @asynccontextmanager
-    async def client(self, **options: Any) -> AsyncIterator[Peer]:
+    async def client(self, **options: Any) -> AsyncIterator[ConformancePeer]:
         """A connection with a new session."""
         async with self.connection(**options) as peer:
             await peer.hello()
             yield peer
 
     @asynccontextmanager
-    async def next_connection(self, of: Peer, **options: Any) -> AsyncIterator[Peer]:
+    async def next_connection(
+        self, of: ConformancePeer, **options: Any
+    ) -> AsyncIterator[ConformancePeer]:
         """The next connection of another peer's client; nothing was said on it yet."""
         async with self.connection(**options) as peer:
             peer.resume(of)
@@ -146,7 +149,7 @@ class Bench:
         return open_fault_proxy(self.address, seed=seed)
 
     @asynccontextmanager
-    async def proxied(self) -> AsyncIterator[tuple[FaultProxy, Peer]]:
+    async def proxied(self) -> AsyncIterator[tuple[FaultProxy, ConformancePeer]]:
         """A fault proxy in front of the server, and a client that has come through it."""
         async with self.proxy() as proxy, self.client(through=proxy.address) as peer:
             yield proxy, peer
@@ -187,7 +190,7 @@ class Bench:
     # -- what runs ------------------------------------------------------------
 
     async def running(
-        self, peer: Peer, sequence: int = 0, *, stubborn: bool = False
+        self, peer: ConformancePeer, sequence: int = 0, *, stubborn: bool = False
     ) -> dict[str, Any]:
         """An input that is asked for, and runs by now."""
         asked = self.wait(stubborn=stubborn)
@@ -205,7 +208,7 @@ class Bench:
         await self.counted(asked, "it was cancelled", cancelled=1, running=0)
 
     async def let_end(
-        self, asked: dict[str, Any], peer: Peer, sequence: int = 0, what: str = ""
+        self, asked: dict[str, Any], peer: ConformancePeer, sequence: int = 0, what: str = ""
     ) -> Any:
         """Let what waits go on, to its result."""
         await self.open(asked)
@@ -281,7 +284,7 @@ class Bench:
         return value
 
     @asynccontextmanager
-    async def at_work(self, peers: Sequence[Peer]) -> AsyncIterator[None]:
+    async def at_work(self, peers: Sequence[ConformancePeer]) -> AsyncIterator[None]:
         """Meanwhile the bench's own session is at work, and makes no room for others.
         The leases of ``peers``, each with sequence 0 pending, do not end, either."""
         control, sequence = self._control, next(self._sequences)

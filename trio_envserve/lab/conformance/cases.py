@@ -31,9 +31,9 @@ from .bench import Bench, skip_unless
 from .findings import Case, CaseFailed, CaseMain, case, check
 from .peer import (
     LOOK_S,
-    Asked,
+    ConformancePeer,
+    FirstRequest,
     PatientClient,
-    Peer,
     body_of,
     same_bytes,
     taken_in,
@@ -95,7 +95,7 @@ HOSTILE: tuple[tuple[bytes, str], ...] = (
 """Headers made to cost the reader memory, stack or time."""
 
 
-async def malformed(peer: Peer, why: str, *frames: bytes) -> None:
+async def malformed(peer: ConformancePeer, why: str, *frames: bytes) -> None:
     """Say what must be refused as a whole."""
     peer.send_frames(*frames)
     error, _ = await peer.next(messages.Error, f"Error, for a header that is malformed: {why}")
@@ -118,7 +118,7 @@ def new_id() -> bytes:
 
 
 def say_of_key(
-    peer: Peer, sequence: int, name: str, act: KeyAct, body: Body = b"", **other: Any
+    peer: ConformancePeer, sequence: int, name: str, act: KeyAct, body: Body = b"", **other: Any
 ) -> None:
     """Say something of a key."""
     message = messages.Request(
@@ -128,17 +128,17 @@ def say_of_key(
     peer.send(message._replace(**other), body)
 
 
-def be_patient(bench: Bench, peer: Peer) -> None:
+def be_patient(bench: Bench, peer: ConformancePeer) -> None:
     """Let a worker be replaced."""
     peer.patience_s = max(peer.patience_s, DEATH_PATIENCE_S)
     bench.be_patient(DEATH_PATIENCE_S)
 
 
 @final
-class Stage:
+class CaseStage:
     """Clients of a server, and what they have asked for.  The words of scripts are its methods."""
 
-    def __init__(self, bench: Bench, peers: Sequence[Peer]) -> None:
+    def __init__(self, bench: Bench, peers: Sequence[ConformancePeer]) -> None:
         self.bench = bench
         self.connections = [[peer] for peer in peers]
         """By client, the oldest first."""
@@ -408,7 +408,7 @@ class Stage:
 
     def _say(self, n: int, act: KeyAct, body: Body = b"", **other: Any) -> None:
         say_of_key(self.peer, n, self._name, act, body, **other)
-        self.peer.asked[n] = Asked(self._keyed, ())
+        self.peer.asked[n] = FirstRequest(self._keyed, ())
 
     async def _command(
         self, n: int, act: KeyAct, *, tag: str = "", of: int | None = None, **said: Any
@@ -441,9 +441,9 @@ def _given(**options: Any) -> dict[str, Any]:
 def _scripted(steps: Sequence[Step]) -> CaseMain:
     keyed = {"ask", "attach"} & {each.word for each in steps}
 
-    async def main(bench: Bench, *peers: Peer) -> None:
+    async def main(bench: Bench, *peers: ConformancePeer) -> None:
         skip_unless(not keyed or "durable" in peers[0].server, "the server takes no keys")
-        stage = Stage(bench, peers)
+        stage = CaseStage(bench, peers)
         async with stage.stack:
             await play(stage, steps)
 
@@ -773,7 +773,7 @@ A client that hears nothing goes on over a new connection, with a new routing id
 
 
 @case("Transport", "G8")
-async def a_frame_too_large_costs_only_its_connection(bench: Bench, peer: Peer) -> None:
+async def a_frame_too_large_costs_only_its_connection(bench: Bench, peer: ConformancePeer) -> None:
     """A frame above the server's message_bytes is not run, and ends no more than the connection."""
     skip_unless(
         peer.message_bytes <= LARGEST_FRAME,
@@ -792,7 +792,7 @@ async def a_frame_too_large_costs_only_its_connection(bench: Bench, peer: Peer) 
 
 
 @case("Transport", "wire")
-async def a_message_of_65_frames_changes_nothing(bench: Bench, peer: Peer) -> None:
+async def a_message_of_65_frames_changes_nothing(bench: Bench, peer: ConformancePeer) -> None:
     """A message of more than 64 frames changes nothing, and costs its connection at most."""
     asked = await bench.running(peer)
     header = messages.encode(messages.Finish(peer.session, [0, 1]))
@@ -809,7 +809,7 @@ async def a_message_of_65_frames_changes_nothing(bench: Bench, peer: Peer) -> No
 
 
 @case("Headers", "wire")
-async def requests_may_share_a_batch(bench: Bench, peer: Peer) -> None:
+async def requests_may_share_a_batch(bench: Bench, peer: ConformancePeer) -> None:
     """The rows of a batch are taken as if they had come one by one."""
     asked = [bench.echo(n) for n in range(3)]
     bodies = [body_of(each) for each in asked]
@@ -822,7 +822,7 @@ async def requests_may_share_a_batch(bench: Bench, peer: Peer) -> None:
 
 
 @case("Headers", "G6")
-async def a_row_that_is_refused_harms_no_other(bench: Bench, peer: Peer) -> None:
+async def a_row_that_is_refused_harms_no_other(bench: Bench, peer: ConformancePeer) -> None:
     """Of a batch with a conflict, a repeated and a finished request the rest is run."""
     first, second = bench.echo("first"), bench.echo("second")
     one, over = peer.transmit(0, first, digest=S), peer.transmit(2, bench.echo(), digest=S)
@@ -841,7 +841,7 @@ async def a_row_that_is_refused_harms_no_other(bench: Bench, peer: Peer) -> None
 
 
 @case("Headers", "wire")
-async def what_only_looks_like_a_batch_changes_nothing(bench: Bench, peer: Peer) -> None:
+async def what_only_looks_like_a_batch_changes_nothing(bench: Bench, peer: ConformancePeer) -> None:
     """Columns of other lengths, sizes that are not those of the bodies, and a batch of none
     or of too many rows are malformed, and none of their rows is run."""
     asked = bench.echo()
@@ -865,14 +865,14 @@ async def what_only_looks_like_a_batch_changes_nothing(bench: Bench, peer: Peer)
 
 
 @case("Headers", "wire")
-async def a_malformed_header_is_answered_with_an_error(bench: Bench, peer: Peer) -> None:
+async def a_malformed_header_is_answered_with_an_error(bench: Bench, peer: ConformancePeer) -> None:
     """A header that is not of the document is answered with Error, malformed."""
     for header, why in MALFORMED:
         await malformed(peer, why, header)
 
 
 @case("Headers", "G8")
-async def a_hostile_header_costs_nothing(bench: Bench, peer: Peer) -> None:
+async def a_hostile_header_costs_nothing(bench: Bench, peer: ConformancePeer) -> None:
     """Deep nesting, claimed lengths and huge integers are refused as malformed."""
     for header, why in HOSTILE:
         await malformed(peer, why, header)
@@ -881,7 +881,7 @@ async def a_hostile_header_costs_nothing(bench: Bench, peer: Peer) -> None:
 
 
 @case("Headers", "wire")
-async def the_wrong_number_of_frames_is_malformed(bench: Bench, peer: Peer) -> None:
+async def the_wrong_number_of_frames_is_malformed(bench: Bench, peer: ConformancePeer) -> None:
     """A request without a body, with two, or any other message with one, is malformed."""
     request = messages.encode(messages.Request(peer.session, 0, S, None, 1, None))
     finish = messages.encode(messages.Finish(peer.session, [0, 1]))
@@ -900,7 +900,7 @@ async def the_wrong_number_of_frames_is_malformed(bench: Bench, peer: Peer) -> N
 
 
 @case("Headers", "G6")
-async def malformed_messages_change_nothing(bench: Bench, peer: Peer) -> None:
+async def malformed_messages_change_nothing(bench: Bench, peer: ConformancePeer) -> None:
     """A malformed message changes no entry: what runs goes on, what is kept stays."""
     runs, kept = bench.wait(), bench.echo("kept")
     peer.transmit(0, runs)
@@ -922,7 +922,7 @@ async def malformed_messages_change_nothing(bench: Bench, peer: Peer) -> None:
 
 
 @case("Headers", "wire")
-async def integers_may_have_any_width(bench: Bench, peer: Peer) -> None:
+async def integers_may_have_any_width(bench: Bench, peer: ConformancePeer) -> None:
     """Integers, floats and lengths in wider encodings than needed are taken."""
     probe = b"\x98\x03\x19\x00\x05\x1b" + (7).to_bytes(8, "big") + b"\x78\x0astatistics"
     peer.send_frames(probe)
@@ -957,7 +957,7 @@ async def statistics_need_no_session(bench: Bench) -> None:
 
 
 @case("Headers", "G5")
-async def a_client_cannot_speak_as_a_worker(bench: Bench, peer: Peer) -> None:
+async def a_client_cannot_speak_as_a_worker(bench: Bench, peer: ConformancePeer) -> None:
     """Messages of workers, in the workers' frames, complete nothing on the clients' socket."""
     asked = await bench.running(peer)
     forged = body_of("forged")
@@ -991,7 +991,7 @@ async def values_come_back(bench: Bench) -> None:
 
 
 @case("Bodies", "G9")
-async def an_unreadable_body_did_not_run(bench: Bench, peer: Peer) -> None:
+async def an_unreadable_body_did_not_run(bench: Bench, peer: ConformancePeer) -> None:
     """A body that no worker can read is an outcome like any other: DID_NOT_RUN."""
     for sequence, body in enumerate((b"", b"\xff\x00", body_of(1)[:-1], b"\x81" * 1000)):
         peer.transmit(sequence, None, body=body)
@@ -999,7 +999,7 @@ async def an_unreadable_body_did_not_run(bench: Bench, peer: Peer) -> None:
 
 
 @case("Bodies", "wire", needs=("fail",))
-async def a_group_has_an_item_for_each_member(bench: Bench, peer: Peer) -> None:
+async def a_group_has_an_item_for_each_member(bench: Bench, peer: ConformancePeer) -> None:
     """The outcome of a group has ok and value, or ok and error, for each member in order."""
     inputs = [bench.echo(0), bench.input("fail"), bench.echo(2)]
     peer.transmit(0, inputs, body=body_of(inputs, kind="group"))
@@ -1015,7 +1015,7 @@ async def a_group_has_an_item_for_each_member(bench: Bench, peer: Peer) -> None:
 
 
 @case("Bodies", "wire")
-async def only_the_state_columns_asked_for_come_back(bench: Bench, peer: Peer) -> None:
+async def only_the_state_columns_asked_for_come_back(bench: Bench, peer: ConformancePeer) -> None:
     """The result's state has the columns that the request names, and no others."""
     asked = bench.echo()
     peer.transmit(0, asked, state_columns=["key"])
@@ -1118,7 +1118,7 @@ async def any_name_is_taken(bench: Bench) -> None:
 
 
 @case("When the session is unknown", "G4")
-async def an_unknown_session_is_told(bench: Bench, peer: Peer) -> None:
+async def an_unknown_session_is_told(bench: Bench, peer: ConformancePeer) -> None:
     """Request, finish, sync and cancel of a session that is not known get Unknown, not gone."""
     known, peer.session = peer.session, os.urandom(16)
     peer.epoch, epoch = os.urandom(16), peer.epoch
@@ -1145,7 +1145,9 @@ DEADLINES_S = (0.3, 1.0, 5.0)
 """The first that a rollout starts before: on a busy machine that may take a while."""
 
 
-async def started_before_its_deadline(bench: Bench, peer: Peer) -> tuple[int, dict[str, Any]]:
+async def started_before_its_deadline(
+    bench: Bench, peer: ConformancePeer
+) -> tuple[int, dict[str, Any]]:
     """A rollout that runs, and whose deadline will pass."""
     for sequence, deadline_s in enumerate(DEADLINES_S):
         asked = bench.wait()
@@ -1159,7 +1161,7 @@ async def started_before_its_deadline(bench: Bench, peer: Peer) -> tuple[int, di
 
 
 @case("Requests", "G7")
-async def a_deadline_stops_what_runs(bench: Bench, peer: Peer) -> None:
+async def a_deadline_stops_what_runs(bench: Bench, peer: ConformancePeer) -> None:
     """At its deadline a running request ends as an error, and its code is cancelled."""
     sequence, asked = await started_before_its_deadline(bench, peer)
     record = await peer.error(sequence)
@@ -1172,7 +1174,7 @@ async def a_deadline_stops_what_runs(bench: Bench, peer: Peer) -> None:
 
 
 @case("Requests", "G9")
-async def a_deadline_holds_while_the_client_is_away(bench: Bench, peer: Peer) -> None:
+async def a_deadline_holds_while_the_client_is_away(bench: Bench, peer: ConformancePeer) -> None:
     """A deadline passes whether or not the client is there, which finds its outcome later."""
     async with bench.next_connection(peer) as gone:
         await gone.sync(0, [])
@@ -1186,7 +1188,9 @@ async def a_deadline_holds_while_the_client_is_away(bench: Bench, peer: Peer) ->
 
 
 @case("Requests", "G2", needs=("die",))
-async def with_consent_a_death_is_followed_by_another_run(bench: Bench, peer: Peer) -> None:
+async def with_consent_a_death_is_followed_by_another_run(
+    bench: Bench, peer: ConformancePeer
+) -> None:
     """With consent and allowance it is run again after the death, and the outcome counts both."""
     be_patient(bench, peer)
     asked = bench.input("die", times=1)
@@ -1202,7 +1206,7 @@ async def with_consent_a_death_is_followed_by_another_run(bench: Bench, peer: Pe
 
 
 @case("Requests", "G2", needs=("die",))
-async def the_allowance_caps_the_executions(bench: Bench, peer: Peer) -> None:
+async def the_allowance_caps_the_executions(bench: Bench, peer: ConformancePeer) -> None:
     """A request that kills each of its workers ends when its allowance is used up."""
     be_patient(bench, peer)
     asked = bench.input("die")
@@ -1222,7 +1226,7 @@ LARGEST_WINDOW = 20_000
 
 
 @case("Sync", "G8")
-async def more_than_a_window_of_pending_is_ignored(bench: Bench, peer: Peer) -> None:
+async def more_than_a_window_of_pending_is_ignored(bench: Bench, peer: ConformancePeer) -> None:
     """A statement with more than a window pending changes nothing."""
     far = peer.window + 10
     asked = await bench.running(peer, far)
@@ -1233,7 +1237,7 @@ async def more_than_a_window_of_pending_is_ignored(bench: Bench, peer: Peer) -> 
 
 
 @case("Sync", "G8")
-async def more_gaps_than_a_window_are_ignored(bench: Bench, peer: Peer) -> None:
+async def more_gaps_than_a_window_are_ignored(bench: Bench, peer: ConformancePeer) -> None:
     """A finish that would leave more gaps than a window can changes nothing."""
     skip_unless(peer.window <= LARGEST_WINDOW, f"the window is {peer.window}")
     asked = await bench.running(peer)
@@ -1244,7 +1248,7 @@ async def more_gaps_than_a_window_are_ignored(bench: Bench, peer: Peer) -> None:
 
 
 @case("Cancel, and a caller's limit", "G7")
-async def started_is_true_of_all_that_ran(bench: Bench, peer: Peer) -> None:
+async def started_is_true_of_all_that_ran(bench: Bench, peer: ConformancePeer) -> None:
     """A request that was cancelled right behind it, and is said not to have started, never runs."""
     asked = [bench.wait(seconds=0.2) for _ in range(30)]
     for n, one in enumerate(asked):
@@ -1266,7 +1270,7 @@ async def started_is_true_of_all_that_ran(bench: Bench, peer: Peer) -> None:
 AGAIN_S = 0.05
 
 
-async def taken_at_last(bench: Bench, peer: Peer, sequence: int) -> None:
+async def taken_at_last(bench: Bench, peer: ConformancePeer, sequence: int) -> None:
     """What was refused for now is asked for again, until it is taken, and has run once."""
     with trio.move_on_after(bench.patience_s):
         while not any(each.sequence == sequence for each, _ in peer.all(messages.Outcome)):
@@ -1279,7 +1283,7 @@ async def taken_at_last(bench: Bench, peer: Peer, sequence: int) -> None:
 
 
 @case("Refusals", "G8")
-async def a_full_window_refuses_for_now(bench: Bench, peer: Peer) -> None:
+async def a_full_window_refuses_for_now(bench: Bench, peer: ConformancePeer) -> None:
     """Past the window a request is refused with a delay, and taken under the same id later."""
     window = peer.window
     skip_unless(window <= LARGEST_WINDOW, f"the window is {window}; {LARGEST_WINDOW} is filled")
@@ -1299,7 +1303,7 @@ async def a_full_window_refuses_for_now(bench: Bench, peer: Peer) -> None:
 
 
 @case("A minimal client", "G2")
-async def a_client_that_only_repeats_itself_is_served(bench: Bench, peer: Peer) -> None:
+async def a_client_that_only_repeats_itself_is_served(bench: Bench, peer: ConformancePeer) -> None:
     """Hello until welcome, the same request again and again, finish: that is enough."""
     asked = bench.wait(seconds=0.3)
     peer.transmit(0, asked)
@@ -1412,9 +1416,9 @@ async def an_idle_session_makes_room(bench: Bench) -> None:
 
 
 @asynccontextmanager
-async def _at_work(bench: Bench) -> AsyncIterator[tuple[list[Peer], AsyncExitStack]]:
+async def _at_work(bench: Bench) -> AsyncIterator[tuple[list[ConformancePeer], AsyncExitStack]]:
     """Peers that are to be at work until the end, and where to open them."""
-    peers: list[Peer] = []
+    peers: list[ConformancePeer] = []
     async with bench.at_work(peers), AsyncExitStack() as stack:
         try:
             yield peers, stack
@@ -1424,7 +1428,7 @@ async def _at_work(bench: Bench) -> AsyncIterator[tuple[list[Peer], AsyncExitSta
             peers.clear()  # they are not pinged any more
 
 
-async def _work(bench: Bench, peer: Peer) -> None:
+async def _work(bench: Bench, peer: ConformancePeer) -> None:
     """Let its session be at work."""
     peer.transmit(0, bench.wait())
     await peer.barrier()
@@ -1461,14 +1465,14 @@ async def the_work_of_a_silent_client_ends_with_its_lease(bench: Bench) -> None:
         await bench.ran(mine, 1, "it ran once")
 
 
-async def _ping(peer: Peer, every_s: float) -> None:
+async def _ping(peer: ConformancePeer, every_s: float) -> None:
     while True:
         peer.sync_nowait(1, [0, 1])
         await trio.sleep(every_s)
 
 
 @case("A session", "G7")
-async def a_nonce_whose_client_has_left_opens_nothing(bench: Bench, peer: Peer) -> None:
+async def a_nonce_whose_client_has_left_opens_nothing(bench: Bench, peer: ConformancePeer) -> None:
     """After a goodbye, by session or by nonce, a late hello with that nonce gets no-session."""
     for say_nonce in (False, True):
         nonce = bench.nonce()
@@ -1484,7 +1488,7 @@ async def a_nonce_whose_client_has_left_opens_nothing(bench: Bench, peer: Peer) 
 
 
 @case("When the session is unknown", "G1")
-async def a_restarted_server_has_a_new_epoch(bench: Bench, peer: Peer) -> None:
+async def a_restarted_server_has_a_new_epoch(bench: Bench, peer: ConformancePeer) -> None:
     """After a kill and a restart old sessions are unknown, and gone once nothing of them runs."""
     asked = await bench.running(peer)
     await bench.restart()

@@ -47,7 +47,7 @@ class CaseSkipped(EnvServeError):
     """The case says nothing about this server, or worker; the text says why."""
 
 
-class Mark(enum.Enum):
+class CaseResult(enum.Enum):
     """The result of a case."""
 
     PASSED = "passed"
@@ -81,7 +81,7 @@ class Finding:
     """A case, judged."""
 
     case: Case
-    mark: Mark
+    mark: CaseResult
     expected: str = ""
     seen: str = ""
     """The behaviour that was there instead, or why the case was skipped."""

@@ -86,7 +86,7 @@ def same_bytes(outcomes: Iterable[Received]) -> bool:
 #
 # Theory of operation
 # -------------------
-# A :class:`Peer` is one connection.  It keeps no promises: it sends what a case
+# A :class:`ConformancePeer` is one connection.  It keeps no promises: it sends what a case
 # gives it, whenever, and holds all that came until somebody asks for it.  What it
 # does check is the form of what the server sends: a message that this document
 # does not allow fails the case it was met in.
@@ -94,7 +94,7 @@ def same_bytes(outcomes: Iterable[Received]) -> bool:
 # Waiting has a limit (``patience_s``), after which a case fails with what it had waited
 # for.  A peer never concludes from a time that nothing came: messages to one connection
 # keep their order, so what has not come before the answer to a later question
-# (:meth:`Peer.barrier`) was not sent.
+# (:meth:`ConformancePeer.barrier`) was not sent.
 
 T = TypeVar("T")
 
@@ -111,7 +111,7 @@ Spans: TypeAlias = "list[int]"
 
 
 @dataclasses.dataclass(slots=True)
-class Asked:
+class FirstRequest:
     """The first request under a sequence."""
 
     input: Any
@@ -133,7 +133,7 @@ class Socket(Protocol):
 
 
 @final
-class Peer:
+class ConformancePeer:
     """One connection.  Opened by :func:`open_peer`."""
 
     def __init__(self, socket: Socket, patience_s: float, made: list[None]) -> None:
@@ -149,7 +149,7 @@ class Peer:
         """The server's last status record."""
         self.connection = 1
         self.probe = 0
-        self.asked: dict[int, Asked] = {}
+        self.asked: dict[int, FirstRequest] = {}
         """The requests of the session, over whichever connection of its client."""
         self.received: list[Received] = []
         """The messages that came and were not asked for yet, in order."""
@@ -173,7 +173,7 @@ class Peer:
         if not self._socket.send_nowait(frames):
             raise CaseFailed("a connection that takes messages", "its outbox is full")
 
-    def resume(self, other: Peer, *, connection: int | None = None) -> None:
+    def resume(self, other: ConformancePeer, *, connection: int | None = None) -> None:
         """Go on with the session of another peer, as the client's next connection."""
         self.session, self.nonce, self.epoch = other.session, other.nonce, other.epoch
         self.window, self.message_bytes = other.window, other.message_bytes
@@ -197,7 +197,7 @@ class Peer:
                 session or self.session, sequence, digest, rerun, allowance, deadline_s
             )
         )
-        self.asked.setdefault(sequence, Asked(asked, (header, body)))
+        self.asked.setdefault(sequence, FirstRequest(asked, (header, body)))
         return header, body
 
     def transmit(self, sequence: int, asked: Any, **options: Any) -> tuple[Body, ...]:
@@ -333,7 +333,7 @@ class Peer:
             late = [m for m, _ in self.all(messages.Outcome) if fits(m)]
             check(bool(late), what, found.message)
             found = Received(*await self.next(messages.Outcome, what, fits))
-        asked = self.asked.setdefault(sequence, Asked(None, ()))
+        asked = self.asked.setdefault(sequence, FirstRequest(None, ()))
         asked.outcome = asked.outcome or found
         check(same_bytes([asked.outcome, found]), "the same bytes each time", found.message)
         return found
@@ -437,7 +437,9 @@ class Peer:
 
 
 @asynccontextmanager
-async def open_peer(network: Network, address: str, *, patience_s: float) -> AsyncIterator[Peer]:
+async def open_peer(
+    network: Network, address: str, *, patience_s: float
+) -> AsyncIterator[ConformancePeer]:
     """A connection, made, without a session.  Fails the case if it cannot be made."""
     made: list[None] = []
     connected = trio.Event()
@@ -453,12 +455,12 @@ async def open_peer(network: Network, address: str, *, patience_s: float) -> Asy
                 await connected.wait()
             if not connected.is_set():
                 raise TimedOut(f"a connection to {address}", f"none after {patience_s:g} s")
-            yield Peer(socket, patience_s, made)
+            yield ConformancePeer(socket, patience_s, made)
 
 
 # == A connection made by hand: what no socket of a library would send
 #
-# The least of ZMTP (:mod:`.wire`) under a :class:`Peer`, so that a case
+# The least of ZMTP (:mod:`.wire`) under a :class:`ConformancePeer`, so that a case
 # can state an identity, or send a message in two halves.
 
 READ_BYTES = 65536
@@ -516,7 +518,7 @@ class RawSocket:
 @asynccontextmanager
 async def open_raw_peer(
     address: str, *, patience_s: float, identity: bytes
-) -> AsyncIterator[tuple[Peer, RawSocket]]:
+) -> AsyncIterator[tuple[ConformancePeer, RawSocket]]:
     """A connection that states an identity, and its socket.  Fails the case if it
     cannot be made."""
     parsed = parse_peer_address(address)
@@ -532,11 +534,11 @@ async def open_raw_peer(
         socket = RawSocket(stream)
         nursery.start_soon(socket.run)
         socket.send_bytes(wire.greeting() + wire.ready(identity=identity))
-        yield Peer(socket, patience_s, [None]), socket
+        yield ConformancePeer(socket, patience_s, [None]), socket
         nursery.cancel_scope.cancel()
 
 
-async def taken_in(peer: Peer) -> None:
+async def taken_in(peer: ConformancePeer) -> None:
     """Until the server has read all that was said, or has ended the connection."""
     with suppress(CaseFailed):
         await peer.barrier()
@@ -570,7 +572,7 @@ class PatientClient:
         self._address = address
         self.session = b""
         self._nonce = os.urandom(16)
-        self._last: Peer | None = None
+        self._last: ConformancePeer | None = None
         self._asked: Sequence[Any] = ()
         self._at_once = 1
         self._answered = True
@@ -589,7 +591,7 @@ class PatientClient:
     def _is_done(self) -> bool:
         return bool(self._asked) and sum(map(bool, self.outcomes.values())) == len(self._asked)
 
-    async def _one_connection(self, peer: Peer) -> None:
+    async def _one_connection(self, peer: ConformancePeer) -> None:
         """Until it has fallen silent, or all is done."""
         self.connections += 1
         if self._last is None:
@@ -608,7 +610,7 @@ class PatientClient:
                     heard_s = trio.current_time()
                     self._take(peer)
 
-    def _say_everything(self, peer: Peer) -> None:
+    def _say_everything(self, peer: ConformancePeer) -> None:
         unanswered = [n for n in peer.asked if not self.outcomes[n]]
         for sequence in unanswered:
             peer.again(sequence)
@@ -623,7 +625,7 @@ class PatientClient:
         self._answered = False
         peer.sync_nowait(len(peer.asked), pending.flat())
 
-    def _take(self, peer: Peer) -> None:
+    def _take(self, peer: ConformancePeer) -> None:
         for message, frames in peer.all(messages.Outcome):
             self.outcomes[message.sequence].append(Received(message, frames))
             if message.sequence % 2 == 0:

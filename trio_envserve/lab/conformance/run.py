@@ -15,7 +15,7 @@ from ...net import Network, open_zmq_network, parse_peer_address, unwrap_single
 from .bench import open_bench
 from .cases import CASES
 from .environment import CONTRACT
-from .findings import Case, CaseFailed, CaseSkipped, Finding, Mark, Unreachable
+from .findings import Case, CaseFailed, CaseResult, CaseSkipped, Finding, Unreachable
 from .peer import open_peer, value_of
 
 CASE_S = 60.0
@@ -23,7 +23,7 @@ CASE_S = 60.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Report:
+class ConformanceReport:
     """All findings about one server, or one worker."""
 
     judged: str
@@ -31,25 +31,25 @@ class Report:
     findings: tuple[Finding, ...]
     seconds: float
 
-    def of(self, mark: Mark) -> list[Finding]:
+    def of(self, mark: CaseResult) -> list[Finding]:
         """Those with this mark, in order."""
         return [finding for finding in self.findings if finding.mark is mark]
 
     @property
     def failed(self) -> list[Finding]:
         """The failures."""
-        return self.of(Mark.FAILED)
+        return self.of(CaseResult.FAILED)
 
     @property
     def ok(self) -> bool:
         """Whether nothing failed, and something passed."""
-        return not self.failed and bool(self.of(Mark.PASSED))
+        return not self.failed and bool(self.of(CaseResult.PASSED))
 
     def to_json(self) -> dict[str, Any]:
         """As plain data."""
         return {
             "judged": self.judged, "ok": self.ok,
-            **{mark.value: len(self.of(mark)) for mark in Mark},
+            **{mark.value: len(self.of(mark)) for mark in CaseResult},
             "seconds": round(self.seconds, 3),
             "cases": [finding.to_json() for finding in self.findings],
         }  # fmt: skip
@@ -58,9 +58,9 @@ class Report:
 async def judge_case(case: Case, run: Callable[[Case], Awaitable[None]], reason: str) -> Finding:
     """Run one case, unless there is a reason to skip it.  Raises :class:`Unreachable`."""
     if reason:
-        return Finding(case, Mark.SKIPPED, seen=reason)
+        return Finding(case, CaseResult.SKIPPED, seen=reason)
     began_s = trio.current_time()
-    mark, expected, seen = Mark.PASSED, "", ""
+    mark, expected, seen = CaseResult.PASSED, "", ""
     with trio.move_on_after(CASE_S) as limit:
         try:
             with unwrap_single():
@@ -68,16 +68,16 @@ async def judge_case(case: Case, run: Callable[[Case], Awaitable[None]], reason:
         except Unreachable:
             raise
         except CaseSkipped as skipped:
-            mark, seen = Mark.SKIPPED, str(skipped)
+            mark, seen = CaseResult.SKIPPED, str(skipped)
         except CaseFailed as failed:
-            mark, expected, seen = Mark.FAILED, failed.expected, failed.seen
+            mark, expected, seen = CaseResult.FAILED, failed.expected, failed.seen
         except Exception as error:
             # Whatever a strange peer made a case stumble over: the other cases
             # are to be heard, too.
-            mark, expected = Mark.FAILED, "a case that ends"
+            mark, expected = CaseResult.FAILED, "a case that ends"
             seen = f"{type(error).__name__}: {error}"
     if limit.cancelled_caught:
-        mark, expected, seen = Mark.FAILED, f"an end within {CASE_S:g} s", "none"
+        mark, expected, seen = CaseResult.FAILED, f"an end within {CASE_S:g} s", "none"
     return Finding(case, mark, expected, seen, trio.current_time() - began_s)
 
 
@@ -94,7 +94,7 @@ async def judge_case(case: Case, run: Callable[[Case], Awaitable[None]], reason:
 
 
 @final
-class Watch:
+class ServerWatch:
     """The server's life, as far as it is known."""
 
     def __init__(
@@ -112,7 +112,7 @@ class Watch:
     async def judged_later(self, finding: Finding) -> Finding:
         """The finding about a case that has ended now, once a while has passed."""
         await trio.sleep(self._after_s)
-        if finding.mark is not Mark.PASSED:
+        if finding.mark is not CaseResult.PASSED:
             return finding
         name = finding.case.name
         if not self.gone and not await self._answers():
@@ -120,7 +120,9 @@ class Watch:
         if not self.gone:
             return finding
         expected = f"a server that is alive {self._after_s:g} s after the case"
-        return dataclasses.replace(finding, mark=Mark.FAILED, expected=expected, seen=self.gone)
+        return dataclasses.replace(
+            finding, mark=CaseResult.FAILED, expected=expected, seen=self.gone
+        )
 
     async def _answers(self) -> bool:
         async with self.restarting:
@@ -148,7 +150,7 @@ class Watch:
 # First the server must be ready and serve the environment of the cases; whatever
 # is wrong with that is a :class:`NotServed`, and no finding.  Then each case gets
 # a bench and a limit of time; what it raises is its finding.  A case also fails
-# if the server does not answer after it, at once or some seconds later (:class:`Watch`),
+# if the server does not answer after it, at once or some seconds later (:class:`ServerWatch`),
 # so that a server that a case has killed is counted against that case.  No two cases
 # run at once: what one does is not seen by another.
 
@@ -182,14 +184,14 @@ class Options:
     case if the server is not alive ``alive_s`` later."""
 
 
-async def conform(options: Options) -> Report:
+async def conform(options: Options) -> ConformanceReport:
     """Judge a server.  Raises ConfigError for the address, and :class:`NotServed`."""
     is_tcp = parse_peer_address(options.address).scheme == "tcp"
     findings: list[Finding] = []
     began_s = trio.current_time()
     async with open_zmq_network() as network:
         operations = await _operations(network, options)
-        watch = Watch(
+        watch = ServerWatch(
             network, options.address, after_s=options.alive_s, patience_s=options.patience_s
         )
 
@@ -208,16 +210,18 @@ async def conform(options: Options) -> Report:
                 except Unreachable as error:
                     # It is told of those before, if they are to blame.
                     watch.gone = watch.gone or f"no answer any more after {_last(findings)}"
-                    mark = Mark.SKIPPED if any(map(_was_judged, findings)) else Mark.FAILED
+                    mark = (
+                        CaseResult.SKIPPED if any(map(_was_judged, findings)) else CaseResult.FAILED
+                    )
                     finding = Finding(case, mark, error.expected, watch.gone)
                 findings.append(finding)
                 options.told(finding)
                 nursery.start_soon(look, index)
-    if watch.gone and not any(each.mark is Mark.FAILED for each in findings):
+    if watch.gone and not any(each.mark is CaseResult.FAILED for each in findings):
         # It answered the looks and no bench: then the case that found none has failed.
         index = next(i for i, each in enumerate(findings) if each.seen == watch.gone)
-        findings[index] = dataclasses.replace(findings[index], mark=Mark.FAILED)
-    return Report(options.address, tuple(findings), trio.current_time() - began_s)
+        findings[index] = dataclasses.replace(findings[index], mark=CaseResult.FAILED)
+    return ConformanceReport(options.address, tuple(findings), trio.current_time() - began_s)
 
 
 def _last(findings: Sequence[Finding]) -> str:
@@ -225,7 +229,7 @@ def _last(findings: Sequence[Finding]) -> str:
 
 
 def _was_judged(finding: Finding) -> bool:
-    return finding.mark is not Mark.SKIPPED
+    return finding.mark is not CaseResult.SKIPPED
 
 
 async def _operations(network: Network, options: Options) -> list[str]:
@@ -268,7 +272,7 @@ def _reason_to_skip(case: Case, operations: Sequence[str], *, is_tcp: bool) -> s
     return ""
 
 
-async def _run(network: Network, options: Options, watch: Watch, case: Case) -> None:
+async def _run(network: Network, options: Options, watch: ServerWatch, case: Case) -> None:
     """The case on a bench, and what it leaves behind cleared; the first failure counts."""
     async with open_bench(
         network, options.address, patience_s=options.patience_s, settle_s=options.settle_s,

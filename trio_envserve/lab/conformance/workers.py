@@ -54,7 +54,7 @@ from ...net.framing import FramingError
 from ...worker.config import WorkerConfig
 from .findings import Case, CaseFailed, CaseMain, Finding, TimedOut, case, check
 from .peer import body_of
-from .run import Report, judge_case
+from .run import ConformanceReport, judge_case
 from .script import Step, cases_of, numbers, play
 
 BEAT_S = 0.1
@@ -610,7 +610,7 @@ class WorkerOptions:
     """Called with each finding as it falls."""
 
 
-async def conform_worker(options: WorkerOptions) -> Report:
+async def conform_worker(options: WorkerOptions) -> ConformanceReport:
     """Judge a worker."""
     subject = options.subject
     findings: dict[Case, Finding] = {}
@@ -638,4 +638,4 @@ async def conform_worker(options: WorkerOptions) -> Report:
             nursery.start_soon(judge)
     name = shlex.join(subject.command) or "this package's own worker"
     judged = tuple(findings[one] for one in options.cases)
-    return Report(name, judged, trio.current_time() - began_s)
+    return ConformanceReport(name, judged, trio.current_time() - began_s)
