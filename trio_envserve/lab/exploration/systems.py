@@ -30,20 +30,20 @@ from .world import (
     NOW_S,
     SERVER,
     TIME,
-    Client,
+    ExploredClient,
+    ExploredMachine,
+    ExploredServer,
+    ExploredWorker,
     HostServer,
-    Machine,
-    Server,
     Time,
-    Worker,
     told,
 )
 
 CONFIGURATION_RULE = {"configuration": Rule("the same in every state")}
 SYSTEM_FORMS: Forms = {
     **FORMS, **OF_MODEL,
-    **dict.fromkeys((Client, Worker), CONFIGURATION_RULE),
-    Server: {**CONFIGURATION_RULE, "new_id": Rule("it draws ids by what is in the form")},
+    **dict.fromkeys((ExploredClient, ExploredWorker), CONFIGURATION_RULE),
+    ExploredServer: {**CONFIGURATION_RULE, "new_id": Rule("it draws ids by what is in the form")},
 }  # fmt: skip
 
 
@@ -56,7 +56,7 @@ _ELSEWHERE = Rule("in the form of the server")
 HOST_FORMS: Forms = {
     **FORMS,
     Time: CONFIGURATION_RULE,
-    Machine: CONFIGURATION_RULE,
+    ExploredMachine: CONFIGURATION_RULE,
     HostServer: {**CONFIGURATION_RULE, "new_id": Rule("it draws ids by what is in the form")},
     Host: {
         **dict.fromkeys(("offers", "_least", "_wire", "_serves", "capacity", "name"), _CONSTANT),
@@ -109,23 +109,24 @@ def system_of(asked: Configuration) -> System:
     clients = [f"c{number}" for number in range(asked.clients)]
     workers = [f"w{slot}" for slot in range(asked.slots)]
     actors: dict[str, Callable[[], Actor]] = {
-        SERVER: partial(Server, asked), **dict.fromkeys(workers, partial(Worker, asked)),
-    }  # fmt: skip
+        SERVER: partial(ExploredServer, asked),
+        **dict.fromkeys(workers, partial(ExploredWorker, asked)),
+    }
     judge: Callable[[], Judge] = partial(Promises, asked.most)
     asks: list[Ask] = []
     if asked.hosts:
         clients = []
         actors = {
             TIME: partial(Time, asked), SERVER: partial(HostServer, asked),
-            **dict.fromkeys(HOSTS[: asked.hosts], partial(Machine, asked)),
+            **dict.fromkeys(HOSTS[: asked.hosts], partial(ExploredMachine, asked)),
         }  # fmt: skip
     elif asked.key:
         judge = partial(KeyModel, asked.capacity, journaled=asked.journal)
-        actors |= dict.fromkeys(clients, partial(Client, asked))
+        actors |= dict.fromkeys(clients, partial(ExploredClient, asked))
         if asked.commands:
-            actors[f"c{asked.clients}"] = partial(Client, asked)
+            actors[f"c{asked.clients}"] = partial(ExploredClient, asked)
     else:
-        actors = {**dict.fromkeys(clients, partial(Client, asked)), **actors}
+        actors = {**dict.fromkeys(clients, partial(ExploredClient, asked)), **actors}
         asks = [
             Ask(float(call), client, "run") for call in range(asked.requests) for client in clients
         ]

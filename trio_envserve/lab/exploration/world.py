@@ -233,7 +233,7 @@ def told(mail: Any) -> str:
     return f"{name}({', '.join(f'{field}={value}' for field, value in shown.items())})"
 
 
-class Part(Actor):
+class ExploredPart(Actor):
     """A part of the system, which tells the judge of calls what it does."""
 
     configuration: Any
@@ -247,7 +247,7 @@ class Part(Actor):
 # -- clients -------------------------------------------------------------------------------------
 
 
-class Client(Part):
+class ExploredClient(ExploredPart):
     """A process with callers, its core, and its connection to the server."""
 
     def __init__(self, configuration: Configuration) -> None:
@@ -552,7 +552,7 @@ def _verdict(status: Status, body: Any) -> str:
 # -- the server ----------------------------------------------------------------------------------
 
 
-class Server(Part):
+class ExploredServer(ExploredPart):
     """A router, of one life of the server after the other, with its workers and its journal."""
 
     def __init__(self, configuration: Configuration) -> None:
@@ -960,7 +960,7 @@ def _finishes(message: Any, configuration: Configuration) -> tuple[str, bytes, t
 # -- workers -------------------------------------------------------------------------------------
 
 
-class Running(NamedTuple):
+class RunningCode(NamedTuple):
     """Environment code that runs."""
 
     number: int
@@ -970,12 +970,12 @@ class Running(NamedTuple):
 
 
 @dataclasses.dataclass(slots=True)
-class Process:
+class ExploredProcess:
     """A worker's process, with the environment code that runs there."""
 
     id: bytes
     core: WorkerCore
-    runs: tuple[Running, ...] = ()
+    runs: tuple[RunningCode, ...] = ()
 
     @property
     def name(self) -> tuple[int, bytes]:
@@ -988,32 +988,32 @@ class Process:
         return self.name[0]
 
 
-class Workers(Part):
+class ExploredProcesses(ExploredPart):
     """Processes of workers around their cores.  Environment code in them ends when that is
     chosen."""
 
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
-        self.processes: dict[bytes, Process] = {}
+        self.processes: dict[bytes, ExploredProcess] = {}
 
     def spawned(self, worker: bytes, incarnation: Incarnation) -> None:
         """The process of a worker is there, and its environment is set up."""
         announce = self.configuration.announce
         core = WorkerCore(incarnation, header_bytes=HEADER_BYTES, announce_bytes=announce)
-        process = self.processes[worker] = Process(worker, core)
+        process = self.processes[worker] = ExploredProcess(worker, core)
         self.did("", ("spawned", self.name, *process.name))
         self.take(process, self._ready())
 
     def _ready(self) -> EnvironmentReady:
         return EnvironmentReady(1, "explored", self.configuration.declared)
 
-    def beat(self, process: Process) -> None:
+    def beat(self, process: ExploredProcess) -> None:
         """It is time for a beat, and, before the router has answered, for another hello."""
         if not process.core.acknowledged:
             self.take(process, self._ready())
         self.take(process, BeatDue({}))
 
-    def take(self, process: Process, given: WorkerInput) -> None:
+    def take(self, process: ExploredProcess, given: WorkerInput) -> None:
         """Give a core an input, and carry out what it wants."""
         for effect in process.core.take(given):
             match effect:
@@ -1030,28 +1030,30 @@ class Workers(Part):
                 case Exit():
                     self.exits(process)
 
-    def to_router(self, process: Process, frames: Frames) -> None:
+    def to_router(self, process: ExploredProcess, frames: Frames) -> None:
         """Pass on what a worker says."""
         raise NotImplementedError
 
-    def exits(self, process: Process) -> None:
+    def exits(self, process: ExploredProcess) -> None:
         """A process is to end by itself."""
         raise NotImplementedError
 
-    def _run(self, process: Process, number: int, request: tuple[bytes, int], body: bytes) -> None:
+    def _run(
+        self, process: ExploredProcess, number: int, request: tuple[bytes, int], body: bytes
+    ) -> None:
         if len(process.runs) >= self.configuration.capacity:
             self.did("", ("broken", "G8", f"{process.id.decode()} runs more than it can take"))
         self.say("started", body.decode("ascii", "replace"), (*process.name, number), request)
-        process.runs = (*process.runs, Running(number, body, request[0]))
+        process.runs = (*process.runs, RunningCode(number, body, request[0]))
 
-    def end(self, process: Process, number: int, status: Status, payload: bytes) -> None:
+    def end(self, process: ExploredProcess, number: int, status: Status, payload: bytes) -> None:
         """Environment code ends."""
         process.runs = tuple(each for each in process.runs if each.number != number)
         self.ended((*process.name, number))
         self.take(process, OutcomeMade(number, status, payload, None))
 
 
-class Worker(Workers):
+class ExploredWorker(ExploredProcesses):
     """A slot: the processes of workers that were started for it, of which one may still end
     when the next one starts.  Where all arrives at once it is chosen when a process that is to end
     ends, and when it is reaped."""
@@ -1156,7 +1158,7 @@ class Worker(Workers):
             case _:
                 self._die(process.id, process.life)
 
-    def _end(self, process: Process, number: int, result: bool) -> None:
+    def _end(self, process: ExploredProcess, number: int, result: bool) -> None:
         """Environment code ends: with a result, or, if it was told to, without.  Where all arrives
         at once the router says with the next heartbeat that it knows."""
         body = next(each.body for each in process.runs if each.number == number)
@@ -1168,12 +1170,12 @@ class Worker(Workers):
         if self.configuration.instant:
             self.beat(process)
 
-    def to_router(self, process: Process, frames: Frames) -> None:
-        """See :meth:`.Workers.to_router`."""
+    def to_router(self, process: ExploredProcess, frames: Frames) -> None:
+        """See :meth:`.ExploredProcesses.to_router`."""
         self.send(SERVER, WorkerMail(process.id, process.life, frames))
 
-    def exits(self, process: Process) -> None:
-        """See :meth:`.Workers.exits`."""
+    def exits(self, process: ExploredProcess) -> None:
+        """See :meth:`.ExploredProcesses.exits`."""
         self._end_process(process.id, process.life)
 
 
@@ -1218,7 +1220,7 @@ class Time(Actor):
 # -- machines --------------------------------------------------------------------------------
 
 
-class Machine(Workers):
+class ExploredMachine(ExploredProcesses):
     """A machine: a host's process, its guard, and its workers."""
 
     def __init__(self, configuration: Configuration) -> None:
@@ -1485,12 +1487,12 @@ class Machine(Workers):
 
     # -- workers --------------------------------------------------------------------------
 
-    def _reaped(self, process: Process, how: str) -> None:
+    def _reaped(self, process: ExploredProcess, how: str) -> None:
         self._ended(process)
         if self.host is not None:
             self.host.exited(process.id, how)
 
-    def _ended(self, process: Process) -> None:
+    def _ended(self, process: ExploredProcess) -> None:
         del self.processes[process.id]
         self.did("", ("died", *process.name))
 
@@ -1498,13 +1500,13 @@ class Machine(Workers):
         """Environment code ends with its result."""
         self.end(self.processes[worker], number, Status.RESULT, b"1")
 
-    def to_router(self, process: Process, frames: Frames) -> None:
-        """See :meth:`.Workers.to_router`."""
+    def to_router(self, process: ExploredProcess, frames: Frames) -> None:
+        """See :meth:`.ExploredProcesses.to_router`."""
         assert self.host is not None
         self.host.worker_message(process.id, frames)
 
-    def exits(self, process: Process) -> None:
-        """See :meth:`.Workers.exits`."""
+    def exits(self, process: ExploredProcess) -> None:
+        """See :meth:`.ExploredProcesses.exits`."""
         self._reaped(process, "exit 0")
 
     # -- effects --------------------------------------------------------------------------
@@ -1541,7 +1543,7 @@ class Machine(Workers):
 # -- the server ------------------------------------------------------------------------------
 
 
-class HostServer(Server):
+class HostServer(ExploredServer):
     """A router with its hosts, of one life after another, and the caller of one request."""
 
     def __init__(self, configuration: Configuration) -> None:
@@ -1734,7 +1736,7 @@ class HostServer(Server):
     def take(
         self, given: RouterInput, *, repairs: bool = False, time: Sequence[Any] = ()
     ) -> list[Any]:
-        """See :meth:`.Server.take`.  What is written is safe at once."""
+        """See :meth:`.ExploredServer.take`.  What is written is safe at once."""
         lives = self.router.pool.lives
         self.incarnations = {each: life.incarnation for each, life in lives.items()}
         said = super().take(given)
