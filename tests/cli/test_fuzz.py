@@ -14,7 +14,7 @@ import pytest
 from tests.cli.commands import ROOT, Finished, check_nothing_left, command, run
 from trio_envserve.lab.mutants import MUTANTS, NOT_BY_CHANCE
 from trio_envserve.lab.simulation.coverage import POSSIBLE
-from trio_envserve.lab.simulation.plan import Fault
+from trio_envserve.lab.simulation.plan import FaultKind
 from trio_envserve.retrylab import USUAL
 from trio_envserve.retrylab import Fault as FaultOfOthers
 
@@ -76,7 +76,7 @@ async def test_many_runs_have_figures(tmp_path: Path):
     last = (await fuzz(tmp_path, "--runs", "12", "--seed", "0", "--jobs", "2", "--json")).last
     assert (last["runs"], last["violations"], last["seed"]) == (12, 0, 0)
     assert (last["harsh_runs"], last["failures"]) == (6, [])
-    assert len(last["faults"]) == len(Fault)
+    assert len(last["faults"]) == len(FaultKind)
     assert len(last["pairs"]) == len(POSSIBLE)
     least = {"clients": 2, "workers": 2, "requests": 50, "faults": 5}
     assert all(last["least"][name] >= count for name, count in least.items())
@@ -92,7 +92,7 @@ async def test_a_time_and_a_table(tmp_path: Path):
     assert "fuzz passed" in done.out
     assert "runs a minute" in done.out
     assert "how often each input came to a work in each state" in done.out
-    for fault in Fault:
+    for fault in FaultKind:
         assert fault.value in done.out
     assert "all harsh" in done.err
 

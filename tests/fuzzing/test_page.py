@@ -7,8 +7,8 @@ from pathlib import Path
 
 from trio_envserve.lab.mutants import MUTANTS
 from trio_envserve.lab.simulation.coverage import IMPOSSIBLE, POSSIBLE
-from trio_envserve.lab.simulation.plan import Fault
-from trio_envserve.lab.simulation.target import Protocol, Tally
+from trio_envserve.lab.simulation.plan import FaultKind
+from trio_envserve.lab.simulation.target import Protocol, SimulationTally
 from trio_envserve.retrylab.failure import examine
 
 PAGE = Path(__file__).parent.parent.parent.joinpath("docs/fuzzing.md").read_text(encoding="utf-8")
@@ -30,11 +30,11 @@ def test_the_failure_that_is_shown_is_what_the_command_says():
 
 
 def test_every_kind_of_fault_is_named():
-    for fault in Fault:
+    for fault in FaultKind:
         assert fault.value in PAGE, fault
 
 
 def test_every_figure_is_explained():
     explained = set(re.findall(r"`(\w+)`", PAGE))
-    assert set(Tally().figures(1.0)) <= explained
+    assert set(SimulationTally().figures(1.0)) <= explained
     assert f"the other {len(IMPOSSIBLE)} of {len(IMPOSSIBLE) + len(POSSIBLE)} pairs" in PAGE

@@ -14,7 +14,7 @@ from trio_envserve.lab.simulation.plan import (
     PLAIN_BOUNDS,
     PLAIN_LEASE_S,
     PLAIN_MESSAGE_BYTES,
-    Fault,
+    FaultKind,
     plan_of,
 )
 from trio_envserve.lab.simulation.simulator import run
@@ -68,20 +68,20 @@ def test_ddmin_keeps_what_is_needed_and_little_else(items: list[int], needed: se
     assert kept == sorted(kept)
 
 
-@pytest.mark.parametrize("fault", Fault)
-def test_a_kind_of_fault_can_be_taken_out_of_a_plan(fault: Fault):
+@pytest.mark.parametrize("fault", FaultKind)
+def test_a_kind_of_fault_can_be_taken_out_of_a_plan(fault: FaultKind):
     hosts = fault in OF_HOSTS
     seed = next(s for s in range(200) if plan_of(s, harsh=True, hosts=hosts).has(fault))
     plan = plan_of(seed, harsh=True, hosts=hosts).without(fault)
     assert not plan.has(fault)
     assert all(struck is not fault for _, struck in plan.moments)
-    if fault is Fault.TINY_BOUNDS:
+    if fault is FaultKind.TINY_BOUNDS:
         assert all(getattr(plan.server, name) == most for name, most in PLAIN_BOUNDS.items())
-    assert fault is not Fault.KEYS or not any(ask.use for asks in plan.asks for ask in asks)
-    assert not (fault is Fault.LOSE and plan.loss)
-    assert not (fault is Fault.MANGLE and plan.mangle)
-    assert fault is not Fault.HUGE or plan.message_bytes == PLAIN_MESSAGE_BYTES
-    assert fault is not Fault.SHORT_LEASE or plan.server.lease_s == PLAIN_LEASE_S
+    assert fault is not FaultKind.KEYS or not any(ask.use for asks in plan.asks for ask in asks)
+    assert not (fault is FaultKind.LOSE and plan.loss)
+    assert not (fault is FaultKind.MANGLE and plan.mangle)
+    assert fault is not FaultKind.HUGE or plan.message_bytes == PLAIN_MESSAGE_BYTES
+    assert fault is not FaultKind.SHORT_LEASE or plan.server.lease_s == PLAIN_LEASE_S
     assert not run(seed, harsh=True, plan=plan).violations
 
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 import json
 
 from trio_envserve.lab.simulation.coverage import IMPOSSIBLE, POSSIBLE, name_of
-from trio_envserve.lab.simulation.plan import Fault
+from trio_envserve.lab.simulation.plan import FaultKind
 from trio_envserve.lab.simulation.simulator import run
-from trio_envserve.lab.simulation.target import Tally
+from trio_envserve.lab.simulation.target import SimulationTally
 
 
-def tally_of(*seeds: int) -> Tally:
-    tally = Tally()
+def tally_of(*seeds: int) -> SimulationTally:
+    tally = SimulationTally()
     for seed in seeds:
         tally.add(run(seed, harsh=seed % 2 == 1))
     return tally
 
 
 def test_parts_add_up_to_the_whole():
-    whole, parts = tally_of(0, 1, 2, 3), Tally()
-    for part in (tally_of(1, 3), tally_of(0, 2), Tally()):
+    whole, parts = tally_of(0, 1, 2, 3), SimulationTally()
+    for part in (tally_of(1, 3), tally_of(0, 2), SimulationTally()):
         parts.merge(json.loads(json.dumps(vars(part))))
     parts.virtual_s = whole.virtual_s  # whose sum depends on the order
     assert parts == whole
@@ -27,7 +27,7 @@ def test_parts_add_up_to_the_whole():
 
 def test_the_figures_have_every_name():
     figures = json.loads(json.dumps(tally_of(5).figures(2.0)))
-    assert list(figures["faults"]) == [fault.value for fault in Fault]
+    assert list(figures["faults"]) == [fault.value for fault in FaultKind]
     assert list(figures["pairs"]) == [name_of(pair) for pair in POSSIBLE]
     assert sum(figures["pairs"].values()) > 20
     beyond = figures["pairs_that_cannot_occur"]
@@ -40,4 +40,4 @@ def test_the_figures_have_every_name():
 
 
 def test_no_runs_have_figures_too():
-    assert Tally().figures(0.0)["runs"] == 0
+    assert SimulationTally().figures(0.0)["runs"] == 0

@@ -41,7 +41,7 @@ from trio_envserve.core.key_records import KeyAct
 from trio_envserve.core.terms import RequestId, Status, Verdict
 from trio_envserve.lab.mutants import MUTANTS, Patches
 from trio_envserve.lab.simulation.actors import World
-from trio_envserve.lab.simulation.judges import Guarantees
+from trio_envserve.lab.simulation.judges import SimulationJudge
 from trio_envserve.lab.simulation.plan import KeyUse
 from trio_envserve.lab.simulation.target import Protocol
 
@@ -127,7 +127,7 @@ def recording() -> Iterator[list[Event]]:
         events.append([world.events.now_s, "breaks", "", "", [guarantee, text]])
         before(world, guarantee, text)
 
-    @patches.around(Guarantees, "rest")
+    @patches.around(SimulationJudge, "rest")
     def rest(before: Any, judge: Any, at_s: float) -> Any:
         events.append([at_s, "rest", "", "", []])
         return before(judge, at_s)

@@ -12,9 +12,9 @@ from trio_envserve.lab.simulation.judges import Judges
 from trio_envserve.lab.simulation.plan import (
     OF_HOSTS,
     TIMES_OF_HOSTS,
-    Fault,
+    FaultKind,
     HostPlan,
-    Plan,
+    SimulationPlan,
     from_data,
     is_harsh,
     plan_of,
@@ -25,11 +25,11 @@ from trio_envserve.retrylab import load_failure, replay, save_failure, search
 from trio_envserve.retrylab.judges import Event
 
 
-def plan_with_hosts(seed: int) -> Plan:
+def plan_with_hosts(seed: int) -> SimulationPlan:
     return plan_of(seed, harsh=is_harsh(seed), hosts=True)
 
 
-def hosts_of(plan: Plan) -> HostPlan:
+def hosts_of(plan: SimulationPlan) -> HostPlan:
     assert plan.hosts is not None
     return plan.hosts
 
@@ -68,7 +68,7 @@ def test_hosted_seeds_come_to_the_same_again():
 def test_plans_without_hosts_have_none_of_their_faults():
     assert not any(plan_of(seed).faults & OF_HOSTS for seed in range(100))
     plan = plan_with_hosts(3)
-    without = plan.without(Fault.HOSTS)
+    without = plan.without(FaultKind.HOSTS)
     assert without.hosts is None
     assert not without.faults & OF_HOSTS
     assert {fault for _, fault in without.moments}.isdisjoint(OF_HOSTS)
@@ -111,7 +111,7 @@ class BeyondTheBound(Protocol):
         super().__init__(hosts=True)
         self.bound = bound
 
-    def plan(self, seed: int) -> Plan:
+    def plan(self, seed: int) -> SimulationPlan:
         plan = super().plan(seed)
         hosts = hosts_of(plan)
         if self.bound == "guard":

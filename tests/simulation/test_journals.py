@@ -17,11 +17,11 @@ from trio_envserve.core.work import WorkInput, Works, WorkState
 from trio_envserve.lab.model import Boundary
 from trio_envserve.lab.simulation import __main__ as every_write
 from trio_envserve.lab.simulation import actors
-from trio_envserve.lab.simulation.actors import Disk, World
+from trio_envserve.lab.simulation.actors import SimulatedDisk, World
 from trio_envserve.lab.simulation.plan import (
     OF_JOURNALS,
     PLAIN_SYNC_S,
-    Fault,
+    FaultKind,
     brings,
     from_data,
     have_keys,
@@ -42,7 +42,7 @@ def test_no_seed_with_a_journal_violates_a_guarantee():
     faults = Counter[str]()
     for each in runs:
         faults.update(each.faults)
-    rare = {Fault.JOURNAL, Fault.DAMAGED_READ}
+    rare = {FaultKind.JOURNAL, FaultKind.DAMAGED_READ}
     assert min(faults[fault.value] for fault in OF_JOURNALS - rare) > 3
     assert min(each.writes for each in runs) > 3
 
@@ -91,7 +91,7 @@ def test_who_asks_for_an_outcome_that_cannot_be_read_is_told_so(monkeypatch: pyt
     monkeypatch.setattr(actors, "DAMAGED", 1.0)
     found = run(362, harsh=True)
     assert found.violations == ()
-    assert found.faults[Fault.DAMAGED_READ.value] > 1
+    assert found.faults[FaultKind.DAMAGED_READ.value] > 1
     assert found.told["error not-durable"] > 1
 
 
@@ -125,13 +125,13 @@ def test_g11_who_is_told_that_what_was_read_cannot_be_is_found_out(
 def test_a_journal_leaves_seeds_without_one_as_they_were():
     for seed in range(60):
         plan = plan_of(seed)
-        assert plan.has(Fault.JOURNAL) == brings("journal", seed)
+        assert plan.has(FaultKind.JOURNAL) == brings("journal", seed)
         assert have_keys(seed) or not brings("journal", seed)
         assert not (plan.faults & OF_JOURNALS and not brings("journal", seed))
-        without = plan.without(Fault.JOURNAL)
+        without = plan.without(FaultKind.JOURNAL)
         assert not without.faults & OF_JOURNALS
         assert (without.sync_s, without.crash_at_write) == (PLAIN_SYNC_S, None)
-        assert not plan.without(Fault.KEYS).has(Fault.JOURNAL)
+        assert not plan.without(FaultKind.KEYS).has(FaultKind.JOURNAL)
 
 
 def test_a_plan_with_a_journal_is_written_down_and_read():
@@ -152,7 +152,7 @@ def group(first: int, rows: int) -> tuple[Record, ...]:
 def test_a_crash_leaves_whole_groups_and_no_gap():
     left = Counter[int]()
     for seed in range(300):
-        disk = Disk(Random(seed))
+        disk = SimulatedDisk(Random(seed))
         groups = [group(0, 1), group(1, 3), group(4, 2), group(6, 1)]
         for each in groups:
             disk.write(each)
@@ -170,14 +170,14 @@ def test_a_crash_leaves_whole_groups_and_no_gap():
 
 def test_g11_a_disk_that_loses_what_was_safe_is_found_out(monkeypatch: pytest.MonkeyPatch):
     """So a judge that trusts the disk sees that the disk cannot be trusted."""
-    crash = Disk.crash
+    crash = SimulatedDisk.crash
 
-    def forgetful(disk: Disk) -> list[Record]:
+    def forgetful(disk: SimulatedDisk) -> list[Record]:
         kept = crash(disk)
         del disk.records[len(disk.records) // 2 :]
         return kept
 
-    monkeypatch.setattr(Disk, "crash", forgetful)
+    monkeypatch.setattr(SimulatedDisk, "crash", forgetful)
     broken = {
         violation.guarantee
         for seed in SEEDS

@@ -24,7 +24,7 @@ from trio_envserve.core.work import Refusal, WorkInput, Works, WorkState
 from trio_envserve.lab.simulation.actors import SimServer, World, workers_of
 from trio_envserve.lab.simulation.coverage import IMPOSSIBLE, POSSIBLE, RARE, name_of
 from trio_envserve.lab.simulation.junk import KINDS, spoilt
-from trio_envserve.lab.simulation.network import Frames, Link, Network
+from trio_envserve.lab.simulation.network import Frames, SimulatedLink, SimulatedNetwork
 from trio_envserve.lab.simulation.plan import (
     DRAWN_APART,
     HARSH_ONLY,
@@ -32,22 +32,22 @@ from trio_envserve.lab.simulation.plan import (
     PLAIN_MESSAGE_BYTES,
     PLAIN_SPREAD_S,
     TIMES,
-    Ask,
-    Fault,
-    Plan,
+    FaultKind,
+    PlannedAsk,
+    SimulationPlan,
     brings,
     draw,
     have_keys,
     is_harsh,
     plan_of,
 )
-from trio_envserve.lab.simulation.simulator import Run, run
+from trio_envserve.lab.simulation.simulator import SimulationRun, run
 
 SEEDS = 80
 """Each is run usual and harsh: half of that by each of two tests."""
 
 
-def violations(runs: Sequence[Run]) -> str:
+def violations(runs: Sequence[SimulationRun]) -> str:
     """Seeds and what broke first in them, in lines."""
     return "\n".join(f"seed {each.seed}: {each.violations[0]}" for each in runs if each.violations)
 
@@ -152,9 +152,9 @@ def test_no_seed_violates_a_guarantee_and_the_runs_are_worth_something():
         faults.update(each.faults)
         pairs.update(each.pairs)
         told.update(each.told)
-    rare = {Fault.DAMAGED_READ.value, *(fault.value for fault in OF_HOSTS)}  # see others here
-    assert {fault.value for fault in Fault} - rare == set(faults) - rare
-    assert set(TIMES) | HARSH_ONLY <= set(Fault)
+    rare = {FaultKind.DAMAGED_READ.value, *(fault.value for fault in OF_HOSTS)}  # see others here
+    assert {fault.value for fault in FaultKind} - rare == set(faults) - rare
+    assert set(TIMES) | HARSH_ONLY <= set(FaultKind)
     for what in ("result", "error worker-lost", "fail server-lost", "fail never-started"):
         assert told[what] > 10, told
     # The least of a run; what all together reach.
@@ -171,8 +171,8 @@ def test_some_pools_grow_and_shrink_and_none_does_so_by_a_wrong_number():
     seeds = [seed for seed in range(20_000, 20_150) if brings("range", seed)]
     runs = [run(seed, harsh=is_harsh(seed)) for seed in seeds]
     assert violations(runs) == ""
-    assert {each.plan.has(Fault.ELASTIC) for each in runs} == {True}
-    assert sum(each.faults.get(Fault.ELASTIC.value, 0) for each in runs) > 2 * len(runs)
+    assert {each.plan.has(FaultKind.ELASTIC) for each in runs} == {True}
+    assert sum(each.faults.get(FaultKind.ELASTIC.value, 0) for each in runs) > 2 * len(runs)
     assert not any(plan_of(seed).most_workers for seed in range(100) if not brings("range", seed))
 
 
@@ -180,8 +180,8 @@ def test_some_servers_pause_and_all_goes_on():
     seeds = [seed for seed in range(20_000, 20_200) if brings("pauses", seed)]
     runs = [run(seed, harsh=is_harsh(seed)) for seed in seeds]
     assert violations(runs) == ""
-    assert {each.plan.has(Fault.PAUSES) for each in runs} == {True}
-    assert sum(each.faults.get(Fault.PAUSES.value, 0) for each in runs) > len(runs)
+    assert {each.plan.has(FaultKind.PAUSES) for each in runs} == {True}
+    assert sum(each.faults.get(FaultKind.PAUSES.value, 0) for each in runs) > len(runs)
 
 
 def test_workers_that_speak_junk_are_replaced_and_nobody_waits_for_them():
@@ -224,8 +224,8 @@ def test_the_first_dispatches_are_spread_and_nobody_starves_because_of_that():
     seeds = [seed for seed in range(20_000, 20_120) if brings("spread", seed)]
     runs = [run(seed, harsh=is_harsh(seed)) for seed in seeds]
     assert violations(runs) == ""
-    assert {each.plan.has(Fault.SPREAD) for each in runs} == {True}
-    assert sum(each.faults.get(Fault.SPREAD.value, 0) for each in runs) > len(runs)
+    assert {each.plan.has(FaultKind.SPREAD) for each in runs} == {True}
+    assert sum(each.faults.get(FaultKind.SPREAD.value, 0) for each in runs) > len(runs)
 
 
 def test_every_pair_of_state_and_input_is_possible_or_has_a_reason():
@@ -260,9 +260,11 @@ def test_every_pair_that_can_occur_does():
 def test_keys_leave_the_rest_of_a_plan_as_it_was_before_there_were_any(harsh: bool):
     for seed in range(20):
         plan, before = plan_of(seed, harsh=harsh), draw(Random(seed * 2 + harsh), harsh=harsh)
-        assert plan.has(Fault.KEYS) == have_keys(seed)
+        assert plan.has(FaultKind.KEYS) == have_keys(seed)
         assert (plan != before) == any(brings(what, seed) for what in DRAWN_APART)
-        for fault in (Fault.KEYS, Fault.ELASTIC, Fault.PAUSES, Fault.SPREAD, Fault.JUNK):
+        for fault in (
+            FaultKind.KEYS, FaultKind.ELASTIC, FaultKind.PAUSES, FaultKind.SPREAD, FaultKind.JUNK,
+        ):  # fmt: skip
             plan = plan.without(fault)
         assert (plan.asks, plan.faults) == (before.asks, before.faults)
 
@@ -311,11 +313,11 @@ def test_less_in_a_plan_leaves_the_luck_of_the_others():
     assert len(firsts[0]) == 6
 
 
-def few_calls() -> Plan:
+def few_calls() -> SimulationPlan:
     """Four calls of two clients, half of them cancelled, and no fault at all."""
     asks = tuple(
         tuple(
-            Ask(
+            PlannedAsk(
                 key=f"c{client}:{n}",
                 at_s=0.8 + 0.1 * n,
                 behaviour="return",
@@ -340,10 +342,10 @@ def few_calls() -> Plan:
 
 def test_any_single_lost_message_is_repaired_within_seconds(monkeypatch: pytest.MonkeyPatch):
     """On either link, in either direction (G9)."""
-    arrive = Network._arrive
+    arrive = SimulatedNetwork._arrive
     count = lost = 0
 
-    def lose_one(network: Network, link: Link, frames: Frames, up: bool) -> None:
+    def lose_one(network: SimulatedNetwork, link: SimulatedLink, frames: Frames, up: bool) -> None:
         nonlocal count
         count += 1
         if count - 1 == lost:
@@ -351,7 +353,7 @@ def test_any_single_lost_message_is_repaired_within_seconds(monkeypatch: pytest.
         else:
             arrive(network, link, frames, up)
 
-    monkeypatch.setattr(Network, "_arrive", lose_one)
+    monkeypatch.setattr(SimulatedNetwork, "_arrive", lose_one)
     lost = -1
     quick = World(0, plan=few_calls())
     quick.run()

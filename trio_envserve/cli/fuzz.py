@@ -32,7 +32,7 @@ from ..lab.exploration.search import Search
 from ..lab.mutants import MUTANTS, NOT_BY_CHANCE, find
 from ..lab.simulation.coverage import name_of
 from ..lab.simulation.plan import is_harsh
-from ..lab.simulation.target import SPEC, Tally, describe, origin
+from ..lab.simulation.target import SPEC, SimulationTally, describe, origin
 from ..options import option
 from ..retrylab import campaign
 from ..retrylab.campaign import Campaign, FoundFailure, ProcessDied, cores
@@ -160,7 +160,7 @@ class Fuzz(VerbOptions):
 
     def tally(self) -> BaseTally[Any]:
         """New sums over its runs."""
-        return BaseTally() if self.protocol else Tally()
+        return BaseTally() if self.protocol else SimulationTally()
 
     def named(self, seed: int) -> dict[str, Any]:
         """Names of the target, and of a run of it, in the figures."""
@@ -274,7 +274,11 @@ async def _many(options: Fuzz, made_by: dict[str, Any], stop: StopRequest) -> Re
         caught = "caught" if broke else "NOT CAUGHT"
         say(f"{options.mutant}: {caught} after {count(tally.runs, 'run')}")
         return Result(options.failed(broke=broke), figures)
-    tables = run_tables(tally, figures) if isinstance(tally, Tally) else any_tables(tally, figures)
+    tables = (
+        run_tables(tally, figures)
+        if isinstance(tally, SimulationTally)
+        else any_tables(tally, figures)
+    )
     return Result(options.failed(broke=broke), figures, tables)
 
 
@@ -559,7 +563,7 @@ def progress_of(
     return progress(line, part)
 
 
-def run_tables(tally: Tally, figures: dict[str, Any]) -> list[Table]:
+def run_tables(tally: SimulationTally, figures: dict[str, Any]) -> list[Table]:
     """The figures of many runs."""
     rows = [
         ("of the runs harsh", f"{tally.harsh:,}"),

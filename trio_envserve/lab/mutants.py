@@ -40,7 +40,7 @@ from ..core.worker import WorkerCore
 from ..core.workforce import ExecutionEnded, Workforce
 from ..retrylab.mutants import Family, Mutant, Patches, cells, find_in, named, text
 from ..worker import guard
-from .simulation.plan import ANY, Fault
+from .simulation.plan import ANY, FaultKind
 
 __all__ = ["MUTANTS", "NOT_BY_CHANCE", "Mutant", "Patches", "find", "find_in"]
 
@@ -142,7 +142,7 @@ WORKS.table(
     ("reruns-without-consent", "G2", (),
      "A dead worker's requests run again, whether or not anybody has consented.",
      text(Works.may_rerun, "return consent and ", "return ")),
-    ("reruns-for-ever", "G2", (Fault.POISON,),
+    ("reruns-for-ever", "G2", (FaultKind.POISON,),
      "Consent to a rerun is consent to any number: what kills its workers never ends.",
      text(Works.may_rerun, " and work.executions < work.allowance", "")),
     ("sync-off-by-one", "G2 G4 G7 G8 G9", (),
@@ -154,7 +154,7 @@ WORKS.table(
     ("sync-replays-nothing", "G9", (),
      "An outcome that was lost on its way is not sent again.",
      text(Works.sync, "ticket.sent_probe < sent_before", "False")),
-    ("cancel-is-forgotten", "G7 G9", (Fault.MANGLE,),
+    ("cancel-is-forgotten", "G7 G9", (FaultKind.MANGLE,),
      "A cancel that overtakes its request leaves nothing behind: the request runs.",
      text(Works.cancel, "or None\n        session.finished.add(sequence)", "or None")),
     ("deadline-stops-nothing", "G7 G8", (),
@@ -165,36 +165,36 @@ WORKS.table(
      "An outcome sent a second time is encoded anew, and differs.",
      text(Works.request, "self.counters.replayed += 1",
           "ticket.kept.outcome = ticket.kept.outcome._replace(duration_s=1.5)")),
-    ("digest-is-not-compared", "G6", (Fault.HOSTILE,),
+    ("digest-is-not-compared", "G6", (FaultKind.HOSTILE,),
      "A request is known by its id alone: another payload gets the first one's outcome.",
      text(Works.request, "not (same and ticket.key == ask.key)", "False")),
     ("cancel-says-it-never-ran", "G9", (),
      "The answer to every cancel is that the request did not run.",
      text(Works._cancel, "ticket.ran if work is None else work.started", "False")),
-    ("kept-outcomes-have-no-bound", "G8", (Fault.TINY_BOUNDS,),
+    ("kept-outcomes-have-no-bound", "G8", (FaultKind.TINY_BOUNDS,),
      "At the bound of kept outcomes dispatching goes on.",
      named(Accounts, "may_run", lambda self, account: True)),
-    ("a-connection-opens-any-number-of-sessions", "G8", (Fault.HOSTILE,),
+    ("a-connection-opens-any-number-of-sessions", "G8", (FaultKind.HOSTILE,),
      "Sessions are bounded in all, and not for each connection.",
      text(Sessions.refusal, ">= self.limits.connection_sessions", "< 0")),
-    ("a-session-at-work-makes-room", "G4 G3 G9 CRASH", (Fault.HOSTILE,),
+    ("a-session-at-work-makes-room", "G4 G3 G9 CRASH", (FaultKind.HOSTILE,),
      "At the bound of sessions whichever was unheard for longest makes room.",
      named(Sessions, "_longest_idle", lambda self: next(iter(self.known.values()), None))),
-    ("every-lost-session-was-settled", "G9 G1 G2", (Fault.SHORT_LEASE, Fault.STOP_CLIENT),
+    ("every-lost-session-was-settled", "G9 G1 G2", (FaultKind.SHORT_LEASE, FaultKind.STOP_CLIENT),
      "The server says of each session that it has forgotten that nothing was unfinished.",
      named(Sessions, "settled", lambda self, session_id: True)),
-    ("an-ended-nonce-is-forgotten", "G8", (Fault.HOSTILE,),
+    ("an-ended-nonce-is-forgotten", "G8", (FaultKind.HOSTILE,),
      "A hello that comes after the goodbye to its session opens another one.",
      text(Sessions.goodbye, "self._ended[nonce] = None", "return session")),
-    ("kept-bytes-are-not-counted", "G8", (Fault.TINY_BOUNDS, Fault.CUT_LONG),
+    ("kept-bytes-are-not-counted", "G8", (FaultKind.TINY_BOUNDS, FaultKind.CUT_LONG),
      "Kept outcomes are bounded in number, and not in bytes.",
      text(Accounts.may_run, "taken.kept_bytes", "0"),
      text(Accounts.may_run, "account.kept_bytes", "0")),
-    ("sessions-have-no-share-of-their-own", "G8", (Fault.TINY_BOUNDS,),
+    ("sessions-have-no-share-of-their-own", "G8", (FaultKind.TINY_BOUNDS,),
      "At the bound, whoever holds most stops all the others.",
      text(Accounts.may_run, "share * limits", "limits"),
      text(Accounts.may_run, "if not mine", "return False\n    if not mine")),
-    ("window-is-not-kept", "G8", (Fault.TINY_BOUNDS, Fault.HOSTILE),
+    ("window-is-not-kept", "G8", (FaultKind.TINY_BOUNDS, FaultKind.HOSTILE),
      "A session may have any number of unfinished requests.",
      text(Works.request, "len(session.tickets) >= self.limits.window", "False")),
     ("bytes-are-not-given-back", "G8", (),
@@ -204,12 +204,12 @@ WORKS.table(
      "A span that a statement finishes has one more at its end.",
      text(Ranges.gaps, "return ranges", "made = Ranges(); "
           "[made.add_span(start, end + 1) for start, end in ranges.spans()]; return made")),
-    ("lease-ends-and-work-goes-on", "G7 G8", (Fault.SHORT_LEASE, Fault.KILL_CLIENT),
+    ("lease-ends-and-work-goes-on", "G7 G8", (FaultKind.SHORT_LEASE, FaultKind.KILL_CLIENT),
      "Requests that a client left running when its lease ended are not cancelled.",
      text(Works._lose, "self._leave(work, ticket)", "run = work.execution; "
           "self._leave(work, ticket)\n    if run is not None and work.name is None: "
           "self._stopping.remove(run); run.is_wanted, run.body = False, None")),
-    ("conflict-replaces-the-first", "G6 G1 G2 CRASH", (Fault.HOSTILE,),
+    ("conflict-replaces-the-first", "G6 G1 G2 CRASH", (FaultKind.HOSTILE,),
      "Another payload under the same id takes the place of the one that waits.",
      text(Works.request, "same = ", "work = ticket.work\n        if work is not None and "
           "work.name is None and work.state is _W.WAITING: work.body = ask.body; return None"
@@ -258,37 +258,37 @@ def a_second_answer_is_forwarded(patch: Patches) -> None:
 
 ROUTER.table(
     ("every-lost-session-is-gone", "G1",
-     (Fault.STOP_CLIENT, Fault.SHORT_LEASE, Fault.IGNORE_CANCEL),
+     (FaultKind.STOP_CLIENT, FaultKind.SHORT_LEASE, FaultKind.IGNORE_CANCEL),
      "The server says of each session that it does not know that nothing of it runs.",
      text(Router._session, "Unknown(session_id, gone,", "Unknown(session_id, True,")),
     ("what-was-sent-is-finished", "G4 G9", (),
      "An outcome that was handed to the socket counts as received.",
      text(Works.send, "kept.payload))",
           "kept.payload)); self.finish(session, Ranges((ticket.sequence,)))")),
-    ("answers-go-to-the-first-connection", "G9", (Fault.NEW_ROUTE,),
+    ("answers-go-to-the-first-connection", "G9", (FaultKind.NEW_ROUTE,),
      "A client that has reconnected is answered where it was before.",
      named(Sessions, "moved", lambda *args: None)),
-    ("leases-run-while-it-is-stopped", "G4", (Fault.SUSPEND, Fault.SHORT_LEASE),
+    ("leases-run-while-it-is-stopped", "G4", (FaultKind.SUSPEND, FaultKind.SHORT_LEASE),
      "A server that was stopped takes its clients for silent meanwhile.",
      text(AwakeClock.read, "min(passed_s, self.step_s)", "passed_s")),
     ("a-dead-pool-is-ready", "G9", (),
      "Every process counts as a ready worker, whatever has become of it.",
      named(Pool, "ready_count", lambda self: len(self.lives))),
-    ("a-stopped-pool-is-ready", "G9", (Fault.STOP_WORKER,),
+    ("a-stopped-pool-is-ready", "G9", (FaultKind.STOP_WORKER,),
      "Workers that give no sign of life count as ready until they are dead.",
      named(Pool, "is_silent", lambda self: False)),
-    ("a-stopping-server-starts-workers", "G7 G8 G9", (Fault.DRAIN_SERVER,),
+    ("a-stopping-server-starts-workers", "G7 G8 G9", (FaultKind.DRAIN_SERVER,),
      "A server that drains replaces its workers for ever, and never ends.",
      named(Pool, "stop", lambda self: None)),
-    ("a-stage-of-closing-has-no-end", "G9", (Fault.DRAIN_SERVER, Fault.HANG),
+    ("a-stage-of-closing-has-no-end", "G9", (FaultKind.DRAIN_SERVER, FaultKind.HANG),
      "A server that drains waits for what runs as long as that takes.",
      text(Closing.following, "now_s < self._until_s",
           "(self.stage is ClosingStage.DRAINING or now_s < self._until_s)")),
-    ("work-begins-while-closing", "G7", (Fault.DRAIN_SERVER,),
+    ("work-begins-while-closing", "G7", (FaultKind.DRAIN_SERVER,),
      "A server that drains takes work in as ever.",
      named(Router, "_never_starts", lambda self: None),
      named(Workforce, "retire_all", lambda self, now_s: self.pool.stop())),
-    ("what-closing-cancels-did-not-run", "G9", (Fault.DRAIN_SERVER, Fault.HANG),
+    ("what-closing-cancels-did-not-run", "G9", (FaultKind.DRAIN_SERVER, FaultKind.HANG),
      'Requests that still run when a server closes are answered with "did not run".',
      text(outcomes.stopped, '"cancelled", Verdict.MAY_HAVE_RUN',
           '"stopping", Verdict.DID_NOT_RUN')),
@@ -373,16 +373,16 @@ WORKERS.table(
     ("a-worker-takes-any-incarnation", "G5 G9", (),
      "A worker runs any dispatch that reaches it, whichever incarnation it was meant for.",
      text(WorkerCore._message, "frames[0] != self.incarnation", "False")),
-    ("the-router-hears-any-incarnation", "", (Fault.MANGLE, Fault.RESTART_FAST),
+    ("the-router-hears-any-incarnation", "", (FaultKind.MANGLE, FaultKind.RESTART_FAST),
      "The router believes an earlier incarnation of a worker as it does the present one.",
      text(Workforce.message, 'frames[1] if len(frames) > 1 else b""',
           'life.incarnation if life else b""')),
-    ("a-blocked-loop-is-silence", "G9", (Fault.BLOCK_LOOP,),
+    ("a-blocked-loop-is-silence", "G9", (FaultKind.BLOCK_LOOP,),
      "Only the heartbeat of an event loop that is on time counts as a sign of life.",
      text(pool.TABLE[_L.HEARTBEAT][Phase.READY], "memory_bytes = now_s,",
           "memory_bytes = "
           "life.heard_s if heartbeat.lag_s >= pool.limits.blocked_report_s else now_s,")),
-    ("a-start-may-take-for-ever", "G8 G9", (Fault.SLOW_START,),
+    ("a-start-may-take-for-ever", "G8 G9", (FaultKind.SLOW_START,),
      "A worker that never says hello is waited for.",
      cells(pool.TABLE[_L.TIME], (Phase.STARTING,), pool.TABLE[_L.TIME][Phase.READY])),
     ("work-goes-to-who-retires", "G2", (),
@@ -391,24 +391,24 @@ WORKERS.table(
     ("capacity-is-not-kept", "G8", (),
      "A worker gets one execution more than it can take at once.",
      text(executions.Worker.open, "self.capacity)", "self.capacity + 1)")),
-    ("last-words-are-thrown-away", "G4", (Fault.KILL_AFTER_OUTCOME,),
+    ("last-words-are-thrown-away", "G4", (FaultKind.KILL_AFTER_OUTCOME,),
      "The messages that a worker had sent before it died are not taken in.",
      text(Workforce.message, "life is None", "life is None or life.phase is Phase.REAPED")),
-    ("an-early-stop-is-forgotten", "G7", (Fault.MANGLE,),
+    ("an-early-stop-is-forgotten", "G7", (FaultKind.MANGLE,),
      "A stop that overtakes its dispatch leaves nothing behind at the worker.",
      text(WorkerCore._stop, "self._stopped_early.add(number)", "pass")),
     ("an-outcome-is-sent-once", "G4 G7 G8 G9", (),
      "A worker forgets an outcome as soon as it was sent.",
      text(WorkerCore._outcome_made, "kept = self._kept[number] =", "kept =")),
-    ("a-lost-dispatch-is-not-repeated", "G8 G9", (Fault.CUT_WORKER,),
+    ("a-lost-dispatch-is-not-repeated", "G8 G9", (FaultKind.CUT_WORKER,),
      "The router hears that a dispatch never arrived, and leaves it at that.",
      named(Workforce, "_missing", lambda self, life, missing: None)),
-    ("a-worker-never-says-what-it-misses", "G8 G9", (Fault.CUT_WORKER,),
+    ("a-worker-never-says-what-it-misses", "G8 G9", (FaultKind.CUT_WORKER,),
      "A worker does not notice that a dispatch has not arrived.",
      named(WorkerCore, "_absent", lambda self, live, cancelled: [])),
     ("a-replacement-is-never-started", "G9", (), "A slot whose worker has died stays empty.",
      text(Pool.vacate, "now_s + pause_s", "float('inf')")),
-    ("a-replacement-waits-for-the-dead", "G9", (Fault.SLOW_DEATH,),
+    ("a-replacement-waits-for-the-dead", "G9", (FaultKind.SLOW_DEATH,),
      "A place in the pool stays empty until the old process has ended.",
      text(Pool.tick, "slot.life is None", "slot.life is None and "
           "slot.index not in {life.slot for life in self.lives.values()}")),
@@ -430,35 +430,35 @@ WORKERS.table(
      text(Workforce._lost, "self.dispatches.end(execution)", "execution.fetched and "
           "self.announced._accounts.reserve(execution.session, execution.size_bytes); "
           "self.dispatches.end(execution)")),
-    ("announced-outcomes-need-no-room", "G8", (Fault.TINY_BOUNDS,),
+    ("announced-outcomes-need-no-room", "G8", (FaultKind.TINY_BOUNDS,),
      "Every announced outcome is asked for at once.",
      named(Accounts, "may_keep", lambda self, session, size_bytes: True)),
-    ("a-worker-that-is-not-needed-is-killed", "G9", (Fault.ELASTIC,),
+    ("a-worker-that-is-not-needed-is-killed", "G9", (FaultKind.ELASTIC,),
      "A pool shrinks by killing workers, whatever they run.",
      text(Pool.spare, "slot.pause_s = 0.0",
           "slot.pause_s = 0.0; slot.life and setattr(slot.life, 'heard_s', float('-inf'))")),
-    ("a-pool-grows-without-need", "G8", (Fault.ELASTIC,),
+    ("a-pool-grows-without-need", "G8", (FaultKind.ELASTIC,),
      "A pool grows, though nobody waits for a worker.",
      text(Elastic.tick, "before, need,", "before, need._replace(waiting=1, oldest_s=1e9),")),
-    ("a-pool-shrinks-below-its-least", "G9", (Fault.ELASTIC,),
+    ("a-pool-shrinks-below-its-least", "G9", (FaultKind.ELASTIC,),
      "A pool in which nothing runs keeps no worker.",
      text(Elastic._shrink, "part.bounds.least", "0")),
-    ("a-group-outlives-its-turn", "G2 G9", (Fault.PAUSES, Fault.KILL_WORKER),
+    ("a-group-outlives-its-turn", "G2 G9", (FaultKind.PAUSES, FaultKind.KILL_WORKER),
      "What a pause has left of a group of suspects goes where the first of them went.",
      text(Scheduler.resume, "self._group = None", "pass")),
-    ("a-pool-grows-beyond-its-most", "G8", (Fault.ELASTIC,),
+    ("a-pool-grows-beyond-its-most", "G8", (FaultKind.ELASTIC,),
      "A worker that drains does not count, and another one begins beside it.",
      text(Pool.spare, "slot.pause_s = 0.0", "slot.pause_s, slot.life = 0.0, None")),
-    ("a-malformed-worker-is-kept", "G7 G8 G9", (Fault.JUNK,),
+    ("a-malformed-worker-is-kept", "G7 G8 G9", (FaultKind.JUNK,),
      "Malformed messages of a worker are counted and ignored, and it goes on getting work.",
      named(Workforce, "_distrust", lambda self, life, why, now_s: None)),
-    ("a-mute-worker-is-kept", "G7 G8 G9", (Fault.JUNK,),
+    ("a-mute-worker-is-kept", "G7 G8 G9", (FaultKind.JUNK,),
      "A worker whose messages are all fenced, or that sends none, is waited for.",
      named(pool, "mute_kill_s", lambda limits: float("inf"))),
-    ("the-first-worker-takes-everything", "G8", (Fault.SPREAD,),
+    ("the-first-worker-takes-everything", "G8", (FaultKind.SPREAD,),
      "Workers that still start are left nothing.",
      named(Router, "_most_at_once", lambda self: float("inf"))),
-    ("what-is-left-to-others-waits-for-ever", "G8 G9", (Fault.SPREAD,),
+    ("what-is-left-to-others-waits-for-ever", "G8 G9", (FaultKind.SPREAD,),
      "A worker that never gets ready is left its share all the same.",
      text(Pool.spreads, "now_s < self.spread_until_s", "self.was_ready")),
     ("cancel-stays-at-the-router", "G7 G8", (),
@@ -497,17 +497,17 @@ def a_cancel_is_not_told(patch: Patches) -> None:
 
 
 CLIENT.table(
-    ("a-new-session-resets-the-allowance", "G2", (Fault.POISON,),
+    ("a-new-session-resets-the-allowance", "G2", (FaultKind.POISON,),
      "Executions that a lost session may have started are not taken off a call's allowance.",
      text(call_table._lose_proven, "if left > 0:", "if False:")),
-    ("every-welcome-is-taken", "", (Fault.MANGLE,),
+    ("every-welcome-is-taken", "", (FaultKind.MANGLE,),
      "A second welcome to the same hello replaces the session.",
      text(Pings.welcomed, "if self._sessions.current is not None or welcome.nonce != self._nonce",
           "self._sessions.current = None\n    if False")),
     ("a-passed-limit-means-it-never-ran", "G9", (),
      "A caller whose limit has passed is told that nothing ran.",
      named(call_table, "limit_passed", lambda started: limit_passed(started=False))),
-    ("a-lost-session-is-not-heard", "G4 G9", (Fault.MANGLE,),
+    ("a-lost-session-is-not-heard", "G4 G9", (FaultKind.MANGLE,),
      "An outcome of a session that was lost meanwhile is thrown away.",
      text(ClientSessions.call, "self.find(session_id)",
           "self.current if self.current and self.current.id == session_id else None")),
@@ -519,7 +519,7 @@ CLIENT.table(
     ("a-lost-request-is-not-repeated", "G9", (),
      "A client hears that a request never arrived, and does not send it again.",
      cells(call_table.TABLE[CallInput.MISSING], (_S.SENT,), call_table._ignore)),
-    ("a-retransmission-has-a-new-id", "G1 G2", (Fault.MANGLE,),
+    ("a-retransmission-has-a-new-id", "G1 G2", (FaultKind.MANGLE,),
      "A request that seems lost is issued again under another id.",
      cells(call_table.TABLE[CallInput.MISSING], (_S.SENT,),
            lambda calls, call, now_s, probe: call_table._requeue(calls, call))),
@@ -535,7 +535,7 @@ takes with it what it has not reported yet.  All of this must come to the same a
 to one after the other; each mutant treats many as one."""
 
 
-@BATCHES.mutant("G7", "G8", needs=(Fault.CANCEL_STORM,))
+@BATCHES.mutant("G7", "G8", needs=(FaultKind.CANCEL_STORM,))
 def a_span_ends_as_its_first(patch: Patches) -> None:
     """If the first request of a finished span does not run, nothing of the span is stopped."""
 
@@ -555,7 +555,7 @@ def a_span_ends_as_its_first(patch: Patches) -> None:
         self.stop()
 
 
-@BATCHES.mutant("G7", "G8", "G9", needs=(Fault.CANCEL_STORM,))
+@BATCHES.mutant("G7", "G8", "G9", needs=(FaultKind.CANCEL_STORM,))
 def calls_cancelled_together_are_as_one(patch: Patches) -> None:
     """If one of the calls cancelled together was never sent, the server hears of none."""
 
@@ -571,7 +571,7 @@ def calls_cancelled_together_are_as_one(patch: Patches) -> None:
                 records.pop(call.number, None)
 
 
-@BATCHES.mutant("G1", "G2", needs=(Fault.TINY_BOUNDS,))
+@BATCHES.mutant("G1", "G2", needs=(FaultKind.TINY_BOUNDS,))
 def a_refusal_is_of_all_that_was_sent(patch: Patches) -> None:
     """If one request is refused for now, all that are under way are asked for anew."""
 
@@ -584,7 +584,7 @@ def a_refusal_is_of_all_that_was_sent(patch: Patches) -> None:
         return effects
 
 
-@BATCHES.mutant("G2", "G3", "G4", needs=(Fault.KILL_AFTER_OUTCOME,))
+@BATCHES.mutant("G2", "G3", "G4", needs=(FaultKind.KILL_AFTER_OUTCOME,))
 def work_half_done_is_lost(patch: Patches) -> None:
     """When a worker dies at work, what it had reported is lost with the rest."""
 
@@ -638,7 +638,7 @@ def rows_are_shifted_by_one(patch: Patches) -> None:
         return list(zip((message for message, _ in said), bodies[1:] + bodies[:1], strict=True))
 
 
-@BATCHES.mutant("G9", needs=(Fault.TINY_BOUNDS,))
+@BATCHES.mutant("G9", needs=(FaultKind.TINY_BOUNDS,))
 def a_refused_row_drops_the_rest(patch: Patches) -> None:
     """Behind a request that is refused, the rest of its batch counts as finished."""
 
@@ -702,7 +702,7 @@ def a_lost_batch_was_never_dispatched(patch: Patches) -> None:
 
 
 BATCHES.table(
-    ("what-is-refused-for-now-is-spent", "G4 G9", (Fault.TINY_BOUNDS,),
+    ("what-is-refused-for-now-is-spent", "G4 G9", (FaultKind.TINY_BOUNDS,),
      "A request that is refused for now counts as taken, as those accepted before it do.",
      text(Works.request, "refused_for_now += 1", "refused_for_now += 1; "
           "ask.key is None and session.finished.add(sequence)")),
@@ -715,7 +715,7 @@ BATCHES.table(
 
 # -- keys --------------------------------------------------------------------------------------
 
-KEYS = Family(ANY, needs=(Fault.KEYS,))
+KEYS = Family(ANY, needs=(FaultKind.KEYS,))
 
 _LEAVE: Any = Works._leave
 
@@ -813,7 +813,7 @@ KEYS.table(
 
 # -- the journal: what is done before it is safe, and what a crash forgets ---------------------
 
-JOURNAL = Family(ANY, needs=(Fault.JOURNAL,))
+JOURNAL = Family(ANY, needs=(FaultKind.JOURNAL,))
 
 
 JOURNAL.table(
@@ -847,13 +847,13 @@ JOURNAL.table(
 
 # -- hosts and their leases --------------------------------------------------------------------
 
-LEASES = Family(("CRASH", "G1", "G2", "G9"), needs=(Fault.HOSTS,))
+LEASES = Family(("CRASH", "G1", "G2", "G9"), needs=(FaultKind.HOSTS,))
 """One mutant for each rule of hosts, and for what a router makes of them."""
 
 _TAKE_BACK = router._INPUTS[WorkerBack]
 
 
-@LEASES.mutant(needs=(Fault.JOURNAL, Fault.KILL_SERVER))
+@LEASES.mutant(needs=(FaultKind.JOURNAL, FaultKind.KILL_SERVER))
 def a_successor_waits_by_its_own_limits(patch: Patches) -> None:
     """An earlier epoch is dead after what this router would wait."""
 
@@ -864,7 +864,7 @@ def a_successor_waits_by_its_own_limits(patch: Patches) -> None:
         earlier.until_s += self.leases.terms.wait_s - earlier.longest_s
 
 
-@LEASES.mutant(needs=(Fault.JOURNAL, Fault.KILL_SERVER))
+@LEASES.mutant(needs=(FaultKind.JOURNAL, FaultKind.KILL_SERVER))
 def a_successor_waits_for_each_epoch_by_its_own_words(patch: Patches) -> None:
     """Workers that one router took over from another die when the first says so."""
 
@@ -886,46 +886,46 @@ LEASES.table(
      "The beats of each connection are numbered from one.",
      text(HostLease.hello, "self.hellos += 1",
           "self.hellos, self.beats, self.answered, self._read = self.hellos + 1, 0, 0, {}")),
-    ("any-router-answers-a-beat", "", (Fault.JOURNAL, Fault.MANGLE),
+    ("any-router-answers-a-beat", "", (FaultKind.JOURNAL, FaultKind.MANGLE),
      "A router that knows the membership, if only by a late hello, answers its beats.",
      text(Leases.beat, "(holding.membership, self.epoch) != (membership, beat.epoch)",
           "holding.membership != membership"),
      named(EarlierEpochs, "knows", lambda *_: False)),
-    ("margin-fixed", "", (Fault.CUT_HOST,),
+    ("margin-fixed", "", (FaultKind.CUT_HOST,),
      "The margin is the guard's latency, however long the clocks may drift apart.",
      named(lease, "least_margin_s", lambda fence_s, drift, guard_s: guard_s)),
-    ("no-margin", "", (Fault.CUT_HOST,), "The router waits for as long as the host.",
+    ("no-margin", "", (FaultKind.CUT_HOST,), "The router waits for as long as the host.",
      named(LeaseTerms, "wait_s", property(lambda self: self.fence_s))),
-    ("a-host-is-lost-before-its-lease-is-over", "", (Fault.CUT_HOST,),
+    ("a-host-is-lost-before-its-lease-is-over", "", (FaultKind.CUT_HOST,),
      "The router waits for half as long as the host.",
      named(LeaseTerms, "wait_s", property(lambda self: self.fence_s / 2))),
-    ("counted-from-what-was-confirmed", "", (Fault.CUT_HOST_UP,),
+    ("counted-from-what-was-confirmed", "", (FaultKind.CUT_HOST_UP,),
      "The router counts from the last beat whose answer is known to have arrived.",
      text(Leases.beat, "holding.received_s = holding.received[beat.number] = now_s",
           "holding.received[beat.number], holding.received_s = now_s, holding.confirmed_s")),
-    ("a-host-that-hears-nothing-is-answered-for-ever", "", (Fault.CUT_HOST_DOWN,),
+    ("a-host-that-hears-nothing-is-answered-for-ever", "", (FaultKind.CUT_HOST_DOWN,),
      "Where only the router's direction is cut, the host is never lost.",
      text(Leases.beat, "now_s - answered_s >= self.terms.wait_s", "False")),
-    ("two-hosts-with-one-id", "", (Fault.COPY_HOST,),
+    ("two-hosts-with-one-id", "", (FaultKind.COPY_HOST,),
      "A hello of another membership proves that the one before has ended.",
      text(Leases.hello, "holding.membership not in ended", "False")),
-    ("a-late-hello-says-that-nothing-runs", "", (Fault.JOURNAL, Fault.MANGLE),
+    ("a-late-hello-says-that-nothing-runs", "", (FaultKind.JOURNAL, FaultKind.MANGLE),
      "A hello that names no router proves that its membership has no workers.",
      text(Leases.hello, "accounted_for(continues)", "accounted_for([*continues, membership])"),
      named(EarlierEpochs, "knows", lambda *_: False)),
-    ("what-a-lost-host-ran-is-forgotten", "G9 G8 G1", (Fault.CUT_HOST,),
+    ("what-a-lost-host-ran-is-forgotten", "G9 G8 G1", (FaultKind.CUT_HOST,),
      "Its workers are not said to have ended.",
      text(Hosts._gone, "for worker in sorted(host.workers)", "for worker in ()")),
-    ("the-silence-of-a-host-is-that-of-its-workers", "G9", (Fault.NO_LEASE, Fault.CUT_HOST),
+    ("the-silence-of-a-host-is-that-of-its-workers", "G9", (FaultKind.NO_LEASE, FaultKind.CUT_HOST),
      "All time counts against a worker, also that in which nothing of it could come.",
      named(Life, "counted_s", lambda self, since_s, now_s: now_s - since_s)),
-    ("a-clock-that-stands-still-in-sleep", "", (Fault.SLEEP_HOST,),
+    ("a-clock-that-stands-still-in-sleep", "", (FaultKind.SLEEP_HOST,),
      "Beats and the guard's timer are on CLOCK_MONOTONIC.",
      named(guard, "TIMER_CLOCK", time.CLOCK_MONOTONIC)),
-    ("the-guard-looks-at-the-clock-itself", "", (Fault.STOP_MACHINE,),
+    ("the-guard-looks-at-the-clock-itself", "", (FaultKind.STOP_MACHINE,),
      "The timer's signal is one that the guard acts on: a stopped guard misses it.",
      named(guard, "TIMER_SIGNAL", signal.SIGTERM)),
-    ("the-guard-is-told-for-how-long", "", (Fault.STOP_GUARD, Fault.CUT_HOST),
+    ("the-guard-is-told-for-how-long", "", (FaultKind.STOP_GUARD, FaultKind.CUT_HOST),
      "The guard is told how much time is left: a stopped one counts it from when it reads.",
      named(guard, "TIMER_FLAGS", 0)),
     ("a-worker-starts-before-the-first-answer", "", (),
@@ -938,39 +938,41 @@ LEASES.table(
      "A host that tells a worker anything says that it has ended.",
      text(Host._item, "self.out.append(TellWorker(worker, item.frames))",
           "self.exited(worker, 'it ends soon')")),
-    ("nothing-is-sent-again", "G9", (Fault.RECONNECT_HOST,),
+    ("nothing-is-sent-again", "G9", (FaultKind.RECONNECT_HOST,),
      "What a cut between a host and its router has taken is gone.",
      named(Outbox, "again", lambda self: None)),
-    ("a-membership-is-kept-with-another-router", "", (Fault.JOURNAL, Fault.KILL_SERVER),
+    ("a-membership-is-kept-with-another-router", "", (FaultKind.JOURNAL, FaultKind.KILL_SERVER),
      "The next router renews what runs under the one before.",
      text(Leases.hello, "self.earlier.accounted_for(ended)",
           "with_epoch, continues, to = b'', (), b''; self.earlier.accounted_for(ended)"),
      text(HostLease.welcomed, 'self.epoch not in (b"", epoch)', "False")),
-    ("a-successor-writes-down-itself-alone", "", (Fault.KILL_SERVER,),
+    ("a-successor-writes-down-itself-alone", "", (FaultKind.KILL_SERVER,),
      "Of two routers before, only the last one is known.",
      named(EarlierEpochs, "record", lambda self, own, now_s: (own,))),
-    ("a-router-begins-while-the-hosts-of-the-one-before-live", "", (Fault.KILL_SERVER,),
+    ("a-router-begins-while-the-hosts-of-the-one-before-live", "", (FaultKind.KILL_SERVER,),
      "It has the lock of its machine, and waits for nobody else.",
      text(EarlierEpochs.have_ended, "are_over or now_s >= self.until_s", "True")),
-    ("a-host-is-welcomed-before-it-is-written-down", "", (Fault.KILL_SERVER,),
+    ("a-host-is-welcomed-before-it-is-written-down", "", (FaultKind.KILL_SERVER,),
      "A successor knows of no host, and so waits for none.",
      text(Leases.own, "in self.holdings.values()", "in ()")),
     ("what-goes-on-is-counted-by-the-limits-of-the-new-router-alone", "",
-     (Fault.JOURNAL, Fault.KILL_SERVER),
+     (FaultKind.JOURNAL, FaultKind.KILL_SERVER),
      "A host that was taken over is dead when its new router would have it so.",
      text(Leases._dead_at_s, "max(holding.heard_s + wait_s, holding.not_before_s)",
           "holding.heard_s + wait_s")),
-    ("unknown-work-is-not-stopped", "", (Fault.JOURNAL, Fault.KILL_SERVER),
+    ("unknown-work-is-not-stopped", "", (FaultKind.JOURNAL, FaultKind.KILL_SERVER),
      "Work that a host has brought, and the journal does not know, is not heard of.",
      cells(router._INPUTS, (WorkerBack,),
            lambda self, back: _TAKE_BACK(self, back._replace(running=[])))),
-    ("what-is-not-known-runs-on", "", (Fault.JOURNAL, Fault.KILL_SERVER),
+    ("what-is-not-known-runs-on", "", (FaultKind.JOURNAL, FaultKind.KILL_SERVER),
      "Nobody stops it, and the router before is taken for dead.",
      named(Dispatches, "stop_unknown", lambda self, worker, number, now_s: None)),
-    ("work-of-keys-begins-before-all-hosts-are-back", "", (Fault.JOURNAL, Fault.KILL_SERVER),
+    ("work-of-keys-begins-before-all-hosts-are-back", "",
+     (FaultKind.JOURNAL, FaultKind.KILL_SERVER),
      "It begins though an earlier generation may run on one of them.",
      text(Router._pool_opened, "self.works.earlier_lives = bool(live)", "pass")),
-    ("a-router-is-written-off-while-its-work-is-stopped", "", (Fault.JOURNAL, Fault.KILL_SERVER),
+    ("a-router-is-written-off-while-its-work-is-stopped", "",
+     (FaultKind.JOURNAL, FaultKind.KILL_SERVER),
      "All of its hosts are back: so the next router is told nothing of it.",
      text(EarlierEpochs.record, "(*self.waits, own)",
           "(*(each for each in self.waits if each.memberships), own)")),
@@ -979,17 +981,17 @@ LEASES.table(
      text(Host.message, "self._boot_s = boot_s", "self._boot_s, lease = boot_s, self.lease\n    "
           "if lease.epoch and lease.holds(boot_s): lease.deadline_s = boot_s + lease.fence_s; "
           "self.out.append(SetDeadline(lease.deadline_s))")),
-    ("silence-is-proof-without-a-lease", "G1", (Fault.NO_LEASE, Fault.CUT_HOST),
+    ("silence-is-proof-without-a-lease", "G1", (FaultKind.NO_LEASE, FaultKind.CUT_HOST),
      "A host silent for three seconds is taken for dead, though it promised nothing.",
      text(vars(LeaseTerms)["wait_s"].fget, "if self.margin_s is not None",
           "if not self.proves: return 3.0\n    if self.margin_s is not None")),
-    ("the-next-membership-begins-over-living-workers", "", (Fault.KILL_SERVER,),
+    ("the-next-membership-begins-over-living-workers", "", (FaultKind.KILL_SERVER,),
      "A host joins another router before its workers have ended.",
      text(Host._go_on, "lease = self.lease", "lives = dict(self._lives)\n    if self.lease.over: "
           "self._ending = ''; self._begin(); self._lives |= lives; self.connect()"
           "\n    lease = self.lease")),
     ("what-runs-is-said-before-the-membership-begins", "CRASH G1 G2",
-     (Fault.JOURNAL, Fault.KILL_SERVER),
+     (FaultKind.JOURNAL, FaultKind.KILL_SERVER),
      "A host leaves out what its router had sent last when it says what runs.",
      text(Host._go_over, "life.next,", "max(life.next - 1, 0),"),
      text(Host._go_over, "sorted(life.running)", "sorted({*life.running} - {life.next - 1})")),

@@ -159,14 +159,14 @@ from .network import (
     WORKER,
     Carrier,
     Frames,
-    Link,
-    Network,
-    Outgoing,
+    SimulatedLink,
+    SimulatedNetwork,
+    TurnMessages,
     is_kind,
     of_host,
     said_in,
 )
-from .plan import OF_HOSTS, Ask, Fault, HostPlan, Plan, plan_of
+from .plan import OF_HOSTS, FaultKind, HostPlan, PlannedAsk, SimulationPlan, plan_of
 
 # -- the disk ----------------------------------------------------------------------------
 
@@ -174,7 +174,7 @@ LUCK = (0.0, 0.5, 0.9, 1.0)
 """How likely a row is whole after a crash; drawn for each crash."""
 
 
-class Disk(parts.JournalDisk):
+class SimulatedDisk(parts.JournalDisk):
     """One of which a crash leaves what it likes."""
 
     def __init__(self, rng: Random) -> None:
@@ -235,7 +235,7 @@ def given(records: Sequence[Record]) -> tuple[list[Record], list[bytes]]:
 class SimJournal:
     """Writes what its router says, syncs it, and says how much is safe."""
 
-    def __init__(self, server: SimServer, disk: Disk) -> None:
+    def __init__(self, server: SimServer, disk: SimulatedDisk) -> None:
         self._server = server
         self._world = server.world
         self._events = server.events
@@ -251,12 +251,12 @@ class SimJournal:
         world = self._world
         if not self._server.alive:  # it has closed, and this was in its last turn
             return
-        world.faults[Fault.JOURNAL] += 1
+        world.faults[FaultKind.JOURNAL] += 1
         self._disk.write(save.records)
         self._upto.append(save.upto)
         world.happened("wrote", self._server.name, "", save.records)
         if self._disk.writes == world.plan.crash_at_write or world.strikes(
-            Fault.CRASH_AT_WRITE, CRASHES, self._rng
+            FaultKind.CRASH_AT_WRITE, CRASHES, self._rng
         ):
             world.end_server(self._server, "killed", self._rng.uniform(0.01, 1.0))
         elif not self._syncing:
@@ -266,7 +266,7 @@ class SimJournal:
         """An outcome is read, some time later; a server that dies meanwhile never has it."""
         self._world.happened("reads", self._server.name, "", load.number)
         for_s = self._rng.uniform(*READ_S)
-        if self._world.strikes(Fault.SLOW_DISK, SLOW, self._rng):
+        if self._world.strikes(FaultKind.SLOW_DISK, SLOW, self._rng):
             for_s += self._rng.uniform(0.3, 3.0)
         self._events.after(for_s, self._loaded, load.number)
 
@@ -274,7 +274,7 @@ class SimJournal:
         if not self._server.alive:
             return
         frames: tuple[Body, ...] = ()
-        if self._world.strikes(Fault.DAMAGED_READ, DAMAGED, self._damage):
+        if self._world.strikes(FaultKind.DAMAGED_READ, DAMAGED, self._damage):
             self._world.happened("damaged", self._server.name, "", number)
             self._server.post(self._server.loaded, number, frames, "its checksum is wrong")
             return
@@ -294,7 +294,7 @@ class SimJournal:
         if not self._server.alive:
             return
         for_s = self._rng.uniform(*world.plan.sync_s)
-        if world.strikes(Fault.SLOW_DISK, SLOW, self._rng):
+        if world.strikes(FaultKind.SLOW_DISK, SLOW, self._rng):
             for_s += self._rng.uniform(0.3, 3.0)
         self._events.after(for_s, self._synced, len(self._disk.written))
 
@@ -365,7 +365,7 @@ TOGETHER_S = 0.1
 """In worlds where messages are grouped, executions end at multiples of this."""
 
 
-class Running(NamedTuple):
+class RunningExecution(NamedTuple):
     """An execution, as its worker has it."""
 
     key: str
@@ -391,12 +391,12 @@ class SimWorker(SimProcess):
             announce_bytes=world.plan.server.announce_bytes,
             most_held_bytes=world.plan.server.worker_held_bytes,
         )  # fmt: skip
-        self.link: Link | None = None
-        self._outgoing = Outgoing(self._carrier, grouped=world.grouped)
-        self._running: dict[int, Running] = {}
+        self.link: SimulatedLink | None = None
+        self._outgoing = TurnMessages(self._carrier, grouped=world.grouped)
+        self._running: dict[int, RunningExecution] = {}
         self._ignoring: set[int] = set()
         self._huge: set[int] = set()
-        self._reported: list[Running] = []
+        self._reported: list[RunningExecution] = []
         self._blocked_s: float | None = None
         self.set_up_s: float | None = None
         """When its environment was set up."""
@@ -414,11 +414,11 @@ class SimWorker(SimProcess):
 
     def _set_up(self) -> None:
         delay_s = self.rng.uniform(0.05, 0.6)
-        if self.world.strikes(Fault.SLOW_START, 0.3, self.rng):
+        if self.world.strikes(FaultKind.SLOW_START, 0.3, self.rng):
             return
-        if self.world.strikes(Fault.KILL_EARLY, 0.3, self.rng):
+        if self.world.strikes(FaultKind.KILL_EARLY, 0.3, self.rng):
             self.events.after(delay_s, self.die, "killed before its hello")
-        elif self.world.strikes(Fault.SET_UP_FAILS, 0.2, self.rng):
+        elif self.world.strikes(FaultKind.SET_UP_FAILS, 0.2, self.rng):
             self.events.after(delay_s, self.post, self._broken)
         else:
             self.events.after(delay_s, self.post, self._hello)
@@ -441,7 +441,7 @@ class SimWorker(SimProcess):
         self.events.after(1.0, self._beat)
 
     def _state(self) -> None:
-        if not self.junk and self.world.strikes(Fault.JUNK, 0.2, self.rng):
+        if not self.junk and self.world.strikes(FaultKind.JUNK, 0.2, self.rng):
             self.junk = self.rng.choice(sorted(KINDS))
             self.events.note(self.name, f"sends {self.junk} from now on")
             self.world.happened("is", self.name, "", {"junk": self.junk})
@@ -449,7 +449,7 @@ class SimWorker(SimProcess):
             rerun = self.world.declares_rerun(self.rng)
             self._take(EnvironmentReady(1, "simulated", rerun))
         self._take(BeatDue({}))
-        while self.world.strikes(Fault.CONFUSED_WORKER, 0.6, self.rng):
+        while self.world.strikes(FaultKind.CONFUSED_WORKER, 0.6, self.rng):
             self._send(self._confused())
 
     def _confused(self) -> Frames:
@@ -549,31 +549,31 @@ class SimWorker(SimProcess):
             self.world.breaks("G5", f"{key} starts before its environment is set up")
         self.events.note(self.name, f"runs {key} ({behaviour}) as {run.number}")
         self.world.happened("began", self.name, key, run.request, run.number)
-        self._running[run.number] = Running(key, run.request)
+        self._running[run.number] = RunningExecution(key, run.request)
         duration_s = float(duration)
         if self.world.grouped:  # some end together
             now_s = self.events.now_s
             duration_s = math.ceil((now_s + duration_s) / TOGETHER_S) * TOGETHER_S - now_s
         if behaviour == "block":
-            self.world.faults[Fault.BLOCK_LOOP] += 1
+            self.world.faults[FaultKind.BLOCK_LOOP] += 1
             self._blocked_s = self.events.now_s
             self.hold("blocked")
             self.events.after(duration_s, self._unblock, run.number)
         elif behaviour == "hang":
-            self.world.faults[Fault.HANG] += 1
+            self.world.faults[FaultKind.HANG] += 1
         elif behaviour == "kill" or (behaviour == "kill-sometimes" and self.rng.random() < 0.6):
-            self.world.faults[Fault.POISON] += 1
+            self.world.faults[FaultKind.POISON] += 1
             self.events.after(duration_s, self._killed_by, run.number)
         else:
             if behaviour == "ignore":
                 self._ignoring.add(run.number)
             elif behaviour == "huge":
-                self.world.faults[Fault.HUGE] += 1
+                self.world.faults[FaultKind.HUGE] += 1
                 self._huge.add(run.number)
             failed = behaviour == "raise"
             self.events.after(duration_s, self.post, self._ends, run.number, failed)
             if behaviour == "last-words":
-                self.world.faults[Fault.KILL_AFTER_OUTCOME] += 1
+                self.world.faults[FaultKind.KILL_AFTER_OUTCOME] += 1
                 self.events.after(duration_s + 1e-6, self.die, "killed after an outcome")
 
     def _unblock(self, number: int) -> None:
@@ -592,7 +592,7 @@ class SimWorker(SimProcess):
         self.world.happened("stops", self.name, execution.key, number)
         self.events.note(self.name, f"{execution.key} is cancelled")
         if number in self._ignoring:
-            self.world.faults[Fault.IGNORE_CANCEL] += 1
+            self.world.faults[FaultKind.IGNORE_CANCEL] += 1
             return
         delay_s = self.rng.uniform(0.0, 0.1)
         self.events.after(delay_s, self.post, self._report, number, Status.CANCELLED)
@@ -630,7 +630,7 @@ class SimWorker(SimProcess):
 
     def _reaped_s(self) -> float:
         """How long it takes until it is reaped."""
-        late = self.world.strikes(Fault.SLOW_DEATH, 0.4, self.rng)
+        late = self.world.strikes(FaultKind.SLOW_DEATH, 0.4, self.rng)
         return self.rng.uniform(1.0, 3.0) if late else self.rng.uniform(0.0, 0.1)
 
 
@@ -640,7 +640,9 @@ class SimWorker(SimProcess):
 class SimClient(VirtualProcess):
     """One client process: core, connection, and the callers in it."""
 
-    def __init__(self, world: World, index: int, asks: tuple[Ask, ...], *, life: int = 1) -> None:
+    def __init__(
+        self, world: World, index: int, asks: tuple[PlannedAsk, ...], *, life: int = 1
+    ) -> None:
         name = f"c{index}" if life == 1 else f"c{index}.{life}"
         super().__init__(world.events, name, world.luck_of(name))
         self.world = world
@@ -649,8 +651,8 @@ class SimClient(VirtualProcess):
             name=self.name, new_id=world.new_id, now_s=self.events.now_s,
             limits=world.plan.client, wire=world.wire, caller=b"caller of keys %d" % index,
         )  # fmt: skip
-        self.link: Link | None = None
-        self._outgoing = Outgoing(world.network, grouped=world.grouped)
+        self.link: SimulatedLink | None = None
+        self._outgoing = TurnMessages(world.network, grouped=world.grouped)
         self.route = world.network.new_route()
         self.away_s = 0.0
         """How long the next reconnecting takes."""
@@ -658,7 +660,7 @@ class SimClient(VirtualProcess):
         """The ask of each call, by its number: calls are counted from 0."""
         self._numbers: dict[str, int] = {}
         self._tick_at_s = float("inf")
-        self._asks: dict[str, Ask] = {}
+        self._asks: dict[str, PlannedAsk] = {}
         """The asks so far, by their names."""
         self._unasked = {ask.key: ask for ask in asks}
         for ask in asks:
@@ -672,13 +674,13 @@ class SimClient(VirtualProcess):
         """Whether some callers have not asked yet; if it is dead, another client's will."""
         return bool(self._unasked)
 
-    def _ask(self, ask: Ask) -> None:
+    def _ask(self, ask: PlannedAsk) -> None:
         now_s, world = self.events.now_s, self.world
         if self.core.closed:
             return
         self._asks[ask.key] = self._unasked.pop(ask.key)
         if len(ask.body) > world.plan.message_bytes:
-            world.faults[Fault.HUGE] += 1
+            world.faults[FaultKind.HUGE] += 1
         may_rerun = world.may_declare_rerun() if ask.rerun is None else ask.rerun
         world.happened(
             "asked", self.name, ask.key, may_rerun, ask.max_executions, ask.limit_s, ask.use,
@@ -690,7 +692,7 @@ class SimClient(VirtualProcess):
         )  # fmt: skip
         effects = self.core.take(asked)
         if ask.use is not None:
-            world.faults[Fault.KEYS] += 1
+            world.faults[FaultKind.KEYS] += 1
             self.events.note(self.name, f"{ask.key}: {ask.use.act.name} of {ask.use.label}")
         consent = {None: "rerun as declared", True: "rerun", False: "no rerun"}[ask.rerun]
         self.events.note(self.name, f"asks {ask.key}: {consent}, {ask.max_executions} at most")
@@ -733,7 +735,7 @@ class SimClient(VirtualProcess):
             rest = (*self._unasked.values(), *self._again())
             self.events.after(self.rng.uniform(0.05, 1.0), self.world.come_back, self, rest)
 
-    def _again(self) -> Iterator[Ask]:
+    def _again(self) -> Iterator[PlannedAsk]:
         """The asks of its next life for keys whose outcomes this one did not get."""
         for name in self._numbers:
             ask = self._asks[name]
@@ -749,8 +751,8 @@ class SimClient(VirtualProcess):
         if not self.alive:
             return
         if not self.held:
-            if self.world.plan.has(Fault.NEW_ROUTE) and self.core.pings.connections:
-                self.world.faults[Fault.NEW_ROUTE] += 1
+            if self.world.plan.has(FaultKind.NEW_ROUTE) and self.core.pings.connections:
+                self.world.faults[FaultKind.NEW_ROUTE] += 1
                 self.route = self.world.network.new_route()
             self.link = self.world.network.connect(self, self.route, CLIENT)
         if self.link is None:
@@ -846,7 +848,7 @@ class SimClient(VirtualProcess):
 
     def _name(self, message: messages.Message) -> None:
         """Say which call this request is: with a key nothing on the wire says so."""
-        if not self.world.plan.has(Fault.KEYS) or type(message) not in messages.BATCHED:
+        if not self.world.plan.has(FaultKind.KEYS) or type(message) not in messages.BATCHED:
             return
         for number, call in self.core.calls.live.items():
             asks = number in self._keys and call.key is not None
@@ -871,7 +873,7 @@ class SimClient(VirtualProcess):
             self._take(OutcomeReceived(number, self.events.now_s))
 
 
-def _key(ask: Ask) -> CallKey | None:
+def _key(ask: PlannedAsk) -> CallKey | None:
     """The key of this call, if it names one."""
     if ask.use is None:
         return None
@@ -888,7 +890,7 @@ class SimServer(SimProcess):
         super().__init__(world, f"server{number}")
         self.epoch = world.new_id()
         world.happened("is", self.name, "", {"epoch": self.epoch})
-        self.links: dict[str, dict[bytes, Link]] = {CLIENT: {}, WORKER: {}, HOST: {}}
+        self.links: dict[str, dict[bytes, SimulatedLink]] = {CLIENT: {}, WORKER: {}, HOST: {}}
         self.workers: dict[bytes, SimWorker] = {}
         """Those of its own machine."""
         self.names: dict[bytes, str] = {}
@@ -899,7 +901,7 @@ class SimServer(SimProcess):
         self.peak_live = 0
         """The most that has begun at once since what is kept was last below its bounds."""
         self._catching_up = False
-        self._outgoing = Outgoing(world.network, grouped=world.grouped)
+        self._outgoing = TurnMessages(world.network, grouped=world.grouped)
         self._turns = 0
         """Inputs of which it carries out the effects: a process that it spawns says at once
         that it lives."""
@@ -929,17 +931,17 @@ class SimServer(SimProcess):
 
     # -- what comes in ----------------------------------------------------------
 
-    def take_in(self, link: Link, frames: Frames) -> None:
+    def take_in(self, link: SimulatedLink, frames: Frames) -> None:
         """A message has arrived."""
         self.post(self._takers[link.kind], link, frames)
 
-    def _from_client(self, link: Link, frames: Frames) -> None:
+    def _from_client(self, link: SimulatedLink, frames: Frames) -> None:
         effects = self.router.take(ClientMessage(link.route, frames, self.events.now_s))
         for message, body in said_in(frames):
             self.world.happened("heard", self.name, "", link.peer.name, message, body)
         self._carry_out(effects)
 
-    def _from_worker(self, link: Link, frames: Frames) -> None:
+    def _from_worker(self, link: SimulatedLink, frames: Frames) -> None:
         speaker = link.peer
         if isinstance(speaker, SimWorker) and speaker.junk and speaker.server is not self:
             return  # the stream of a process is no other's, whatever it says of its name
@@ -954,7 +956,7 @@ class SimServer(SimProcess):
             for message, body in said_in(frames, 2 if len(frames) == 4 else 1):
                 self.world.happened("reported", worker.name, "", message, body)
 
-    def _from_host(self, link: Link, frames: Frames) -> None:
+    def _from_host(self, link: SimulatedLink, frames: Frames) -> None:
         assert self.hosts is not None
         self.hosts.message(link.route, frames)
 
@@ -1065,13 +1067,13 @@ class SimServer(SimProcess):
         """Count the waits that tiny bounds, or workers that still start, have caused."""
         router, plan = self.router, self.world.plan
         if router.pool.spreads(router.awake_s):
-            self.world.faults[Fault.SPREAD] += bool(len(router.queue))
+            self.world.faults[FaultKind.SPREAD] += bool(len(router.queue))
         refused = router.works.counters.refused_for_now
-        if plan.has(Fault.TINY_BOUNDS):
+        if plan.has(FaultKind.TINY_BOUNDS):
             paused = len(router.queue) and at_a_bound(router)
-            self.world.faults[Fault.TINY_BOUNDS] += refused - self._refused + bool(paused)
-        if plan.has(Fault.SHORT_LEASE):
-            self.world.faults[Fault.SHORT_LEASE] += self._lapsed
+            self.world.faults[FaultKind.TINY_BOUNDS] += refused - self._refused + bool(paused)
+        if plan.has(FaultKind.SHORT_LEASE):
+            self.world.faults[FaultKind.SHORT_LEASE] += self._lapsed
         self._refused, self._lapsed = refused, 0
 
     def stop(self) -> None:
@@ -1155,9 +1157,9 @@ class SimServer(SimProcess):
                 case Report():
                     self._lapsed += effect.text.endswith("lease ended")
                     if effect.text == self.router.elastic.why:
-                        world.faults[Fault.ELASTIC] += 1
+                        world.faults[FaultKind.ELASTIC] += 1
                     if effect.text.startswith("dispatching is paused"):
-                        world.faults[Fault.PAUSES] += 1
+                        world.faults[FaultKind.PAUSES] += 1
                     self.events.note(self.name, effect.text)
         self._turns -= 1
         self._outgoing.leave(up=False)
@@ -1201,7 +1203,7 @@ class SimServer(SimProcess):
         worker = SimWorker(self.world, self, spawn)
         self.workers[spawn.worker] = worker
         self.world.happened("spawned", self.name, "", worker.name, spawn.slot)
-        if self.world.strikes(Fault.NO_SPAWN, 0.2, self.rng):
+        if self.world.strikes(FaultKind.NO_SPAWN, 0.2, self.rng):
             worker.die("it could not be started")
         else:
             self.router.take(Spawned(spawn.worker, len(self.workers)))
@@ -1294,7 +1296,7 @@ class SimServerHosts:
         self._world.network.send(link, effect.frames, up=False)
 
 
-class Machine:
+class SimulatedMachine:
     """A machine with one host at a time: its clock, its guard, and what runs there.
 
     While it sleeps no code runs and no timer fires, and the clock goes on; as it wakes, the
@@ -1416,7 +1418,7 @@ class SimGuard(SimProcess):
     """The guard of a host: the parent of its workers.  The kernel kills it at its deadline,
     stopped or not, as late as may be; its death is that of all workers."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: SimulatedMachine) -> None:
         self.machine = machine
         super().__init__(machine.world, f"{machine.label}.guard{next(machine.world.counter)}")
         self.workers: dict[bytes, HostedWorker] = {}
@@ -1478,7 +1480,7 @@ class SimGuard(SimProcess):
         spawn = Spawn(effect.slot, effect.worker, effect.incarnation)
         worker = self.workers[effect.worker] = HostedWorker(self, host, server, spawn)
         host.post(host.started, effect.worker, 1 + len(self.workers))
-        if self.world.strikes(Fault.NO_SPAWN, 0.2, self.rng):
+        if self.world.strikes(FaultKind.NO_SPAWN, 0.2, self.rng):
             worker.die("it could not be started")
 
     def kill(self, worker: bytes, why: str) -> None:
@@ -1517,9 +1519,9 @@ class HostedWorker(SimWorker):
         return {"machine": self._guard.machine.label, "died_s": None}
 
     def _connect(self) -> None:
-        self.link = Link(self.id, self, self.server, WORKER)
+        self.link = SimulatedLink(self.id, self, self.server, WORKER)
 
-    def send(self, link: Link | None, message: Frames, *, up: bool) -> None:
+    def send(self, link: SimulatedLink | None, message: Frames, *, up: bool) -> None:
         """Say it to its host."""
         frames = [bytes(each) for each in message]
         self.events.after(PIPE_S, self._host.post, self._host.worker_message, self.id, frames)
@@ -1535,7 +1537,7 @@ class HostedWorker(SimWorker):
 class SimHost(SimProcess):
     """One life of the process of a host, around the pure part that ships."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: SimulatedMachine) -> None:
         self.machine = machine
         super().__init__(machine.world, f"{machine.label}.{machine.lives}")
         workers = machine.workers
@@ -1544,7 +1546,7 @@ class SimHost(SimProcess):
             machine.name, many, self._new_membership, past=machine.past[-PAST_MOST:],
             wire=machine.world.wire,
         )  # fmt: skip
-        self.link: Link | None = None
+        self.link: SimulatedLink | None = None
         self._asked_s = self.events.now_s
         self.guard = machine.new_guard()
         self.events.note(self.name, "starts")
@@ -1721,7 +1723,7 @@ class HostileClient(VirtualProcess):
     def __init__(self, world: World) -> None:
         super().__init__(world.events, "hostile", world.luck_of("hostile"))
         self.world = world
-        self.link: Link | None = None
+        self.link: SimulatedLink | None = None
         self.session = b""
         self._sent: list[tuple[bytes, bytes]] = []
         self._count = 0
@@ -1757,7 +1759,7 @@ class HostileClient(VirtualProcess):
             version = PROTOCOL_VERSION + (rng.random() < 0.1)
             hello = messages.Hello(version, nonce, 1, "x" * 100, 1 << 20, nonce)
             return [(messages.encode(hello),)]
-        self.world.faults[Fault.HOSTILE] += 1
+        self.world.faults[FaultKind.HOSTILE] += 1
         sequence = rng.randint(0, 60)
         match rng.randint(0, 12):
             case 0 | 1 | 2:
@@ -1822,26 +1824,27 @@ CALM_S = 45.0
 work itself not counted: longer than a lease and than a client waits for a server."""
 
 
-class World(BaseWorld[Fault]):
+class World(BaseWorld[FaultKind]):
     """Everything that there is in a run; its plan is the seed's, or the one given."""
 
-    network: Network
+    network: SimulatedNetwork
 
     def __init__(
-        self, seed: int, *, harsh: bool = False, trace: bool = False, plan: Plan | None = None
-    ) -> None:
+        self, seed: int, *, harsh: bool = False, trace: bool = False,
+        plan: SimulationPlan | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(Events(b"".join, trace=trace))
         self.seed = seed * 2 + harsh
         self.plan = plan or plan_of(seed, harsh=harsh)
         self.rng = self.luck_of("world")
         self.wire = WireLimits(message_bytes=self.plan.message_bytes)
-        self.faults: Counter[Fault] = Counter()
+        self.faults: Counter[FaultKind] = Counter()
         self.pairs: Counter[Pair] = Counter()
         self._judges = Judges(self.plan)
         self.judge = self._judges.guarantees
         self.violations: list[Violation] = []
         rates = Rates(self.plan.delay_s, self.plan.loss, self.plan.mangle)
-        self.network = Network(self.events, rates)
+        self.network = SimulatedNetwork(self.events, rates)
         self.grouped = self.luck_of("grouped").random() < 0.5
         """Whether what is ready in one turn for one peer travels together."""
         self.worker_by_incarnation: dict[Incarnation, SimWorker] = {}
@@ -1852,19 +1855,21 @@ class World(BaseWorld[Fault]):
         self.counter = itertools.count(1)
         self._looked_after: set[Membership] = set()
         self.servers: list[SimServer] = []
-        self.disk = Disk(self.luck_of("disk")) if self.plan.has(Fault.JOURNAL) else None
+        self.disk = (
+            SimulatedDisk(self.luck_of("disk")) if self.plan.has(FaultKind.JOURNAL) else None
+        )
         self.start_server()
         hosts = self.plan.hosts
         count = 0 if hosts is None else len(hosts.workers)
         self.machines = [] if hosts is None else [
-            Machine(self, index, hosts) for index in range(2 * count)
+            SimulatedMachine(self, index, hosts) for index in range(2 * count)
         ]  # fmt: skip
         for machine in self.machines[:count]:
             machine.start()
-            self.faults[Fault.HOSTS] += 1
-        self.faults[Fault.NO_LEASE] += hosts is not None and not hosts.proves
+            self.faults[FaultKind.HOSTS] += 1
+        self.faults[FaultKind.NO_LEASE] += hosts is not None and not hosts.proves
         self.clients = [SimClient(self, index, asks) for index, asks in enumerate(self.plan.asks)]
-        if self.plan.has(Fault.HOSTILE):
+        if self.plan.has(FaultKind.HOSTILE):
             HostileClient(self)
         self.schedule(self.plan.moments, self.plan.busy_s)
 
@@ -1895,11 +1900,11 @@ class World(BaseWorld[Fault]):
 
     def declares_rerun(self, rng: Random) -> bool:
         """The environment's word on reruns in a worker that starts now."""
-        return self.plan.declares_rerun != self.strikes(Fault.FLIP_RERUN, 0.5, rng)
+        return self.plan.declares_rerun != self.strikes(FaultKind.FLIP_RERUN, 0.5, rng)
 
     def may_declare_rerun(self) -> bool:
         """Whether a call that leaves it to the environment may run again."""
-        return self.plan.declares_rerun or self.plan.has(Fault.FLIP_RERUN)
+        return self.plan.declares_rerun or self.plan.has(FaultKind.FLIP_RERUN)
 
     # -- servers --------------------------------------------------------------
 
@@ -1946,7 +1951,7 @@ class World(BaseWorld[Fault]):
 
     # -- clients --------------------------------------------------------------
 
-    def come_back(self, client: SimClient, asks: tuple[Ask, ...]) -> None:
+    def come_back(self, client: SimClient, asks: tuple[PlannedAsk, ...]) -> None:
         """A client's process has ended, and another one asks for the rest."""
         index = self.clients.index(client)
         again = SimClient(self, index, asks, life=client.life + 1)
@@ -1954,14 +1959,14 @@ class World(BaseWorld[Fault]):
 
     # -- faults ---------------------------------------------------------------
 
-    def strikes(self, fault: Fault, chance: float, rng: Random) -> bool:
+    def strikes(self, fault: FaultKind, chance: float, rng: Random) -> bool:
         """Whether a fault of this kind happens here and now to who asks, by its luck."""
         if not self.plan.has(fault) or self.network.calm or rng.random() >= chance:
             return False
         self.faults[fault] += 1
         return True
 
-    def struck(self, fault: Fault) -> bool:
+    def struck(self, fault: FaultKind) -> bool:
         """A fault that happens at a moment, to whoever is there."""
         rng = self.rng
         if fault in OF_HOSTS:
@@ -1973,49 +1978,49 @@ class World(BaseWorld[Fault]):
         self.faults[fault] += 1
         self.events.note("fault", f"{fault.value}: {whom.name}")
         match fault:
-            case Fault.CUT_CLIENT:
+            case FaultKind.CUT_CLIENT:
                 self.network.cut(client.link)
-            case Fault.CUT_LONG:
+            case FaultKind.CUT_LONG:
                 client.away_s = rng.uniform(1.0, 8.0)
                 self.network.cut(client.link)
-            case Fault.HALF_OPEN:
+            case FaultKind.HALF_OPEN:
                 assert client.link is not None
                 client.link.half_open = True
                 self.events.after(rng.uniform(1.0, 4.0), self.network.cut, client.link)
-            case Fault.CUT_WORKER if isinstance(whom, SimWorker):
+            case FaultKind.CUT_WORKER if isinstance(whom, SimWorker):
                 self.network.cut(whom.link)
-            case Fault.KILL_WORKER:
+            case FaultKind.KILL_WORKER:
                 whom.die("killed")
-            case Fault.STOP_WORKER:
+            case FaultKind.STOP_WORKER:
                 self._stop(whom, rng.uniform(0.5, 4.0))
-            case Fault.KILL_SERVER:
+            case FaultKind.KILL_SERVER:
                 self.end_server(self.server, "killed", rng.uniform(0.3, 3.0))
-            case Fault.RESTART_FAST:
+            case FaultKind.RESTART_FAST:
                 self.end_server(self.server, "killed", rng.uniform(0.001, 0.05))
-            case Fault.STOP_SERVER:
+            case FaultKind.STOP_SERVER:
                 for_s = rng.uniform(0.5, 9.0)
                 self._stop(whom, for_s)
                 if self.plan.hosts is not None and rng.random() < 0.3:  # its machine sleeps
                     self.server.slept_s += for_s
-            case Fault.DRAIN_SERVER:
+            case FaultKind.DRAIN_SERVER:
                 self.server.post(self.server.stop)
-            case Fault.KILL_CLIENT:
+            case FaultKind.KILL_CLIENT:
                 client.die("killed")
-            case Fault.CLOSE_CLIENT:
+            case FaultKind.CLOSE_CLIENT:
                 client.post(client.close)
-            case Fault.STOP_CLIENT:
+            case FaultKind.STOP_CLIENT:
                 self._stop(whom, rng.uniform(0.5, 8.0))
-            case Fault.SUSPEND:
+            case FaultKind.SUSPEND:
                 for_s = rng.uniform(1.0, 9.0)
                 for process in (*self.clients, *self.servers, *workers_of(self.servers)):
                     self._stop(process, for_s + rng.uniform(0.0, 0.05))
-            case Fault.CANCEL_STORM:
+            case FaultKind.CANCEL_STORM:
                 client.post(client.cancel_all)
             case _:
                 pass
         return True
 
-    def _struck_host(self, fault: Fault) -> bool:
+    def _struck_host(self, fault: FaultKind) -> bool:
         """A fault of a host, which lasts for part of a lease or for some of them."""
         rng, hosts = self.rng, self.plan.hosts
         assert hosts is not None
@@ -2028,34 +2033,34 @@ class World(BaseWorld[Fault]):
         self.faults[fault] += 1
         self.events.note("fault", f"{fault.value}: {machine.label}")
         match fault:
-            case Fault.CUT_HOST:
+            case FaultKind.CUT_HOST:
                 self._cut(machine, (True, False), for_s)
-            case Fault.CUT_HOST_UP:
+            case FaultKind.CUT_HOST_UP:
                 self._cut(machine, (True,), for_s)
-            case Fault.CUT_HOST_DOWN:
+            case FaultKind.CUT_HOST_DOWN:
                 if hosts.proves and machine is self.machines[0] and rng.random() < 0.3:
                     for_s = FOR_GOOD_S  # of one host, so that the others can do all that there is
                 self._cut(machine, (False,), for_s)
-            case Fault.RECONNECT_HOST:
+            case FaultKind.RECONNECT_HOST:
                 self.network.cut(host.link)
-            case Fault.SLEEP_HOST:
+            case FaultKind.SLEEP_HOST:
                 machine.sleep()
                 self.events.after(for_s, machine.wake)
-            case Fault.STOP_HOST:
+            case FaultKind.STOP_HOST:
                 self._stop(host, for_s)
-            case Fault.STOP_GUARD:
+            case FaultKind.STOP_GUARD:
                 self._stop(guard_, for_s)
-            case Fault.STOP_MACHINE:
+            case FaultKind.STOP_MACHINE:
                 for process in machine.processes():
                     self._stop(process, for_s)
-            case Fault.KILL_HOST:
+            case FaultKind.KILL_HOST:
                 machine.kill(for_s * 0.2)
-            case Fault.COPY_HOST:
+            case FaultKind.COPY_HOST:
                 at = self.machines.index(machine)
                 self.machines[at % len(hosts.workers) + len(hosts.workers)].start()
         return True
 
-    def _cut(self, machine: Machine, ways: Iterable[bool], for_s: float) -> None:
+    def _cut(self, machine: SimulatedMachine, ways: Iterable[bool], for_s: float) -> None:
         """Nothing passes these ways; afterwards the connection is perhaps a new one."""
 
         def end(way: bool) -> None:
@@ -2074,12 +2079,12 @@ class World(BaseWorld[Fault]):
                 self._looked_after.add(membership)
                 self.events.after(1.0, machine.kill, 0.1)
 
-    def _whom(self, fault: Fault, client: SimClient) -> VirtualProcess | None:
+    def _whom(self, fault: FaultKind, client: SimClient) -> VirtualProcess | None:
         """Whom it can strike now: somebody alive, and connected where that is cut."""
         whom: VirtualProcess = client
-        cuts = fault in (Fault.CUT_CLIENT, Fault.CUT_LONG, Fault.HALF_OPEN)
+        cuts = fault in (FaultKind.CUT_CLIENT, FaultKind.CUT_LONG, FaultKind.HALF_OPEN)
         if fault in _OF_WORKERS:
-            cuts = fault is Fault.CUT_WORKER
+            cuts = fault is FaultKind.CUT_WORKER
             here = list(self.server.workers.values())
             here += [] if cuts else hosted_by(self.machines)
             workers = [w for w in here if w.alive and (w.link or not cuts)]
@@ -2159,18 +2164,18 @@ class World(BaseWorld[Fault]):
     def times(self) -> dict[str, int]:
         """How often each kind of fault struck, by what people call it."""
         times = self.faults + Counter(
-            {Fault.LOSE: self.network.lost, Fault.MANGLE: self.network.mangled}
+            {FaultKind.LOSE: self.network.lost, FaultKind.MANGLE: self.network.mangled}
         )
-        return {fault.value: times[fault] for fault in Fault if times[fault]}
+        return {fault.value: times[fault] for fault in FaultKind if times[fault]}
 
 
-_OF_WORKERS = frozenset({Fault.CUT_WORKER, Fault.KILL_WORKER, Fault.STOP_WORKER})
+_OF_WORKERS = frozenset({FaultKind.CUT_WORKER, FaultKind.KILL_WORKER, FaultKind.STOP_WORKER})
 _OF_SERVERS = frozenset(
-    {Fault.KILL_SERVER, Fault.RESTART_FAST, Fault.STOP_SERVER, Fault.DRAIN_SERVER}
+    {FaultKind.KILL_SERVER, FaultKind.RESTART_FAST, FaultKind.STOP_SERVER, FaultKind.DRAIN_SERVER}
 )
 
 
-def hosted_by(machines: Iterable[Machine]) -> list[SimWorker]:
+def hosted_by(machines: Iterable[SimulatedMachine]) -> list[SimWorker]:
     """The workers of hosts that are not reaped."""
     return [each for m in machines if m.guard is not None for each in m.guard.workers.values()]
 

@@ -37,7 +37,7 @@ from ...core.ranges import Ranges
 from ...core.terms import Body, RequestId, Status, Verdict
 from ...retrylab.judges import Event, Judge, Violation
 from ..model import OF_MODEL, SEEN, Clocks, Limits
-from .plan import Fault, KeyUse, Plan
+from .plan import FaultKind, KeyUse, SimulationPlan
 
 # -- what is known ------------------------------------------------------------------------
 
@@ -114,7 +114,7 @@ class Observed:
 
 
 @dataclasses.dataclass(slots=True, eq=False)
-class Execution:
+class JudgedExecution:
     """One execution, as the environment's log has it."""
 
     key: str
@@ -141,7 +141,7 @@ class Execution:
 
 
 @dataclasses.dataclass(slots=True, eq=False)
-class Call:
+class JudgedCall:
     """One call: its request, and the caller's answer."""
 
     key: str
@@ -161,17 +161,17 @@ class Call:
     verdict: Verdict | None = None
     received: bool = False
     """The caller has the outcome in hands."""
-    executions: list[Execution] = dataclasses.field(default_factory=list)
+    executions: list[JudgedExecution] = dataclasses.field(default_factory=list)
 
 
-def model_of(plan: Plan, model: type[Clocks] = Clocks) -> Clocks:
+def model_of(plan: SimulationPlan, model: type[Clocks] = Clocks) -> Clocks:
     """The model of the routers of a plan."""
     server, keys = plan.server, plan.keys
     limits = Limits(
         server.awake_step_s, server.lease_s, keys.orphan_s, keys.retention_s, keys.command_s,
         server.max_executions, server.window, keys.commands,
     )  # fmt: skip
-    return model(limits, journaled=plan.has(Fault.JOURNAL))
+    return model(limits, journaled=plan.has(FaultKind.JOURNAL))
 
 
 def key_of(body: Body) -> str:
@@ -182,7 +182,7 @@ def key_of(body: Body) -> str:
 class Book(Judge):
     """The facts that all parts of the judge read; none of them is what a core believes."""
 
-    def __init__(self, plan: Plan, model: Clocks) -> None:
+    def __init__(self, plan: SimulationPlan, model: Clocks) -> None:
         self.plan = plan
         self.model = model
         """Judge of the same events at the router's boundary, which knows the leases of sessions."""
@@ -191,7 +191,7 @@ class Book(Judge):
         self.found: list[Violation] = []
         """Violations that the event shows."""
         self.processes: dict[str, Observed] = {}
-        self.calls: dict[str, Call] = {}
+        self.calls: dict[str, JudgedCall] = {}
         self.draining: set[Observed] = set()
         """Servers that were asked to stop."""
         self.broken: set[Observed] = set()
@@ -210,7 +210,7 @@ class Book(Judge):
         """The session in which a server last took in a request of this key."""
         self.started_as: dict[RequestId, str] = {}
         """The body that was started under each id."""
-        self.by_dispatch: dict[tuple[Observed, int], Execution] = {}
+        self.by_dispatch: dict[tuple[Observed, int], JudgedExecution] = {}
 
     def violation(self, guarantee: str, text: str, key: str = "") -> None:
         """A guarantee does not hold; for the call of this key, if it is one's."""
@@ -250,13 +250,13 @@ def dispatch_of(worker: Observed, number: int, request: RequestId, key: str) -> 
 class Wires(Book):
     """The part of the judge that listens."""
 
-    def __init__(self, plan: Plan, model: Clocks) -> None:
+    def __init__(self, plan: SimulationPlan, model: Clocks) -> None:
         super().__init__(plan, model)
         self.stopped: set[tuple[Observed, int]] = set()
         """Dispatches that their workers were told to stop."""
         self.lost: set[Observed] = set()
         """Workers whose executions their router takes for ended."""
-        self._unreceived: dict[RequestId, Call] = {}
+        self._unreceived: dict[RequestId, JudgedCall] = {}
         """Under which id a call was answered, until its caller has the outcome."""
         self._given_up: set[RequestId] = set()
         """Requests that their client has asked to end, whatever came of them."""
@@ -426,7 +426,7 @@ class Wires(Book):
             if execution is not None and execution.request == of and self._knows(execution):
                 execution.delivered = True
 
-    def _knows(self, execution: Execution) -> bool:
+    def _knows(self, execution: JudgedExecution) -> bool:
         """Whether the router of its worker takes it for what it has started, or taken over."""
         return execution.server is execution.worker.home
 
@@ -486,7 +486,7 @@ class Wires(Book):
             if execution.worker is worker and execution.runs():
                 self._alone(execution)
 
-    def _alone(self, execution: Execution) -> None:
+    def _alone(self, execution: JudgedExecution) -> None:
         """G1: no other execution of its call, or of its key, runs."""
         label = label_of(execution.key)
         for other in self.by_dispatch.values():
@@ -502,7 +502,7 @@ class Wires(Book):
         worker.server, worker.known_s, worker.told_to_stop = server, None, set()
         worker.reaped = False  # its new server does not know
         self.leaving.discard(worker)
-        if self.plan.has(Fault.JOURNAL):
+        if self.plan.has(FaultKind.JOURNAL):
             for execution in self.by_dispatch.values():
                 if execution.worker is worker and label_of(execution.key):
                     execution.server = server
@@ -529,7 +529,7 @@ UNHEARD_S = 8.0
 """For so long a server may not know that a call has ended: a lease and a little more."""
 
 
-class Health(Wires):
+class HealthJudge(Wires):
     """The part of the judge that looks after healths."""
 
     def kills(self, server: Observed, worker: Observed, why: str) -> None:
@@ -633,7 +633,7 @@ class Health(Wires):
     def _somebody_waits(self) -> bool:
         """Whether anybody may have asked long ago for what does not run: the judge does not
         know how soon a server hears that it is not wanted any more, nor what keys hold."""
-        if self.plan.has(Fault.KEYS) or self.plan.has(Fault.HOSTILE):
+        if self.plan.has(FaultKind.KEYS) or self.plan.has(FaultKind.HOSTILE):
             return True
         now_s = self.now_s
         return any(
@@ -661,10 +661,10 @@ class _Began:
     late: bool = False
 
 
-class Closings(Health):
+class Closings(HealthJudge):
     """The part of the judge that watches servers close."""
 
-    def __init__(self, plan: Plan, model: Clocks) -> None:
+    def __init__(self, plan: SimulationPlan, model: Clocks) -> None:
         super().__init__(plan, model)
         self._began: dict[Observed, _Began] = {}
 
@@ -704,15 +704,15 @@ class Closings(Health):
 # -- the whole ---------------------------------------------------------------------------
 
 
-class Guarantees(Closings):
+class SimulationJudge(Closings):
     """A judge of all guarantees, end to end."""
 
-    def __init__(self, plan: Plan, model: Clocks) -> None:
+    def __init__(self, plan: SimulationPlan, model: Clocks) -> None:
         super().__init__(plan, model)
-        self._at_once: dict[Observed, list[Execution]] = {}
-        self._of_key: dict[str, list[Execution]] = {}
+        self._at_once: dict[Observed, list[JudgedExecution]] = {}
+        self._of_key: dict[str, list[JudgedExecution]] = {}
         """All executions of each key."""
-        self._of_generation: dict[tuple[Observed | None, int], list[Execution]] = {}
+        self._of_generation: dict[tuple[Observed | None, int], list[JudgedExecution]] = {}
         """All of each generation: of one server, or of all with the journal."""
 
     def see(self, event: Event) -> list[Violation]:
@@ -801,10 +801,12 @@ class Guarantees(Closings):
         use: KeyUse | None, input: str,
     ) -> None:  # fmt: skip
         """A caller has asked."""
-        self.calls[key] = Call(key, client, consent, most, limit_s, use, input, asked_s=self.now_s)
+        self.calls[key] = JudgedCall(
+            key, client, consent, most, limit_s, use, input, asked_s=self.now_s
+        )
 
     def _call_told(
-        self, call: Call, status: Status | None, body: bytes, info: ErrorInfo | None
+        self, call: JudgedCall, status: Status | None, body: bytes, info: ErrorInfo | None
     ) -> None:
         """A caller was given an outcome, or its call has ended without one."""
         key = call.key
@@ -830,14 +832,14 @@ class Guarantees(Closings):
             self._told(call, f"{status.name.lower()} {info.code}", info.verdict)
         self._kept_until_received(call, body)
 
-    def _told(self, call: Call, what: str, verdict: Verdict | None) -> None:
+    def _told(self, call: JudgedCall, what: str, verdict: Verdict | None) -> None:
         if call.told:
             text = f"{call.key} was told twice: {call.told}, then {what}"
             self.violation("G9", text, call.key)
         call.told, call.told_s, call.verdict = what, self.now_s, verdict
         self._true(call)
 
-    def _true(self, call: Call) -> None:
+    def _true(self, call: JudgedCall) -> None:
         """The verdict must be true, now and for ever."""
         starts = len(self._executions(call))
         if call.verdict is Verdict.DID_NOT_RUN and starts and call.use is None:
@@ -847,11 +849,11 @@ class Guarantees(Closings):
             text = f"{call.key}: {call.told} says that it ran, and it did not"
             self.violation("G9", text, call.key)
 
-    def _executions(self, call: Call) -> list[Execution]:
+    def _executions(self, call: JudgedCall) -> list[JudgedExecution]:
         """Executions of a call, or of its key."""
         return call.executions if call.use is None else self._of_key.get(call.use.label, [])
 
-    def _kept_until_received(self, call: Call, body: bytes | None) -> None:
+    def _kept_until_received(self, call: JudgedCall, body: bytes | None) -> None:
         """G4: what has ended is not forgotten, nor replaced by something else."""
         if call.use is not None or not call.executions:
             return
@@ -875,7 +877,7 @@ class Guarantees(Closings):
             text = f"{call.key} had ended ({last.status!r}) and was told {call.told}"
             self.violation("G4", text, call.key)
 
-    def _session_kept(self, call: Call) -> None:
+    def _session_kept(self, call: JudgedCall) -> None:
         """G4: a session is not forgotten before its lease has ended."""
         session = self.asked_in.get(call.key, b"")
         server, _ = self.sessions.get(session, (None, ""))
@@ -888,7 +890,7 @@ class Guarantees(Closings):
             text = f"{call.key}: its session was forgotten within its lease"
             self.violation("G4", text, call.key)
 
-    def _out_of_time(self, call: Call) -> bool:
+    def _out_of_time(self, call: JudgedCall) -> bool:
         """Whether the caller's limit has passed."""
         return call.limit_s is not None and self.now_s - call.asked_s >= call.limit_s - 0.1
 
@@ -901,10 +903,10 @@ class Guarantees(Closings):
         if not label_of(key):  # it may have been taken over since, with what is to stop there
             dispatch = dispatch_of(worker, number, request, key)
             server = self.dispatched.get(dispatch, server)
-        execution = Execution(key, worker, server, request, number, self.now_s)
+        execution = JudgedExecution(key, worker, server, request, number, self.now_s)
         call = self.calls.get(key)
         if call is None:  # a hostile client's
-            call = Call(key, "hostile", False, 1, None, asked_s=self.now_s, honest=False)
+            call = JudgedCall(key, "hostile", False, 1, None, asked_s=self.now_s, honest=False)
             self.calls[key] = call
         if label_of(key):
             self._of_key_once(execution)
@@ -933,11 +935,11 @@ class Guarantees(Closings):
         if len(at_once) > (self.plan.server.worker_capacity or CAPACITY):
             self.violation("G8", f"{worker.name} runs {len(at_once)} executions at once", key)
 
-    def _of_key_once(self, execution: Execution) -> None:
+    def _of_key_once(self, execution: JudgedExecution) -> None:
         """The same of all that were started under a key, and of its generation."""
         key, number = execution.key, execution.request.sequence
         runs = self._of_key.setdefault(label_of(key), [])
-        home = None if self.plan.has(Fault.JOURNAL) else execution.server
+        home = None if self.plan.has(FaultKind.JOURNAL) else execution.server
         mine = self._of_generation.setdefault((home, number), [])
         if mine and mine[-1].key != key:
             self.violation("G6", f"generation {number} is of {mine[-1].key} and {key}", key)
@@ -948,8 +950,8 @@ class Guarantees(Closings):
         mine.append(execution)
 
     def _once(
-        self, execution: Execution, before: list[Execution], mine: list[Execution],
-        consent: bool, most: int,
+        self, execution: JudgedExecution, before: list[JudgedExecution],
+        mine: list[JudgedExecution], consent: bool, most: int,
     ) -> None:  # fmt: skip
         """G1 and G2: one at a time, and no more than were consented to.
 
@@ -978,14 +980,14 @@ class Guarantees(Closings):
             text = f"{key} starts for the {starts}. time, {most} allowed"
             self.violation("G2", text, key)
 
-    def _ended(self, execution: Execution, status: Status, payload: bytes) -> None:
+    def _ended(self, execution: JudgedExecution, status: Status, payload: bytes) -> None:
         """Environment code is over and its worker has its outcome."""
         execution.ended_s = self.now_s
         execution.status, execution.payload = status, payload
 
     # -- at the end -----------------------------------------------------------
 
-    def live(self) -> Iterator[Execution]:
+    def live(self) -> Iterator[JudgedExecution]:
         """Executions that live."""
         return (e for call in self.calls.values() for e in call.executions if e.live())
 
@@ -1004,9 +1006,9 @@ class Guarantees(Closings):
 class Judges(Judge):
     """The judges of a run, each of which sees the events that concern it."""
 
-    def __init__(self, plan: Plan, model: type[Clocks] = Clocks) -> None:
+    def __init__(self, plan: SimulationPlan, model: type[Clocks] = Clocks) -> None:
         self.model = model_of(plan, model)
-        self.guarantees = Guarantees(plan, self.model)
+        self.guarantees = SimulationJudge(plan, self.model)
 
     def see(self, event: Event) -> list[Violation]:
         """Violations that an event shows."""

@@ -99,21 +99,21 @@ def _text(message: NamedTuple) -> str:
     return f"{type(message).__name__}({', '.join(fields)})"
 
 
-class Server(Protocol):
+class LinkServer(Protocol):
     """The part of a server that a link needs."""
 
-    links: dict[str, dict[bytes, Link]]
-    """Of each kind of peer (:attr:`Link.kind`), by route."""
+    links: dict[str, dict[bytes, SimulatedLink]]
+    """Of each kind of peer (:attr:`SimulatedLink.kind`), by route."""
 
     @property
     def alive(self) -> bool:
         """Whether it has not died."""
 
-    def take_in(self, link: Link, frames: Frames) -> None:
+    def take_in(self, link: SimulatedLink, frames: Frames) -> None:
         """A message has arrived."""
 
 
-class Peer(Protocol):
+class LinkPeer(Protocol):
     """The part of a client or a worker that a link needs."""
 
     name: str
@@ -130,10 +130,10 @@ CLIENT, WORKER, HOST = "client", "worker", "host"
 """The kinds of peers."""
 
 
-class Link(BaseLink):
+class SimulatedLink(BaseLink):
     """One connection between a peer and a server."""
 
-    def __init__(self, route: bytes, peer: Peer, server: Server, kind: str) -> None:
+    def __init__(self, route: bytes, peer: LinkPeer, server: LinkServer, kind: str) -> None:
         super().__init__(peer.name, peer.rng)
         self.route = route
         self.peer = peer
@@ -146,21 +146,21 @@ class Link(BaseLink):
 class Carrier(Protocol):
     """Whoever carries messages over a link."""
 
-    def send(self, link: Link | None, message: Frames, *, up: bool) -> None:
+    def send(self, link: SimulatedLink | None, message: Frames, *, up: bool) -> None:
         """Put a message on its way: ``up`` to the server."""
 
 
-class Outgoing:
+class TurnMessages:
     """The messages of one turn: grouped as the shells group them, or one by one.  Both
     must come to the same."""
 
     def __init__(self, carrier: Carrier, *, grouped: bool) -> None:
         self._carrier = carrier
         self._grouped = grouped
-        self._waiting: dict[Link, list[tuple[tuple[SentBody, ...], ToSay]]] = {}
+        self._waiting: dict[SimulatedLink, list[tuple[tuple[SentBody, ...], ToSay]]] = {}
 
     def say(
-        self, link: Link | None, said: ToSay, before: tuple[SentBody, ...], *, up: bool
+        self, link: SimulatedLink | None, said: ToSay, before: tuple[SentBody, ...], *, up: bool
     ) -> None:
         """A message, with what stands before its header."""
         if link is not None and self._grouped:
@@ -169,7 +169,7 @@ class Outgoing:
             self._alone(link, before, said, up)
 
     def _alone(
-        self, link: Link | None, before: tuple[SentBody, ...], said: ToSay, up: bool
+        self, link: SimulatedLink | None, before: tuple[SentBody, ...], said: ToSay, up: bool
     ) -> None:  # fmt: skip
         for frames in in_batches((said,)):
             self._carrier.send(link, SentAlone(before, frames, said), up=up)
@@ -204,23 +204,23 @@ def _together(said: Iterable[ToSay]) -> Iterator[tuple[SentBody, ...]]:
     yield from in_batches(company)
 
 
-class Network(BaseNetwork[Link, Frames]):
+class SimulatedNetwork(BaseNetwork[SimulatedLink, Frames]):
     """The listeners, and the ends of each link."""
 
     def __init__(self, events: Events[Frames], rates: Rates) -> None:
         super().__init__(events, rates)
-        self.server: Server | None = None
+        self.server: LinkServer | None = None
         """The server that listens at the address."""
-        self.worker_named: dict[bytes, Peer] = {}
+        self.worker_named: dict[bytes, LinkPeer] = {}
         """The newest worker of each id, of whatever epoch."""
         self._routes = itertools.count(1)
 
-    def connect(self, peer: Peer, route: bytes, kind: str) -> Link | None:
+    def connect(self, peer: LinkPeer, route: bytes, kind: str) -> SimulatedLink | None:
         """A connection to whoever listens, or None if nobody does."""
         server = self.server
         if server is None or not server.alive:
             return None
-        link = Link(route, peer, server, kind)
+        link = SimulatedLink(route, peer, server, kind)
         links = server.links[kind]
         old = links.get(route)
         if old is not None:
@@ -232,14 +232,14 @@ class Network(BaseNetwork[Link, Frames]):
         """A routing id that was never used."""
         return b"\x00%04d" % next(self._routes)
 
-    def send(self, link: Link | None, message: Frames, *, up: bool) -> None:
+    def send(self, link: SimulatedLink | None, message: Frames, *, up: bool) -> None:
         """Put a message on its way, unless nothing passes there."""
         if link is None or not link.cuts[up]:
             super().send(link, message, up=up)
         else:
             self.events.note_message(link.name, LOST[up], message)
 
-    def ended(self, link: Link, *, cut: bool) -> None:
+    def ended(self, link: SimulatedLink, *, cut: bool) -> None:
         """The server finds it no more; who was cut off connects again."""
         links = link.server.links[link.kind]
         if links.get(link.route) is link:
@@ -247,7 +247,7 @@ class Network(BaseNetwork[Link, Frames]):
         if cut:
             link.peer.cut_off()
 
-    def deliver(self, link: Link, frames: Frames, *, up: bool, stray: bool) -> None:
+    def deliver(self, link: SimulatedLink, frames: Frames, *, up: bool, stray: bool) -> None:
         """To its server or peer; a stray to whoever is at the address, or has the name."""
         if up:
             server = self.server if stray else link.server

@@ -55,7 +55,7 @@ ANY = ("CRASH", *(name for name in GUARANTEES if name != "CRASH"))
 """For a mutant that breaks so much that any guarantee may be the first to show it."""
 
 
-class Fault(enum.Enum):
+class FaultKind(enum.Enum):
     """The kinds of fault; the values are for people."""
 
     LOSE = "messages lost"
@@ -115,50 +115,52 @@ class Fault(enum.Enum):
     COPY_HOST = "host started on another machine, too"
 
 
-HARSH_ONLY = frozenset({Fault.MANGLE})
+HARSH_ONLY = frozenset({FaultKind.MANGLE})
 """Faults that ZMQ and TCP never cause, but the protocol should survive."""
 
-OF_JOURNALS = frozenset({Fault.JOURNAL, Fault.CRASH_AT_WRITE, Fault.SLOW_DISK, Fault.DAMAGED_READ})
+OF_JOURNALS = frozenset(
+    {FaultKind.JOURNAL, FaultKind.CRASH_AT_WRITE, FaultKind.SLOW_DISK, FaultKind.DAMAGED_READ}
+)
 """Those of servers with a journal."""
 
-TIMES_OF_HOSTS: dict[Fault, tuple[int, int]] = {
-    Fault.CUT_HOST: (1, 3),
-    Fault.CUT_HOST_UP: (1, 3),
-    Fault.CUT_HOST_DOWN: (1, 3),
-    Fault.RECONNECT_HOST: (1, 3),
-    Fault.SLEEP_HOST: (1, 2),
-    Fault.STOP_HOST: (1, 2),
-    Fault.STOP_GUARD: (1, 2),
-    Fault.STOP_MACHINE: (1, 2),
-    Fault.KILL_HOST: (1, 2),
-    Fault.COPY_HOST: (1, 1),
+TIMES_OF_HOSTS: dict[FaultKind, tuple[int, int]] = {
+    FaultKind.CUT_HOST: (1, 3),
+    FaultKind.CUT_HOST_UP: (1, 3),
+    FaultKind.CUT_HOST_DOWN: (1, 3),
+    FaultKind.RECONNECT_HOST: (1, 3),
+    FaultKind.SLEEP_HOST: (1, 2),
+    FaultKind.STOP_HOST: (1, 2),
+    FaultKind.STOP_GUARD: (1, 2),
+    FaultKind.STOP_MACHINE: (1, 2),
+    FaultKind.KILL_HOST: (1, 2),
+    FaultKind.COPY_HOST: (1, 1),
 }
 """How often in a run each fault of hosts happens, at least and at most."""
 
-OF_HOSTS = frozenset({Fault.HOSTS, Fault.NO_LEASE, *TIMES_OF_HOSTS})
+OF_HOSTS = frozenset({FaultKind.HOSTS, FaultKind.NO_LEASE, *TIMES_OF_HOSTS})
 """Those of plans with hosts."""
 
 NOT_DRAWN = OF_JOURNALS | OF_HOSTS | {
-    Fault.KEYS, Fault.ELASTIC, Fault.PAUSES, Fault.JUNK, Fault.SPREAD,
+    FaultKind.KEYS, FaultKind.ELASTIC, FaultKind.PAUSES, FaultKind.JUNK, FaultKind.SPREAD,
 }  # fmt: skip
 """The faults that a seed has or has not, whatever it draws: those of :data:`DRAWN_APART`."""
 
-TIMES: dict[Fault, tuple[int, int]] = {
-    Fault.CUT_CLIENT: (1, 5),
-    Fault.CUT_LONG: (1, 2),
-    Fault.HALF_OPEN: (1, 3),
-    Fault.CUT_WORKER: (1, 5),
-    Fault.KILL_WORKER: (1, 4),
-    Fault.STOP_WORKER: (1, 3),
-    Fault.KILL_SERVER: (1, 2),
-    Fault.RESTART_FAST: (1, 3),
-    Fault.STOP_SERVER: (1, 2),
-    Fault.DRAIN_SERVER: (1, 1),
-    Fault.KILL_CLIENT: (1, 1),
-    Fault.CLOSE_CLIENT: (1, 1),
-    Fault.STOP_CLIENT: (1, 2),
-    Fault.SUSPEND: (1, 2),
-    Fault.CANCEL_STORM: (1, 2),
+TIMES: dict[FaultKind, tuple[int, int]] = {
+    FaultKind.CUT_CLIENT: (1, 5),
+    FaultKind.CUT_LONG: (1, 2),
+    FaultKind.HALF_OPEN: (1, 3),
+    FaultKind.CUT_WORKER: (1, 5),
+    FaultKind.KILL_WORKER: (1, 4),
+    FaultKind.STOP_WORKER: (1, 3),
+    FaultKind.KILL_SERVER: (1, 2),
+    FaultKind.RESTART_FAST: (1, 3),
+    FaultKind.STOP_SERVER: (1, 2),
+    FaultKind.DRAIN_SERVER: (1, 1),
+    FaultKind.KILL_CLIENT: (1, 1),
+    FaultKind.CLOSE_CLIENT: (1, 1),
+    FaultKind.STOP_CLIENT: (1, 2),
+    FaultKind.SUSPEND: (1, 2),
+    FaultKind.CANCEL_STORM: (1, 2),
 }
 """Faults that happen at moments: how often in a run, at least and at most."""
 
@@ -176,7 +178,7 @@ PLAIN_BOUNDS = {
     "kept_outcomes": 1000, "kept_bytes": 1 << 20, "window": 64, "queue": 1000,
     "queue_bytes": 1 << 20,
 }  # fmt: skip
-"""The bounds of a run without :attr:`Fault.TINY_BOUNDS`."""
+"""The bounds of a run without :attr:`FaultKind.TINY_BOUNDS`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -202,7 +204,7 @@ class KeyUse:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Ask:
+class PlannedAsk:
     """One call that a simulated caller will make."""
 
     key: str
@@ -255,12 +257,12 @@ class HostPlan:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Plan:
+class SimulationPlan:
     """Everything about a run that is drawn before it starts."""
 
     harsh: bool
-    faults: frozenset[Fault]
-    moments: tuple[tuple[float, Fault], ...]
+    faults: frozenset[FaultKind]
+    moments: tuple[tuple[float, FaultKind], ...]
     busy_s: float
     clients: int
     workers: int
@@ -272,7 +274,7 @@ class Plan:
     """How long worker processes may outlive their server."""
     server: ServerLimits
     client: ClientLimits
-    asks: tuple[tuple[Ask, ...], ...]
+    asks: tuple[tuple[PlannedAsk, ...], ...]
     """The asks of each client."""
     message_bytes: int = PLAIN_MESSAGE_BYTES
     """The largest frame that servers and clients take."""
@@ -291,18 +293,18 @@ class Plan:
         """How many workers a server is to have."""
         return WorkerRange(self.workers, self.most_workers) if self.most_workers else self.workers
 
-    def has(self, fault: Fault) -> bool:
+    def has(self, fault: FaultKind) -> bool:
         """Whether the run has this kind of fault."""
         return fault in self.faults
 
-    def kinds(self) -> list[Fault]:
+    def kinds(self) -> list[FaultKind]:
         """Kinds of fault in the plan, in their order."""
-        return [fault for fault in Fault if fault in self.faults]
+        return [fault for fault in FaultKind if fault in self.faults]
 
     def to_data(self) -> dict[str, Any]:
         """Plan as plain data, for a file."""
         data = dataclasses.asdict(self)
-        data["faults"] = [fault.name for fault in Fault if fault in self.faults]
+        data["faults"] = [fault.name for fault in FaultKind if fault in self.faults]
         data["moments"] = [[at_s, fault.name] for at_s, fault in self.moments]
         data["delay_s"] = list(self.delay_s)
         data["sync_s"] = list(self.sync_s)
@@ -325,7 +327,7 @@ class Plan:
         ]
         return lines + timetable(timed)
 
-    def without(self, fault: Fault) -> Plan:
+    def without(self, fault: FaultKind) -> SimulationPlan:
         """The same without this kind of fault, and without what it has brought along."""
         plan = dataclasses.replace(
             self,
@@ -333,49 +335,49 @@ class Plan:
             moments=tuple(moment for moment in self.moments if moment[1] is not fault),
         )
         match fault:
-            case Fault.LOSE:
+            case FaultKind.LOSE:
                 return dataclasses.replace(plan, loss=0.0)
-            case Fault.MANGLE:
+            case FaultKind.MANGLE:
                 return dataclasses.replace(plan, mangle=0.0)
-            case Fault.HUGE:
+            case FaultKind.HUGE:
                 return dataclasses.replace(plan, message_bytes=PLAIN_MESSAGE_BYTES)
-            case Fault.TINY_BOUNDS:
+            case FaultKind.TINY_BOUNDS:
                 server = dataclasses.replace(plan.server, **PLAIN_BOUNDS)
                 return dataclasses.replace(plan, server=server)
-            case Fault.KEYS:
+            case FaultKind.KEYS:
                 asks = tuple(tuple(a for a in asks if a.use is None) for asks in plan.asks)
                 plan = dataclasses.replace(plan, asks=asks)
-                return plan.without(Fault.JOURNAL) if plan.has(Fault.JOURNAL) else plan
-            case Fault.JOURNAL:
+                return plan.without(FaultKind.JOURNAL) if plan.has(FaultKind.JOURNAL) else plan
+            case FaultKind.JOURNAL:
                 return dataclasses.replace(
                     plan, faults=plan.faults - OF_JOURNALS, sync_s=PLAIN_SYNC_S,
                     crash_at_write=None,
                 )  # fmt: skip
-            case Fault.ELASTIC:
+            case FaultKind.ELASTIC:
                 return dataclasses.replace(plan, most_workers=0)
-            case Fault.PAUSES:
+            case FaultKind.PAUSES:
                 server = dataclasses.replace(plan.server, pause_after_errors=None)
                 return dataclasses.replace(plan, server=server)
-            case Fault.SPREAD:
+            case FaultKind.SPREAD:
                 server = dataclasses.replace(plan.server, spread_s=PLAIN_SPREAD_S)
                 return dataclasses.replace(plan, server=server)
-            case Fault.HOSTS:
+            case FaultKind.HOSTS:
                 moments = tuple(each for each in plan.moments if each[1] not in OF_HOSTS)
                 return dataclasses.replace(
                     plan, hosts=None, workers=max(1, plan.workers), moments=moments,
                     faults=plan.faults - OF_HOSTS,
                 )  # fmt: skip
-            case Fault.NO_LEASE if plan.hosts is not None:
+            case FaultKind.NO_LEASE if plan.hosts is not None:
                 rates = (1.0,) * len(plan.hosts.rates)
                 hosts = dataclasses.replace(plan.hosts, fences_s=FENCES_S[-1:], rates=rates)
                 return dataclasses.replace(plan, hosts=hosts)
-            case Fault.SHORT_LEASE:
+            case FaultKind.SHORT_LEASE:
                 server = dataclasses.replace(plan.server, lease_s=PLAIN_LEASE_S)
                 return dataclasses.replace(plan, server=server)
         return plan
 
 
-def draw(rng: Random, *, harsh: bool) -> Plan:
+def draw(rng: Random, *, harsh: bool) -> SimulationPlan:
     """The plan of a seed; ``rng`` is read in a fixed order.
 
     The least has 2 clients, 2 workers, 50 requests and :data:`LEAST_MOMENTS` faults.
@@ -383,9 +385,10 @@ def draw(rng: Random, *, harsh: bool) -> Plan:
     rate = rng.choice((0.15, 0.3, 0.5))
     drawn = frozenset(
         fault
-        for fault in Fault
+        for fault in FaultKind
         if fault not in NOT_DRAWN
-        if (fault is Fault.MANGLE and harsh) or (fault not in HARSH_ONLY and rng.random() < rate)
+        if (fault is FaultKind.MANGLE and harsh)
+        or (fault not in HARSH_ONLY and rng.random() < rate)
     )
     busy_s = rng.uniform(4.0, 9.0)
     moments = _moments(rng, drawn, busy_s)
@@ -393,7 +396,7 @@ def draw(rng: Random, *, harsh: bool) -> Plan:
     clients, workers = rng.choice((2, 2, 3)), rng.choice((2, 2, 3))
     calls = rng.choice((50, 50, 60, 80))
     behaviours = _behaviours(rng, faults)
-    huge = Fault.HUGE in faults
+    huge = FaultKind.HUGE in faults
     asks = tuple(
         tuple(
             _ask(rng, f"c{client}:{n}", busy_s, behaviours, huge=huge)
@@ -402,7 +405,7 @@ def draw(rng: Random, *, harsh: bool) -> Plan:
         for client in range(clients)
     )
     fast = rng.random() < 0.7
-    plan = Plan(
+    plan = SimulationPlan(
         harsh=harsh,
         faults=faults,
         moments=tuple(sorted(moments, key=lambda moment: moment[0])),
@@ -410,8 +413,8 @@ def draw(rng: Random, *, harsh: bool) -> Plan:
         clients=clients,
         workers=workers,
         declares_rerun=rng.random() < 0.5,
-        loss=rng.choice((0.01, 0.05, 0.2)) if Fault.LOSE in faults else 0.0,
-        mangle=rng.choice((0.02, 0.1, 0.3)) if Fault.MANGLE in faults else 0.0,
+        loss=rng.choice((0.01, 0.05, 0.2)) if FaultKind.LOSE in faults else 0.0,
+        mangle=rng.choice((0.02, 0.1, 0.3)) if FaultKind.MANGLE in faults else 0.0,
         delay_s=(0.0005, 0.004) if fast else (0.001, 0.06),
         linger_s=rng.choice((0.05, 0.5, 3.0)),
         server=_server_limits(rng, faults),
@@ -428,14 +431,16 @@ def draw(rng: Random, *, harsh: bool) -> Plan:
     # Results have some 30 bytes: none is announced, or only errors and huge ones, or all.
     announce_bytes = rng.choice((ANNOUNCE_BYTES, ANNOUNCE_BYTES, 40, 10, 10))
     server = dataclasses.replace(plan.server, announce_bytes=announce_bytes)
-    if Fault.TINY_BOUNDS in faults and announce_bytes < 40:
+    if FaultKind.TINY_BOUNDS in faults and announce_bytes < 40:
         server = dataclasses.replace(server, kept_bytes=100)
     return dataclasses.replace(plan, server=server)
 
 
-def _moments(rng: Random, faults: frozenset[Fault], busy_s: float) -> list[tuple[float, Fault]]:
+def _moments(
+    rng: Random, faults: frozenset[FaultKind], busy_s: float
+) -> list[tuple[float, FaultKind]]:
     """When which fault strikes: as often as its kind does, and more if that is too little."""
-    kinds = [fault for fault in Fault if fault in faults and fault in TIMES]  # in a fixed order
+    kinds = [fault for fault in FaultKind if fault in faults and fault in TIMES]  # in a fixed order
     struck = [fault for fault in kinds for _ in range(rng.randint(*TIMES[fault]))]
     often = [fault for fault in kinds if TIMES[fault][1] > 1]
     often = often or [rng.choice([fault for fault in TIMES if TIMES[fault][1] > 1])]
@@ -444,9 +449,9 @@ def _moments(rng: Random, faults: frozenset[Fault], busy_s: float) -> list[tuple
     return [(rng.uniform(0.3, busy_s), fault) for fault in struck]
 
 
-def _server_limits(rng: Random, faults: frozenset[Fault]) -> ServerLimits:
+def _server_limits(rng: Random, faults: frozenset[FaultKind]) -> ServerLimits:
     bounds: dict[str, int] = dict(PLAIN_BOUNDS)
-    if Fault.TINY_BOUNDS in faults:
+    if FaultKind.TINY_BOUNDS in faults:
         small = rng.randint(2, 4)
         tiny = {
             "kept_outcomes": small, "kept_bytes": rng.choice((60, 600)), "window": small,
@@ -456,7 +461,7 @@ def _server_limits(rng: Random, faults: frozenset[Fault]) -> ServerLimits:
         bounds |= {name: value for name, value in tiny.items() if rng.random() < 0.6} or tiny
     return ServerLimits(
         **bounds,
-        lease_s=SHORT_LEASE_S if Fault.SHORT_LEASE in faults else PLAIN_LEASE_S,
+        lease_s=SHORT_LEASE_S if FaultKind.SHORT_LEASE in faults else PLAIN_LEASE_S,
         sessions=rng.choice((8, 10_000)),
         connection_sessions=4,
         worker_held_bytes=rng.choice((1, 60, 1 << 30)),
@@ -480,16 +485,16 @@ def _server_limits(rng: Random, faults: frozenset[Fault]) -> ServerLimits:
     )
 
 
-def _behaviours(rng: Random, faults: frozenset[Fault]) -> list[str]:
+def _behaviours(rng: Random, faults: frozenset[FaultKind]) -> list[str]:
     """The behaviours of environment code in this run, by weight."""
     chosen = ["return"] * 8 + ["raise", "slow"]
     odd = {
-        Fault.BLOCK_LOOP: "block",
-        Fault.IGNORE_CANCEL: "ignore",
-        Fault.HANG: "hang",
-        Fault.POISON: rng.choice(("kill", "kill-sometimes")),
-        Fault.KILL_AFTER_OUTCOME: "last-words",
-        Fault.HUGE: "huge",
+        FaultKind.BLOCK_LOOP: "block",
+        FaultKind.IGNORE_CANCEL: "ignore",
+        FaultKind.HANG: "hang",
+        FaultKind.POISON: rng.choice(("kill", "kill-sometimes")),
+        FaultKind.KILL_AFTER_OUTCOME: "last-words",
+        FaultKind.HUGE: "huge",
     }
     for fault, name in odd.items():
         if fault in faults:
@@ -501,13 +506,13 @@ _LONG_S = {"slow": 10.0, "ignore": 12.0, "block": 6.0}
 """How many times longer these take."""
 
 
-def _ask(rng: Random, key: str, busy_s: float, behaviours: list[str], *, huge: bool) -> Ask:
+def _ask(rng: Random, key: str, busy_s: float, behaviours: list[str], *, huge: bool) -> PlannedAsk:
     behaviour = rng.choice(behaviours)
     duration_s = rng.uniform(0.01, 0.4) * _LONG_S.get(behaviour, 1.0)
     sizes = (0, 0, 100, 300, 1500, SMALL_MESSAGE_BYTES) if huge else (0, 0, 100, 300)
     padding = b"." * rng.choice(sizes)
     body = body_of(key, behaviour, duration_s) + padding
-    return Ask(
+    return PlannedAsk(
         key=key,
         at_s=rng.uniform(0.0, busy_s),
         behaviour=behaviour,
@@ -546,7 +551,7 @@ SPANS = 4
 """The time of a run has so many spans, with keys of their own."""
 
 
-def _with_keys(plan: Plan, rng: Random) -> Plan:
+def _with_keys(plan: SimulationPlan, rng: Random) -> SimulationPlan:
     """The same with further calls, which name keys; ``rng`` is read in a fixed order."""
     plain = [ask for asks in plan.asks for ask in asks]
     words = rng.choice((1, 2, 4))
@@ -574,19 +579,19 @@ def _with_keys(plan: Plan, rng: Random) -> Plan:
     )
     keyed = dataclasses.replace(
         plan,
-        faults=plan.faults | {Fault.KEYS},
+        faults=plan.faults | {FaultKind.KEYS},
         asks=asks,
-        keys=_limits(rng, tiny=plan.has(Fault.TINY_BOUNDS)),
+        keys=_limits(rng, tiny=plan.has(FaultKind.TINY_BOUNDS)),
         server=dataclasses.replace(
             plan.server, lease_s=min(plan.server.lease_s, rng.choice((2.5, PLAIN_LEASE_S)))
         ),
     )
-    if plan.has(Fault.STOP_CLIENT) and rng.random() < 0.5:
+    if plan.has(FaultKind.STOP_CLIENT) and rng.random() < 0.5:
         return _with_work_that_stays(keyed, rng)
     return keyed
 
 
-def _with_work_that_stays(plan: Plan, rng: Random) -> Plan:
+def _with_work_that_stays(plan: SimulationPlan, rng: Random) -> SimulationPlan:
     """Every worker is given work that ignores its cancel.  One of these is cancelled by key and
     asked for again, so that the next generation is held; another key waits for a worker.
     Then clients are stopped, with luck the one that waits, beyond lease and orphan deadline;
@@ -595,7 +600,7 @@ def _with_work_that_stays(plan: Plan, rng: Random) -> Plan:
     cancel_s = rng.uniform(1.3, 2.0)
     like = rng.choice([ask for asks in plan.asks for ask in asks if ask.use is None])
 
-    def ask(at_s: float, name: str, word: str, act: KeyAct = KeyAct.ASK) -> Ask:
+    def ask(at_s: float, name: str, word: str, act: KeyAct = KeyAct.ASK) -> PlannedAsk:
         body = body_of(f"a.{word}/x", "ignore", STAYS_S - 2.0) if act is KeyAct.ASK else b""
         return dataclasses.replace(
             like, key=name, at_s=at_s, behaviour="ignore", duration_s=STAYS_S - 2.0,
@@ -614,7 +619,7 @@ def _with_work_that_stays(plan: Plan, rng: Random) -> Plan:
         plan,
         asks=(plan.asks[0] + first, plan.asks[1] + other, *plan.asks[2:]),
         moments=(
-            *((at_s, Fault.STOP_CLIENT) for at_s in stops),
+            *((at_s, FaultKind.STOP_CLIENT) for at_s in stops),
             *((at_s + STAYS_S, fault) for at_s, fault in plan.moments),
         ),
         busy_s=plan.busy_s + STAYS_S,
@@ -626,7 +631,7 @@ def _with_work_that_stays(plan: Plan, rng: Random) -> Plan:
     )  # fmt: skip
 
 
-def _input(rng: Random, like: Ask, label: str) -> Ask:
+def _input(rng: Random, like: PlannedAsk, label: str) -> PlannedAsk:
     """One input under a key.  Its consent is part of it."""
     behaviour, duration_s = like.behaviour, like.duration_s
     if behaviour == "return" and rng.random() < LONG:
@@ -637,8 +642,9 @@ def _input(rng: Random, like: Ask, label: str) -> Ask:
 
 
 def _keyed_ask(
-    rng: Random, name: str, busy_s: float, words: int, inputs: dict[tuple[str, str, str], Ask]
-) -> Ask:
+    rng: Random, name: str, busy_s: float, words: int,
+    inputs: dict[tuple[str, str, str], PlannedAsk],
+) -> PlannedAsk:  # fmt: skip
     at_s = rng.uniform(0.0, busy_s)
     span = min(int(at_s / busy_s * SPANS), SPANS - 1)
     span = max(0, span - (rng.random() < 0.2))  # some come back to what is over
@@ -659,7 +665,9 @@ def _keyed_ask(
     )
 
 
-def _copies(rng: Random, name: str, busy_s: float, commands: list[Ask]) -> tuple[Ask, ...]:
+def _copies(
+    rng: Random, name: str, busy_s: float, commands: list[PlannedAsk]
+) -> tuple[PlannedAsk, ...]:
     """Commands that come again, from whomever, when others may have asked since."""
     firsts = [rng.choice(commands) for _ in range(3)] if commands else []
     return tuple(
@@ -692,16 +700,20 @@ def _limits(rng: Random, *, tiny: bool) -> KeyLimits:
 LATE_SYNC_S = (0.01, 0.15)
 
 
-def _with_journal(plan: Plan, rng: Random) -> Plan:
+def _with_journal(plan: SimulationPlan, rng: Random) -> SimulationPlan:
     """Plan with a journal, and perhaps a bad disk; ``rng`` is read in a fixed order."""
-    drawn = [fault for fault in (Fault.CRASH_AT_WRITE, Fault.SLOW_DISK) if rng.random() < 0.7]
+    drawn = [
+        fault for fault in (FaultKind.CRASH_AT_WRITE, FaultKind.SLOW_DISK) if rng.random() < 0.7
+    ]
     sync_s = rng.choice((PLAIN_SYNC_S, LATE_SYNC_S))
     if plan.harsh and rng.random() < 0.7:
-        drawn.append(Fault.DAMAGED_READ)
-    return dataclasses.replace(plan, faults=plan.faults | {Fault.JOURNAL, *drawn}, sync_s=sync_s)
+        drawn.append(FaultKind.DAMAGED_READ)
+    return dataclasses.replace(
+        plan, faults=plan.faults | {FaultKind.JOURNAL, *drawn}, sync_s=sync_s
+    )
 
 
-def _with_range(plan: Plan, rng: Random) -> Plan:
+def _with_range(plan: SimulationPlan, rng: Random) -> SimulationPlan:
     """Plan with a range of workers; ``rng`` is read in a fixed order."""
     least = rng.choice((1, 1, 2))
     most = least + rng.choice((1, 2, 4))
@@ -710,33 +722,33 @@ def _with_range(plan: Plan, rng: Random) -> Plan:
         shrink_after_s=rng.choice((0.6, 1.5)),
     )  # fmt: skip
     return dataclasses.replace(
-        plan, faults=plan.faults | {Fault.ELASTIC}, workers=least, most_workers=most,
+        plan, faults=plan.faults | {FaultKind.ELASTIC}, workers=least, most_workers=most,
         server=server,
     )  # fmt: skip
 
 
-def _with_pauses(plan: Plan, rng: Random) -> Plan:
+def _with_pauses(plan: SimulationPlan, rng: Random) -> SimulationPlan:
     """Plan with pauses, and with room for several on a worker that dies; ``rng`` is read in a
     fixed order.  No simulated rollout asks a model: workers that die at work make it pause."""
     server = dataclasses.replace(
         plan.server, worker_capacity=rng.choice((3, 8)), pause_after_errors=rng.choice((1, 1, 2)),
         pause_s=rng.choice((0.3, 0.8)),
     )  # fmt: skip
-    return dataclasses.replace(plan, faults=plan.faults | {Fault.PAUSES}, server=server)
+    return dataclasses.replace(plan, faults=plan.faults | {FaultKind.PAUSES}, server=server)
 
 
-def _with_spread(plan: Plan, rng: Random) -> Plan:
+def _with_spread(plan: SimulationPlan, rng: Random) -> SimulationPlan:
     """Plan in which first dispatches are spread for a drawn time, over workers with room for
     several; ``rng`` is read in a fixed order."""
     server = dataclasses.replace(
         plan.server, worker_capacity=rng.choice((3, 8)), spread_s=rng.choice((0.3, 1.0, 5.0))
     )
-    return dataclasses.replace(plan, faults=plan.faults | {Fault.SPREAD}, server=server)
+    return dataclasses.replace(plan, faults=plan.faults | {FaultKind.SPREAD}, server=server)
 
 
-def _with_junk(plan: Plan, rng: Random) -> Plan:
+def _with_junk(plan: SimulationPlan, rng: Random) -> SimulationPlan:
     """Plan in which some workers send malformed messages."""
-    return dataclasses.replace(plan, faults=plan.faults | {Fault.JUNK})
+    return dataclasses.replace(plan, faults=plan.faults | {FaultKind.JUNK})
 
 
 # -- hosts --------------------------------------------------------------------------------
@@ -752,11 +764,11 @@ HOST_WAIT_S = 300.0
 """How long a client waits for a server: longer than for leases to end, one after the other."""
 
 
-def _with_hosts(plan: Plan, rng: Random) -> Plan:
+def _with_hosts(plan: SimulationPlan, rng: Random) -> SimulationPlan:
     """The same with hosts, and none or few workers of the server's own; ``rng`` is read in a
     fixed order.  One in eight has no lease: then nothing may rest on a clock, and no host is
     started on two machines, of which one would be kept out for good."""
-    plan = plan.without(Fault.ELASTIC) if plan.has(Fault.ELASTIC) else plan
+    plan = plan.without(FaultKind.ELASTIC) if plan.has(FaultKind.ELASTIC) else plan
     count = rng.choice((2, 2, 3))
     proves = rng.random() >= 0.125
     fences_s = tuple(rng.choice(FENCES_S) for _ in range(6)) if proves else (NO_LEASE_S,)
@@ -777,11 +789,11 @@ def _with_hosts(plan: Plan, rng: Random) -> Plan:
     struck = [
         fault
         for fault, (least, most) in TIMES_OF_HOSTS.items()
-        if rng.random() < rate and (proves or fault is not Fault.COPY_HOST)
+        if rng.random() < rate and (proves or fault is not FaultKind.COPY_HOST)
         for _ in range(rng.randint(least, most))
     ]
     if rng.random() < 0.4:
-        struck += [Fault.KILL_SERVER] * rng.randint(1, 2)
+        struck += [FaultKind.KILL_SERVER] * rng.randint(1, 2)
     moments = [(rng.uniform(1.0, busy_s), fault) for fault in struck]
     for at_s, _ in list(moments):  # harm on top of harm: there the rules meet
         if rng.random() < 0.4:
@@ -798,11 +810,11 @@ def _with_hosts(plan: Plan, rng: Random) -> Plan:
     )
     moments += [(at_s * stretched, fault) for at_s, fault in plan.moments]
     mangle = rng.choice((0.02, 0.1, 0.3)) if plan.harsh and rng.random() < 0.6 else plan.mangle
-    faults = plan.faults | {Fault.HOSTS, *(fault for _, fault in moments)}
-    faults |= set() if proves else {Fault.NO_LEASE}
+    faults = plan.faults | {FaultKind.HOSTS, *(fault for _, fault in moments)}
+    faults |= set() if proves else {FaultKind.NO_LEASE}
     return dataclasses.replace(
         plan,
-        faults=faults | {Fault.MANGLE} if mangle else faults,
+        faults=faults | {FaultKind.MANGLE} if mangle else faults,
         moments=tuple(sorted(moments, key=lambda moment: moment[0])),
         busy_s=busy_s,
         workers=rng.choice((0, 0, 1)),
@@ -814,10 +826,12 @@ def _with_hosts(plan: Plan, rng: Random) -> Plan:
     )
 
 
-ON_TOP = (Fault.CUT_HOST, Fault.CUT_HOST_UP, Fault.RECONNECT_HOST, Fault.KILL_SERVER)
+ON_TOP = (
+    FaultKind.CUT_HOST, FaultKind.CUT_HOST_UP, FaultKind.RECONNECT_HOST, FaultKind.KILL_SERVER,
+)  # fmt: skip
 
 
-def _longer(ask: Ask, rng: Random, fence_s: float, at_s: float) -> Ask:
+def _longer(ask: PlannedAsk, rng: Random, fence_s: float, at_s: float) -> PlannedAsk:
     """A call at another time, one in four of work that lives through a lease."""
     longer = rng.random() < 0.25 and ask.use is None and ask.behaviour == "return"
     if not longer:
@@ -833,7 +847,9 @@ def have_keys(seed: int) -> bool:
     return seed % 7 in (2, 5)
 
 
-DRAWN_APART: dict[str, tuple[Callable[[int], bool], Callable[[Plan, Random], Plan]]] = {
+DRAWN_APART: dict[
+    str, tuple[Callable[[int], bool], Callable[[SimulationPlan, Random], SimulationPlan]]
+] = {
     "keys": (have_keys, _with_keys),
     "journal": (lambda seed: have_keys(seed) and seed // 7 % 4 == 3, _with_journal),
     "range": (lambda seed: seed % 22 in (13, 16, 20), _with_range),
@@ -849,7 +865,7 @@ def brings(what: str, seed: int) -> bool:
     return DRAWN_APART[what][0](seed)
 
 
-def plan_of(seed: int, *, harsh: bool = False, hosts: bool = False) -> Plan:
+def plan_of(seed: int, *, harsh: bool = False, hosts: bool = False) -> SimulationPlan:
     """The plan of a run of this seed, without running it; ``hosts``: the one with hosts."""
     number = seed * 2 + harsh
     plan = draw(Random(number), harsh=harsh)
@@ -864,26 +880,27 @@ def is_harsh(seed: int, *, always: bool = False) -> bool:
     return always or seed % 2 == 1
 
 
-def of_keys_only(plan: Plan) -> Plan:
+def of_keys_only(plan: SimulationPlan) -> SimulationPlan:
     """The same with a journal and without the calls that name no key, which do not touch
     it; nor is its server killed by luck, so that who runs this says when."""
     asks = tuple(tuple(ask for ask in asks if ask.use is not None) for asks in plan.asks)
     return dataclasses.replace(
-        plan, asks=asks, faults=plan.faults - {Fault.CRASH_AT_WRITE} | {Fault.JOURNAL}
+        plan, asks=asks, faults=plan.faults - {FaultKind.CRASH_AT_WRITE} | {FaultKind.JOURNAL}
     )
 
 
 # -- a plan in words and as data ------------------------------------------------------
 
 
-def _all_along(plan: Plan) -> list[str]:
+def _all_along(plan: SimulationPlan) -> list[str]:
     """Faults without a moment, and bounds that matter."""
     moments = {fault for _, fault in plan.moments}
-    rates = {Fault.LOSE: plan.loss, Fault.MANGLE: plan.mangle}
+    rates = {FaultKind.LOSE: plan.loss, FaultKind.MANGLE: plan.mangle}
     faults = [
         fault.value + (f" ({rates[fault]:.0%})" if fault in rates else "")
-        for fault in Fault
-        if fault in plan.faults - moments and fault not in (Fault.TINY_BOUNDS, Fault.SHORT_LEASE)
+        for fault in FaultKind
+        if fault in plan.faults - moments
+        and fault not in (FaultKind.TINY_BOUNDS, FaultKind.SHORT_LEASE)
     ]
     plain = {**PLAIN_BOUNDS, "lease_s": PLAIN_LEASE_S, "recycle_executions": None}
     limits = [
@@ -905,7 +922,7 @@ def _leases(hosts: HostPlan | None) -> list[str]:
     ]
 
 
-def _in_words(client: str, ask: Ask) -> str:
+def _in_words(client: str, ask: PlannedAsk) -> str:
     consent = {None: "rerun as declared", True: f"rerun, {ask.max_executions} at most"}
     if ask.use is not None and ask.use.act is not KeyAct.ASK:
         tag = f" (generation {ask.use.tag})" if isinstance(ask.use.tag, int) else ""
@@ -920,7 +937,7 @@ def _in_words(client: str, ask: Ask) -> str:
     return ", ".join(words + _ends(ask))
 
 
-def _ends(ask: Ask) -> list[str]:
+def _ends(ask: PlannedAsk) -> list[str]:
     """How its caller ends it."""
     words = []
     if ask.limit_s is not None:
@@ -939,12 +956,12 @@ _BEHAVIOURS = {
 """The behaviours of environment code, by the words for them in a body."""
 
 
-def from_data(data: Mapping[str, Any]) -> Plan:
+def from_data(data: Mapping[str, Any]) -> SimulationPlan:
     """The plan that this data is.  ValueError if the data is of no plan of this version."""
     try:
         made = dict(data)
-        made["faults"] = frozenset(Fault[name] for name in data["faults"])
-        made["moments"] = tuple((at_s, Fault[name]) for at_s, name in data["moments"])
+        made["faults"] = frozenset(FaultKind[name] for name in data["faults"])
+        made["moments"] = tuple((at_s, FaultKind[name]) for at_s, name in data["moments"])
         low_s, high_s = data["delay_s"]
         made["delay_s"] = (low_s, high_s)
         if "sync_s" in data:  # plans that were written before there were journals have none
@@ -958,12 +975,12 @@ def from_data(data: Mapping[str, Any]) -> Plan:
             made["hosts"] = HostPlan(**{**data["hosts"], **lists})
         if "keys" in data:  # plans that were written before there were keys have none
             made["keys"] = KeyLimits(**data["keys"])
-        return Plan(**made)
+        return SimulationPlan(**made)
     except (KeyError, TypeError) as error:
         raise ValueError(f"not a plan of this version: {type(error).__name__}: {error}") from error
 
 
-def _ask_to_data(ask: Ask) -> dict[str, Any]:
+def _ask_to_data(ask: PlannedAsk) -> dict[str, Any]:
     data = dataclasses.asdict(ask) | {"body": ask.body.decode("ascii")}
     if ask.use is None:
         del data["use"]
@@ -973,10 +990,10 @@ def _ask_to_data(ask: Ask) -> dict[str, Any]:
     return data
 
 
-def _ask_from_data(data: dict[str, Any]) -> Ask:
+def _ask_from_data(data: dict[str, Any]) -> PlannedAsk:
     made = {**data, "body": data["body"].encode("ascii")}
     if "use" in data:
         use = dict(data["use"])
         tag = use["tag"].encode("ascii") if isinstance(use["tag"], str) else use["tag"]
         made["use"] = KeyUse(**{**use, "act": KeyAct[use["act"]], "tag": tag})
-    return Ask(**made)
+    return PlannedAsk(**made)

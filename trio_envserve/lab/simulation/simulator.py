@@ -24,11 +24,11 @@ from ...retrylab.target import BaseRun
 from .actors import World
 from .coverage import name_of
 from .network import Frames, describe
-from .plan import Plan
+from .plan import SimulationPlan
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Run(BaseRun[Plan]):
+class SimulationRun(BaseRun[SimulationPlan]):
     """The result of a seed."""
 
     harsh: bool
@@ -45,9 +45,9 @@ class Run(BaseRun[Plan]):
 
 
 def run(
-    seed: int, *, harsh: bool = False, trace: bool = False, plan: Plan | None = None,
+    seed: int, *, harsh: bool = False, trace: bool = False, plan: SimulationPlan | None = None,
     until: str = "",
-) -> Run:  # fmt: skip
+) -> SimulationRun:  # fmt: skip
     """Simulate one seed, or another plan with a seed's luck.
 
     An exception of a core is a violation of its own.  ``until``: stop at the first
@@ -65,7 +65,7 @@ def run(
         text = "".join(traceback.format_exception(error, limit=-4))
         world.breaks("CRASH", text.rstrip())
     calls = [call for call in judge.calls.values() if call.honest]
-    return Run(
+    return SimulationRun(
         seed=seed,
         harsh=harsh,
         plan=world.plan,

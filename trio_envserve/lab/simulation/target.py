@@ -26,9 +26,9 @@ from .plan import (
     GUARANTEES,
     PLAIN_BOUNDS,
     PLAIN_LEASE_S,
-    Ask,
-    Fault,
-    Plan,
+    FaultKind,
+    PlannedAsk,
+    SimulationPlan,
     body_of,
     from_data,
     have_keys,
@@ -36,47 +36,47 @@ from .plan import (
     of_keys_only,
     plan_of,
 )
-from .simulator import Run, run
+from .simulator import SimulationRun, run
 
 SPEC = "trio_envserve.lab.simulation.target:Protocol"
 """Name by which the processes of a search find it."""
 
 
-class Protocol(Target[Plan, Run]):
+class Protocol(Target[SimulationPlan, SimulationRun]):
     """The protocol that ships, or a mutant of it."""
 
     def __init__(self, *, harsh: bool = False, hosts: bool = False, mutant: str = "") -> None:
         super().__init__(find(mutant) if mutant else None)
         self.harsh = harsh
         """Whether all seeds are run harsh, not only the odd ones."""
-        self.hosts = hosts or (self.mutant is not None and Fault.HOSTS in self.mutant.needs)
+        self.hosts = hosts or (self.mutant is not None and FaultKind.HOSTS in self.mutant.needs)
         """Whether plans have hosts: of other machines, with leases."""
 
-    def plan(self, seed: int) -> Plan:
+    def plan(self, seed: int) -> SimulationPlan:
         """The plan that a seed draws."""
         harsh = is_harsh(seed, always=self.harsh)
         return plan_of(seed, harsh=harsh, hosts=self.hosts)
 
     def run(
-        self, seed: int, *, plan: Plan | None = None, trace: bool = False, until: str = ""
-    ) -> Run:
+        self, seed: int, *, plan: SimulationPlan | None = None, trace: bool = False, until: str = ""
+    ) -> SimulationRun:
         """Run a seed, or another plan with its luck, which stays as harsh as it is."""
         plan = plan or self.plan(seed)
         return run(seed, harsh=plan.harsh, plan=plan, trace=trace, until=until)
 
-    def tally(self) -> Tally:
+    def tally(self) -> SimulationTally:
         """New sums over runs."""
-        return Tally()
+        return SimulationTally()
 
-    def shrinker(self, whole: Run, guarantee: str, most_runs: int) -> Shrinker:
+    def shrinker(self, whole: SimulationRun, guarantee: str, most_runs: int) -> Shrinker:
         """A shrinker of the plan of a run."""
         return Shrinker(self, whole, guarantee, most_runs)
 
-    def drawing(self, run: Run, violation: Violation) -> list[str]:
+    def drawing(self, run: SimulationRun, violation: Violation) -> list[str]:
         """The lines of a drawing, up to a violation."""
         return sequence(run.trace, violation)
 
-    def plan_from_data(self, data: Mapping[str, Any]) -> Plan:
+    def plan_from_data(self, data: Mapping[str, Any]) -> SimulationPlan:
         """The plan in the data of a saved failure."""
         return from_data(data["plan"])
 
@@ -84,13 +84,13 @@ class Protocol(Target[Plan, Run]):
         """The guarantee in one line."""
         return GUARANTEES[guarantee]
 
-    def in_words(self, seed: int, plan: Plan) -> str:
+    def in_words(self, seed: int, plan: SimulationPlan) -> str:
         """Seed, mode, and what runs."""
         of = f"mutant {self.mutant.name}" if self.mutant else "what ships"
         hosts = "" if plan.hosts is None else ", with hosts"
         return f"seed {seed} ({'harsh' if plan.harsh else 'usual'}{hosts}), {of}"
 
-    def again(self, seed: int, plan: Plan) -> str:
+    def again(self, seed: int, plan: SimulationPlan) -> str:
         """The command that runs the whole seed again."""
         words = ["trio-envserve fuzz", f"--seed {seed}"]
         words += ["--harsh"] * (plan.harsh != is_harsh(seed))
@@ -107,7 +107,7 @@ def keyed_seeds(count: int) -> Iterator[int]:
     return itertools.islice(filter(have_keys, itertools.count()), count)
 
 
-def crashes(seed: int, *, most: int | None = None) -> Iterator[Run]:
+def crashes(seed: int, *, most: int | None = None) -> Iterator[SimulationRun]:
     """The run of a seed with keys, without the calls that name none; and then once for each
     group of records that its servers wrote, with one that is killed as it writes that group.
 
@@ -128,7 +128,7 @@ def crashes(seed: int, *, most: int | None = None) -> Iterator[Run]:
 
 
 @dataclasses.dataclass
-class Tally(BaseTally[Run]):
+class SimulationTally(BaseTally[SimulationRun]):
     """Sums over runs of the protocol that ships."""
 
     SIZES = ("clients", "workers", "requests", "faults")
@@ -137,11 +137,11 @@ class Tally(BaseTally[Run]):
     executions: int = 0
     pairs: Counter[str] = dataclasses.field(default_factory=Counter)
 
-    def sizes(self, run: Run) -> tuple[int, ...]:
+    def sizes(self, run: SimulationRun) -> tuple[int, ...]:
         """By the names of :data:`SIZES`."""
         return run.plan.clients, run.plan.workers, run.asked, sum(run.faults.values())
 
-    def add(self, run: Run) -> None:
+    def add(self, run: SimulationRun) -> None:
         """One more run."""
         super().add(run)
         self.harsh += run.harsh
@@ -152,7 +152,7 @@ class Tally(BaseTally[Run]):
 
     def every_fault(self) -> dict[str, int]:
         """All kinds, those that never occurred with 0."""
-        return {fault.value: self.faults[fault.value] for fault in Fault}
+        return {fault.value: self.faults[fault.value] for fault in FaultKind}
 
     def every_pair(self) -> dict[str, int]:
         """All pairs that can occur, those that never did with 0."""
@@ -179,11 +179,11 @@ class Tally(BaseTally[Run]):
 PLAIN_DELAY_S = (0.001, 0.001)
 PLAIN_CAPACITY = 3
 
-Call: TypeAlias = tuple[int, Ask]
+Call: TypeAlias = tuple[int, PlannedAsk]
 """The number of a client, and what it asks for."""
 
 
-class Shrinker(BaseShrinker[Plan, Call]):
+class Shrinker(BaseShrinker[SimulationPlan, Call]):
     """Shrinker of the plan of a run that breaks a guarantee."""
 
     def passes(self) -> Iterable[Callable[[], object]]:
@@ -201,13 +201,13 @@ class Shrinker(BaseShrinker[Plan, Call]):
         """Client by client."""
         return [(client, ask) for client, asks in enumerate(self.plan.asks) for ask in asks]
 
-    def with_calls(self, kept: Sequence[Call]) -> Plan:
+    def with_calls(self, kept: Sequence[Call]) -> SimulationPlan:
         """Each stays with its client."""
         clients = range(len(self.plan.asks))
         asks = tuple(tuple(ask for owner, ask in kept if owner == client) for client in clients)
         return dataclasses.replace(self.plan, asks=asks)
 
-    def _with_ask(self, client: int, index: int, ask: Ask) -> bool:
+    def _with_ask(self, client: int, index: int, ask: PlannedAsk) -> bool:
         asks = [list(each) for each in self.plan.asks]
         asks[client][index] = ask
         return self.replace(asks=tuple(map(tuple, asks)))
@@ -280,7 +280,7 @@ class Shrinker(BaseShrinker[Plan, Call]):
                     self._with_ask(client, index, rounder)
 
 
-def _plainer(ask: Ask) -> Iterator[dict[str, object]]:
+def _plainer(ask: PlannedAsk) -> Iterator[dict[str, object]]:
     """The fields of a call that may be made plain, one at a time."""
     if ask.use is None:
         yield from _plainer_work(ask)
@@ -292,7 +292,7 @@ def _plainer(ask: Ask) -> Iterator[dict[str, object]]:
         yield {"limit_s": round(ask.limit_s, 1) or 0.1}
 
 
-def _plainer_work(ask: Ask) -> Iterator[dict[str, object]]:
+def _plainer_work(ask: PlannedAsk) -> Iterator[dict[str, object]]:
     """The same of what environment code is to do."""
     yield {}  # only its padding goes
     if ask.behaviour != "return":
